@@ -1,0 +1,69 @@
+//! Writing the transport part of a packet into a transmit buffer.
+
+use crate::{Bth, ExtHeaders};
+
+/// Writes the BTH and the extended headers of its opcode at the front of `out` and returns where the payload goes, in bytes.
+///
+/// # Panics
+/// If `out` is too short, if the opcode has no entry in the table, or if `ext` does not hold exactly the headers of the opcode: all of
+/// these are mistakes of the caller.
+#[inline]
+pub fn write_transport(out: &mut [u8], bth: &Bth, ext: &ExtHeaders) -> usize {
+    let Some(info) = bth.opcode.info() else {
+        panic!("{} cannot be built", bth.opcode);
+    };
+    bth.write(out);
+    match ext.write(info.headers, &mut out[Bth::LEN..]) {
+        Ok(len) => Bth::LEN + len,
+        Err(error) => panic!("{}: {error}", info.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::{Aeth, Opcode, Syndrome};
+
+    fn acknowledge() -> (Bth, ExtHeaders) {
+        let bth = Bth { opcode: Opcode::RC_ACKNOWLEDGE, ..Bth::default() };
+        let ext = ExtHeaders {
+            aeth: Some(Aeth::parse(&[0x1f, 0, 0, 9]).unwrap()),
+            ..ExtHeaders::default()
+        };
+        (bth, ext)
+    }
+
+    #[test]
+    fn headers_follow_the_opcode() {
+        let (bth, ext) = acknowledge();
+        let mut out = [0xa5; 20];
+        assert_eq!(write_transport(&mut out, &bth, &ext), 16);
+        assert_eq!(Bth::parse(&out), Ok(bth));
+        assert_eq!(out[12..], [0x1f, 0, 0, 9, 0xa5, 0xa5, 0xa5, 0xa5]);
+        let syndrome = ext.aeth.unwrap().syndrome;
+        assert!(matches!(syndrome, Syndrome::Ack(_)));
+    }
+
+    #[test]
+    #[should_panic(expected = "RC Send Only: the extended headers are not those of the opcode")]
+    fn a_header_too_many() {
+        let (_, ext) = acknowledge();
+        let bth = Bth { opcode: Opcode::RC_SEND_ONLY, ..Bth::default() };
+        write_transport(&mut [0; 64], &bth, &ext);
+    }
+
+    #[test]
+    #[should_panic(expected = "RC Acknowledge: the extended headers are not those of the opcode")]
+    fn a_header_missing() {
+        let (bth, _) = acknowledge();
+        write_transport(&mut [0; 64], &bth, &ExtHeaders::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "opcode 0xff cannot be built")]
+    fn an_unknown_opcode() {
+        let bth = Bth { opcode: Opcode(0xff), ..Bth::default() };
+        write_transport(&mut [0; 64], &bth, &ExtHeaders::default());
+    }
+}

@@ -1,0 +1,45 @@
+//! How a fixed-size header goes between its value and its bytes: one macro, so that every header has the same four names.
+
+/// Gives `$value` its `LEN`, `parse`, `to_bytes` and `write`, through the byte-order view `$view`.
+///
+/// Needs `From<$view> for $value` and `From<&$value> for $view`.
+macro_rules! fixed_header {
+    ($value:ty, $view:ty, $name:literal) => {
+        impl $value {
+            /// Length on the wire, in bytes.
+            pub const LEN: usize = core::mem::size_of::<$view>();
+
+            #[doc = concat!("Reads the ", $name, " at the front of `bytes`; what follows it is ignored.")]
+            ///
+            /// # Errors
+            #[doc = concat!("[`ParseError::Truncated`](crate::ParseError::Truncated) if `bytes` is shorter than the ", $name, ".")]
+            #[inline]
+            pub fn parse(bytes: &[u8]) -> Result<Self, crate::ParseError> {
+                match <$view as zerocopy::FromBytes>::read_from_prefix(bytes) {
+                    Ok((view, _)) => Ok(Self::from(view)),
+                    Err(_) => Err(crate::ParseError::Truncated {
+                        what: $name,
+                        need: Self::LEN,
+                        have: bytes.len(),
+                    }),
+                }
+            }
+
+            #[doc = concat!("The ", $name, " as it goes on the wire.")]
+            #[inline]
+            #[must_use]
+            pub fn to_bytes(&self) -> [u8; Self::LEN] {
+                zerocopy::transmute!(<$view>::from(self))
+            }
+
+            #[doc = concat!("Writes the ", $name, " at the front of `out`.")]
+            ///
+            /// # Panics
+            /// If `out` is shorter than [`LEN`](Self::LEN).
+            #[inline]
+            pub fn write(&self, out: &mut [u8]) {
+                out[..Self::LEN].copy_from_slice(&self.to_bytes());
+            }
+        }
+    };
+}

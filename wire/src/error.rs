@@ -1,0 +1,116 @@
+//! What can be wrong with a frame, by the field at fault.
+
+use thiserror::Error;
+
+/// Why bytes are not a RoCEv2 packet. The culprit is always the sender (or the network), never the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// The bytes end inside a header.
+    #[error("{what} needs {need} bytes, {have} are left")]
+    Truncated {
+        /// The header.
+        what: &'static str,
+        /// Its length in bytes.
+        need: usize,
+        /// Bytes there were.
+        have: usize,
+    },
+    /// The frame is long enough, but its first slice ends before the headers do.
+    #[error("headers take {need} bytes, the first slice has {have}")]
+    HeadersSplit {
+        /// Bytes of all headers up to the payload (or as far as they are known).
+        need: usize,
+        /// Length of the first slice.
+        have: usize,
+    },
+    /// Neither IPv4 nor IPv6, directly or behind one 802.1Q tag.
+    #[error("EtherType {0:#06x} is not IP")]
+    EtherType(u16),
+    /// The version nibble does not match the EtherType.
+    #[error("IP version {0}")]
+    IpVersion(u8),
+    /// An IPv4 header of another length than 20 bytes. Options are not supported: no RoCE endpoint is known to send them and the
+    /// ICRC over them is nowhere defined.
+    #[error("IPv4 header length of {0} words, only 5 is supported")]
+    IpHeaderLength(u8),
+    /// The IPv4 header checksum is wrong.
+    #[error("IPv4 header checksum {found:#06x}, expected {expected:#06x}")]
+    IpChecksum {
+        /// What the header bytes give.
+        expected: u16,
+        /// What the header says.
+        found: u16,
+    },
+    /// The IP length is smaller than the headers or larger than the frame.
+    #[error("IP length field gives {says} bytes, the frame has {have}")]
+    IpLength {
+        /// Bytes of the IP packet according to its header, header included.
+        says: usize,
+        /// Bytes of the frame from the IP header on.
+        have: usize,
+    },
+    /// An IPv4 fragment. RoCEv2 packets are never fragmented (they carry DF).
+    #[error("IPv4 fragment")]
+    Fragment,
+    /// IP, but not UDP (or IPv6 with an extension header before it).
+    #[error("IP protocol {0} is not UDP")]
+    NotUdp(u8),
+    /// UDP to another port than 4791.
+    #[error("UDP port {0} is not RoCEv2")]
+    NotRoce(u16),
+    /// The UDP length is not what the IP length leaves for it.
+    #[error("UDP length {says}, IP leaves {have}")]
+    UdpLength {
+        /// The UDP length field.
+        says: usize,
+        /// Bytes of the IP payload.
+        have: usize,
+    },
+    /// The transport header version of the BTH is not 0.
+    #[error("BTH version {0}")]
+    BthVersion(u8),
+    /// No such opcode (reserved, manufacturer's, or RD, which RoCE does not have).
+    #[error("opcode {0:#04x} is not known")]
+    Opcode(u8),
+    /// The BTH promises more pad bytes than there are bytes between the headers and the ICRC.
+    #[error("pad of {pad} bytes, {have} bytes before the ICRC")]
+    Pad {
+        /// The pad count of the BTH.
+        pad: u8,
+        /// Bytes of payload and pad.
+        have: usize,
+    },
+}
+
+/// The ICRC of a received packet is wrong: it was damaged on the way, or the sender computes it wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("ICRC {found:#010x}, expected {expected:#010x}")]
+pub struct IcrcError {
+    /// What the packet's bytes give.
+    pub expected: u32,
+    /// What the packet says.
+    pub found: u32,
+}
+
+/// Why a [`Packet`](crate::Packet) could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum EmitError {
+    /// The buffer is too short.
+    #[error("the frame has {need} bytes, the buffer {have}")]
+    BufferTooShort {
+        /// Length of the frame.
+        need: usize,
+        /// Length of the buffer.
+        have: usize,
+    },
+    /// An extended header that the opcode asks for is `None`, or one that it does not have is `Some`.
+    #[error("the extended headers are not those of the opcode")]
+    Headers,
+    /// The opcode has no entry in the table.
+    #[error("opcode {0:#04x} is not known")]
+    Opcode(u8),
+    /// The pad count does not fit its two bits.
+    #[error("pad of {0} bytes, at most 3")]
+    Pad(u8),
+}

@@ -1,0 +1,258 @@
+//! Everything of a frame that is the same for all packets of a flow, prepared once; and the sealing of a frame with it.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::{
+    EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, ROCE_PORT, UdpHeader, VlanTag,
+    ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN},
+    icrc, ipv4,
+};
+
+const PROTOCOL_UDP: u8 = 17;
+/// Header lengths in the type of the length fields.
+const IPV4_LEN: u16 = 20;
+const IPV6_LEN: u16 = 40;
+const _: () = assert!(IPV4_LEN as usize == Ipv4Header::LEN && IPV6_LEN as usize == Ipv6Header::LEN);
+
+/// Where a flow goes and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowSpec {
+    /// Next hop.
+    pub dst_mac: MacAddr,
+    /// The interface's own address.
+    pub src_mac: MacAddr,
+    /// 802.1Q tag, if frames carry one.
+    pub vlan: Option<VlanTag>,
+    /// IP addresses.
+    pub addresses: IpAddresses,
+    /// IPv4 TOS or IPv6 traffic class: DSCP in the upper six bits, [`Ecn`](crate::Ecn) in the lower two.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; unused with IPv4.
+    pub flow_label: u32,
+    /// UDP source port.
+    pub udp_source_port: u16,
+}
+
+/// Source and destination of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpAddresses {
+    /// IPv4.
+    V4 {
+        /// Source.
+        src: Ipv4Addr,
+        /// Destination.
+        dst: Ipv4Addr,
+    },
+    /// IPv6.
+    V6 {
+        /// Source.
+        src: Ipv6Addr,
+        /// Destination.
+        dst: Ipv6Addr,
+    },
+}
+
+const MAX_LEN: usize = EthernetHeader::LEN + VlanTag::LEN + Ipv6Header::LEN + UdpHeader::LEN;
+
+/// The Ethernet, IP and UDP headers of a flow, ready to be laid in front of transport bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowHeader {
+    spec: FlowSpec,
+    /// The headers with lengths, identification and checksum 0.
+    template: [u8; MAX_LEN],
+    len: usize,
+    /// Length of Ethernet header and tag.
+    ip_at: usize,
+    /// IPv4: the sum of the header words of the template.
+    ip_sum: u32,
+}
+
+impl FlowHeader {
+    /// The most bytes that [`len`](Self::len) can be: Ethernet, tag, IPv6, UDP.
+    pub const MAX_LEN: usize = MAX_LEN;
+
+    /// Prepares the headers of a flow.
+    #[must_use]
+    pub fn new(spec: &FlowSpec) -> Self {
+        let mut template = [0; MAX_LEN];
+        let ip_at = write_ethernet(spec, &mut template);
+        let (ip_len, ip_sum) = write_ip(spec, &mut template[ip_at..]);
+        let udp = UdpHeader {
+            src_port: spec.udp_source_port,
+            dst_port: ROCE_PORT,
+            length: 0,
+            checksum: 0,
+        };
+        udp.write(&mut template[ip_at + ip_len..]);
+        Self { spec: *spec, template, len: ip_at + ip_len + UdpHeader::LEN, ip_at, ip_sum }
+    }
+
+    /// What the flow was made from.
+    #[must_use]
+    pub const fn spec(&self) -> &FlowSpec {
+        &self.spec
+    }
+
+    /// Bytes in front of the BTH.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // headers are never empty
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of a sealed frame with `transport_len` transport bytes.
+    #[inline]
+    #[must_use]
+    pub const fn frame_len(&self, transport_len: usize) -> usize {
+        self.len + transport_len + icrc::LEN
+    }
+
+    /// Completes a frame. The caller has written BTH, extended headers, payload and pad at
+    /// `frame[self.len()..self.len() + transport_len]`; this lays the lower headers in front, with lengths, `ip_id` (IPv4), DF and the IP
+    /// checksum, and appends the ICRC. The UDP checksum is 0. Returns the length of the frame, [`frame_len`](Self::frame_len).
+    ///
+    /// # Panics
+    /// If `frame` is shorter than that, `transport_len` shorter than a BTH, or the packet longer than IP can say (65535 bytes).
+    #[inline]
+    pub fn seal(&self, frame: &mut [u8], transport_len: usize, ip_id: u16) -> usize {
+        let end = self.len + transport_len;
+        let (covered, rest) = frame.split_at_mut(end);
+        self.write_headers(covered, ip_id);
+        let crc = icrc::icrc(crate::Payload { first: &covered[self.ip_at..], second: &[] });
+        rest[..icrc::LEN].copy_from_slice(&crc.to_le_bytes());
+        end + icrc::LEN
+    }
+
+    /// Lays the headers at the front of `covered`, the frame without its ICRC.
+    #[inline]
+    fn write_headers(&self, covered: &mut [u8], ip_id: u16) {
+        let ip_len = u16::try_from(covered.len() + icrc::LEN - self.ip_at)
+            .expect("an IP packet has at most 65535 bytes");
+        let head = &mut covered[..self.len];
+        head.copy_from_slice(&self.template[..self.len]);
+        let (ip, udp) = head[self.ip_at..].split_at_mut(self.len - self.ip_at - UdpHeader::LEN);
+        let udp_len = match self.spec.addresses {
+            IpAddresses::V4 { .. } => {
+                let sum = self.ip_sum + u32::from(ip_len) + u32::from(ip_id);
+                ip[2..4].copy_from_slice(&ip_len.to_be_bytes());
+                ip[4..6].copy_from_slice(&ip_id.to_be_bytes());
+                ip[10..12].copy_from_slice(&ipv4::fold_checksum(sum).to_be_bytes());
+                ip_len - IPV4_LEN
+            }
+            IpAddresses::V6 { .. } => {
+                ip[4..6].copy_from_slice(&(ip_len - IPV6_LEN).to_be_bytes());
+                ip_len - IPV6_LEN
+            }
+        };
+        udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+    }
+}
+
+/// Writes Ethernet header and tag; returns their length.
+fn write_ethernet(spec: &FlowSpec, out: &mut [u8]) -> usize {
+    let ip_type = match spec.addresses {
+        IpAddresses::V4 { .. } => ETHERTYPE_IPV4,
+        IpAddresses::V6 { .. } => ETHERTYPE_IPV6,
+    };
+    let ethernet = EthernetHeader {
+        dst: spec.dst_mac,
+        src: spec.src_mac,
+        ethertype: spec.vlan.map_or(ip_type, |_| ETHERTYPE_VLAN),
+    };
+    ethernet.write(out);
+    let Some(tag) = spec.vlan else {
+        return EthernetHeader::LEN;
+    };
+    out[14..16].copy_from_slice(&tag.tci().to_be_bytes());
+    out[16..18].copy_from_slice(&ip_type.to_be_bytes());
+    EthernetHeader::LEN + VlanTag::LEN
+}
+
+/// Writes the IP header without what differs by packet; returns its length and, for IPv4, the sum of its words.
+fn write_ip(spec: &FlowSpec, out: &mut [u8]) -> (usize, u32) {
+    match spec.addresses {
+        IpAddresses::V4 { src, dst } => {
+            let ip = Ipv4Header {
+                tos: spec.traffic_class,
+                total_length: 0,
+                identification: 0,
+                reserved_flag: false,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset: 0,
+                ttl: spec.hop_limit,
+                protocol: PROTOCOL_UDP,
+                checksum: 0,
+                src,
+                dst,
+            };
+            ip.write(out);
+            (Ipv4Header::LEN, ipv4::sum_words(&ip.to_bytes()))
+        }
+        IpAddresses::V6 { src, dst } => {
+            let ip = Ipv6Header {
+                traffic_class: spec.traffic_class,
+                flow_label: spec.flow_label,
+                payload_length: 0,
+                next_header: PROTOCOL_UDP,
+                hop_limit: spec.hop_limit,
+                src,
+                dst,
+            };
+            ip.write(out);
+            (Ipv6Header::LEN, 0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::{Bth, Packet};
+
+    fn spec() -> FlowSpec {
+        FlowSpec {
+            dst_mac: MacAddr([1; 6]),
+            src_mac: MacAddr([2; 6]),
+            vlan: None,
+            addresses: IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() },
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 49152,
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "mid > len")]
+    fn a_frame_without_room_for_the_headers() {
+        FlowHeader::new(&spec()).seal(&mut [0; 50], Bth::LEN, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn a_frame_without_room_for_the_icrc() {
+        FlowHeader::new(&spec()).seal(&mut [0; 42 + 12 + 3], Bth::LEN, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 65535")]
+    fn a_packet_too_long_for_ip() {
+        FlowHeader::new(&spec()).seal(&mut [0; 70_000], 65_504, 0);
+    }
+
+    #[test]
+    fn the_longest_packet() {
+        let flow = FlowHeader::new(&spec());
+        let mut frame = std::vec![0; 70_000];
+        frame[flow.len()] = crate::Opcode::RC_SEND_ONLY.0;
+        let len = flow.seal(&mut frame, 65_503, 0);
+        let packet = Packet::parse(&frame[..len], &[]).unwrap();
+        assert!(packet.icrc_valid());
+        assert_eq!(flow.spec(), &spec());
+    }
+}

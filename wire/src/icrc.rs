@@ -1,0 +1,198 @@
+//! The invariant CRC: protects a packet end to end, over everything that routers do not change.
+//!
+//! CRC-32 (IEEE 802.3), least significant byte first on the wire, over eight bytes of ones (in the place of an InfiniBand link header) and
+//! then the packet from the IP header to the last pad byte, where what may change on the way counts as ones:
+//!
+//! ```text
+//!  IPv4   TOS, TTL, header checksum
+//!  IPv6   traffic class, flow label, hop limit
+//!  UDP    checksum
+//!  BTH    the byte with FECN and BECN
+//! ```
+
+use crc32fast::Hasher;
+
+use crate::{Bth, Ipv4Header, Ipv6Header, Payload, UdpHeader};
+
+/// Length of the ICRC, in bytes.
+pub const LEN: usize = 4;
+
+/// Bytes of ones before the IP header.
+pub(crate) const PREFIX: usize = 8;
+/// Bytes of prefix, IPv4, UDP and BTH.
+pub(crate) const V4_HEAD: usize = PREFIX + Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
+/// Bytes of prefix, IPv6, UDP and BTH.
+pub(crate) const V6_HEAD: usize = PREFIX + Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
+
+/// The ICRC of a packet: `covered` runs from the first byte of the IP header to the last pad byte. On the wire it goes as
+/// [`to_le_bytes`](u32::to_le_bytes).
+///
+/// A version nibble of 6 means IPv6, all else IPv4 without options.
+///
+/// # Panics
+/// If the IP, UDP and base transport headers are not all in the first slice.
+#[inline]
+#[must_use]
+pub fn icrc(covered: Payload<'_>) -> u32 {
+    let hasher = if covered.first[0] >> 4 == 6 {
+        hash_head::<V6_HEAD>(covered.first, mask_v6)
+    } else {
+        hash_head::<V4_HEAD>(covered.first, mask_v4)
+    };
+    hash_tail(hasher, covered)
+}
+
+/// The CRC state behind the BTH of a packet whose `HEAD - PREFIX` header bytes are at the front of `packet`.
+#[inline]
+fn hash_head<const HEAD: usize>(packet: &[u8], mask: fn(&mut [u8; HEAD])) -> (Hasher, usize) {
+    let mut head = [0xff; HEAD];
+    head[PREFIX..].copy_from_slice(&packet[..HEAD - PREFIX]);
+    mask(&mut head);
+    let mut hasher = Hasher::new();
+    hasher.update(&head);
+    (hasher, HEAD - PREFIX)
+}
+
+#[inline]
+fn hash_tail((mut hasher, at): (Hasher, usize), covered: Payload<'_>) -> u32 {
+    hasher.update(&covered.first[at..]);
+    hasher.update(covered.second);
+    hasher.finalize()
+}
+
+/// Sets to ones what routers may change in prefix, IPv4, UDP and BTH.
+#[inline]
+pub(crate) fn mask_v4(head: &mut [u8; V4_HEAD]) {
+    const IP: usize = PREFIX;
+    const UDP: usize = IP + Ipv4Header::LEN;
+    const BTH: usize = UDP + UdpHeader::LEN;
+    head[IP + 1] = 0xff;
+    head[IP + 8] = 0xff;
+    head[IP + 10..IP + 12].fill(0xff);
+    head[UDP + 6..UDP + 8].fill(0xff);
+    head[BTH + 4] = 0xff;
+}
+
+/// Sets to ones what routers may change in prefix, IPv6, UDP and BTH.
+#[inline]
+pub(crate) fn mask_v6(head: &mut [u8; V6_HEAD]) {
+    const IP: usize = PREFIX;
+    const UDP: usize = IP + Ipv6Header::LEN;
+    const BTH: usize = UDP + UdpHeader::LEN;
+    head[IP] |= 0x0f;
+    head[IP + 1..IP + 4].fill(0xff);
+    head[IP + 7] = 0xff;
+    head[UDP + 6..UDP + 8].fill(0xff);
+    head[BTH + 4] = 0xff;
+}
+
+/// The same as [`icrc`], byte by byte and bit by bit: slow, and meant to be checked by reading it next to the text above.
+///
+/// # Panics
+/// If `covered` is empty.
+#[must_use]
+pub fn icrc_reference(covered: Payload<'_>) -> u32 {
+    let front = covered.slices().into_iter().flatten().next();
+    let is_v6 = front.expect("a packet has bytes") >> 4 == 6;
+    let mut crc = u32::MAX;
+    for _ in 0..8 {
+        crc = crc_byte(crc, 0xff);
+    }
+    let bytes = covered.slices().into_iter().flatten();
+    for (offset, &byte) in bytes.enumerate() {
+        let ones = if is_v6 { changing_bits_v6(offset) } else { changing_bits_v4(offset) };
+        crc = crc_byte(crc, byte | ones);
+    }
+    !crc
+}
+
+/// The bits that count as ones in the byte `offset` bytes behind the start of an IPv4 header.
+const fn changing_bits_v4(offset: usize) -> u8 {
+    match offset {
+        1 => 0xff,       // TOS
+        8 => 0xff,       // TTL
+        10 | 11 => 0xff, // header checksum
+        26 | 27 => 0xff, // UDP checksum
+        32 => 0xff,      // FECN, BECN, reserved
+        _ => 0,
+    }
+}
+
+/// The bits that count as ones in the byte `offset` bytes behind the start of an IPv6 header.
+const fn changing_bits_v6(offset: usize) -> u8 {
+    match offset {
+        0 => 0x0f,       // upper half of the traffic class
+        1 => 0xff,       // its lower half, upper bits of the flow label
+        2 | 3 => 0xff,   // flow label
+        7 => 0xff,       // hop limit
+        46 | 47 => 0xff, // UDP checksum
+        52 => 0xff,      // FECN, BECN, reserved
+        _ => 0,
+    }
+}
+
+/// One byte into a reflected CRC-32.
+const fn crc_byte(crc: u32, byte: u8) -> u32 {
+    let mut crc = crc ^ byte as u32;
+    let mut bit = 0;
+    while bit < 8 {
+        crc = if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+        bit += 1;
+    }
+    crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::vec::Vec;
+
+    /// The CRC itself, without masks: the check value that every CRC-32 table gives.
+    #[test]
+    fn check_value() {
+        let crc = b"123456789".iter().fold(u32::MAX, |crc, &byte| crc_byte(crc, byte));
+        assert_eq!(!crc, 0xcbf4_3926);
+    }
+
+    /// An acknowledgement of a ConnectX, as captured, from the IP header on.
+    const CAPTURED: [u8; 48] = [
+        0x45, 0x02, 0x00, 0x30, 0x9d, 0x4e, 0x40, 0x00, 0x40, 0x11, 0x19, 0xe4, 0xc0, 0xaa, 0x01,
+        0x02, 0xc0, 0xaa, 0x01, 0x32, 0xfa, 0x4f, 0x12, 0xb7, 0x00, 0x1c, 0x00, 0x00, 0x11, 0x40,
+        0xff, 0xff, 0x00, 0xde, 0xad, 0xed, 0x00, 0xcf, 0x7b, 0xf7, 0x00, 0x00, 0x00, 0x02, 0x59,
+        0xca, 0xea, 0xf7,
+    ];
+
+    fn whole(bytes: &[u8]) -> Payload<'_> {
+        Payload { first: bytes, second: &[] }
+    }
+
+    #[test]
+    fn captured() {
+        let (covered, found) = CAPTURED.split_at(44);
+        assert_eq!(icrc(whole(covered)).to_le_bytes(), found);
+        assert_eq!(icrc_reference(whole(covered)).to_le_bytes(), found);
+    }
+
+    /// A flipped bit shows, unless a router may flip it: for both versions, each bit, both ways of computing.
+    #[test]
+    fn exactly_the_changing_bits_are_masked() {
+        for first in [0x45, 0x60] {
+            let mut bytes: Vec<u8> = (0..80).collect();
+            bytes[0] = first;
+            let (fast, slow) = (icrc(whole(&bytes)), icrc_reference(whole(&bytes)));
+            assert_eq!(fast, slow);
+            // The version nibble decides which masks apply.
+            for bit in 4..bytes.len() * 8 {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 0x80 >> (bit % 8);
+                let v4 = [1, 8, 10, 11, 26, 27, 32];
+                let v6 = [0, 1, 2, 3, 7, 46, 47, 52];
+                let masked = if first == 0x45 { &v4[..] } else { &v6[..] };
+                let may_change = masked.contains(&(bit / 8));
+                assert_eq!(icrc(whole(&flipped)) == fast, may_change, "{first:#x} bit {bit}");
+                assert_eq!(icrc_reference(whole(&flipped)) == slow, may_change);
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Immediate data: four bytes that travel with a message into the receiver's completion.
+//!
+//! ```text
+//! +---------------------------------------------------------------+
+//! |                        immediate data                         |
+//! +---------------------------------------------------------------+
+//! ```
+
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, byteorder::network_endian::U32,
+};
+
+/// Immediate data, 4 bytes. Verbs hands them through as bytes in network order, so `0` is their big-endian number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ImmDt(pub u32);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct View {
+    data: U32,
+}
+
+impl From<View> for ImmDt {
+    #[inline]
+    fn from(view: View) -> Self {
+        Self(view.data.get())
+    }
+}
+
+impl From<&ImmDt> for View {
+    #[inline]
+    fn from(value: &ImmDt) -> Self {
+        Self { data: value.0.into() }
+    }
+}
+
+fixed_header!(ImmDt, View, "ImmDt");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literal() {
+        let bytes = [0x12, 0x34, 0x56, 0x78];
+        assert_eq!(ImmDt::parse(&bytes), Ok(ImmDt(0x1234_5678)));
+        assert_eq!(ImmDt(0x1234_5678).to_bytes(), bytes);
+    }
+}

@@ -1,0 +1,85 @@
+//! Ethernet (MAC) addresses.
+
+use core::{fmt, str::FromStr};
+
+use thiserror::Error;
+
+/// A 48-bit Ethernet address, in the order of the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// ff:ff:ff:ff:ff:ff.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// Whether it names a group (broadcast included).
+    #[must_use]
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// Text that is not six two-digit hexadecimal numbers joined by colons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not a MAC address (expected aa:bb:cc:dd:ee:ff)")]
+pub struct ParseMacError;
+
+impl FromStr for MacAddr {
+    type Err = ParseMacError;
+
+    fn from_str(text: &str) -> Result<Self, ParseMacError> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().ok_or(ParseMacError)?;
+            // from_str_radix alone would take "+f".
+            if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return Err(ParseMacError);
+            }
+            *byte = u8::from_str_radix(part, 16).map_err(|_| ParseMacError)?;
+        }
+        if parts.next().is_some() {
+            return Err(ParseMacError);
+        }
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::string::ToString;
+
+    #[test]
+    fn text() {
+        let mac = MacAddr([0x02, 0x77, 0, 0, 1, 0xfe]);
+        assert_eq!(mac.to_string(), "02:77:00:00:01:fe");
+        assert_eq!("02:77:00:00:01:fe".parse(), Ok(mac));
+        assert_eq!("02:77:00:00:01:FE".parse(), Ok(mac));
+        for wrong in [
+            "",
+            "02:77:00:00:01",
+            "02:77:00:00:01:fe:00",
+            "2:77:0:0:1:fe",
+            "+2:77:00:00:01:fe",
+            "02-77-00-00-01-fe",
+        ] {
+            assert_eq!(wrong.parse::<MacAddr>(), Err(ParseMacError), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn groups() {
+        assert!(MacAddr::BROADCAST.is_multicast());
+        assert!(MacAddr([0x01, 0, 0x5e, 0, 0, 1]).is_multicast());
+        assert!(!MacAddr([0x02, 0, 0, 0, 0, 1]).is_multicast());
+    }
+}

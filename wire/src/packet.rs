@@ -1,0 +1,389 @@
+//! A whole received frame: checked once, then read by name.
+
+use core::net::IpAddr;
+
+use crate::{
+    Bth, Ecn, EmitError, EthernetHeader, ExtHeaders, IcrcError, Ipv4Header, Ipv6Header, OpcodeInfo,
+    ParseError, Payload, ROCE_PORT, UdpHeader, VlanTag,
+    ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN},
+    icrc, ipv4,
+};
+
+const PROTOCOL_UDP: u8 = 17;
+
+/// The IP header of either version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpHeader {
+    /// IPv4.
+    V4(Ipv4Header),
+    /// IPv6.
+    V6(Ipv6Header),
+}
+
+impl IpHeader {
+    /// Length on the wire, in bytes.
+    #[inline]
+    #[must_use]
+    pub const fn header_len(&self) -> usize {
+        match self {
+            Self::V4(_) => Ipv4Header::LEN,
+            Self::V6(_) => Ipv6Header::LEN,
+        }
+    }
+
+    /// Source address.
+    #[inline]
+    #[must_use]
+    pub const fn src(&self) -> IpAddr {
+        match self {
+            Self::V4(ip) => IpAddr::V4(ip.src),
+            Self::V6(ip) => IpAddr::V6(ip.src),
+        }
+    }
+
+    /// Destination address.
+    #[inline]
+    #[must_use]
+    pub const fn dst(&self) -> IpAddr {
+        match self {
+            Self::V4(ip) => IpAddr::V4(ip.dst),
+            Self::V6(ip) => IpAddr::V6(ip.dst),
+        }
+    }
+
+    /// TOS or traffic class: DSCP and ECN.
+    #[inline]
+    #[must_use]
+    pub const fn traffic_class(&self) -> u8 {
+        match self {
+            Self::V4(ip) => ip.tos,
+            Self::V6(ip) => ip.traffic_class,
+        }
+    }
+
+    /// The ECN codepoint.
+    #[inline]
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::from_traffic_class(self.traffic_class())
+    }
+
+    /// TTL or hop limit.
+    #[inline]
+    #[must_use]
+    pub const fn hop_limit(&self) -> u8 {
+        match self {
+            Self::V4(ip) => ip.ttl,
+            Self::V6(ip) => ip.hop_limit,
+        }
+    }
+
+    /// The header and what it carries, in bytes, as the header says.
+    const fn packet_len(&self) -> usize {
+        match self {
+            Self::V4(ip) => ip.total_length as usize,
+            Self::V6(ip) => Ipv6Header::LEN + ip.payload_length as usize,
+        }
+    }
+
+    fn write(&self, out: &mut [u8]) {
+        match self {
+            Self::V4(ip) => ip.write(out),
+            Self::V6(ip) => ip.write(out),
+        }
+    }
+}
+
+/// A RoCEv2 frame. The headers are values and may be changed before [`emit`](Self::emit); payload and trailer are borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// Ethernet header; its EtherType is that of the tag in a tagged frame.
+    pub ethernet: EthernetHeader,
+    /// 802.1Q tag.
+    pub vlan: Option<VlanTag>,
+    /// IP header.
+    pub ip: IpHeader,
+    /// UDP header.
+    pub udp: UdpHeader,
+    /// Base transport header.
+    pub bth: Bth,
+    /// What the opcode means.
+    pub info: &'static OpcodeInfo,
+    /// Extended headers, those of the opcode.
+    pub ext: ExtHeaders,
+    /// Payload without pad.
+    pub payload: Payload<'a>,
+    /// Pad bytes; the first [`Bth::pad`] count, the others are 0.
+    pub pad: [u8; 3],
+    /// The ICRC as found.
+    pub icrc: u32,
+    /// What follows the IP packet in the frame: Ethernet padding.
+    pub trailer: Payload<'a>,
+    /// IP header to last pad byte, as received.
+    covered: Payload<'a>,
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a frame, Ethernet header first and without its checksum, whose bytes are `first` and then `second` (which may be
+    /// empty). All headers must be in `first`; payload, pad, ICRC and trailer may lie on either side.
+    ///
+    /// Checked: lengths, the IPv4 header checksum, port, BTH version, opcode. Not checked: the ICRC (see
+    /// [`icrc_valid`](Self::icrc_valid)), and the UDP checksum, which says nothing that the ICRC does not say better. Whether the payload
+    /// suits the opcode depends on the path MTU and is for the receiver to judge, with [`PayloadRule`](crate::PayloadRule).
+    ///
+    /// # Errors
+    /// The [`ParseError`] of the first field at fault, from the front.
+    pub fn parse(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
+        let frame = Payload { first, second };
+        let lower = Lower::parse(frame)?;
+        // From here on the trailer is out of sight: a header cannot run into it.
+        let (frame, trailer) = frame.split_at(lower.end);
+
+        let at = lower.transport_at;
+        let bth = Bth::parse(headers(frame, at, "BTH", Bth::LEN)?)?;
+        if bth.version != 0 {
+            return Err(ParseError::BthVersion(bth.version));
+        }
+        let info = bth.opcode.info().ok_or(ParseError::Opcode(bth.opcode.0))?;
+        let fixed = Bth::LEN + info.headers_len + icrc::LEN;
+        let transport_len = lower.end - at;
+        let Some(padded_len) = transport_len.checked_sub(fixed) else {
+            return Err(ParseError::Truncated {
+                what: info.name,
+                need: fixed,
+                have: transport_len,
+            });
+        };
+        let at = at + Bth::LEN;
+        let ext = headers(frame, at, info.name, info.headers_len)?;
+        let ext = ExtHeaders::parse(info.headers, ext)?;
+
+        let pad_len = usize::from(bth.pad);
+        let Some(payload_len) = padded_len.checked_sub(pad_len) else {
+            return Err(ParseError::Pad { pad: bth.pad, have: padded_len });
+        };
+        let (before_icrc, icrc_bytes) = frame.split_at(lower.end - icrc::LEN);
+        let (_, covered) = before_icrc.split_at(lower.ip_at);
+        let (_, padded) = before_icrc.split_at(at + info.headers_len);
+        let (payload, pad_bytes) = padded.split_at(payload_len);
+
+        Ok(Self {
+            ethernet: lower.ethernet,
+            vlan: lower.vlan,
+            ip: lower.ip,
+            udp: lower.udp,
+            bth,
+            info,
+            ext,
+            payload,
+            pad: few(pad_bytes),
+            icrc: u32::from_le_bytes(few(icrc_bytes)),
+            trailer,
+            covered,
+        })
+    }
+
+    /// Checks the ICRC against the bytes as received (changes to the fields since do not count). Under a fuzzer every ICRC (and every IPv4
+    /// header checksum) is right, so that it gets past this.
+    ///
+    /// # Errors
+    /// What the bytes give and what the packet says, if they differ.
+    #[inline]
+    pub fn verify_icrc(&self) -> Result<(), IcrcError> {
+        let expected = self.computed_icrc();
+        if expected == self.icrc || cfg!(fuzzing) {
+            Ok(())
+        } else {
+            Err(IcrcError { expected, found: self.icrc })
+        }
+    }
+
+    /// Whether [`verify_icrc`](Self::verify_icrc) is content.
+    #[inline]
+    #[must_use]
+    pub fn icrc_valid(&self) -> bool {
+        self.verify_icrc().is_ok()
+    }
+
+    /// The ICRC that the bytes as received give.
+    #[inline]
+    #[must_use]
+    pub fn computed_icrc(&self) -> u32 {
+        icrc::icrc(self.covered)
+    }
+
+    /// Bytes of the frame, trailer included.
+    #[must_use]
+    pub fn frame_len(&self) -> usize {
+        let vlan = if self.vlan.is_some() { VlanTag::LEN } else { 0 };
+        EthernetHeader::LEN
+            + vlan
+            + self.ip.header_len()
+            + UdpHeader::LEN
+            + Bth::LEN
+            + ExtHeaders::len(self.ext.present())
+            + self.payload.len()
+            + usize::from(self.bth.pad)
+            + icrc::LEN
+            + self.trailer.len()
+    }
+
+    /// Writes the frame at the front of `out` from the fields and returns its length. Nothing is computed: lengths, checksums and ICRC go
+    /// out as the fields say, so a parsed packet gives the bytes it was read from.
+    ///
+    /// # Errors
+    /// If `out` is too short, the opcode unknown, its extended headers are not exactly those that are `Some`, or the pad is above 3.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
+        let info = self.bth.opcode.info();
+        let headers = info.ok_or(EmitError::Opcode(self.bth.opcode.0))?.headers;
+        let pad = self.pad.get(..usize::from(self.bth.pad));
+        let pad = pad.ok_or(EmitError::Pad(self.bth.pad))?;
+        let need = self.frame_len();
+        if out.len() < need {
+            return Err(EmitError::BufferTooShort { need, have: out.len() });
+        }
+        if headers != self.ext.present() {
+            return Err(EmitError::Headers);
+        }
+
+        let mut at = 0;
+        self.ethernet.write(out);
+        at += EthernetHeader::LEN;
+        if let Some(tag) = self.vlan {
+            let inner = match self.ip {
+                IpHeader::V4(_) => ETHERTYPE_IPV4,
+                IpHeader::V6(_) => ETHERTYPE_IPV6,
+            };
+            out[at..at + 2].copy_from_slice(&tag.tci().to_be_bytes());
+            out[at + 2..at + 4].copy_from_slice(&inner.to_be_bytes());
+            at += VlanTag::LEN;
+        }
+        self.ip.write(&mut out[at..]);
+        at += self.ip.header_len();
+        self.udp.write(&mut out[at..]);
+        at += UdpHeader::LEN;
+        self.bth.write(&mut out[at..]);
+        at += Bth::LEN;
+        at += self.ext.write(headers, &mut out[at..])?;
+        self.payload.copy_to(&mut out[at..]);
+        at += self.payload.len();
+        out[at..at + pad.len()].copy_from_slice(pad);
+        at += pad.len();
+        out[at..at + icrc::LEN].copy_from_slice(&self.icrc.to_le_bytes());
+        at += icrc::LEN;
+        self.trailer.copy_to(&mut out[at..]);
+        Ok(at + self.trailer.len())
+    }
+}
+
+/// At most `N` bytes, zeros behind them. Byte by byte: for so few that is quicker than two copies.
+#[inline]
+fn few<const N: usize>(bytes: Payload<'_>) -> [u8; N] {
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().zip(bytes.first.iter().chain(bytes.second)) {
+        *to = *from;
+    }
+    out
+}
+
+/// What lies below the transport.
+struct Lower {
+    ethernet: EthernetHeader,
+    vlan: Option<VlanTag>,
+    ip: IpHeader,
+    udp: UdpHeader,
+    ip_at: usize,
+    transport_at: usize,
+    /// Behind the ICRC, where the IP packet ends.
+    end: usize,
+}
+
+impl Lower {
+    #[inline]
+    fn parse(frame: Payload<'_>) -> Result<Self, ParseError> {
+        let ethernet = headers(frame, 0, "Ethernet header", EthernetHeader::LEN)?;
+        let ethernet = EthernetHeader::parse(ethernet)?;
+        let (vlan, ethertype, ip_at) = if ethernet.ethertype == ETHERTYPE_VLAN {
+            let bytes = headers(frame, EthernetHeader::LEN, "802.1Q tag", VlanTag::LEN)?;
+            let tag = VlanTag::from_tci(u16::from_be_bytes([bytes[0], bytes[1]]));
+            let inner = u16::from_be_bytes([bytes[2], bytes[3]]);
+            (Some(tag), inner, EthernetHeader::LEN + VlanTag::LEN)
+        } else {
+            (None, ethernet.ethertype, EthernetHeader::LEN)
+        };
+        let ip = match ethertype {
+            ETHERTYPE_IPV4 => {
+                IpHeader::V4(parse_v4(headers(frame, ip_at, "IPv4 header", Ipv4Header::LEN)?)?)
+            }
+            ETHERTYPE_IPV6 => {
+                IpHeader::V6(parse_v6(headers(frame, ip_at, "IPv6 header", Ipv6Header::LEN)?)?)
+            }
+            other => return Err(ParseError::EtherType(other)),
+        };
+
+        let udp_at = ip_at + ip.header_len();
+        let udp = UdpHeader::parse(headers(frame, udp_at, "UDP header", UdpHeader::LEN)?)?;
+        if udp.dst_port != ROCE_PORT {
+            return Err(ParseError::NotRoce(udp.dst_port));
+        }
+        let says = ip.packet_len();
+        let have = frame.len() - ip_at;
+        if says > have || says < ip.header_len() + UdpHeader::LEN {
+            return Err(ParseError::IpLength { says, have });
+        }
+        let end = ip_at + says;
+        let (says, have) = (usize::from(udp.length), end - udp_at);
+        if says != have {
+            return Err(ParseError::UdpLength { says, have });
+        }
+        Ok(Self { ethernet, vlan, ip, udp, ip_at, transport_at: udp_at + UdpHeader::LEN, end })
+    }
+}
+
+#[inline]
+fn parse_v4(bytes: &[u8]) -> Result<Ipv4Header, ParseError> {
+    let ip = Ipv4Header::parse(bytes)?;
+    // Summing the checksum in gives 0 for either form that one's complement has of it.
+    let sum = ipv4::fold_checksum(ipv4::sum_words(bytes));
+    if sum != 0 && !cfg!(fuzzing) {
+        let (expected, found) = (ip.computed_checksum(), ip.checksum);
+        return Err(ParseError::IpChecksum { expected, found });
+    }
+    if ip.is_fragment() {
+        return Err(ParseError::Fragment);
+    }
+    if ip.protocol != PROTOCOL_UDP {
+        return Err(ParseError::NotUdp(ip.protocol));
+    }
+    Ok(ip)
+}
+
+#[inline]
+fn parse_v6(bytes: &[u8]) -> Result<Ipv6Header, ParseError> {
+    let ip = Ipv6Header::parse(bytes)?;
+    if ip.next_header != PROTOCOL_UDP {
+        return Err(ParseError::NotUdp(ip.next_header));
+    }
+    Ok(ip)
+}
+
+/// The `len` bytes of the header `what` at `at`, which must be in the first slice.
+#[inline]
+fn headers<'a>(
+    frame: Payload<'a>,
+    at: usize,
+    what: &'static str,
+    len: usize,
+) -> Result<&'a [u8], ParseError> {
+    if let Some(bytes) = frame.first.get(at..at + len) {
+        return Ok(bytes);
+    }
+    if frame.len() < at + len {
+        return Err(ParseError::Truncated {
+            what,
+            need: len,
+            have: frame.len().saturating_sub(at),
+        });
+    }
+    Err(ParseError::HeadersSplit { need: at + len, have: frame.first.len() })
+}

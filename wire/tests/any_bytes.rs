@@ -1,0 +1,105 @@
+//! Whatever arrives is a packet or a typed error, never a panic; and where a frame is cut in two makes no difference.
+
+mod common;
+
+use feroce_wire::{FlowHeader, Opcode, Packet, ParseError, VlanTag};
+use proptest::{collection::vec, prelude::*, sample::Index};
+
+/// Reads, and where that works uses everything that touches the bytes.
+fn exercise(first: &[u8], second: &[u8]) -> Result<(), ParseError> {
+    let packet = Packet::parse(first, second)?;
+    let _ = packet.icrc_valid();
+    let _ = packet.to_string();
+    let whole = [first, second].concat();
+    let mut out = vec![0; whole.len()];
+    assert_eq!(packet.emit(&mut out), Ok(whole.len()));
+    assert_eq!(out, whole, "{packet}");
+    Ok(())
+}
+
+prop_compose! {
+    /// A correct frame of any opcode, version, tag and size.
+    fn valid_frame()(
+        opcode in any::<Index>(),
+        v6: bool,
+        vlan in proptest::option::of(any::<u16>().prop_map(VlanTag::from_tci)),
+        payload_len in 0usize..200,
+        ip_id: u16,
+    ) -> Vec<u8> {
+        let opcodes: Vec<_> = Opcode::all().copied().collect();
+        let flow = FlowHeader::new(&common::flow_spec(v6, vlan));
+        common::sealed(opcode.get(&opcodes), &flow, payload_len, ip_id)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn random_bytes(first in vec(any::<u8>(), 0..160), second in vec(any::<u8>(), 0..40)) {
+        let _ = exercise(&first, &second);
+    }
+
+    #[test]
+    fn mutated_frames(
+        mut frame in valid_frame(),
+        changes in vec((any::<Index>(), any::<u8>()), 0..6),
+        cut in any::<Index>(),
+        split in any::<Index>(),
+    ) {
+        for (at, value) in changes {
+            *at.get_mut(&mut frame) = value;
+        }
+        frame.truncate(cut.index(frame.len() + 1));
+        let split = split.index(frame.len() + 1);
+        let _ = exercise(&frame[..split], &frame[split..]);
+    }
+
+    /// A cut behind the headers changes nothing; a cut inside them is an error that says so.
+    #[test]
+    fn every_split(frame in valid_frame()) {
+        let whole = Packet::parse(&frame, &[]).unwrap();
+        prop_assert!(whole.icrc_valid());
+        let headers = frame.len() - 4 - usize::from(whole.bth.pad) - whole.payload.len();
+        for split in 0..=frame.len() {
+            let (first, second) = frame.split_at(split);
+            match Packet::parse(first, second) {
+                Ok(packet) => {
+                    prop_assert!(split >= headers);
+                    prop_assert!(packet.icrc_valid());
+                    prop_assert_eq!(packet.bth, whole.bth);
+                    prop_assert_eq!(packet.ext, whole.ext);
+                    prop_assert_eq!(packet.payload.slices().concat(), whole.payload.first);
+                    exercise(first, second).unwrap();
+                }
+                Err(error) => {
+                    prop_assert!(split < headers, "{}", error);
+                    let named = matches!(error, ParseError::HeadersSplit { have, .. } if have == split);
+                    prop_assert!(named, "{}", error);
+                }
+            }
+        }
+    }
+
+    /// Cut off at any length a frame is an error, whichever field notices.
+    #[test]
+    fn every_truncation(frame in valid_frame()) {
+        for len in 0..frame.len() {
+            prop_assert!(Packet::parse(&frame[..len], &[]).is_err());
+        }
+    }
+
+    /// Ethernet padding is kept apart, wherever the frame is cut.
+    #[test]
+    fn trailers(frame in valid_frame(), trailer in vec(any::<u8>(), 1..20), split in any::<Index>()) {
+        let padded = [frame.clone(), trailer.clone()].concat();
+        let whole = Packet::parse(&frame, &[]).unwrap();
+        let headers = frame.len() - 4 - usize::from(whole.bth.pad) - whole.payload.len();
+        let split = headers + split.index(padded.len() - headers + 1);
+        let (first, second) = padded.split_at(split);
+        let packet = Packet::parse(first, second).unwrap();
+        prop_assert_eq!(packet.trailer.slices().concat(), trailer);
+        prop_assert!(packet.icrc_valid());
+        exercise(first, second).unwrap();
+    }
+}

@@ -1,0 +1,125 @@
+//! What several tests need: the captures in the tree, and packets made from a few numbers.
+#![allow(dead_code)] // each test file uses its own part
+#![allow(clippy::cast_possible_truncation)] // fillers wrap
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use feroce_wire::{
+    Bth, ExtHeaders, FlowHeader, FlowSpec, Headers, IpAddresses, MacAddr, OpcodeInfo, Pkey, Psn,
+    Qpn, VlanTag, write_transport,
+};
+use pcap_file::{DataLink, pcap::PcapReader};
+
+/// The directory of the captures.
+pub fn captures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures")
+}
+
+/// A capture with what its README says about it.
+pub struct Listed {
+    pub path: PathBuf,
+    pub frames: usize,
+    pub roce: usize,
+    pub bad_icrc: usize,
+}
+
+/// The rows of the README's tables: file, frames, RoCEv2 frames, bad ICRCs.
+pub fn listed() -> Vec<Listed> {
+    let readme = fs::read_to_string(captures().join("README.md")).unwrap();
+    let mut directory = String::new();
+    let mut rows = Vec::new();
+    for line in readme.lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            directory = title.split(':').next().unwrap().to_owned();
+        }
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if cells.len() > 5 && cells[1].contains(".pcap") {
+            let count = |cell: &str| cell.parse().unwrap();
+            rows.push(Listed {
+                path: captures().join(&directory).join(cells[1]),
+                frames: count(cells[2]),
+                roce: count(cells[3]),
+                bad_icrc: count(cells[4]),
+            });
+        }
+    }
+    rows
+}
+
+/// Link type and frames of a capture, which may be compressed.
+pub fn frames(path: &Path) -> (DataLink, Vec<Vec<u8>>) {
+    let mut bytes = fs::read(path).unwrap();
+    if path.extension().is_some_and(|extension| extension == "zst") {
+        let mut plain = Vec::new();
+        let mut source = bytes.as_slice();
+        let mut decoder = ruzstd::decoding::StreamingDecoder::new(&mut source).unwrap();
+        decoder.read_to_end(&mut plain).unwrap();
+        bytes = plain;
+    }
+    let mut reader = PcapReader::new(bytes.as_slice()).unwrap();
+    let link = reader.header().datalink;
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        frames.push(packet.unwrap().data.into_owned());
+    }
+    (link, frames)
+}
+
+/// A flow between two fixed endpoints.
+pub fn flow_spec(v6: bool, vlan: Option<VlanTag>) -> FlowSpec {
+    let addresses = if v6 {
+        IpAddresses::V6 { src: "fd77::2".parse().unwrap(), dst: "fd77::3".parse().unwrap() }
+    } else {
+        IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() }
+    };
+    FlowSpec {
+        dst_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+        src_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+        vlan,
+        addresses,
+        traffic_class: 0x6a,
+        hop_limit: 64,
+        flow_label: 0xabcde,
+        udp_source_port: 49152,
+    }
+}
+
+/// Extended headers of the set, each filled from `seed`.
+pub fn ext_headers(headers: Headers, seed: u8) -> ExtHeaders {
+    let bytes: Vec<u8> = (0..ExtHeaders::len(headers))
+        .map(|at| seed.wrapping_mul(29).wrapping_add(at as u8))
+        .collect();
+    ExtHeaders::parse(headers, &bytes).unwrap()
+}
+
+/// A sealed frame of an opcode with a payload of `payload_len` bytes.
+pub fn sealed(info: &OpcodeInfo, flow: &FlowHeader, payload_len: usize, ip_id: u16) -> Vec<u8> {
+    let pad = (4 - payload_len % 4) % 4;
+    let bth = Bth {
+        opcode: info.opcode,
+        mig_req: true,
+        pad: pad as u8,
+        pkey: Pkey::DEFAULT,
+        dest_qp: Qpn::masked(0x1234),
+        psn: Psn::new(0xff_fffe),
+        ..Bth::default()
+    };
+    // Old bytes of a reused buffer must not show.
+    let mut frame = vec![0xa5; FlowHeader::MAX_LEN + 64 + payload_len];
+    let at = flow.len();
+    let payload_at =
+        at + write_transport(&mut frame[at..], &bth, &ext_headers(info.headers, ip_id as u8));
+    for (offset, byte) in frame[payload_at..payload_at + payload_len].iter_mut().enumerate() {
+        *byte = offset as u8;
+    }
+    frame[payload_at + payload_len..payload_at + payload_len + pad].fill(0);
+    let transport_len = payload_at + payload_len + pad - at;
+    let len = flow.seal(&mut frame, transport_len, ip_id);
+    assert_eq!(len, flow.frame_len(transport_len));
+    frame.truncate(len);
+    frame
+}

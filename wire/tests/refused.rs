@@ -1,0 +1,228 @@
+//! Frames that are not RoCEv2 packets, each with the field that says so. The starting point is a good frame, so nothing else is wrong.
+
+mod common;
+
+use feroce_wire::{
+    EmitError, FlowHeader, Ipv4Header, Opcode, Packet, ParseError, Reth, VlanTag, icrc,
+};
+
+const IP: usize = 14;
+const UDP: usize = IP + 20;
+const BTH: usize = UDP + 8;
+
+/// An IPv4 frame: a 64-byte RDMA WRITE.
+fn good() -> Vec<u8> {
+    let flow = FlowHeader::new(&common::flow_spec(false, None));
+    common::sealed(Opcode::RC_WRITE_ONLY.info().unwrap(), &flow, 64, 7)
+}
+
+/// Makes the IPv4 header checksum right again.
+fn mend_checksum(frame: &mut [u8]) {
+    let mut ip = Ipv4Header::parse(&frame[IP..]).unwrap();
+    ip.checksum = ip.computed_checksum();
+    ip.write(&mut frame[IP..]);
+}
+
+/// Sets a 16-bit field.
+fn put(frame: &mut [u8], at: usize, value: u16) {
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut Vec<u8>), expected: ParseError) {
+    let mut frame = good();
+    change(&mut frame);
+    assert_eq!(Packet::parse(&frame, &[]).unwrap_err(), expected);
+}
+
+#[test]
+fn the_starting_point_is_good() {
+    let frame = good();
+    assert!(Packet::parse(&frame, &[]).unwrap().icrc_valid());
+}
+
+#[test]
+fn not_ip() {
+    refused(|frame| put(frame, 12, 0x8915), ParseError::EtherType(0x8915));
+    // Two tags: the inner one is taken for what should be IP.
+    let tag = VlanTag::from_tci(5);
+    let flow = FlowHeader::new(&common::flow_spec(false, Some(tag)));
+    let mut frame = common::sealed(Opcode::RC_SEND_ONLY.info().unwrap(), &flow, 64, 7);
+    put(&mut frame, 16, 0x8100);
+    assert_eq!(Packet::parse(&frame, &[]).unwrap_err(), ParseError::EtherType(0x8100));
+}
+
+#[test]
+fn wrong_ip() {
+    refused(|frame| frame[IP] = 0x65, ParseError::IpVersion(6));
+    refused(|frame| frame[IP] = 0x46, ParseError::IpHeaderLength(6));
+    refused(|frame| frame[IP] = 0x44, ParseError::IpHeaderLength(4));
+    refused(|frame| put(frame, 12, 0x86dd), ParseError::IpVersion(4));
+    let mut frame = good();
+    frame[IP + 8] -= 1;
+    let error = Packet::parse(&frame, &[]).unwrap_err();
+    assert!(matches!(error, ParseError::IpChecksum { expected, found } if expected != found));
+}
+
+#[test]
+fn fragments() {
+    for (at, bits) in [(IP + 6, 0x20), (IP + 6, 0x01), (IP + 7, 0x01)] {
+        let change = |frame: &mut Vec<u8>| {
+            frame[at] |= bits;
+            mend_checksum(frame);
+        };
+        refused(change, ParseError::Fragment);
+    }
+}
+
+#[test]
+fn not_roce() {
+    let tcp = |frame: &mut Vec<u8>| {
+        frame[IP + 9] = 6;
+        mend_checksum(frame);
+    };
+    refused(tcp, ParseError::NotUdp(6));
+    refused(|frame| put(frame, UDP + 2, 53), ParseError::NotRoce(53));
+}
+
+#[test]
+fn lengths_that_disagree() {
+    let have = good().len() - IP;
+    for (total, says) in [(have + 1, have + 1), (27, 27), (0, 0), (0xffff, 0xffff)] {
+        let change = |frame: &mut Vec<u8>| {
+            put(frame, IP + 2, u16::try_from(total).unwrap());
+            mend_checksum(frame);
+        };
+        refused(change, ParseError::IpLength { says, have });
+    }
+    let udp = have - 20;
+    for says in [udp + 1, udp - 1, 8, 0] {
+        let change = |frame: &mut Vec<u8>| put(frame, UDP + 4, u16::try_from(says).unwrap());
+        refused(change, ParseError::UdpLength { says, have: udp });
+    }
+}
+
+#[test]
+fn wrong_transport() {
+    refused(|frame| frame[BTH + 1] |= 0x01, ParseError::BthVersion(1));
+    refused(|frame| frame[BTH + 1] |= 0x0f, ParseError::BthVersion(15));
+    for code in 0..=u8::MAX {
+        if Opcode(code).info().is_none() {
+            refused(|frame| frame[BTH] = code, ParseError::Opcode(code));
+        }
+    }
+}
+
+/// A frame of `opcode` with `transport_len` bytes from the BTH to the end of the ICRC, and nothing computed but the lengths.
+fn bare(opcode: u8, pad: u8, transport_len: usize) -> Vec<u8> {
+    let mut frame = good();
+    frame[BTH] = opcode;
+    frame[BTH + 1] |= pad << 4;
+    frame.truncate(BTH + transport_len);
+    put(&mut frame, IP + 2, u16::try_from(28 + transport_len).unwrap());
+    put(&mut frame, UDP + 4, u16::try_from(8 + transport_len).unwrap());
+    mend_checksum(&mut frame);
+    frame
+}
+
+/// Opcode 0xff in the smallest packet made a kernel jump through an empty table entry.
+#[test]
+fn the_smallest_packet_with_an_unknown_opcode() {
+    let frame = bare(0xff, 0, 16);
+    assert_eq!(Packet::parse(&frame, &[]).unwrap_err(), ParseError::Opcode(0xff));
+}
+
+/// A pad count above the bytes that are left made another receiver compute a negative length.
+#[test]
+fn pad_beyond_the_payload() {
+    for have in 0..3usize {
+        for pad in 0..=3u8 {
+            let frame = bare(0x04, pad, 12 + have + 4);
+            let result = Packet::parse(&frame, &[]);
+            if usize::from(pad) > have {
+                assert_eq!(result.unwrap_err(), ParseError::Pad { pad, have });
+            } else {
+                assert_eq!(result.unwrap().payload.len(), have - usize::from(pad));
+            }
+        }
+    }
+}
+
+#[test]
+fn too_short_for_the_headers_of_its_opcode() {
+    for info in Opcode::all() {
+        let need = 12 + info.headers_len + icrc::LEN;
+        for have in 0..need {
+            let error = Packet::parse(&bare(info.opcode.0, 0, have), &[]).unwrap_err();
+            let (what, need) = match have {
+                0..12 => ("BTH", 12),
+                _ => (info.name, need),
+            };
+            assert_eq!(error, ParseError::Truncated { what, need, have });
+        }
+        assert!(Packet::parse(&bare(info.opcode.0, 0, need), &[]).is_ok());
+    }
+}
+
+/// Bytes behind the IP packet are padding, not part of the BTH.
+#[test]
+fn headers_do_not_run_into_the_trailer() {
+    let mut frame = bare(0x04, 0, 11);
+    frame.extend([0; 20]);
+    let (need, have) = (12, 11);
+    let what = "BTH";
+    assert_eq!(Packet::parse(&frame, &[]).unwrap_err(), ParseError::Truncated { what, need, have });
+}
+
+#[test]
+fn a_wrong_icrc_is_told_apart_from_a_wrong_packet() {
+    let mut frame = good();
+    *frame.last_mut().unwrap() ^= 0x80;
+    let packet = Packet::parse(&frame, &[]).unwrap();
+    let error = packet.verify_icrc().unwrap_err();
+    assert_eq!(error.found, error.expected ^ 0x8000_0000);
+    assert!(!packet.icrc_valid());
+}
+
+#[test]
+fn what_cannot_be_written() {
+    let frame = good();
+    let good = Packet::parse(&frame, &[]).unwrap();
+    let mut out = [0; 256];
+    assert_eq!(good.frame_len(), frame.len());
+    for have in 0..frame.len() {
+        let need = frame.len();
+        assert_eq!(good.emit(&mut out[..have]), Err(EmitError::BufferTooShort { need, have }));
+    }
+    let mut changed = good;
+    changed.ext.reth = None;
+    assert_eq!(changed.emit(&mut out), Err(EmitError::Headers));
+    let mut changed = good;
+    changed.bth.opcode = Opcode::RC_SEND_ONLY;
+    assert_eq!(changed.emit(&mut out), Err(EmitError::Headers));
+    let mut changed = good;
+    changed.bth.opcode = Opcode(0xff);
+    assert_eq!(changed.emit(&mut out), Err(EmitError::Opcode(0xff)));
+    let mut changed = good;
+    changed.bth.pad = 4;
+    assert_eq!(changed.emit(&mut out), Err(EmitError::Pad(4)));
+}
+
+/// `emit` writes what the fields say, so a test can make any packet from a good one.
+#[test]
+fn changed_fields_are_written() {
+    let frame = good();
+    let mut packet = Packet::parse(&frame, &[]).unwrap();
+    let reth = Reth { va: 1, ..packet.ext.reth.unwrap() };
+    packet.ext.reth = Some(reth);
+    packet.bth.becn = true;
+    let mut out = [0; 256];
+    let len = packet.emit(&mut out).unwrap();
+    let again = Packet::parse(&out[..len], &[]).unwrap();
+    assert_eq!(again.ext.reth, Some(reth));
+    assert!(again.bth.becn);
+    assert!(!again.icrc_valid(), "the ICRC is still that of the old bytes");
+    packet.icrc = again.computed_icrc();
+    packet.emit(&mut out).unwrap();
+    assert!(Packet::parse(&out[..len], &[]).unwrap().icrc_valid());
+}
