@@ -1,0 +1,361 @@
+//! The door: every load and store of registered memory happens here.
+//!
+//! What programs rely on, and how it is kept:
+//! * **A packet's last bytes become visible last.** Programs spin on the last byte of a WRITE.
+//!   [`MrTable::store`] writes all but the tail, then a release fence, then the tail.
+//! * **Aligned 8-byte words are stored whole.** Short stores go word by word; long ones by the
+//!   platform's `memcpy`, which never splits an aligned word; the tail is stored as one word where it is one.
+//! * **RDMA atomics are CPU atomics**, so they are atomic against the program's own.
+//! * **Nothing is touched without a check** of key, protection domain, rights and bounds, in every
+//!   packet: a region deregistered half way through a message stops the message.
+//!
+//! The program's threads may race with these accesses, as they may with a NIC's DMA; bytes that race
+//! are unspecified, never a memory error.
+
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+use feroce_wire::{Key, Payload};
+
+use super::region::{Access, MrTable, PdId};
+
+/// Why an access to registered memory was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// No valid region has this key.
+    #[error("no memory region has this key")]
+    Key,
+    /// The region is of another protection domain.
+    #[error("the memory region belongs to another protection domain")]
+    ProtectionDomain,
+    /// The region lacks a right that the access needs.
+    #[error("the memory region does not grant this access")]
+    Rights,
+    /// The range leaves the region.
+    #[error("the access leaves the memory region")]
+    Bounds,
+    /// An atomic's address is not a multiple of eight.
+    #[error("the address of an atomic is not a multiple of 8")]
+    Misaligned,
+}
+
+/// What an RDMA atomic does to its eight bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Stores `swap` if the value equals `compare`.
+    CompareSwap {
+        /// Value to compare with.
+        compare: u64,
+        /// Value to store.
+        swap: u64,
+    },
+    /// Adds, wrapping.
+    FetchAdd(u64),
+}
+
+/// Bytes at the end of a store that are written after all others.
+const TAIL: usize = 8;
+
+/// Stores up to this many bytes go word by word.
+const SHORT_STORE: usize = 64;
+
+impl MrTable {
+    /// Copies `payload` to `va`, the last bytes last. An empty payload touches and checks nothing.
+    ///
+    /// # Errors
+    /// The check that failed; nothing was written then.
+    #[inline]
+    pub fn store(
+        &self,
+        key: Key,
+        pd: PdId,
+        need: Access,
+        va: u64,
+        payload: Payload<'_>,
+    ) -> Result<(), AccessError> {
+        if payload.is_empty() {
+            return Ok(());
+        }
+        let host = self.check(key, pd, need, Some((va, payload.len() as u64)))?;
+        let (first, second) = (payload.first, payload.second);
+        // SAFETY: `check` found `payload.len()` writable bytes at `host`: whoever registered the region
+        // promised they stay mapped while its key is valid and this turn lasts. The payload lies in a
+        // frame of the port, which is never registered memory.
+        unsafe {
+            if second.is_empty() {
+                store_in_order(host, first);
+            } else {
+                store_split(host, first, second);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies `out.len()` bytes from `va`. An empty `out` touches and checks nothing.
+    ///
+    /// # Errors
+    /// The check that failed; `out` is unchanged then.
+    #[inline]
+    pub fn load(
+        &self,
+        key: Key,
+        pd: PdId,
+        need: Access,
+        va: u64,
+        out: &mut [u8],
+    ) -> Result<(), AccessError> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let host = self.check(key, pd, need, Some((va, out.len() as u64)))?;
+        let from = ptr::with_exposed_provenance::<u8>(address(host));
+        // SAFETY: `check` found `out.len()` readable bytes at `host` (see `store`); `out` is a slot of
+        // the port or a local, which is never registered memory.
+        unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Executes `op` on the eight bytes at `va` as a CPU atomic; returns the value before.
+    ///
+    /// # Errors
+    /// The check that failed; alignment is checked first.
+    pub fn atomic(
+        &self,
+        key: Key,
+        pd: PdId,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessError> {
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned);
+        }
+        let host = self.check(key, pd, Access::REMOTE_ATOMIC, Some((va, 8)))?;
+        if !host.is_multiple_of(8) {
+            return Err(AccessError::Misaligned); // An iova that is not congruent to the address.
+        }
+        let word = ptr::with_exposed_provenance_mut::<u64>(address(host));
+        // SAFETY: eight aligned, writable bytes, checked above; other accesses to them by this engine
+        // are atomic or unspecified by contract.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        Ok(match op {
+            AtomicOp::CompareSwap { compare, swap } => {
+                match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
+            AtomicOp::FetchAdd(add) => word.fetch_add(add, Ordering::AcqRel),
+        })
+    }
+}
+
+#[inline]
+fn address(host: u64) -> usize {
+    usize::try_from(host).expect("host addresses fit the pointer size")
+}
+
+/// Copies `from` to `host` so that its last bytes become visible after all others.
+///
+/// # Safety
+/// `host .. host + from.len()` must be writable and must not overlap `from`.
+#[inline]
+unsafe fn store_in_order(host: u64, from: &[u8]) {
+    let to = ptr::with_exposed_provenance_mut::<u8>(address(host));
+    let body = from.len().saturating_sub(TAIL);
+    if from.len() <= SHORT_STORE {
+        // SAFETY: as promised by the caller, for the part before the tail.
+        unsafe { store_words(to, &from[..body]) };
+    } else {
+        // SAFETY: as above.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, body) };
+    }
+    fence(Ordering::Release);
+    // SAFETY: as above, for the tail.
+    unsafe { store_tail(to.add(body), &from[body..]) };
+}
+
+/// Copies `first` and then `second` to `host`; an aligned word that lies across the split is stored whole.
+///
+/// # Safety
+/// As for [`store_in_order`], for both parts.
+unsafe fn store_split(host: u64, first: &[u8], second: &[u8]) {
+    let split = host + first.len() as u64;
+    let before = address(split % 8);
+    let after = 8 - before;
+    // SAFETY: all ranges below are inside the two parts.
+    unsafe {
+        if before == 0 || first.len() < before || second.len() < after {
+            store_in_order(host, first);
+            store_in_order(split, second);
+            return;
+        }
+        let (body, head_of_word) = first.split_at(first.len() - before);
+        let (tail_of_word, rest) = second.split_at(after);
+        let mut word = [0; 8];
+        word[..before].copy_from_slice(head_of_word);
+        word[before..].copy_from_slice(tail_of_word);
+        store_in_order(host, body);
+        store_in_order(split - before as u64, &word);
+        store_in_order(split + after as u64, rest);
+    }
+}
+
+/// Stores `from` front to back, aligned words as words.
+///
+/// # Safety
+/// `to .. to + from.len()` must be writable.
+#[inline]
+unsafe fn store_words(to: *mut u8, from: &[u8]) {
+    let mut at = 0;
+    while at < from.len() {
+        // SAFETY: `at` is inside the range, and a word is stored only if eight bytes are left.
+        unsafe {
+            let dst = to.add(at);
+            if dst.addr().is_multiple_of(8) && from.len() - at >= 8 {
+                let word = u64::from_ne_bytes(from[at..at + 8].try_into().expect("eight bytes"));
+                AtomicU64::from_ptr(dst.cast()).store(word, Ordering::Relaxed);
+                at += 8;
+            } else {
+                AtomicU8::from_ptr(dst).store(from[at], Ordering::Relaxed);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// Stores the tail of a packet: as one word if it is an aligned word, else byte by byte, the last
+/// byte with release order.
+///
+/// # Safety
+/// `to .. to + from.len()` must be writable.
+#[inline]
+unsafe fn store_tail(to: *mut u8, from: &[u8]) {
+    let Some((&last, before)) = from.split_last() else { return };
+    if let (true, Ok(word)) = (to.addr().is_multiple_of(8), <[u8; 8]>::try_from(from)) {
+        // SAFETY: eight aligned, writable bytes.
+        unsafe { AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(word), Ordering::Release) };
+        return;
+    }
+    // SAFETY: as promised by the caller.
+    unsafe {
+        store_words(to, before);
+        AtomicU8::from_ptr(to.add(before.len())).store(last, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::key::KeySpace;
+    use super::super::region::Region;
+    use super::*;
+
+    const PD: PdId = PdId(1);
+
+    fn table_with(bytes: &mut [u8], iova: u64, access: Access) -> (MrTable, Key) {
+        let table = MrTable::new(4, KeySpace::identity());
+        let host = bytes.as_mut_ptr().expose_provenance() as u64;
+        let region = Region { iova, host, len: bytes.len() as u64, pd: PD, access };
+        // SAFETY: `bytes` outlives the table in every test below, and is read only after the stores.
+        let key = unsafe { table.insert(&region, 7) }.unwrap();
+        (table, key)
+    }
+
+    fn payload(bytes: &[u8]) -> Payload<'_> {
+        Payload { first: bytes, second: &[] }
+    }
+
+    #[test]
+    fn every_length_and_alignment_arrives_whole() {
+        let from: Vec<u8> = (0..200u8).collect();
+        for start in 0..16usize {
+            for len in 0..180usize {
+                let mut bytes = vec![0xaa; 256];
+                let (table, key) = table_with(&mut bytes, 0x1000, Access::ALL);
+                let split = len / 3;
+                let parts = Payload { first: &from[..split], second: &from[split..len] };
+                let va = 0x1000 + start as u64;
+                table.store(key, PD, Access::REMOTE_WRITE, va, parts).unwrap();
+                let mut back = vec![0; len];
+                table.load(key, PD, Access::REMOTE_READ, va, &mut back).unwrap();
+                drop(table);
+                assert_eq!(back, from[..len]);
+                assert_eq!(bytes[start..start + len], from[..len]);
+                assert!(bytes[..start].iter().chain(&bytes[start + len..]).all(|&b| b == 0xaa));
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_come_in_order_and_bounds_do_not_wrap() {
+        let mut bytes = vec![0; 64];
+        let iova = u64::MAX - 127;
+        let (table, key) = table_with(&mut bytes, iova, Access::REMOTE_READ);
+        let check = |key, pd, need, va, len| table.check(key, pd, need, Some((va, len)));
+        let other = Key::from_parts(key.index(), key.variant() ^ 1);
+        assert_eq!(check(other, PD, Access::NONE, iova, 1), Err(AccessError::Key));
+        assert_eq!(check(Key::from_parts(99, 0), PD, Access::NONE, iova, 1), Err(AccessError::Key));
+        assert_eq!(
+            check(key, PdId(2), Access::NONE, iova, 1),
+            Err(AccessError::ProtectionDomain)
+        );
+        assert_eq!(check(key, PD, Access::REMOTE_WRITE, iova, 1), Err(AccessError::Rights));
+        assert!(check(key, PD, Access::REMOTE_READ, iova, 64).is_ok());
+        assert!(check(key, PD, Access::REMOTE_READ, iova + 64, 0).is_ok());
+        for (va, len) in [
+            (iova, 65),
+            (iova + 1, 64),
+            (iova + 65, 0),
+            (iova - 1, 1),
+            (iova + 32, u64::MAX - 31), // wraps to iova
+            (iova, u64::MAX),
+            (0, 64),
+            (iova + 63, u64::MAX),
+        ] {
+            let refused = check(key, PD, Access::REMOTE_READ, va, len);
+            assert_eq!(refused, Err(AccessError::Bounds), "{va:#x}+{len}");
+        }
+    }
+
+    #[test]
+    fn a_withdrawn_key_is_refused_and_its_slot_returns_last() {
+        let mut bytes = vec![0; 8];
+        let (table, key) = table_with(&mut bytes, 0, Access::ALL);
+        table.withdraw(key);
+        assert_eq!(table.find(key), Err(AccessError::Key));
+        table.release(key);
+        let region = Region { iova: 0, host: 8, len: 0, pd: PD, access: Access::NONE };
+        // SAFETY: no byte of this empty region is ever touched.
+        let next = unsafe { table.insert(&region, 7) }.unwrap();
+        assert_ne!(next.index(), key.index());
+    }
+
+    #[test]
+    fn invalidation_needs_its_right() {
+        let mut bytes = vec![0; 8];
+        let (table, key) = table_with(&mut bytes, 0, Access::REMOTE_WRITE);
+        assert_eq!(table.invalidate(key, PD), Err(AccessError::Rights));
+        let (table, key) = table_with(&mut bytes, 0, Access::REMOTE_INVALIDATE);
+        assert_eq!(table.invalidate(key, PD), Ok(()));
+        assert_eq!(table.invalidate(key, PD), Err(AccessError::Key));
+    }
+
+    #[test]
+    fn atomics_swap_add_and_refuse_bad_addresses() {
+        let mut words = vec![0u64; 2];
+        let host = words.as_mut_ptr().expose_provenance() as u64;
+        let table = MrTable::new(4, KeySpace::identity());
+        let region = Region { iova: host, host, len: 16, pd: PD, access: Access::ALL };
+        // SAFETY: `words` outlives the table.
+        let key = unsafe { table.insert(&region, 0) }.unwrap();
+        let add = |va, n| table.atomic(key, PD, va, AtomicOp::FetchAdd(n));
+        assert_eq!(add(host, u64::MAX), Ok(0));
+        assert_eq!(add(host, 2), Ok(u64::MAX));
+        let swap = |compare| AtomicOp::CompareSwap { compare, swap: 9 };
+        assert_eq!(table.atomic(key, PD, host, swap(0)), Ok(1));
+        assert_eq!(table.atomic(key, PD, host, swap(1)), Ok(1));
+        assert_eq!(add(host, 0), Ok(9));
+        assert_eq!(add(host + 4, 1), Err(AccessError::Misaligned));
+        assert_eq!(add(host + 16, 1), Err(AccessError::Bounds));
+        drop(table);
+        assert_eq!(words, [9, 0]);
+    }
+}

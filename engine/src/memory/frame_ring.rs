@@ -1,0 +1,830 @@
+//! A single-producer single-consumer ring of Ethernet frames in a [`Block`].
+//!
+//! Frames are written in place, published in batches and read in bursts. The ring joins the two
+//! ends of a shared-memory port and hands frames from one core to another. It is lossless: a full
+//! ring gives no slot.
+//!
+//! # In memory
+//! ```text
+//! line 0   tail      frames published, mod 2^32     written by the producer
+//! line 1   head      frames given back, mod 2^32    written by the consumer
+//! line 2   sleeping and gone flags of both          written rarely
+//! slots    { len: u32, priority: u8, pad, frame: slot_bytes } each on a cache line of its own
+//! ```
+//! Nothing in it is a pointer. What the other half wrote (indices, lengths) is checked before use,
+//! because it may one day be another process: bad values lose frames, never memory safety.
+//!
+//! # Sleeping
+//! Each half may sleep on an eventfd: the consumer until a frame is published, the producer until
+//! slots are given back. It sets its flag, fences, and looks at the ring once more; the other half
+//! moves its index, fences, and looks at the flag. One of the two sees the other, so no wake-up is
+//! lost, and a half whose partner is awake makes no system call.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use thiserror::Error;
+
+use super::arena::{Arena, ArenaError, Block};
+use crate::port::{Priority, RX_BURST};
+use crate::wake::EventFd;
+
+/// Cache line, in bytes; and the line beside it, which x86 fetches along.
+const LINE: usize = 64;
+
+/// Bytes of a slot before its frame: keeps the frame aligned to 16.
+const SLOT_HEADER: usize = 16;
+
+/// Most slots of a ring.
+const SLOTS_MAX: usize = 1 << 20;
+
+/// Largest slot, in bytes.
+const SLOT_BYTES_MAX: usize = 1 << 20;
+
+/// [`RX_BURST`] as the rings count.
+#[allow(clippy::cast_possible_truncation)] // 64
+const BURST: u32 = RX_BURST as u32;
+
+/// Why there is no ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum FrameRingError {
+    /// The number of slots is no power of two up to 2^20, or a slot is empty or above 1 MiB.
+    #[error(
+        "no frame ring has {slots} slots of {slot_bytes} bytes: slots must be a power of two up to 2^20, of 1 B to 1 MiB"
+    )]
+    Shape {
+        /// Slots asked for.
+        slots: usize,
+        /// Bytes per slot asked for.
+        slot_bytes: usize,
+    },
+    /// The arena gave no memory for it.
+    #[error(transparent)]
+    Memory(#[from] ArenaError),
+    /// The system gave no eventfd.
+    #[error("no eventfd for a frame ring: {}", io::Error::from_raw_os_error(*.errno))]
+    Eventfd {
+        /// What it answered.
+        errno: i32,
+    },
+}
+
+/// Makes a ring of `slots` frames of up to `slot_bytes` bytes each.
+///
+/// # Errors
+/// [`FrameRingError::Shape`] unless `slots` is a power of two; else what memory or eventfd lacked.
+pub fn frame_ring(
+    arena: &Arc<Arena>,
+    slots: usize,
+    slot_bytes: usize,
+) -> Result<(FrameProducer, FrameConsumer), FrameRingError> {
+    let shape = FrameRingError::Shape { slots, slot_bytes };
+    let fits =
+        slots.is_power_of_two() && slots <= SLOTS_MAX && (1..=SLOT_BYTES_MAX).contains(&slot_bytes);
+    let count = u32::try_from(slots).ok().filter(|_| fits).ok_or(shape)?;
+    let stride = (SLOT_HEADER + slot_bytes).next_multiple_of(LINE);
+    let block = arena.alloc(size_of::<Control>() + slots * stride, align_of::<Control>())?;
+    let ring = Arc::new(Ring {
+        block,
+        slots: count,
+        stride,
+        slot_bytes,
+        frames_published: bell()?,
+        slots_given_back: bell()?,
+    });
+    let producer = FrameProducer {
+        ring: Arc::clone(&ring),
+        tail: 0,
+        published: 0,
+        head: 0,
+        taken: false,
+    };
+    let headers = [SlotHeader {
+        len: 0,
+        priority: 0,
+    }; RX_BURST];
+    Ok((
+        producer,
+        FrameConsumer {
+            ring,
+            head: 0,
+            burst: 0,
+            tail: 0,
+            headers,
+        },
+    ))
+}
+
+/// The half that writes frames.
+#[derive(Debug)]
+pub struct FrameProducer {
+    ring: Arc<Ring>,
+    /// Frames committed.
+    tail: u32,
+    /// Frames the consumer knows of.
+    published: u32,
+    /// Frames given back, as seen last.
+    head: u32,
+    /// [`FrameProducer::slot`] gave a slot that was not committed yet.
+    taken: bool,
+}
+
+impl FrameProducer {
+    /// How many slots can be filled now: exact below [`RX_BURST`], above it perhaps too few.
+    pub fn room(&mut self) -> usize {
+        // The consumer's line is asked only when a burst might not fit what we knew.
+        if self.known_room() < BURST {
+            self.refresh();
+        }
+        self.known_room() as usize
+    }
+
+    /// Bytes a slot holds.
+    pub fn slot_bytes(&self) -> usize {
+        self.ring.slot_bytes
+    }
+
+    /// The next slot, to be filled and committed; `None` without room. Its old content is
+    /// arbitrary. Asked again without a commit, it is the same slot.
+    pub fn slot(&mut self) -> Option<&mut [u8]> {
+        if self.known_room() == 0 {
+            self.refresh();
+        }
+        self.taken = self.known_room() > 0;
+        // SAFETY: slots between `tail` and `head + slots` are the producer's: the consumer gave
+        // them back (Acquire in `refresh`) and looks at none before it is published.
+        self.taken.then(|| unsafe {
+            slice::from_raw_parts_mut(self.ring.frame(self.tail).as_ptr(), self.ring.slot_bytes)
+        })
+    }
+
+    /// Queues the first `len` bytes of the slot taken last. The consumer sees them after
+    /// [`FrameProducer::publish`].
+    ///
+    /// # Panics
+    /// If no slot was taken or `len` is more than a slot holds.
+    pub fn commit(&mut self, len: usize, priority: Priority) {
+        assert!(self.taken, "commit without a slot");
+        assert!(
+            len <= self.ring.slot_bytes,
+            "commit of {len} bytes in a slot of {}",
+            self.ring.slot_bytes
+        );
+        #[allow(clippy::cast_possible_truncation)] // At most SLOT_BYTES_MAX.
+        let header = SlotHeader {
+            len: len as u32,
+            priority: priority.value(),
+        };
+        // SAFETY: the slot is the producer's, as in `slot`; its header is aligned and inside it.
+        unsafe { self.ring.header(self.tail).write(header) };
+        self.tail = self.tail.wrapping_add(1);
+        self.taken = false;
+    }
+
+    /// Shows all committed frames to the consumer and wakes it if it sleeps. False if the consumer
+    /// is gone: nobody will ever read them.
+    pub fn publish(&mut self) -> bool {
+        let control = self.ring.control();
+        if self.published != self.tail {
+            self.published = self.tail;
+            control.tail.0.store(self.tail, Ordering::Release);
+            wake(
+                &control.flags.0.consumer_sleeps,
+                &self.ring.frames_published,
+            );
+        }
+        control.flags.0.consumer_gone.load(Ordering::Acquire) == 0
+    }
+
+    /// Prepares to sleep until there is room. False if there is some: do not sleep.
+    pub fn arm(&mut self) -> bool {
+        self.ring
+            .control()
+            .flags
+            .0
+            .producer_sleeps
+            .store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.refresh();
+        let sleep = self.known_room() == 0;
+        if !sleep {
+            self.disarm();
+        }
+        sleep
+    }
+
+    /// Undoes [`FrameProducer::arm`].
+    pub fn disarm(&mut self) {
+        calm(
+            &self.ring.control().flags.0.producer_sleeps,
+            &self.ring.slots_given_back,
+        );
+    }
+
+    /// Becomes readable when there is room again after [`FrameProducer::arm`], or the consumer is
+    /// gone.
+    pub fn fd(&self) -> RawFd {
+        self.ring.slots_given_back.as_fd().as_raw_fd()
+    }
+
+    fn known_room(&self) -> u32 {
+        // More in use than there are slots is a lie of the other half: no room then.
+        self.ring
+            .slots
+            .saturating_sub(self.tail.wrapping_sub(self.head))
+    }
+
+    fn refresh(&mut self) {
+        let control = self.ring.control();
+        let gone = control.flags.0.consumer_gone.load(Ordering::Acquire) != 0;
+        // Without a consumer every slot is ours: the sender goes on, as with a cable pulled.
+        self.head = if gone {
+            self.tail
+        } else {
+            control.head.0.load(Ordering::Acquire)
+        };
+    }
+}
+
+impl Drop for FrameProducer {
+    fn drop(&mut self) {
+        let flags = &self.ring.control().flags.0;
+        flags.producer_gone.store(1, Ordering::Release);
+        wake(&flags.consumer_sleeps, &self.ring.frames_published);
+    }
+}
+
+/// The half that reads frames.
+#[derive(Debug)]
+pub struct FrameConsumer {
+    ring: Arc<Ring>,
+    /// Frames given back.
+    head: u32,
+    /// Frames of the current burst, from `head` on.
+    burst: u32,
+    /// Frames published, as seen last.
+    tail: u32,
+    /// Of the current burst: read once, so that nobody changes a length after its check.
+    headers: [SlotHeader; RX_BURST],
+}
+
+impl FrameConsumer {
+    /// Gives the frames of the last burst back and takes the next ones, at most [`RX_BURST`].
+    /// Returns how many [`FrameConsumer::frame`] can show.
+    pub fn burst(&mut self) -> usize {
+        self.give_back();
+        if self.waiting() == 0 {
+            self.refresh();
+        }
+        self.burst = self.waiting().min(BURST);
+        for index in 0..self.burst {
+            let header = self.ring.header(self.head.wrapping_add(index));
+            // SAFETY: published and not given back, so the producer left it alone (Acquire in
+            // `refresh`); aligned and inside the slot. Volatile: read exactly once.
+            self.headers[index as usize] = unsafe { header.read_volatile() };
+        }
+        self.burst as usize
+    }
+
+    /// Frame `index` of the burst. A length above the slot, which no honest producer writes, is cut.
+    ///
+    /// # Panics
+    /// If `index` is not below the last answer of [`FrameConsumer::burst`].
+    pub fn frame(&self, index: usize) -> (&[u8], Priority) {
+        assert!(
+            index < self.burst as usize,
+            "frame {index} of a burst of {}",
+            self.burst
+        );
+        let header = self.headers[index];
+        #[allow(clippy::cast_possible_truncation)] // Below RX_BURST.
+        let start = self.ring.frame(self.head.wrapping_add(index as u32));
+        let len = (header.len as usize).min(self.ring.slot_bytes);
+        // SAFETY: the slot is the consumer's until `burst` gives it back, which needs `&mut self`;
+        // `len` is not more than the slot holds.
+        let frame = unsafe { slice::from_raw_parts(start.as_ptr(), len) };
+        (frame, Priority::new(header.priority))
+    }
+
+    /// Prepares to sleep until frames come; gives the last burst back. False if frames are
+    /// waiting: do not sleep.
+    pub fn arm(&mut self) -> bool {
+        self.give_back();
+        self.ring
+            .control()
+            .flags
+            .0
+            .consumer_sleeps
+            .store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.refresh();
+        let sleep = self.waiting() == 0;
+        if !sleep {
+            self.disarm();
+        }
+        sleep
+    }
+
+    /// Undoes [`FrameConsumer::arm`].
+    pub fn disarm(&mut self) {
+        calm(
+            &self.ring.control().flags.0.consumer_sleeps,
+            &self.ring.frames_published,
+        );
+    }
+
+    /// Becomes readable when frames come after [`FrameConsumer::arm`], or the producer is gone.
+    pub fn fd(&self) -> RawFd {
+        self.ring.frames_published.as_fd().as_raw_fd()
+    }
+
+    /// True if the producer is gone: what was published can still be read, and nothing follows.
+    pub fn producer_gone(&self) -> bool {
+        self.ring
+            .control()
+            .flags
+            .0
+            .producer_gone
+            .load(Ordering::Acquire)
+            != 0
+    }
+
+    fn give_back(&mut self) {
+        if self.burst > 0 {
+            self.head = self.head.wrapping_add(self.burst);
+            self.burst = 0;
+            let control = self.ring.control();
+            control.head.0.store(self.head, Ordering::Release);
+            wake(
+                &control.flags.0.producer_sleeps,
+                &self.ring.slots_given_back,
+            );
+        }
+    }
+
+    fn waiting(&self) -> u32 {
+        let waiting = self.tail.wrapping_sub(self.head);
+        // More frames than slots is a lie of the other half: none then.
+        if waiting > self.ring.slots {
+            0
+        } else {
+            waiting
+        }
+    }
+
+    fn refresh(&mut self) {
+        self.tail = self.ring.control().tail.0.load(Ordering::Acquire);
+    }
+}
+
+impl Drop for FrameConsumer {
+    fn drop(&mut self) {
+        let flags = &self.ring.control().flags.0;
+        flags.consumer_gone.store(1, Ordering::Release);
+        wake(&flags.producer_sleeps, &self.ring.slots_given_back);
+    }
+}
+
+/// What both halves share.
+#[derive(Debug)]
+struct Ring {
+    block: Block,
+    slots: u32,
+    stride: usize,
+    slot_bytes: usize,
+    frames_published: EventFd,
+    slots_given_back: EventFd,
+}
+
+impl Ring {
+    fn control(&self) -> &Control {
+        // SAFETY: the block was allocated with the size and alignment of `Control` and more, it
+        // lives as long as `self`, and atomics may be shared and hold any bits.
+        unsafe { self.block.as_ptr().cast::<Control>().as_ref() }
+    }
+
+    fn header(&self, index: u32) -> NonNull<SlotHeader> {
+        let slot = (index & (self.slots - 1)) as usize;
+        // SAFETY: the slot number is below `slots` and the block has `slots` slots behind `Control`.
+        unsafe {
+            self.block
+                .as_ptr()
+                .add(size_of::<Control>() + slot * self.stride)
+                .cast()
+        }
+    }
+
+    fn frame(&self, index: u32) -> NonNull<u8> {
+        // SAFETY: every slot is at least SLOT_HEADER + slot_bytes long.
+        unsafe { self.header(index).cast::<u8>().add(SLOT_HEADER) }
+    }
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Control {
+    tail: Line<AtomicU32>,
+    head: Line<AtomicU32>,
+    flags: Line<Flags>,
+}
+
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct Line<T>(T);
+
+#[repr(C)]
+#[derive(Debug)]
+struct Flags {
+    consumer_sleeps: AtomicU32,
+    producer_sleeps: AtomicU32,
+    consumer_gone: AtomicU32,
+    producer_gone: AtomicU32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct SlotHeader {
+    len: u32,
+    priority: u8,
+}
+
+const _: () = assert!(
+    size_of::<SlotHeader>() <= SLOT_HEADER && LINE.is_multiple_of(align_of::<SlotHeader>())
+);
+
+/// Wakes the other half if its `sleeps` flag is up. Called after the move it should see.
+fn wake(sleeps: &AtomicU32, bell: &EventFd) {
+    fence(Ordering::SeqCst);
+    if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
+        bell.signal();
+    }
+}
+
+/// Takes the `sleeps` flag down and silences the bell.
+fn calm(sleeps: &AtomicU32, bell: &EventFd) {
+    sleeps.store(0, Ordering::Relaxed);
+    bell.clear();
+}
+
+fn bell() -> Result<EventFd, FrameRingError> {
+    EventFd::new().map_err(|error| FrameRingError::Eventfd {
+        errno: error.raw_os_error().unwrap_or(libc::EMFILE),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::thread;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sys::poll_readable;
+
+    fn ring(slots: usize, slot_bytes: usize) -> (FrameProducer, FrameConsumer) {
+        frame_ring(&Arena::new(1 << 22).unwrap(), slots, slot_bytes).unwrap()
+    }
+
+    /// As if 2^32 - 5 frames had gone through already.
+    fn age((producer, consumer): (&mut FrameProducer, &mut FrameConsumer)) {
+        let start = u32::MAX - 4;
+        (producer.tail, producer.published, producer.head) = (start, start, start);
+        (consumer.tail, consumer.head) = (start, start);
+        producer
+            .ring
+            .control()
+            .tail
+            .0
+            .store(start, Ordering::Release);
+        producer
+            .ring
+            .control()
+            .head
+            .0
+            .store(start, Ordering::Release);
+    }
+
+    fn send(producer: &mut FrameProducer, frame: &[u8], priority: u8) {
+        producer.slot().unwrap()[..frame.len()].copy_from_slice(frame);
+        producer.commit(frame.len(), Priority::new(priority));
+    }
+
+    /// True if `fd` is readable within the time.
+    fn readable(fd: RawFd, within: Duration) -> bool {
+        let mut scratch = Vec::new();
+        poll_readable(&[fd], &mut scratch, Some(within));
+        scratch[0].revents != 0
+    }
+
+    const AT_ONCE: Duration = Duration::ZERO;
+    const SOON: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn frames_appear_when_published_and_slots_return_with_the_next_burst() {
+        let (mut producer, mut consumer) = ring(4, 100);
+        send(&mut producer, b"one", 0);
+        send(&mut producer, b"", 7);
+        assert_eq!((consumer.burst(), producer.room()), (0, 2));
+        assert!(producer.publish());
+        assert_eq!(consumer.burst(), 2);
+        assert_eq!(consumer.frame(0), (&b"one"[..], Priority::new(0)));
+        assert_eq!(consumer.frame(1), (&b""[..], Priority::new(7)));
+        assert_eq!(producer.room(), 2, "the burst is still being read");
+        assert_eq!((consumer.burst(), producer.room()), (0, 4));
+    }
+
+    #[test]
+    fn a_full_ring_gives_no_slot() {
+        let (mut producer, mut consumer) = ring(2, 8);
+        send(&mut producer, b"a", 0);
+        send(&mut producer, b"b", 0);
+        assert_eq!((producer.room(), producer.slot().is_none()), (0, true));
+        producer.publish();
+        assert_eq!(consumer.burst(), 2);
+        assert!(producer.slot().is_none());
+        consumer.burst();
+        assert_eq!(producer.slot().unwrap().len(), 8);
+    }
+
+    #[test]
+    #[should_panic(expected = "commit without a slot")]
+    fn commit_without_a_slot_panics() {
+        ring(2, 8).0.commit(1, Priority::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "commit of 9 bytes")]
+    fn commit_of_more_than_a_slot_panics() {
+        let (mut producer, _consumer) = ring(2, 8);
+        producer.slot();
+        producer.commit(9, Priority::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "frame 1 of a burst of 1")]
+    fn a_frame_beyond_the_burst_panics() {
+        let (mut producer, mut consumer) = ring(2, 8);
+        send(&mut producer, b"a", 0);
+        producer.publish();
+        consumer.burst();
+        consumer.frame(1);
+    }
+
+    #[test]
+    fn odd_shapes_are_errors() {
+        let arena = Arena::new(1 << 21).unwrap();
+        for (slots, slot_bytes) in [(0, 1), (3, 1), (1 << 21, 1), (1, 0), (1, (1 << 20) + 1)] {
+            let error = FrameRingError::Shape { slots, slot_bytes };
+            assert_eq!(frame_ring(&arena, slots, slot_bytes).unwrap_err(), error);
+        }
+        let full = frame_ring(&arena, 1024, 4096).unwrap_err();
+        assert!(
+            matches!(full, FrameRingError::Memory(ArenaError::Full { .. })),
+            "{full}"
+        );
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_and_a_waking_partner_makes_no_noise() {
+        let (mut producer, mut consumer) = ring(1, 8);
+        assert!(consumer.arm());
+        assert!(!readable(consumer.fd(), AT_ONCE));
+        send(&mut producer, b"a", 0);
+        producer.publish();
+        assert!(readable(consumer.fd(), AT_ONCE));
+        consumer.disarm();
+        assert!(!readable(consumer.fd(), AT_ONCE));
+        assert!(!consumer.arm(), "a frame is waiting");
+        assert!(producer.arm());
+        assert_eq!(consumer.burst(), 1);
+        assert!(!readable(producer.fd(), AT_ONCE));
+        assert!(consumer.arm(), "it gives the burst back");
+        assert!(readable(producer.fd(), AT_ONCE));
+        producer.disarm();
+        assert!(!producer.arm(), "there is room");
+        consumer.disarm();
+        send(&mut producer, b"b", 0);
+        producer.publish();
+        assert!(!readable(consumer.fd(), AT_ONCE), "nobody sleeps");
+    }
+
+    #[test]
+    fn a_lost_half_is_noticed_and_wakes_the_other() {
+        let (mut producer, mut consumer) = ring(2, 8);
+        send(&mut producer, b"last", 0);
+        producer.publish();
+        consumer.burst();
+        consumer.burst();
+        assert!(consumer.arm() && !consumer.producer_gone());
+        send(&mut producer, b"last", 0);
+        producer.publish();
+        drop(producer);
+        assert!(readable(consumer.fd(), AT_ONCE) && consumer.producer_gone());
+        assert_eq!(consumer.burst(), 1, "what was published can be read");
+
+        let (mut producer, consumer) = ring(2, 8);
+        send(&mut producer, b"a", 0);
+        send(&mut producer, b"b", 0);
+        assert!(producer.publish() && producer.arm());
+        drop(consumer);
+        assert!(readable(producer.fd(), AT_ONCE));
+        assert_eq!(
+            producer.room(),
+            2,
+            "frames go nowhere, and there is room for them"
+        );
+        send(&mut producer, b"c", 0);
+        assert!(!producer.publish());
+    }
+
+    /// What a hostile process may write into shared memory.
+    #[test]
+    fn lies_of_the_other_half_stay_inside_the_ring() {
+        let (mut producer, mut consumer) = ring(4, 100);
+        send(&mut producer, b"x", 0);
+        // SAFETY: single-threaded test, slot 0 is committed and not read yet.
+        unsafe {
+            producer.ring.header(0).write(SlotHeader {
+                len: u32::MAX,
+                priority: 0xff,
+            })
+        };
+        producer.publish();
+        assert_eq!(consumer.burst(), 1);
+        assert_eq!(
+            (consumer.frame(0).0.len(), consumer.frame(0).1),
+            (100, Priority::new(7))
+        );
+        producer.ring.control().tail.0.store(500, Ordering::Release);
+        assert_eq!(consumer.burst(), 0, "500 frames are not in 4 slots");
+        producer.ring.control().head.0.store(77, Ordering::Release);
+        assert_eq!((producer.room(), producer.slot().is_none()), (0, true));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// Against a queue: what is committed comes out once, in order, unchanged, also where the
+        /// indices wrap.
+        #[test]
+        fn behaves_like_a_queue(
+            bits in 0..8_u32,
+            steps in prop::collection::vec((0..3_u8, 0..200_usize), 1..300),
+        ) {
+            let slots = 1_usize << bits;
+            let (mut producer, mut consumer) = ring(slots, 210);
+            age((&mut producer, &mut consumer));
+            let (mut committed, mut published) = (VecDeque::new(), VecDeque::new());
+            let (mut reading, mut serial) = (0, 0_u8);
+            for (step, number) in steps {
+                match step {
+                    0 => {
+                        let room = slots - reading - published.len() - committed.len();
+                        prop_assert!((room.min(RX_BURST)..=room).contains(&producer.room()));
+                        prop_assert_eq!(producer.slot().is_some(), room > 0);
+                        if room > 0 {
+                            serial = serial.wrapping_add(1);
+                            let frame = vec![serial; number];
+                            send(&mut producer, &frame, serial & 7);
+                            committed.push_back(frame);
+                        }
+                    }
+                    1 => {
+                        producer.publish();
+                        published.append(&mut committed);
+                    }
+                    _ => {
+                        reading = consumer.burst();
+                        // It may show fewer than there are, but not none.
+                        prop_assert!(reading <= published.len().min(RX_BURST));
+                        prop_assert!(reading > 0 || published.is_empty());
+                        for index in 0..reading {
+                            let frame: Vec<u8> = published.pop_front().unwrap();
+                            let priority = Priority::new(frame.first().copied().unwrap_or(0));
+                            prop_assert_eq!(consumer.frame(index).0, &frame[..]);
+                            prop_assert!(frame.is_empty() || consumer.frame(index).1 == priority);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Two threads, a small ring, and both sleep whenever they may: every frame arrives whole and
+    /// in order, and no wake-up is lost.
+    fn two_threads(frames: u32, sleepy: bool) {
+        let (mut producer, mut consumer) = ring(16, 256);
+        let writer = thread::spawn(move || {
+            for serial in 0..frames {
+                while producer.slot().is_none() {
+                    producer.publish();
+                    if !sleepy {
+                        thread::yield_now();
+                    } else if producer.arm() {
+                        assert!(
+                            readable(producer.fd(), SOON),
+                            "wake-up of the producer lost"
+                        );
+                        producer.disarm();
+                    }
+                }
+                let len = 4 + serial as usize % 250;
+                let slot = producer.slot().unwrap();
+                slot[..len].fill(serial.to_le_bytes()[0]);
+                slot[..4].copy_from_slice(&serial.to_le_bytes());
+                producer.commit(len, Priority::new(serial.to_le_bytes()[0]));
+                if serial % 5 == 0 {
+                    producer.publish();
+                }
+            }
+            producer.publish();
+        });
+        let mut expected = 0_u32;
+        while expected < frames {
+            let burst = consumer.burst();
+            for index in 0..burst {
+                let (frame, priority) = consumer.frame(index);
+                let low = expected.to_le_bytes()[0];
+                assert_eq!(frame[..4], expected.to_le_bytes());
+                assert_eq!(frame.len(), 4 + expected as usize % 250);
+                assert!(frame[4..].iter().all(|&byte| byte == low));
+                assert_eq!(priority, Priority::new(low));
+                expected += 1;
+            }
+            if burst == 0 && !sleepy {
+                thread::yield_now();
+            } else if burst == 0 && consumer.arm() {
+                assert!(
+                    readable(consumer.fd(), SOON),
+                    "wake-up of the consumer lost"
+                );
+                consumer.disarm();
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(consumer.burst(), 0);
+    }
+
+    #[test]
+    fn two_spinning_threads_exchange_frames() {
+        two_threads(1_000_000, false);
+    }
+
+    #[test]
+    fn two_sleeping_threads_exchange_frames() {
+        two_threads(300_000, true);
+    }
+
+    /// Publishing and falling asleep at the very same moment: whoever comes second sees the other.
+    /// Without either of the two fences this fails.
+    #[test]
+    fn no_wakeup_is_lost_in_the_closest_of_races() {
+        const ROUNDS: u32 = 200_000;
+        let (mut producer, mut consumer) = ring(2, 8);
+        let arrived = Arc::new(AtomicU32::new(0));
+        // Both leave the barrier at once, as far as two cores can.
+        let barrier = |arrived: &AtomicU32, meeting: u32| {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            let mut spins = 0_u32;
+            while arrived.load(Ordering::Relaxed) < 2 * meeting {
+                spins += 1;
+                if spins.is_multiple_of(10_000) {
+                    thread::yield_now(); // The other thread may have no core of its own.
+                }
+            }
+            fence(Ordering::SeqCst);
+        };
+        let walk = |steps: u32| (0..steps).for_each(|step| _ = std::hint::black_box(step));
+        let writer = thread::spawn({
+            let arrived = Arc::clone(&arrived);
+            move || {
+                for round in 0..ROUNDS {
+                    send(&mut producer, b"a", 0);
+                    barrier(&arrived, 2 * round + 1);
+                    walk(round / 97 % 97);
+                    producer.publish();
+                    barrier(&arrived, 2 * round + 2);
+                }
+            }
+        });
+        for round in 0..ROUNDS {
+            barrier(&arrived, 2 * round + 1);
+            walk(round % 97);
+            let sleeps = consumer.arm();
+            barrier(&arrived, 2 * round + 2);
+            assert!(
+                !sleeps || readable(consumer.fd(), AT_ONCE),
+                "round {round}: sleeps beside a frame"
+            );
+            consumer.disarm();
+            assert_eq!((consumer.burst(), consumer.burst()), (1, 0));
+        }
+        writer.join().unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! How memory keys are chosen.
+//!
+//! A key is a 24-bit index and an 8-bit variant. Slot numbers of the table are dense; the index is
+//! the slot number sent through a keyed permutation of the 24-bit numbers, so that one key tells
+//! nothing of the next, and the variant is random. With `m` live regions a guessed key is valid with
+//! probability `m / 2^32`, and a wrong guess costs the guesser its QP. (Keys that step by 0x100, as
+//! Linux rxe's do, can be guessed at once.)
+
+/// Bits in each half of the Feistel network over 24 bits.
+const HALF_BITS: u32 = 12;
+const HALF_MASK: u32 = (1 << HALF_BITS) - 1;
+
+/// A keyed permutation of the 24-bit numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySpace {
+    /// Round keys of a four-round Feistel network, or `None` for the identity.
+    rounds: Option<[u32; 4]>,
+}
+
+impl KeySpace {
+    /// The permutation selected by `secret`, which must come from a good random source.
+    pub fn keyed(secret: u128) -> Self {
+        let mut rounds = [0; 4];
+        for (i, round) in rounds.iter_mut().enumerate() {
+            let word = (secret >> (32 * i)) & u128::from(u32::MAX);
+            *round = u32::try_from(word).unwrap_or(0);
+        }
+        Self { rounds: Some(rounds) }
+    }
+
+    /// Index equals slot: for replaying captures, whose keys are given.
+    pub const fn identity() -> Self {
+        Self { rounds: None }
+    }
+
+    /// The 24-bit index that slot `slot` shows to the world.
+    pub fn index_of(&self, slot: u32) -> u32 {
+        let Some(rounds) = self.rounds else { return slot };
+        let (mut left, mut right) = (slot >> HALF_BITS & HALF_MASK, slot & HALF_MASK);
+        for round in rounds {
+            (left, right) = (right, left ^ mix(right, round));
+        }
+        left << HALF_BITS | right
+    }
+
+    /// The slot that index `index` stands for.
+    pub fn slot_of(&self, index: u32) -> u32 {
+        let Some(rounds) = self.rounds else { return index };
+        let (mut left, mut right) = (index >> HALF_BITS & HALF_MASK, index & HALF_MASK);
+        for round in rounds.iter().rev() {
+            (left, right) = (right ^ mix(left, *round), left);
+        }
+        left << HALF_BITS | right
+    }
+}
+
+/// Round function: 12 well-mixed bits of the half and the round key.
+fn mix(half: u32, round: u32) -> u32 {
+    let x = (half ^ round).wrapping_mul(0x9e37_79b1);
+    let x = (x ^ x >> 15 ^ round.rotate_left(11)).wrapping_mul(0x85eb_ca6b);
+    x >> (32 - HALF_BITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_permutation_is_one_to_one_and_inverts() {
+        let space = KeySpace::keyed(0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978);
+        let mut seen = vec![false; 1 << 24];
+        for slot in 0..1 << 24 {
+            let index = space.index_of(slot);
+            assert!(!std::mem::replace(&mut seen[index as usize], true));
+            assert_eq!(space.slot_of(index), slot);
+        }
+    }
+
+    #[test]
+    fn neighbouring_slots_do_not_get_neighbouring_indices() {
+        let space = KeySpace::keyed(0xfeed_0000_1111_2222_3333_4444_5555_6666);
+        let close = (0..4096u32)
+            .filter(|&slot| space.index_of(slot).abs_diff(space.index_of(slot + 1)) < 256)
+            .count();
+        assert!(close < 10, "{close} of 4096 neighbours stay close");
+    }
+
+    #[test]
+    fn identity_is_the_identity() {
+        assert_eq!(KeySpace::identity().index_of(77), 77);
+        assert_eq!(KeySpace::identity().slot_of(77), 77);
+    }
+}

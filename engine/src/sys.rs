@@ -1,0 +1,68 @@
+//! The few system calls that std has no door for. An `unsafe` room of one screen.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// A non-blocking eventfd, closed on exec.
+///
+/// # Errors
+/// When the system has no descriptor left.
+pub fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are involved.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sleeps until one of `fds` is readable or `timeout` is over. A signal ends the sleep early.
+pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Option<Duration>) {
+    scratch.clear();
+    scratch.extend(fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+    let spec = timeout.map(|timeout| libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
+    });
+    let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let count = libc::nfds_t::try_from(scratch.len()).expect("a handful of descriptors");
+    // SAFETY: `scratch` holds `count` entries and `spec` is null or points to a live timespec.
+    unsafe { libc::ppoll(scratch.as_mut_ptr(), count, spec, std::ptr::null()) };
+}
+
+/// Sixteen bytes of the kernel's randomness.
+///
+/// # Errors
+/// When the kernel has none to give (early boot).
+pub fn random_u128() -> io::Result<u128> {
+    let mut bytes = [0u8; 16];
+    // SAFETY: the kernel writes at most `bytes.len()` bytes to `bytes`.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if usize::try_from(got) != Ok(bytes.len()) {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+/// The process at the other end of a connected Unix socket.
+///
+/// # Errors
+/// When the socket is none of these.
+pub fn peer_pid(socket: std::os::fd::BorrowedFd<'_>) -> io::Result<i32> {
+    use std::os::fd::AsRawFd;
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("small");
+    // SAFETY: the kernel writes at most `len` bytes to `credentials`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(credentials.pid) }
+}

@@ -1,0 +1,40 @@
+//! Wake-ups between threads that others can poll: a thin eventfd.
+
+use std::io::{self, Read, Write};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// An eventfd: readable from [`EventFd::signal`] until [`EventFd::clear`].
+#[derive(Debug)]
+pub struct EventFd {
+    file: File,
+}
+
+impl EventFd {
+    /// A new descriptor, non-blocking and closed on exec.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { file: File::from(crate::sys::eventfd()?) })
+    }
+
+    /// Makes the descriptor readable.
+    pub fn signal(&self) {
+        // The only failure of a non-blocking eventfd is a full counter: it is readable then.
+        let _ = (&self.file).write(&1u64.to_ne_bytes());
+    }
+
+    /// Makes the descriptor unreadable.
+    pub fn clear(&self) {
+        let mut count = [0; 8];
+        // The only failure is an empty counter: it is unreadable then.
+        let _ = (&self.file).read(&mut count);
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}

@@ -1,0 +1,153 @@
+//! Rigs for tests that cross crates: two devices and a wire between them in virtual time.
+
+#![deny(unsafe_code)]
+
+pub mod wire;
+
+use std::collections::BTreeMap;
+
+use feroce_engine::device::{
+    Addressing, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, ProtectionDomain,
+    QpInit, QueuePair, StaticAddresses,
+};
+use feroce_engine::memory::arena::Arena;
+use feroce_engine::net::Gid;
+use feroce_engine::port::shm::{ShmConfig, shm_pair};
+use feroce_engine::time::{Duration, Instant};
+use feroce_engine::verbs::Completion;
+use feroce_wire::{MacAddr, Psn};
+
+use wire::Wire;
+
+/// Ethernet addresses of the two ends.
+pub const MACS: [MacAddr; 2] = [MacAddr([2, 0xfe, 0, 0, 0, 1]), MacAddr([2, 0xfe, 0, 0, 0, 2])];
+
+/// The GID of end `end`: IPv4 at index 0.
+pub fn gid(end: usize) -> Gid {
+    Gid::from(std::net::Ipv4Addr::new(10, 0, 0, u8::try_from(end + 1).expect("two ends")))
+}
+
+/// The IPv6 GID of end `end`, at index 1.
+pub fn gid_v6(end: usize) -> Gid {
+    let host = u16::try_from(end + 1).expect("two ends");
+    Gid::from(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host))
+}
+
+/// A configuration for devices in virtual time: small, seeded, turned by hand.
+pub fn manual_config(seed: u64) -> DeviceConfig {
+    DeviceConfig {
+        driver: Driver::Manual,
+        max_qp: 64,
+        max_mr: 256,
+        arena_bytes: 64 << 20,
+        seed: Some(seed),
+        ..DeviceConfig::default()
+    }
+}
+
+/// The addressing of end `end` of a rig.
+pub fn addresses(end: usize) -> Addressing {
+    let peers = [gid(1 - end), gid_v6(1 - end)];
+    Addressing::Static(StaticAddresses {
+        mac: MACS[end],
+        gids: vec![(gid(end), None), (gid_v6(end), None)],
+        peers: peers.into_iter().map(|peer| (peer, MACS[1 - end])).collect::<BTreeMap<_, _>>(),
+        mtu: ShmConfig::default().mtu,
+    })
+}
+
+/// Two devices on shm ports, a [`Wire`] between them, and a clock.
+#[derive(Debug)]
+pub struct Rig {
+    /// The devices.
+    pub devices: [Device; 2],
+    /// What is between them.
+    pub wire: Wire,
+    /// The virtual time.
+    pub now: Instant,
+}
+
+impl Rig {
+    /// Two devices with `config` and a wire that delays frames by `delay`, without faults.
+    pub fn new(config: &DeviceConfig, delay: Duration) -> Self {
+        let arena = Arena::new(64 << 20).expect("an arena for the ports");
+        let mut devices = Vec::new();
+        let mut ends = Vec::new();
+        for end in 0..2 {
+            let name = format!("end{end}");
+            let pair = shm_pair(&arena, ShmConfig { name, slots: 1024, ..ShmConfig::default() });
+            let (near, far) = pair.expect("a pair of ports");
+            let device = Device::with_ports(vec![Box::new(near)], addresses(end), config.clone());
+            devices.push(device.expect("a device"));
+            ends.push(far);
+        }
+        let devices = <[Device; 2]>::try_from(devices).expect("two");
+        let ends = ends.try_into().expect("two");
+        Self { devices, wire: Wire::new(ends, delay), now: Instant::ZERO }
+    }
+
+    /// Turns both devices and moves the wire's frames until nothing can be done at this time.
+    pub fn settle(&mut self) {
+        loop {
+            let mut done = 0;
+            for device in &self.devices {
+                done += device.turn(self.now);
+            }
+            done += self.wire.step(self.now);
+            if done == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The next time at which something happens by itself.
+    pub fn next_event(&self) -> Option<Instant> {
+        let devices = self.devices.iter().filter_map(|device| device.next_deadline(self.now));
+        devices.chain(self.wire.next_arrival()).min()
+    }
+
+    /// Settles, then goes to the next event; false if there is none before `until`.
+    pub fn step(&mut self, until: Instant) -> bool {
+        self.settle();
+        match self.next_event() {
+            Some(next) if next <= until => {
+                assert!(next > self.now, "a deadline that does not move: {next:?}");
+                self.now = next;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Runs for `time`.
+    pub fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.step(until) {}
+        self.now = until;
+        self.settle();
+    }
+
+    /// A connected pair of QPs made from `init`, with the starting PSNs `psns`.
+    pub fn connect(
+        &self,
+        pds: [&ProtectionDomain; 2],
+        inits: [&QpInit<'_>; 2],
+        psns: [Psn; 2],
+        options: &ConnectOptions,
+    ) -> [QueuePair; 2] {
+        let mut qps = [0, 1].map(|end| pds[end].create_qp(inits[end]).expect("a QP"));
+        let ends =
+            [0, 1].map(|end| qps[end].endpoint(psns[end], options.sgid_index).expect("a GID"));
+        for end in 0..2 {
+            qps[end].connect(psns[end], &ends[1 - end], options).expect("connected");
+        }
+        qps
+    }
+}
+
+/// Everything that is in `cq`.
+pub fn drain(cq: &CompletionQueue) -> Vec<Completion> {
+    let mut out = Vec::new();
+    while cq.poll(&mut out, 64) > 0 {}
+    out
+}
