@@ -1,0 +1,151 @@
+//! Counters, under the names that RNIC users know, declared once in [`counters!`].
+//!
+//! Each core has a set of its own and is its only writer (by its token), so counting is a plain load
+//! and store; readers sum the sets of all cores.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal;)+) => {
+        /// What is counted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Counter {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl Counter {
+            /// Every counter.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// Its name, as `rdma statistic` and `/sys/class/infiniband/*/ports/*/hw_counters` show it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Data bytes of RoCE packets sent, from the BTH to the ICRC.
+    PortXmitData = "port_xmit_data";
+    /// RoCE packets sent.
+    PortXmitPackets = "port_xmit_packets";
+    /// Data bytes of RoCE packets accepted, from the BTH to the ICRC.
+    PortRcvData = "port_rcv_data";
+    /// RoCE packets accepted.
+    PortRcvPackets = "port_rcv_packets";
+    /// Frames that are not well-formed RoCE packets.
+    PortRcvErrors = "port_rcv_errors";
+    /// RoCE packets whose ICRC is wrong.
+    RxIcrcEncapsulated = "rx_icrc_encapsulated";
+    /// Packets for no queue pair, or for one whose state, transport, addresses or P_Key refuse them.
+    RxDiscards = "rx_discards";
+    /// Frames given to the core that owns their queue pair.
+    RxHandedOver = "rx_handed_over";
+    /// Frames lost on the way to the core that owns their queue pair, its ring being full.
+    RxHandoverDropped = "rx_handover_dropped";
+    /// Requests that arrived ahead of the expected PSN.
+    OutOfSequence = "out_of_sequence";
+    /// NAKs (PSN sequence error) received.
+    PacketSeqErr = "packet_seq_err";
+    /// Times the local ACK timeout ran out.
+    LocalAckTimeoutErr = "local_ack_timeout_err";
+    /// RNR NAKs received.
+    RnrNakRetryErr = "rnr_nak_retry_err";
+    /// Requests received again.
+    DuplicateRequest = "duplicate_request";
+    /// Times an acknowledgement passed a READ or atomic whose response was lost.
+    ImpliedNakSeqErr = "implied_nak_seq_err";
+    /// SENDs and WRITEs WITH IMMEDIATE that found no receive posted (RNR NAKs sent).
+    OutOfBuffer = "out_of_buffer";
+    /// WRITE request packets executed.
+    RxWriteRequests = "rx_write_requests";
+    /// READ requests executed.
+    RxReadRequests = "rx_read_requests";
+    /// Atomics executed.
+    RxAtomicRequests = "rx_atomic_requests";
+    /// NAKs (invalid request) received.
+    ReqRemoteInvalidRequest = "req_remote_invalid_request";
+    /// NAKs (remote access error) received.
+    ReqRemoteAccessErrors = "req_remote_access_errors";
+    /// NAKs (remote operational error) received.
+    ReqRemoteOperationalErrors = "req_remote_operational_errors";
+    /// Responses that made no sense: opcode, length or PSN.
+    ReqBadResponse = "req_bad_response";
+    /// Requests refused with NAK (remote access error).
+    RespRemoteAccessErrors = "resp_remote_access_errors";
+    /// Requests refused with NAK (invalid request).
+    RespRemoteInvalidRequest = "resp_remote_invalid_request";
+    /// Requests refused with NAK (remote operational error).
+    RespRemoteOperationalErrors = "resp_remote_operational_errors";
+    /// Messages longer than the receive they met.
+    RespLocalLengthError = "resp_local_length_error";
+    /// Requester completions with an error.
+    ReqCqeError = "req_cqe_error";
+    /// Requester completions flushed.
+    ReqCqeFlushError = "req_cqe_flush_error";
+    /// Responder completions with an error.
+    RespCqeError = "resp_cqe_error";
+    /// Responder completions flushed.
+    RespCqeFlushError = "resp_cqe_flush_error";
+    /// Packets sent again.
+    RetransmittedPackets = "retransmitted_packets";
+    /// ACKs sent.
+    AcksSent = "tx_acks";
+    /// Times a completion queue was full.
+    CqOverflow = "cq_overflow";
+    /// Times the port refused a burst.
+    PortErrors = "port_errors";
+}
+
+/// One core's counters.
+#[derive(Debug)]
+pub struct Counters {
+    values: [AtomicU64; Counter::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self { values: [const { AtomicU64::new(0) }; Counter::ALL.len()] }
+    }
+}
+
+impl Counters {
+    /// Counts one. Called by the core that owns the set.
+    #[inline]
+    pub fn count(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Adds `amount`. Called by the core that owns the set.
+    #[inline]
+    pub fn add(&self, counter: Counter, amount: u64) {
+        let value = &self.values[counter as usize];
+        value.store(value.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize].load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_counting_counts() {
+        let mut names: Vec<_> = Counter::ALL.iter().map(|counter| counter.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Counter::ALL.len());
+        let counters = Counters::default();
+        counters.count(Counter::OutOfSequence);
+        counters.add(Counter::OutOfSequence, 2);
+        assert_eq!(counters.get(Counter::OutOfSequence), 3);
+        assert_eq!(counters.get(Counter::DuplicateRequest), 0);
+    }
+}

@@ -1,0 +1,392 @@
+//! A queue pair of the reliable connection service: a value that eats packets, time and work requests
+//! and gives packets, a next wake-up and completions. No I/O, no clock, no allocation inside.
+//!
+//! The send side is a [`requester`] (what goes out) and a [`completer`] (what comes back); the receive
+//! side is a [`responder`]. They meet only in [`Qp`].
+
+pub mod attributes;
+mod completer;
+mod requester;
+mod responder;
+mod response;
+pub mod segment;
+pub mod sg;
+mod state;
+mod timer;
+
+use std::sync::Arc;
+
+use feroce_wire::{
+    Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn,
+};
+
+use crate::counters::{Counter, Counters};
+use crate::memory::work_ring::WorkConsumer;
+use crate::memory::{Access, MrTable, PdId};
+use crate::time::Instant;
+use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, RecvWqe, SendWqe, Status};
+use attributes::QpAttributes;
+use completer::{Completer, Failed, SendSide};
+pub use requester::ACK_INTERVAL;
+use requester::{Next, Requester};
+use responder::{Responder, Verdict};
+pub use response::MAX_RD_ATOMIC;
+pub use state::{QpAttrMask, QpState, TRANSITIONS, Transition, TransitionError, check as check_transition};
+use timer::{Timer, TimerTable};
+
+/// What a QP needs of the core it lives on, for one call.
+#[derive(Debug)]
+pub struct Env<'a> {
+    /// The time of this turn.
+    pub now: Instant,
+    /// Registered memory.
+    pub memory: &'a MrTable,
+    /// The core's counters.
+    pub counters: &'a Counters,
+    /// The device's asynchronous events.
+    pub events: &'a EventQueue,
+    /// Packets of SENDs and WRITEs that a QP may have outstanding.
+    pub window: u32,
+    /// Set when something broke that no request can tell: the QP must go to ERR.
+    broken: bool,
+}
+
+impl<'a> Env<'a> {
+    /// What the core offers at the time `now`.
+    pub fn new(
+        now: Instant,
+        memory: &'a MrTable,
+        counters: &'a Counters,
+        events: &'a EventQueue,
+        window: u32,
+    ) -> Self {
+        Self { now, memory, counters, events, window, broken: false }
+    }
+
+    /// Gives a completion to its queue; a full queue breaks the QP.
+    fn complete(&mut self, cq: &CqRing, completion: Completion) {
+        if cq.push(completion).is_err() && !self.broken {
+            self.counters.count(Counter::CqOverflow);
+            self.events.push(AsyncEvent::CqError(cq.id()));
+            self.broken = true;
+        }
+    }
+}
+
+/// What both sides of a QP know of the connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// State of the QP.
+    pub state: QpState,
+    /// Own number.
+    pub qpn: Qpn,
+    /// The peer's number.
+    pub dest_qp: Qpn,
+    /// Protection domain.
+    pub pd: PdId,
+    /// Partition key.
+    pub pkey: Pkey,
+    /// What the peer may do to memory through this QP.
+    pub access: Access,
+    /// Path MTU in bytes.
+    pub mtu: usize,
+    /// Headers of the packets to the peer, from RTR on.
+    pub flow: Option<FlowHeader>,
+    /// End-to-end credits are used, because both sides agreed to.
+    pub flow_control: bool,
+    /// Every send request completes with an entry, flagged or not.
+    pub all_signaled: bool,
+    /// Where send requests complete.
+    pub send_cq: Arc<CqRing>,
+    /// Where receives complete.
+    pub recv_cq: Arc<CqRing>,
+}
+
+impl Connection {
+    /// A BTH as this connection sends it: no pad, nothing asked for.
+    #[inline]
+    fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth {
+            opcode,
+            solicited: false,
+            mig_req: true, // A ConnectX treats packets without it on a slow path.
+            pad: 0,
+            version: 0,
+            pkey: self.pkey,
+            fecn: false,
+            becn: false,
+            reserved6: 0,
+            dest_qp: self.dest_qp,
+            ack_req: false,
+            reserved7: 0,
+            psn,
+        }
+    }
+}
+
+/// What makes a QP, once and for all.
+#[derive(Debug)]
+pub struct QpParts {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Where send requests complete.
+    pub send_cq: Arc<CqRing>,
+    /// Where receives complete.
+    pub recv_cq: Arc<CqRing>,
+    /// The core's end of the send queue.
+    pub sq: WorkConsumer<SendWqe>,
+    /// The core's end of the receive queue.
+    pub rq: WorkConsumer<RecvWqe>,
+    /// Every send request completes with an entry.
+    pub all_signaled: bool,
+}
+
+/// A packet that [`Qp::poll_transmit`] wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// Bytes from the BTH to the pad.
+    pub len: usize,
+    /// It is an acknowledgement without data, which goes ahead of data.
+    pub is_acknowledgement: bool,
+}
+
+/// A queue pair.
+///
+/// * Commands: [`Qp::modify`]; requests come through the work queues ([`Qp::handle_doorbell`]).
+/// * Inputs: [`Qp::handle_packet`], [`Qp::handle_timeout`].
+/// * Outputs: completions, as they happen; [`Qp::poll_transmit`], whose answer may change after any
+///   command or input; [`Qp::poll_timeout`], whose answer may change after any of the above.
+///
+/// Call `poll_transmit` until it answers `None`, then `poll_timeout`. Time must not go backwards.
+#[derive(Debug)]
+pub struct Qp {
+    conn: Connection,
+    requester: Requester,
+    completer: Completer,
+    responder: Responder,
+    timers: TimerTable,
+    attributes: QpAttributes,
+    /// READ responses and own requests take turns.
+    requests_next: bool,
+    established: bool,
+    notify_drained: bool,
+}
+
+impl Qp {
+    /// A QP in RESET.
+    pub fn new(parts: QpParts) -> Self {
+        let QpParts { qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
+        Self {
+            conn: Connection {
+                state: QpState::Reset,
+                qpn,
+                dest_qp: Qpn::masked(0),
+                pd,
+                pkey: Pkey::DEFAULT,
+                access: Access::NONE,
+                mtu: 256,
+                flow: None,
+                flow_control: false,
+                all_signaled,
+                send_cq,
+                recv_cq,
+            },
+            requester: Requester::new(sq),
+            completer: Completer::default(),
+            responder: Responder::new(rq),
+            timers: TimerTable::default(),
+            attributes: QpAttributes::default(),
+            requests_next: false,
+            established: false,
+            notify_drained: false,
+        }
+    }
+
+    /// Its state.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        self.conn.state
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.conn.qpn
+    }
+
+    /// Headers of the packets to the peer; `None` before RTR.
+    #[inline]
+    pub fn flow(&self) -> Option<&FlowHeader> {
+        self.conn.flow.as_ref()
+    }
+
+    /// Changes the headers of the packets to the peer: its Ethernet address has changed.
+    pub fn set_flow(&mut self, flow: FlowHeader) {
+        self.conn.flow = Some(flow);
+    }
+
+    /// The attributes it was given, with the PSNs as they stand now.
+    pub fn attributes(&self) -> QpAttributes {
+        let mut attributes = self.attributes;
+        attributes.state = Some(self.conn.state);
+        attributes.sq_psn = attributes.sq_psn.map(|_| self.requester.cursor_psn);
+        attributes.rq_psn = attributes.rq_psn.map(|_| self.responder.epsn);
+        attributes
+    }
+
+    /// Takes a packet for this QP. The caller has verified its ICRC.
+    pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+        if !self.conn.state.receives() || !self.is_from_peer(packet) {
+            env.counters.count(Counter::RxDiscards);
+            return;
+        }
+        if self.conn.state == QpState::Rtr && !self.established {
+            self.established = true;
+            env.events.push(AsyncEvent::CommunicationEstablished(self.conn.qpn));
+        }
+        if packet.info.is_request() {
+            let verdict = self.responder.handle_request(packet, &self.conn, env);
+            if let Verdict::Broken { code, tied } = verdict {
+                self.break_off(code, tied, env);
+            }
+        } else if self.conn.state.sends() {
+            let failed = self.send_side(env).handle_response(packet).err();
+            self.after_send_side(failed, env);
+        }
+        self.finish_call(env);
+    }
+
+    /// Does what has become due at `env.now`.
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        // After the RNR timer, requests are simply sent again: the cursor is where it must be.
+        self.timers.take_expired(Timer::Rnr, env.now);
+        if self.timers.take_expired(Timer::Ack, env.now) {
+            let failed = self.send_side(env).handle_ack_timeout().err();
+            self.after_send_side(failed, env);
+        }
+        self.finish_call(env);
+    }
+
+    /// Takes notice of work requests that were posted.
+    pub fn handle_doorbell(&mut self, env: &mut Env<'_>) {
+        if self.conn.state == QpState::Err {
+            self.flush(env);
+        }
+        self.finish_call(env);
+    }
+
+    /// The earliest time at which [`Qp::handle_timeout`] has something to do.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Writes the next packet, BTH first, to the front of `out`, which must hold a path MTU and 64 bytes
+    /// of headers.
+    pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        self.conn.flow?;
+        let answers = self.responder.answer_goes_first();
+        if self.responder.has_output() && !(answers && self.requests_next) {
+            let len = self.responder.next_response(&self.conn, env, out)?;
+            self.requests_next = true;
+            self.finish_call(env);
+            return Some(Transmit { len, is_acknowledgement: !answers });
+        }
+        self.requests_next = false;
+        match self.next_request(env, out) {
+            Some(transmit) => Some(transmit),
+            None if answers => {
+                let len = self.responder.next_response(&self.conn, env, out)?;
+                self.finish_call(env);
+                Some(Transmit { len, is_acknowledgement: false })
+            }
+            None => None,
+        }
+    }
+
+    fn next_request(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) {
+            return None;
+        }
+        let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
+        match next {
+            Next::Packet(len) => Some(Transmit { len, is_acknowledgement: false }),
+            Next::Blocked => None,
+            Next::Failed(status) => {
+                self.after_send_side(Some(Failed(status)), env);
+                self.finish_call(env);
+                None
+            }
+        }
+    }
+
+    /// The packet comes from the connection's peer: addresses, partition.
+    fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
+        let Some(flow) = &self.conn.flow else { return false };
+        let addresses_match = match (flow.spec().addresses, &packet.ip) {
+            (IpAddresses::V4 { src, dst }, IpHeader::V4(ip)) => ip.src == dst && ip.dst == src,
+            (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,
+            _ => false,
+        };
+        addresses_match && packet.bth.pkey.matches(self.conn.pkey)
+    }
+
+    fn send_side<'s, 'e>(&'s mut self, env: &'s mut Env<'e>) -> SendSide<'s, 'e> {
+        SendSide {
+            requester: &mut self.requester,
+            completer: &mut self.completer,
+            timers: &mut self.timers,
+            conn: &self.conn,
+            env,
+        }
+    }
+
+    fn after_send_side(&mut self, failed: Option<Failed>, env: &mut Env<'_>) {
+        if let Some(Failed(status)) = failed {
+            completer::complete(&mut self.requester, &self.conn, env, status);
+            self.enter_error(env);
+        }
+    }
+
+    /// A request of the peer was refused for good (class C error, C9-222.1).
+    fn break_off(&mut self, code: NakCode, tied: bool, env: &mut Env<'_>) {
+        if !tied {
+            env.events.push(match code {
+                NakCode::RemoteAccess => AsyncEvent::QpAccessError(self.conn.qpn),
+                NakCode::RemoteOperational => AsyncEvent::QpFatal(self.conn.qpn),
+                _ => AsyncEvent::QpRequestError(self.conn.qpn),
+            });
+        }
+        self.enter_error(env);
+    }
+
+    /// What every call ends with: a drained queue is reported, a broken QP goes to ERR.
+    fn finish_call(&mut self, env: &mut Env<'_>) {
+        if self.notify_drained && self.conn.state == QpState::Sqd && self.requester.is_drained() {
+            self.notify_drained = false;
+            env.events.push(AsyncEvent::SqDrained(self.conn.qpn));
+        }
+        if std::mem::take(&mut env.broken) && self.conn.state != QpState::Err {
+            env.events.push(AsyncEvent::QpFatal(self.conn.qpn));
+            self.enter_error(env);
+            env.broken = false; // A full CQ cannot take the flushed requests either; said once.
+        }
+    }
+
+    fn enter_error(&mut self, env: &mut Env<'_>) {
+        self.conn.state = QpState::Err;
+        self.timers = TimerTable::default();
+        self.responder.stop();
+        self.flush(env);
+    }
+
+    /// Completes everything posted as flushed (C9-220, C10-42).
+    fn flush(&mut self, env: &mut Env<'_>) {
+        while !self.requester.sq.is_empty() {
+            let status = Status::WorkRequestFlushed;
+            completer::complete(&mut self.requester, &self.conn, env, status);
+        }
+        self.responder.flush(&self.conn, env);
+    }
+}

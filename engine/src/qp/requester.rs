@@ -1,0 +1,388 @@
+//! The requester: which packet of the send queue goes out next.
+//!
+//! ```text
+//!   send queue   head ....... cursor_wqe ....... fresh_wqe ....... tail
+//!                acknowledged^ sent   ^ to send again    ^ never sent
+//!   PSNs         una ........ cursor_psn ....... fresh_psn
+//! ```
+//! A request gets its PSNs when its first packet is sent. Going back (go-back-N) moves the cursor; the
+//! [completer](super::completer) moves `una` and the head.
+
+use feroce_wire::{AtomicEth, Bth, ExtHeaders, Ieth, ImmDt, Psn, Reth, write_transport};
+
+use super::segment::{self, Segment};
+use super::timer::{Timer, TimerTable};
+use super::{Connection, Env, QpState, sg};
+use crate::counters::Counter;
+use crate::memory::Access;
+use crate::memory::work_ring::WorkConsumer;
+use crate::time::Duration;
+use crate::verbs::{MAX_MESSAGE, SendFlags, SendOp, SendWqe, Status};
+
+/// At most this many packets are sent between two that ask for an acknowledgement.
+pub const ACK_INTERVAL: u32 = 16;
+
+/// PSNs that may be outstanding: half the PSN space, what a responder can tell apart from new ones.
+const PSN_SPAN: u32 = 1 << 23;
+
+/// Mask of the 24-bit send sequence number.
+const SSN_MASK: u32 = 0xff_ffff;
+
+/// Send side of a QP: what goes out.
+#[derive(Debug)]
+pub struct Requester {
+    pub(super) sq: WorkConsumer<SendWqe>,
+    /// Request and PSN of the next packet to send.
+    pub(super) cursor_wqe: u32,
+    pub(super) cursor_psn: Psn,
+    /// First request that has no PSNs yet, and the PSN it will get.
+    pub(super) fresh_wqe: u32,
+    pub(super) fresh_psn: Psn,
+    /// Oldest PSN not acknowledged.
+    pub(super) una: Psn,
+    /// One past the highest PSN ever sent.
+    pub(super) sent_end: Psn,
+    /// The send window counts from here: `una`, or the end of the last READ or atomic sent, whose PSNs
+    /// are the responder's to send.
+    window_base: Psn,
+    /// READs and atomics sent and not answered.
+    pub(super) reads_in_flight: u8,
+    since_ack_request: u32,
+    ssn: u32,
+    credits: Credits,
+    /// Initiator depth: READs and atomics that may be outstanding.
+    pub(super) max_rd_atomic: u8,
+    /// Local ACK timeout; `None` waits for ever.
+    pub(super) timeout: Option<Duration>,
+}
+
+/// End-to-end credits: how many requests that consume a receive the peer can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Credits {
+    /// Nothing was heard yet.
+    Unknown,
+    /// The peer does not limit.
+    Unlimited,
+    /// Up to this SSN.
+    UpTo(u32),
+}
+
+/// What [`Requester::next_packet`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Wrote a packet of so many bytes, from the BTH to the pad.
+    Packet(usize),
+    /// Nothing can be sent now.
+    Blocked,
+    /// The oldest request cannot be sent: it must be completed with this status.
+    Failed(Status),
+}
+
+impl Requester {
+    pub(super) fn new(sq: WorkConsumer<SendWqe>) -> Self {
+        let head = sq.head();
+        Self {
+            sq,
+            cursor_wqe: head,
+            cursor_psn: Psn::new(0),
+            fresh_wqe: head,
+            fresh_psn: Psn::new(0),
+            una: Psn::new(0),
+            sent_end: Psn::new(0),
+            window_base: Psn::new(0),
+            reads_in_flight: 0,
+            since_ack_request: 0,
+            ssn: 0,
+            credits: Credits::Unknown,
+            max_rd_atomic: 0,
+            timeout: None,
+        }
+    }
+
+    /// Starts over at `psn`, dropping what is in the queue.
+    pub(super) fn reset(&mut self, psn: Psn) {
+        while !self.sq.is_empty() {
+            self.sq.retire();
+        }
+        (self.cursor_wqe, self.fresh_wqe) = (self.sq.head(), self.sq.head());
+        self.start_at(psn);
+        (self.reads_in_flight, self.since_ack_request) = (0, 0);
+        (self.ssn, self.credits) = (0, Credits::Unknown);
+    }
+
+    /// Sets the PSN of the first packet; nothing has been sent yet.
+    pub(super) fn start_at(&mut self, psn: Psn) {
+        (self.cursor_psn, self.fresh_psn, self.una) = (psn, psn, psn);
+        (self.sent_end, self.window_base) = (psn, psn);
+    }
+
+    /// Packets are out that have not been acknowledged.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.una != self.cursor_psn
+    }
+
+    /// Every request that was begun is finished.
+    pub(super) fn is_drained(&self) -> bool {
+        self.fresh_wqe == self.sq.head()
+    }
+
+    /// Notes that the peer completed `msn` messages and has receives for `credits` more.
+    pub(super) fn credit(&mut self, msn: u32, credits: Option<u32>) {
+        self.credits = match credits {
+            Some(credits) => Credits::UpTo(msn.wrapping_add(credits) & SSN_MASK),
+            None => Credits::Unlimited,
+        };
+    }
+
+    /// Goes back: the next packet sent is the one with `psn`, which must be outstanding or next.
+    pub(super) fn rewind(&mut self, psn: Psn) {
+        debug_assert!(self.una.at_or_before(psn) && psn.at_or_before(self.sent_end));
+        let mut index = self.sq.head();
+        let mut reads = 0;
+        while index != self.fresh_wqe {
+            let wqe = self.sq.get(index).expect("between head and fresh");
+            if psn.is_before(wqe.end_psn()) {
+                break;
+            }
+            reads += u8::from(wqe.op.is_read_or_atomic());
+            index = index.wrapping_add(1);
+        }
+        (self.cursor_wqe, self.cursor_psn) = (index, psn);
+        self.reads_in_flight = reads;
+        self.window_base = psn;
+        self.since_ack_request = 0;
+    }
+
+    /// Writes the next packet, if one may be sent now, to the front of `out`.
+    pub(super) fn next_packet(
+        &mut self,
+        conn: &Connection,
+        timers: &mut TimerTable,
+        env: &mut Env<'_>,
+        out: &mut [u8],
+    ) -> Next {
+        let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
+        let mut wqe = wqe;
+        if self.cursor_wqe == self.fresh_wqe {
+            if let Some(refusal) = self.admit(&wqe, conn, env) {
+                return refusal;
+            }
+            self.begin(&mut wqe, conn.mtu);
+        }
+        if !self.may_send(&wqe, env.window) {
+            return Next::Blocked;
+        }
+        let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
+        let ack_req = self.asks_for_ack(&wqe, segment, conn);
+        match self.write_packet(&wqe, segment, ack_req, conn, env, out) {
+            Ok(len) => {
+                self.since_ack_request = if ack_req { 0 } else { self.since_ack_request + 1 };
+                self.sent(&wqe, segment, timers, env);
+                Next::Packet(len)
+            }
+            Err(status) => self.fail_in_turn(status),
+        }
+    }
+
+    /// Reasons for which a request that was never sent cannot be begun now.
+    fn admit(&self, wqe: &SendWqe, conn: &Connection, env: &Env<'_>) -> Option<Next> {
+        if conn.state == QpState::Sqd {
+            return Some(Next::Blocked);
+        }
+        let fenced = wqe.flags.contains(SendFlags::FENCE) && self.reads_in_flight > 0;
+        if fenced || self.lacks_credit(wqe, conn) {
+            return Some(Next::Blocked);
+        }
+        if let Err(status) = self.validate(wqe, conn, env) {
+            return Some(self.fail_in_turn(status));
+        }
+        (self.span_with(wqe, conn.mtu) > PSN_SPAN).then_some(Next::Blocked)
+    }
+
+    /// PSNs outstanding once `wqe` is begun.
+    fn span_with(&self, wqe: &SendWqe, mtu: usize) -> u32 {
+        let length = wqe.length.min(MAX_MESSAGE); // Longer ones fail before they take a PSN.
+        self.una.distance_to(self.fresh_psn) + segment::psn_count(length, mtu)
+    }
+
+    /// End-to-end credits, where they were negotiated, limit requests that consume a receive; one may
+    /// always be sent to probe when nothing else is outstanding.
+    fn lacks_credit(&self, wqe: &SendWqe, conn: &Connection) -> bool {
+        if !conn.flow_control || !wqe.op.consumes_receive() || !self.is_waiting() {
+            return false;
+        }
+        match self.credits {
+            Credits::Unknown => true,
+            Credits::Unlimited => false,
+            Credits::UpTo(limit) => {
+                let beyond = self.ssn.wrapping_add(1).wrapping_sub(limit) & SSN_MASK;
+                beyond != 0 && beyond <= SSN_MASK / 2
+            }
+        }
+    }
+
+    /// What can be wrong with a request on this side.
+    fn validate(&self, wqe: &SendWqe, conn: &Connection, env: &Env<'_>) -> Result<(), Status> {
+        if wqe.length > MAX_MESSAGE || (wqe.op.is_atomic() && wqe.length != 8) {
+            return Err(Status::LocalLength);
+        }
+        if wqe.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
+            return Err(Status::LocalQpOperation);
+        }
+        let rights = match wqe.op.is_read_or_atomic() {
+            true => Access::LOCAL_WRITE,
+            false => Access::NONE,
+        };
+        let sges = self.sq.sges(self.cursor_wqe, usize::from(wqe.num_sge));
+        sg::check(env.memory, conn.pd, sges, rights).map_err(|_| Status::LocalProtection)
+    }
+
+    /// A local error is reported in turn: not before the requests ahead are done.
+    fn fail_in_turn(&self, status: Status) -> Next {
+        if self.cursor_wqe == self.sq.head() { Next::Failed(status) } else { Next::Blocked }
+    }
+
+    /// Gives a fresh request its PSNs.
+    fn begin(&mut self, wqe: &mut SendWqe, mtu: usize) {
+        self.ssn = self.ssn.wrapping_add(1) & SSN_MASK;
+        wqe.first_psn = self.fresh_psn;
+        wqe.psn_count = segment::wqe_psn_count(wqe, mtu);
+        wqe.ssn = self.ssn;
+        *self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue") = *wqe;
+        self.fresh_psn = wqe.end_psn();
+        self.fresh_wqe = self.fresh_wqe.wrapping_add(1);
+    }
+
+    /// The limits that also hold for packets sent again.
+    fn may_send(&self, wqe: &SendWqe, window: u32) -> bool {
+        if wqe.op.is_read_or_atomic() {
+            return self.reads_in_flight < self.max_rd_atomic;
+        }
+        let base = if self.window_base.is_before(self.una) { self.una } else { self.window_base };
+        base.distance_to(self.cursor_psn) < window
+    }
+
+    /// Writes BTH, extended headers, payload and pad; returns their length.
+    fn write_packet(
+        &self,
+        wqe: &SendWqe,
+        segment: Segment,
+        ack_req: bool,
+        conn: &Connection,
+        env: &Env<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, Status> {
+        let pad = segment.len.wrapping_neg() % 4;
+        let solicited = segment.last && wqe.flags.contains(SendFlags::SOLICITED);
+        let bth = Bth {
+            solicited: solicited && wqe.op.consumes_receive(),
+            pad: u8::try_from(pad).expect("less than four"),
+            ack_req,
+            ..conn.bth(segment.opcode, self.cursor_psn)
+        };
+        let headers = write_transport(out, &bth, &request_headers(wqe, segment));
+        let payload = &mut out[headers..headers + segment.len + pad];
+        let (payload, pad_bytes) = payload.split_at_mut(segment.len);
+        pad_bytes.fill(0);
+        if wqe.inline {
+            let data = self.sq.inline_data(self.cursor_wqe, inline_len(wqe));
+            let start = usize::try_from(segment.offset).expect("inline data are short");
+            payload.copy_from_slice(&data[start..start + segment.len]);
+        } else {
+            let sges = self.sq.sges(self.cursor_wqe, usize::from(wqe.num_sge));
+            sg::gather(env.memory, conn.pd, sges, segment.offset, payload)
+                .map_err(|_| Status::LocalProtection)?;
+        }
+        Ok(headers + segment.len + pad)
+    }
+
+    /// An acknowledgement is asked for at least every [`ACK_INTERVAL`] packets, and at the end of a
+    /// request unless the next one follows at once: what waits for an acknowledgement must get one.
+    fn asks_for_ack(&self, wqe: &SendWqe, segment: Segment, conn: &Connection) -> bool {
+        if self.since_ack_request + 1 >= ACK_INTERVAL {
+            return true;
+        }
+        let again = self.cursor_psn.is_before(self.sent_end);
+        segment.last && (again || wqe.op.is_read_or_atomic() || !self.next_follows(conn))
+    }
+
+    fn next_follows(&self, conn: &Connection) -> bool {
+        let Some(next) = self.sq.get(self.cursor_wqe.wrapping_add(1)) else { return false };
+        conn.state == QpState::Rts
+            && !conn.flow_control
+            && !next.op.is_read_or_atomic()
+            && !next.flags.contains(SendFlags::FENCE)
+            && self.span_with(next, conn.mtu) <= PSN_SPAN
+    }
+
+    /// Moves the cursor past a packet that was written.
+    fn sent(
+        &mut self,
+        wqe: &SendWqe,
+        segment: Segment,
+        timers: &mut TimerTable,
+        env: &mut Env<'_>,
+    ) {
+        if self.cursor_psn.is_before(self.sent_end) {
+            env.counters.count(Counter::RetransmittedPackets);
+        }
+        if wqe.op.is_read_or_atomic() {
+            self.reads_in_flight += 1;
+            self.cursor_psn = wqe.end_psn();
+            self.window_base = self.cursor_psn;
+        } else {
+            self.cursor_psn = self.cursor_psn.next();
+        }
+        if segment.last {
+            self.cursor_wqe = self.cursor_wqe.wrapping_add(1);
+        }
+        if self.sent_end.is_before(self.cursor_psn) {
+            self.sent_end = self.cursor_psn;
+        }
+        if let Some(timeout) = self.timeout.filter(|_| !timers.is_running(Timer::Ack)) {
+            timers.set(Timer::Ack, env.now + timeout);
+        }
+    }
+}
+
+fn inline_len(wqe: &SendWqe) -> usize {
+    usize::try_from(wqe.length).expect("inline data are short")
+}
+
+/// The extended headers of one packet of `wqe`.
+#[inline]
+fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
+    let mut ext = ExtHeaders::default();
+    let first = segment.offset == 0;
+    match wqe.op {
+        SendOp::Send => {}
+        SendOp::SendImm(imm) => ext.imm = segment.last.then_some(ImmDt(imm)),
+        SendOp::SendInvalidate(rkey) => ext.ieth = segment.last.then_some(Ieth { rkey }),
+        SendOp::Write(remote) | SendOp::WriteImm(remote, _) => {
+            ext.reth = first.then(|| Reth {
+                va: remote.addr,
+                rkey: remote.rkey,
+                dma_len: u32::try_from(wqe.length).expect("at most 2^31"),
+            });
+            if let SendOp::WriteImm(_, imm) = wqe.op {
+                ext.imm = segment.last.then_some(ImmDt(imm));
+            }
+        }
+        SendOp::Read(remote) => {
+            ext.reth = Some(Reth {
+                va: remote.addr.wrapping_add(segment.offset),
+                rkey: remote.rkey,
+                dma_len: u32::try_from(wqe.length - segment.offset).expect("at most 2^31"),
+            });
+        }
+        SendOp::CompareSwap { remote, compare, swap } => {
+            let (va, rkey) = (remote.addr, remote.rkey);
+            ext.atomic_eth = Some(AtomicEth { va, rkey, swap_or_add: swap, compare });
+        }
+        SendOp::FetchAdd { remote, add } => {
+            let (va, rkey) = (remote.addr, remote.rkey);
+            ext.atomic_eth = Some(AtomicEth { va, rkey, swap_or_add: add, compare: 0 });
+        }
+    }
+    ext
+}

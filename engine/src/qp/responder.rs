@@ -1,0 +1,529 @@
+//! The responder: a ladder of checks in the order of the specification, then execution, then the answer.
+//!
+//! ```text
+//!   half the PSN space            epsn         half the PSN space
+//!   ...... duplicates ............|expected|.......... ahead (a packet is missing) ......
+//! ```
+
+mod reply;
+
+use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
+
+use super::response::{Answer, AnswerQueue, AtomicReplay, Reply, Source};
+use super::{Connection, Env, segment, sg};
+use crate::counters::Counter;
+use crate::memory::access::AtomicOp;
+use crate::memory::work_ring::WorkConsumer;
+use crate::memory::{Access, AccessError};
+use crate::verbs::{CompletionOpcode, Extra, MAX_MESSAGE, RecvWqe, Status};
+
+/// The message that is being received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inbound {
+    /// None: the next packet must begin one.
+    None,
+    /// A SEND of which so many bytes have come.
+    Send { offset: u64 },
+    /// A WRITE: the next byte's address, the bytes to come, and all of them.
+    Write { va: u64, rkey: Key, left: u32, total: u32 },
+}
+
+/// Why the expected packet is not executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// No receive is posted; the peer tries again.
+    NoReceive,
+    /// A NAK that ends the connection, and how the receive that the message met completes, if it met one.
+    Fatal { code: NakCode, receive: Option<Status> },
+}
+
+impl Refusal {
+    const INVALID: Self = Self::Fatal { code: NakCode::InvalidRequest, receive: None };
+    const ACCESS: Self = Self::Fatal { code: NakCode::RemoteAccess, receive: None };
+
+    /// A remote access error, or an invalid request for what is not a matter of rights.
+    fn of(error: AccessError) -> Self {
+        match error {
+            AccessError::Misaligned => Self::INVALID,
+            _ => Self::ACCESS,
+        }
+    }
+}
+
+/// What the QP has to do after a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    Fine,
+    /// Go to ERR; the code says for which event. `tied` if a receive completed with the error.
+    Broken {
+        /// The NAK that was scheduled.
+        code: NakCode,
+        /// A receive tells the program, so no event does.
+        tied: bool,
+    },
+}
+
+/// Receive side of a QP.
+#[derive(Debug)]
+pub struct Responder {
+    pub(super) rq: WorkConsumer<RecvWqe>,
+    /// Expected PSN.
+    pub(super) epsn: Psn,
+    /// PSNs passed since the QP was set up: `epsn` without the wrap.
+    position: u64,
+    msn: Msn,
+    inbound: Inbound,
+    /// A NAK for the gap at `epsn` was sent; no other is until the expected packet has come.
+    gap_reported: bool,
+    reply: Option<Reply>,
+    answers: AnswerQueue,
+    replay: AtomicReplay,
+    /// READs and atomics that may be outstanding.
+    pub(super) max_dest_rd_atomic: u8,
+    pub(super) min_rnr_timer: RnrTimer,
+}
+
+impl Responder {
+    pub(super) fn new(rq: WorkConsumer<RecvWqe>) -> Self {
+        Self {
+            rq,
+            epsn: Psn::new(0),
+            position: 0,
+            msn: Msn::new(0),
+            inbound: Inbound::None,
+            gap_reported: false,
+            reply: None,
+            answers: AnswerQueue::default(),
+            replay: AtomicReplay::default(),
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: RnrTimer::new(0).expect("a 5-bit code"),
+        }
+    }
+
+    /// Starts over, expecting `psn`, dropping what is posted.
+    pub(super) fn reset(&mut self, psn: Psn) {
+        while !self.rq.is_empty() {
+            self.rq.retire();
+        }
+        self.start_at(psn);
+        self.msn = Msn::new(0);
+        self.answers.clear();
+        self.replay.clear();
+        self.reply = None;
+    }
+
+    /// Sets the PSN expected first.
+    pub(super) fn start_at(&mut self, psn: Psn) {
+        self.epsn = psn;
+        self.position = 1 << 32; // So that positions of duplicates before the start do not go below zero.
+        self.inbound = Inbound::None;
+        self.gap_reported = false;
+    }
+
+    /// Drops what was to be answered. After a refusal, it and the answers ahead of it are still sent: the
+    /// peer must learn.
+    pub(super) fn stop(&mut self) {
+        if !matches!(self.reply, Some(Reply::Refusal(..))) {
+            self.answers.clear();
+            self.reply = None;
+        }
+    }
+
+    /// Something is to be sent.
+    #[inline]
+    pub(super) fn has_output(&self) -> bool {
+        self.reply.is_some() || self.answers.len() > 0
+    }
+
+    /// Takes a request packet.
+    pub(super) fn handle_request(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Verdict {
+        match packet.bth.psn.offset_from(self.epsn) {
+            0 => {}
+            ahead if ahead > 0 => return self.handle_gap(env),
+            _ => return self.handle_duplicate(packet, conn, env),
+        }
+        match self.accept(packet, conn, env) {
+            Ok(()) => {
+                self.gap_reported = false;
+                self.schedule_ack(packet);
+                Verdict::Fine
+            }
+            Err(refusal) => self.refuse(refusal, packet, conn, env),
+        }
+    }
+
+    /// After the expected packet: an ACK if it asks for one and is not answered otherwise.
+    fn schedule_ack(&mut self, packet: &Packet<'_>) {
+        let answered = !matches!(packet.info.operation, Operation::Send | Operation::Write);
+        self.reply = match self.reply {
+            // Packets behind this one were dropped: the NAK, now for the next, acknowledges this one too.
+            Some(Reply::SequenceNak) => self.reply,
+            Some(Reply::RnrNak(_)) => Some(Reply::Ack), // The receive has come meanwhile.
+            _ if packet.bth.ack_req && !answered => Some(Reply::Ack),
+            other => other,
+        };
+    }
+
+    /// A packet ahead of the expected one: one NAK per gap.
+    fn handle_gap(&mut self, env: &mut Env<'_>) -> Verdict {
+        env.counters.count(Counter::OutOfSequence);
+        if !self.gap_reported {
+            self.gap_reported = true;
+            self.reply = Some(Reply::SequenceNak);
+        }
+        Verdict::Fine
+    }
+
+    /// The ladder for the expected packet.
+    fn accept(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Result<(), Refusal> {
+        self.check_sequence(packet)?;
+        self.check_operation(packet, conn)?;
+        self.check_resources(packet)?;
+        self.check_length(packet, conn.mtu)?;
+        match packet.info.operation {
+            Operation::Send => self.execute_send(packet, conn, env),
+            Operation::Write => self.execute_write(packet, conn, env),
+            Operation::ReadRequest => self.execute_read(packet, conn, env),
+            _ => self.execute_atomic(packet, conn, env),
+        }
+    }
+
+    /// First begins a message, Middle and Last continue one of the same kind.
+    fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let begins = packet.info.position.starts_message();
+        let fits = match (self.inbound, packet.info.operation) {
+            (Inbound::None, _) => begins,
+            (Inbound::Send { .. }, Operation::Send) | (Inbound::Write { .. }, Operation::Write) => {
+                !begins
+            }
+            _ => false,
+        };
+        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    /// The QP does such operations, and its rights allow them.
+    fn check_operation(&self, packet: &Packet<'_>, conn: &Connection) -> Result<(), Refusal> {
+        let need = match packet.info.operation {
+            Operation::Send => Access::NONE,
+            Operation::Write => Access::REMOTE_WRITE,
+            Operation::ReadRequest => Access::REMOTE_READ,
+            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            _ => return Err(Refusal::INVALID),
+        };
+        if conn.access.contains(need) { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    /// A receive for what consumes one, a free responder resource for what is answered with data.
+    fn check_resources(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let info = packet.info;
+        match info.operation {
+            Operation::Send if info.position.starts_message() && self.rq.is_empty() => {
+                Err(Refusal::NoReceive)
+            }
+            Operation::Write if packet.ext.imm.is_some() && self.rq.is_empty() => {
+                Err(Refusal::NoReceive)
+            }
+            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+                if self.answers.len() >= usize::from(self.max_dest_rd_atomic) =>
+            {
+                Err(Refusal::INVALID)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Payload against position and path MTU; message against the lengths that were announced.
+    fn check_length(&self, packet: &Packet<'_>, mtu: usize) -> Result<(), Refusal> {
+        let len = packet.payload.len();
+        if !packet.info.payload.allows(len, mtu) {
+            return Err(Refusal::INVALID);
+        }
+        let announced = packet.ext.reth.map(|reth| u64::from(reth.dma_len));
+        let fits = match (packet.info.operation, packet.info.position, self.inbound) {
+            (Operation::Write, Position::Only, _) => announced == Some(len as u64),
+            (Operation::Write, Position::First, _) => {
+                announced.is_some_and(|total| total > len as u64 && total <= MAX_MESSAGE)
+            }
+            (Operation::Write, Position::Middle, Inbound::Write { left, .. }) => {
+                u64::from(left) > len as u64
+            }
+            (Operation::Write, Position::Last, Inbound::Write { left, .. }) => {
+                u64::from(left) == len as u64
+            }
+            (Operation::ReadRequest, ..) => announced.is_some_and(|total| total <= MAX_MESSAGE),
+            (Operation::Send, _, Inbound::Send { offset }) => offset + len as u64 <= MAX_MESSAGE,
+            _ => true,
+        };
+        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    fn execute_send(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Result<(), Refusal> {
+        let offset = match self.inbound {
+            Inbound::Send { offset } => offset,
+            _ => 0,
+        };
+        let index = self.rq.head();
+        let Some(&receive) = self.rq.get(index) else { return Err(Refusal::NoReceive) };
+        let end = offset + packet.payload.len() as u64;
+        if end > receive.length {
+            env.counters.count(Counter::RespLocalLengthError);
+            let (code, receive) = (NakCode::InvalidRequest, Some(Status::LocalLength));
+            return Err(Refusal::Fatal { code, receive });
+        }
+        if let Some(ieth) = packet.ext.ieth {
+            // Checked before anything is changed, done after the data are in place.
+            let need = Access::REMOTE_INVALIDATE;
+            env.memory.check(ieth.rkey, conn.pd, need, None).map_err(Refusal::of)?;
+        }
+        let sges = self.rq.sges(index, usize::from(receive.num_sge));
+        sg::scatter(env.memory, conn.pd, sges, offset, packet.payload).map_err(|_| {
+            let (code, receive) = (NakCode::RemoteOperational, Some(Status::LocalProtection));
+            Refusal::Fatal { code, receive }
+        })?;
+        self.inbound = Inbound::Send { offset: end };
+        self.pass(1);
+        if packet.info.position.ends_message() {
+            let extra = match (packet.ext.imm, packet.ext.ieth) {
+                (Some(imm), _) => Extra::Immediate(imm.0),
+                (_, Some(ieth)) => {
+                    env.memory.invalidate(ieth.rkey, conn.pd).map_err(Refusal::of)?;
+                    Extra::Invalidated(ieth.rkey)
+                }
+                _ => Extra::None,
+            };
+            self.end_message();
+            let byte_len = u32::try_from(end).expect("at most 2^31");
+            let opcode = CompletionOpcode::Receive;
+            let solicited = packet.bth.solicited;
+            let done = Received { status: Status::Success, opcode, byte_len, extra, solicited };
+            self.complete_receive(done, conn, env);
+        }
+        Ok(())
+    }
+
+    fn execute_write(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Result<(), Refusal> {
+        let len = u32::try_from(packet.payload.len()).expect("at most a path MTU");
+        let (va, rkey, left, total) = match (packet.ext.reth, self.inbound) {
+            (Some(Reth { va, rkey, dma_len }), _) => (va, rkey, dma_len, dma_len),
+            (None, Inbound::Write { va, rkey, left, total }) => (va, rkey, left, total),
+            _ => return Err(Refusal::INVALID),
+        };
+        // A WRITE of no bytes needs no valid key (C9-88). The whole rest is checked, so that nothing is
+        // written of a message that would leave the region.
+        let need = Access::REMOTE_WRITE;
+        let store = || {
+            if left > 0 {
+                env.memory.check(rkey, conn.pd, need, Some((va, u64::from(left))))?;
+            }
+            env.memory.store(rkey, conn.pd, need, va, packet.payload)
+        };
+        store().map_err(|_| Refusal::Fatal {
+            code: NakCode::RemoteAccess,
+            receive: packet.ext.imm.map(|_| Status::LocalAccess),
+        })?;
+        env.counters.count(Counter::RxWriteRequests);
+        self.pass(1);
+        let va = va.wrapping_add(u64::from(len)); // A region may end with the address space.
+        self.inbound = Inbound::Write { va, rkey, left: left - len, total };
+        if packet.info.position.ends_message() {
+            self.end_message();
+            if let Some(imm) = packet.ext.imm {
+                let done = Received {
+                    status: Status::Success,
+                    opcode: CompletionOpcode::ReceiveRdmaWithImmediate,
+                    byte_len: total,
+                    extra: Extra::Immediate(imm.0),
+                    solicited: packet.bth.solicited,
+                };
+                self.complete_receive(done, conn, env);
+            }
+        }
+        Ok(())
+    }
+
+    fn execute_read(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(reth) = packet.ext.reth else { return Err(Refusal::INVALID) };
+        check_read(&reth, conn, env).map_err(Refusal::of)?;
+        let answer = read_answer(packet.bth.psn, &reth, conn.mtu);
+        let count = packet.bth.psn.distance_to(answer.last) + 1;
+        self.answers.insert(answer).map_err(|_| Refusal::INVALID)?;
+        env.counters.count(Counter::RxReadRequests);
+        self.pass(count);
+        self.end_message();
+        Ok(())
+    }
+
+    fn execute_atomic(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(eth) = packet.ext.atomic_eth else { return Err(Refusal::INVALID) };
+        let op = match packet.info.operation {
+            Operation::CompareSwap => {
+                AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add }
+            }
+            _ => AtomicOp::FetchAdd(eth.swap_or_add),
+        };
+        let value = env.memory.atomic(eth.rkey, conn.pd, eth.va, op).map_err(Refusal::of)?;
+        env.counters.count(Counter::RxAtomicRequests);
+        self.replay.save(self.position, value);
+        self.answers
+            .insert(atomic_answer(packet.bth.psn, value))
+            .expect("a free place was checked");
+        self.pass(1);
+        self.end_message();
+        Ok(())
+    }
+
+    /// A request that was executed before. SEND and WRITE are acknowledged again, READ is executed again,
+    /// atomics are answered from the saved result.
+    fn handle_duplicate(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Verdict {
+        env.counters.count(Counter::DuplicateRequest);
+        let psn = packet.bth.psn;
+        match packet.info.operation {
+            Operation::ReadRequest => return self.replay_read(packet, conn, env),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                let back = u64::from(psn.distance_to(self.epsn));
+                if let Some(value) = self.replay.find(self.position - back)
+                    && !self.answers.will_send(psn)
+                {
+                    // A full queue drops it; the peer asks again.
+                    let _ = self.answers.insert(atomic_answer(psn, value));
+                }
+            }
+            _ => self.reply = self.reply.or(Some(Reply::Ack)),
+        }
+        Verdict::Fine
+    }
+
+    fn replay_read(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Verdict {
+        let psn = packet.bth.psn;
+        let Some(reth) = packet.ext.reth else { return Verdict::Fine };
+        let executed = psn.distance_to(self.epsn);
+        let count = segment::psn_count(u64::from(reth.dma_len), conn.mtu);
+        let plausible = u64::from(reth.dma_len) <= MAX_MESSAGE && count <= executed;
+        if !plausible || self.answers.will_send(psn) || !conn.access.contains(Access::REMOTE_READ) {
+            return Verdict::Fine; // Nonsense, or already on its way.
+        }
+        if let Err(error) = check_read(&reth, conn, env) {
+            return self.refuse(Refusal::of(error), packet, conn, env);
+        }
+        // A full queue drops it; the peer asks again.
+        let _ = self.answers.insert(read_answer(psn, &reth, conn.mtu));
+        Verdict::Fine
+    }
+
+    /// Schedules the NAK for a packet that is not executed.
+    fn refuse(
+        &mut self,
+        refusal: Refusal,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Verdict {
+        let (code, receive) = match refusal {
+            Refusal::NoReceive => {
+                env.counters.count(Counter::OutOfBuffer);
+                self.gap_reported = true; // Packets behind it are dropped without a NAK of their own.
+                self.reply = Some(Reply::RnrNak(self.min_rnr_timer));
+                return Verdict::Fine;
+            }
+            Refusal::Fatal { code, receive } => (code, receive),
+        };
+        env.counters.count(match code {
+            NakCode::RemoteAccess => Counter::RespRemoteAccessErrors,
+            NakCode::RemoteOperational => Counter::RespRemoteOperationalErrors,
+            _ => Counter::RespRemoteInvalidRequest,
+        });
+        self.reply = Some(Reply::Refusal(code, packet.bth.psn));
+        let tied = receive.is_some();
+        if let Some(status) = receive {
+            let opcode = match packet.info.operation {
+                Operation::Write => CompletionOpcode::ReceiveRdmaWithImmediate,
+                _ => CompletionOpcode::Receive,
+            };
+            let (byte_len, extra, solicited) = (0, Extra::None, false);
+            let done = Received { status, opcode, byte_len, extra, solicited };
+            self.complete_receive(done, conn, env);
+        }
+        Verdict::Broken { code, tied }
+    }
+
+    /// Moves on by `count` PSNs.
+    fn pass(&mut self, count: u32) {
+        self.epsn = self.epsn.add(count);
+        self.position += u64::from(count);
+    }
+
+    fn end_message(&mut self) {
+        self.inbound = Inbound::None;
+        self.msn = self.msn.next();
+    }
+}
+
+/// How a receive completes.
+#[derive(Debug, Clone, Copy)]
+struct Received {
+    status: Status,
+    opcode: CompletionOpcode,
+    byte_len: u32,
+    extra: Extra,
+    solicited: bool,
+}
+
+/// Rights and bounds of a READ; one of no bytes needs no valid key (C9-88).
+fn check_read(reth: &Reth, conn: &Connection, env: &Env<'_>) -> Result<(), AccessError> {
+    if reth.dma_len == 0 {
+        return Ok(());
+    }
+    let range = Some((reth.va, u64::from(reth.dma_len)));
+    env.memory.check(reth.rkey, conn.pd, Access::REMOTE_READ, range).map(|_| ())
+}
+
+fn read_answer(psn: Psn, reth: &Reth, mtu: usize) -> Answer {
+    let count = segment::psn_count(u64::from(reth.dma_len), mtu);
+    let source = Source::Memory { va: reth.va, rkey: reth.rkey, left: reth.dma_len };
+    Answer { next: psn, last: psn.add(count - 1), starts: true, source }
+}
+
+fn atomic_answer(psn: Psn, value: u64) -> Answer {
+    Answer { next: psn, last: psn, starts: true, source: Source::Value(value) }
+}

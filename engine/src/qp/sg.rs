@@ -1,0 +1,131 @@
+//! Scatter and gather: message offsets to entries, entries to registered memory.
+
+use feroce_wire::Payload;
+
+use crate::memory::work_ring::Sge;
+use crate::memory::{Access, AccessError, MrTable, PdId};
+
+/// Bytes that `sges` name together.
+pub fn total(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
+/// Checks key, domain, `rights` and bounds of every entry that is not empty.
+///
+/// # Errors
+/// The first entry's first failing check.
+pub fn check(
+    memory: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    rights: Access,
+) -> Result<(), AccessError> {
+    for sge in sges.iter().filter(|sge| sge.length > 0) {
+        memory.check(sge.lkey, pd, rights, Some((sge.addr, u64::from(sge.length))))?;
+    }
+    Ok(())
+}
+
+/// Calls `each(entry address, entry key, start in the range, length)` for the parts of the entries that
+/// hold the bytes `offset .. offset + len` of the message.
+fn for_range(
+    sges: &[Sge],
+    mut offset: u64,
+    len: usize,
+    mut each: impl FnMut(&Sge, u64, usize, usize) -> Result<(), AccessError>,
+) -> Result<(), AccessError> {
+    let mut done = 0;
+    for sge in sges {
+        if done == len {
+            break;
+        }
+        let length = u64::from(sge.length);
+        if offset >= length {
+            offset -= length;
+            continue;
+        }
+        let here = usize::try_from(length - offset).unwrap_or(usize::MAX).min(len - done);
+        let addr = sge.addr.checked_add(offset).ok_or(AccessError::Bounds)?;
+        each(sge, addr, done, here)?;
+        done += here;
+        offset = 0;
+    }
+    if done == len { Ok(()) } else { Err(AccessError::Bounds) }
+}
+
+/// Fills `out` with the message's bytes from `offset` on.
+///
+/// # Errors
+/// [`AccessError`] of the entry that failed; the rest of `out` is unspecified then.
+#[inline]
+pub fn gather(
+    memory: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), AccessError> {
+    let len = out.len();
+    for_range(sges, offset, len, |sge, addr, start, here| {
+        memory.load(sge.lkey, pd, Access::NONE, addr, &mut out[start..start + here])
+    })
+}
+
+/// Writes `payload` to the message's bytes from `offset` on.
+///
+/// # Errors
+/// [`AccessError`] of the entry that failed; entries before it are written then.
+#[inline]
+pub fn scatter(
+    memory: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    payload: Payload<'_>,
+) -> Result<(), AccessError> {
+    for_range(sges, offset, payload.len(), |sge, addr, start, here| {
+        let part = payload.split_at(start).1.split_at(here).0;
+        memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{KeySpace, Region};
+    use feroce_wire::Key;
+
+    const PD: PdId = PdId(3);
+
+    fn entry(addr: u64, length: u32, lkey: Key) -> Sge {
+        Sge { addr, length, lkey }
+    }
+
+    #[test]
+    fn ranges_cross_entries_and_skip_empty_ones() {
+        let mut bytes: Vec<u8> = (0..100).collect();
+        let host = bytes.as_mut_ptr().expose_provenance() as u64;
+        let memory = MrTable::new(2, KeySpace::identity());
+        let region = Region { iova: 0, host, len: 100, pd: PD, access: Access::ALL };
+        // SAFETY: `bytes` outlives `memory` and is not borrowed meanwhile.
+        let key = unsafe { memory.insert(&region, 1) }.unwrap();
+        let sges = [
+            entry(10, 5, key),
+            entry(0, 0, Key::from_parts(9, 9)), // empty: its key does not matter
+            entry(50, 3, key),
+            entry(90, 10, key),
+        ];
+        assert_eq!(total(&sges), 18);
+        assert_eq!(check(&memory, PD, &sges, Access::LOCAL_WRITE), Ok(()));
+        let mut out = [0; 9];
+        gather(&memory, PD, &sges, 3, &mut out).unwrap();
+        assert_eq!(out, [13, 14, 50, 51, 52, 90, 91, 92, 93]);
+        let payload = Payload { first: &[1, 2, 3], second: &[4, 5, 6] };
+        scatter(&memory, PD, &sges, 4, payload).unwrap();
+        let mut all = [0; 18];
+        gather(&memory, PD, &sges, 0, &mut all).unwrap();
+        assert_eq!(all[..12], [10, 11, 12, 13, 1, 2, 3, 4, 5, 6, 92, 93]);
+        assert_eq!(gather(&memory, PD, &sges, 10, &mut out), Err(AccessError::Bounds));
+        assert_eq!(gather(&memory, PD, &sges, 18, &mut []), Ok(()));
+    }
+}

@@ -1,0 +1,81 @@
+//! All timers of a QP in one small table.
+
+use crate::time::Instant;
+
+/// What a QP may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timer {
+    /// The local ACK timeout: no acknowledgement for the oldest outstanding request.
+    Ack,
+    /// The time that an RNR NAK asked to wait.
+    Rnr,
+}
+
+const COUNT: usize = Timer::Rnr as usize + 1;
+
+/// The deadlines of a QP's timers.
+#[derive(Debug, Clone, Copy)]
+pub struct TimerTable {
+    deadlines: [Instant; COUNT],
+}
+
+impl Default for TimerTable {
+    fn default() -> Self {
+        Self { deadlines: [Instant::FAR; COUNT] }
+    }
+}
+
+impl TimerTable {
+    /// Starts `timer`, or starts it again.
+    #[inline]
+    pub fn set(&mut self, timer: Timer, deadline: Instant) {
+        self.deadlines[timer as usize] = deadline;
+    }
+
+    /// Stops `timer`.
+    #[inline]
+    pub fn stop(&mut self, timer: Timer) {
+        self.deadlines[timer as usize] = Instant::FAR;
+    }
+
+    /// True if `timer` runs.
+    #[inline]
+    pub fn is_running(&self, timer: Timer) -> bool {
+        self.deadlines[timer as usize] != Instant::FAR
+    }
+
+    /// Stops `timer` and returns true if its deadline has come.
+    pub fn take_expired(&mut self, timer: Timer, now: Instant) -> bool {
+        let expired = self.deadlines[timer as usize] <= now && self.is_running(timer);
+        if expired {
+            self.stop(timer);
+        }
+        expired
+    }
+
+    /// The earliest deadline.
+    #[inline]
+    pub fn next(&self) -> Option<Instant> {
+        self.deadlines.iter().copied().min().filter(|&next| next != Instant::FAR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earliest_timer_expires_first_and_once() {
+        let mut timers = TimerTable::default();
+        assert_eq!(timers.next(), None);
+        timers.set(Timer::Ack, Instant::from_nanos(70));
+        timers.set(Timer::Rnr, Instant::from_nanos(50));
+        assert_eq!(timers.next(), Some(Instant::from_nanos(50)));
+        assert!(!timers.take_expired(Timer::Rnr, Instant::from_nanos(49)));
+        assert!(timers.take_expired(Timer::Rnr, Instant::from_nanos(50)));
+        assert!(!timers.take_expired(Timer::Rnr, Instant::from_nanos(50)));
+        assert_eq!(timers.next(), Some(Instant::from_nanos(70)));
+        timers.stop(Timer::Ack);
+        assert!(!timers.is_running(Timer::Ack));
+    }
+}

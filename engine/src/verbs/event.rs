@@ -1,0 +1,79 @@
+//! Asynchronous events of a device.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use feroce_wire::Qpn;
+
+use super::cq::CqId;
+use crate::wake::EventFd;
+
+/// Something that happened to an object while nobody asked, as `ibv_async_event`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AsyncEvent {
+    /// A completion queue was full when a request completed; the QP went to ERR.
+    CqError(CqId),
+    /// A QP went to ERR for a reason that no work request can tell.
+    QpFatal(Qpn),
+    /// A peer sent a request that the QP had to refuse as invalid (class C error).
+    QpRequestError(Qpn),
+    /// A peer tried to access memory it may not (class C error).
+    QpAccessError(Qpn),
+    /// The first packet arrived on a QP that is still in RTR.
+    CommunicationEstablished(Qpn),
+    /// The send queue of a QP in SQD is drained.
+    SqDrained(Qpn),
+    /// The port came up.
+    PortActive,
+    /// The port went down.
+    PortError,
+    /// The GID table changed.
+    GidChange,
+}
+
+/// Events waiting to be read, and a descriptor that is readable while there are any.
+#[derive(Debug)]
+pub struct EventQueue {
+    events: ArrayQueue<AsyncEvent>,
+    fd: EventFd,
+    lost: AtomicU64,
+}
+
+impl EventQueue {
+    /// A queue for `capacity` unread events.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn new(capacity: usize) -> std::io::Result<Self> {
+        Ok(Self { events: ArrayQueue::new(capacity), fd: EventFd::new()?, lost: AtomicU64::new(0) })
+    }
+
+    /// Adds an event. The oldest unread one is given up for it if the queue is full.
+    pub fn push(&self, event: AsyncEvent) {
+        if self.events.force_push(event).is_some() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.fd.signal();
+    }
+
+    /// The oldest unread event.
+    pub fn pop(&self) -> Option<AsyncEvent> {
+        let event = self.events.pop();
+        if event.is_none() {
+            self.fd.clear();
+            return self.events.pop(); // One may have come between the two steps.
+        }
+        event
+    }
+
+    /// Events given up because nobody read them.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Readable when events wait; it may stay readable until [`EventQueue::pop`] finds none.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
