@@ -1,0 +1,273 @@
+//! A core: one thread's worth of the engine, with a port, queue pairs and timers of its own.
+//!
+//! A core is driven by [`Core::turn`]; whoever holds its token may call it. A turn takes the time once,
+//! then: frames in, frames handed over by other cores, doorbells, timers, frames out, doorbell of the
+//! port. Nothing in it blocks, locks or allocates.
+
+mod doorbell;
+mod receive;
+mod transmit;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use doorbell::Doorbell;
+use feroce_wire::Qpn;
+
+use crate::counters::Counters;
+use crate::memory::MrTable;
+use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
+use crate::port::Port;
+use crate::qp::{Env, Qp, QpState};
+use crate::time::Instant;
+use crate::timer_wheel::TimerWheel;
+use crate::verbs::EventQueue;
+
+/// Packets one QP may send before the next one's turn.
+const TRANSMIT_QUANTUM: usize = 16;
+
+/// Packets sent in one turn at most, so that receiving is never far away.
+const TRANSMIT_BURST: usize = 64;
+
+/// How QP numbers map to cores and slots: numbers `base ..` are dealt to the cores in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpnMap {
+    /// First number.
+    pub base: u32,
+    /// Numbers in the slice.
+    pub count: u32,
+    /// Cores of the device.
+    pub cores: u32,
+}
+
+impl QpnMap {
+    /// Core and slot of `qpn`, if it is in the slice.
+    #[inline]
+    pub fn locate(&self, qpn: Qpn) -> Option<(usize, u32)> {
+        let index = qpn.value().checked_sub(self.base).filter(|&index| index < self.count)?;
+        Some(((index % self.cores) as usize, index / self.cores))
+    }
+
+    /// Slots that each core needs.
+    pub fn slots(&self) -> usize {
+        self.count.div_ceil(self.cores) as usize
+    }
+}
+
+/// What a core needs of its device.
+#[derive(Debug, Clone)]
+pub struct CoreShared {
+    /// Registered memory.
+    pub memory: Arc<MrTable>,
+    /// Asynchronous events.
+    pub events: Arc<EventQueue>,
+    /// This core's counters.
+    pub counters: Arc<Counters>,
+    /// QP numbers.
+    pub qpns: QpnMap,
+    /// Packets that a QP may have outstanding.
+    pub window: u32,
+}
+
+/// The rings that carry frames between this core and the others, by core number.
+#[derive(Debug, Default)]
+pub struct Handover {
+    /// Frames from each other core.
+    pub inbox: Vec<FrameConsumer>,
+    /// Frames to each other core; `None` at this core's own number.
+    pub outbox: Vec<Option<FrameProducer>>,
+}
+
+/// A QP on its core.
+#[derive(Debug)]
+struct Slot {
+    qp: Qp,
+    /// The program has posted since the core last looked.
+    posted: Arc<AtomicBool>,
+    /// In the list of QPs that may have something to send.
+    active: bool,
+    /// The wheel fires at this time or before.
+    armed: Instant,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Core {
+    id: usize,
+    port: Box<dyn Port>,
+    shared: CoreShared,
+    slots: Vec<Option<Box<Slot>>>,
+    active: VecDeque<u32>,
+    wheel: TimerWheel,
+    doorbell: Arc<Doorbell>,
+    handover: Handover,
+    /// Next IPv4 identification; counts up, never 0, as a ConnectX does.
+    ip_id: u16,
+    port_failed: bool,
+}
+
+impl Core {
+    /// Core number `id`, on `port`.
+    pub fn new(
+        id: usize,
+        port: Box<dyn Port>,
+        shared: CoreShared,
+        doorbell: Arc<Doorbell>,
+        handover: Handover,
+        now: Instant,
+    ) -> Self {
+        let count = shared.qpns.slots();
+        let mut slots = Vec::new();
+        slots.resize_with(count, || None);
+        Self {
+            id,
+            port,
+            slots,
+            active: VecDeque::with_capacity(count),
+            wheel: TimerWheel::new(count, now),
+            shared,
+            doorbell,
+            handover,
+            ip_id: 1,
+            port_failed: false,
+        }
+    }
+
+    /// One turn at the time `now`. Returns how much was done: 0 means that the core was idle.
+    pub fn turn(&mut self, now: Instant) -> usize {
+        let mut done = self.receive(now);
+        done += self.receive_handed_over(now);
+        done += self.answer_doorbells(now);
+        done += self.expire_timers(now);
+        done += self.transmit(now);
+        done
+    }
+
+    /// The time at which a turn has something to do although nothing comes in; `None` if never. Now, if
+    /// there is something to send.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        if self.active.is_empty() { self.wheel.next_deadline_hint() } else { Some(now) }
+    }
+
+    /// Its port.
+    pub fn port(&self) -> &dyn Port {
+        &*self.port
+    }
+
+    /// Puts a QP into slot `slot`. `posted` is set when the program posts to it.
+    ///
+    /// # Panics
+    /// If the slot is taken.
+    pub fn insert(&mut self, slot: u32, qp: Qp, posted: Arc<AtomicBool>) {
+        let place = &mut self.slots[slot as usize];
+        assert!(place.is_none(), "slot taken");
+        *place = Some(Box::new(Slot { qp, posted, active: false, armed: Instant::FAR }));
+    }
+
+    /// Takes the QP out of slot `slot`: from now on, nothing of it is touched.
+    pub fn remove(&mut self, slot: u32) -> Option<Qp> {
+        self.wheel.cancel(slot);
+        self.active.retain(|&active| active != slot);
+        self.slots[slot as usize].take().map(|slot| slot.qp)
+    }
+
+    /// Calls `act` on the QP in slot `slot`, and lets it send afterwards.
+    pub fn with_qp<R>(
+        &mut self,
+        slot: u32,
+        now: Instant,
+        act: impl FnOnce(&mut Qp, &mut Env<'_>) -> R,
+    ) -> Option<R> {
+        let place = self.slots[slot as usize].as_deref_mut()?;
+        let mut env = self.shared.env(now);
+        let result = act(&mut place.qp, &mut env);
+        place.care(slot, &mut self.active, &mut self.wheel);
+        Some(result)
+    }
+
+    /// Calls `act` on every QP that is connected.
+    pub fn for_each_connected(&mut self, mut act: impl FnMut(&mut Qp)) {
+        for place in self.slots.iter_mut().flatten() {
+            if place.qp.state() != QpState::Reset && place.qp.flow().is_some() {
+                act(&mut place.qp);
+            }
+        }
+    }
+
+    /// Arms every source of wake-ups and appends their descriptors. False if something waits already.
+    pub fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
+        fds.push(self.doorbell.fd().as_raw_fd());
+        let mut quiet = self.doorbell.arm() && self.active.is_empty();
+        for inbox in &mut self.handover.inbox {
+            quiet &= inbox.arm();
+            fds.push(inbox.fd());
+        }
+        quiet && self.port.arm_wakeup(fds)
+    }
+
+    /// Undoes [`Core::arm_wakeup`].
+    pub fn disarm_wakeup(&mut self) {
+        self.doorbell.disarm();
+        for inbox in &mut self.handover.inbox {
+            inbox.disarm();
+        }
+        self.port.disarm_wakeup();
+    }
+
+    fn answer_doorbells(&mut self, now: Instant) -> usize {
+        let mut done = 0;
+        while let Some(slot) = self.doorbell.next() {
+            done += 1;
+            let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
+            place.posted.swap(false, Ordering::AcqRel); // Before looking: what comes later rings again.
+            let mut env = self.shared.env(now);
+            place.qp.handle_doorbell(&mut env);
+            place.care(slot, &mut self.active, &mut self.wheel);
+        }
+        done
+    }
+
+    fn expire_timers(&mut self, now: Instant) -> usize {
+        let mut done = 0;
+        while let Some(slot) = self.wheel.pop_expired(now) {
+            done += 1;
+            let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
+            place.armed = Instant::FAR;
+            let mut env = self.shared.env(now);
+            place.qp.handle_timeout(&mut env);
+            place.care(slot, &mut self.active, &mut self.wheel);
+        }
+        done
+    }
+}
+
+impl CoreShared {
+    fn env(&self, now: Instant) -> Env<'_> {
+        Env::new(now, &self.memory, &self.counters, &self.events, self.window)
+    }
+}
+
+impl Slot {
+    /// After every call into the QP: it may have something to send and another deadline.
+    #[inline]
+    fn care(&mut self, slot: u32, active: &mut VecDeque<u32>, wheel: &mut TimerWheel) {
+        if !self.active {
+            self.active = true;
+            active.push_back(slot);
+        }
+        self.rearm(slot, wheel);
+    }
+
+    /// Moves the wheel's deadline forward if the QP's is earlier. A later one is set when the wheel fires.
+    #[inline]
+    fn rearm(&mut self, slot: u32, wheel: &mut TimerWheel) {
+        if let Some(deadline) = self.qp.poll_timeout()
+            && deadline < self.armed
+        {
+            wheel.set(slot, deadline);
+            self.armed = deadline;
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Frames out: QPs with something to send take turns, a quantum each.
+
+use feroce_wire::icrc;
+
+use super::{Core, TRANSMIT_BURST, TRANSMIT_QUANTUM};
+use crate::counters::Counter;
+use crate::port::Priority;
+use crate::time::Instant;
+use crate::verbs::AsyncEvent;
+
+/// Priority of acknowledgements, which go ahead of data where the port has priorities.
+const ACKNOWLEDGEMENT_PRIORITY: Priority = Priority::new(6);
+
+impl Core {
+    /// Sends until nothing is left, the port is full or the burst is long enough.
+    pub(super) fn transmit(&mut self, now: Instant) -> usize {
+        let room = match self.active.is_empty() {
+            true => 0,
+            false => self.port.tx_room().min(TRANSMIT_BURST),
+        };
+        let mut sent = 0;
+        // Each active QP gets at most one quantum per turn.
+        for _ in 0..self.active.len() {
+            if sent >= room {
+                break;
+            }
+            let Some(slot) = self.active.pop_front() else { break };
+            let quantum = TRANSMIT_QUANTUM.min(room - sent);
+            let count = self.transmit_from(slot, quantum, now);
+            sent += count;
+            let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
+            place.active = count == quantum;
+            if place.active {
+                self.active.push_back(slot);
+            }
+        }
+        self.flush(sent);
+        sent
+    }
+
+    /// Sends up to `most` packets of the QP in `slot`; fewer mean that it has no more.
+    fn transmit_from(&mut self, slot: u32, most: usize, now: Instant) -> usize {
+        let Self { port, slots, shared, wheel, ip_id, .. } = self;
+        let Some(place) = slots[slot as usize].as_deref_mut() else { return 0 };
+        let mut env = shared.env(now);
+        let mut count = 0;
+        while count < most {
+            let Some(header) = place.qp.flow().map(feroce_wire::FlowHeader::len) else { break };
+            let Some(frame) = port.tx_slot() else { break };
+            let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[header..]) else { break };
+            let Some(flow) = place.qp.flow() else { break };
+            let len = flow.seal(frame, packet.len, *ip_id);
+            *ip_id = ip_id.checked_add(1).unwrap_or(1);
+            let priority = match packet.is_acknowledgement {
+                true => ACKNOWLEDGEMENT_PRIORITY,
+                false => Priority::default(),
+            };
+            port.tx_commit(len, priority);
+            shared.counters.count(Counter::PortXmitPackets);
+            shared.counters.add(Counter::PortXmitData, (packet.len + icrc::LEN) as u64);
+            count += 1;
+        }
+        place.rearm(slot, wheel);
+        count
+    }
+
+    /// Rings the port's doorbell; a port that fails is reported once until it works again.
+    fn flush(&mut self, sent: usize) {
+        match self.port.flush() {
+            Ok(()) if sent > 0 && self.port_failed => {
+                self.port_failed = false;
+                self.shared.events.push(AsyncEvent::PortActive);
+            }
+            Ok(()) => {}
+            Err(error) => {
+                self.shared.counters.count(Counter::PortErrors);
+                if !self.port_failed {
+                    self.port_failed = true;
+                    tracing::warn!(core = self.id, %error, "the port cannot send");
+                    self.shared.events.push(AsyncEvent::PortError);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The program's handle to a completion queue.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::{Device, DeviceError, MAX_CQE, Opened};
+use crate::verbs::{Completion, CqId, CqRing, Notify};
+
+/// A completion queue. Threads may share it; clones are handles to the same one.
+#[derive(Debug, Clone)]
+pub struct CompletionQueue {
+    pub(super) ring: Arc<CqRing>,
+    pub(super) device: Arc<Opened>,
+}
+
+impl Device {
+    /// Makes a completion queue for `depth` completions. A QP that completes to a full queue goes to ERR,
+    /// so make it as deep as all the requests that can be outstanding.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`]; [`DeviceError::System`] when no descriptor is left.
+    pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, DeviceError> {
+        if depth == 0 || depth > MAX_CQE {
+            let (value, limit) = (u64::from(depth), u64::from(MAX_CQE));
+            return Err(DeviceError::Limit { what: "CQ depth", value, limit });
+        }
+        let id = self.inner.next_cq.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let ring = Arc::new(CqRing::new(CqId(id), depth)?);
+        Ok(CompletionQueue { ring, device: Arc::clone(&self.inner) })
+    }
+}
+
+impl CompletionQueue {
+    /// Appends up to `most` completions to `out`; returns how many. If there are none, turns the cores
+    /// that complete here once and looks again: polling is what drives a device best.
+    #[inline]
+    pub fn poll(&self, out: &mut Vec<Completion>, most: usize) -> usize {
+        match self.ring.take(out, most) {
+            0 => {
+                self.device.drive(self.ring.cores());
+                self.ring.take(out, most)
+            }
+            count => count,
+        }
+    }
+
+    /// One completion, if there is one; drives the device as [`CompletionQueue::poll`] does.
+    #[inline]
+    pub fn poll_one(&self) -> Option<Completion> {
+        self.ring.pop().or_else(|| {
+            self.device.drive(self.ring.cores());
+            self.ring.pop()
+        })
+    }
+
+    /// Asks for [`CompletionQueue::fd`] to become readable at the next completion of the kind. Poll once
+    /// more after this and before sleeping: what came before is not notified.
+    pub fn request_notify(&self, notify: Notify) {
+        self.ring.arm(notify);
+        for cell in &self.device.cores {
+            cell.doorbell.wake(); // The caller is going to sleep: the helpers take over.
+        }
+    }
+
+    /// Readable after a completion that was asked for.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.ring.fd()
+    }
+
+    /// Its number, as [`AsyncEvent::CqError`](crate::verbs::AsyncEvent::CqError) names it.
+    pub fn id(&self) -> CqId {
+        self.ring.id()
+    }
+
+    /// Completions it can hold.
+    pub fn depth(&self) -> usize {
+        self.ring.depth()
+    }
+
+    /// True once it was full when a request completed.
+    pub fn overflowed(&self) -> bool {
+        self.ring.overflowed()
+    }
+}

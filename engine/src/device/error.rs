@@ -1,0 +1,124 @@
+//! What can go wrong on the control plane, by culprit.
+
+use feroce_wire::PathMtu;
+
+use crate::memory::arena::ArenaError;
+use crate::memory::frame_ring::FrameRingError;
+use crate::net::{Gid, NetError, ResolveError};
+use crate::port::af_xdp::AfXdpError;
+use crate::qp::attributes::ModifyError;
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A value of the configuration is out of range.
+    #[error("device configuration: {0}")]
+    Config(&'static str),
+    /// Another program runs Feroce on the interface.
+    #[error("interface {interface} is in use by process {pid} ({program}): one program owns an interface's RoCE traffic")]
+    Owned {
+        /// Interface.
+        interface: String,
+        /// The owner.
+        pid: i32,
+        /// Its name.
+        program: String,
+    },
+    /// The port.
+    #[error(transparent)]
+    AfXdp(#[from] AfXdpError),
+    /// The host's addressing.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// Memory for rings.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// Rings between cores.
+    #[error(transparent)]
+    Ring(#[from] FrameRingError),
+    /// The system.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Why an object could not be made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// A number in the request is out of range.
+    #[error("{what} is {value}, the limit is {limit}")]
+    Limit {
+        /// What.
+        what: &'static str,
+        /// As asked for.
+        value: u64,
+        /// As allowed.
+        limit: u64,
+    },
+    /// The device has as many objects of the kind as it can have.
+    #[error("no more {0} (raise the limit in the device's configuration)")]
+    Exhausted(&'static str),
+    /// A region that is no range of memory, or rights that contradict each other.
+    #[error("memory region: {0}")]
+    Region(&'static str),
+    /// Objects of different devices or protection domains were put together.
+    #[error("{0} belongs to another device or protection domain")]
+    Foreign(&'static str),
+    /// A QP number that was asked for is taken or outside the device's slice.
+    #[error("QP number {0:#x} is taken or outside this device's numbers")]
+    Qpn(u32),
+    /// Memory for rings.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The system.
+    #[error("no descriptor left: {0}")]
+    System(#[from] std::io::Error),
+    /// The attributes of a QP.
+    #[error(transparent)]
+    Modify(#[from] ModifyError),
+    /// The port cannot carry the path MTU.
+    #[error("path MTU {} needs a larger interface MTU than {mtu}", .path_mtu.bytes())]
+    PathMtu {
+        /// As asked for.
+        path_mtu: PathMtu,
+        /// Of the interface.
+        mtu: u32,
+    },
+    /// No entry of the GID table has this index.
+    #[error("no GID with index {0}")]
+    GidIndex(u32),
+    /// The peer cannot be reached.
+    #[error("no path to {gid}: {source}")]
+    Path {
+        /// The peer.
+        gid: Gid,
+        /// Why.
+        #[source]
+        source: ResolveError,
+    },
+}
+
+/// Why a work request was not posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The work queue is full.
+    #[error("the work queue is full")]
+    Full,
+    /// The QP's state does not take such requests.
+    #[error("the QP's state does not take such requests")]
+    State,
+    /// More entries than the QP was made for.
+    #[error("more scatter/gather entries than the QP was made for")]
+    TooManySges,
+    /// More inline data than the QP was made for.
+    #[error("more inline data than the QP was made for")]
+    InlineTooLong,
+    /// Inline data with a request that returns data.
+    #[error("READs and atomics have no inline data")]
+    InlineNotAllowed,
+}

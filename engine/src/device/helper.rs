@@ -1,0 +1,104 @@
+//! The helper thread of a core: turns it when nobody else does, so that a program that never polls still
+//! answers READs and sees WRITEs arrive.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use super::{DeviceInner, Driver};
+use crate::sys;
+use crate::time::{Clock, Duration};
+
+/// Idle turns before the helper yields the CPU between turns.
+const SPINS: u32 = 64;
+/// Idle turns before it sleeps on the port.
+const YIELDS: u32 = 512;
+/// How long it keeps out of the way of a thread that polls.
+const NAP: Duration = Duration::from_micros(250);
+/// Longest sleep: a bound on what a lost wake-up could cost.
+const SLEEP: Duration = Duration::from_millis(100);
+
+/// Starts the helper of core `core`.
+pub(super) fn start(
+    device: Arc<DeviceInner>,
+    core: usize,
+    driver: &Driver,
+    clock: Clock,
+) -> std::io::Result<JoinHandle<()>> {
+    let pin = match driver {
+        Driver::SpinningHelper(cpus) => Some(cpus.get(core).copied()),
+        _ => None,
+    };
+    let name = format!("feroce-{core}");
+    std::thread::Builder::new().name(name).spawn(move || {
+        if let Some(Some(id)) = pin {
+            let pinned = core_affinity::set_for_current(core_affinity::CoreId { id });
+            if !pinned {
+                tracing::warn!(core, cpu = id, "cannot pin the helper");
+            }
+        }
+        run(&device, core, clock, pin.is_some());
+    })
+}
+
+fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
+    let mut idle = 0;
+    let mut driven = 0;
+    let mut sleeper = Sleeper::default();
+    let cell = &device.cores[core];
+    while !device.stop.load(Ordering::Relaxed) {
+        if cell.waiters.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now(); // Control calls go first.
+        }
+        let done = match cell.try_lock() {
+            Some(mut token) => token.turn(clock.now()),
+            None => 0,
+        };
+        idle = if done > 0 { 0 } else { idle + 1 };
+        if spins || idle < SPINS {
+            std::hint::spin_loop();
+            continue;
+        }
+        let now_driven = cell.driven.load(Ordering::Relaxed);
+        if now_driven != driven {
+            driven = now_driven;
+            sleeper.nap(cell);
+        } else if idle < YIELDS {
+            std::thread::yield_now();
+        } else {
+            sleeper.sleep(cell, clock);
+            idle = 0;
+        }
+    }
+}
+
+/// Buffers for sleeping.
+#[derive(Debug, Default)]
+struct Sleeper {
+    fds: Vec<std::os::fd::RawFd>,
+    scratch: Vec<libc::pollfd>,
+}
+
+impl Sleeper {
+    /// Leaves the core to whoever polls, for a moment.
+    fn nap(&mut self, cell: &super::CoreCell) {
+        self.fds.clear();
+        self.fds.push(cell.wake_fd());
+        sys::poll_readable(&self.fds, &mut self.scratch, Some(NAP));
+    }
+
+    /// Sleeps until a frame, a doorbell or a deadline.
+    fn sleep(&mut self, cell: &super::CoreCell, clock: Clock) {
+        self.fds.clear();
+        let Some(mut token) = cell.try_lock() else { return };
+        let quiet = token.arm_wakeup(&mut self.fds);
+        let now = clock.now();
+        let until = token.next_deadline(now);
+        drop(token);
+        if quiet {
+            let most = until.map_or(SLEEP, |until| until.saturating_since(now).min(SLEEP));
+            sys::poll_readable(&self.fds, &mut self.scratch, Some(most));
+        }
+        cell.lock().disarm_wakeup();
+    }
+}

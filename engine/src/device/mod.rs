@@ -1,0 +1,253 @@
+//! A device: the RNIC that a program opens, and the control plane of its objects.
+//!
+//! A [`Device`] owns cores, registered memory and numbers. Programs hold handles: [`ProtectionDomain`],
+//! [`MemoryRegion`], [`CompletionQueue`], [`QueuePair`]. Control calls take a core's token for a moment;
+//! posting and polling do not.
+
+mod addressing;
+mod completion_queue;
+mod config;
+mod error;
+mod follow;
+mod helper;
+mod open;
+mod owner;
+mod protection_domain;
+mod queue_pair;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::thread::JoinHandle;
+
+use rand_xoshiro::Xoshiro256StarStar;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+pub use addressing::{Addressing, KernelAddresses, Path, StaticAddresses};
+pub use completion_queue::CompletionQueue;
+pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
+pub use error::{DeviceError, OpenError, PostError};
+pub use protection_domain::{Buffer, MemoryRegion, ProtectionDomain};
+pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
+
+use crate::core::{Core, Doorbell, QpnMap};
+use crate::counters::{Counter, Counters};
+use crate::memory::MrTable;
+use crate::memory::arena::{Arena, ArenaStats};
+use crate::net::{GidEntry, Watcher};
+use crate::port::PortStats;
+use crate::time::{Clock, Instant};
+use crate::verbs::{AsyncEvent, EventQueue};
+use feroce_wire::Psn;
+
+/// An open device. Clones are handles to the same one; it closes when the last handle and the last
+/// object made from it are gone.
+#[derive(Debug, Clone)]
+pub struct Device {
+    inner: Arc<Opened>,
+}
+
+/// What every handle and object holds: the last one to go closes the device.
+#[derive(Debug)]
+struct Opened(Arc<DeviceInner>);
+
+impl std::ops::Deref for Opened {
+    type Target = DeviceInner;
+    fn deref(&self) -> &DeviceInner {
+        &self.0
+    }
+}
+
+/// One core and what is needed around its token.
+#[derive(Debug)]
+struct CoreCell {
+    core: Mutex<Core>,
+    doorbell: Arc<Doorbell>,
+    /// Turns by threads other than the helper.
+    driven: AtomicU64,
+    /// Control calls that wait for the token.
+    waiters: AtomicU32,
+}
+
+impl CoreCell {
+    /// Takes the token, before the helper takes it again.
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let token = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        token
+    }
+
+    /// Takes the token if nobody has it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
+        match self.core.try_lock() {
+            Ok(token) => Some(token),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn wake_fd(&self) -> RawFd {
+        self.doorbell.fd().as_raw_fd()
+    }
+}
+
+#[derive(Debug)]
+struct DeviceInner {
+    config: DeviceConfig,
+    attributes: RwLock<DeviceAttributes>,
+    arena: Arc<Arena>,
+    memory: Arc<MrTable>,
+    events: Arc<EventQueue>,
+    counters: Vec<Arc<Counters>>,
+    cores: Vec<CoreCell>,
+    qpns: QpnMap,
+    /// Free indices into the slice of QP numbers, oldest first: a number is not used again soon.
+    free_qpns: Mutex<VecDeque<u32>>,
+    next_pd: AtomicU32,
+    next_cq: AtomicU32,
+    addressing: Addressing,
+    /// Paths in use, to follow neighbours and routes.
+    paths: Mutex<follow::Paths>,
+    clock: Clock,
+    random: Mutex<Random>,
+    stop: AtomicBool,
+    helpers: Mutex<Vec<JoinHandle<()>>>,
+    watcher: Mutex<Option<Watcher>>,
+    /// Held for as long as the device owns its interface.
+    _owner: Option<owner::Ownership>,
+}
+
+/// Where keys and PSNs come from.
+#[derive(Debug)]
+enum Random {
+    Kernel,
+    Seeded(Box<Xoshiro256StarStar>),
+}
+
+impl Random {
+    fn new(seed: Option<u64>) -> Self {
+        match seed {
+            Some(seed) => Self::Seeded(Box::new(Xoshiro256StarStar::seed_from_u64(seed))),
+            None => Self::Kernel,
+        }
+    }
+
+    fn next(&mut self) -> std::io::Result<u128> {
+        match self {
+            Self::Kernel => crate::sys::random_u128(),
+            Self::Seeded(rng) => Ok(u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())),
+        }
+    }
+}
+
+impl DeviceInner {
+    fn random(&self) -> std::io::Result<u128> {
+        self.random.lock().unwrap_or_else(PoisonError::into_inner).next()
+    }
+
+    /// The time now, for control calls. With [`Driver::Manual`] it is not the caller's time, and
+    /// nothing that a control call does depends on it but the start of timers.
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Turns the cores in `mask`, if their tokens are free. Does nothing with [`Driver::Manual`].
+    fn drive(&self, mask: u64) {
+        if self.config.driver == Driver::Manual {
+            return;
+        }
+        let now = self.clock.now();
+        for (index, cell) in self.cores.iter().enumerate() {
+            if mask >> index & 1 == 0 {
+                continue;
+            }
+            if let Some(mut token) = cell.try_lock() {
+                token.turn(now);
+                cell.driven.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns when every core has ended the turn it was in: none uses what was withdrawn before.
+    fn quiesce(&self) {
+        for cell in &self.cores {
+            drop(cell.lock());
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (cell, helper) in self.cores.iter().zip(helpers.drain(..)) {
+            cell.doorbell.wake();
+            let _ = helper.join(); // A helper that panicked has said so already.
+        }
+    }
+}
+
+impl Device {
+    /// What the device can do.
+    pub fn attributes(&self) -> DeviceAttributes {
+        self.inner.attributes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// GIDs in use, by index.
+    pub fn gids(&self) -> Vec<(u32, GidEntry)> {
+        self.inner.addressing.gids()
+    }
+
+    /// The sum of a counter over all cores.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.inner.counters.iter().map(|counters| counters.get(counter)).sum()
+    }
+
+    /// Frame counters of each core's port.
+    pub fn port_stats(&self) -> Vec<PortStats> {
+        self.inner.cores.iter().map(|cell| cell.lock().port().stats()).collect()
+    }
+
+    /// Use of the arena.
+    pub fn arena_stats(&self) -> ArenaStats {
+        self.inner.arena.stats()
+    }
+
+    /// The oldest asynchronous event not read yet.
+    pub fn poll_event(&self) -> Option<AsyncEvent> {
+        self.inner.events.pop()
+    }
+
+    /// A descriptor that is readable while events wait.
+    pub fn event_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.inner.events.fd()
+    }
+
+    /// A random starting PSN.
+    ///
+    /// # Errors
+    /// When the kernel has no randomness to give.
+    pub fn random_psn(&self) -> std::io::Result<Psn> {
+        let bits = self.inner.random()? & 0xff_ffff;
+        Ok(Psn::new(u32::try_from(bits).expect("24 bits")))
+    }
+
+    /// One turn of every core at the time `now`; returns how much was done. For [`Driver::Manual`].
+    pub fn turn(&self, now: Instant) -> usize {
+        self.inner.cores.iter().map(|cell| cell.lock().turn(now)).sum()
+    }
+
+    /// The time at which [`Device::turn`] has something to do although nothing comes in; `now` if at
+    /// once, `None` if never.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        self.inner.cores.iter().filter_map(|cell| cell.lock().next_deadline(now)).min()
+    }
+
+    /// Turns all cores once if their tokens are free, as polling an empty completion queue does.
+    pub fn drive(&self) {
+        self.inner.drive(u64::MAX);
+    }
+}

@@ -1,0 +1,222 @@
+//! Opening a device: on an interface, or on ports that the caller made.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use feroce_wire::PathMtu;
+
+use super::addressing::{Addressing, KernelAddresses};
+use super::config::{MAX_CORES, MIN_WINDOW, fixed_attributes};
+use super::{
+    CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
+    owner,
+};
+use crate::core::{Core, CoreShared, Doorbell, Handover, QpnMap};
+use crate::counters::Counters;
+use crate::memory::arena::Arena;
+use crate::memory::frame_ring::frame_ring;
+use crate::memory::{KeySpace, MrTable};
+use crate::port::Port;
+use crate::port::af_xdp::AfXdp;
+use crate::time::Clock;
+use crate::verbs::EventQueue;
+
+/// Unread asynchronous events that are kept.
+const EVENTS: usize = 1024;
+/// Frames on the way from one core to another.
+const HANDOVER_SLOTS: usize = 512;
+
+impl Device {
+    /// Opens `interface`, a name in the network namespace of the calling thread, by AF_XDP.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: it says who is in the way and what helps.
+    pub fn open(interface: &str, config: DeviceConfig) -> Result<Self, OpenError> {
+        Self::open_wrapped(interface, config, &mut |port| Ok(port))
+    }
+
+    /// The same, with each core's port wrapped: in a [`FaultPort`](crate::port::fault::FaultPort), in a
+    /// [`PcapPort`](crate::port::pcap::PcapPort).
+    ///
+    /// # Errors
+    /// As for [`Device::open`], and what `wrap` fails with.
+    pub fn open_wrapped(
+        interface: &str,
+        mut config: DeviceConfig,
+        wrap: &mut dyn FnMut(Box<dyn Port>) -> Result<Box<dyn Port>, OpenError>,
+    ) -> Result<Self, OpenError> {
+        config.af_xdp.interface = interface.to_owned();
+        let addresses = KernelAddresses::open(interface)?;
+        let owner = owner::Ownership::take(interface)?;
+        let ports = AfXdp::open(&config.af_xdp, config.cores)?;
+        let filter = ports[0].address_filter();
+        if !ports[0].hugepages() && config.af_xdp.hugepages {
+            tracing::warn!(
+                interface,
+                "packet buffers are in ordinary pages: reserve some with `sysctl vm.nr_hugepages=64`"
+            );
+        }
+        let wrapped = ports.into_iter().map(|port| wrap(Box::new(port)));
+        let wrapped = wrapped.collect::<Result<Vec<_>, _>>()?;
+        let device = Self::assemble(wrapped, Addressing::Kernel(addresses), config, Some(owner))?;
+        follow::set_filter(&device.inner, &filter)?;
+        follow::start(&device.inner, filter)?;
+        Ok(device)
+    }
+
+    /// Opens a device on `ports`, one per core.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn with_ports(
+        ports: Vec<Box<dyn Port>>,
+        addressing: Addressing,
+        config: DeviceConfig,
+    ) -> Result<Self, OpenError> {
+        Self::assemble(ports, addressing, config, None)
+    }
+
+    fn assemble(
+        ports: Vec<Box<dyn Port>>,
+        addressing: Addressing,
+        config: DeviceConfig,
+        owner: Option<owner::Ownership>,
+    ) -> Result<Self, OpenError> {
+        check(&config, ports.len())?;
+        let system = |action| move |source| OpenError::System { action, source };
+        let arena = Arena::new(config.arena_bytes).map_err(system("reserve the arena"))?;
+        let mut random = Random::new(config.seed);
+        let secret = random.next().map_err(system("get random numbers"))?;
+        let space = if config.plain_keys { KeySpace::identity() } else { KeySpace::keyed(secret) };
+        let memory = Arc::new(MrTable::new(config.max_mr, space));
+        let events = EventQueue::new(EVENTS).map_err(system("make the event queue"))?;
+        let attributes = RwLock::new(attributes(&config, &*ports[0]));
+        let cores = u32::try_from(config.cores).expect("at most 64");
+        let qpns = QpnMap { base: config.first_qpn, count: config.max_qp, cores };
+        let clock = Clock::start();
+        let mut inner = DeviceInner {
+            attributes,
+            arena,
+            memory,
+            events: Arc::new(events),
+            counters: (0..config.cores).map(|_| Arc::new(Counters::default())).collect(),
+            cores: Vec::new(),
+            qpns,
+            free_qpns: Mutex::new((0..config.max_qp).collect()),
+            next_pd: AtomicU32::new(1),
+            next_cq: AtomicU32::new(1),
+            addressing,
+            paths: Mutex::default(),
+            clock,
+            random: Mutex::new(random),
+            stop: AtomicBool::new(false),
+            helpers: Mutex::default(),
+            watcher: Mutex::default(),
+            _owner: owner,
+            config,
+        };
+        inner.cores = make_cores(&inner, ports)?;
+        let inner = Arc::new(Opened(Arc::new(inner)));
+        start_helpers(&inner)?;
+        Ok(Self { inner })
+    }
+}
+
+fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
+    let qpn_end = u64::from(config.first_qpn) + u64::from(config.max_qp);
+    let rules = [
+        (config.cores == 0 || config.cores > MAX_CORES, "cores must be 1 to 64"),
+        (ports != config.cores, "each core needs a port"),
+        (config.max_qp == 0, "max_qp must be at least 1"),
+        (config.first_qpn < 2, "QP numbers 0 and 1 are reserved"),
+        (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
+        (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),
+        (config.window < MIN_WINDOW, "window must be at least 32 packets"),
+        (config.window > 1 << 20, "window must be at most 2^20 packets"),
+    ];
+    match rules.into_iter().find(|(broken, _)| *broken) {
+        Some((_, rule)) => Err(OpenError::Config(rule)),
+        None => Ok(()),
+    }
+}
+
+fn attributes(config: &DeviceConfig, port: &dyn Port) -> super::DeviceAttributes {
+    let port = port.attributes();
+    super::DeviceAttributes {
+        active_mtu: PathMtu::largest_for(port.mtu),
+        mtu: port.mtu,
+        link_rate: port.link_rate,
+        port: port.kind.clone(),
+        ..fixed_attributes(config)
+    }
+}
+
+fn make_cores(
+    inner: &DeviceInner,
+    ports: Vec<Box<dyn Port>>,
+) -> Result<Vec<CoreCell>, OpenError> {
+    let frame_max = ports.iter().map(|port| port.attributes().frame_max).max().unwrap_or(0);
+    let mut handovers = make_handovers(inner, ports.len(), frame_max)?;
+    let mut cells = Vec::with_capacity(ports.len());
+    for (id, port) in ports.into_iter().enumerate() {
+        let doorbell = Doorbell::new(inner.qpns.slots());
+        let doorbell = Arc::new(doorbell.map_err(|source| OpenError::System {
+            action: "make a doorbell",
+            source,
+        })?);
+        let shared = CoreShared {
+            memory: Arc::clone(&inner.memory),
+            events: Arc::clone(&inner.events),
+            counters: Arc::clone(&inner.counters[id]),
+            qpns: inner.qpns,
+            window: inner.config.window,
+        };
+        let handover = std::mem::take(&mut handovers[id]);
+        // A device that is turned by hand has its own time, which begins at zero.
+        let now = crate::time::Instant::ZERO;
+        let core = Core::new(id, port, shared, Arc::clone(&doorbell), handover, now);
+        cells.push(CoreCell {
+            core: Mutex::new(core),
+            doorbell,
+            driven: AtomicU64::new(0),
+            waiters: AtomicU32::new(0),
+        });
+    }
+    Ok(cells)
+}
+
+/// A ring from every core to every other.
+fn make_handovers(
+    inner: &DeviceInner,
+    cores: usize,
+    frame_max: usize,
+) -> Result<Vec<Handover>, OpenError> {
+    let mut handovers: Vec<Handover> = (0..cores).map(|_| Handover::default()).collect();
+    for from in 0..cores {
+        for to in 0..cores {
+            if from == to {
+                handovers[from].outbox.push(None);
+                continue;
+            }
+            let (producer, consumer) = frame_ring(&inner.arena, HANDOVER_SLOTS, frame_max)?;
+            handovers[from].outbox.push(Some(producer));
+            handovers[to].inbox.push(consumer);
+        }
+    }
+    Ok(handovers)
+}
+
+fn start_helpers(device: &Opened) -> Result<(), OpenError> {
+    let driver = &device.config.driver;
+    if *driver == Driver::Manual {
+        return Ok(());
+    }
+    let mut helpers = device.helpers.lock().unwrap_or_else(PoisonError::into_inner);
+    for core in 0..device.cores.len() {
+        let started = helper::start(Arc::clone(&device.0), core, driver, device.clock);
+        let helper =
+            started.map_err(|source| OpenError::System { action: "start a helper", source })?;
+        helpers.push(helper);
+    }
+    Ok(())
+}

@@ -1,0 +1,406 @@
+//! The program's handle to a queue pair.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError};
+
+use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
+
+use super::addressing::{PATH_TIMEOUT, Path, flow_header};
+use super::config::{MAX_INLINE, MAX_WR};
+use super::follow::PathInUse;
+use super::{CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain};
+use crate::memory::Access;
+use crate::memory::work_ring::{WorkProducer, work_ring};
+use crate::net::Gid;
+use crate::qp::attributes::QpAttributes;
+use crate::qp::{Qp, QpParts, QpState, sg};
+use crate::verbs::{Data, MAX_SGE, RecvRequest, RecvWqe, SendRequest, SendWqe, Sge};
+
+/// What a QP is made for, as `ibv_qp_init_attr`.
+#[derive(Debug, Clone, Copy)]
+pub struct QpInit<'a> {
+    /// Where send requests complete.
+    pub send_cq: &'a CompletionQueue,
+    /// Where receives complete.
+    pub recv_cq: &'a CompletionQueue,
+    /// Outstanding send requests; rounded up to a power of two.
+    pub max_send_wr: u32,
+    /// Outstanding receives; rounded up to a power of two.
+    pub max_recv_wr: u32,
+    /// Entries of one send request.
+    pub max_send_sge: u32,
+    /// Entries of one receive.
+    pub max_recv_sge: u32,
+    /// Inline bytes of one send request.
+    pub max_inline: u32,
+    /// Every send request completes with an entry, flagged or not.
+    pub all_signaled: bool,
+    /// The QP number; `None` takes the one that was free for longest. For replays.
+    pub qpn: Option<Qpn>,
+}
+
+impl<'a> QpInit<'a> {
+    /// A QP of ordinary size that completes to `cq`: 128 requests each way, one entry each.
+    pub fn new(cq: &'a CompletionQueue) -> Self {
+        Self {
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 64,
+            all_signaled: false,
+            qpn: None,
+        }
+    }
+}
+
+/// What one side tells the other so that they can connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// QP number.
+    pub qpn: Qpn,
+    /// First PSN it sends.
+    pub psn: Psn,
+    /// Address.
+    pub gid: Gid,
+}
+
+/// How to connect; the defaults are those of rdma-core's examples.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectOptions {
+    /// Own GID index.
+    pub sgid_index: u32,
+    /// DSCP and ECN bits.
+    pub traffic_class: u8,
+    /// 802.1Q priority where frames are tagged.
+    pub service_level: u8,
+    /// Path MTU; `None` takes the largest that the port carries.
+    pub path_mtu: Option<PathMtu>,
+    /// What the peer may do to memory.
+    pub access: Access,
+    /// Local ACK timeout: 4.096 us * 2^n.
+    pub timeout: u8,
+    /// Retries after time-outs and sequence errors.
+    pub retry_cnt: u8,
+    /// Retries after RNR NAKs; 7 for ever.
+    pub rnr_retry: u8,
+    /// Code of the time that RNR NAKs ask to wait.
+    pub min_rnr_timer: u8,
+    /// READs and atomics outstanding, either way.
+    pub max_rd_atomic: u8,
+    /// Use end-to-end credits. Both sides must.
+    pub flow_control: bool,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            sgid_index: 0,
+            traffic_class: 0,
+            service_level: 0,
+            path_mtu: None,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            max_rd_atomic: crate::qp::MAX_RD_ATOMIC,
+            flow_control: false,
+        }
+    }
+}
+
+/// A queue pair of the reliable connection service. Dropping it destroys it: it returns when the engine
+/// has stopped touching its memory.
+#[derive(Debug)]
+pub struct QueuePair {
+    qpn: Qpn,
+    core: usize,
+    slot: u32,
+    /// As the program last set it; the engine may have moved it to ERR since.
+    state: QpState,
+    sq: WorkProducer<SendWqe>,
+    rq: WorkProducer<RecvWqe>,
+    posted: Arc<AtomicBool>,
+    max_send_sge: usize,
+    max_recv_sge: usize,
+    max_inline: usize,
+    pd: ProtectionDomain,
+}
+
+impl ProtectionDomain {
+    /// Makes a QP, in RESET.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`], [`DeviceError::Foreign`], [`DeviceError::Exhausted`],
+    /// [`DeviceError::Qpn`], [`DeviceError::Arena`].
+    pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, DeviceError> {
+        check_init(init)?;
+        let device = &self.device;
+        for cq in [init.send_cq, init.recv_cq] {
+            if !Arc::ptr_eq(&cq.device, device) {
+                return Err(DeviceError::Foreign("the completion queue"));
+            }
+        }
+        let sges = |count: u32| count as usize * size_of::<Sge>();
+        let send_extra = sges(init.max_send_sge).max(init.max_inline as usize);
+        let (sq, core_sq) = work_ring(&device.arena, init.max_send_wr, send_extra)?;
+        let (rq, core_rq) = work_ring(&device.arena, init.max_recv_wr, sges(init.max_recv_sge))?;
+        let qpn = take_qpn(device, init.qpn)?;
+        let (core, slot) = device.qpns.locate(qpn).expect("a number of the slice");
+        let qp = Qp::new(QpParts {
+            qpn,
+            pd: self.id,
+            send_cq: Arc::clone(&init.send_cq.ring),
+            recv_cq: Arc::clone(&init.recv_cq.ring),
+            sq: core_sq,
+            rq: core_rq,
+            all_signaled: init.all_signaled,
+        });
+        let posted = Arc::new(AtomicBool::new(false));
+        init.send_cq.ring.add_core(core);
+        init.recv_cq.ring.add_core(core);
+        device.cores[core].lock().insert(slot, qp, Arc::clone(&posted));
+        Ok(QueuePair {
+            qpn,
+            core,
+            slot,
+            state: QpState::Reset,
+            sq,
+            rq,
+            posted,
+            max_send_sge: init.max_send_sge as usize,
+            max_recv_sge: init.max_recv_sge as usize,
+            max_inline: init.max_inline as usize,
+            pd: self.clone(),
+        })
+    }
+}
+
+fn check_init(init: &QpInit<'_>) -> Result<(), DeviceError> {
+    let most_sges = u32::try_from(MAX_SGE).expect("small");
+    let limits = [
+        ("max_send_wr", init.max_send_wr, MAX_WR),
+        ("max_recv_wr", init.max_recv_wr, MAX_WR),
+        ("max_send_sge", init.max_send_sge, most_sges),
+        ("max_recv_sge", init.max_recv_sge, most_sges),
+        ("max_inline", init.max_inline, MAX_INLINE),
+    ];
+    match limits.into_iter().find(|(_, value, limit)| value > limit) {
+        Some((what, value, limit)) => {
+            let (value, limit) = (u64::from(value), u64::from(limit));
+            Err(DeviceError::Limit { what, value, limit })
+        }
+        None => Ok(()),
+    }
+}
+
+fn take_qpn(device: &Opened, asked: Option<Qpn>) -> Result<Qpn, DeviceError> {
+    let mut free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner);
+    let index = match asked {
+        None => free.pop_front().ok_or(DeviceError::Exhausted("QPs"))?,
+        Some(qpn) => {
+            let index = qpn.value().checked_sub(device.qpns.base);
+            let at = free.iter().position(|&free| Some(free) == index);
+            at.and_then(|at| free.remove(at)).ok_or(DeviceError::Qpn(qpn.value()))?
+        }
+    };
+    Ok(Qpn::masked(device.qpns.base + index))
+}
+
+impl QueuePair {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// What a peer must know to connect to this QP, if it is to start at `psn`.
+    ///
+    /// # Errors
+    /// [`DeviceError::GidIndex`].
+    pub fn endpoint(&self, psn: Psn, sgid_index: u32) -> Result<Endpoint, DeviceError> {
+        let entry = self.device().addressing.gid(sgid_index);
+        let gid = entry.ok_or(DeviceError::GidIndex(sgid_index))?.gid;
+        Ok(Endpoint { qpn: self.qpn, psn, gid })
+    }
+
+    /// Takes the QP from RESET to RTS, starting at `psn`, with `peer` at the other end.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; the QP stays in the state that it had reached.
+    pub fn connect(
+        &mut self,
+        psn: Psn,
+        peer: &Endpoint,
+        options: &ConnectOptions,
+    ) -> Result<(), DeviceError> {
+        let mtu = self.device().attributes.read().unwrap_or_else(PoisonError::into_inner).active_mtu;
+        let mut path = Path::new(peer.gid, options.sgid_index);
+        path.traffic_class = options.traffic_class;
+        path.service_level = options.service_level;
+        let flow = self.resolve(&path, peer.qpn)?;
+        self.modify(&QpAttributes {
+            state: Some(QpState::Init),
+            pkey: Some(Pkey::DEFAULT),
+            port: Some(1),
+            access: Some(options.access),
+            ..QpAttributes::default()
+        })?;
+        self.modify(&QpAttributes {
+            state: Some(QpState::Rtr),
+            flow: Some(flow),
+            path_mtu: options.path_mtu.or(mtu).or(Some(PathMtu::Mtu256)),
+            dest_qp: Some(peer.qpn),
+            rq_psn: Some(peer.psn),
+            max_dest_rd_atomic: Some(options.max_rd_atomic),
+            min_rnr_timer: RnrTimer::new(options.min_rnr_timer),
+            flow_control: Some(options.flow_control),
+            ..QpAttributes::default()
+        })?;
+        self.modify(&QpAttributes {
+            state: Some(QpState::Rts),
+            timeout: Some(options.timeout),
+            retry_cnt: Some(options.retry_cnt),
+            rnr_retry: Some(options.rnr_retry),
+            sq_psn: Some(psn),
+            max_rd_atomic: Some(options.max_rd_atomic),
+            ..QpAttributes::default()
+        })
+    }
+
+    /// The headers that lead along `path` to the QP `remote`, for [`QpAttributes::flow`]. Waits for the
+    /// next hop to answer if the kernel does not know it; from then on, changes are followed.
+    ///
+    /// # Errors
+    /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
+    pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
+        let device = self.device();
+        let index = path.sgid_index;
+        let source = device.addressing.gid(index).ok_or(DeviceError::GidIndex(index))?;
+        let headers = device
+            .addressing
+            .resolve(path.dgid, &source, PATH_TIMEOUT)
+            .map_err(|source| DeviceError::Path { gid: path.dgid, source })?;
+        let mut paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.insert(self.qpn, PathInUse { dgid: path.dgid, source, headers });
+        Ok(flow_header(path, &headers, self.qpn, remote, device.config.ecn))
+    }
+
+    /// Changes state and attributes, as `ibv_modify_qp`.
+    ///
+    /// # Errors
+    /// [`DeviceError::PathMtu`], [`DeviceError::Modify`]; nothing was changed then.
+    pub fn modify(&mut self, attributes: &QpAttributes) -> Result<(), DeviceError> {
+        let device = self.device();
+        let mtu = device.attributes.read().unwrap_or_else(PoisonError::into_inner).mtu;
+        if let Some(path_mtu) = attributes.path_mtu
+            && path_mtu.bytes() + PathMtu::OVERHEAD > mtu
+        {
+            return Err(DeviceError::PathMtu { path_mtu, mtu });
+        }
+        let mut token = device.cores[self.core].lock();
+        let change = |qp: &mut Qp, env: &mut crate::qp::Env<'_>| {
+            qp.modify(attributes, env).map(|()| qp.state())
+        };
+        let state = token.with_qp(self.slot, device.now(), change).expect("the QP lives")?;
+        drop(token);
+        self.state = state;
+        Ok(())
+    }
+
+    /// State and attributes as they are now, as `ibv_query_qp`.
+    pub fn query(&self) -> QpAttributes {
+        let device = self.device();
+        let mut token = device.cores[self.core].lock();
+        token.with_qp(self.slot, device.now(), |qp, _| qp.attributes()).expect("the QP lives")
+    }
+
+    /// Posts a send request. It goes out with the next turn of the QP's core: at the latest, the helper's.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    #[inline]
+    pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::State);
+        }
+        let mut wqe = SendWqe {
+            wr_id: request.wr_id,
+            op: request.op,
+            length: 0,
+            flags: request.flags,
+            num_sge: 0,
+            inline: false,
+            first_psn: Psn::new(0),
+            psn_count: 0,
+            ssn: 0,
+        };
+        let pushed = match request.data {
+            Data::Sges(sges) => {
+                if sges.len() > self.max_send_sge {
+                    return Err(PostError::TooManySges);
+                }
+                wqe.length = sg::total(sges);
+                wqe.num_sge = u8::try_from(sges.len()).expect("at most 16");
+                self.sq.push(&wqe, sges)
+            }
+            Data::Inline(parts) => {
+                let len: usize = parts.iter().map(|part| part.len()).sum();
+                if request.op.is_read_or_atomic() {
+                    return Err(PostError::InlineNotAllowed);
+                }
+                if len > self.max_inline {
+                    return Err(PostError::InlineTooLong);
+                }
+                (wqe.length, wqe.inline) = (len as u64, true);
+                self.sq.push_inline(&wqe, parts)
+            }
+        };
+        self.after_post(pushed)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    #[inline]
+    pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        if self.state == QpState::Reset {
+            return Err(PostError::State);
+        }
+        if request.sges.len() > self.max_recv_sge {
+            return Err(PostError::TooManySges);
+        }
+        let wqe = RecvWqe {
+            wr_id: request.wr_id,
+            length: sg::total(request.sges),
+            num_sge: u8::try_from(request.sges.len()).expect("at most 16"),
+        };
+        let pushed = self.rq.push(&wqe, request.sges);
+        self.after_post(pushed)
+    }
+
+    fn after_post(&self, pushed: bool) -> Result<(), PostError> {
+        if !pushed {
+            return Err(PostError::Full);
+        }
+        self.device().cores[self.core].doorbell.ring(self.slot, &self.posted);
+        Ok(())
+    }
+
+    fn device(&self) -> &Opened {
+        &self.pd.device
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let device = self.device();
+        device.paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.qpn);
+        drop(device.cores[self.core].lock().remove(self.slot));
+        let index = self.qpn.value() - device.qpns.base;
+        device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
+    }
+}

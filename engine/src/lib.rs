@@ -1,0 +1,18 @@
+//! Feroce's RNIC.
+#![deny(unsafe_code)]
+
+pub mod core;
+pub mod counters;
+pub mod device;
+#[allow(unsafe_code)] // A named room: the arena, the rings, the door.
+pub mod memory;
+#[allow(unsafe_code)]
+pub mod port;
+pub mod net;
+pub mod qp;
+#[allow(unsafe_code)] // A named room: system calls.
+pub mod sys;
+pub mod time;
+pub mod timer_wheel;
+pub mod verbs;
+pub mod wake;

@@ -1,0 +1,740 @@
+//! Seeded faults on what a port sends: loss, duplication, reordering, corruption.
+//!
+//! A [`FaultPort`] wraps any port and spoils its transmit side; what comes in is left alone, so a
+//! test that wants faults both ways wraps both ends. The fate of the n-th frame depends on the seed,
+//! the [`Faults`] and n only: the same run fails again with the same seed.
+//!
+//! Around a [`super::pcap::PcapPort`] the capture shows what left after the faults; inside one, what
+//! was meant to be sent.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rand_xoshiro::Xoshiro256StarStar;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use thiserror::Error;
+
+use super::{Port, PortAttributes, PortStats, Priority, RxFrame};
+
+/// Probabilities are in parts per million.
+const MILLION: u32 = 1_000_000;
+
+/// Largest [`Faults::reorder_depth`].
+const DEPTH_MAX: u16 = 1_024;
+
+/// Length of an Ethernet header in bytes: corruption spares it, or the frame might just be lost.
+const ETHERNET_HEADER: usize = 14;
+
+/// Receive bursts without a transmission after which held frames go out, overtaken or not.
+const IDLE_BURSTS: u32 = 256;
+
+/// Which faults, and how often: probabilities per frame in parts per million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Faults {
+    /// The frame is not sent at all.
+    pub loss: u32,
+    /// The frame is sent twice; if it is also reordered, the second copy comes late.
+    pub duplicate: u32,
+    /// The frame is held until 1 to `reorder_depth` later frames have overtaken it, or until the
+    /// port is idle.
+    pub reorder: u32,
+    /// One bit behind the Ethernet header is flipped: in a header, the payload or the ICRC.
+    pub corrupt: u32,
+    /// How many frames may overtake a reordered one, and how many may be held at once; a frame
+    /// that finds all places taken goes out in order. 1 to 1024.
+    pub reorder_depth: u16,
+}
+
+impl Default for Faults {
+    /// None; reordering, where it is asked for, is by up to 8 frames.
+    fn default() -> Self {
+        Self {
+            loss: 0,
+            duplicate: 0,
+            reorder: 0,
+            corrupt: 0,
+            reorder_depth: 8,
+        }
+    }
+}
+
+/// [`Faults`] that make no sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum FaultsError {
+    /// More than a million parts per million.
+    #[error("{fault} of {ppm} parts per million is more than always")]
+    Probability {
+        /// Which fault.
+        fault: &'static str,
+        /// Its probability.
+        ppm: u32,
+    },
+    /// A depth that is not in 1 to 1024.
+    #[error("a reorder depth of {depth} is not in 1 to {DEPTH_MAX}")]
+    Depth {
+        /// The depth.
+        depth: u16,
+    },
+}
+
+impl Faults {
+    fn check(&self) -> Result<(), FaultsError> {
+        let probabilities = [
+            ("loss", self.loss),
+            ("duplicate", self.duplicate),
+            ("reorder", self.reorder),
+            ("corrupt", self.corrupt),
+        ];
+        for (fault, ppm) in probabilities {
+            if ppm > MILLION {
+                return Err(FaultsError::Probability { fault, ppm });
+            }
+        }
+        if !(1..=DEPTH_MAX).contains(&self.reorder_depth) {
+            let depth = self.reorder_depth;
+            return Err(FaultsError::Depth { depth });
+        }
+        Ok(())
+    }
+}
+
+/// What a [`FaultPort`] did, in frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FaultStats {
+    /// Committed by the core.
+    pub frames: u64,
+    /// Not sent.
+    pub lost: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Held back.
+    pub reordered: u64,
+    /// Sent with a flipped bit.
+    pub corrupted: u64,
+}
+
+/// The counters of a [`FaultPort`], readable while a core owns the port.
+#[derive(Debug, Default)]
+pub struct FaultCounters {
+    frames: AtomicU64,
+    lost: AtomicU64,
+    duplicated: AtomicU64,
+    reordered: AtomicU64,
+    corrupted: AtomicU64,
+}
+
+impl FaultCounters {
+    /// The counts now; each is exact, but they are not taken at one instant.
+    pub fn read(&self) -> FaultStats {
+        FaultStats {
+            frames: self.frames.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+            duplicated: self.duplicated.load(Ordering::Relaxed),
+            reordered: self.reordered.load(Ordering::Relaxed),
+            corrupted: self.corrupted.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A port whose transmit side misbehaves as told.
+#[derive(Debug)]
+pub struct FaultPort {
+    inner: Box<dyn Port>,
+    attributes: PortAttributes,
+    faults: Faults,
+    rng: Xoshiro256StarStar,
+    /// The slot the core writes to.
+    stage: Box<[u8]>,
+    taken: bool,
+    /// Oldest first.
+    held: Vec<Held>,
+    /// Buffers for `held`.
+    spare: Vec<Box<[u8]>>,
+    idle_bursts: u32,
+    counters: Arc<FaultCounters>,
+}
+
+#[derive(Debug)]
+struct Held {
+    frame: Box<[u8]>,
+    len: usize,
+    priority: Priority,
+    /// Frames that must still overtake it.
+    overtakers: u64,
+}
+
+/// What happens to one frame.
+#[derive(Debug)]
+struct Fate {
+    lost: bool,
+    duplicate: bool,
+    reorder: bool,
+    corrupt: bool,
+    /// Random; says how many frames overtake.
+    overtakers: u64,
+    /// Random; says which bit flips.
+    bit: u64,
+}
+
+impl FaultPort {
+    /// Puts `faults`, drawn from `seed`, in front of the transmit side of `inner`.
+    ///
+    /// # Errors
+    /// [`FaultsError`] for a probability above one or a depth out of range.
+    pub fn new(inner: Box<dyn Port>, faults: Faults, seed: u64) -> Result<Self, FaultsError> {
+        faults.check()?;
+        let mut attributes = inner.attributes().clone();
+        attributes.kind.push_str(" with faults");
+        // A super-frame would be lost or held as one, which no link does.
+        attributes.segments_max = 1;
+        let buffer = vec![0; attributes.frame_max].into_boxed_slice();
+        let places = if faults.reorder > 0 {
+            usize::from(faults.reorder_depth)
+        } else {
+            0
+        };
+        Ok(Self {
+            inner,
+            faults,
+            rng: Xoshiro256StarStar::seed_from_u64(seed),
+            stage: buffer.clone(),
+            taken: false,
+            held: Vec::with_capacity(places),
+            spare: vec![buffer; places],
+            idle_bursts: 0,
+            counters: Arc::default(),
+            attributes,
+        })
+    }
+
+    /// The counters, to be kept when a core takes the port.
+    pub fn counters(&self) -> Arc<FaultCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Slots of the inner port that one frame may need.
+    fn slots_per_frame(&self) -> usize {
+        if self.faults.duplicate > 0 { 2 } else { 1 }
+    }
+
+    /// Every frame draws the same number of times, so that one probability does not stir the others.
+    fn draw(&mut self) -> Fate {
+        let mut draw = || self.rng.next_u64();
+        let hits = |random: u64, ppm: u32| random % u64::from(MILLION) < u64::from(ppm);
+        Fate {
+            lost: hits(draw(), self.faults.loss),
+            duplicate: hits(draw(), self.faults.duplicate),
+            reorder: hits(draw(), self.faults.reorder),
+            corrupt: hits(draw(), self.faults.corrupt),
+            overtakers: 1 + draw() % u64::from(self.faults.reorder_depth),
+            bit: draw(),
+        }
+    }
+
+    /// Sends the staged frame to the inner port: it overtakes what is held.
+    fn send(&mut self, len: usize, priority: Priority) {
+        forward(&mut *self.inner, &self.stage[..len], priority);
+        overtake(&mut self.held);
+    }
+
+    /// Holds the staged frame back, if there is a place for it.
+    fn hold(&mut self, len: usize, priority: Priority, overtakers: u64) -> bool {
+        let Some(mut frame) = self.spare.pop() else {
+            return false;
+        };
+        frame[..len].copy_from_slice(&self.stage[..len]);
+        self.held.push(Held {
+            frame,
+            len,
+            priority,
+            overtakers,
+        });
+        true
+    }
+
+    /// Sends the held frames that were overtaken enough; all of them if `all`.
+    fn release(&mut self, all: bool) {
+        let due = |held: &Held| all || held.overtakers == 0;
+        while let Some(index) = self.held.iter().position(due) {
+            let held = self.held.remove(index);
+            forward(&mut *self.inner, &held.frame[..held.len], held.priority);
+            self.spare.push(held.frame);
+            overtake(&mut self.held[..index]);
+        }
+    }
+
+    /// Nothing follows for now: held frames would be late for ever, which is loss.
+    fn release_idle(&mut self) {
+        if !self.held.is_empty() {
+            self.release(true);
+            // The core hears of a dead link from the flush after its next transmission.
+            let _ = self.inner.flush();
+        }
+    }
+}
+
+/// A later frame was sent before all of `held`.
+fn overtake(held: &mut [Held]) {
+    for held in held {
+        held.overtakers = held.overtakers.saturating_sub(1);
+    }
+}
+
+/// Copies a frame to a slot of `port`.
+fn forward(port: &mut dyn Port, frame: &[u8], priority: Priority) {
+    // `tx_room` kept a slot for every frame that is held and for all that one commit sends.
+    let slot = port.tx_slot().expect("room was kept for this frame");
+    slot[..frame.len()].copy_from_slice(frame);
+    port.tx_commit(frame.len(), priority);
+}
+
+/// Flips bit `random` of what follows the Ethernet header. False if nothing follows.
+fn flip_bit(frame: &mut [u8], random: u64) -> bool {
+    let Some(body) = frame
+        .get_mut(ETHERNET_HEADER..)
+        .filter(|body| !body.is_empty())
+    else {
+        return false;
+    };
+    let bits = body.len() as u64 * 8;
+    let bit = usize::try_from(random % bits).expect("a bit of a slice");
+    body[bit / 8] ^= 1 << (bit % 8);
+    true
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Port for FaultPort {
+    fn attributes(&self) -> &PortAttributes {
+        &self.attributes
+    }
+
+    /// Those of the inner port: a lost frame is not in it, a duplicate twice.
+    fn stats(&self) -> PortStats {
+        self.inner.stats()
+    }
+
+    fn rx_burst(&mut self) -> usize {
+        self.idle_bursts = self.idle_bursts.saturating_add(1);
+        if self.idle_bursts == IDLE_BURSTS {
+            self.release_idle();
+        }
+        self.inner.rx_burst()
+    }
+
+    fn rx_frame(&self, index: usize) -> RxFrame<'_> {
+        self.inner.rx_frame(index)
+    }
+
+    fn tx_room(&mut self) -> usize {
+        self.inner.tx_room().saturating_sub(self.held.len()) / self.slots_per_frame()
+    }
+
+    fn tx_slot(&mut self) -> Option<&mut [u8]> {
+        self.taken = self.tx_room() > 0;
+        self.taken.then_some(&mut *self.stage)
+    }
+
+    fn tx_commit(&mut self, len: usize, priority: Priority) {
+        assert!(self.taken, "commit without a slot");
+        assert!(
+            len <= self.stage.len(),
+            "commit of {len} bytes in a slot of {}",
+            self.stage.len()
+        );
+        self.taken = false;
+        self.idle_bursts = 0;
+        count(&self.counters.frames);
+        let fate = self.draw();
+        if fate.lost {
+            count(&self.counters.lost);
+            return;
+        }
+        if fate.corrupt && flip_bit(&mut self.stage[..len], fate.bit) {
+            count(&self.counters.corrupted);
+        }
+        if fate.duplicate {
+            count(&self.counters.duplicated);
+            self.send(len, priority);
+        }
+        if fate.reorder && self.hold(len, priority, fate.overtakers) {
+            count(&self.counters.reordered);
+        } else {
+            self.send(len, priority);
+        }
+        self.release(false);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
+        self.release_idle();
+        self.inner.arm_wakeup(fds)
+    }
+
+    fn disarm_wakeup(&mut self) {
+        self.inner.disarm_wakeup();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::memory::arena::Arena;
+    use crate::port::shm::{ShmConfig, ShmPort, shm_pair};
+
+    const NONE: Faults = Faults {
+        loss: 0,
+        duplicate: 0,
+        reorder: 0,
+        corrupt: 0,
+        reorder_depth: 8,
+    };
+    const HEADER: usize = ETHERNET_HEADER;
+
+    fn faulty(faults: Faults, seed: u64, slots: usize) -> (FaultPort, ShmPort) {
+        let arena = Arena::new(1 << 23).unwrap();
+        let config = ShmConfig {
+            slots,
+            mtu: 100,
+            ..ShmConfig::default()
+        };
+        let (left, right) = shm_pair(&arena, config).unwrap();
+        (FaultPort::new(Box::new(left), faults, seed).unwrap(), right)
+    }
+
+    /// Frame number `serial`: a header of ones, the number, a payload of zeros.
+    fn frame(serial: u32) -> [u8; HEADER + 36] {
+        let mut frame = [0; HEADER + 36];
+        frame[..HEADER].fill(1);
+        frame[HEADER..][..4].copy_from_slice(&serial.to_le_bytes());
+        frame
+    }
+
+    fn send(port: &mut FaultPort, serial: u32) {
+        let frame = frame(serial);
+        port.tx_slot().unwrap()[..frame.len()].copy_from_slice(&frame);
+        port.tx_commit(frame.len(), Priority::default());
+    }
+
+    fn received(port: &mut ShmPort) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        loop {
+            let burst = port.rx_burst();
+            if burst == 0 {
+                return frames;
+            }
+            frames.extend((0..burst).map(|index| port.rx_frame(index).first.to_vec()));
+        }
+    }
+
+    /// Sends `count` frames, goes to sleep, and says which arrived, in order.
+    fn run(faults: Faults, seed: u64, count: u32) -> (Vec<Vec<u8>>, FaultStats) {
+        let (mut port, mut peer) = faulty(faults, seed, 64);
+        let mut arrived = Vec::new();
+        for serial in 0..count {
+            send(&mut port, serial);
+            port.flush().unwrap();
+            arrived.append(&mut received(&mut peer));
+        }
+        port.arm_wakeup(&mut Vec::new());
+        arrived.append(&mut received(&mut peer));
+        (arrived, port.counters().read())
+    }
+
+    fn serials(frames: &[Vec<u8>]) -> Vec<u32> {
+        let serial = |frame: &Vec<u8>| u32::from_le_bytes(frame[HEADER..][..4].try_into().unwrap());
+        frames.iter().map(serial).collect()
+    }
+
+    #[test]
+    fn without_faults_it_is_not_there() {
+        let (arrived, stats) = run(NONE, 1, 500);
+        assert_eq!(serials(&arrived), (0..500).collect::<Vec<_>>());
+        assert_eq!(
+            stats,
+            FaultStats {
+                frames: 500,
+                ..FaultStats::default()
+            }
+        );
+    }
+
+    #[test]
+    fn the_seed_is_the_run() {
+        let faults = Faults {
+            loss: 50_000,
+            duplicate: 50_000,
+            reorder: 100_000,
+            corrupt: 50_000,
+            ..NONE
+        };
+        assert_eq!(run(faults, 42, 2_000), run(faults, 42, 2_000));
+        assert_ne!(run(faults, 42, 2_000).0, run(faults, 43, 2_000).0);
+    }
+
+    #[test]
+    fn one_fault_does_not_stir_another() {
+        let loss = Faults {
+            loss: 100_000,
+            ..NONE
+        };
+        let both = Faults {
+            corrupt: 500_000,
+            ..loss
+        };
+        assert_eq!(run(loss, 7, 1_000).1.lost, run(both, 7, 1_000).1.lost);
+    }
+
+    /// 1 % of 100,000 frames is 1,000, give or take 150 (over 4.7 sigma).
+    #[test]
+    fn parts_per_million_are_what_they_say() {
+        let faults = Faults {
+            loss: 10_000,
+            duplicate: 10_000,
+            reorder: 10_000,
+            corrupt: 10_000,
+            ..NONE
+        };
+        let (arrived, stats) = run(faults, 2026, 100_000);
+        for count in [
+            stats.lost,
+            stats.duplicated,
+            stats.reordered,
+            stats.corrupted,
+        ] {
+            assert!((850..1_150).contains(&count), "{stats:?}");
+        }
+        assert_eq!(
+            arrived.len() as u64,
+            stats.frames - stats.lost + stats.duplicated
+        );
+        let all = Faults {
+            loss: MILLION,
+            ..NONE
+        };
+        assert_eq!(
+            run(all, 1, 100),
+            (
+                vec![],
+                FaultStats {
+                    frames: 100,
+                    lost: 100,
+                    ..FaultStats::default()
+                }
+            )
+        );
+    }
+
+    #[test]
+    fn a_duplicate_follows_its_frame() {
+        let (arrived, _) = run(
+            Faults {
+                duplicate: MILLION,
+                ..NONE
+            },
+            1,
+            10,
+        );
+        assert_eq!(
+            serials(&arrived),
+            (0..20).map(|index| index / 2).collect::<Vec<_>>()
+        );
+        assert!(
+            arrived
+                .iter()
+                .zip(serials(&arrived))
+                .all(|(got, serial)| got[..] == frame(serial))
+        );
+    }
+
+    #[test]
+    fn a_reordered_duplicate_comes_late() {
+        let faults = Faults {
+            duplicate: MILLION,
+            reorder: 200_000,
+            reorder_depth: 4,
+            ..NONE
+        };
+        let (arrived, stats) = run(faults, 5, 1_000);
+        let order = serials(&arrived);
+        let late = (0..1_000).filter(|&serial| {
+            let first = order.iter().position(|&at| at == serial).unwrap();
+            order[first + 1] != serial
+        });
+        assert!(stats.reordered > 100, "{stats:?}");
+        assert_eq!(late.count() as u64, stats.reordered);
+        assert_eq!(order.len(), 2_000);
+    }
+
+    #[test]
+    fn reordering_loses_nothing_and_is_bounded() {
+        let faults = Faults {
+            reorder: 300_000,
+            reorder_depth: 3,
+            ..NONE
+        };
+        let (arrived, stats) = run(faults, 9, 10_000);
+        let order = serials(&arrived);
+        assert_eq!(order.iter().collect::<HashSet<_>>().len(), 10_000);
+        assert_eq!(order.len(), 10_000);
+        let mut overtaken = 0;
+        for (at, serial) in order.iter().enumerate() {
+            let earlier = &order[at.saturating_sub(20)..at];
+            let by = earlier.iter().filter(|&other| other > serial).count();
+            overtaken += u64::from(by > 0);
+            assert!(by <= 3, "{serial} overtaken by {by}");
+        }
+        assert!(stats.reordered > 1_500, "{stats:?}");
+        // The last ones may go out at the end, overtaken by none.
+        assert!(
+            (stats.reordered - 3..=stats.reordered).contains(&overtaken),
+            "{overtaken} {stats:?}"
+        );
+    }
+
+    #[test]
+    fn corruption_flips_one_bit_and_spares_the_ethernet_header() {
+        let (arrived, stats) = run(
+            Faults {
+                corrupt: MILLION,
+                ..NONE
+            },
+            3,
+            20_000,
+        );
+        let mut bits = HashSet::new();
+        for (serial, got) in (0..).zip(&arrived) {
+            let flipped: Vec<u8> = got.iter().zip(frame(serial)).map(|(a, b)| a ^ b).collect();
+            assert_eq!(flipped.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
+            let at = flipped.iter().position(|&byte| byte != 0).unwrap();
+            assert!(at >= HEADER);
+            bits.insert((at, flipped[at]));
+        }
+        assert_eq!(
+            (stats.corrupted, bits.len()),
+            (20_000, 36 * 8),
+            "every bit had its turn"
+        );
+    }
+
+    #[test]
+    fn a_frame_of_a_header_only_has_nothing_to_corrupt() {
+        let (mut port, mut peer) = faulty(
+            Faults {
+                corrupt: MILLION,
+                ..NONE
+            },
+            1,
+            4,
+        );
+        port.tx_slot().unwrap()[..HEADER].fill(5);
+        port.tx_commit(HEADER, Priority::default());
+        port.flush().unwrap();
+        assert_eq!(received(&mut peer), [[5; HEADER]]);
+        assert_eq!(port.counters().read().corrupted, 0);
+    }
+
+    #[test]
+    fn a_held_frame_goes_out_when_nothing_follows() {
+        let (mut port, mut peer) = faulty(
+            Faults {
+                reorder: MILLION,
+                ..NONE
+            },
+            1,
+            16,
+        );
+        send(&mut port, 0);
+        port.flush().unwrap();
+        for _ in 1..IDLE_BURSTS {
+            assert_eq!(port.rx_burst(), 0);
+            assert_eq!(peer.rx_burst(), 0);
+        }
+        port.rx_burst();
+        assert_eq!(serials(&received(&mut peer)), [0]);
+        send(&mut port, 1);
+        assert_eq!(received(&mut peer).len(), 0);
+        port.arm_wakeup(&mut Vec::new());
+        assert_eq!(serials(&received(&mut peer)), [1]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let arena = Arena::new(1 << 23).unwrap();
+        let new = |faults| {
+            let (left, _) = shm_pair(&arena, ShmConfig::default()).unwrap();
+            FaultPort::new(Box::new(left), faults, 1).map(|_| ())
+        };
+        let over = FaultsError::Probability {
+            fault: "corrupt",
+            ppm: MILLION + 1,
+        };
+        assert_eq!(
+            new(Faults {
+                corrupt: MILLION + 1,
+                ..NONE
+            }),
+            Err(over)
+        );
+        for depth in [0, 1_025] {
+            let error = FaultsError::Depth { depth };
+            assert_eq!(
+                new(Faults {
+                    reorder_depth: depth,
+                    ..NONE
+                }),
+                Err(error)
+            );
+        }
+        assert_eq!(new(Faults::default()), Ok(()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever the faults and however full the ring, a slot that was given can be committed,
+        /// and every frame that was not lost arrives as often as it should.
+        #[test]
+        fn room_is_always_kept(
+            seed: u64,
+            (duplicate, reorder) in (0..=MILLION, 0..=MILLION),
+            reorder_depth in 1..20_u16,
+            drains in prop::collection::vec(0..12_u32, 1..80),
+        ) {
+            let faults = Faults { duplicate, reorder, reorder_depth, ..NONE };
+            let (mut port, mut peer) = faulty(faults, seed, 32);
+            let (mut sent, mut arrived) = (0, Vec::new());
+            for fill in drains {
+                for _ in 0..fill {
+                    let room = port.tx_room();
+                    prop_assert_eq!(port.tx_slot().is_some(), room > 0);
+                    if room > 0 {
+                        send(&mut port, sent);
+                        sent += 1;
+                    }
+                }
+                port.flush().unwrap();
+                if fill % 3 == 0 {
+                    arrived.append(&mut received(&mut peer));
+                }
+            }
+            arrived.append(&mut received(&mut peer));
+            port.arm_wakeup(&mut Vec::new());
+            arrived.append(&mut received(&mut peer));
+            let distinct: HashSet<u32> = serials(&arrived).into_iter().collect();
+            prop_assert_eq!(distinct.len(), sent as usize);
+            prop_assert_eq!(arrived.len() as u64, u64::from(sent) + port.counters().read().duplicated);
+        }
+    }
+}
