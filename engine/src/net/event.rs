@@ -1,0 +1,358 @@
+//! What changes on a host, and the memory that tells a change from a repetition.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::NetError;
+use super::interface::{Interface, InterfaceAddress};
+use super::neighbour::{Neighbour, Status};
+use super::netlink::Connection;
+use feroce_wire::MacAddr;
+
+/// The kernel's table of the host's own addresses, whose routes merely repeat address events.
+const TABLE_LOCAL: u8 = 255;
+
+/// A change of the host's addressing. Interfaces are named by index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NetEvent {
+    /// An interface is there. Comes before everything else about it.
+    LinkAdded(Interface),
+    /// An interface is gone, after its addresses.
+    LinkRemoved {
+        /// Which.
+        interface: u32,
+    },
+    /// Frames can leave again.
+    LinkUp {
+        /// Through which interface.
+        interface: u32,
+    },
+    /// Frames cannot leave: set down, or the link beneath broke.
+    LinkDown {
+        /// Through which interface.
+        interface: u32,
+    },
+    /// The interface has another name.
+    LinkRenamed {
+        /// Which.
+        interface: u32,
+        /// Its new name.
+        name: String,
+    },
+    /// The largest IP packet changed.
+    MtuChanged {
+        /// Of which interface.
+        interface: u32,
+        /// New MTU in bytes.
+        mtu: u32,
+    },
+    /// The interface's own MAC address changed.
+    MacChanged {
+        /// Of which interface.
+        interface: u32,
+        /// New address.
+        mac: MacAddr,
+    },
+    /// The host has a new address.
+    AddressAdded(InterfaceAddress),
+    /// The host lost an address.
+    AddressRemoved(InterfaceAddress),
+    /// A neighbour has this MAC address: new, or another than before.
+    NeighbourChanged {
+        /// On which interface.
+        interface: u32,
+        /// The neighbour's address.
+        ip: IpAddr,
+        /// Where its frames go.
+        mac: MacAddr,
+    },
+    /// A neighbour stopped answering.
+    NeighbourFailed {
+        /// On which interface.
+        interface: u32,
+        /// The neighbour's address.
+        ip: IpAddr,
+    },
+    /// A route came or went: a path may lead through another next hop now.
+    RouteChanged,
+    /// What was published up to here is the whole state of the host: after the first reading, and
+    /// again whenever everything had to be read anew because events were lost.
+    Synchronised,
+}
+
+/// The host's tables, read one after the other.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    interfaces: Vec<Interface>,
+    addresses: Vec<InterfaceAddress>,
+    neighbours: Vec<Neighbour>,
+}
+
+impl Snapshot {
+    pub(super) fn read(connection: &mut Connection) -> Result<Self, NetError> {
+        Ok(Self {
+            interfaces: Interface::dump(connection)?,
+            addresses: InterfaceAddress::dump(connection)?,
+            neighbours: Neighbour::dump(connection)?,
+        })
+    }
+}
+
+/// What was published so far. Messages and snapshots go in, events that are news come out.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    interfaces: BTreeMap<u32, Interface>,
+    addresses: BTreeSet<InterfaceAddress>,
+    /// `None`: failed.
+    neighbours: BTreeMap<(u32, IpAddr), Option<MacAddr>>,
+}
+
+impl Known {
+    /// Appends to `news` what one message of the kernel changes.
+    pub(super) fn apply(&mut self, message: &RouteNetlinkMessage, news: &mut Vec<NetEvent>) {
+        use RouteNetlinkMessage as Message;
+        match message {
+            // Bridges speak of their ports in link messages of their own family.
+            Message::NewLink(link) if link.header.interface_family == AddressFamily::Unspec => {
+                if let Some(interface) = Interface::from_message(link) {
+                    self.link(interface, news);
+                }
+            }
+            Message::DelLink(link) if link.header.interface_family == AddressFamily::Unspec => {
+                self.forget_link(link.header.index, news);
+            }
+            Message::NewAddress(address) => {
+                if let Some(address) = InterfaceAddress::from_message(address) {
+                    self.address(address, news);
+                }
+            }
+            Message::DelAddress(address) => {
+                if let Some(address) = InterfaceAddress::from_message(address) {
+                    self.forget_address(address, news);
+                }
+            }
+            Message::NewNeighbour(neighbour) => {
+                if let Some(neighbour) = Neighbour::from_message(neighbour) {
+                    self.neighbour(neighbour, news);
+                }
+            }
+            Message::DelNeighbour(neighbour) => {
+                if let Some(neighbour) = Neighbour::from_message(neighbour) {
+                    self.neighbours.remove(&(neighbour.interface, neighbour.ip));
+                }
+            }
+            Message::NewRoute(route) | Message::DelRoute(route)
+                if route.header.table != TABLE_LOCAL =>
+            {
+                news.push(NetEvent::RouteChanged);
+            }
+            _ => {}
+        }
+    }
+
+    /// Appends to `news` what differs from a full reading of the host.
+    pub(super) fn replace(&mut self, snapshot: Snapshot, news: &mut Vec<NetEvent>) {
+        let addresses: BTreeSet<_> = snapshot.addresses.iter().copied().collect();
+        for gone in self.addresses.difference(&addresses).copied().collect::<Vec<_>>() {
+            self.forget_address(gone, news);
+        }
+        let present: BTreeSet<_> = snapshot.interfaces.iter().map(|link| link.index).collect();
+        let known: Vec<_> = self.interfaces.keys().copied().collect();
+        for gone in known.into_iter().filter(|index| !present.contains(index)) {
+            self.forget_link(gone, news);
+        }
+        let listed: BTreeSet<_> = snapshot
+            .neighbours
+            .iter()
+            .map(|neighbour| (neighbour.interface, neighbour.ip))
+            .collect();
+        self.neighbours.retain(|key, _| listed.contains(key));
+
+        for interface in snapshot.interfaces {
+            self.link(interface, news);
+        }
+        for address in snapshot.addresses {
+            self.address(address, news);
+        }
+        for neighbour in snapshot.neighbours {
+            self.neighbour(neighbour, news);
+        }
+    }
+
+    fn link(&mut self, new: Interface, news: &mut Vec<NetEvent>) {
+        let interface = new.index;
+        let Some(old) = self.interfaces.insert(interface, new.clone()) else {
+            return news.push(NetEvent::LinkAdded(new));
+        };
+        if old.name != new.name {
+            news.push(NetEvent::LinkRenamed { interface, name: new.name.clone() });
+        }
+        if old.mac != new.mac {
+            news.push(NetEvent::MacChanged { interface, mac: new.mac });
+        }
+        if old.mtu != new.mtu {
+            news.push(NetEvent::MtuChanged { interface, mtu: new.mtu });
+        }
+        match (old.is_usable(), new.is_usable()) {
+            (false, true) => news.push(NetEvent::LinkUp { interface }),
+            (true, false) => news.push(NetEvent::LinkDown { interface }),
+            _ => {}
+        }
+    }
+
+    fn forget_link(&mut self, interface: u32, news: &mut Vec<NetEvent>) {
+        let of_link = |address: &InterfaceAddress| address.interface == interface;
+        for address in self.addresses.iter().copied().filter(of_link).collect::<Vec<_>>() {
+            self.forget_address(address, news);
+        }
+        self.neighbours.retain(|(index, _), _| *index != interface);
+        if self.interfaces.remove(&interface).is_some() {
+            news.push(NetEvent::LinkRemoved { interface });
+        }
+    }
+
+    fn address(&mut self, address: InterfaceAddress, news: &mut Vec<NetEvent>) {
+        if self.addresses.insert(address) {
+            news.push(NetEvent::AddressAdded(address));
+        }
+    }
+
+    fn forget_address(&mut self, address: InterfaceAddress, news: &mut Vec<NetEvent>) {
+        if self.addresses.remove(&address) {
+            news.push(NetEvent::AddressRemoved(address));
+        }
+    }
+
+    fn neighbour(&mut self, neighbour: Neighbour, news: &mut Vec<NetEvent>) {
+        let Neighbour { interface, ip, status } = neighbour;
+        let mac = match status {
+            Status::Known(mac) | Status::Stale(mac) => Some(mac),
+            Status::Failed => None,
+            Status::Pending | Status::Fixed(_) => return,
+        };
+        if self.neighbours.insert((interface, ip), mac) == Some(mac) {
+            return;
+        }
+        news.push(match mac {
+            Some(mac) => NetEvent::NeighbourChanged { interface, ip, mac },
+            None => NetEvent::NeighbourFailed { interface, ip },
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_route::link::LinkMessage;
+
+    fn interface(index: u32) -> Interface {
+        Interface {
+            index,
+            name: format!("eth{index}"),
+            mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            loopback: false,
+            vlan: None,
+        }
+    }
+
+    fn address(interface: u32, ip: &str) -> InterfaceAddress {
+        InterfaceAddress { interface, ip: ip.parse().unwrap(), prefix_len: 24 }
+    }
+
+    fn replace(
+        known: &mut Known,
+        interfaces: &[Interface],
+        addresses: &[InterfaceAddress],
+    ) -> Vec<NetEvent> {
+        let mut news = Vec::new();
+        let snapshot = Snapshot {
+            interfaces: interfaces.to_vec(),
+            addresses: addresses.to_vec(),
+            neighbours: Vec::new(),
+        };
+        known.replace(snapshot, &mut news);
+        news
+    }
+
+    #[test]
+    fn a_second_reading_publishes_only_what_differs() {
+        let mut known = Known::default();
+        let (one, two) = (address(1, "10.0.0.1"), address(2, "10.0.0.2"));
+        let first = replace(&mut known, &[interface(1), interface(2)], &[one, two]);
+        assert_eq!(
+            first,
+            [
+                NetEvent::LinkAdded(interface(1)),
+                NetEvent::LinkAdded(interface(2)),
+                NetEvent::AddressAdded(one),
+                NetEvent::AddressAdded(two),
+            ]
+        );
+        assert_eq!(replace(&mut known, &[interface(1), interface(2)], &[one, two]), []);
+        let down = Interface { carrier: false, mtu: 4400, ..interface(1) };
+        let three = address(1, "10.0.0.3");
+        assert_eq!(
+            replace(&mut known, &[down], &[one, three]),
+            [
+                NetEvent::AddressRemoved(two),
+                NetEvent::LinkRemoved { interface: 2 },
+                NetEvent::MtuChanged { interface: 1, mtu: 4400 },
+                NetEvent::LinkDown { interface: 1 },
+                NetEvent::AddressAdded(three),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_removed_link_takes_its_addresses_along() {
+        let mut known = Known::default();
+        let one = address(1, "10.0.0.1");
+        replace(&mut known, &[interface(1)], &[one]);
+        let mut link = LinkMessage::default();
+        link.header.index = 1;
+        let mut news = Vec::new();
+        // A bridge that lets go of its port does not remove the link.
+        link.header.interface_family = AddressFamily::Bridge;
+        known.apply(&RouteNetlinkMessage::DelLink(link.clone()), &mut news);
+        assert_eq!(news, []);
+        link.header.interface_family = AddressFamily::Unspec;
+        known.apply(&RouteNetlinkMessage::DelLink(link), &mut news);
+        assert_eq!(news, [NetEvent::AddressRemoved(one), NetEvent::LinkRemoved { interface: 1 }]);
+    }
+
+    #[test]
+    fn neighbours_are_news_when_their_mac_changes() {
+        let mut known = Known::default();
+        let ip: IpAddr = "10.0.0.2".parse().unwrap();
+        let (a, b) = (MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3]));
+        let mut news = Vec::new();
+        let statuses = [
+            Status::Pending,
+            Status::Known(a),
+            Status::Stale(a),
+            Status::Known(b),
+            Status::Failed,
+            Status::Failed,
+            Status::Fixed(a),
+            Status::Known(b),
+        ];
+        for status in statuses {
+            known.neighbour(Neighbour { interface: 1, ip, status }, &mut news);
+        }
+        assert_eq!(
+            news,
+            [
+                NetEvent::NeighbourChanged { interface: 1, ip, mac: a },
+                NetEvent::NeighbourChanged { interface: 1, ip, mac: b },
+                NetEvent::NeighbourFailed { interface: 1, ip },
+                NetEvent::NeighbourChanged { interface: 1, ip, mac: b },
+            ]
+        );
+    }
+}

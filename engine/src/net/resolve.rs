@@ -1,0 +1,295 @@
+//! Paths: which headers lead from a GID of ours to a peer's.
+
+use std::net::IpAddr;
+
+use super::NetError;
+use super::gid::{Gid, GidEntry};
+use super::interface::{Interface, InterfaceAddress};
+use super::neighbour::{Neighbour, Status};
+use super::netlink::{Connection, Wait};
+use super::route::Route;
+use crate::time::{Clock, Duration};
+use feroce_wire::MacAddr;
+
+/// How long a neighbour is usually waited for: as long as Linux asks before it gives up (three
+/// requests, a second apart).
+pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Hop limit of unicast packets where the route sets none: Linux' default.
+const HOP_LIMIT: u8 = 64;
+
+/// Hop limit of multicast packets: the link only, as for sockets.
+const HOP_LIMIT_MULTICAST: u8 = 1;
+
+/// What the headers of packets to a peer are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathHeaders {
+    /// Next hop's Ethernet address.
+    pub dst_mac: MacAddr,
+    /// Own Ethernet address.
+    pub src_mac: MacAddr,
+    /// VLAN to tag frames with.
+    pub vlan: Option<u16>,
+    /// Own IP address.
+    pub src_ip: IpAddr,
+    /// The peer's IP address; of the same family.
+    pub dst_ip: IpAddr,
+    /// IP hop limit, unless the user asked for another.
+    pub hop_limit: u8,
+    /// Largest IP packet of the interface and of the route, in bytes.
+    pub mtu: u32,
+    /// Interface that the frames leave through: with `next_hop`, what to look for in
+    /// [`NetEvent::NeighbourChanged`](super::NetEvent::NeighbourChanged).
+    pub interface: u32,
+    /// Whose MAC address `dst_mac` is: a gateway or the peer. `None` for multicast.
+    pub next_hop: Option<IpAddr>,
+}
+
+/// Why there is no path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// One GID is an IPv4 address and the other an IPv6 address.
+    #[error("no path from {source_ip} to {destination}: the address families differ")]
+    FamilyMismatch {
+        /// Own address.
+        source_ip: IpAddr,
+        /// The peer's.
+        destination: IpAddr,
+    },
+    /// The destination is unspecified, a broadcast or an anycast address.
+    #[error("{destination} is not the address of one host or of a multicast group")]
+    NotAHost {
+        /// The destination.
+        destination: IpAddr,
+    },
+    /// The destination is this host, whose frames the wire never returns.
+    #[error("{destination} is this host")]
+    LocalDestination {
+        /// The destination.
+        destination: IpAddr,
+    },
+    /// The source is no address of this host any more.
+    #[error("{source_ip} is not an address of this host")]
+    SourceGone {
+        /// The source.
+        source_ip: IpAddr,
+    },
+    /// The interface is set down or its link is broken.
+    #[error("interface {interface} is down")]
+    InterfaceDown {
+        /// Its name.
+        interface: String,
+    },
+    /// No route leads there through the interface of the source.
+    #[error("no route to {destination} through {interface}")]
+    NoRoute {
+        /// The destination.
+        destination: IpAddr,
+        /// Name of the interface.
+        interface: String,
+    },
+    /// The next hop did not answer.
+    #[error("{next_hop} did not answer for {after:?}")]
+    Unresolved {
+        /// A gateway or the destination.
+        next_hop: IpAddr,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The next hop is not in the kernel's table, and the process may not have it resolved.
+    #[error(
+        "not permitted to resolve {next_hop}: CAP_NET_ADMIN in this network namespace is needed"
+    )]
+    Permission {
+        /// A gateway or the destination.
+        next_hop: IpAddr,
+    },
+    /// The kernel's tables could not be read.
+    #[error(transparent)]
+    Net(#[from] NetError),
+}
+
+/// Finds paths in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct Resolver {
+    requests: Connection,
+    /// Subscribed to neighbour events only while it waits for one.
+    events: Connection,
+}
+
+impl Resolver {
+    /// A resolver for the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn open() -> Result<Self, NetError> {
+        Ok(Self { requests: Connection::open()?, events: Connection::open()? })
+    }
+
+    /// The headers of packets from `source` to `destination`.
+    ///
+    /// Blocks for at most about `timeout` ([`RESOLVE_TIMEOUT`] is a good one), and only if the next
+    /// hop's MAC address is unknown. A stale one is used at once, and the kernel made to confirm it
+    /// in the background: a [`Watcher`](super::Watcher) tells if it turns out different.
+    ///
+    /// # Errors
+    /// See [`ResolveError`].
+    pub fn resolve(
+        &mut self,
+        destination: Gid,
+        source: &GidEntry,
+        timeout: Duration,
+    ) -> Result<PathHeaders, ResolveError> {
+        let (dst_ip, src_ip) = (destination.ip(), source.gid.ip());
+        if dst_ip.is_ipv4() != src_ip.is_ipv4() {
+            return Err(ResolveError::FamilyMismatch { source_ip: src_ip, destination: dst_ip });
+        }
+        if dst_ip.is_unspecified() {
+            return Err(ResolveError::NotAHost { destination: dst_ip });
+        }
+        let name = source.interface_name.as_str();
+        let link = Interface::read_index(&mut self.requests, source.interface, name)?;
+        if !link.is_usable() {
+            return Err(ResolveError::InterfaceDown { interface: link.name });
+        }
+        let mut headers = PathHeaders {
+            dst_mac: MacAddr::default(),
+            src_mac: link.mac,
+            vlan: source.vlan,
+            src_ip,
+            dst_ip,
+            hop_limit: HOP_LIMIT_MULTICAST,
+            mtu: link.mtu,
+            interface: link.index,
+            next_hop: None,
+        };
+        if dst_ip.is_multicast() {
+            headers.dst_mac = multicast_mac(dst_ip);
+            return Ok(headers);
+        }
+        self.check_addresses(src_ip, dst_ip)?;
+        match Route::find(&mut self.requests, dst_ip, src_ip, link.index)? {
+            Route::Unicast { gateway, mtu, hop_limit } => {
+                let next_hop = gateway.unwrap_or(dst_ip);
+                headers.dst_mac = self.neighbour_mac(link.index, next_hop, timeout)?;
+                headers.next_hop = Some(next_hop);
+                headers.hop_limit = hop_limit.unwrap_or(HOP_LIMIT);
+                headers.mtu = mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
+                Ok(headers)
+            }
+            Route::Local => Err(ResolveError::LocalDestination { destination: dst_ip }),
+            Route::Broadcast => Err(ResolveError::NotAHost { destination: dst_ip }),
+            Route::None => Err(ResolveError::NoRoute { destination: dst_ip, interface: link.name }),
+        }
+    }
+
+    /// What a route bound to one interface does not tell: IPv6 finds an address of another
+    /// interface of this host "through the gateway", and IPv4 only says "invalid" to a lost source.
+    fn check_addresses(&mut self, src_ip: IpAddr, dst_ip: IpAddr) -> Result<(), ResolveError> {
+        let addresses = InterfaceAddress::dump(&mut self.requests)?;
+        let is_ours = |ip: IpAddr| addresses.iter().any(|address| address.ip == ip);
+        if dst_ip.is_loopback() || is_ours(dst_ip) {
+            return Err(ResolveError::LocalDestination { destination: dst_ip });
+        }
+        // The default GID need not be an address of the interface.
+        let link_local = matches!(src_ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if !link_local && !is_ours(src_ip) {
+            return Err(ResolveError::SourceGone { source_ip: src_ip });
+        }
+        Ok(())
+    }
+
+    /// The MAC address of `next_hop`, resolved if need be.
+    fn neighbour_mac(
+        &mut self,
+        interface: u32,
+        next_hop: IpAddr,
+        timeout: Duration,
+    ) -> Result<MacAddr, ResolveError> {
+        match Neighbour::find(&mut self.requests, interface, next_hop)?.map(|found| found.status) {
+            Some(Status::Known(mac) | Status::Fixed(mac)) => return Ok(mac),
+            Some(Status::Stale(mac)) => {
+                if let Err(error) = Neighbour::trigger(&mut self.requests, interface, next_hop) {
+                    tracing::debug!(%next_hop, %error, "stale neighbour used without confirmation");
+                }
+                return Ok(mac);
+            }
+            Some(Status::Pending | Status::Failed) | None => {}
+        }
+        // Subscribed before the request, so that the answer cannot be missed.
+        self.events.join(libc::RTNLGRP_NEIGH)?;
+        let mac = self.wait_for_neighbour(interface, next_hop, timeout);
+        self.events.leave(libc::RTNLGRP_NEIGH)?;
+        mac
+    }
+
+    fn wait_for_neighbour(
+        &mut self,
+        interface: u32,
+        next_hop: IpAddr,
+        timeout: Duration,
+    ) -> Result<MacAddr, ResolveError> {
+        self.trigger(interface, next_hop)?;
+        let clock = Clock::start();
+        let start = clock.now();
+        let mut events = Vec::new();
+        loop {
+            // Events only say when to look: those of an earlier subscription may still be queued.
+            let found = Neighbour::find(&mut self.requests, interface, next_hop)?;
+            let after = clock.now() - start;
+            match found.map(|found| found.status) {
+                Some(Status::Known(mac) | Status::Stale(mac) | Status::Fixed(mac)) => {
+                    return Ok(mac);
+                }
+                Some(Status::Failed) => return Err(ResolveError::Unresolved { next_hop, after }),
+                Some(Status::Pending) => {}
+                // Flushed meanwhile.
+                None => self.trigger(interface, next_hop)?,
+            }
+            let left = timeout.saturating_sub(after);
+            if left.is_zero() {
+                return Err(ResolveError::Unresolved { next_hop, after });
+            }
+            events.clear();
+            self.events.receive(Wait::For(left), &mut events)?;
+        }
+    }
+
+    fn trigger(&mut self, interface: u32, next_hop: IpAddr) -> Result<(), ResolveError> {
+        match Neighbour::trigger(&mut self.requests, interface, next_hop) {
+            Err(NetError::Permission { .. }) => Err(ResolveError::Permission { next_hop }),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// The group address that a multicast address maps to (RFC 1112, RFC 2464).
+fn multicast_mac(group: IpAddr) -> MacAddr {
+    match group {
+        IpAddr::V4(ip) => {
+            let [_, b, c, d] = ip.octets();
+            MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddr::V6(ip) => {
+            let [.., a, b, c, d] = ip.octets();
+            MacAddr([0x33, 0x33, a, b, c, d])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multicast_groups_map_to_their_mac_addresses() {
+        let cases = [
+            ("224.0.0.251", [0x01, 0x00, 0x5e, 0x00, 0x00, 0xfb]),
+            ("239.129.2.3", [0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]), // 23 bits only
+            ("ff02::1:ff12:3456", [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]),
+        ];
+        for (group, mac) in cases {
+            assert_eq!(multicast_mac(group.parse().unwrap()), MacAddr(mac), "{group}");
+        }
+    }
+}

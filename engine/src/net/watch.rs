@@ -1,0 +1,164 @@
+//! A thread that follows the host's addressing and publishes what changes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::NetError;
+use super::event::{Known, NetEvent, Snapshot};
+use super::netlink::{Connection, Received, Wait, Waker};
+use crate::time::Duration;
+
+/// What the watcher subscribes to.
+const GROUPS: [u32; 6] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV6_ROUTE,
+];
+
+/// Pause before trying again when the kernel's tables could not be read.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Follows the addressing of one network namespace until it is dropped.
+///
+/// Dropping it stops and joins its thread: the callback is not called afterwards. (Dropped inside
+/// its own callback it only asks the thread to stop.)
+#[derive(Debug)]
+pub struct Watcher {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Starts to watch the network namespace of the calling thread.
+    ///
+    /// `callback` is called on the watcher's thread: first with the whole present state, ended by
+    /// [`NetEvent::Synchronised`], then with every change. It should not block for long; events that
+    /// the kernel could not deliver meanwhile are made up for by reading everything anew.
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read or the thread cannot be started.
+    pub fn start(callback: Box<dyn FnMut(NetEvent) + Send>) -> Result<Self, NetError> {
+        // The sockets are opened here, and not by the thread, so that they are of the caller's
+        // namespace; subscribed before the first reading, so that nothing falls between.
+        let events = Connection::open()?;
+        for group in GROUPS {
+            events.join(group)?;
+        }
+        let mut requests = Connection::open()?;
+        let first = Snapshot::read(&mut requests)?;
+
+        let stop = Arc::new(AtomicBool::new(false));
+        let waker = events.waker();
+        let task =
+            Task { events, requests, known: Known::default(), callback, stop: Arc::clone(&stop) };
+        let thread = thread::Builder::new()
+            .name("feroce-net".to_owned())
+            .spawn(move || task.run(first))
+            .map_err(|error| NetError::Thread {
+                errno: error.raw_os_error().unwrap_or(libc::EAGAIN),
+            })?;
+        Ok(Self { stop, waker, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Err(error) = self.waker.wake() {
+            // Joining could take for ever now; the next event ends the thread.
+            tracing::error!(%error, "the address watcher could not be woken to stop");
+            return;
+        }
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+            tracing::error!("the callback of the address watcher panicked");
+        }
+    }
+}
+
+struct Task {
+    /// Subscribed to [`GROUPS`].
+    events: Connection,
+    /// For readings, so that answers and events do not mix.
+    requests: Connection,
+    known: Known,
+    callback: Box<dyn FnMut(NetEvent) + Send>,
+    stop: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("known", &self.known).finish_non_exhaustive()
+    }
+}
+
+impl Task {
+    fn run(mut self, first: Snapshot) {
+        let mut news = Vec::new();
+        self.known.replace(first, &mut news);
+        news.push(NetEvent::Synchronised);
+        let mut messages = Vec::new();
+        // The order of the steps matters: whatever consumed the wake-up, `stop` was set before it.
+        loop {
+            for event in news.drain(..) {
+                (self.callback)(event);
+            }
+            if self.stopping() {
+                return;
+            }
+            match self.events.receive(Wait::Forever, &mut messages) {
+                Ok(Received::Messages) => {
+                    for message in messages.drain(..) {
+                        self.known.apply(&message, &mut news);
+                    }
+                }
+                Ok(Received::Overrun) => self.synchronise(&mut news),
+                Ok(Received::Nothing) => {}
+                Err(error) => {
+                    tracing::error!(%error, "address watcher: reading everything anew");
+                    thread::sleep(RETRY_PAUSE);
+                    self.synchronise(&mut news);
+                }
+            }
+        }
+    }
+
+    /// Reads everything anew after events were lost.
+    fn synchronise(&mut self, news: &mut Vec<NetEvent>) {
+        // The kernel drops further events until the queue is empty: what happens between a reading
+        // and that moment would be lost, so empty it first.
+        let mut older = Vec::new();
+        while !matches!(self.events.receive(Wait::No, &mut older), Ok(Received::Nothing) | Err(_)) {
+            older.clear();
+            if self.stopping() {
+                return;
+            }
+        }
+        while !self.stopping() {
+            match Snapshot::read(&mut self.requests) {
+                Ok(snapshot) => {
+                    self.known.replace(snapshot, news);
+                    // Routes are not remembered, so any of them may have changed.
+                    news.extend([NetEvent::RouteChanged, NetEvent::Synchronised]);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "address watcher: reading again");
+                    thread::sleep(RETRY_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
