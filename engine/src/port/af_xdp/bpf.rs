@@ -1,0 +1,352 @@
+//! The `bpf(2)` calls that the port needs: maps, loading and attaching the program.
+//!
+//! The structures are the members of the kernel's `union bpf_attr` (`uapi/linux/bpf.h`) that these
+//! commands read or write, and no more; the kernel takes what is missing at the end as zero.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::from_mut;
+
+use super::program::Instruction;
+
+/// Commands, `enum bpf_cmd`.
+#[derive(Debug, Clone, Copy)]
+#[repr(i32)]
+enum Command {
+    MapCreate = 0,
+    MapUpdate = 2,
+    MapDelete = 3,
+    ProgramLoad = 5,
+    #[cfg(test)]
+    ProgramTestRun = 10,
+    ProgramFdById = 13,
+    ObjectInfo = 15,
+    LinkCreate = 28,
+}
+
+/// Kinds of map, `enum bpf_map_type`.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub(super) enum MapKind {
+    Hash = 1,
+    /// Receive queue to AF_XDP socket.
+    Xsk = 17,
+}
+
+const PROGRAM_TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+/// The program can look at a frame of several buffers; without it the MTU ends near 3500.
+const HAS_FRAGMENTS: u32 = 1 << 5;
+/// Names of objects: 15 bytes and a terminator.
+const NAME_LENGTH: usize = 16;
+
+/// Where a link attaches the program; the values are `XDP_FLAGS_*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum AttachMode {
+    Generic = 1 << 1,
+    Native = 1 << 2,
+}
+
+/// Marks a structure that a command may read and write.
+///
+/// # Safety
+/// The type is `repr(C)`, without padding, laid out as the kernel's for the commands it is used
+/// with, and long enough for what the kernel writes; every address in it is valid during the call.
+unsafe trait Attributes {}
+
+#[derive(Default)]
+#[repr(C)]
+struct MapCreate {
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    entries: u32,
+    flags: u32,
+    inner_map: u32,
+    numa_node: u32,
+    name: [u8; NAME_LENGTH],
+}
+// SAFETY: as `union bpf_attr` for BPF_MAP_CREATE; no addresses.
+unsafe impl Attributes for MapCreate {}
+
+#[repr(C)]
+struct MapElement {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+// SAFETY: as `union bpf_attr` for the BPF_MAP_*_ELEM commands; `Map` borrows key and value.
+unsafe impl Attributes for MapElement {}
+
+#[derive(Default)]
+#[repr(C)]
+struct ProgramLoad {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    licence: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; NAME_LENGTH],
+    interface: u32,
+    attach_type: u32,
+}
+// SAFETY: as `union bpf_attr` for BPF_PROG_LOAD; `Program::load` holds what it points at.
+unsafe impl Attributes for ProgramLoad {}
+
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+// SAFETY: as `union bpf_attr` for BPF_LINK_CREATE; no addresses.
+unsafe impl Attributes for LinkCreate {}
+
+#[repr(C)]
+struct ObjectId {
+    id: u32,
+}
+// SAFETY: as `union bpf_attr` for BPF_PROG_GET_FD_BY_ID; no addresses.
+unsafe impl Attributes for ObjectId {}
+
+#[repr(C)]
+struct ObjectInfo {
+    object: u32,
+    size: u32,
+    info: u64,
+}
+// SAFETY: as `union bpf_attr` for BPF_OBJ_GET_INFO_BY_FD; `program_name` holds what it points at.
+unsafe impl Attributes for ObjectInfo {}
+
+/// The beginning of `struct bpf_prog_info`, up to the name.
+#[derive(Default)]
+#[repr(C)]
+struct ProgramInfo {
+    before_name: [u64; 8],
+    name: [u8; NAME_LENGTH],
+}
+
+/// Runs `command`; the answer is what the kernel returns, a descriptor or zero.
+fn bpf<T: Attributes>(command: Command, attributes: &mut T) -> io::Result<i32> {
+    let size = size_of::<T>();
+    // SAFETY: `attributes` is the structure of `command` by the trait's contract, of `size` bytes.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_bpf, command as i32, from_mut(attributes), size) };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(i32::try_from(answer).expect("the kernel returns an int"))
+}
+
+/// Runs a `command` that returns a descriptor.
+fn open<T: Attributes>(command: Command, attributes: &mut T) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attributes)?;
+    // SAFETY: the kernel has just opened `fd` for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn unsigned(fd: RawFd) -> u32 {
+    u32::try_from(fd).expect("an open descriptor is not negative")
+}
+
+/// An object's name as the kernel wants it; cut at 15 bytes.
+fn object_name(text: &str) -> [u8; NAME_LENGTH] {
+    let mut name = [0; NAME_LENGTH];
+    for (to, from) in name[..NAME_LENGTH - 1].iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    name
+}
+
+/// A map from `K` to `V`.
+#[derive(Debug)]
+pub(super) struct Map<K, V> {
+    fd: OwnedFd,
+    types: std::marker::PhantomData<fn(K, V)>,
+}
+
+/// Plain bytes: what may be a key or a value of a map.
+///
+/// # Safety
+/// The type has no padding and no pointers.
+pub(super) unsafe trait Plain: Copy {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: an array of bytes.
+unsafe impl Plain for [u8; 16] {}
+
+impl<K: Plain, V: Plain> Map<K, V> {
+    /// An empty map for `entries` keys.
+    pub fn create(kind: MapKind, name: &str, entries: u32) -> io::Result<Self> {
+        let word = |size: usize| u32::try_from(size).expect("keys and values are a few bytes");
+        let fd = open(
+            Command::MapCreate,
+            &mut MapCreate {
+                kind: kind as u32,
+                key_size: word(size_of::<K>()),
+                value_size: word(size_of::<V>()),
+                entries,
+                name: object_name(name),
+                ..MapCreate::default()
+            },
+        )?;
+        Ok(Self { fd, types: std::marker::PhantomData })
+    }
+
+    /// The descriptor, for the program's text.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Sets the value of `key`.
+    pub fn insert(&self, key: K, value: V) -> io::Result<()> {
+        self.element(Command::MapUpdate, &key, Some(&value))
+    }
+
+    /// Forgets `key`; it is no error if it was not there.
+    pub fn remove(&self, key: K) -> io::Result<()> {
+        match self.element(Command::MapDelete, &key, None) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn element(&self, command: Command, key: &K, value: Option<&V>) -> io::Result<()> {
+        let mut element = MapElement {
+            map: unsigned(self.fd()),
+            padding: 0,
+            key: address(key),
+            value: value.map_or(0, address),
+            flags: 0,
+        };
+        bpf(command, &mut element).map(drop)
+    }
+}
+
+/// An address as `union bpf_attr` carries it.
+fn address<T: ?Sized>(value: &T) -> u64 {
+    std::ptr::from_ref(value).cast::<u8>().expose_provenance() as u64
+}
+
+/// A loaded program.
+#[derive(Debug)]
+pub(super) struct Program {
+    fd: OwnedFd,
+}
+
+/// Why a program was not loaded, with the verifier's words if it spoke.
+#[derive(Debug)]
+pub(super) struct LoadError {
+    pub source: io::Error,
+    pub log: String,
+}
+
+impl Program {
+    /// Loads an XDP program. If the kernel refuses it, it is loaded once more for the log.
+    pub fn load(instructions: &[Instruction], name: &str) -> Result<Self, LoadError> {
+        match Self::try_load(instructions, name, &mut []) {
+            Ok(program) => Ok(program),
+            Err(source) if source.raw_os_error() == Some(libc::EPERM) => {
+                Err(LoadError { source, log: String::new() })
+            }
+            Err(source) => {
+                let mut log = vec![0; 1 << 16];
+                let _refused_again = Self::try_load(instructions, name, &mut log);
+                let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
+                Err(LoadError { source, log: text.to_string_lossy().into_owned() })
+            }
+        }
+    }
+
+    fn try_load(instructions: &[Instruction], name: &str, log: &mut [u8]) -> io::Result<Self> {
+        let word = |size: usize| u32::try_from(size).expect("programs and logs are short");
+        let mut load = ProgramLoad {
+            kind: PROGRAM_TYPE_XDP,
+            count: word(instructions.len()),
+            instructions: address(instructions),
+            licence: address(c"MIT OR Apache-2.0"),
+            flags: HAS_FRAGMENTS,
+            name: object_name(name),
+            attach_type: ATTACH_XDP,
+            ..ProgramLoad::default()
+        };
+        if !log.is_empty() {
+            load.log_level = 1;
+            load.log_size = word(log.len());
+            load.log = log.as_mut_ptr().expose_provenance() as u64;
+        }
+        Ok(Self { fd: open(Command::ProgramLoad, &mut load)? })
+    }
+
+    /// Attaches the program to an interface for as long as the [`Link`] lives. The kernel closes
+    /// it with the process, however that ends.
+    pub fn attach(&self, interface: u32, mode: AttachMode) -> io::Result<Link> {
+        let mut create = LinkCreate {
+            program: unsigned(self.fd.as_raw_fd()),
+            interface,
+            attach_type: ATTACH_XDP,
+            flags: mode as u32,
+        };
+        Ok(Link { _fd: open(Command::LinkCreate, &mut create)? })
+    }
+}
+
+#[cfg(test)]
+impl Program {
+    /// Runs the program over `frame` and gives its answer, an `enum xdp_action`.
+    pub fn test_run(&self, frame: &[u8]) -> io::Result<u32> {
+        #[derive(Default)]
+        #[repr(C)]
+        struct TestRun {
+            program: u32,
+            answer: u32,
+            size_in: u32,
+            size_out: u32,
+            data_in: u64,
+            data_out: u64,
+            repeat: u32,
+            duration: u32,
+        }
+        // SAFETY: as `union bpf_attr` for BPF_PROG_TEST_RUN, up to the last member that the kernel
+        // writes; `frame` outlives the call.
+        unsafe impl Attributes for TestRun {}
+        let mut run = TestRun {
+            program: unsigned(self.fd.as_raw_fd()),
+            size_in: u32::try_from(frame.len()).expect("a frame"),
+            data_in: address(frame),
+            ..TestRun::default()
+        };
+        bpf(Command::ProgramTestRun, &mut run)?;
+        Ok(run.answer)
+    }
+}
+
+/// An attached program; dropping it detaches.
+#[derive(Debug)]
+pub(super) struct Link {
+    _fd: OwnedFd,
+}
+
+/// The name of the loaded program `id`, if it still exists and we may look.
+pub(super) fn program_name(id: u32) -> Option<String> {
+    let program = open(Command::ProgramFdById, &mut ObjectId { id }).ok()?;
+    let mut info = ProgramInfo::default();
+    let mut ask = ObjectInfo {
+        object: unsigned(program.as_raw_fd()),
+        size: u32::try_from(size_of::<ProgramInfo>()).expect("a few words"),
+        info: from_mut(&mut info).expose_provenance() as u64,
+    };
+    bpf(Command::ObjectInfo, &mut ask).ok()?;
+    let name = CStr::from_bytes_until_nul(&info.name).ok()?;
+    Some(name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,226 @@
+//! The program on the interface: its maps, its link, and the addresses it takes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::bpf::{AttachMode, Link, Map, MapKind, Program, program_name};
+use super::config::XdpMode;
+use super::error::AfXdpError;
+use super::interface::{Interface, attached_program};
+use super::program::{self, Action};
+
+/// Most addresses of one interface.
+const ADDRESSES: u32 = 1024;
+/// Programs are named after their process, so that the next one can tell who holds the interface.
+const NAME_PREFIX: &str = "feroce_";
+
+/// How long to wait for a program that is just being detached: the link of a closed port lives on in
+/// a child that was forked meanwhile, until it calls `exec`.
+const ATTACH_TRIES: u32 = 20;
+const ATTACH_RETRY: Duration = Duration::from_millis(10);
+
+/// The destination addresses whose RoCE frames come to the port instead of the kernel.
+///
+/// Shared by all cores of an interface; changes take effect at once, on all queues. IPv4 addresses
+/// are given as IPv4-mapped IPv6 addresses. A newly opened port has none, and so receives nothing.
+#[derive(Debug, Clone)]
+pub struct AddressFilter(Arc<Addresses>);
+
+#[derive(Debug)]
+struct Addresses {
+    map: Map<[u8; 16], u32>,
+    known: Mutex<BTreeSet<Ipv6Addr>>,
+}
+
+impl AddressFilter {
+    fn create() -> io::Result<Self> {
+        let map = Map::create(MapKind::Hash, "feroce_filter", ADDRESSES)?;
+        Ok(Self(Arc::new(Addresses { map, known: Mutex::default() })))
+    }
+
+    /// Makes `addresses` the ones taken, and no others.
+    ///
+    /// # Errors
+    /// [`AfXdpError::TooManyAddresses`] beyond 1024, else what the kernel answers; the filter then
+    /// holds some of them.
+    pub fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), AfXdpError> {
+        let wanted: BTreeSet<_> = addresses.iter().copied().collect();
+        let known = self.addresses();
+        known.difference(&wanted).try_for_each(|&address| self.remove(address))?;
+        wanted.difference(&known).try_for_each(|&address| self.add(address))
+    }
+
+    /// Takes frames to `address`; nothing changes if it is known.
+    ///
+    /// # Errors
+    /// [`AfXdpError::TooManyAddresses`] beyond 1024, else what the kernel answers.
+    pub fn add(&self, address: Ipv6Addr) -> Result<(), AfXdpError> {
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.map.insert(address.octets(), 1).map_err(|e| match e.raw_os_error() {
+            Some(libc::E2BIG) => AfXdpError::TooManyAddresses(ADDRESSES),
+            _ => AfXdpError::system("add an address to the XDP program's filter", e),
+        })?;
+        known.insert(address);
+        Ok(())
+    }
+
+    /// Leaves frames to `address` to the kernel; nothing changes if it is unknown.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn remove(&self, address: Ipv6Addr) -> Result<(), AfXdpError> {
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.map.remove(address.octets()).map_err(|e| {
+            AfXdpError::system("remove an address from the XDP program's filter", e)
+        })?;
+        known.remove(&address);
+        Ok(())
+    }
+
+    /// The addresses taken now.
+    pub fn addresses(&self) -> BTreeSet<Ipv6Addr> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The attached program. Dropping it, or the end of the process, detaches.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    _link: Link,
+    _program: Program,
+    sockets: Map<u32, u32>,
+    /// The addresses it takes.
+    pub addresses: AddressFilter,
+    /// The mode it runs in.
+    pub mode: AttachMode,
+}
+
+impl Attachment {
+    /// Loads the program and attaches it to `interface`.
+    pub fn create(interface: &Interface, mode: XdpMode) -> Result<Self, AfXdpError> {
+        let made = |e| AfXdpError::system("create the XDP program's maps", e);
+        let addresses = AddressFilter::create().map_err(made)?;
+        let queues = interface.rx_queues.max(interface.tx_queues);
+        let sockets = Map::create(MapKind::Xsk, "feroce_sockets", queues).map_err(made)?;
+        let text = program::filter(addresses.0.map.fd(), sockets.fd(), Action::Pass);
+        let name = format!("{NAME_PREFIX}{}", std::process::id());
+        let program = Program::load(&text, &name).map_err(|e| match e.log.is_empty() {
+            true => AfXdpError::system("load the XDP program", e.source),
+            false => AfXdpError::Rejected { log: e.log, source: e.source },
+        })?;
+        let (link, mode) = attach(&program, interface, mode)?;
+        Ok(Self { _link: link, _program: program, sockets, addresses, mode })
+    }
+
+    /// Sends the frames of `queue` to the socket `fd`.
+    pub fn enter(&self, queue: u32, fd: i32) -> Result<(), AfXdpError> {
+        let fd = u32::try_from(fd).expect("an open descriptor is not negative");
+        let entered = self.sockets.insert(queue, fd);
+        entered
+            .map_err(|e| AfXdpError::system("enter an AF_XDP socket in the XDP program's map", e))
+    }
+}
+
+/// Attaches, and waits a moment for a program that is just being detached.
+fn attach(
+    program: &Program,
+    interface: &Interface,
+    mode: XdpMode,
+) -> Result<(Link, AttachMode), AfXdpError> {
+    for _ in 1..ATTACH_TRIES {
+        match try_attach(program, interface, mode) {
+            Err(AfXdpError::Owned { .. } | AfXdpError::ProgramAttached { .. }) => {
+                std::thread::sleep(ATTACH_RETRY);
+            }
+            other => return other,
+        }
+    }
+    try_attach(program, interface, mode)
+}
+
+/// Attaches in the mode asked for; `Auto` falls back from native to generic.
+fn try_attach(
+    program: &Program,
+    interface: &Interface,
+    mode: XdpMode,
+) -> Result<(Link, AttachMode), AfXdpError> {
+    let modes: &[AttachMode] = match mode {
+        XdpMode::Auto => &[AttachMode::Native, AttachMode::Generic],
+        XdpMode::Native => &[AttachMode::Native],
+        XdpMode::Generic => &[AttachMode::Generic],
+    };
+    let mut refusal = None;
+    for &mode in modes {
+        match program.attach(interface.index, mode) {
+            Ok(link) => return Ok((link, mode)),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EBUSY | libc::EEXIST) => return Err(occupied(interface)),
+                Some(libc::EPERM | libc::EACCES) => {
+                    return Err(AfXdpError::system("attach the XDP program", e));
+                }
+                _ => refusal = Some((mode, e)),
+            },
+        }
+    }
+    let (mode, source) = refusal.expect("one mode is tried at least");
+    let mode = mode.name();
+    Err(AfXdpError::ModeRefused {
+        interface: interface.name.clone(),
+        mode,
+        mtu: interface.mtu,
+        source,
+    })
+}
+
+/// Who has the interface?
+fn occupied(interface: &Interface) -> AfXdpError {
+    let program = attached_program(interface.index).and_then(program_name);
+    let pid = program.as_deref().and_then(|name| name.strip_prefix(NAME_PREFIX)?.parse().ok());
+    let interface = interface.name.clone();
+    match (program, pid) {
+        (Some(program), Some(pid)) => AfXdpError::Owned { interface, pid, program },
+        (program, _) => AfXdpError::ProgramAttached { interface, program },
+    }
+}
+
+impl AttachMode {
+    /// As people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::interface::in_own_namespace;
+    use super::*;
+
+    #[test]
+    fn tells_whose_program_is_in_the_way() {
+        for mode in [AttachMode::Native, AttachMode::Generic] {
+            in_own_namespace(|interface| {
+                let addresses = AddressFilter::create().expect("a map");
+                let sockets = Map::<u32, u32>::create(MapKind::Xsk, "test", 1).expect("a map");
+                let text = program::filter(addresses.0.map.fd(), sockets.fd(), Action::Pass);
+                let foreign = Program::load(&text, "someone_else").expect("the verifier agrees");
+                let link = foreign.attach(interface.index, mode).expect("attached");
+                let error = Attachment::create(interface, XdpMode::Auto).expect_err("occupied");
+                assert!(error.to_string().contains("'someone_else'"), "{error}");
+                assert!(matches!(error, AfXdpError::ProgramAttached { .. }), "{error}");
+
+                drop(link);
+                let held = Attachment::create(interface, XdpMode::Auto).expect("free now");
+                assert_eq!(held.mode, AttachMode::Native);
+                let error = Attachment::create(interface, XdpMode::Generic).expect_err("occupied");
+                let own = std::process::id();
+                assert!(matches!(error, AfXdpError::Owned { pid, .. } if pid == own), "{error}");
+            });
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The AF_XDP port: frames straight from and to an interface, past the kernel's stack.
+//!
+//! Our XDP program (`program`) redirects RoCEv2 frames to our addresses ([`AddressFilter`]) to an
+//! AF_XDP socket on each receive queue of the interface; everything else stays with the kernel.
+//! Native mode needs the driver's support, generic mode works on any interface. The program is
+//! attached by a link, so it goes when the process goes, however that ends.
+//!
+//! - **VLAN tags must stay in the frames.** A NIC that takes them off hides them from the program and
+//!   from us: `ethtool -K X rxvlan off` ([`AfXdp::strips_vlan`] tells). A veth takes none off, but its
+//!   *other* end hands the tags that its own kernel adds over beside the frame, in both modes, unless
+//!   `ethtool -K PEER txvlan off`. Tags in frames that were sent by AF_XDP always stay in place.
+//! - Linux 6.6 or later is needed where the MTU exceeds 3818 bytes (`XDP_USE_SG`).
+//! - A frame is at most 7680 bytes, which is enough for the RoCE MTU of 4096. Longer ones are
+//!   dropped and counted, whatever the interface's MTU.
+//! - One transmit queue per core carries all priorities in order.
+//!
+//! # Unsafe
+//! This directory is one of the rooms where `unsafe` is allowed: for packet buffers shared with the
+//! kernel (`umem`, `queue`) and for system calls that `std` lacks (`bpf`, `interface`).
+#![allow(unsafe_code)] // A named room; see above.
+
+mod bpf;
+mod config;
+mod error;
+mod filter;
+mod interface;
+mod program;
+mod queue;
+mod umem;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+pub use config::{AfXdpConfig, BusyPoll, CopyMode, XdpMode};
+pub use error::AfXdpError;
+pub use filter::AddressFilter;
+
+use bpf::AttachMode;
+use filter::Attachment;
+use interface::Interface;
+use queue::{Plan, Queue, Received};
+use umem::CHUNK_DATA;
+
+use super::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+
+/// What comes to the MTU on the wire: Ethernet header and two VLAN tags.
+const LINK_HEADERS: usize = 14 + 2 * 4;
+/// Most chunks per frame.
+const FRAME_CHUNKS: usize = 2;
+
+/// The AF_XDP port of one core.
+#[derive(Debug)]
+pub struct AfXdp {
+    attributes: PortAttributes,
+    /// The first one transmits.
+    queues: Vec<Queue>,
+    burst: Vec<(usize, Received)>,
+    /// Queue to begin the next burst with.
+    turn: usize,
+    stats: PortStats,
+    strips_vlan: bool,
+    attachment: Arc<Attachment>,
+}
+
+impl AfXdp {
+    /// Opens the interface for `cores` cores and gives each its port. All receive queues of the
+    /// interface are taken, dealt to the cores in turn. The addresses are still to be set:
+    /// [`AfXdp::address_filter`].
+    ///
+    /// # Errors
+    /// See [`AfXdpError`]: each says what was refused and what helps.
+    pub fn open(config: &AfXdpConfig, cores: usize) -> Result<Vec<Self>, AfXdpError> {
+        config.check()?;
+        let interface = Interface::query(&config.interface)?;
+        if cores == 0 {
+            return Err(AfXdpError::Config("a port needs at least one core"));
+        }
+        if interface.rx_queues.min(interface.tx_queues) < u32::try_from(cores).unwrap_or(u32::MAX) {
+            let Interface { rx_queues: rx, tx_queues: tx, .. } = interface;
+            return Err(AfXdpError::TooFewQueues { interface: interface.name, rx, tx, cores });
+        }
+        raise_memory_lock();
+        let attachment = Arc::new(Attachment::create(&interface, config.mode)?);
+        let frame_max = (interface.mtu as usize + LINK_HEADERS).min(FRAME_CHUNKS * CHUNK_DATA);
+        let chunks_per_slot = if frame_max > CHUNK_DATA { 2 } else { 1 };
+        let plan = Plan { config, frame_max, chunks_per_slot };
+        let (queues, zero_copy) = bind(plan, &interface, attachment.mode, cores)?;
+        for (index, queue) in (0..).zip(&queues) {
+            attachment.enter(index, queue.fd())?;
+        }
+        let copy = if zero_copy { "zero-copy" } else { "copy" };
+        let kind = format!("af_xdp ({}, {copy})", attachment.mode.name());
+        let mut dealt: Vec<Vec<Queue>> = (0..cores).map(|_| Vec::new()).collect();
+        for (index, queue) in queues.into_iter().enumerate() {
+            dealt[index % cores].push(queue);
+        }
+        let port = |queues: Vec<Queue>| Self {
+            attributes: PortAttributes {
+                kind: kind.clone(),
+                name: interface.name.clone(),
+                mac: interface.mac,
+                mtu: interface.mtu,
+                frame_max,
+                link_rate: interface.rate,
+                queues: u16::try_from(queues.len()).unwrap_or(u16::MAX),
+                segments_max: 1,
+            },
+            queues,
+            burst: Vec::with_capacity(RX_BURST),
+            turn: 0,
+            stats: PortStats::default(),
+            strips_vlan: interface.strips_vlan,
+            attachment: Arc::clone(&attachment),
+        };
+        Ok(dealt.into_iter().map(port).collect())
+    }
+
+    /// The addresses whose RoCE frames come to this interface's ports; shared by all of them.
+    pub fn address_filter(&self) -> AddressFilter {
+        self.attachment.addresses.clone()
+    }
+
+    /// Whether all packet buffers lie in huge pages. False is worth one warning.
+    pub fn hugepages(&self) -> bool {
+        self.queues.iter().all(Queue::hugepages)
+    }
+
+    /// Whether the interface takes VLAN tags off received frames, which then look untagged.
+    pub fn strips_vlan(&self) -> bool {
+        self.strips_vlan
+    }
+}
+
+/// Opens a socket on every receive queue; the first `cores` of them transmit. Also says whether
+/// they are zero-copy.
+fn bind(
+    plan: Plan,
+    interface: &Interface,
+    mode: AttachMode,
+    cores: usize,
+) -> Result<(Vec<Queue>, bool), AfXdpError> {
+    let mut zero_copy = mode == AttachMode::Native && plan.config.copy != CopyMode::Copy;
+    let mut queues: Vec<Queue> = Vec::new();
+    for index in 0..interface.rx_queues {
+        let transmits = queues.len() < cores;
+        let opened = match Queue::open(plan, index, zero_copy, transmits) {
+            Err(e) if index == 0 && plan.config.copy == CopyMode::Auto && e.lacks_zero_copy() => {
+                zero_copy = false;
+                Queue::open(plan, index, zero_copy, transmits)
+            }
+            other => other,
+        };
+        queues.push(opened.map_err(|e| e.explain(plan.config, index))?);
+    }
+    Ok((queues, zero_copy))
+}
+
+/// Raises the limit of locked memory as far as this process may; the buffers count against it
+/// unless the process has CAP_IPC_LOCK.
+fn raise_memory_lock() {
+    let none = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structures outlive the calls.
+    unsafe {
+        if libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) != 0
+            && libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) == 0
+        {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit);
+        }
+    }
+}
+
+impl Port for AfXdp {
+    fn attributes(&self) -> &PortAttributes {
+        &self.attributes
+    }
+
+    fn stats(&self) -> PortStats {
+        PortStats {
+            rx_dropped: self.queues.iter().map(Queue::rx_dropped).sum(),
+            tx_dropped: self.queues.iter().map(Queue::tx_dropped).sum(),
+            ..self.stats
+        }
+    }
+
+    fn rx_burst(&mut self) -> usize {
+        self.queues[0].resume();
+        self.burst.clear();
+        for queue in &mut self.queues {
+            queue.give_back();
+        }
+        let first = self.turn;
+        self.turn = (first + 1) % self.queues.len();
+        for index in (first..self.queues.len()).chain(0..first) {
+            let room = RX_BURST - self.burst.len();
+            self.queues[index].receive(room, |frame| {
+                self.burst.push((index, frame));
+                self.stats.rx_bytes += frame.bytes as u64;
+            });
+        }
+        self.stats.rx_frames += self.burst.len() as u64;
+        self.burst.len()
+    }
+
+    fn rx_frame(&self, index: usize) -> RxFrame<'_> {
+        let (queue, frame) = self.burst[index];
+        let (first, second) = self.queues[queue].parts(frame);
+        RxFrame { first, second }
+    }
+
+    fn tx_room(&mut self) -> usize {
+        self.queues[0].room()
+    }
+
+    fn tx_slot(&mut self) -> Option<&mut [u8]> {
+        self.queues[0].slot()
+    }
+
+    /// The priority is not used: an AF_XDP socket has one transmit queue.
+    fn tx_commit(&mut self, len: usize, _priority: Priority) {
+        self.queues[0].commit(len);
+        self.stats.tx_frames += 1;
+        self.stats.tx_bytes += len as u64;
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.queues[0].flush()
+    }
+
+    fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
+        fds.extend(self.queues.iter().map(Queue::fd));
+        // With frames left to send, sleeping would hold them back.
+        !self.queues[0].has_backlog() && !self.queues.iter_mut().any(Queue::is_readable)
+    }
+
+    /// Nothing to undo: `poll` on the sockets is level-triggered and costs nothing when not called.
+    fn disarm_wakeup(&mut self) {}
+}

@@ -1,0 +1,405 @@
+//! The XDP program: which frames come to us, as a table of instructions.
+//!
+//! Taken are UDP datagrams to port 4791, not a later fragment, in IPv4 (without options) or IPv6
+//! (without extension headers), untagged or behind one VLAN tag (0x8100 or 0x88a8), whose
+//! destination address is in the address map. They go to the AF_XDP socket of the receive queue
+//! they arrived on. Everything else stays with the kernel, which so keeps ARP, neighbour discovery,
+//! TCP and every address that is not ours.
+//!
+//! The program is written here in a small assembler, so neither building nor running needs a BPF
+//! compiler. Every access is behind a bounds check against `data_end`, as the verifier demands: a
+//! frame whose headers are not in the linear part goes to the kernel.
+//!
+//! Source: the kernel's `Documentation/bpf/standardization/instruction-set.rst` and `uapi/linux/bpf.h`.
+
+use std::os::fd::RawFd;
+
+use Label::*;
+use Op::*;
+use Register::*;
+use Width::*;
+
+/// What becomes of a frame; the values are the kernel's `enum xdp_action`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(super) enum Action {
+    /// Discard the frame; the tests use it to tell a taken frame from a passed one.
+    #[cfg(test)]
+    Drop = 1,
+    /// Leave the frame to the kernel's stack.
+    Pass = 2,
+}
+
+/// One encoded BPF instruction: `struct bpf_insn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Instruction {
+    code: u8,
+    /// Destination in the low four bits, source in the high four.
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Register {
+    /// Result of a call, and of the program.
+    R0 = 0,
+    /// First argument of a call; the context on entry. R1 to R5 do not survive a call.
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    /// Survives calls.
+    R6,
+    /// The end of the stack frame.
+    Stack = 10,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Width {
+    Word = 0x00,
+    Half = 0x08,
+    Byte = 0x10,
+    Double = 0x18,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+enum Label {
+    Tagged,
+    Network,
+    Ipv6,
+    Lookup,
+    Kernel,
+}
+
+const LABELS: usize = Kernel as usize + 1;
+
+/// An instruction as written in the table below. The destination comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Op {
+    /// A place to jump to; no instruction.
+    At(Label),
+    /// `dst = src`, 64 bits.
+    Move(Register, Register),
+    /// `dst = value`, sign-extended.
+    Set(Register, i32),
+    /// `dst += value`.
+    Add(Register, i32),
+    /// `dst &= value`.
+    And(Register, i32),
+    /// `dst = *(src + offset)`.
+    Load(Width, Register, Register, i16),
+    /// `*(dst + offset) = src`.
+    Store(Width, Register, i16, Register),
+    /// `*(dst + offset) = value`.
+    StoreValue(Width, Register, i16, i32),
+    /// `dst = map`, by its descriptor; takes two instructions.
+    Map(Register, RawFd),
+    /// To the label if `dst > src`, unsigned.
+    IfAbove(Register, Register, Label),
+    /// To the label if `dst == value`.
+    IfEqual(Register, i32, Label),
+    /// To the label if `dst != value`.
+    IfNot(Register, i32, Label),
+    Jump(Label),
+    /// Call a helper of the kernel.
+    Call(Helper),
+    /// Return R0.
+    Exit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+enum Helper {
+    MapLookup = 1,
+    RedirectMap = 51,
+}
+
+/// A 16-bit field of the frame as a little- or big-endian load reads it.
+const fn network(value: u16) -> i32 {
+    value.to_be() as i32
+}
+
+const ETHERNET: i16 = 14;
+const VLAN_TAG: i32 = 4;
+const UDP: i32 = 17;
+const ROCE_V2_PORT: i32 = network(4791);
+/// Version 4, header of five words: no options.
+const IPV4_NO_OPTIONS: i32 = 0x45;
+const FRAGMENT_OFFSET: i32 = network(0x1fff);
+/// Bytes 8..12 of an IPv4-mapped IPv6 address, `00 00 ff ff`, as a native word.
+const MAPPED_PREFIX: i32 = i32::from_ne_bytes([0, 0, 0xff, 0xff]);
+
+/// Offsets within the packet from the Ethernet header on, in an untagged frame.
+const ETHERTYPE: i16 = 12;
+const TAGGED_ETHERTYPE: i16 = 16;
+const IPV4_END: i32 = 14 + 20 + 8;
+const IPV6_END: i32 = 14 + 40 + 8;
+
+/// Offsets within the program's context, `struct xdp_md`.
+const DATA: i16 = 0;
+const DATA_END: i16 = 4;
+const RX_QUEUE_INDEX: i16 = 16;
+
+/// The program over two maps: `addresses` (hash, key: 16 bytes of address) and `sockets` (XSKMAP).
+/// `no_socket` says what becomes of a frame that is ours where its queue has no socket.
+pub(super) fn filter(addresses: RawFd, sockets: RawFd, no_socket: Action) -> Vec<Instruction> {
+    assemble(&[
+        Move(R6, R1),
+        Load(Word, R2, R1, DATA),
+        Load(Word, R3, R1, DATA_END),
+        // Ethernet. R2 is the packet, R3 its end, R4 the end of what is about to be read.
+        Move(R4, R2),
+        Add(R4, 14),
+        IfAbove(R4, R3, Kernel),
+        Load(Half, R5, R2, ETHERTYPE),
+        IfEqual(R5, network(0x8100), Tagged),
+        IfEqual(R5, network(0x88a8), Tagged),
+        Jump(Network),
+        // One tag: move the packet's start on, so that all offsets below hold.
+        At(Tagged),
+        Add(R4, VLAN_TAG),
+        IfAbove(R4, R3, Kernel),
+        Load(Half, R5, R2, TAGGED_ETHERTYPE),
+        Add(R2, VLAN_TAG),
+        // IPv4 or IPv6, UDP to 4791. The key of the lookup is built at the end of the stack.
+        At(Network),
+        IfEqual(R5, network(0x86dd), Ipv6),
+        IfNot(R5, network(0x0800), Kernel),
+        Move(R4, R2),
+        Add(R4, IPV4_END),
+        IfAbove(R4, R3, Kernel),
+        Load(Byte, R5, R2, ETHERNET),
+        IfNot(R5, IPV4_NO_OPTIONS, Kernel),
+        Load(Half, R5, R2, ETHERNET + 6),
+        And(R5, FRAGMENT_OFFSET),
+        IfNot(R5, 0, Kernel),
+        Load(Byte, R5, R2, ETHERNET + 9),
+        IfNot(R5, UDP, Kernel),
+        Load(Half, R5, R2, ETHERNET + 22),
+        IfNot(R5, ROCE_V2_PORT, Kernel),
+        StoreValue(Double, Stack, -16, 0),
+        StoreValue(Word, Stack, -8, MAPPED_PREFIX),
+        Load(Word, R5, R2, ETHERNET + 16),
+        Store(Word, Stack, -4, R5),
+        Jump(Lookup),
+        At(Ipv6),
+        Move(R4, R2),
+        Add(R4, IPV6_END),
+        IfAbove(R4, R3, Kernel),
+        Load(Byte, R5, R2, ETHERNET + 6),
+        IfNot(R5, UDP, Kernel),
+        Load(Half, R5, R2, ETHERNET + 42),
+        IfNot(R5, ROCE_V2_PORT, Kernel),
+        Load(Double, R5, R2, ETHERNET + 24),
+        Store(Double, Stack, -16, R5),
+        Load(Double, R5, R2, ETHERNET + 32),
+        Store(Double, Stack, -8, R5),
+        // Is the destination one of our addresses?
+        At(Lookup),
+        Map(R1, addresses),
+        Move(R2, Stack),
+        Add(R2, -16),
+        Call(Helper::MapLookup),
+        IfEqual(R0, 0, Kernel),
+        // Ours: to the socket of this receive queue.
+        Map(R1, sockets),
+        Load(Word, R2, R6, RX_QUEUE_INDEX),
+        Set(R3, no_socket as i32),
+        Call(Helper::RedirectMap),
+        Exit,
+        At(Kernel),
+        Set(R0, Action::Pass as i32),
+        Exit,
+    ])
+}
+
+/// How many instructions `op` becomes.
+const fn size(op: Op) -> usize {
+    match op {
+        At(_) => 0,
+        Map(..) => 2,
+        _ => 1,
+    }
+}
+
+/// Two passes: find the labels, then encode.
+fn assemble(table: &[Op]) -> Vec<Instruction> {
+    let mut labels = [None; LABELS];
+    let mut position = 0;
+    for &op in table {
+        if let At(label) = op {
+            labels[label as usize] = Some(position);
+        }
+        position += size(op);
+    }
+    let mut program = Vec::with_capacity(position);
+    for &op in table {
+        encode(op, &labels, &mut program);
+    }
+    program
+}
+
+fn encode(op: Op, labels: &[Option<usize>; LABELS], program: &mut Vec<Instruction>) {
+    // A jump counts from the instruction behind it.
+    let next = program.len() + 1;
+    let to = |label: Label| {
+        let target = labels[label as usize].expect("every label of the table has its place");
+        i16::try_from(target - next).expect("the table is short and jumps forward only")
+    };
+    let mut emit = |code: u8, dst: Register, src: u8, offset: i16, immediate: i32| {
+        program.push(Instruction { code, registers: (src << 4) | dst as u8, offset, immediate });
+    };
+    match op {
+        At(_) => {}
+        Move(dst, src) => emit(0xbf, dst, src as u8, 0, 0),
+        Set(dst, value) => emit(0xb7, dst, 0, 0, value),
+        Add(dst, value) => emit(0x07, dst, 0, 0, value),
+        And(dst, value) => emit(0x57, dst, 0, 0, value),
+        Load(width, dst, src, offset) => emit(0x61 | width as u8, dst, src as u8, offset, 0),
+        Store(width, dst, offset, src) => emit(0x63 | width as u8, dst, src as u8, offset, 0),
+        StoreValue(width, dst, offset, value) => emit(0x62 | width as u8, dst, 0, offset, value),
+        Map(dst, fd) => {
+            const BY_DESCRIPTOR: u8 = 1; // BPF_PSEUDO_MAP_FD, in the place of the source
+            emit(0x18, dst, BY_DESCRIPTOR, 0, fd);
+            emit(0x00, R0, 0, 0, 0);
+        }
+        IfAbove(dst, src, label) => emit(0x2d, dst, src as u8, to(label), 0),
+        IfEqual(dst, value, label) => emit(0x15, dst, 0, to(label), value),
+        IfNot(dst, value, label) => emit(0x55, dst, 0, to(label), value),
+        Jump(label) => emit(0x05, R0, 0, to(label), 0),
+        Call(helper) => emit(0x85, R0, 0, 0, helper as i32),
+        Exit => emit(0x95, R0, 0, 0, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bpf::{Map, MapKind, Program};
+    use super::*;
+
+    #[test]
+    fn encodes_as_the_kernel_documents_it() {
+        let labels = {
+            let mut labels = [None; LABELS];
+            labels[Kernel as usize] = Some(5);
+            labels
+        };
+        let encoded = |op| {
+            let mut program = Vec::new();
+            encode(op, &labels, &mut program);
+            program.iter().map(|i| (i.code, i.registers, i.offset, i.immediate)).collect::<Vec<_>>()
+        };
+        assert_eq!(encoded(Move(R6, R1)), [(0xbf, 0x16, 0, 0)]); // BPF_ALU64 | BPF_MOV | BPF_X
+        assert_eq!(encoded(Load(Half, R5, R2, 12)), [(0x69, 0x25, 12, 0)]); // BPF_LDX | BPF_H | BPF_MEM
+        assert_eq!(encoded(Store(Double, Stack, -16, R5)), [(0x7b, 0x5a, -16, 0)]); // BPF_STX | BPF_DW
+        assert_eq!(encoded(StoreValue(Word, Stack, -8, 7)), [(0x62, 0x0a, -8, 7)]); // BPF_ST | BPF_W
+        assert_eq!(encoded(IfAbove(R4, R3, Kernel)), [(0x2d, 0x34, 4, 0)]); // BPF_JMP | BPF_JGT | BPF_X
+        assert_eq!(encoded(Map(R1, 9)), [(0x18, 0x11, 0, 9), (0, 0, 0, 0)]); // BPF_LD | BPF_DW, map fd
+    }
+
+    #[test]
+    fn a_label_stands_for_the_instruction_behind_it() {
+        let program = assemble(&[Jump(Kernel), Map(R1, 3), At(Kernel), Exit]);
+        assert_eq!(program.len(), 4);
+        assert_eq!(program[0].offset, 2, "over the two halves of the map's instruction");
+    }
+
+    /// UDP to 4791 at 10.0.0.1 or fd00::1; `tags` are VLAN tags in front.
+    fn frame(tags: &[u16], version: u8) -> Vec<u8> {
+        let mut frame = vec![0x02; 12];
+        for tag in tags {
+            frame.extend(tag.to_be_bytes());
+            frame.extend([0x60, 0x64]);
+        }
+        if version == 4 {
+            frame.extend([
+                0x08, 0x00, 0x45, 0, 0, 44, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1,
+            ]);
+        } else {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 17, 64]);
+            for last in [2, 1] {
+                frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+            }
+        }
+        frame.extend([0xc0, 0, 0x12, 0xb7, 0, 24, 0, 0]);
+        frame.extend([0; 16]);
+        frame
+    }
+
+    /// `frame` with one byte, counted from the Ethernet header's end, changed.
+    fn with(mut frame: Vec<u8>, offset: usize, value: u8) -> Vec<u8> {
+        frame[14 + offset] = value;
+        frame
+    }
+
+    #[test]
+    fn takes_roce_to_our_addresses_and_nothing_else() {
+        let addresses = Map::<[u8; 16], u32>::create(MapKind::Hash, "test", 4);
+        let addresses = match addresses {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                eprintln!("skipped: loading an XDP program needs root");
+                return;
+            }
+            other => other.expect("a map"),
+        };
+        let sockets = Map::<u32, u32>::create(MapKind::Xsk, "test", 1).expect("a map");
+        for address in ["::ffff:10.0.0.1", "fd00::1"] {
+            let address: std::net::Ipv6Addr = address.parse().expect("an address");
+            addresses.insert(address.octets(), 1).expect("room");
+        }
+        // There is no socket, so what is taken meets the fallback: here, `Drop`.
+        let text = filter(addresses.fd(), sockets.fd(), Action::Drop);
+        let program = Program::load(&text, "feroce_test").expect("the verifier agrees");
+        let taken = |frame: &[u8]| program.test_run(frame).expect("a run") == Action::Drop as u32;
+
+        for tags in [&[][..], &[0x8100], &[0x88a8]] {
+            for version in [4, 6] {
+                let frame = frame(tags, version);
+                assert!(taken(&frame), "tags {tags:x?}, IPv{version}");
+                for length in 14..14 + 4 * tags.len() + if version == 4 { 28 } else { 48 } {
+                    assert!(
+                        !taken(&frame[..length]),
+                        "tags {tags:x?}, IPv{version}, cut to {length} bytes"
+                    );
+                }
+            }
+        }
+        let passed = [
+            ("two tags", frame(&[0x88a8, 0x8100], 4)),
+            ("another ethertype", {
+                let mut f = frame(&[], 4);
+                f[12] = 0x88;
+                f
+            }),
+            ("IPv4 options", with(frame(&[], 4), 0, 0x46)),
+            ("a later fragment", with(frame(&[], 4), 7, 1)),
+            ("a fragment far behind", with(frame(&[], 4), 6, 0x10)),
+            ("TCP in IPv4", with(frame(&[], 4), 9, 6)),
+            ("another IPv4 address", with(frame(&[], 4), 19, 2)),
+            ("another port, IPv4", with(frame(&[], 4), 23, 0xb8)),
+            ("another port's high byte", with(frame(&[], 4), 22, 0x13)),
+            ("TCP in IPv6", with(frame(&[], 6), 6, 6)),
+            ("a fragment header", with(frame(&[], 6), 6, 44)),
+            ("another IPv6 address", with(frame(&[], 6), 39, 2)),
+            ("another IPv6 prefix", with(frame(&[], 6), 24, 0xfe)),
+            ("another port, IPv6", with(frame(&[], 6), 43, 53)),
+        ];
+        for (what, frame) in passed {
+            assert!(!taken(&frame), "{what}");
+        }
+        assert!(taken(&with(frame(&[], 4), 6, 0x20)), "a first fragment");
+        assert!(taken(&with(frame(&[], 4), 1, 0x03)), "congestion experienced");
+
+        let gone: std::net::Ipv6Addr = "fd00::1".parse().expect("an address");
+        addresses.remove(gone.octets()).expect("it was there");
+        addresses.remove(gone.octets()).expect("removing twice is no error");
+        assert!(!taken(&frame(&[], 6)), "an address taken out of the map");
+        assert!(taken(&frame(&[], 4)), "the other address stays");
+    }
+}
