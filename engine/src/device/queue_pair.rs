@@ -382,6 +382,16 @@ impl QueuePair {
         self.after_post(pushed)
     }
 
+    /// Receives posted and not yet consumed.
+    pub fn receives_posted(&self) -> u32 {
+        self.rq.len()
+    }
+
+    /// Send requests posted and not yet finished.
+    pub fn sends_posted(&self) -> u32 {
+        self.sq.len()
+    }
+
     fn after_post(&self, pushed: bool) -> Result<(), PostError> {
         if !pushed {
             return Err(PostError::Full);

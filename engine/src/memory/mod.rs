@@ -16,4 +16,6 @@ pub mod work_ring;
 
 pub use access::AccessError;
 pub use key::KeySpace;
+#[cfg(test)]
+pub(crate) use region::leaked_table;
 pub use region::{Access, MrTable, PdId, Region};

@@ -254,3 +254,15 @@ impl MrTable {
         self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
+
+/// A table with one region of `len` zeroed bytes at iova 0, which are leaked: for tests without `unsafe`.
+#[cfg(test)]
+pub(crate) fn leaked_table(len: usize, pd: PdId, access: Access) -> (MrTable, Key) {
+    let bytes = Box::leak(vec![0u8; len].into_boxed_slice());
+    let host = bytes.as_mut_ptr().expose_provenance() as u64;
+    let region = Region { iova: 0, host, len: len as u64, pd, access };
+    let table = MrTable::new(4, KeySpace::identity());
+    // SAFETY: the bytes are never freed, and nothing else refers to them.
+    let key = unsafe { table.insert(&region, 1) }.expect("an empty table");
+    (table, key)
+}

@@ -92,7 +92,7 @@ pub fn scatter(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{KeySpace, Region};
+    use crate::memory::leaked_table;
     use feroce_wire::Key;
 
     const PD: PdId = PdId(3);
@@ -103,12 +103,10 @@ mod tests {
 
     #[test]
     fn ranges_cross_entries_and_skip_empty_ones() {
-        let mut bytes: Vec<u8> = (0..100).collect();
-        let host = bytes.as_mut_ptr().expose_provenance() as u64;
-        let memory = MrTable::new(2, KeySpace::identity());
-        let region = Region { iova: 0, host, len: 100, pd: PD, access: Access::ALL };
-        // SAFETY: `bytes` outlives `memory` and is not borrowed meanwhile.
-        let key = unsafe { memory.insert(&region, 1) }.unwrap();
+        let (memory, key) = leaked_table(100, PD, Access::ALL);
+        let numbers: Vec<u8> = (0..100).collect();
+        let all = Payload { first: &numbers, second: &[] };
+        memory.store(key, PD, Access::LOCAL_WRITE, 0, all).unwrap();
         let sges = [
             entry(10, 5, key),
             entry(0, 0, Key::from_parts(9, 9)), // empty: its key does not matter
