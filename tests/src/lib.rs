@@ -2,6 +2,10 @@
 
 #![deny(unsafe_code)]
 
+pub mod bench;
+pub mod capture;
+#[allow(unsafe_code)] // A named room: a global allocator.
+pub mod counting_alloc;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -33,6 +37,14 @@ pub fn gid_v6(end: usize) -> Gid {
     Gid::from(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host))
 }
 
+/// The VLAN of the GID at index 2.
+pub const VLAN: u16 = 100;
+
+/// The IPv4 GID of end `end` in a VLAN, at index 2.
+pub fn gid_vlan(end: usize) -> Gid {
+    Gid::from(std::net::Ipv4Addr::new(10, 0, 1, u8::try_from(end + 1).expect("two ends")))
+}
+
 /// A configuration for devices in virtual time: small, seeded, turned by hand.
 pub fn manual_config(seed: u64) -> DeviceConfig {
     DeviceConfig {
@@ -47,10 +59,10 @@ pub fn manual_config(seed: u64) -> DeviceConfig {
 
 /// The addressing of end `end` of a rig.
 pub fn addresses(end: usize) -> Addressing {
-    let peers = [gid(1 - end), gid_v6(1 - end)];
+    let peers = [gid(1 - end), gid_v6(1 - end), gid_vlan(1 - end)];
     Addressing::Static(StaticAddresses {
         mac: MACS[end],
-        gids: vec![(gid(end), None), (gid_v6(end), None)],
+        gids: vec![(gid(end), None), (gid_v6(end), None), (gid_vlan(end), Some(VLAN))],
         peers: peers.into_iter().map(|peer| (peer, MACS[1 - end])).collect::<BTreeMap<_, _>>(),
         mtu: ShmConfig::default().mtu,
     })

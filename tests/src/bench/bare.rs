@@ -1,0 +1,129 @@
+//! The bare loop: the same frames on the same port with the same copy, the same CRC and one ack per
+//! sixteen packets, but no protocol. What an engine could reach at best.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use feroce_engine::port::{Port, Priority, RxFrame};
+use feroce_wire::{Bth, FlowHeader, Payload, icrc};
+
+use super::{BUFFER_LEN, ROUND, WRITE_LEN};
+
+/// Packets that may be unacknowledged.
+const WINDOW: u64 = 256;
+/// Packets per acknowledgement.
+const ACK_EVERY: u64 = 16;
+/// Bytes of BTH and RETH.
+const TRANSPORT: usize = Bth::LEN + 16;
+/// Frames per burst.
+const BURST: usize = 64;
+
+/// A sender that hears nothing for so long gives up what is outstanding.
+const STALL: Duration = Duration::from_millis(2);
+
+/// Moves frames from `near` to `far` for a round; returns payload bytes received per second.
+pub fn write_rate(
+    near: &mut dyn Port,
+    far: &mut dyn Port,
+    flows: [&FlowHeader; 2],
+    buffers: [&mut [u8]; 2],
+) -> f64 {
+    let stop = AtomicBool::new(false);
+    let [source, target] = buffers;
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(far, flows[1], target, &stop));
+        let start = Instant::now();
+        send(near, flows[0], source);
+        let elapsed = start.elapsed().as_secs_f64();
+        stop.store(true, Ordering::Relaxed);
+        let received = receiver.join().expect("the receiver ends");
+        (received * WRITE_LEN as u64) as f64 / elapsed
+    })
+}
+
+/// The number that a frame carries in place of its BTH.
+fn number(frame: RxFrame<'_>, flow: &FlowHeader) -> u64 {
+    let bytes = &frame.first[flow.len()..flow.len() + 8];
+    u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+fn send(port: &mut dyn Port, flow: &FlowHeader, source: &[u8]) {
+    let start = Instant::now();
+    let (mut sent, mut acked, mut offset, mut id) = (0u64, 0u64, 0, 1u16);
+    let mut heard = start;
+    let head = flow.len() + TRANSPORT;
+    loop {
+        let now = Instant::now(); // Once per turn, as the engine.
+        if now - start >= ROUND {
+            return;
+        }
+        for index in 0..port.rx_burst() {
+            acked = acked.max(number(port.rx_frame(index), flow));
+            heard = now;
+        }
+        if now - heard > STALL {
+            (acked, heard) = (sent, now); // Frames were lost.
+        }
+        let room = port.tx_room().min(BURST);
+        for _ in 0..room {
+            if sent - acked >= WINDOW {
+                break;
+            }
+            sent += 1;
+            let slot = port.tx_slot().expect("there is room");
+            slot[head..head + WRITE_LEN].copy_from_slice(&source[offset..offset + WRITE_LEN]);
+            slot[flow.len()..head].fill(0);
+            slot[flow.len()..flow.len() + 8].copy_from_slice(&sent.to_ne_bytes());
+            let len = flow.seal(slot, TRANSPORT + WRITE_LEN, id);
+            port.tx_commit(len, Priority::default());
+            id = id.wrapping_add(1);
+            offset = (offset + WRITE_LEN) % BUFFER_LEN;
+        }
+        port.flush().expect("the port sends");
+    }
+}
+
+fn receive(port: &mut dyn Port, flow: &FlowHeader, target: &mut [u8], stop: &AtomicBool) -> u64 {
+    let (mut received, mut offset) = (0u64, 0);
+    let head = flow.len() + TRANSPORT;
+    while !stop.load(Ordering::Relaxed) {
+        let count = port.rx_burst();
+        let mut newest = 0;
+        for index in 0..count {
+            let frame = port.rx_frame(index);
+            if frame.len() != head + WRITE_LEN + icrc::LEN {
+                continue;
+            }
+            check(frame, flow);
+            take(frame, head, &mut target[offset..offset + WRITE_LEN]);
+            offset = (offset + WRITE_LEN) % BUFFER_LEN;
+            received += 1;
+            if received.is_multiple_of(ACK_EVERY) {
+                newest = number(frame, flow);
+            }
+        }
+        if newest > 0 && port.tx_room() > 0 {
+            let slot = port.tx_slot().expect("there is room");
+            slot[flow.len()..flow.len() + 16].fill(0);
+            slot[flow.len()..flow.len() + 8].copy_from_slice(&newest.to_ne_bytes());
+            let len = flow.seal(slot, 16, 1);
+            port.tx_commit(len, Priority::default());
+        }
+        port.flush().expect("the port sends");
+    }
+    received
+}
+
+/// The CRC over the frame from the IP header to the payload.
+fn check(frame: RxFrame<'_>, flow: &FlowHeader) {
+    let ip_at = flow.len() - 28;
+    let covered = Payload { first: &frame.first[ip_at..], second: frame.second };
+    let covered = covered.split_at(covered.len() - icrc::LEN).0;
+    assert_ne!(icrc::icrc(covered), 0, "one CRC in 2^32 is zero");
+}
+
+/// The payload, copied out.
+fn take(frame: RxFrame<'_>, head: usize, target: &mut [u8]) {
+    let all = Payload { first: frame.first, second: frame.second };
+    all.split_at(head).1.split_at(WRITE_LEN).0.copy_to(target);
+}

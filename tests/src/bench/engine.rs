@@ -1,0 +1,185 @@
+//! The engine under measurement: WRITE throughput and SEND latency between two devices, a thread each.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use feroce_engine::device::{
+    Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, QpInit, QueuePair,
+};
+use feroce_engine::memory::Access;
+use feroce_engine::verbs::{
+    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
+};
+use feroce_wire::{PathMtu, Psn};
+
+use super::{BUFFER_LEN, ROUND, WRITE_LEN};
+
+/// Requests outstanding.
+const DEPTH: u64 = 512;
+/// One request in so many asks for a completion.
+const SIGNAL_EVERY: u64 = 16;
+/// Bytes of a ping.
+pub const PING_LEN: usize = 64;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct End {
+    device: Device,
+    cq: CompletionQueue,
+    qp: QueuePair,
+    buffer: Buffer,
+}
+
+/// Two connected ends with buffers of `len` bytes.
+pub fn connect(devices: [&Device; 2], len: usize, sgid_index: [u32; 2]) -> [End; 2] {
+    let mut ends = devices.map(|device| {
+        let cq = device.create_cq(2048).expect("a CQ");
+        let pd = device.alloc_pd();
+        let init = QpInit { max_send_wr: 512, max_recv_wr: 512, ..QpInit::new(&cq) };
+        let qp = pd.create_qp(&init).expect("a QP");
+        let buffer = pd.alloc_buffer(len, Access::ALL).expect("a buffer");
+        End { device: device.clone(), cq, qp, buffer }
+    });
+    let psn = Psn::new(1);
+    let names = [0, 1].map(|n| ends[n].qp.endpoint(psn, sgid_index[n]).expect("a GID"));
+    for n in 0..2 {
+        let options = ConnectOptions {
+            path_mtu: Some(PathMtu::Mtu4096),
+            sgid_index: sgid_index[n],
+            ..ConnectOptions::default()
+        };
+        join(&mut ends[n], &names[1 - n], &options);
+    }
+    ends
+}
+
+fn join(end: &mut End, peer: &Endpoint, options: &ConnectOptions) {
+    end.qp.connect(Psn::new(1), peer, options).expect("connected");
+}
+
+/// WRITEs 4 KiB after 4 KiB for a round, while the other end only turns its device; returns payload bytes
+/// per second.
+pub fn write_rate(ends: &mut [End; 2]) -> f64 {
+    let stop = AtomicBool::new(false);
+    let [near, far] = ends;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                far.device.drive();
+            }
+        });
+        let target = RemoteAddr { addr: far.buffer.region().addr(), rkey: far.buffer.region().rkey() };
+        let start = Instant::now();
+        let done = write_for_a_round(near, target);
+        let rate = (done * WRITE_LEN as u64) as f64 / start.elapsed().as_secs_f64();
+        stop.store(true, Ordering::Relaxed);
+        rate
+    })
+}
+
+fn write_for_a_round(near: &mut End, target: RemoteAddr) -> u64 {
+    let start = Instant::now();
+    let (mut posted, mut done, mut offset) = (0u64, 0u64, 0u64);
+    let mut completions: Vec<Completion> = Vec::with_capacity(64);
+    let len = u32::try_from(WRITE_LEN).expect("small");
+    while done < posted || start.elapsed() < ROUND {
+        while posted - done < DEPTH && start.elapsed() < ROUND {
+            let sge = near.buffer.region().sge(offset, len);
+            let remote = RemoteAddr { addr: target.addr + offset, ..target };
+            let signaled = (posted + 1).is_multiple_of(SIGNAL_EVERY);
+            let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::NONE };
+            let request = SendRequest {
+                wr_id: posted,
+                op: SendOp::Write(remote),
+                data: Data::Sges(std::slice::from_ref(&sge)),
+                flags,
+            };
+            if near.qp.post_send(&request).is_err() {
+                break;
+            }
+            posted += 1;
+            offset = (offset + u64::from(len)) % BUFFER_LEN as u64;
+            if posted.is_multiple_of(SIGNAL_EVERY) {
+                break;
+            }
+        }
+        completions.clear();
+        near.cq.poll(&mut completions, 64);
+        for completion in &completions {
+            assert_eq!(completion.status, Status::Success);
+            done += SIGNAL_EVERY;
+        }
+        if posted % SIGNAL_EVERY != 0 && start.elapsed() >= ROUND {
+            posted -= posted % SIGNAL_EVERY; // The last ones are not waited for.
+        }
+    }
+    done
+}
+
+/// SENDs of [`PING_LEN`] bytes to and fro for a round; returns half a round trip in seconds (median).
+pub fn ping_half_rtt(ends: &mut [End; 2]) -> f64 {
+    let stop = AtomicBool::new(false);
+    let ready = Barrier::new(2);
+    let [near, far] = ends;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            post_receives(far);
+            ready.wait();
+            while !stop.load(Ordering::Relaxed) {
+                if wait_for_ping(far, &stop) {
+                    ping(far);
+                }
+            }
+        });
+        post_receives(near);
+        ready.wait();
+        let start = Instant::now();
+        let mut times = Vec::with_capacity(1 << 20);
+        while start.elapsed() < ROUND {
+            let sent = Instant::now();
+            ping(near);
+            wait_for_ping(near, &stop);
+            times.push(sent.elapsed().as_secs_f64() / 2.0);
+        }
+        stop.store(true, Ordering::Relaxed);
+        super::median(&mut times)
+    })
+}
+
+/// Receives that are posted at a time.
+const RECEIVES: u64 = 64;
+
+fn post_receives(end: &mut End) {
+    // What an earlier round left posted is still there.
+    while end.qp.receives_posted() < u32::try_from(RECEIVES).expect("small") {
+        post_receive(end);
+    }
+}
+
+fn post_receive(end: &mut End) {
+    let sge = end.buffer.region().sge(4096, u32::try_from(PING_LEN).expect("small"));
+    let request = RecvRequest { wr_id: 1, sges: std::slice::from_ref(&sge) };
+    end.qp.post_recv(&request).expect("room for a receive");
+}
+
+fn ping(end: &mut End) {
+    let sge = end.buffer.region().sge(0, u32::try_from(PING_LEN).expect("small"));
+    let data = Data::Sges(std::slice::from_ref(&sge));
+    let request = SendRequest { wr_id: 2, op: SendOp::Send, data, flags: SendFlags::NONE };
+    end.qp.post_send(&request).expect("room for a ping");
+}
+
+/// True when a ping has come, false when stopped.
+fn wait_for_ping(end: &mut End, stop: &AtomicBool) -> bool {
+    loop {
+        if let Some(completion) = end.cq.poll_one() {
+            assert_eq!((completion.wr_id, completion.status), (1, Status::Success));
+            post_receive(end);
+            return true;
+        }
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `scripts/bench.sh`: prints a line per figure - name, value, bar, `ok` or `short` - and exits with 1 if
+//! one is short.
+
+use std::net::TcpListener;
+use std::process::ExitCode;
+
+use feroce_engine::device::{Device, DeviceConfig, Driver};
+use feroce_engine::memory::arena::Arena;
+use feroce_engine::port::Port;
+use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig, XdpMode};
+use feroce_engine::port::shm::{ShmConfig, shm_pair};
+use feroce_tests::bench::link::{ADDRESSES, Link};
+use feroce_tests::bench::{BUFFER_LEN, Bar, Figure, bare, engine, paired, tcp};
+use feroce_tests::{MACS, addresses};
+use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr};
+
+fn main() -> ExitCode {
+    let only = std::env::args().nth(1);
+    let wanted = |name: &str| only.as_deref().is_none_or(|only| name.contains(only));
+    let mut figures = Vec::new();
+    let mut show = |figure: Figure| {
+        println!("{}", figure.line());
+        figures.push(figure);
+    };
+    if wanted("shm") {
+        show(shm_write());
+    }
+    if wanted("af_xdp") {
+        let link = Link::new();
+        let mut tcp = TcpLatency::new(&link);
+        link.offloads_off();
+        for mode in [XdpMode::Native, XdpMode::Generic] {
+            show(af_xdp_write(&link, mode));
+        }
+        for mode in [XdpMode::Native, XdpMode::Generic] {
+            show(af_xdp_latency(&link, mode, &mut tcp));
+        }
+    }
+    if figures.iter().all(Figure::is_ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn config() -> DeviceConfig {
+    DeviceConfig { max_qp: 64, arena_bytes: 1 << 30, driver: Driver::Helper, ..Default::default() }
+}
+
+fn flow(end: usize, macs: [MacAddr; 2]) -> FlowHeader {
+    let ip = |end: usize| ADDRESSES[end].parse().expect("an address");
+    FlowHeader::new(&FlowSpec {
+        dst_mac: macs[1 - end],
+        src_mac: macs[end],
+        vlan: None,
+        addresses: IpAddresses::V4 { src: ip(end), dst: ip(1 - end) },
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+        udp_source_port: 0xc001,
+    })
+}
+
+fn gigabits(rate: f64) -> f64 {
+    rate * 8.0 / 1e9
+}
+
+fn write_figure(name: &str, bar: Bar, (rate, bare, ratio): (f64, f64, f64)) -> Figure {
+    let note = format!("{:.1} Gb/s of {:.1} Gb/s", gigabits(rate), gigabits(bare));
+    Figure { name: name.to_owned(), value: ratio, bar, note }
+}
+
+fn shm_write() -> Figure {
+    let arena = Arena::new(256 << 20).expect("an arena");
+    let make = || shm_pair(&arena, ShmConfig::default()).expect("a pair of ports");
+    let (mut near, mut far) = make();
+    let (a, b) = make();
+    let open = |end, port| {
+        Device::with_ports(vec![port], addresses(end), config()).expect("a device")
+    };
+    let devices = [open(0, Box::new(a) as Box<dyn Port>), open(1, Box::new(b))];
+    let mut ends = engine::connect([&devices[0], &devices[1]], BUFFER_LEN, [0, 0]);
+    let flows = [flow(0, MACS), flow(1, MACS)];
+    let (mut source, mut target) = (vec![1; BUFFER_LEN], vec![0; BUFFER_LEN]);
+    let result = paired(
+        || engine::write_rate(&mut ends),
+        || {
+            let buffers = [&mut source[..], &mut target[..]];
+            bare::write_rate(&mut near, &mut far, [&flows[0], &flows[1]], buffers)
+        },
+    );
+    write_figure("shm: 4 KiB WRITE / bare loop", Bar::AtLeast(0.6), result)
+}
+
+/// The devices at both ends of the link.
+fn open_devices(link: &Link, mode: XdpMode) -> [Device; 2] {
+    [0, 1].map(|end| {
+        link.enter(end);
+        let mut config = config();
+        config.af_xdp.mode = mode;
+        Device::open("v0", config).expect("a device on the veth")
+    })
+}
+
+/// Index of the IPv4 GID: link-local comes first.
+fn ipv4_gid(device: &Device) -> u32 {
+    let gids = device.gids();
+    gids.iter().find(|(_, entry)| entry.gid.ip().is_ipv4()).expect("an IPv4 address").0
+}
+
+fn connect(devices: &[Device; 2], len: usize) -> [engine::End; 2] {
+    let [a, b] = devices;
+    engine::connect([a, b], len, [ipv4_gid(a), ipv4_gid(b)])
+}
+
+fn name(figure: &str, mode: XdpMode) -> String {
+    format!("af_xdp {mode:?}: {figure}").to_lowercase()
+}
+
+fn af_xdp_write(link: &Link, mode: XdpMode) -> Figure {
+    let (mut source, mut target) = (vec![1; BUFFER_LEN], vec![0; BUFFER_LEN]);
+    let result = paired(
+        || {
+            let devices = open_devices(link, mode);
+            engine::write_rate(&mut connect(&devices, BUFFER_LEN))
+        },
+        || {
+            let mut ports = [0, 1].map(|end| {
+                link.enter(end);
+                let config = AfXdpConfig { mode, ..AfXdpConfig::new("v0") };
+                let port = AfXdp::open(&config, 1).expect("a port").remove(0);
+                let own: std::net::Ipv4Addr = ADDRESSES[end].parse().expect("an address");
+                port.address_filter().set(&[own.to_ipv6_mapped()]).expect("a filter");
+                port
+            });
+            let macs = [0, 1].map(|end| ports[end].attributes().mac);
+            let flows = [flow(0, macs), flow(1, macs)];
+            let [near, far] = &mut ports;
+            let buffers = [&mut source[..], &mut target[..]];
+            bare::write_rate(near, far, [&flows[0], &flows[1]], buffers)
+        },
+    );
+    write_figure(&name("4 KiB write / bare loop", mode), Bar::AtLeast(0.85), result)
+}
+
+struct TcpLatency {
+    ends: [std::net::TcpStream; 2],
+}
+
+impl TcpLatency {
+    fn new(link: &Link) -> Self {
+        link.enter(1);
+        let address = format!("{}:5001", ADDRESSES[1]).parse().expect("an address");
+        let listener = TcpListener::bind(address).expect("a TCP port");
+        Self { ends: tcp::connect(&listener, address, || link.enter(0)) }
+    }
+}
+
+fn af_xdp_latency(link: &Link, mode: XdpMode, tcp: &mut TcpLatency) -> Figure {
+    let devices = open_devices(link, mode);
+    let mut ends = connect(&devices, 8192);
+    let (send, tcp, ratio) =
+        paired(|| engine::ping_half_rtt(&mut ends), || tcp::ping_half_rtt(&mut tcp.ends));
+    Figure {
+        name: name("64 b send half-rtt / spinning tcp", mode),
+        value: ratio,
+        bar: Bar::AtMost(0.7),
+        note: format!("{:.2} us of {:.2} us", send * 1e6, tcp * 1e6),
+    }
+}
+

@@ -1,0 +1,295 @@
+//! Captures of the tree, and a responder of ours in the place of the captured one.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::Path;
+
+use feroce_engine::device::{
+    Addressing, Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Path as NetPath,
+    ProtectionDomain, QpInit, QueuePair, StaticAddresses,
+};
+use feroce_engine::memory::Access;
+use feroce_engine::memory::arena::Arena;
+use feroce_engine::net::Gid;
+use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
+use feroce_engine::port::{Port, Priority};
+use feroce_engine::qp::QpState;
+use feroce_engine::qp::attributes::QpAttributes;
+use feroce_engine::time::{Duration, Instant};
+use feroce_engine::verbs::RecvRequest;
+use feroce_wire::{Key, MacAddr, Packet, PathMtu, Pkey, Psn, Qpn, RnrTimer};
+use pcap_file::pcap::PcapReader;
+
+use crate::manual_config;
+
+/// A captured frame and when it was captured, from the first frame of its capture on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapturedFrame {
+    /// Time since the first frame.
+    pub at: Duration,
+    /// From the Ethernet header on.
+    pub bytes: Vec<u8>,
+}
+
+impl CapturedFrame {
+    /// The frame, parsed.
+    ///
+    /// # Panics
+    /// If it is not RoCEv2.
+    pub fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes, &[]).expect("a RoCEv2 frame")
+    }
+}
+
+/// The frames of `tests/captures/<file>`.
+///
+/// # Panics
+/// If there is no such file, or it is no capture compressed with zstd.
+pub fn read(file: &str) -> Vec<CapturedFrame> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file);
+    let packed = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut plain = Vec::new();
+    let mut source = packed.as_slice();
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(&mut source).expect("zstd");
+    decoder.read_to_end(&mut plain).expect("zstd");
+    let mut reader = PcapReader::new(plain.as_slice()).expect("a capture");
+    let mut frames = Vec::new();
+    let mut start = None;
+    while let Some(record) = reader.next_packet() {
+        let record = record.expect("a whole record");
+        let start = *start.get_or_insert(record.timestamp);
+        let at = record.timestamp.saturating_sub(start);
+        frames.push(CapturedFrame { at, bytes: record.data.into_owned() });
+    }
+    frames
+}
+
+/// A party of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Party {
+    /// Ethernet address.
+    pub mac: MacAddr,
+    /// IP address.
+    pub ip: IpAddr,
+    /// QP number.
+    pub qpn: u32,
+}
+
+impl Party {
+    fn gid(&self) -> Gid {
+        match self.ip {
+            IpAddr::V4(ip) => Gid::from(ip),
+            IpAddr::V6(ip) => Gid::from(ip),
+        }
+    }
+}
+
+/// A memory region of the responder.
+#[derive(Debug, Clone, Copy)]
+pub struct MemoryAt {
+    /// Address that the requester uses.
+    pub iova: u64,
+    /// Length in bytes.
+    pub len: usize,
+    /// Key that the requester uses.
+    pub rkey: u32,
+    /// Rights.
+    pub access: Access,
+    /// What is in it at first.
+    pub contents: Contents,
+}
+
+/// What a memory region holds before the first request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contents {
+    /// Zeros: what was there does not show, or the requester writes it first.
+    Zeros,
+    /// What the captured READ responses show.
+    OfReadResponses,
+    /// What the first captured answer to an atomic at each address shows.
+    OfAtomicAnswers,
+}
+
+/// What the captured responder was when the first request came.
+#[derive(Debug, Clone, Copy)]
+pub struct ResponderSetup {
+    /// The responder.
+    pub local: Party,
+    /// The requester.
+    pub peer: Party,
+    /// First PSN expected. The responder sends no request, so its own starting PSN does not exist.
+    pub rq_psn: u32,
+    /// Path MTU.
+    pub path_mtu: PathMtu,
+    /// READs and atomics that may be outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the time that RNR NAKs ask to wait.
+    pub min_rnr_timer: u8,
+    /// Registered memory.
+    pub regions: &'static [MemoryAt],
+    /// Receives: when they were posted, and their length.
+    pub receives: &'static [(Duration, u32)],
+}
+
+/// A device of ours in the place of a captured responder: a QP in RTR, on one end of an shm pair.
+#[derive(Debug)]
+pub struct Responder {
+    device: Device,
+    port: ShmPort,
+    qp: QueuePair,
+    setup: ResponderSetup,
+    posted: usize,
+    receive_into: Buffer,
+    regions: Vec<Buffer>,
+    _pd: ProtectionDomain,
+    _cq: CompletionQueue,
+}
+
+/// Key of the region for receives: no captured exchange names it.
+const RECEIVE_KEY: u32 = 0xff_ff00;
+
+impl Responder {
+    /// Opens a device and brings a QP to RTR as `setup` says.
+    ///
+    /// # Panics
+    /// If the set-up is impossible.
+    pub fn new(setup: &ResponderSetup) -> Self {
+        let arena = Arena::new(16 << 20).expect("an arena");
+        let shape = ShmConfig { name: "replay".to_owned(), ..ShmConfig::default() };
+        let (near, port) = shm_pair(&arena, shape).expect("a pair of ports");
+        let config = DeviceConfig {
+            first_qpn: setup.local.qpn,
+            max_mr: 1 << 16,
+            plain_keys: true,
+            ..manual_config(1)
+        };
+        let device =
+            Device::with_ports(vec![Box::new(near)], addresses(setup), config).expect("a device");
+        let pd = device.alloc_pd();
+        let cq = device.create_cq(1024).expect("a CQ");
+        let init = QpInit { qpn: Qpn::new(setup.local.qpn), ..QpInit::new(&cq) };
+        let mut qp = pd.create_qp(&init).expect("a QP");
+        bring_to_rtr(&mut qp, setup);
+        let region = |memory: &MemoryAt| {
+            pd.alloc_buffer_as(memory.iova, memory.len, memory.access, Key(memory.rkey))
+                .expect("a region")
+        };
+        let regions = setup.regions.iter().map(region).collect();
+        let receive_into = pd
+            .alloc_buffer_as(0, 1 << 16, Access::LOCAL_WRITE, Key(RECEIVE_KEY))
+            .expect("a region");
+        Self { device, port, qp, setup: *setup, posted: 0, receive_into, regions, _pd: pd, _cq: cq }
+    }
+
+    /// Fills each region with what the capture shows of it.
+    pub fn load(&self, capture: &[CapturedFrame]) {
+        for (memory, buffer) in self.setup.regions.iter().zip(&self.regions) {
+            let shown = match memory.contents {
+                Contents::Zeros => continue,
+                Contents::OfReadResponses => shown_by_reads(capture, &self.setup),
+                Contents::OfAtomicAnswers => shown_by_atomics(capture),
+            };
+            for (va, bytes) in shown {
+                let offset = usize::try_from(va - memory.iova).expect("inside the region");
+                buffer.write(offset, &bytes);
+            }
+        }
+    }
+
+    /// Gives it `frame` at the time `at`, after the receives that were posted until then, and returns
+    /// what it answers.
+    ///
+    /// # Panics
+    /// If the port takes no frame.
+    pub fn answer(&mut self, frame: &[u8], at: Duration) -> Vec<Vec<u8>> {
+        let now = Instant::ZERO + at;
+        while let Some(&(when, len)) = self.setup.receives.get(self.posted)
+            && when <= at
+        {
+            let sges = [self.receive_into.region().sge(0, len)];
+            self.qp.post_recv(&RecvRequest { wr_id: 0, sges: &sges }).expect("room");
+            self.posted += 1;
+        }
+        let slot = self.port.tx_slot().expect("room");
+        slot[..frame.len()].copy_from_slice(frame);
+        self.port.tx_commit(frame.len(), Priority::default());
+        self.port.flush().expect("the device is open");
+        let mut answers = Vec::new();
+        while self.device.turn(now) > 0 {
+            let count = self.port.rx_burst();
+            answers.extend((0..count).map(|index| self.port.rx_frame(index).first.to_vec()));
+        }
+        answers
+    }
+}
+
+fn addresses(setup: &ResponderSetup) -> Addressing {
+    Addressing::Static(StaticAddresses {
+        mac: setup.local.mac,
+        gids: vec![(setup.local.gid(), None)],
+        peers: BTreeMap::from([(setup.peer.gid(), setup.peer.mac)]),
+        mtu: ShmConfig::default().mtu,
+    })
+}
+
+fn bring_to_rtr(qp: &mut QueuePair, setup: &ResponderSetup) {
+    let dest_qp = Qpn::masked(setup.peer.qpn);
+    let flow = qp.resolve(&NetPath::new(setup.peer.gid(), 0), dest_qp).expect("a path");
+    let init = QpAttributes {
+        state: Some(QpState::Init),
+        pkey: Some(Pkey::DEFAULT),
+        port: Some(1),
+        access: Some(ConnectOptions::default().access),
+        ..QpAttributes::default()
+    };
+    let rtr = QpAttributes {
+        state: Some(QpState::Rtr),
+        flow: Some(flow),
+        path_mtu: Some(setup.path_mtu),
+        dest_qp: Some(dest_qp),
+        rq_psn: Some(Psn::new(setup.rq_psn)),
+        max_dest_rd_atomic: Some(setup.max_dest_rd_atomic),
+        min_rnr_timer: RnrTimer::new(setup.min_rnr_timer),
+        ..QpAttributes::default()
+    };
+    qp.modify(&init).expect("INIT");
+    qp.modify(&rtr).expect("RTR");
+}
+
+/// Addresses and bytes of the captured READ responses, by the requests that they answer.
+fn shown_by_reads(capture: &[CapturedFrame], setup: &ResponderSetup) -> Vec<(u64, Vec<u8>)> {
+    let mtu = setup.path_mtu.bytes();
+    let mut requests = Vec::new();
+    let mut shown = Vec::new();
+    for packet in capture.iter().map(CapturedFrame::packet) {
+        let psn = packet.bth.psn;
+        if let (true, Some(reth)) = (packet.info.is_request(), packet.ext.reth) {
+            requests.push((psn, reth.va, reth.dma_len));
+        } else if packet.info.is_response() && !packet.payload.is_empty() {
+            let answers = |&&(first, _, len): &&(Psn, u64, u32)| {
+                first.distance_to(psn) < len.div_ceil(mtu).max(1)
+            };
+            let (first, va, _) = requests.iter().rev().find(answers).expect("its request");
+            let va = va + u64::from(first.distance_to(psn) * mtu);
+            shown.push((va, packet.payload.slices().concat()));
+        }
+    }
+    shown
+}
+
+/// Address and value of the first captured atomic at each address.
+fn shown_by_atomics(capture: &[CapturedFrame]) -> Vec<(u64, Vec<u8>)> {
+    let mut asked = BTreeMap::new();
+    let mut first = BTreeMap::new();
+    for packet in capture.iter().map(CapturedFrame::packet) {
+        if let Some(eth) = packet.ext.atomic_eth {
+            asked.insert(packet.bth.psn.value(), eth.va);
+        }
+        if let Some(answer) = packet.ext.atomic_ack {
+            let va = asked[&packet.bth.psn.value()];
+            first.entry(va).or_insert(answer.original.to_ne_bytes().to_vec());
+        }
+    }
+    first.into_iter().collect()
+}

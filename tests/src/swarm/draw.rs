@@ -1,0 +1,80 @@
+//! Everything random of a scenario comes from here, and so from its seed.
+
+use std::time::Duration;
+
+use rand_xoshiro::Xoshiro256StarStar;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+/// A seeded source of choices.
+#[derive(Debug, Clone)]
+pub struct Draw(Xoshiro256StarStar);
+
+impl Draw {
+    /// The choices that follow from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(Xoshiro256StarStar::seed_from_u64(seed))
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number below `limit`.
+    ///
+    /// # Panics
+    /// If `limit` is 0.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.bits() % limit
+    }
+
+    /// A number from `low` to `high`, both possible.
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
+        let span = (high - low) as u64 + 1;
+        low + usize::try_from(self.below(span)).expect("below a usize")
+    }
+
+    /// True `chance` times in a hundred.
+    pub fn percent(&mut self, chance: u32) -> bool {
+        self.below(100) < u64::from(chance)
+    }
+
+    /// One of `from`.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.between(0, from.len() - 1)]
+    }
+
+    /// One of the values of `table`, by weight.
+    pub fn weighted<T: Copy>(&mut self, table: &[(u32, T)]) -> T {
+        let total: u32 = table.iter().map(|(weight, _)| weight).sum();
+        let mut at = self.below(u64::from(total));
+        for &(weight, value) in table {
+            match at.checked_sub(u64::from(weight)) {
+                Some(rest) => at = rest,
+                None => return value,
+            }
+        }
+        unreachable!("the draw is below the sum of the weights")
+    }
+
+    /// A time from zero to `most`.
+    pub fn time(&mut self, most: Duration) -> Duration {
+        let most = u64::try_from(most.as_nanos()).expect("short");
+        Duration::from_nanos(self.below(most + 1))
+    }
+
+    /// Random bytes.
+    pub fn fill(&mut self, out: &mut [u8]) {
+        for chunk in out.chunks_mut(8) {
+            let bytes = self.bits().to_le_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+    }
+
+    /// `len` random bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        self.fill(&mut out);
+        out
+    }
+}

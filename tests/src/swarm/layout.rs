@@ -1,0 +1,118 @@
+//! The memory of a scenario: regions with different rights, and where in them requests read and write.
+
+use feroce_engine::memory::Access;
+
+use super::draw::Draw;
+
+/// One of an end's memory regions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Area {
+    /// With all rights; nearly everything happens here.
+    Pool,
+    /// That can only be read.
+    ReadOnly,
+    /// Of another protection domain.
+    Foreign,
+    /// Known by addresses close to the end of the address space, so that sums wrap.
+    Top,
+    /// That is deregistered or invalidated in the middle of things.
+    Victim(usize),
+}
+
+/// Victims of an end at most.
+pub const VICTIMS: usize = 2;
+
+/// Bytes of each victim.
+pub const VICTIM_LEN: usize = 3000;
+
+/// First address of [`Area::Top`]: its end is a short way before the end of the address space.
+pub const TOP_ADDRESS: u64 = u64::MAX - 255;
+
+/// Bytes of [`Area::Top`].
+pub const TOP_LEN: usize = 200;
+
+impl Area {
+    /// Every area.
+    pub const ALL: [Self; 4 + VICTIMS] =
+        [Self::Pool, Self::ReadOnly, Self::Foreign, Self::Top, Self::Victim(0), Self::Victim(1)];
+
+    /// Its place in [`Area::ALL`].
+    pub fn index(self) -> usize {
+        match self {
+            Self::Pool => 0,
+            Self::ReadOnly => 1,
+            Self::Foreign => 2,
+            Self::Top => 3,
+            Self::Victim(n) => 4 + n,
+        }
+    }
+
+    /// Bytes.
+    pub fn len(self) -> usize {
+        match self {
+            Self::Pool => 48 << 10,
+            Self::ReadOnly | Self::Foreign => 512,
+            Self::Top => TOP_LEN,
+            Self::Victim(_) => VICTIM_LEN,
+        }
+    }
+
+    /// Rights.
+    pub fn access(self) -> Access {
+        match self {
+            Self::ReadOnly => Access::REMOTE_READ,
+            _ => Access::ALL,
+        }
+    }
+}
+
+/// `len` bytes from `offset` on of an area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// Whose.
+    pub end: usize,
+    /// In which region.
+    pub area: Area,
+    /// From where.
+    pub offset: usize,
+    /// How many.
+    pub len: usize,
+}
+
+/// Deals out disjoint ranges of an end's pool, with gaps that nobody may touch.
+#[derive(Debug)]
+pub struct Dealer {
+    end: usize,
+    next: usize,
+}
+
+impl Dealer {
+    /// A dealer for the pool of `end`.
+    pub fn new(end: usize) -> Self {
+        Self { end, next: 0 }
+    }
+
+    /// `len` bytes at a multiple of `align`; `None` when the pool is used up.
+    pub fn take(&mut self, draw: &mut Draw, len: usize, align: usize) -> Option<Range> {
+        let offset = (self.next + draw.between(1, 9)).next_multiple_of(align);
+        let end = offset + len;
+        if end + 16 > Area::Pool.len() {
+            return None;
+        }
+        self.next = end;
+        Some(Range { end: self.end, area: Area::Pool, offset, len })
+    }
+
+    /// `len` bytes in up to four pieces, some of them empty.
+    pub fn pieces(&mut self, draw: &mut Draw, len: usize) -> Option<Vec<Range>> {
+        let count = draw.weighted(&[(60, 1), (20, 2), (10, 3), (10, 4)]);
+        let mut left = len;
+        let mut pieces = Vec::with_capacity(count);
+        for piece in 0..count {
+            let part = if piece + 1 == count { left } else { draw.between(0, left) };
+            pieces.push(self.take(draw, part, 1)?);
+            left -= part;
+        }
+        Some(pieces)
+    }
+}

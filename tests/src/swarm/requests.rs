@@ -1,0 +1,472 @@
+//! Drawing the send requests of a QP: good ones of every kind, some that depend on each other, and some
+//! that must fail.
+
+use std::time::Duration;
+
+use feroce_engine::memory::Access;
+
+use super::draw::Draw;
+use super::layout::{Area, Dealer, Range, TOP_ADDRESS, TOP_LEN, VICTIM_LEN};
+use super::options::Options;
+use super::plan::{Role, SidePlan, Victim};
+use super::request::{
+    ACCESS, ACCESS_WHILE_ANSWERING, Doom, Flaw, LOCAL_PROTECTION, Op, Remote, Request,
+};
+
+/// The requests of one QP: those of pair `pair` that end `end` posts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lane {
+    /// Pair.
+    pub pair: usize,
+    /// End that posts.
+    pub end: usize,
+}
+
+/// Draws requests.
+#[derive(Debug)]
+pub(super) struct Requests<'a> {
+    /// Choices.
+    pub draw: &'a mut Draw,
+    /// Options of the scenario.
+    pub options: &'a Options,
+    /// Initial memory.
+    pub contents: &'a [Vec<Vec<u8>>; 2],
+    /// Free memory.
+    pub dealers: &'a mut [Dealer; 2],
+    /// By end, the word that QPs share.
+    pub shared_words: [Option<Range>; 2],
+    /// Adds drawn for it.
+    pub shared_bits: [u32; 2],
+}
+
+/// What comes next in a lane.
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    Send,
+    Write,
+    Read,
+    Atomic,
+    WriteThenRead,
+    ReadThenWrite,
+    ReadThenSend,
+    Bad,
+    Victim(Area, Role),
+}
+
+const JOBS: &[(u32, Job)] = &[
+    (30, Job::Send),
+    (25, Job::Write),
+    (15, Job::Read),
+    (15, Job::Atomic),
+    (5, Job::WriteThenRead),
+    (5, Job::ReadThenWrite),
+    (5, Job::ReadThenSend),
+];
+
+impl Requests<'_> {
+    /// What the program of `lane` posts.
+    pub fn side(&mut self, lane: Lane, victims: &[Victim]) -> SidePlan {
+        let peer = 1 - lane.end;
+        let word = self.dealers[peer].take(self.draw, 8, 8);
+        let mut side = SidePlan { word, ..SidePlan::default() };
+        if let Some(word) = word {
+            let bytes = self.content(word);
+            side.word_values.push(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")));
+        }
+        let mut jobs: Vec<Job> = Vec::new();
+        for _ in 0..self.draw.between(0, self.options.requests) {
+            let bad = self.draw.percent(self.options.bad);
+            jobs.push(if bad { Job::Bad } else { self.draw.weighted(JOBS) });
+        }
+        for victim in victims.iter().filter(|victim| victim.pair == lane.pair) {
+            let own = victim.end == lane.end;
+            let meets = match victim.role {
+                Role::Local => own,
+                Role::Receive => false,
+                _ => !own,
+            };
+            if meets {
+                let at = self.draw.between(0, jobs.len());
+                jobs.insert(at, Job::Victim(victim.area, victim.role));
+            }
+        }
+        let mut times: Vec<Duration> =
+            jobs.iter().map(|_| self.draw.time(self.options.span)).collect();
+        times.sort_unstable();
+        for (job, at) in jobs.into_iter().zip(times) {
+            // None: the memory is used up, or the connection does not allow it.
+            let _ = self.job(job, lane, at, &mut side);
+        }
+        side
+    }
+
+    fn job(&mut self, job: Job, lane: Lane, at: Duration, side: &mut SidePlan) -> Option<()> {
+        let end = lane.end;
+        match job {
+            Job::Send => side.requests.push(self.send(end, at)?),
+            Job::Write => side.requests.push(self.write(end, at)?),
+            Job::Read => side.requests.push(self.read(end, at)?),
+            Job::Atomic => self.atomic(end, at, side)?,
+            Job::WriteThenRead => self.write_then_read(end, at, side)?,
+            Job::ReadThenWrite => self.read_then_write(end, at, side)?,
+            Job::ReadThenSend => self.read_then_send(end, at, side)?,
+            Job::Bad => side.requests.push(self.bad(end, at)?),
+            Job::Victim(area, Role::Invalidated) => self.invalidate(end, at, area, side)?,
+            Job::Victim(area, role) => side.requests.push(self.doomed(end, at, area, role)?),
+        }
+        Some(())
+    }
+
+    fn content(&self, range: Range) -> Vec<u8> {
+        let area = &self.contents[range.end][range.area.index()];
+        area[range.offset..range.offset + range.len].to_vec()
+    }
+
+    fn contents_of(&self, ranges: &[Range]) -> Vec<u8> {
+        ranges.iter().flat_map(|&range| self.content(range)).collect()
+    }
+
+    /// A length: often short, often around a multiple of the path MTU.
+    fn length(&mut self) -> usize {
+        let mtu = self.options.mtu_bytes();
+        let draw = &mut *self.draw;
+        match draw.weighted(&[(8, 0), (8, 1), (50, 2), (14, 3), (15, 4), (5, 5)]) {
+            0 => 0,
+            1 => 1,
+            2 => draw.between(2, 64),
+            3 => draw.between(mtu - 1, mtu + 1),
+            4 => draw.between(1, 3 * mtu),
+            _ => draw.between(1, (40 * mtu).min(10_000)),
+        }
+    }
+
+    fn flags(&mut self, mut request: Request) -> Request {
+        request.signaled = self.draw.percent(70);
+        request.solicited = self.draw.percent(20);
+        request.fence = self.draw.percent(10);
+        let short = request.payload.len() <= super::world::MAX_INLINE && !request.op.returns_data();
+        request.inline = short && self.draw.percent(25);
+        request
+    }
+
+    fn peer_allows(&self, end: usize, right: Access) -> Option<()> {
+        let answered = right != Access::REMOTE_WRITE;
+        let allowed = self.options.limits[1 - end].access.contains(right);
+        (allowed && !(answered && self.options.max_rd_atomic == 0)).then_some(())
+    }
+
+    fn send(&mut self, end: usize, at: Duration) -> Option<Request> {
+        let len = self.length();
+        let local = self.dealers[end].pieces(self.draw, len)?;
+        let payload = self.contents_of(&local);
+        let imm = self.draw.bits() >> 32;
+        let imm = Op::SendImm(u32::try_from(imm).expect("32 bits"));
+        let op = self.draw.pick(&[Op::Send, imm]);
+        Some(self.flags(Request::new(at, op, local, payload)))
+    }
+
+    fn write(&mut self, end: usize, at: Duration) -> Option<Request> {
+        self.peer_allows(end, Access::REMOTE_WRITE)?;
+        let len = self.length();
+        let local = self.dealers[end].pieces(self.draw, len)?;
+        let target = self.dealers[1 - end].take(self.draw, len, 1)?;
+        let payload = self.contents_of(&local);
+        let imm = u32::try_from(self.draw.bits() >> 32).expect("32 bits");
+        let op = self.draw.weighted(&[(70, Op::Write), (30, Op::WriteImm(imm))]);
+        let mut request = self.flags(Request::new(at, op, local, payload));
+        // Without bytes, the key does not matter.
+        let wrong_key = len == 0 && self.draw.percent(50);
+        request.remote = Some(Remote { area: target.area, offset: target.offset, wrong_key });
+        Some(request)
+    }
+
+    fn read(&mut self, end: usize, at: Duration) -> Option<Request> {
+        let len = self.length();
+        let source = self.dealers[1 - end].take(self.draw, len, 1)?;
+        self.read_from(end, at, source)
+    }
+
+    fn read_from(&mut self, end: usize, at: Duration, source: Range) -> Option<Request> {
+        self.peer_allows(end, Access::REMOTE_READ)?;
+        let local = self.dealers[end].pieces(self.draw, source.len)?;
+        let mut request = Request::new(at, Op::Read, local, self.content(source));
+        request = self.flags(request);
+        let wrong_key = source.len == 0 && self.draw.percent(50);
+        request.remote = Some(Remote { area: source.area, offset: source.offset, wrong_key });
+        Some(request)
+    }
+
+    fn atomic(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
+        self.peer_allows(end, Access::REMOTE_ATOMIC)?;
+        let local = self.dealers[end].take(self.draw, 8, 1)?;
+        let shared = self.shared_words[1 - end].filter(|_| self.draw.percent(40));
+        if let Some(word) = shared {
+            let bit = self.shared_bits[1 - end];
+            if bit < u64::BITS {
+                self.shared_bits[1 - end] += 1;
+                let op = Op::FetchAdd(1 << bit);
+                let mut request = self.flags(Request::new(at, op, vec![local], vec![0; 8]));
+                request.remote = Some(Remote { area: word.area, offset: word.offset, wrong_key: false });
+                request.shared_word = true;
+                request.keeps_remote = true;
+                side.requests.push(request);
+                return Some(());
+            }
+        }
+        let word = side.word?;
+        let before = *side.word_values.last()?;
+        let operand = self.draw.bits();
+        let compare = if self.draw.percent(60) { before } else { operand ^ 1 };
+        let (op, after) = match self.draw.percent(50) {
+            true => (Op::FetchAdd(operand), before.wrapping_add(operand)),
+            false => {
+                let after = if compare == before { operand } else { before };
+                (Op::CompareSwap { compare, swap: operand }, after)
+            }
+        };
+        let payload = before.to_ne_bytes().to_vec();
+        let mut request = self.flags(Request::new(at, op, vec![local], payload));
+        request.remote = Some(Remote { area: word.area, offset: word.offset, wrong_key: false });
+        request.keeps_remote = true;
+        side.word_values.push(after);
+        side.requests.push(request);
+        Some(())
+    }
+
+    /// A READ sees what the WRITE before it wrote.
+    fn write_then_read(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
+        let mut write = self.write(end, at)?;
+        let remote = write.remote.filter(|_| !write.payload.is_empty())?;
+        let len = write.payload.len();
+        let source = Range { end: 1 - end, area: remote.area, offset: remote.offset, len };
+        let mut read = self.read_from(end, at, source)?;
+        read.payload.clone_from(&write.payload);
+        write.keeps_remote = true;
+        side.requests.extend([write, read]);
+        Some(())
+    }
+
+    /// A fenced WRITE does not overtake the READ of the same bytes.
+    fn read_then_write(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
+        let mut write = self.write(end, at)?;
+        let remote = write.remote.filter(|_| !write.payload.is_empty())?;
+        let len = write.payload.len();
+        let source = Range { end: 1 - end, area: remote.area, offset: remote.offset, len };
+        let mut read = self.read_from(end, at, source)?;
+        read.keeps_remote = true;
+        write.fence = true;
+        side.requests.extend([read, write]);
+        Some(())
+    }
+
+    /// A fenced SEND sends what the READ before it has read.
+    fn read_then_send(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
+        let mut read = self.read(end, at)?;
+        read.keeps_local = true;
+        let mut send = Request::new(at, Op::Send, read.local.clone(), read.payload.clone());
+        send.signaled = self.draw.percent(70);
+        send.fence = true;
+        side.requests.extend([read, send]);
+        Some(())
+    }
+
+    /// Writes to a region, makes its key invalid, and sometimes tries to write again.
+    fn invalidate(&mut self, end: usize, at: Duration, area: Area, side: &mut SidePlan) -> Option<()> {
+        let remote = Remote { area, offset: 0, wrong_key: false };
+        let writes = self.peer_allows(end, Access::REMOTE_WRITE).is_some();
+        if writes {
+            let mut write = self.write(end, at)?;
+            write.payload.truncate(VICTIM_LEN);
+            if write.payload.len() == write.local.iter().map(|range| range.len).sum() {
+                write.remote = Some(remote);
+                write.op = Op::Write;
+                side.requests.push(write);
+            }
+        }
+        let mut send = self.send(end, at)?;
+        send.op = Op::SendInvalidate;
+        send.remote = Some(remote);
+        side.requests.push(send);
+        if writes && self.draw.percent(50) {
+            let mut again = self.write(end, at)?;
+            if !again.payload.is_empty() && again.payload.len() <= VICTIM_LEN {
+                again.remote = Some(remote);
+                again.flaw = Some(Flaw::Invalidated);
+                side.requests.push(again);
+            }
+        }
+        Some(())
+    }
+
+    /// A long request that uses a region which goes away.
+    fn doomed(&mut self, end: usize, at: Duration, area: Area, role: Role) -> Option<Request> {
+        let peer = 1 - end;
+        let range = |end| Range { end, area, offset: 0, len: VICTIM_LEN };
+        let mut request = match role {
+            Role::Source => self.read_from(end, at, range(peer))?,
+            Role::Local => {
+                let local = vec![range(end)];
+                let payload = self.content(local[0]);
+                Request::new(at, Op::Send, local, payload)
+            }
+            _ => {
+                self.peer_allows(end, Access::REMOTE_WRITE)?;
+                let local = self.dealers[end].pieces(self.draw, VICTIM_LEN)?;
+                let payload = self.contents_of(&local);
+                let mut write = Request::new(at, Op::Write, local, payload);
+                write.remote = Some(Remote { area, offset: 0, wrong_key: false });
+                write
+            }
+        };
+        let (end, failures): (_, &'static [_]) = match role {
+            Role::Source => (peer, &[ACCESS, ACCESS_WHILE_ANSWERING]),
+            Role::Local => (end, &[LOCAL_PROTECTION]),
+            _ => (peer, &[ACCESS]),
+        };
+        request.doom = Some(Doom { end, area, failures });
+        Some(request)
+    }
+
+    /// A request that must fail.
+    fn bad(&mut self, end: usize, at: Duration) -> Option<Request> {
+        use Flaw as F;
+        let flaw = self.draw.pick(&[
+            F::LocalKey,
+            F::LocalBounds,
+            F::LocalRights,
+            F::AtomicLength,
+            F::NoDepth,
+            F::RemoteKey,
+            F::RemoteBounds,
+            F::RemoteWrap,
+            F::RemoteRights,
+            F::RemoteDomain,
+            F::Misaligned,
+            F::NotInvalidatable,
+            F::QpRights,
+        ]);
+        let mut request = match flaw {
+            F::LocalKey => self.ordinary(end, at)?,
+            F::LocalBounds => {
+                let mut request = self.ordinary(end, at)?;
+                let offset = Area::Pool.len() - 4;
+                let len = request.payload.len();
+                request.local = vec![Range { end, area: Area::Pool, offset, len: len.max(5) }];
+                request.payload.resize(len.max(5), 0);
+                request
+            }
+            F::LocalRights => {
+                let mut read = self.read(end, at)?;
+                let len = read.payload.len().min(Area::ReadOnly.len());
+                read.payload.truncate(len);
+                read.local = vec![Range { end, area: Area::ReadOnly, offset: 0, len }];
+                read
+            }
+            F::AtomicLength => {
+                let mut add = self.stray_add(end, at)?;
+                add.local[0].len = self.draw.pick(&[0, 4, 7]);
+                add
+            }
+            F::NoDepth if self.options.max_rd_atomic == 0 => {
+                let local = vec![self.dealers[end].take(self.draw, 8, 1)?];
+                let mut read = Request::new(at, Op::Read, local, vec![0; 8]);
+                read.remote = Some(Remote { area: Area::Pool, offset: 0, wrong_key: false });
+                read
+            }
+            F::NoDepth => return None,
+            F::NotInvalidatable => self.bad_invalidate(end, at)?,
+            F::QpRights => self.without_qp_rights(end, at)?,
+            _ => self.badly_aimed(end, at, flaw)?,
+        };
+        if request.payload.is_empty() && flaw != F::NotInvalidatable {
+            return None;
+        }
+        request.flaw = Some(flaw);
+        request.inline = false;
+        Some(request)
+    }
+
+    fn ordinary(&mut self, end: usize, at: Duration) -> Option<Request> {
+        match self.draw.between(0, 2) {
+            0 => self.send(end, at),
+            1 => self.write(end, at),
+            _ => self.read(end, at),
+        }
+    }
+
+    /// A fetch and add on the peer's pool that nobody else knows of.
+    fn stray_add(&mut self, end: usize, at: Duration) -> Option<Request> {
+        self.peer_allows(end, Access::REMOTE_ATOMIC)?;
+        let local = self.dealers[end].take(self.draw, 8, 1)?;
+        let word = self.dealers[1 - end].take(self.draw, 16, 8)?;
+        let mut add = Request::new(at, Op::FetchAdd(1), vec![local], vec![0; 8]);
+        add.remote = Some(Remote { area: word.area, offset: word.offset, wrong_key: false });
+        Some(add)
+    }
+
+    fn bad_invalidate(&mut self, end: usize, at: Duration) -> Option<Request> {
+        let mut send = self.send(end, at)?;
+        send.op = Op::SendInvalidate;
+        let wrong_key = self.draw.percent(50);
+        let area = if wrong_key { Area::Pool } else { Area::ReadOnly };
+        send.remote = Some(Remote { area, offset: 0, wrong_key });
+        Some(send)
+    }
+
+    /// A request of a kind that the peer's QP does not allow.
+    fn without_qp_rights(&mut self, end: usize, at: Duration) -> Option<Request> {
+        let access = self.options.limits[1 - end].access;
+        let local = self.dealers[end].pieces(self.draw, 8)?;
+        let op = [
+            (Access::REMOTE_WRITE, Op::Write),
+            (Access::REMOTE_READ, Op::Read),
+            (Access::REMOTE_ATOMIC, Op::FetchAdd(1)),
+        ];
+        let (_, op) = op.into_iter().find(|(right, _)| !access.contains(*right))?;
+        if op.returns_data() && self.options.max_rd_atomic == 0 {
+            return None;
+        }
+        let mut request = Request::new(at, op, local, vec![0; 8]);
+        request.remote = Some(Remote { area: Area::Pool, offset: 8, wrong_key: false });
+        Some(request)
+    }
+
+    /// A WRITE, READ or atomic whose remote address or key is wrong.
+    fn badly_aimed(&mut self, end: usize, at: Duration, flaw: Flaw) -> Option<Request> {
+        let mut request = match self.draw.between(0, 2) {
+            _ if flaw == Flaw::Misaligned => self.stray_add(end, at)?,
+            0 if !matches!(flaw, Flaw::RemoteWrap) => self.stray_add(end, at)?,
+            1 if flaw != Flaw::RemoteRights => self.read(end, at)?,
+            _ => self.write(end, at)?,
+        };
+        let len = request.payload.len();
+        let mut remote = request.remote?;
+        match flaw {
+            Flaw::RemoteKey => remote.wrong_key = true,
+            Flaw::RemoteBounds => remote = beyond(self.draw, request.op, len)?,
+            Flaw::RemoteWrap => {
+                let room = u64::MAX - TOP_ADDRESS;
+                let room = usize::try_from(room).expect("small");
+                let offset = self.draw.between(1, TOP_LEN - 1);
+                let fits = self.options.rig.plain_keys && len > room - offset && offset + len > 256;
+                remote = Remote { area: Area::Top, offset, wrong_key: false };
+                fits.then_some(())?;
+            }
+            Flaw::RemoteRights => remote = Remote { area: Area::ReadOnly, offset: 0, wrong_key: false },
+            Flaw::RemoteDomain => remote = Remote { area: Area::Foreign, offset: 0, wrong_key: false },
+            _ => remote.offset += self.draw.between(1, 7),
+        }
+        request.remote = Some(remote);
+        Some(request)
+    }
+}
+
+/// A range of `len` bytes that begins in the read-write pool and ends outside.
+fn beyond(draw: &mut Draw, op: Op, len: usize) -> Option<Remote> {
+    let end = Area::Pool.len();
+    let offset = match op.is_atomic() {
+        true => end, // The next word.
+        false => end + draw.between(1, len.max(1)) - len.min(end),
+    };
+    (len > 0).then_some(Remote { area: Area::Pool, offset, wrong_key: false })
+}
