@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod bench;
+pub mod fuzz;
 pub mod capture;
 #[allow(unsafe_code)] // A named room: a global allocator.
 pub mod counting_alloc;
