@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints a line per figure: name, value, bar, ok or short. Each is a ratio within this run; exit code 1 if one is short.
-#   scripts/bench.sh [FILTER]      figures whose group contains FILTER: shm, af_xdp, icount
+#   scripts/bench.sh [FILTER]      figures whose name contains FILTER: shm, af_xdp native, WRITE, icount, ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 filter=${1:-}
@@ -16,16 +16,14 @@ trap 'echo "$pages" > /proc/sys/vm/nr_hugepages' EXIT
 
 cargo build --quiet --release -p feroce-tests --bins
 status=0
-if [[ shm == *"$filter"* || af_xdp == *"$filter"* ]]; then
-    "$target/release/bench" "$filter" || status=1
-fi
+"$target/release/bench" "$filter" || status=1
 
 # Instructions per 64-byte SEND: the difference between a long and a short run, so that set-up cancels out.
 instructions() { # BATCHES: prints "requester responder"
     local out
     out=$(mktemp)
     valgrind --quiet --tool=callgrind --callgrind-out-file="$out" "$target/release/icount" "$1" >&2
-    callgrind_annotate --inclusive=yes --threshold=100 "$out" |
+    callgrind_annotate --inclusive=yes --threshold=100 "$out" 2> /dev/null |
         awk '/icount::requester/ && !a { gsub(",", "", $1); a = $1 }
              /icount::responder/ && !b { gsub(",", "", $1); b = $1 }
              END { print a, b }'

@@ -14,7 +14,7 @@ const SPINS: u32 = 64;
 /// Idle turns before it sleeps on the port.
 const YIELDS: u32 = 512;
 /// How long it keeps out of the way of a thread that polls.
-const NAP: Duration = Duration::from_micros(250);
+const NAP: Duration = Duration::from_micros(100);
 /// Longest sleep: a bound on what a lost wake-up could cost.
 const SLEEP: Duration = Duration::from_millis(100);
 

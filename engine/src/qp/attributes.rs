@@ -158,10 +158,9 @@ impl Qp {
         self.attributes = QpAttributes::default();
         self.established = false;
         self.notify_drained = false;
-        self.requests_next = false;
+        self.responses_next = false;
         let conn = &mut self.conn;
         conn.state = QpState::Reset;
-        conn.flow = None;
         conn.flow_control = false;
     }
 
@@ -171,7 +170,6 @@ impl Qp {
         conn.access = new.access.unwrap_or(conn.access);
         conn.pkey = new.pkey.unwrap_or(conn.pkey);
         conn.dest_qp = new.dest_qp.unwrap_or(conn.dest_qp);
-        conn.flow = new.flow.or(conn.flow);
         conn.flow_control = new.flow_control.unwrap_or(conn.flow_control);
         if let Some(mtu) = new.path_mtu {
             conn.mtu = usize::try_from(mtu.bytes()).expect("at most 4096");

@@ -90,8 +90,6 @@ pub struct Connection {
     pub access: Access,
     /// Path MTU in bytes.
     pub mtu: usize,
-    /// Headers of the packets to the peer, from RTR on.
-    pub flow: Option<FlowHeader>,
     /// End-to-end credits are used, because both sides agreed to.
     pub flow_control: bool,
     /// Every send request completes with an entry, flagged or not.
@@ -167,9 +165,11 @@ pub struct Qp {
     completer: Completer,
     responder: Responder,
     timers: TimerTable,
+    /// As they were given; of the headers to the peer, this is the only copy.
     attributes: QpAttributes,
-    /// READ responses and own requests take turns.
-    requests_next: bool,
+    /// Own requests and responses take turns. One request may pass an acknowledgement: it may be the
+    /// answer that the peer's program waits for.
+    responses_next: bool,
     established: bool,
     notify_drained: bool,
 }
@@ -187,7 +187,6 @@ impl Qp {
                 pkey: Pkey::DEFAULT,
                 access: Access::NONE,
                 mtu: 256,
-                flow: None,
                 flow_control: false,
                 all_signaled,
                 send_cq,
@@ -198,7 +197,7 @@ impl Qp {
             responder: Responder::new(rq),
             timers: TimerTable::default(),
             attributes: QpAttributes::default(),
-            requests_next: false,
+            responses_next: false,
             established: false,
             notify_drained: false,
         }
@@ -218,12 +217,12 @@ impl Qp {
     /// Headers of the packets to the peer; `None` before RTR.
     #[inline]
     pub fn flow(&self) -> Option<&FlowHeader> {
-        self.conn.flow.as_ref()
+        self.attributes.flow.as_ref()
     }
 
     /// Changes the headers of the packets to the peer: its Ethernet address has changed.
     pub fn set_flow(&mut self, flow: FlowHeader) {
-        self.conn.flow = Some(flow);
+        self.attributes.flow = Some(flow);
     }
 
     /// The attributes it was given, with the PSNs as they stand now.
@@ -285,24 +284,22 @@ impl Qp {
     /// Writes the next packet, BTH first, to the front of `out`, which must hold a path MTU and 64 bytes
     /// of headers.
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        self.conn.flow?;
-        let answers = self.responder.answer_goes_first();
-        if self.responder.has_output() && !(answers && self.requests_next) {
-            let len = self.responder.next_response(&self.conn, env, out)?;
-            self.requests_next = true;
-            self.finish_call(env);
-            return Some(Transmit { len, is_acknowledgement: !answers });
-        }
-        self.requests_next = false;
-        match self.next_request(env, out) {
-            Some(transmit) => Some(transmit),
-            None if answers => {
-                let len = self.responder.next_response(&self.conn, env, out)?;
-                self.finish_call(env);
-                Some(Transmit { len, is_acknowledgement: false })
+        self.attributes.flow.as_ref()?;
+        if !std::mem::take(&mut self.responses_next) {
+            if let Some(request) = self.next_request(env, out) {
+                self.responses_next = true;
+                return Some(request);
             }
-            None => None,
+            return self.next_response(env, out);
         }
+        self.next_response(env, out).or_else(|| self.next_request(env, out))
+    }
+
+    fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        let carries_data = self.responder.answer_goes_first();
+        let len = self.responder.next_response(&self.conn, env, out)?;
+        self.finish_call(env);
+        Some(Transmit { len, is_acknowledgement: !carries_data })
     }
 
     fn next_request(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
@@ -323,7 +320,7 @@ impl Qp {
 
     /// The packet comes from the connection's peer: addresses, partition.
     fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
-        let Some(flow) = &self.conn.flow else { return false };
+        let Some(flow) = self.flow() else { return false };
         let addresses_match = match (flow.spec().addresses, &packet.ip) {
             (IpAddresses::V4 { src, dst }, IpHeader::V4(ip)) => ip.src == dst && ip.dst == src,
             (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,

@@ -130,12 +130,6 @@ impl Responder {
         }
     }
 
-    /// Something is to be sent.
-    #[inline]
-    pub(super) fn has_output(&self) -> bool {
-        self.reply.is_some() || self.answers.len() > 0
-    }
-
     /// Takes a request packet.
     pub(super) fn handle_request(
         &mut self,

@@ -16,7 +16,7 @@ use feroce_wire::{PathMtu, Psn};
 use super::{BUFFER_LEN, ROUND, WRITE_LEN};
 
 /// Requests outstanding.
-const DEPTH: u64 = 512;
+const DEPTH: u64 = 256;
 /// One request in so many asks for a completion.
 const SIGNAL_EVERY: u64 = 16;
 /// Bytes of a ping.
@@ -69,7 +69,8 @@ pub fn write_rate(ends: &mut [End; 2]) -> f64 {
                 far.device.drive();
             }
         });
-        let target = RemoteAddr { addr: far.buffer.region().addr(), rkey: far.buffer.region().rkey() };
+        let target =
+            RemoteAddr { addr: far.buffer.region().addr(), rkey: far.buffer.region().rkey() };
         let start = Instant::now();
         let done = write_for_a_round(near, target);
         let rate = (done * WRITE_LEN as u64) as f64 / start.elapsed().as_secs_f64();
@@ -83,25 +84,21 @@ fn write_for_a_round(near: &mut End, target: RemoteAddr) -> u64 {
     let (mut posted, mut done, mut offset) = (0u64, 0u64, 0u64);
     let mut completions: Vec<Completion> = Vec::with_capacity(64);
     let len = u32::try_from(WRITE_LEN).expect("small");
-    while done < posted || start.elapsed() < ROUND {
-        while posted - done < DEPTH && start.elapsed() < ROUND {
-            let sge = near.buffer.region().sge(offset, len);
-            let remote = RemoteAddr { addr: target.addr + offset, ..target };
-            let signaled = (posted + 1).is_multiple_of(SIGNAL_EVERY);
-            let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::NONE };
-            let request = SendRequest {
-                wr_id: posted,
-                op: SendOp::Write(remote),
-                data: Data::Sges(std::slice::from_ref(&sge)),
-                flags,
-            };
-            if near.qp.post_send(&request).is_err() {
-                break;
-            }
-            posted += 1;
-            offset = (offset + u64::from(len)) % BUFFER_LEN as u64;
-            if posted.is_multiple_of(SIGNAL_EVERY) {
-                break;
+    loop {
+        let over = start.elapsed() >= ROUND; // Once per batch.
+        if over && done == posted {
+            return done;
+        }
+        if !over && posted - done <= DEPTH - SIGNAL_EVERY {
+            for n in 1..=SIGNAL_EVERY {
+                let flags = if n == SIGNAL_EVERY { SendFlags::SIGNALED } else { SendFlags::NONE };
+                let sge = near.buffer.region().sge(offset, len);
+                let remote = RemoteAddr { addr: target.addr + offset, ..target };
+                let (op, data) = (SendOp::Write(remote), Data::Sges(std::slice::from_ref(&sge)));
+                let request = SendRequest { wr_id: posted, op, data, flags };
+                near.qp.post_send(&request).expect("room for a batch");
+                posted += 1;
+                offset = (offset + u64::from(len)) % BUFFER_LEN as u64;
             }
         }
         completions.clear();
@@ -110,11 +107,7 @@ fn write_for_a_round(near: &mut End, target: RemoteAddr) -> u64 {
             assert_eq!(completion.status, Status::Success);
             done += SIGNAL_EVERY;
         }
-        if posted % SIGNAL_EVERY != 0 && start.elapsed() >= ROUND {
-            posted -= posted % SIGNAL_EVERY; // The last ones are not waited for.
-        }
     }
-    done
 }
 
 /// SENDs of [`PING_LEN`] bytes to and fro for a round; returns half a round trip in seconds (median).

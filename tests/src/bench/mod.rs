@@ -76,10 +76,7 @@ pub fn median(values: &mut [f64]) -> f64 {
 
 /// Takes two measurements in turn and returns the medians of both and of their ratio, the first over the
 /// second.
-pub fn paired(
-    mut first: impl FnMut() -> f64,
-    mut second: impl FnMut() -> f64,
-) -> (f64, f64, f64) {
+pub fn paired(mut first: impl FnMut() -> f64, mut second: impl FnMut() -> f64) -> (f64, f64, f64) {
     let (mut firsts, mut seconds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let (a, b) = (first(), second());

@@ -9,7 +9,11 @@ use super::ROUND;
 use super::engine::PING_LEN;
 
 /// Two ends of a TCP connection, non-blocking and without Nagle.
-pub fn connect(listener: &TcpListener, address: SocketAddr, enter: impl FnOnce()) -> [TcpStream; 2] {
+pub fn connect(
+    listener: &TcpListener,
+    address: SocketAddr,
+    enter: impl FnOnce(),
+) -> [TcpStream; 2] {
     enter();
     let near = TcpStream::connect(address).expect("TCP connects");
     let (far, _) = listener.accept().expect("TCP accepts");

@@ -17,26 +17,25 @@ use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr};
 fn main() -> ExitCode {
     let only = std::env::args().nth(1);
     let wanted = |name: &str| only.as_deref().is_none_or(|only| name.contains(only));
-    let mut figures = Vec::new();
-    let mut show = |figure: Figure| {
-        println!("{}", figure.line());
-        figures.push(figure);
+    let mut all_ok = true;
+    let mut show = |name: String, measure: &mut dyn FnMut(&str) -> Figure| {
+        if wanted(&name) {
+            let figure = measure(&name);
+            println!("{}", figure.line());
+            all_ok &= figure.is_ok();
+        }
     };
-    if wanted("shm") {
-        show(shm_write());
+    show("shm: 4 KiB WRITE / bare loop".to_owned(), &mut shm_write);
+    let modes = [(XdpMode::Native, "native"), (XdpMode::Generic, "generic")];
+    for (mode, called) in modes {
+        show(format!("af_xdp {called}: 4 KiB WRITE / bare loop"), &mut |name| {
+            af_xdp_write(name, mode)
+        });
+        show(format!("af_xdp {called}: 64 B SEND half-RTT / spinning TCP"), &mut |name| {
+            af_xdp_latency(name, mode)
+        });
     }
-    if wanted("af_xdp") {
-        let link = Link::new();
-        let mut tcp = TcpLatency::new(&link);
-        link.offloads_off();
-        for mode in [XdpMode::Native, XdpMode::Generic] {
-            show(af_xdp_write(&link, mode));
-        }
-        for mode in [XdpMode::Native, XdpMode::Generic] {
-            show(af_xdp_latency(&link, mode, &mut tcp));
-        }
-    }
-    if figures.iter().all(Figure::is_ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn config() -> DeviceConfig {
@@ -66,14 +65,13 @@ fn write_figure(name: &str, bar: Bar, (rate, bare, ratio): (f64, f64, f64)) -> F
     Figure { name: name.to_owned(), value: ratio, bar, note }
 }
 
-fn shm_write() -> Figure {
+fn shm_write(name: &str) -> Figure {
     let arena = Arena::new(256 << 20).expect("an arena");
     let make = || shm_pair(&arena, ShmConfig::default()).expect("a pair of ports");
     let (mut near, mut far) = make();
     let (a, b) = make();
-    let open = |end, port| {
-        Device::with_ports(vec![port], addresses(end), config()).expect("a device")
-    };
+    let open =
+        |end, port| Device::with_ports(vec![port], addresses(end), config()).expect("a device");
     let devices = [open(0, Box::new(a) as Box<dyn Port>), open(1, Box::new(b))];
     let mut ends = engine::connect([&devices[0], &devices[1]], BUFFER_LEN, [0, 0]);
     let flows = [flow(0, MACS), flow(1, MACS)];
@@ -85,7 +83,7 @@ fn shm_write() -> Figure {
             bare::write_rate(&mut near, &mut far, [&flows[0], &flows[1]], buffers)
         },
     );
-    write_figure("shm: 4 KiB WRITE / bare loop", Bar::AtLeast(0.6), result)
+    write_figure(name, Bar::AtLeast(0.6), result)
 }
 
 /// The devices at both ends of the link.
@@ -109,15 +107,13 @@ fn connect(devices: &[Device; 2], len: usize) -> [engine::End; 2] {
     engine::connect([a, b], len, [ipv4_gid(a), ipv4_gid(b)])
 }
 
-fn name(figure: &str, mode: XdpMode) -> String {
-    format!("af_xdp {mode:?}: {figure}").to_lowercase()
-}
-
-fn af_xdp_write(link: &Link, mode: XdpMode) -> Figure {
+fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
+    let link = Link::new();
+    link.offloads_off();
     let (mut source, mut target) = (vec![1; BUFFER_LEN], vec![0; BUFFER_LEN]);
     let result = paired(
         || {
-            let devices = open_devices(link, mode);
+            let devices = open_devices(&link, mode);
             engine::write_rate(&mut connect(&devices, BUFFER_LEN))
         },
         || {
@@ -136,7 +132,7 @@ fn af_xdp_write(link: &Link, mode: XdpMode) -> Figure {
             bare::write_rate(near, far, [&flows[0], &flows[1]], buffers)
         },
     );
-    write_figure(&name("4 KiB write / bare loop", mode), Bar::AtLeast(0.85), result)
+    write_figure(name, Bar::AtLeast(0.85), result)
 }
 
 struct TcpLatency {
@@ -152,16 +148,18 @@ impl TcpLatency {
     }
 }
 
-fn af_xdp_latency(link: &Link, mode: XdpMode, tcp: &mut TcpLatency) -> Figure {
-    let devices = open_devices(link, mode);
+fn af_xdp_latency(name: &str, mode: XdpMode) -> Figure {
+    let link = Link::new();
+    let mut tcp = TcpLatency::new(&link); // Connected with every offload that the kernel likes.
+    link.offloads_off();
+    let devices = open_devices(&link, mode);
     let mut ends = connect(&devices, 8192);
     let (send, tcp, ratio) =
         paired(|| engine::ping_half_rtt(&mut ends), || tcp::ping_half_rtt(&mut tcp.ends));
     Figure {
-        name: name("64 b send half-rtt / spinning tcp", mode),
+        name: name.to_owned(),
         value: ratio,
         bar: Bar::AtMost(0.7),
         note: format!("{:.2} us of {:.2} us", send * 1e6, tcp * 1e6),
     }
 }
-

@@ -10,9 +10,7 @@ use std::process::ExitCode;
 use feroce_engine::device::{Buffer, ConnectOptions, QpInit, QueuePair};
 use feroce_engine::memory::Access;
 use feroce_engine::time::Duration;
-use feroce_engine::verbs::{
-    Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
-};
+use feroce_engine::verbs::{Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_tests::wire::{Seen, WireFaults};
 use feroce_tests::{Rig, drain, manual_config};
 use feroce_wire::{Opcode, Packet, PathMtu, Psn, Transport};
@@ -75,11 +73,11 @@ fn exchange(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
     rig.wire.set_faults(loss, seed);
     let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
     let cqs = [0, 1].map(|end| rig.devices[end].create_cq(1024).expect("a CQ"));
-    let buffers =
-        [0, 1].map(|end| pds[end].alloc_buffer(1 << 16, Access::ALL).expect("a buffer"));
+    let buffers = [0, 1].map(|end| pds[end].alloc_buffer(1 << 16, Access::ALL).expect("a buffer"));
     for buffer in &buffers {
         // Decoders guess at payloads; plain text is mistaken for no other protocol.
-        let text: Vec<u8> = b"frames that feroce sent ".iter().copied().cycle().take(1 << 16).collect();
+        let text: Vec<u8> =
+            b"frames that feroce sent ".iter().copied().cycle().take(1 << 16).collect();
         buffer.write(0, &text);
     }
     let inits = [0, 1].map(|end| QpInit::new(&cqs[end]));
