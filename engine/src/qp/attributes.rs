@@ -127,8 +127,7 @@ impl Qp {
     /// The rule that is broken; nothing was changed then.
     pub fn modify(&mut self, new: &QpAttributes, env: &mut Env<'_>) -> Result<(), ModifyError> {
         let from = self.conn.state;
-        if let Some(believed) = new.current_state.filter(|&state| state != from) {
-            let _ = believed;
+        if new.current_state.is_some_and(|believed| believed != from) {
             return Err(ModifyError::CurrentState(from));
         }
         let to = new.state.unwrap_or(from);
@@ -141,8 +140,10 @@ impl Qp {
         self.take_connection(new);
         self.take_limits(new);
         self.conn.state = to;
-        if from != QpState::Rts && to == QpState::Rts {
-            self.completer.reset();
+        match (from, to) {
+            (QpState::Rtr | QpState::Sqd, QpState::Rts) => self.completer.reset(),
+            (QpState::Rts, QpState::Sqd) => self.requester.ask_for_last_ack(),
+            _ => {}
         }
         if to == QpState::Err && from != QpState::Err {
             self.enter_error(env);

@@ -58,6 +58,10 @@ impl SendSide<'_, '_> {
     /// Takes a response packet.
     pub fn handle_response(&mut self, packet: &Packet<'_>) -> Result<(), Failed> {
         let psn = packet.bth.psn;
+        if psn == self.requester.una.prev() {
+            self.credit_of(packet); // Acknowledges nothing new: the peer has posted receives.
+            return Ok(());
+        }
         // Not outstanding: a ghost of the past, or an answer to nothing we sent.
         if psn.is_before(self.requester.una) || !psn.at_or_before(self.requester.sent_end) {
             return Ok(());
@@ -305,6 +309,14 @@ pub(super) fn complete(
 ) {
     let index = requester.sq.head();
     let Some(&wqe) = requester.sq.get(index) else { return };
+    // First the slot, then the completion: who polls it may post again at once.
+    requester.sq.retire();
+    if requester.cursor_wqe == index {
+        requester.cursor_wqe = requester.sq.head();
+    }
+    if requester.fresh_wqe == index {
+        requester.fresh_wqe = requester.sq.head();
+    }
     if conn.all_signaled || wqe.flags.contains(SendFlags::SIGNALED) || status != Status::Success {
         let returns_data = wqe.op.is_read_or_atomic() && status == Status::Success;
         let byte_len = if returns_data { u32::try_from(wqe.length).unwrap_or(u32::MAX) } else { 0 };
@@ -325,13 +337,6 @@ pub(super) fn complete(
                 qp: conn.qpn,
             },
         );
-    }
-    requester.sq.retire();
-    if requester.cursor_wqe == index {
-        requester.cursor_wqe = requester.sq.head();
-    }
-    if requester.fresh_wqe == index {
-        requester.fresh_wqe = requester.sq.head();
     }
 }
 

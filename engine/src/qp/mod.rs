@@ -17,7 +17,7 @@ mod timer;
 use std::sync::Arc;
 
 use feroce_wire::{
-    Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn,
+    Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn, Transport,
 };
 
 use crate::counters::{Counter, Counters};
@@ -63,12 +63,16 @@ impl<'a> Env<'a> {
         Self { now, memory, counters, events, window, broken: false }
     }
 
-    /// Gives a completion to its queue; a full queue breaks the QP.
+    /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
     fn complete(&mut self, cq: &CqRing, completion: Completion) {
-        if cq.push(completion).is_err() && !self.broken {
-            self.counters.count(Counter::CqOverflow);
+        let was_full = cq.overflowed();
+        if cq.push(completion).is_ok() {
+            return;
+        }
+        self.broken = true;
+        self.counters.count(Counter::CqOverflow);
+        if !was_full {
             self.events.push(AsyncEvent::CqError(cq.id()));
-            self.broken = true;
         }
     }
 }
@@ -318,7 +322,7 @@ impl Qp {
         }
     }
 
-    /// The packet comes from the connection's peer: addresses, partition.
+    /// The packet comes from the connection's peer: transport service, addresses, partition.
     fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
         let Some(flow) = self.flow() else { return false };
         let addresses_match = match (flow.spec().addresses, &packet.ip) {
@@ -326,7 +330,9 @@ impl Qp {
             (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,
             _ => false,
         };
-        addresses_match && packet.bth.pkey.matches(self.conn.pkey)
+        packet.info.transport == Transport::Rc
+            && addresses_match
+            && packet.bth.pkey.matches(self.conn.pkey)
     }
 
     fn send_side<'s, 'e>(&'s mut self, env: &'s mut Env<'e>) -> SendSide<'s, 'e> {

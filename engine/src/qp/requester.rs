@@ -153,6 +153,14 @@ impl Requester {
         self.since_ack_request = 0;
     }
 
+    /// A drain waits for acknowledgements: sends the last packet again if it and those before it asked for
+    /// none, because more was to follow.
+    pub(super) fn ask_for_last_ack(&mut self) {
+        if self.since_ack_request > 0 && self.cursor_wqe == self.fresh_wqe && self.is_waiting() {
+            self.rewind(self.cursor_psn.prev());
+        }
+    }
+
     /// Writes the next packet, if one may be sent now, to the front of `out`.
     pub(super) fn next_packet(
         &mut self,
@@ -173,7 +181,7 @@ impl Requester {
             return Next::Blocked;
         }
         let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
-        let ack_req = self.asks_for_ack(&wqe, segment, conn);
+        let ack_req = self.asks_for_ack(&wqe, segment, conn, env);
         match self.write_packet(&wqe, segment, ack_req, conn, env, out) {
             Ok(len) => {
                 self.since_ack_request = if ack_req { 0 } else { self.since_ack_request + 1 };
@@ -193,7 +201,7 @@ impl Requester {
         if fenced || self.lacks_credit(wqe, conn) {
             return Some(Next::Blocked);
         }
-        if let Err(status) = self.validate(wqe, conn, env) {
+        if let Err(status) = self.validate(self.cursor_wqe, wqe, conn, env) {
             return Some(self.fail_in_turn(status));
         }
         (self.span_with(wqe, conn.mtu) > PSN_SPAN).then_some(Next::Blocked)
@@ -221,8 +229,14 @@ impl Requester {
         }
     }
 
-    /// What can be wrong with a request on this side.
-    fn validate(&self, wqe: &SendWqe, conn: &Connection, env: &Env<'_>) -> Result<(), Status> {
+    /// What can be wrong, on this side, with the request `wqe` at `index`.
+    fn validate(
+        &self,
+        index: u32,
+        wqe: &SendWqe,
+        conn: &Connection,
+        env: &Env<'_>,
+    ) -> Result<(), Status> {
         if wqe.length > MAX_MESSAGE || (wqe.op.is_atomic() && wqe.length != 8) {
             return Err(Status::LocalLength);
         }
@@ -233,7 +247,7 @@ impl Requester {
             true => Access::LOCAL_WRITE,
             false => Access::NONE,
         };
-        let sges = self.sq.sges(self.cursor_wqe, usize::from(wqe.num_sge));
+        let sges = self.sq.sges(index, usize::from(wqe.num_sge));
         sg::check(env.memory, conn.pd, sges, rights).map_err(|_| Status::LocalProtection)
     }
 
@@ -298,21 +312,31 @@ impl Requester {
 
     /// An acknowledgement is asked for at least every [`ACK_INTERVAL`] packets, and at the end of a
     /// request unless the next one follows at once: what waits for an acknowledgement must get one.
-    fn asks_for_ack(&self, wqe: &SendWqe, segment: Segment, conn: &Connection) -> bool {
+    fn asks_for_ack(
+        &self,
+        wqe: &SendWqe,
+        segment: Segment,
+        conn: &Connection,
+        env: &Env<'_>,
+    ) -> bool {
         if self.since_ack_request + 1 >= ACK_INTERVAL {
             return true;
         }
         let again = self.cursor_psn.is_before(self.sent_end);
-        segment.last && (again || wqe.op.is_read_or_atomic() || !self.next_follows(conn))
+        segment.last && (again || wqe.op.is_read_or_atomic() || !self.next_follows(conn, env))
     }
 
-    fn next_follows(&self, conn: &Connection) -> bool {
-        let Some(next) = self.sq.get(self.cursor_wqe.wrapping_add(1)) else { return false };
+    /// The request behind the cursor's will be sent without waiting for anything. One that fails here
+    /// is not: it waits for its turn.
+    fn next_follows(&self, conn: &Connection, env: &Env<'_>) -> bool {
+        let index = self.cursor_wqe.wrapping_add(1);
+        let Some(next) = self.sq.get(index) else { return false };
         conn.state == QpState::Rts
             && !conn.flow_control
             && !next.op.is_read_or_atomic()
             && !next.flags.contains(SendFlags::FENCE)
             && self.span_with(next, conn.mtu) <= PSN_SPAN
+            && self.validate(index, next, conn, env).is_ok()
     }
 
     /// Moves the cursor past a packet that was written.

@@ -152,12 +152,14 @@ impl Responder {
         }
     }
 
-    /// After the expected packet: an ACK if it asks for one and is not answered otherwise.
+    /// After the expected packet: an ACK if it asks for one and is not answered otherwise. An answer
+    /// acknowledges what is before it.
     fn schedule_ack(&mut self, packet: &Packet<'_>) {
         let answered = !matches!(packet.info.operation, Operation::Send | Operation::Write);
         self.reply = match self.reply {
             // Packets behind this one were dropped: the NAK, now for the next, acknowledges this one too.
             Some(Reply::SequenceNak) => self.reply,
+            Some(Reply::Ack | Reply::RnrNak(_)) if answered => None,
             Some(Reply::RnrNak(_)) => Some(Reply::Ack), // The receive has come meanwhile.
             _ if packet.bth.ack_req && !answered => Some(Reply::Ack),
             other => other,
@@ -229,7 +231,7 @@ impl Responder {
                 Err(Refusal::NoReceive)
             }
             Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
-                if self.answers.len() >= usize::from(self.max_dest_rd_atomic) =>
+                if self.answers.first_time() >= usize::from(self.max_dest_rd_atomic) =>
             {
                 Err(Refusal::INVALID)
             }
@@ -237,10 +239,11 @@ impl Responder {
         }
     }
 
-    /// Payload against position and path MTU; message against the lengths that were announced.
+    /// Payload against pad, position and path MTU; message against the lengths that were announced.
     fn check_length(&self, packet: &Packet<'_>, mtu: usize) -> Result<(), Refusal> {
         let len = packet.payload.len();
-        if !packet.info.payload.allows(len, mtu) {
+        let is_padded = (len + usize::from(packet.bth.pad)).is_multiple_of(4);
+        if !is_padded || !packet.info.payload.allows(len, mtu) {
             return Err(Refusal::INVALID);
         }
         let announced = packet.ext.reth.map(|reth| u64::from(reth.dma_len));
@@ -415,7 +418,7 @@ impl Responder {
                     && !self.answers.will_send(psn)
                 {
                     // A full queue drops it; the peer asks again.
-                    let _ = self.answers.insert(atomic_answer(psn, value));
+                    let _ = self.answers.insert(Answer { replay: true, ..atomic_answer(psn, value) });
                 }
             }
             _ => self.reply = self.reply.or(Some(Reply::Ack)),
@@ -441,7 +444,7 @@ impl Responder {
             return self.refuse(Refusal::of(error), packet, conn, env);
         }
         // A full queue drops it; the peer asks again.
-        let _ = self.answers.insert(read_answer(psn, &reth, conn.mtu));
+        let _ = self.answers.insert(Answer { replay: true, ..read_answer(psn, &reth, conn.mtu) });
         Verdict::Fine
     }
 
@@ -515,9 +518,9 @@ fn check_read(reth: &Reth, conn: &Connection, env: &Env<'_>) -> Result<(), Acces
 fn read_answer(psn: Psn, reth: &Reth, mtu: usize) -> Answer {
     let count = segment::psn_count(u64::from(reth.dma_len), mtu);
     let source = Source::Memory { va: reth.va, rkey: reth.rkey, left: reth.dma_len };
-    Answer { next: psn, last: psn.add(count - 1), starts: true, source }
+    Answer { next: psn, last: psn.add(count - 1), starts: true, source, replay: false }
 }
 
 fn atomic_answer(psn: Psn, value: u64) -> Answer {
-    Answer { next: psn, last: psn, starts: true, source: Source::Value(value) }
+    Answer { next: psn, last: psn, starts: true, source: Source::Value(value), replay: false }
 }

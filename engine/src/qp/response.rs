@@ -18,6 +18,9 @@ pub struct Answer {
     pub starts: bool,
     /// Where the data come from.
     pub source: Source,
+    /// The request came again. Such answers do not count against the responder's depth: the requester may
+    /// have got the first answer meanwhile, and gone on.
+    pub replay: bool,
 }
 
 /// The data of an [`Answer`].
@@ -50,15 +53,16 @@ pub struct QueueFull;
 impl Default for AnswerQueue {
     fn default() -> Self {
         let none = Psn::new(0);
-        let empty = Answer { next: none, last: none, starts: true, source: Source::Value(0) };
+        let source = Source::Value(0);
+        let empty = Answer { next: none, last: none, starts: true, source, replay: false };
         Self { answers: [empty; CAPACITY], len: 0 }
     }
 }
 
 impl AnswerQueue {
-    /// Answers waiting.
-    pub fn len(&self) -> usize {
-        self.len
+    /// Answers waiting to requests that came once.
+    pub fn first_time(&self) -> usize {
+        self.answers[..self.len].iter().filter(|answer| !answer.replay).count()
     }
 
     /// The answer to send from next.
@@ -73,11 +77,19 @@ impl AnswerQueue {
         self.answers[..self.len].iter().any(covers)
     }
 
-    /// Inserts an answer in PSN order.
+    /// Inserts an answer in PSN order. A replay takes the place of an answer to the same request; any
+    /// other takes that of a replay if the queue is full.
     ///
     /// # Errors
     /// [`QueueFull`].
     pub fn insert(&mut self, answer: Answer) -> Result<(), QueueFull> {
+        let stale = self.answers[..self.len].iter().position(|a| match answer.replay {
+            true => a.last == answer.last,
+            false => a.replay && self.len == CAPACITY,
+        });
+        if let Some(at) = stale {
+            self.remove(at);
+        }
         if self.len == CAPACITY {
             return Err(QueueFull);
         }
@@ -92,7 +104,11 @@ impl AnswerQueue {
     /// Drops the answer at the front.
     pub fn pop(&mut self) {
         assert!(self.len > 0, "nothing to pop");
-        self.answers.copy_within(1..self.len, 0);
+        self.remove(0);
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.answers.copy_within(at + 1..self.len, at);
         self.len -= 1;
     }
 
@@ -149,7 +165,7 @@ mod tests {
 
     fn answer(next: u32, last: u32) -> Answer {
         let (next, last) = (Psn::new(next), Psn::new(last));
-        Answer { next, last, starts: true, source: Source::Value(0) }
+        Answer { next, last, starts: true, source: Source::Value(0), replay: false }
     }
 
     #[test]
@@ -177,6 +193,22 @@ mod tests {
         assert_eq!(queue.insert(answer(99, 99)), Err(QueueFull));
         queue.pop();
         assert_eq!(queue.insert(answer(99, 99)), Ok(()));
+    }
+
+    #[test]
+    fn replays_make_room_and_replace() {
+        let mut queue = AnswerQueue::default();
+        for n in 0..u32::from(MAX_RD_ATOMIC) {
+            queue.insert(Answer { replay: n < 2, ..answer(n, n) }).unwrap();
+        }
+        assert_eq!(queue.first_time(), 14);
+        let replay = |next, last| Answer { replay: true, ..answer(next, last) };
+        assert_eq!(queue.insert(replay(50, 50)), Err(QueueFull));
+        queue.insert(answer(16, 20)).unwrap();
+        assert_eq!((queue.first_time(), queue.will_send(Psn::new(0))), (15, false));
+        queue.insert(replay(18, 20)).unwrap();
+        assert_eq!((queue.first_time(), queue.will_send(Psn::new(17))), (14, false));
+        assert!(queue.will_send(Psn::new(18)));
     }
 
     #[test]
