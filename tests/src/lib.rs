@@ -3,10 +3,12 @@
 #![deny(unsafe_code)]
 
 pub mod bench;
-pub mod fuzz;
 pub mod capture;
 #[allow(unsafe_code)] // A named room: a global allocator.
 pub mod counting_alloc;
+pub mod fuzz;
+pub mod pair;
+pub mod swarm;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -23,6 +25,12 @@ use feroce_engine::verbs::Completion;
 use feroce_wire::{MacAddr, Psn};
 
 use wire::Wire;
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+#[derive(Debug)]
+pub struct Readme;
 
 /// Ethernet addresses of the two ends.
 pub const MACS: [MacAddr; 2] = [MacAddr([2, 0xfe, 0, 0, 0, 1]), MacAddr([2, 0xfe, 0, 0, 0, 2])];

@@ -1,0 +1,364 @@
+//! A connected pair of QPs in virtual time, and its wire as lines of text: what the tests of the rules of
+//! the RC service are written in.
+//!
+//! End 0 starts at PSN 100, end 1 at PSN 5000; the path MTU is 256 bytes, and a frame takes 1 us.
+
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{
+    Buffer, CompletionQueue, ConnectOptions, DeviceConfig, ProtectionDomain, QpInit, QueuePair,
+};
+use feroce_engine::memory::Access;
+use feroce_engine::qp::QpState;
+use feroce_engine::time::{Duration, Instant};
+use feroce_engine::verbs::{
+    AsyncEvent, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, Status,
+};
+use feroce_wire::{
+    Bth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, Opcode, Packet, PathMtu, Pkey, Psn, Qpn,
+    Reth, write_transport,
+};
+
+use crate::wire::Seen;
+use crate::{MACS, Rig, drain, manual_config};
+
+/// First PSN of each end.
+pub const FIRST_PSN: [u32; 2] = [100, 5000];
+
+/// Path MTU of a pair that does not ask for another.
+pub const MTU: u32 = 256;
+
+/// What a pair is like.
+#[derive(Debug, Clone)]
+pub struct PairSetup {
+    /// How each end connects.
+    pub options: [ConnectOptions; 2],
+    /// Both devices.
+    pub config: DeviceConfig,
+    /// Entries of each end's CQ.
+    pub cq_depth: u32,
+    /// Bytes of each end's buffer.
+    pub buffer: usize,
+}
+
+impl Default for PairSetup {
+    /// A local ACK timeout of 4.194304 ms (code 10); RNR NAKs ask for 640 us (code 12).
+    fn default() -> Self {
+        let options = ConnectOptions {
+            path_mtu: PathMtu::from_bytes(MTU),
+            timeout: 10,
+            ..ConnectOptions::default()
+        };
+        let (config, buffer) = (manual_config(1), 1 << 16);
+        Self { options: [options; 2], config, cq_depth: 1024, buffer }
+    }
+}
+
+impl PairSetup {
+    /// The default, with both ends' options changed by `change`.
+    pub fn with(change: impl Fn(&mut ConnectOptions)) -> Self {
+        let mut setup = Self::default();
+        setup.options.iter_mut().for_each(change);
+        setup
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Pair {
+    /// Devices, wire, clock.
+    pub rig: Rig,
+    /// A protection domain of each.
+    pub pds: [ProtectionDomain; 2],
+    /// Each end's CQ, for sends and receives.
+    pub cqs: [CompletionQueue; 2],
+    /// The QPs.
+    pub qps: [QueuePair; 2],
+    /// A buffer of each end, with all rights.
+    pub buffers: [Buffer; 2],
+    options: [ConnectOptions; 2],
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        Self::new(&PairSetup::default())
+    }
+}
+
+impl Pair {
+    /// A connected pair; the wire is recorded.
+    ///
+    /// # Panics
+    /// If the set-up is impossible.
+    pub fn new(setup: &PairSetup) -> Self {
+        let mut rig = Rig::new(&setup.config, Duration::from_micros(1));
+        rig.wire.set_record(true);
+        let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
+        let cqs = [0, 1].map(|end| rig.devices[end].create_cq(setup.cq_depth).expect("a CQ"));
+        let buffers = [0, 1]
+            .map(|end: usize| pds[end].alloc_buffer(setup.buffer, Access::ALL).expect("a buffer"));
+        let init = |cq| QpInit {
+            max_send_wr: 512,
+            max_recv_wr: 512,
+            max_send_sge: 16,
+            max_recv_sge: 2,
+            ..QpInit::new(cq)
+        };
+        let qps = [0, 1].map(|end: usize| pds[end].create_qp(&init(&cqs[end])).expect("a QP"));
+        let mut pair = Self { rig, pds, cqs, qps, buffers, options: setup.options };
+        pair.connect();
+        pair
+    }
+
+    /// Connects both QPs, which must be in RESET, from the first PSNs on.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn connect(&mut self) {
+        let psns = FIRST_PSN.map(Psn::new);
+        let ends = [0, 1].map(|end: usize| {
+            let index = self.options[end].sgid_index;
+            self.qps[end].endpoint(psns[end], index).expect("a GID")
+        });
+        for end in 0..2 {
+            let (peer, options) = (&ends[1 - end], &self.options[end]);
+            self.qps[end].connect(psns[end], peer, options).expect("in RESET");
+        }
+    }
+
+    /// Posts a signalled request of `len` bytes from the start of end 0's buffer.
+    ///
+    /// # Panics
+    /// If the QP does not take it.
+    pub fn post(&mut self, wr_id: u64, op: SendOp, len: u32) {
+        self.post_flagged(wr_id, op, len, SendFlags::SIGNALED);
+    }
+
+    /// The same with other flags.
+    ///
+    /// # Panics
+    /// If the QP does not take it.
+    pub fn post_flagged(&mut self, wr_id: u64, op: SendOp, len: u32, flags: SendFlags) {
+        let sges = [self.buffers[0].region().sge(0, len)];
+        self.post_sges(wr_id, op, &sges, flags);
+    }
+
+    /// The same with given entries.
+    ///
+    /// # Panics
+    /// If the QP does not take it.
+    pub fn post_sges(&mut self, wr_id: u64, op: SendOp, sges: &[Sge], flags: SendFlags) {
+        let request = SendRequest { wr_id, op, data: Data::Sges(sges), flags };
+        self.qps[0].post_send(&request).expect("room in the send queue");
+    }
+
+    /// Posts a receive of `len` bytes at end 1, to the upper half of its buffer.
+    ///
+    /// # Panics
+    /// If the QP does not take it.
+    pub fn post_recv(&mut self, wr_id: u64, len: u32) {
+        let half = self.buffers[1].region().len() / 2;
+        let sges = [self.buffers[1].region().sge(half, len)];
+        self.qps[1].post_recv(&RecvRequest { wr_id, sges: &sges }).expect("room");
+    }
+
+    /// A place in end 1's buffer.
+    pub fn remote(&self, offset: u64) -> RemoteAddr {
+        let region = self.buffers[1].region();
+        RemoteAddr { addr: region.addr() + offset, rkey: region.rkey() }
+    }
+
+    /// Lets `micros` microseconds pass.
+    pub fn run(&mut self, micros: u64) {
+        self.rig.run_for(Duration::from_micros(micros));
+    }
+
+    /// Loses the first `times` frames from end `from` with the PSN `psn`, instead of what was asked before.
+    pub fn lose(&mut self, from: usize, psn: u32, times: u32) {
+        self.lose_all(&[(from, psn, times)]);
+    }
+
+    /// The same for several PSNs.
+    pub fn lose_all(&mut self, losses: &[(usize, u32, u32)]) {
+        let mut losses = losses.to_vec();
+        self.rig.wire.set_filter(Some(Box::new(move |from, _, bytes| {
+            let psn = parse(bytes).bth.psn.value();
+            let matching =
+                |loss: &&mut (usize, u32, u32)| (loss.0, loss.1) == (from, psn) && loss.2 > 0;
+            let lost = losses.iter_mut().find(matching);
+            lost.map(|loss| loss.2 -= 1).is_some()
+        })));
+    }
+
+    /// Puts a frame on the wire towards end 1, as if end 0 had sent it.
+    pub fn inject(&mut self, crafted: &Crafted<'_>) {
+        let bytes = crafted.frame(self.qps[1].qpn());
+        self.inject_bytes(&bytes);
+    }
+
+    /// Puts a frame on the wire towards end 0, as if end 1 had sent it.
+    pub fn inject_answer(&mut self, crafted: &Crafted<'_>) {
+        let bytes = crafted.frame_between(1, self.qps[0].qpn());
+        self.rig.wire.inject(0, &bytes, self.rig.now);
+    }
+
+    /// Puts a READ of eight bytes of end 0's buffer on the wire, as if end 1 had sent it.
+    pub fn inject_read_of_end_0(&mut self) {
+        let region = self.buffers[0].region();
+        let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+        let read = Crafted::new(Opcode::RC_READ_REQUEST, FIRST_PSN[1], &[]).reth(remote, 8);
+        self.inject_answer(&read);
+    }
+
+    /// A frame towards end 1.
+    pub fn inject_bytes(&mut self, bytes: &[u8]) {
+        self.rig.wire.inject(1, bytes, self.rig.now);
+    }
+
+    /// What was sent since last asked, lost or not: time in us, direction, operation, PSN, flags, headers.
+    pub fn trace(&mut self) -> Vec<String> {
+        let base = self.buffers[1].region().addr();
+        self.rig.wire.take_record().iter().map(|seen| line(seen, base)).collect()
+    }
+
+    /// [`Pair::trace`] without times.
+    pub fn packets(&mut self) -> Vec<String> {
+        let without_time = |line: String| line.split_once(' ').expect("a time").1.to_owned();
+        self.trace().into_iter().map(without_time).collect()
+    }
+
+    /// The frames themselves, instead of [`Pair::trace`].
+    pub fn frames(&mut self) -> Vec<Seen> {
+        self.rig.wire.take_record()
+    }
+
+    /// Completions of an end since last asked: number and status.
+    pub fn done(&self, end: usize) -> Vec<(u64, Status)> {
+        drain(&self.cqs[end]).into_iter().map(|done| (done.wr_id, done.status)).collect()
+    }
+
+    /// Events of an end since last asked.
+    pub fn events(&self, end: usize) -> Vec<AsyncEvent> {
+        std::iter::from_fn(|| self.rig.devices[end].poll_event()).collect()
+    }
+
+    /// State of an end.
+    pub fn state(&self, end: usize) -> QpState {
+        self.qps[end].query().state.expect("a QP has a state")
+    }
+
+    /// Every counter of an end that is not zero, but for those that count all packets.
+    pub fn counters(&self, end: usize) -> Vec<(Counter, u64)> {
+        let all =
+            Counter::ALL.iter().map(|&counter| (counter, self.rig.devices[end].counter(counter)));
+        all.filter(|&(counter, value)| value > 0 && !counts_all_packets(counter)).collect()
+    }
+}
+
+fn counts_all_packets(counter: Counter) -> bool {
+    matches!(
+        counter,
+        Counter::PortXmitData
+            | Counter::PortXmitPackets
+            | Counter::PortRcvData
+            | Counter::PortRcvPackets
+            | Counter::AcksSent
+    )
+}
+
+fn parse(bytes: &[u8]) -> Packet<'_> {
+    Packet::parse(bytes, &[]).expect("a frame of the engine")
+}
+
+/// `12.5 > Write First 100 at 0 len 600`: addresses count from `base`.
+fn line(seen: &Seen, base: u64) -> String {
+    let packet = parse(&seen.bytes);
+    let direction = if seen.from == 0 { '>' } else { '<' };
+    let name = packet.info.name.trim_start_matches("RC ").trim_start_matches("RDMA ");
+    let nanos = seen.at.saturating_since(Instant::ZERO).as_nanos();
+    let mut line = (nanos / 1000).to_string();
+    if !nanos.is_multiple_of(1000) {
+        let fraction = format!(".{:03}", nanos % 1000);
+        line.push_str(fraction.trim_end_matches('0'));
+    }
+    let mut add = |text: std::fmt::Arguments<'_>| line.write_fmt(text).expect("a string");
+    add(format_args!(" {direction} {name} {}", packet.bth.psn.value()));
+    if packet.bth.ack_req {
+        add(format_args!(" A"));
+    }
+    if packet.bth.solicited {
+        add(format_args!(" S"));
+    }
+    if let Some(reth) = packet.ext.reth {
+        add(format_args!(" at {} len {}", reth.va.wrapping_sub(base), reth.dma_len));
+    }
+    if let Some(aeth) = packet.ext.aeth {
+        add(format_args!(" {} msn {}", aeth.syndrome, aeth.msn.value()));
+    }
+    line
+}
+
+/// A packet made by hand, as end 0 would send it but for what the test changes.
+#[derive(Debug, Clone)]
+pub struct Crafted<'a> {
+    /// Base transport header; `dest_qp` is filled in, `pad` is not.
+    pub bth: Bth,
+    /// Extended headers.
+    pub ext: ExtHeaders,
+    /// Payload and pad.
+    pub payload: &'a [u8],
+    /// Address of end 0.
+    pub source: Ipv4Addr,
+    /// Another destination QP.
+    pub dest_qp: Option<Qpn>,
+}
+
+impl<'a> Crafted<'a> {
+    /// A packet with an acknowledge request and no headers but the BTH.
+    pub fn new(opcode: Opcode, psn: u32, payload: &'a [u8]) -> Self {
+        let pad = u8::try_from(payload.len().wrapping_neg() % 4).expect("less than four");
+        assert_eq!(pad, 0, "the pad is part of a crafted payload");
+        let (pkey, psn) = (Pkey::DEFAULT, Psn::new(psn));
+        let bth = Bth { opcode, ack_req: true, mig_req: true, pkey, psn, ..Bth::default() };
+        let source = Ipv4Addr::new(10, 0, 0, 1);
+        Self { bth, ext: ExtHeaders::default(), payload, source, dest_qp: None }
+    }
+
+    /// The packet with a RETH.
+    #[must_use]
+    pub fn reth(mut self, remote: RemoteAddr, dma_len: u32) -> Self {
+        self.ext.reth = Some(Reth { va: remote.addr, rkey: remote.rkey, dma_len });
+        self
+    }
+
+    /// The frame, sealed, from end 0 to end 1.
+    pub fn frame(&self, dest_qp: Qpn) -> Vec<u8> {
+        self.frame_between(0, dest_qp)
+    }
+
+    /// The frame, sealed, from end `from` to the other.
+    fn frame_between(&self, from: usize, dest_qp: Qpn) -> Vec<u8> {
+        let (end_0, end_1) = (self.source, Ipv4Addr::new(10, 0, 0, 2));
+        let (src, dst) = if from == 0 { (end_0, end_1) } else { (end_1, end_0) };
+        let flow = FlowHeader::new(&FlowSpec {
+            dst_mac: MACS[1 - from],
+            src_mac: MACS[from],
+            vlan: None,
+            addresses: IpAddresses::V4 { src, dst },
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc000,
+        });
+        let mut frame = vec![0; flow.len() + 64 + self.payload.len()];
+        let bth = Bth { dest_qp: self.dest_qp.unwrap_or(dest_qp), ..self.bth };
+        let at = flow.len() + write_transport(&mut frame[flow.len()..], &bth, &self.ext);
+        frame[at..at + self.payload.len()].copy_from_slice(self.payload);
+        let transport_len = at + self.payload.len() - flow.len();
+        let len = flow.seal(&mut frame, transport_len, 1);
+        frame.truncate(len);
+        frame
+    }
+}

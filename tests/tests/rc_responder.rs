@@ -1,0 +1,152 @@
+//! Requests that come again, and in what order a responder of the RC service answers.
+
+use feroce_engine::counters::Counter;
+use feroce_engine::qp::QpState;
+use feroce_engine::time::{Duration, Instant};
+use feroce_engine::verbs::{SendOp, Status};
+use feroce_tests::pair::{Crafted, Pair, PairSetup};
+use feroce_wire::Opcode;
+
+fn read(pair: &Pair, psn: u32, offset: u64, len: u32) -> Crafted<'static> {
+    Crafted::new(Opcode::RC_READ_REQUEST, psn, &[]).reth(pair.remote(offset), len)
+}
+
+fn depth_one() -> Pair {
+    Pair::new(&PairSetup::with(|options| options.max_rd_atomic = 1))
+}
+
+#[test]
+fn answers_go_in_psn_order_and_the_last_one_acknowledges() {
+    let mut pair = Pair::default();
+    pair.post_recv(7, 100);
+    pair.post(1, SendOp::Write(pair.remote(0)), 4);
+    pair.post(2, SendOp::Read(pair.remote(0)), 300);
+    pair.post(3, SendOp::FetchAdd { remote: pair.remote(8), add: 1 }, 8);
+    pair.post(4, SendOp::Send, 4);
+    pair.run(10);
+    let expected = [
+        "> Write Only 100 A at 0 len 4",
+        "> Read Request 101 A at 0 len 300",
+        "> Fetch Add 103 A",
+        "> Send Only 104 A",
+        "< Read Response First 101 ack msn 4",
+        "< Read Response Last 102 ack msn 4",
+        "< Atomic Acknowledge 103 ack msn 4",
+        "< Acknowledge 104 ack msn 4",
+    ];
+    assert_eq!(pair.packets(), expected);
+    assert_eq!(pair.done(0).len(), 4);
+}
+
+/// A READ that comes again and one for the first time, together, at a depth of one: the requester may have
+/// got the first answer while the second request was on its way.
+#[test]
+fn a_read_that_comes_again_does_not_count_against_the_depth() {
+    let mut pair = depth_one();
+    pair.inject(&read(&pair, 100, 0, 4));
+    pair.run(10);
+    pair.trace();
+    pair.inject(&read(&pair, 100, 0, 4));
+    pair.inject(&read(&pair, 101, 8, 4));
+    pair.run(10);
+    let expected = ["< Read Response Only 100 ack msn 2", "< Read Response Only 101 ack msn 2"];
+    assert_eq!(pair.packets(), expected);
+    assert_eq!(pair.state(1), QpState::Rts);
+    let counters = [(Counter::DuplicateRequest, 1), (Counter::RxReadRequests, 2)];
+    assert_eq!(pair.counters(1), counters);
+}
+
+/// A READ asked for again while it is answered: the answer goes back, and no packet is sent twice behind it.
+#[test]
+fn a_read_that_comes_again_in_the_middle_of_its_answer() {
+    let mut pair = depth_one();
+    pair.inject(&read(&pair, 100, 0, 200 * 256));
+    pair.rig.now = Instant::ZERO + Duration::from_micros(1);
+    pair.rig.wire.step(pair.rig.now);
+    pair.rig.devices[1].turn(pair.rig.now);
+    // The requester asks again from the tenth packet; that arrives when two quanta are out, 32 packets.
+    let again = read(&pair, 110, 10 * 256, 190 * 256).frame(pair.qps[1].qpn());
+    pair.rig.wire.inject(1, &again, Instant::ZERO);
+    pair.run(10);
+    let numbers: Vec<u32> = pair
+        .packets()
+        .iter()
+        .map(|line| line.split(' ').nth(4).unwrap().parse().unwrap())
+        .collect();
+    let expected: Vec<u32> = (100..132).chain(110..300).collect();
+    assert_eq!(numbers, expected);
+    pair.inject(&read(&pair, 300, 0, 4));
+    pair.run(10);
+    assert_eq!(pair.packets(), ["< Read Response Only 300 ack msn 2"]);
+}
+
+#[test]
+fn a_read_on_its_way_is_not_answered_twice() {
+    let mut pair = Pair::default();
+    pair.inject(&read(&pair, 100, 0, 600));
+    pair.inject(&read(&pair, 101, 256, 344));
+    pair.run(10);
+    assert_eq!(pair.packets().len(), 3);
+}
+
+#[test]
+fn a_part_of_a_read_may_be_asked_for_again() {
+    let mut pair = Pair::default();
+    pair.post(1, SendOp::Read(pair.remote(0)), 1000);
+    pair.run(10);
+    pair.trace();
+    pair.inject(&read(&pair, 101, 256, 300));
+    pair.run(10);
+    let expected = ["< Read Response First 101 ack msn 1", "< Read Response Last 102 ack msn 1"];
+    assert_eq!(pair.packets(), expected);
+}
+
+/// A gap whose packet comes late, before the NAK is out: the NAK asks for what is missing now.
+#[test]
+fn packets_that_overtake_each_other() {
+    let mut pair = Pair::default();
+    pair.post_recv(7, 100);
+    pair.post_recv(8, 100);
+    pair.inject(&Crafted::new(Opcode::RC_SEND_ONLY, 101, &[2; 4]));
+    pair.inject(&Crafted::new(Opcode::RC_SEND_ONLY, 100, &[1; 4]));
+    pair.run(10);
+    assert_eq!(pair.packets(), ["< Acknowledge 101 nak psn-sequence msn 1"]);
+    assert_eq!(pair.done(1), [(7, Status::Success)]);
+    assert_eq!(pair.counters(1), [(Counter::OutOfSequence, 1)]);
+}
+
+/// The reserved bits and the version of a peer's BTH: ignored (C9-6).
+#[test]
+fn reserved_bits_are_ignored() {
+    let mut pair = Pair::default();
+    pair.post_recv(7, 100);
+    let mut crafted = Crafted::new(Opcode::RC_SEND_ONLY, 100, &[1; 4]);
+    (crafted.bth.reserved6, crafted.bth.reserved7) = (0x3f, 0x7f);
+    (crafted.bth.mig_req, crafted.bth.fecn, crafted.bth.becn) = (false, true, true);
+    pair.inject(&crafted);
+    pair.run(10);
+    assert_eq!(pair.packets(), ["< Acknowledge 100 ack msn 1"]);
+    assert_eq!(pair.done(1), [(7, Status::Success)]);
+}
+
+/// No ACK that was not asked for, and none below what was acknowledged before.
+#[test]
+fn acks_are_sent_when_asked_for_and_never_go_back() {
+    let mut pair = Pair::default();
+    let write = |pair: &Pair, psn, ack_req| {
+        let mut crafted = Crafted::new(Opcode::RC_WRITE_ONLY, psn, &[1; 4]).reth(pair.remote(0), 4);
+        crafted.bth.ack_req = ack_req;
+        crafted
+    };
+    for (psn, ack_req, expected) in [
+        (100, false, None),
+        (101, true, Some("< Acknowledge 101 ack msn 2")),
+        (102, false, None),
+        (100, true, Some("< Acknowledge 102 ack msn 3")),
+        (103, true, Some("< Acknowledge 103 ack msn 4")),
+    ] {
+        pair.inject(&write(&pair, psn, ack_req));
+        pair.run(10);
+        assert_eq!(pair.packets(), expected.map(str::to_owned).into_iter().collect::<Vec<_>>());
+    }
+}
