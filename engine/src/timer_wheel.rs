@@ -290,7 +290,7 @@ fn shift_of(level: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, HashMap};
+    use std::collections::BTreeMap;
 
     use proptest::prelude::*;
 
@@ -424,7 +424,7 @@ mod tests {
     #[derive(Default)]
     struct Model {
         sorted: BTreeMap<(u64, u64), u32>,
-        keys: HashMap<u32, (u64, u64)>,
+        keys: BTreeMap<u32, (u64, u64)>,
         turn: u64,
     }
 

@@ -1,4 +1,5 @@
 //! The AF_XDP port on veth pairs between network namespaces. Needs root; says so and passes without.
+#![allow(clippy::disallowed_methods)] // Against the kernel, time is real.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -2,6 +2,7 @@
 //!
 //! Needs root and iproute2. Without root every test says that it skips; with root it fails if
 //! anything is broken. VLANs are skipped where the kernel has no 802.1Q.
+#![allow(clippy::disallowed_methods)] // Against the kernel, time is real.
 
 use std::fs;
 use std::net::IpAddr;

@@ -28,6 +28,7 @@ pub use addressing::{Addressing, KernelAddresses, Path, StaticAddresses};
 pub use completion_queue::CompletionQueue;
 pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
 pub use error::{DeviceError, OpenError, PostError};
+pub use owner::{Owner, owner_of};
 pub use protection_domain::{Buffer, MemoryRegion, ProtectionDomain};
 pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
 

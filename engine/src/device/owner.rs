@@ -19,24 +19,46 @@ impl Ownership {
     /// Takes the interface.
     pub(super) fn take(interface: &str) -> Result<Self, OpenError> {
         let failed = |source| OpenError::System { action: "take ownership of the interface", source };
-        let name = format!("feroce/owner/{interface}");
-        let address = SocketAddr::from_abstract_name(name.as_bytes()).map_err(failed)?;
+        let address = address(interface).map_err(failed)?;
         match UnixListener::bind_addr(&address) {
             Ok(socket) => Ok(Self { _socket: socket }),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                Err(owned_by(interface, &address))
+                Err(owned_by(interface))
             }
             Err(error) => Err(failed(error)),
         }
     }
 }
 
-fn owned_by(interface: &str, address: &SocketAddr) -> OpenError {
-    let pid = UnixStream::connect_addr(address)
-        .and_then(|owner| crate::sys::peer_pid(owner.as_fd()))
-        .unwrap_or(0);
+/// The process that has an interface open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Its number; 0 if it cannot be told.
+    pub pid: i32,
+    /// Its name.
+    pub program: String,
+}
+
+/// Who has `interface` open by Feroce in the network namespace of the calling thread; `None` if nobody.
+pub fn owner_of(interface: &str) -> Option<Owner> {
+    let owner = UnixStream::connect_addr(&address(interface).ok()?).ok()?;
+    Some(owner_behind(&owner))
+}
+
+fn address(interface: &str) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("feroce/owner/{interface}"))
+}
+
+fn owner_behind(socket: &UnixStream) -> Owner {
+    let pid = crate::sys::peer_pid(socket.as_fd()).unwrap_or(0);
     let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     let program = program.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned());
+    Owner { pid, program }
+}
+
+fn owned_by(interface: &str) -> OpenError {
+    let unknown = Owner { pid: 0, program: "unknown".to_owned() };
+    let Owner { pid, program } = owner_of(interface).unwrap_or(unknown);
     OpenError::Owned { interface: interface.to_owned(), pid, program }
 }
 
@@ -51,7 +73,9 @@ mod tests {
         let refused = Ownership::take(&name).unwrap_err();
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(matches!(refused, OpenError::Owned { pid, .. } if pid == own), "{refused}");
+        assert_eq!(owner_of(&name).map(|owner| owner.pid), Some(own));
         drop(first);
+        assert_eq!(owner_of(&name), None);
         Ownership::take(&name).unwrap();
     }
 }

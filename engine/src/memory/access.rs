@@ -259,10 +259,6 @@ mod tests {
         (table, key)
     }
 
-    fn payload(bytes: &[u8]) -> Payload<'_> {
-        Payload { first: bytes, second: &[] }
-    }
-
     #[test]
     fn every_length_and_alignment_arrives_whole() {
         let from: Vec<u8> = (0..200u8).collect();

@@ -385,7 +385,7 @@ impl Port for FaultPort {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::BTreeSet;
 
     use proptest::prelude::*;
 
@@ -586,7 +586,7 @@ mod tests {
         };
         let (arrived, stats) = run(faults, 9, 10_000);
         let order = serials(&arrived);
-        assert_eq!(order.iter().collect::<HashSet<_>>().len(), 10_000);
+        assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 10_000);
         assert_eq!(order.len(), 10_000);
         let mut overtaken = 0;
         for (at, serial) in order.iter().enumerate() {
@@ -613,7 +613,7 @@ mod tests {
             3,
             20_000,
         );
-        let mut bits = HashSet::new();
+        let mut bits = BTreeSet::new();
         for (serial, got) in (0..).zip(&arrived) {
             let flipped: Vec<u8> = got.iter().zip(frame(serial)).map(|(a, b)| a ^ b).collect();
             assert_eq!(flipped.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
@@ -732,7 +732,7 @@ mod tests {
             arrived.append(&mut received(&mut peer));
             port.arm_wakeup(&mut Vec::new());
             arrived.append(&mut received(&mut peer));
-            let distinct: HashSet<u32> = serials(&arrived).into_iter().collect();
+            let distinct: BTreeSet<u32> = serials(&arrived).into_iter().collect();
             prop_assert_eq!(distinct.len(), sent as usize);
             prop_assert_eq!(arrived.len() as u64, u64::from(sent) + port.counters().read().duplicated);
         }
