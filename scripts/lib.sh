@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# What the scripts share: words to the reader, clean-up whatever happens, packages, hugepages, namespaces.
+#   . "$(dirname "$0")/lib.sh"
+
+if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' plain=$'\e[0m'; else bold='' dim='' red='' plain=''; fi
+
+say() { printf '%s\n' "$bold== $*$plain"; }
+note() { printf '%s\n' "$dim$*$plain"; }
+# progress WORDS: what is under way, for whom it may interest.
+progress() { [ ! -t 2 ] || printf '\r%s\e[K' "${*:+  $*...}" >&2; }
+die() {
+    printf '%s\n' "$red$(basename "$0"): $*$plain" >&2
+    exit 1
+}
+
+# --- Clean-up: commands run in reverse order at the end, on errors and on signals too.
+cleanups=()
+at_exit() { cleanups+=("$*"); }
+clean_up() {
+    local status=$? i
+    trap '' INT TERM HUP
+    for ((i = ${#cleanups[@]} - 1; i >= 0; i--)); do eval "${cleanups[i]}" || true; done
+    cleanups=()
+    exit "$status"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+need_root() { [ "$(id -u)" = 0 ] || die "network namespaces and AF_XDP need root: sudo $0 $*"; }
+
+# need_packages NAME...: installs the Debian packages that are missing.
+need_packages() {
+    local missing=() package
+    for package in "$@"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    note "installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null ||
+        die "cannot install ${missing[*]} with apt-get"
+}
+
+# find_cargo: sets $cargo, also under sudo, whose PATH lacks the caller's ~/.cargo/bin.
+find_cargo() {
+    local home
+    home=$(getent passwd "${SUDO_USER:-root}" | cut -d: -f6)
+    cargo=$(command -v cargo || true)
+    [ -n "$cargo" ] || cargo=$home/.cargo/bin/cargo
+    [ -x "$cargo" ] || die "no cargo: install Rust from https://rustup.rs"
+    # rustup finds its toolchains by these, not by root's home.
+    [ -z "${SUDO_USER:-}" ] || export RUSTUP_HOME=${RUSTUP_HOME:-$home/.rustup} CARGO_HOME=${CARGO_HOME:-$home/.cargo}
+}
+
+# reserve_hugepages COUNT: at least COUNT free pages of 2 MiB until the script ends. Does without, with a word,
+# where the machine has none.
+reserve_hugepages() {
+    local file=/proc/sys/vm/nr_hugepages before free
+    [ -w $file ] || { note "no hugepages on this machine: ordinary pages will do"; return 0; }
+    before=$(cat $file)
+    free=$(awk '/HugePages_Free/ { print $2 }' /proc/meminfo)
+    [ "$free" -lt "$1" ] || return 0
+    at_exit "echo $before > $file"
+    echo $((before + $1 - free)) > $file
+    free=$(awk '/HugePages_Free/ { print $2 }' /proc/meminfo)
+    [ "$free" -ge "$1" ] || note "only $free of $1 hugepages free: the rest will be ordinary pages"
+}
+
+# make_pair NAME MTU: namespaces NAME-a and NAME-b, joined by v0 (10.77.0.1) and v1 (10.77.0.2).
+make_pair() {
+    local a=$1-a b=$1-b
+    at_exit "ip netns delete $a 2> /dev/null"
+    ip netns add "$a"
+    at_exit "ip netns delete $b 2> /dev/null"
+    ip netns add "$b"
+    ip link add v0 netns "$a" mtu "$2" type veth peer name v1 netns "$b" mtu "$2"
+    ip -n "$a" address add 10.77.0.1/24 dev v0
+    ip -n "$b" address add 10.77.0.2/24 dev v1
+    ip -n "$a" link set v0 up
+    ip -n "$b" link set v1 up
+}
+
+# plain_frames NAME: every frame on NAME's pair crosses it as it would cross a cable.
+plain_frames() {
+    local end
+    for end in "a v0" "b v1"; do
+        # shellcheck disable=SC2086 # Two words.
+        set -- "$1" $end
+        ip netns exec "$1-$2" ethtool -K "$3" tx off gso off gro off tso off rxvlan off txvlan off > /dev/null 2>&1 ||
+            note "ethtool cannot set all features of $3"
+    done
+}
+
+# in_background COMMAND...: runs it until the script ends; its process id is in $!.
+in_background() {
+    "$@" &
+    at_exit "kill $! 2> /dev/null; wait $! 2> /dev/null"
+}
+
+# wait_for_port NAMESPACE PORT: until somebody listens there.
+wait_for_port() {
+    local _
+    for _ in $(seq 100); do
+        [ -z "$(ip netns exec "$1" ss -ltnH "sport = :$2")" ] || return 0
+        sleep 0.05
+    done
+    die "nobody listens on port $2 in $1"
+}

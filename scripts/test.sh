@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Every check of this repository, on a fresh Debian 12 with Rust: installs what is missing, builds, runs,
+# and leaves nothing behind.
+#   scripts/test.sh               all steps
+#   scripts/test.sh --quick       without those that take minutes
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test swarm mutants frames
+# The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+. scripts/lib.sh
+
+readonly ALL="fmt clippy doc purity deny test swarm mutants frames"
+readonly QUICK="fmt clippy doc purity test"
+# To build libxdp's binding, to capture and decode, to make namespaces and look at them, to run scapy.
+readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
+    zstd valgrind python3-venv)
+readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
+readonly SCENARIOS=100000
+
+main() {
+    local steps=$ALL
+    case "${1-}" in
+        --quick) steps=$QUICK ;;
+        -h | --help) usage 0 ;;
+        -*) usage 2 ;;
+        ?*) steps=$* ;;
+    esac
+    for step in $steps; do
+        [[ " $ALL " == *" $step "* ]] || usage 2
+    done
+    need_root "$@"
+    need_packages "${PACKAGES[@]}"
+    need_rust
+    reserve_hugepages "$HUGEPAGES"
+    local before after
+    before=$(belongings)
+    for step in $steps; do
+        run "$step" "step_$step"
+    done
+    after=$(belongings)
+    run leftovers nothing_new "$before" "$after"
+    summary
+}
+
+usage() {
+    sed -n '2,7s/^# \?//p' "$0"
+    exit "$1"
+}
+
+# ---- steps: exit code 0 is a pass, 77 a skip
+
+step_fmt() { cargo fmt --all --check; }
+
+step_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+
+step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
+
+# The packet crate needs no std; what the core may not name is in clippy.toml and in tests/tests/tidy.rs.
+step_purity() { cargo check -p feroce-wire --no-default-features; }
+
+step_deny() {
+    command -v cargo-deny > /dev/null || cargo install --quiet --locked cargo-deny || return
+    if timeout 60 cargo deny fetch db > /dev/null 2>&1; then
+        cargo deny --log-level error check
+    else
+        echo "the advisory database cannot be fetched from here: advisories are not checked"
+        cargo deny --log-level error check bans licenses sources
+    fi
+}
+
+step_test() { cargo test --workspace --no-fail-fast; }
+
+step_swarm() {
+    FEROCE_SWARM=$SCENARIOS cargo test -p feroce-tests --test swarm -- --nocapture
+}
+
+step_mutants() { scripts/mutants.sh; }
+
+step_frames() { scripts/frames.sh; }
+
+# ---- before and after
+
+need_rust() {
+    find_cargo
+    export PATH="${cargo%/*}:$PATH" # sudo's lacks it.
+    if ! cargo clippy --version > /dev/null 2>&1 || ! cargo fmt --version > /dev/null 2>&1; then
+        rustup component add clippy rustfmt || die "clippy and rustfmt are missing, and rustup cannot add them"
+    fi
+}
+
+# What a test might leave behind, a line each.
+belongings() {
+    ip netns list 2> /dev/null | awk '/^fr-/ { print "namespace", $1 }'
+    bpftool prog show 2> /dev/null | awk '$2 == "xdp" { print "XDP program", $1, $4 }'
+    for exe in /proc/[0-9]*/exe; do
+        [[ "$(readlink "$exe" 2> /dev/null)" == "$target"/* ]] && echo "process ${exe//[^0-9]/}"
+    done
+    awk '/HugePages_Total/ { total = $2 } /HugePages_Free/ { for (n = 1; n <= total - $2; n++) print "hugepage in use, number", n }' \
+        /proc/meminfo
+}
+
+nothing_new() {
+    local new
+    new=$(comm -13 <(sort <<< "$1") <(sort <<< "$2"))
+    [ -z "$new" ] && echo "no namespace, XDP program, process or hugepage was left" && return
+    echo "left behind:"
+    echo "$new"
+    return 1
+}
+
+# ---- running and telling
+
+results=()
+passed=0 failed=0 skipped=0
+
+run() { # NAME COMMAND...
+    local name=$1 start=$SECONDS status verdict
+    shift
+    echo && say "$name"
+    "$@" < /dev/null
+    status=$?
+    case $status in
+        0) verdict=passed passed=$((passed + 1)) ;;
+        77) verdict=skipped skipped=$((skipped + 1)) ;;
+        *) verdict="FAILED ($status)" failed=$((failed + 1)) ;;
+    esac
+    results+=("$(printf '%-10s %5d s  %s' "$name" $((SECONDS - start)) "$verdict")")
+}
+
+summary() {
+    echo && say "summary"
+    printf '%s\n' "${results[@]}"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ]
+}
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+main "$@"
