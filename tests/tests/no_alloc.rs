@@ -1,0 +1,169 @@
+//! Nothing is allocated on the data path once a device is warm: not by posting, turning or polling, not
+//! while packets are lost, reordered, doubled and damaged, and not while receives come late.
+
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, Device, QpInit, QueuePair};
+use feroce_engine::memory::Access;
+use feroce_engine::memory::arena::Arena;
+use feroce_engine::port::Port;
+use feroce_engine::port::fault::{FaultPort, Faults};
+use feroce_engine::port::shm::{ShmConfig, shm_pair};
+use feroce_engine::time::{Duration, Instant};
+use feroce_engine::verbs::{
+    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
+};
+use feroce_tests::counting_alloc::{CountingAlloc, HeapUse, heap_use_of};
+use feroce_tests::{addresses, manual_config};
+use feroce_wire::Psn;
+
+#[global_allocator]
+static ALLOCATOR: CountingAlloc = CountingAlloc;
+
+/// Longest message: some forty packets of the smallest path MTU in use here.
+const LEN: u32 = 40_000;
+
+/// Two devices on one cable, without anything between them that could allocate.
+struct Cable {
+    devices: [Device; 2],
+    cqs: [CompletionQueue; 2],
+    qps: [QueuePair; 2],
+    buffers: [Buffer; 2],
+    completions: Vec<Completion>,
+    now: Instant,
+}
+
+fn cable(faults: Faults) -> Cable {
+    let arena = Arena::new(64 << 20).unwrap();
+    let (left, right) = shm_pair(&arena, ShmConfig::default()).unwrap();
+    let mut ports = [left, right].into_iter().enumerate();
+    let devices = [0, 1].map(|end| {
+        let (seed, port) = ports.next().unwrap();
+        let port = FaultPort::new(Box::new(port), faults, seed as u64 + 1).unwrap();
+        let port: Box<dyn Port> = Box::new(port);
+        Device::with_ports(vec![port], addresses(end), manual_config(7)).unwrap()
+    });
+    let pds = [0, 1].map(|end| devices[end].alloc_pd());
+    let cqs = [0, 1].map(|end| devices[end].create_cq(1024).unwrap());
+    let buffers = [0, 1].map(|end| pds[end].alloc_buffer(1 << 20, Access::ALL).unwrap());
+    let mut qps = [0, 1].map(|end| pds[end].create_qp(&QpInit::new(&cqs[end])).unwrap());
+    // Close to the wrap, so that it is passed while counting.
+    let psns = [Psn::new(0xff_ff00), Psn::new(0xff_fff0)];
+    let options = ConnectOptions { timeout: 8, min_rnr_timer: 1, ..ConnectOptions::default() };
+    let ends = [0, 1].map(|end| qps[end].endpoint(psns[end], 0).unwrap());
+    for end in 0..2 {
+        qps[end].connect(psns[end], &ends[1 - end], &options).unwrap();
+    }
+    let completions = Vec::with_capacity(64);
+    Cable { devices, cqs, qps, buffers, completions, now: Instant::ZERO }
+}
+
+impl Cable {
+    /// Posts one request and runs until it is done; a receive that it needs is posted late.
+    fn run_one(&mut self, op: SendOp, data: Data<'_>) {
+        let flags = SendFlags::SIGNALED;
+        self.qps[0].post_send(&SendRequest { wr_id: 1, op, data, flags }).unwrap();
+        let mut receives = usize::from(op.consumes_receive());
+        self.turn();
+        self.turn();
+        if receives == 1 {
+            let sge = self.buffers[1].region().sge(0, LEN);
+            self.qps[1].post_recv(&RecvRequest { wr_id: 2, sges: &[sge] }).unwrap();
+        }
+        let mut sends = 1;
+        let mut turns = 0;
+        while sends + receives > 0 {
+            self.turn();
+            sends -= self.poll(0);
+            receives -= self.poll(1);
+            turns += 1;
+            assert!(turns < 1_000_000, "{op:?} does not end");
+        }
+    }
+
+    /// A microsecond passes, or the time to the next deadline if nothing is under way.
+    fn turn(&mut self) {
+        let done: usize = self.devices.iter().map(|device| device.turn(self.now)).sum();
+        let next = self.devices.iter().filter_map(|device| device.next_deadline(self.now)).min();
+        let step = self.now + Duration::from_micros(1);
+        self.now = if done == 0 { next.map_or(step, |next| next.max(step)) } else { step };
+    }
+
+    fn poll(&mut self, end: usize) -> usize {
+        self.completions.clear();
+        let count = self.cqs[end].poll(&mut self.completions, 64);
+        assert!(self.completions.iter().all(|done| done.status == Status::Success));
+        count
+    }
+
+    /// Every operation, at lengths of none, one and many packets.
+    fn round(&mut self) {
+        let remote = |buffer: &Buffer, offset| RemoteAddr {
+            addr: buffer.region().addr() + offset,
+            rkey: buffer.region().rkey(),
+        };
+        let to = remote(&self.buffers[1], 8);
+        for len in [0, 64, LEN] {
+            let sge = self.buffers[0].region().sge(0, len);
+            let data = Data::Sges(std::slice::from_ref(&sge));
+            let (send_imm, write_imm) = (SendOp::SendImm(1), SendOp::WriteImm(to, 2));
+            for op in [SendOp::Write(to), SendOp::Read(to), SendOp::Send, send_imm, write_imm] {
+                self.run_one(op, data);
+            }
+        }
+        self.run_one(SendOp::Send, Data::Inline(&[b"in", b"line"]));
+        self.run_one(SendOp::Write(to), Data::Inline(&[b"inline"]));
+        let sge = self.buffers[0].region().sge(0, 8);
+        let data = Data::Sges(std::slice::from_ref(&sge));
+        self.run_one(SendOp::FetchAdd { remote: to, add: 1 }, data);
+        self.run_one(SendOp::CompareSwap { remote: to, compare: 0, swap: 1 }, data);
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.devices.iter().map(|device| device.counter(counter)).sum()
+    }
+}
+
+#[test]
+fn the_counting_allocator_counts() {
+    let (block, used) = heap_use_of(|| Vec::<u8>::with_capacity(100));
+    assert_eq!(used, HeapUse { allocations: 1, frees: 0, live_bytes: 100 });
+    let (_, used) = heap_use_of(|| drop(block));
+    assert_eq!(used, HeapUse { allocations: 0, frees: 1, live_bytes: -100 });
+}
+
+#[test]
+fn a_clean_link_takes_no_memory() {
+    let mut cable = cable(Faults::default());
+    cable.round();
+    let ((), used) = heap_use_of(|| (0..2000).for_each(|_| cable.round()));
+    assert_eq!(used, HeapUse::default());
+    assert!(cable.count(Counter::OutOfBuffer) > 1000, "receives came late");
+}
+
+#[test]
+fn loss_and_retransmission_take_no_memory() {
+    let faults = Faults {
+        loss: 10_000,
+        duplicate: 10_000,
+        reorder: 10_000,
+        corrupt: 5_000,
+        ..Faults::default()
+    };
+    let mut cable = cable(faults);
+    cable.round();
+    let ((), used) = heap_use_of(|| (0..2000).for_each(|_| cable.round()));
+    assert_eq!(used, HeapUse::default());
+    let moved = [
+        Counter::RetransmittedPackets,
+        Counter::LocalAckTimeoutErr,
+        Counter::OutOfSequence,
+        Counter::PacketSeqErr,
+        Counter::DuplicateRequest,
+        Counter::ImpliedNakSeqErr,
+        Counter::RnrNakRetryErr,
+        Counter::RxIcrcEncapsulated,
+    ];
+    for counter in moved {
+        assert!(cable.count(counter) > 20, "{}: {}", counter.name(), cable.count(counter));
+    }
+}

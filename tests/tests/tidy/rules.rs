@@ -1,0 +1,92 @@
+//! The rules as data, and what is allowed to break them, each with its reason.
+
+/// Most lines of a function, from its signature to its closing brace.
+pub const FUNCTION_LINES: usize = 70;
+
+/// Functions that are longer, as `file: name`.
+pub const LONG_FUNCTIONS: &[(&str, &str)] = &[];
+
+/// Most lines of a file, without its tests.
+pub const FILE_LINES: usize = 600;
+
+/// Files that are longer.
+pub const LONG_FILES: &[(&str, &str)] = &[];
+
+/// Where files need not say what they are.
+pub const SILENT: &[(&str, &str)] =
+    &[("fuzz_targets/", "one call each; what it does is said in the crate's `entries.rs`")];
+
+/// Where `unsafe` may be written (a folder or a file), and what for.
+pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
+    ("engine/src/memory/", "the arena, the rings, and the door to registered memory"),
+    ("engine/src/port/af_xdp/", "the kernel's rings and the packet buffers behind them"),
+    ("engine/src/sys.rs", "system calls that std has no door for"),
+    ("engine/src/device/protection_domain.rs", "the contract of registering a program's memory"),
+    ("engine/cli/src/signal.rs", "one signal handler"),
+    ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
+    ("tests/src/counting_alloc.rs", "a global allocator"),
+];
+
+/// A place that knows nothing of some things.
+#[derive(Debug)]
+pub struct Pure {
+    /// Folder or file.
+    pub place: &'static str,
+    /// Paths that it does not name.
+    pub without: &'static [&'static str],
+    /// Why.
+    pub because: &'static str,
+}
+
+/// Everything that touches the world outside of a value.
+const WORLD: &[&str] = &[
+    "std::fs",
+    "std::io",
+    "std::net::TcpStream",
+    "std::net::UdpSocket",
+    "std::os",
+    "std::process",
+    "std::sync::Mutex",
+    "std::sync::RwLock",
+    "std::thread",
+    "std::time",
+    "libc",
+    "crate::core",
+    "crate::device",
+    "crate::net",
+    "crate::port",
+    "crate::sys",
+    "crate::time::Clock",
+    "crate::wake",
+];
+
+/// The pure places.
+pub const PURE: &[Pure] = &[
+    Pure { place: "wire/src/", without: WORLD, because: "bytes and meaning, nothing else" },
+    Pure { place: "engine/src/qp/", without: WORLD, because: "a QP is a value" },
+    Pure { place: "engine/src/timer_wheel.rs", without: WORLD, because: "time is an argument" },
+];
+
+/// Packages from the bottom up: each depends on lower layers only.
+pub const LAYERS: &[&[&str]] = &[&["feroce-wire"], &["feroce-engine"], &["feroce", "feroce-tests"]];
+
+/// What a user configures, and the document that gives the reason for each field's default.
+pub const CONFIGURATION: &[(&str, &str)] = &[
+    ("docs/defaults.md", "AfXdpConfig"),
+    ("docs/defaults.md", "ConnectOptions"),
+    ("docs/defaults.md", "DeviceConfig"),
+    ("docs/defaults.md", "QpInit"),
+];
+
+/// Words that should not have stayed. Put together here, or this file would have them.
+pub fn leftover_words() -> Vec<String> {
+    let pairs = [
+        ("TO", "DO"),
+        ("FIX", "ME"),
+        ("XX", "X"),
+        ("db", "g!"),
+        ("to", "do!"),
+        ("unimple", "mented!"),
+    ];
+    pairs.iter().map(|(start, end)| format!("{start}{end}")).collect()
+}

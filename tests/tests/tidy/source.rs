@@ -1,0 +1,213 @@
+//! The workspace's files, and what the rules ask about a Rust file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+/// Folders that are not ours to judge: build outputs, and what a version control system keeps.
+const SKIPPED: [&str; 4] = ["target", ".git", "corpus", "artifacts"];
+
+/// What people write and read.
+const TEXT: [&str; 6] = ["rs", "toml", "md", "sh", "py", "txt"];
+
+/// The workspace's root.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the workspace")
+}
+
+/// A Rust file.
+pub struct Source {
+    /// Path below the root.
+    pub path: String,
+    /// What is in it.
+    pub text: String,
+    syntax: syn::File,
+}
+
+/// A function and its length.
+#[derive(Debug)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// Lines from the signature to the closing brace.
+    pub lines: usize,
+}
+
+/// Every Rust file of the workspace, parsed.
+pub fn rust_sources() -> Vec<Source> {
+    let files = text_files().into_iter().filter(|(path, _)| path.ends_with(".rs"));
+    let sources: Vec<_> = files.map(|(path, text)| Source::parse(&path, text)).collect();
+    assert!(sources.len() > 50, "the workspace was found");
+    sources
+}
+
+/// Every text file of the workspace: path below the root, and text.
+pub fn text_files() -> Vec<(String, String)> {
+    let mut paths = Vec::new();
+    collect(root(), &mut paths);
+    paths.sort();
+    let below = |path: &Path| path.strip_prefix(root()).expect("below").display().to_string();
+    paths
+        .iter()
+        .map(|path| (below(path), fs::read_to_string(path).expect("a text file is UTF-8")))
+        .collect()
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let (path, name) = (entry.path(), entry.file_name());
+        let kind = entry.file_type().expect("a type");
+        if kind.is_dir() && !SKIPPED.iter().any(|skipped| name == *skipped) {
+            collect(&path, paths);
+        } else if kind.is_file()
+            && path.extension().is_some_and(|ext| TEXT.iter().any(|text| ext == *text))
+        {
+            paths.push(path);
+        }
+    }
+}
+
+impl Source {
+    /// Parses a file.
+    ///
+    /// # Panics
+    /// If it is not Rust.
+    pub fn parse(path: &str, text: String) -> Self {
+        let syntax = syn::parse_file(&text);
+        let syntax = syntax.unwrap_or_else(|error| panic!("{path}: {error}"));
+        Self { path: path.to_owned(), text, syntax }
+    }
+
+    /// The whole file is a test.
+    pub fn is_test(&self) -> bool {
+        self.path.starts_with("tests/") || self.path.contains("/tests/")
+    }
+
+    /// Every function with a body.
+    pub fn functions(&self) -> Vec<Function> {
+        let mut functions = Functions(Vec::new());
+        functions.visit_file(&self.syntax);
+        functions.0
+    }
+
+    /// Every struct of the file with the names of its fields.
+    pub fn structs(&self) -> Vec<(String, Vec<String>)> {
+        let fields = |item: &syn::Item| match item {
+            syn::Item::Struct(item) => {
+                let names = item.fields.iter().filter_map(|field| field.ident.as_ref());
+                Some((item.ident.to_string(), names.map(ToString::to_string).collect()))
+            }
+            _ => None,
+        };
+        self.syntax.items.iter().filter_map(fields).collect()
+    }
+
+    /// Lines of the file, without those of its `#[cfg(test)]` modules.
+    pub fn lines_without_tests(&self) -> usize {
+        let tests = self.syntax.items.iter().filter(|item| is_test_module(item));
+        let lines = |item: &syn::Item| item.span().end().line - item.span().start().line + 1;
+        self.text.lines().count() - tests.map(lines).sum::<usize>()
+    }
+
+    /// Lines with `unsafe`, in macro calls too.
+    pub fn unsafe_lines(&self) -> Vec<usize> {
+        let tokens: TokenStream = self.text.parse().expect("it was parsed before");
+        let mut lines = Vec::new();
+        find_unsafe(tokens, &mut lines);
+        lines
+    }
+
+    /// Every path that the file names outside of its tests, `use` trees flattened, with its line.
+    pub fn paths_without_tests(&self) -> Vec<(String, usize)> {
+        let mut paths = Paths(Vec::new());
+        for item in self.syntax.items.iter().filter(|item| !is_test_module(item)) {
+            paths.visit_item(item);
+        }
+        paths.0
+    }
+}
+
+fn is_test_module(item: &syn::Item) -> bool {
+    let syn::Item::Mod(module) = item else { return false };
+    module.attrs.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Ident>().is_ok_and(|what| what == "test")
+    })
+}
+
+struct Functions(Vec<Function>);
+
+impl Functions {
+    fn add(&mut self, signature: &syn::Signature, body: &syn::Block) {
+        let lines = body.span().end().line - signature.span().start().line + 1;
+        self.0.push(Function { name: signature.ident.to_string(), lines });
+    }
+}
+
+impl<'ast> Visit<'ast> for Functions {
+    fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
+        self.add(&function.sig, &function.block);
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        self.add(&function.sig, &function.block);
+        visit::visit_impl_item_fn(self, function);
+    }
+
+    fn visit_trait_item_fn(&mut self, function: &'ast syn::TraitItemFn) {
+        if let Some(body) = &function.default {
+            self.add(&function.sig, body);
+        }
+        visit::visit_trait_item_fn(self, function);
+    }
+}
+
+struct Paths(Vec<(String, usize)>);
+
+impl<'ast> Visit<'ast> for Paths {
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.0.push((names.join("::"), path.span().start().line));
+        visit::visit_path(self, path);
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        flatten(&item.tree, "", &mut self.0);
+    }
+}
+
+fn flatten(tree: &syn::UseTree, before: &str, paths: &mut Vec<(String, usize)>) {
+    match tree {
+        syn::UseTree::Path(path) => {
+            flatten(&path.tree, &format!("{before}{}::", path.ident), paths)
+        }
+        syn::UseTree::Group(group) => {
+            group.items.iter().for_each(|tree| flatten(tree, before, paths));
+        }
+        syn::UseTree::Name(name) => {
+            paths.push((format!("{before}{}", name.ident), name.span().start().line));
+        }
+        syn::UseTree::Rename(name) => {
+            paths.push((format!("{before}{}", name.ident), name.span().start().line));
+        }
+        syn::UseTree::Glob(glob) => {
+            paths.push((before.trim_end_matches("::").to_owned(), glob.span().start().line));
+        }
+    }
+}
+
+/// Looks at tokens, not syntax: the inside of a macro call has no syntax tree.
+fn find_unsafe(tokens: TokenStream, lines: &mut Vec<usize>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => find_unsafe(group.stream(), lines),
+            TokenTree::Ident(word) if word == "unsafe" => lines.push(word.span().start().line),
+            _ => {}
+        }
+    }
+}
