@@ -1,0 +1,259 @@
+//! `feroce devinfo`: what RNIC each interface would be, or is.
+
+use std::path::Path;
+
+use clap::Args;
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use feroce_engine::device::{
+    Device, DeviceAttributes, DeviceConfig, MAX_CQE, MAX_INLINE, MAX_WR, Owner, owner_of,
+};
+use feroce_engine::net::{GidEntry, GidTable, Interface};
+use feroce_engine::qp::MAX_RD_ATOMIC;
+use feroce_engine::verbs::{MAX_MESSAGE, MAX_SGE};
+use feroce_wire::PathMtu;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Options of `feroce devinfo`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Only this interface [default: every Ethernet interface of the network namespace]
+    #[arg(short, long, value_name = "IFACE")]
+    interface: Option<String>,
+    /// Open the device and show what it really got: port mode, link rate. Needs privileges, and an interface
+    /// that nobody else has open
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// An interface as an RNIC.
+#[derive(Debug, Serialize)]
+struct Info {
+    interface: String,
+    node_guid: String,
+    state: &'static str,
+    /// Who has the interface open now.
+    in_use_by: Option<Holder>,
+    /// Kind of the port and its mode, once opened.
+    port: Option<String>,
+    link_rate_bits_per_second: Option<u64>,
+    interface_mtu: u32,
+    max_mtu: u32,
+    active_mtu: Option<u32>,
+    max_qp: u32,
+    max_qp_wr: u32,
+    max_sge: u32,
+    max_inline_data: u32,
+    max_cqe: u32,
+    max_mr: u32,
+    max_qp_rd_atom: u8,
+    max_msg_sz: u64,
+    gids: Vec<GidRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Holder {
+    pid: i32,
+    program: String,
+}
+
+#[derive(Debug, Serialize)]
+struct GidRow {
+    index: u32,
+    gid: String,
+    r#type: &'static str,
+    address: String,
+    vlan: Option<u16>,
+    interface: String,
+}
+
+/// Shows the interfaces.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let interfaces = match &options.interface {
+        Some(name) => vec![Interface::read(name)?],
+        None => Interface::list()?.into_iter().filter(is_device).collect(),
+    };
+    let infos = interfaces.iter().map(|interface| match options.verbose {
+        true => opened(interface),
+        false => unopened(interface),
+    });
+    let infos = infos.collect::<Result<Vec<_>, _>>()?;
+    if options.json {
+        return output::json(&infos);
+    }
+    if infos.is_empty() {
+        return output::line("no Ethernet interface in this network namespace");
+    }
+    infos.iter().try_for_each(|info| output::line(&text(info)))
+}
+
+/// VLAN sub-interfaces are served by the interface that carries their frames.
+fn is_device(interface: &Interface) -> bool {
+    !interface.loopback && interface.vlan.is_none()
+}
+
+/// What the kernel's tables say, and the limits that a device of default configuration has.
+fn unopened(interface: &Interface) -> Result<Info, Failure> {
+    let config = DeviceConfig::default();
+    let table = GidTable::read(&interface.name)?;
+    let index = |index: usize| u32::try_from(index).expect("a GID table is short");
+    let gids = table.iter().map(|(at, entry)| (index(at), entry.clone())).collect();
+    let attributes = DeviceAttributes {
+        max_qp: config.max_qp,
+        max_qp_wr: MAX_WR,
+        max_sge: u32::try_from(MAX_SGE).expect("small"),
+        max_inline: MAX_INLINE,
+        max_cqe: MAX_CQE,
+        max_mr: config.max_mr,
+        max_qp_rd_atom: MAX_RD_ATOMIC,
+        max_message: MAX_MESSAGE,
+        active_mtu: PathMtu::largest_for(interface.mtu),
+        mtu: interface.mtu,
+        link_rate: rate_in_sysfs(interface),
+        port: String::new(),
+        cores: config.cores,
+    };
+    Ok(info(interface, &attributes, gids, owner_of(&interface.name)))
+}
+
+fn opened(interface: &Interface) -> Result<Info, Failure> {
+    let device = Device::open(&interface.name, DeviceConfig::default())?;
+    Ok(info(interface, &device.attributes(), device.gids(), None))
+}
+
+fn info(
+    interface: &Interface,
+    attributes: &DeviceAttributes,
+    gids: Vec<(u32, GidEntry)>,
+    owner: Option<Owner>,
+) -> Info {
+    Info {
+        interface: interface.name.clone(),
+        node_guid: guid(interface),
+        state: if interface.is_usable() { "PORT_ACTIVE" } else { "PORT_DOWN" },
+        in_use_by: owner.map(|Owner { pid, program }| Holder { pid, program }),
+        port: Some(attributes.port.clone()).filter(|port| !port.is_empty()),
+        link_rate_bits_per_second: attributes.link_rate,
+        interface_mtu: attributes.mtu,
+        max_mtu: PathMtu::Mtu4096.bytes(),
+        active_mtu: attributes.active_mtu.map(PathMtu::bytes),
+        max_qp: attributes.max_qp,
+        max_qp_wr: attributes.max_qp_wr,
+        max_sge: attributes.max_sge,
+        max_inline_data: attributes.max_inline,
+        max_cqe: attributes.max_cqe,
+        max_mr: attributes.max_mr,
+        max_qp_rd_atom: attributes.max_qp_rd_atom,
+        max_msg_sz: attributes.max_message,
+        gids: gids.into_iter().map(gid_row).collect(),
+    }
+}
+
+/// The EUI-64 made of the MAC address, as RoCE devices have it.
+fn guid(interface: &Interface) -> String {
+    let [a, b, c, d, e, f] = interface.mac.0;
+    let bytes = [a ^ 2, b, c, 0xff, 0xfe, d, e, f].map(|byte| format!("{byte:02x}"));
+    bytes.chunks(2).map(<[String]>::concat).collect::<Vec<_>>().join(":")
+}
+
+fn gid_row((index, entry): (u32, GidEntry)) -> GidRow {
+    GidRow {
+        index,
+        gid: entry.gid.to_string(),
+        r#type: "RoCE v2",
+        address: entry.gid.ip().to_string(),
+        vlan: entry.vlan,
+        interface: entry.interface_name,
+    }
+}
+
+/// The link rate in bit/s that sysfs tells. Sysfs may show another network namespace than the thread's, so the
+/// interface must be the same by index and address.
+fn rate_in_sysfs(interface: &Interface) -> Option<u64> {
+    let place = Path::new("/sys/class/net").join(&interface.name);
+    let read = |file| std::fs::read_to_string(place.join(file)).ok();
+    let same = read("ifindex")?.trim() == interface.index.to_string()
+        && read("address")?.trim() == interface.mac.to_string();
+    let megabits: u64 = read("speed").filter(|_| same)?.trim().parse().ok()?;
+    (megabits > 0).then_some(megabits * 1_000_000)
+}
+
+fn text(info: &Info) -> String {
+    let unknown = || "unknown".to_owned();
+    let rate = info.link_rate_bits_per_second;
+    let mtu = info.active_mtu.map_or_else(
+        || format!("none (an interface MTU of {} carries no RoCE MTU)", info.interface_mtu),
+        |mtu| format!("{mtu} (interface MTU {})", info.interface_mtu),
+    );
+    let in_use = info.in_use_by.as_ref();
+    let in_use = in_use
+        .map_or("no".to_owned(), |Holder { pid, program }| format!("by pid {pid} ({program})"));
+    let rows = [
+        ("transport", "RoCE v2 (Ethernet)".to_owned()),
+        ("node_guid", info.node_guid.clone()),
+        ("in use", in_use),
+        ("port mode", info.port.clone().unwrap_or_else(|| "not opened (-v opens it)".to_owned())),
+        ("state", info.state.to_owned()),
+        ("link rate", rate.map_or_else(unknown, |rate| format!("{} Gb/s", as_giga(rate)))),
+        ("max_mtu", info.max_mtu.to_string()),
+        ("active_mtu", mtu),
+        ("max_qp", info.max_qp.to_string()),
+        ("max_qp_wr", info.max_qp_wr.to_string()),
+        ("max_sge", info.max_sge.to_string()),
+        ("max_inline_data", info.max_inline_data.to_string()),
+        ("max_cqe", info.max_cqe.to_string()),
+        ("max_mr", info.max_mr.to_string()),
+        ("max_qp_rd_atom", info.max_qp_rd_atom.to_string()),
+        ("max_msg_sz", format!("{:#x}", info.max_msg_sz)),
+    ];
+    let mut text = format!("interface: {}\n", info.interface);
+    for (name, value) in rows {
+        text += &format!("    {:<18}{value}\n", format!("{name}:"));
+    }
+    text + &gid_table(&info.gids)
+}
+
+#[allow(clippy::cast_precision_loss)] // Rates of links are far below 2^53.
+fn as_giga(rate: u64) -> f64 {
+    rate as f64 / 1e9
+}
+
+fn gid_table(gids: &[GidRow]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["    GID", "", "type", "address", "VLAN", "interface"]);
+    for gid in gids {
+        let vlan = gid.vlan.map_or("-".to_owned(), |vlan| vlan.to_string());
+        let index = Cell::new(gid.index).set_alignment(CellAlignment::Right);
+        let cells = [&gid.gid, gid.r#type, &gid.address, &vlan, &gid.interface].map(Cell::new);
+        table.add_row(std::iter::once(index).chain(cells));
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feroce_wire::MacAddr;
+
+    #[test]
+    fn the_guid_is_the_modified_eui_64() {
+        let interface = Interface {
+            index: 1,
+            name: "eth0".to_owned(),
+            mac: MacAddr([0x02, 0x42, 0xac, 0x11, 0x00, 0x02]),
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            loopback: false,
+            vlan: None,
+        };
+        assert_eq!(guid(&interface), "0042:acff:fe11:0002");
+    }
+}

@@ -1,0 +1,237 @@
+//! Options that say how a device is opened, and opening it.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use feroce_engine::device::{Device, DeviceConfig, Driver, OpenError};
+use feroce_engine::port::Port;
+use feroce_engine::port::af_xdp::XdpMode;
+use feroce_engine::port::fault::{FaultCounters, FaultPort, FaultStats, Faults};
+use feroce_engine::port::pcap::PcapPort;
+
+use crate::failure::Failure;
+
+/// Most memory for messages and rings: the longest message twice, and ample rings. Taken as it is needed.
+const ARENA_BYTES: usize = 4 << 30;
+
+/// How to open the device.
+#[derive(Debug, Args)]
+pub struct OpenOptions {
+    /// Interface
+    #[arg(short, long, value_name = "IFACE")]
+    pub interface: Option<String>,
+    /// Where the XDP program runs
+    #[arg(long, value_enum, default_value_t = Xdp::Auto, help_heading = "Device")]
+    pub xdp: Xdp,
+    /// Cores of the device; each needs a queue of the interface
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Device")]
+    pub cores: usize,
+    /// Helper threads: `adaptive` (sleep when idle), `spin`, or `spin:CPU,...` (pinned, a CPU per core)
+    #[arg(long, value_name = "HOW", default_value = "adaptive", value_parser = parse_helper, help_heading = "Device")]
+    pub helper: Driver,
+    /// Mark data packets ECT(0), so that switches mark instead of dropping
+    #[arg(long, help_heading = "Device")]
+    pub ecn: bool,
+    /// Lose sent frames, as `1%` or `100ppm`
+    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    pub drop: u32,
+    /// Send frames twice
+    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    pub duplicate: u32,
+    /// Let up to 8 later frames overtake sent frames
+    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    pub reorder: u32,
+    /// Flip a bit of sent frames
+    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    pub corrupt: u32,
+    /// Seed of the faults: the n-th frame meets the same fate again [default: random, and told]
+    #[arg(long, value_name = "N", help_heading = "Faults")]
+    pub seed: Option<u64>,
+    /// Capture what crosses the port, behind the faults; core N > 0 writes FILE.N
+    #[arg(long, value_name = "FILE", help_heading = "Device")]
+    pub pcap: Option<PathBuf>,
+}
+
+/// Where the XDP program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Xdp {
+    /// Native where the driver has it, else generic
+    Auto,
+    /// In the driver
+    Native,
+    /// In the kernel's stack; any interface has it
+    Generic,
+}
+
+impl From<Xdp> for XdpMode {
+    fn from(xdp: Xdp) -> Self {
+        match xdp {
+            Xdp::Auto => Self::Auto,
+            Xdp::Native => Self::Native,
+            Xdp::Generic => Self::Generic,
+        }
+    }
+}
+
+/// A device, and what its ports were wrapped in.
+#[derive(Debug)]
+pub struct OpenDevice {
+    pub device: Device,
+    pub interface: String,
+    faults: Vec<Arc<FaultCounters>>,
+}
+
+impl OpenDevice {
+    /// What the faults did, if there were any to do.
+    pub fn faults(&self) -> Option<FaultStats> {
+        let add = |a: FaultStats, b: FaultStats| FaultStats {
+            frames: a.frames + b.frames,
+            lost: a.lost + b.lost,
+            duplicated: a.duplicated + b.duplicated,
+            reordered: a.reordered + b.reordered,
+            corrupted: a.corrupted + b.corrupted,
+        };
+        self.faults.iter().map(|counters| counters.read()).reduce(add)
+    }
+}
+
+impl OpenOptions {
+    /// Opens the device on the interface.
+    pub fn open(&self) -> Result<OpenDevice, Failure> {
+        let interface = self.interface.clone().ok_or_else(|| {
+            Failure::Usage("which interface? (-i IFACE; `feroce devinfo` lists them)".to_owned())
+        })?;
+        if self.seed.is_some() && self.given_faults().is_none() {
+            let told = "--seed is for faults: give --drop, --duplicate, --reorder or --corrupt";
+            return Err(Failure::Usage(told.to_owned()));
+        }
+        let mut config = DeviceConfig {
+            cores: self.cores,
+            driver: self.helper.clone(),
+            ecn: self.ecn,
+            arena_bytes: ARENA_BYTES,
+            ..DeviceConfig::default()
+        };
+        config.af_xdp.mode = self.xdp.into();
+        let seed = self.seed_of_faults();
+        let mut faults = Vec::new();
+        let mut core = 0;
+        let device = Device::open_wrapped(&interface, config, &mut |port| {
+            core += 1;
+            self.wrap(port, core - 1, seed, &mut faults)
+        })?;
+        Ok(OpenDevice { device, interface, faults })
+    }
+
+    fn given_faults(&self) -> Option<Faults> {
+        let none = Faults::default();
+        let faults = Faults {
+            loss: self.drop,
+            duplicate: self.duplicate,
+            reorder: self.reorder,
+            corrupt: self.corrupt,
+            ..none
+        };
+        (faults != none).then_some(faults)
+    }
+
+    fn seed_of_faults(&self) -> u64 {
+        match (self.given_faults(), self.seed) {
+            (Some(_), None) => {
+                let seed = u64::from(clock_noise());
+                eprintln!("feroce: faults are drawn from --seed {seed}");
+                seed
+            }
+            (_, seed) => seed.unwrap_or_default(),
+        }
+    }
+
+    /// Capture next to the wire, faults next to the core: the capture shows what really left.
+    fn wrap(
+        &self,
+        mut port: Box<dyn Port>,
+        core: u64,
+        seed: u64,
+        counters: &mut Vec<Arc<FaultCounters>>,
+    ) -> Result<Box<dyn Port>, OpenError> {
+        if let Some(path) = &self.pcap {
+            let failed = |source| OpenError::System { action: "write the capture file", source };
+            let mut path = path.clone().into_os_string();
+            if core > 0 {
+                path.push(format!(".{core}"));
+            }
+            let file = File::create(&path).map_err(failed)?;
+            port = Box::new(PcapPort::new(port, file, u32::MAX).map_err(failed)?);
+        }
+        if let Some(faults) = self.given_faults() {
+            let faulty = FaultPort::new(port, faults, seed.wrapping_add(core));
+            let faulty =
+                faulty.map_err(|_| OpenError::Config("fault rates must be at most 100%"))?;
+            counters.push(faulty.counters());
+            port = Box::new(faulty);
+        }
+        Ok(port)
+    }
+}
+
+/// Differs from run to run.
+fn clock_noise() -> u32 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.subsec_nanos())
+}
+
+fn parse_helper(text: &str) -> Result<Driver, String> {
+    match text.split_once(':') {
+        None if text == "adaptive" => Ok(Driver::Helper),
+        None if text == "spin" => Ok(Driver::SpinningHelper(Vec::new())),
+        Some(("spin", cpus)) => {
+            let cpus = cpus.split(',').map(|cpu| cpu.trim().parse::<usize>());
+            let cpus = cpus.collect::<Result<Vec<_>, _>>();
+            cpus.map(Driver::SpinningHelper).map_err(|_| format!("`{text}`: CPUs are numbers"))
+        }
+        _ => Err("expected `adaptive`, `spin` or `spin:CPU,...`".to_owned()),
+    }
+}
+
+/// Parts per million, from `2.5%` or `100ppm`.
+fn parse_rate(text: &str) -> Result<u32, String> {
+    let unit = [("%", 10_000.0), ("ppm", 1.0)]
+        .into_iter()
+        .find_map(|(suffix, scale)| Some((text.strip_suffix(suffix)?, scale)));
+    let (number, scale) = unit.ok_or("give the unit: `1%` or `100ppm`")?;
+    let number: f64 = number.trim().parse().map_err(|_| format!("`{number}` is no number"))?;
+    let ppm = (number * scale).round();
+    if !(0.0..=1e6).contains(&ppm) {
+        return Err("a rate is 0 to 100%".to_owned());
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to a million.
+    Ok(ppm as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(parse_rate("1%"), Ok(10_000));
+        assert_eq!(parse_rate("0.01 %"), Ok(100));
+        assert_eq!(parse_rate("250ppm"), Ok(250));
+        assert_eq!(parse_rate("100%"), Ok(1_000_000));
+        for bad in ["1", "101%", "-1%", "x%", "nan%", "infppm", ""] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn helpers_by_name() {
+        assert_eq!(parse_helper("adaptive"), Ok(Driver::Helper));
+        assert_eq!(parse_helper("spin"), Ok(Driver::SpinningHelper(Vec::new())));
+        assert_eq!(parse_helper("spin:1, 3"), Ok(Driver::SpinningHelper(vec![1, 3])));
+        for bad in ["spin:", "spin:a", "lazy", "adaptive:1"] {
+            assert!(parse_helper(bad).is_err(), "{bad}");
+        }
+    }
+}

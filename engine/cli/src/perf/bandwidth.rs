@@ -1,0 +1,65 @@
+//! Bandwidth: as many messages as the depth allows, all the time.
+
+use std::time::Instant;
+
+use super::exchange::{Control, Done};
+use super::options::Goal;
+use super::session::Session;
+use super::watch::Watch;
+use crate::failure::Failure;
+
+/// Runs a round on this side. Returns what this side did, and what the other one did.
+pub fn run(
+    session: &mut Session,
+    control: &mut Control,
+    is_client: bool,
+    goal: Goal,
+) -> Result<(Done, Done), Failure> {
+    let mut watch = Watch::new(control, is_client, goal);
+    let own = match session.is_active() {
+        true => send_all(session, &mut watch, goal)?,
+        false => session.done(0),
+    };
+    watch.tell_done(&own)?;
+    // A side without receives has nothing to poll for: its device works without it.
+    while session.receives() {
+        session.poll()?;
+        watch.turn(own.messages.iter().sum())?;
+        if watch.peer_done().is_some_and(|peer| session.has_received(peer)) {
+            break;
+        }
+    }
+    let peer = watch.wait_for_peer()?;
+    Ok((own, peer))
+}
+
+fn send_all(session: &mut Session, watch: &mut Watch<'_>, goal: Goal) -> Result<Done, Failure> {
+    let most = match goal {
+        Goal::Messages(messages) => messages,
+        Goal::Time(_) => u64::MAX,
+    };
+    let started = Instant::now();
+    let mut more = true;
+    loop {
+        if more {
+            more = false;
+            for qp in 0..session.qps() {
+                while session.posted(qp) < most && session.has_room(qp) {
+                    session.post(qp, session.posted(qp) + 1 == most)?;
+                }
+                more |= session.posted(qp) < most;
+            }
+        }
+        session.poll()?;
+        watch.turn(session.completed())?;
+        more &= !watch.stop();
+        if !more && session.drained()? {
+            return Ok(session.done(nanos_since(started)));
+        }
+    }
+}
+
+/// Time since `started`, in nanoseconds.
+pub fn nanos_since(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,192 @@
+//! The messages of a test: where they lie in the buffers, what is in them, and whether it arrived.
+
+use feroce_engine::device::Buffer;
+use feroce_engine::memory::buffer::SharedBytes;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::options::Plan;
+
+/// The slots of a QP take about this many bytes: they should stay in the cache, as programs' buffers do.
+const SPREAD: u64 = 256 << 10;
+/// Most slots of a QP.
+const SLOTS: u64 = 64;
+/// Slots begin on cache lines.
+const LINE: u64 = 64;
+
+/// Data that are not what was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// A byte differs.
+    #[error(
+        "QP {qp}, message {message}: byte {offset} of {size} is {got:#04x}, not {expected:#04x}"
+    )]
+    Byte {
+        /// Index of the QP.
+        qp: usize,
+        /// Number of the message in its round.
+        message: u64,
+        /// Offset in the message.
+        offset: usize,
+        /// Length of the message.
+        size: u32,
+        /// What is there.
+        got: u8,
+        /// What was sent.
+        expected: u8,
+    },
+    /// An atomic returned another value than the one before it left.
+    #[error("QP {qp}, atomic {message} returned {got}, not {message}")]
+    Returned {
+        /// Index of the QP.
+        qp: usize,
+        /// Number of the atomic, which is also the value expected.
+        message: u64,
+        /// What it returned.
+        got: u64,
+    },
+    /// The atomics did not leave the value they should.
+    #[error("QP {qp}: {expected} atomics left the value {got}")]
+    Left {
+        /// Index of the QP.
+        qp: usize,
+        /// What is there.
+        got: u64,
+        /// How many there were.
+        expected: u64,
+    },
+}
+
+/// Where the messages of each QP lie: the same at both ends, and in source and target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Slots of a QP; message `k` takes slot `k % slots`.
+    pub slots: u64,
+    /// Bytes from slot to slot.
+    pub stride: u64,
+    qps: u64,
+}
+
+impl Layout {
+    /// The layout for all sizes of a plan.
+    pub fn new(plan: &Plan) -> Self {
+        let qps = u64::from(plan.qps);
+        if plan.op.is_atomic() {
+            // A result stays until it was checked.
+            return Self {
+                slots: u64::from(plan.tx_depth).next_multiple_of(LINE / 8),
+                stride: 8,
+                qps,
+            };
+        }
+        let longest = plan.sizes().into_iter().max().unwrap_or(0);
+        let stride = u64::from(longest.max(1)).next_multiple_of(LINE);
+        Self { slots: (SPREAD / stride).clamp(1, SLOTS), stride, qps }
+    }
+
+    /// Bytes of one buffer.
+    pub fn bytes(&self) -> usize {
+        usize::try_from(self.slots * self.stride * self.qps).expect("64-bit machines only")
+    }
+
+    /// Offset of slot `slot` of QP `qp`.
+    pub fn offset(&self, qp: usize, slot: u64) -> u64 {
+        (qp as u64 * self.slots + slot % self.slots) * self.stride
+    }
+}
+
+/// What a slot holds: random bytes that depend on round, direction, QP and slot.
+pub fn pattern(salt: u64, qp: usize, slot: u64, size: u32) -> Vec<u8> {
+    let seed = salt.wrapping_add((qp as u64) << 32).wrapping_add(slot);
+    let mut bytes = vec![0; size as usize];
+    Xoshiro256PlusPlus::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+/// Fills every slot of a source.
+pub fn fill(source: &SharedBytes, layout: &Layout, salt: u64, size: u32) {
+    for qp in 0..usize::try_from(layout.qps).expect("a few thousand") {
+        for slot in 0..layout.slots {
+            source.write(at(layout.offset(qp, slot)), &pattern(salt, qp, slot, size));
+        }
+    }
+}
+
+/// One message as it should lie in a target.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected {
+    pub qp: usize,
+    pub message: u64,
+    /// The sender's salt and slot.
+    pub salt: u64,
+    pub source_slot: u64,
+    /// Where it lies.
+    pub target_slot: u64,
+    /// The last byte, where the sender counts in it.
+    pub counter: Option<u8>,
+}
+
+/// Compares a message in `target` with what was sent.
+pub fn compare(
+    target: &Buffer,
+    layout: &Layout,
+    size: u32,
+    expected: &Expected,
+) -> Result<(), CheckError> {
+    let Expected { qp, message, .. } = *expected;
+    let mut sent = pattern(expected.salt, qp, expected.source_slot, size);
+    if let (Some(last), Some(counter)) = (sent.last_mut(), expected.counter) {
+        *last = counter;
+    }
+    let mut got = vec![0; size as usize];
+    target.read(at(layout.offset(qp, expected.target_slot)), &mut got);
+    match sent.iter().zip(&got).position(|(sent, got)| sent != got) {
+        Some(offset) => {
+            let (got, expected) = (got[offset], sent[offset]);
+            Err(CheckError::Byte { qp, message, offset, size, got, expected })
+        }
+        None => Ok(()),
+    }
+}
+
+/// An offset as an index.
+pub fn at(offset: u64) -> usize {
+    usize::try_from(offset).expect("64-bit machines only")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::{Op, TestOptions};
+    use super::*;
+
+    #[test]
+    fn slots_do_not_overlap_and_fit_the_buffer() {
+        let plans = [
+            TestOptions { qps: Some(3), size: Some(1000), ..TestOptions::default() },
+            TestOptions { qps: Some(3), size: Some(0), ..TestOptions::default() },
+            TestOptions { all: true, ..TestOptions::default() },
+            TestOptions { op: Some(Op::AtomicFadd), tx_depth: Some(5), ..TestOptions::default() },
+        ];
+        for options in plans {
+            let plan = options.plan().unwrap();
+            let layout = Layout::new(&plan);
+            let longest = u64::from(*plan.sizes().last().unwrap());
+            let offsets = (0..usize::from(plan.qps))
+                .flat_map(|qp| (0..layout.slots).map(move |slot| layout.offset(qp, slot)));
+            let offsets: Vec<u64> = offsets.collect();
+            assert!(offsets.windows(2).all(|pair| pair[0] + longest <= pair[1]), "{options:?}");
+            assert!(offsets.last().unwrap() + longest <= layout.bytes() as u64, "{options:?}");
+            assert_eq!(layout.offset(0, layout.slots), layout.offset(0, 0));
+        }
+    }
+
+    #[test]
+    fn patterns_differ_by_round_qp_and_slot() {
+        let one = pattern(1, 0, 0, 64);
+        for other in [pattern(2, 0, 0, 64), pattern(1, 1, 0, 64), pattern(1, 0, 1, 64)] {
+            assert!(one != other);
+        }
+        assert_eq!(one, pattern(1, 0, 0, 64));
+        assert_eq!(one[..33], pattern(1, 0, 0, 33));
+    }
+}

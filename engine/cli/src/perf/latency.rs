@@ -1,0 +1,108 @@
+//! Latency: one message at a time. WRITE and SEND go back and forth between the two programs, and half of the
+//! round trip counts; READs and atomics are answered by the peer's device, and all of it counts.
+
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+
+use super::bandwidth::nanos_since;
+use super::exchange::{Control, Done};
+use super::options::{Goal, Op, Plan};
+use super::session::Session;
+use super::watch::Watch;
+use crate::failure::Failure;
+
+/// Latencies in nanoseconds, to three digits.
+pub type Latencies = Histogram<u64>;
+
+/// An empty histogram: 1 ns to 100 s.
+pub fn histogram() -> Latencies {
+    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("sensible bounds")
+}
+
+/// Runs a round on the client: returns what both sides did, and the round trips.
+pub fn ping(
+    session: &mut Session,
+    control: &mut Control,
+    plan: &Plan,
+    goal: Goal,
+) -> Result<(Done, Done, Latencies), Failure> {
+    let mut watch = Watch::new(control, true, goal);
+    let mut latencies = histogram();
+    let answered_by_device = plan.op.is_read_or_atomic();
+    let most = match goal {
+        Goal::Messages(messages) => messages,
+        Goal::Time(_) => u64::MAX,
+    };
+    let started = Instant::now();
+    let mut count = 0;
+    while count < most && !watch.stop() {
+        make_room(session, &mut watch)?;
+        let sent = Instant::now();
+        session.post(0, answered_by_device)?;
+        count += 1;
+        while !answered(session, plan, count) {
+            session.poll()?;
+            watch.turn(count)?;
+        }
+        latencies.saturating_record(nanos_since(sent));
+    }
+    let own = session.done(nanos_since(started));
+    watch.tell_done(&own)?;
+    let peer = watch.wait_for_peer()?;
+    settle(session, &mut watch)?;
+    Ok((own, peer, latencies))
+}
+
+/// Runs a round on the server: answers each message with one like it, until the client is done.
+pub fn pong(
+    session: &mut Session,
+    control: &mut Control,
+    plan: &Plan,
+    goal: Goal,
+) -> Result<(Done, Done), Failure> {
+    let mut watch = Watch::new(control, false, goal);
+    let mut count = 0;
+    // READs and atomics need no answer of ours.
+    while !plan.op.is_read_or_atomic() && watch.peer_done().is_none() {
+        if answered(session, plan, count + 1) {
+            make_room(session, &mut watch)?;
+            session.post(0, false)?;
+            count += 1;
+            continue;
+        }
+        session.poll()?;
+        watch.turn(count)?;
+    }
+    let own = session.done(0);
+    watch.tell_done(&own)?;
+    let peer = watch.wait_for_peer()?;
+    settle(session, &mut watch)?;
+    Ok((own, peer))
+}
+
+/// Whether message `count` of the other side is here, or the answer to ours.
+fn answered(session: &Session, plan: &Plan, count: u64) -> bool {
+    match plan.op {
+        Op::Write => session.arrived_in_memory(count),
+        op if op.is_read_or_atomic() => session.completed() >= count,
+        _ => session.received(0) >= count,
+    }
+}
+
+fn make_room(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), Failure> {
+    while !session.has_room(0) {
+        session.poll()?;
+        watch.turn(session.posted(0))?;
+    }
+    Ok(())
+}
+
+/// Waits for the completions that are still to come. All messages have arrived.
+fn settle(session: &mut Session, watch: &mut Watch<'_>) -> Result<(), Failure> {
+    while !session.is_settled() {
+        session.poll()?;
+        watch.turn(session.posted(0))?;
+    }
+    Ok(())
+}

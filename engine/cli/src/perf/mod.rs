@@ -1,0 +1,230 @@
+//! `feroce perf`: bandwidth and latency between two hosts.
+
+mod bandwidth;
+mod data;
+mod exchange;
+mod latency;
+mod options;
+mod report;
+mod rounds;
+mod session;
+mod tcp;
+mod watch;
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use feroce_engine::net::Gid;
+use feroce_engine::sys;
+use feroce_wire::PathMtu;
+
+pub use data::CheckError;
+pub use exchange::ExchangeError;
+pub use options::Options;
+pub use session::CompletionError;
+
+use crate::failure::{self, Failure};
+use crate::open::OpenDevice;
+use crate::signal;
+use exchange::{Control, Message};
+use options::{Plan, Transport};
+use report::Report;
+use rounds::Bench;
+use session::Session;
+
+/// Measures, as the client or as the server.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    signal::watch();
+    let plan = options.test.plan()?;
+    let device = match (plan.transport, &options.open.interface) {
+        (Transport::Tcp, Some(_)) => {
+            let told = "TCP takes the interface that its route takes: leave -i out";
+            return Err(Failure::Usage(told.to_owned()));
+        }
+        (Transport::Tcp, None) => None,
+        (Transport::Roce, _) => Some(options.open.open()?),
+    };
+    match &options.server {
+        Some(server) => {
+            let mut control = Control::call(server, options.port)?;
+            let run = be_client(options, &plan, device.as_ref(), &mut control);
+            tell(&mut control, run)
+        }
+        None => serve(options, device.as_ref()),
+    }
+}
+
+/// The other side learns why it ended here.
+fn tell(control: &mut Control, run: Result<(), Failure>) -> Result<(), Failure> {
+    match &run {
+        Ok(()) | Err(Failure::Exchange(_)) => {}
+        Err(failure) => control.give_up(&failure::chain(failure)),
+    }
+    run
+}
+
+/// Serves one client, or one after the other until Ctrl-C.
+fn serve(options: &Options, device: Option<&OpenDevice>) -> Result<(), Failure> {
+    let failed = |source| ExchangeError::Listen { port: options.port, source };
+    // Where there is no IPv6, its wildcard address cannot be bound.
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, options.port))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, options.port)))
+        .map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    loop {
+        eprintln!("feroce: waiting for a client on TCP port {}", options.port);
+        let Some((stream, peer)) = wait_for_client(&listener).map_err(failed)? else {
+            return Ok(()); // Ctrl-C while nothing was under way.
+        };
+        let served = Control::greet(stream, peer).and_then(|mut control| {
+            let run = be_server(options, device, &mut control);
+            tell(&mut control, run)
+        });
+        match served {
+            Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+            Err(failure) if options.persist => eprintln!("feroce: {}", failure::chain(&failure)),
+            served if !options.persist => return served,
+            _ => {}
+        }
+    }
+}
+
+/// `None` on Ctrl-C.
+fn wait_for_client(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
+    let mut scratch = Vec::new();
+    while !signal::interrupted() {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(false)?;
+                return Ok(Some((stream, peer)));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let second = Some(Duration::from_secs(1));
+                sys::poll_readable(&[listener.as_raw_fd()], &mut scratch, second);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+fn be_client(
+    options: &Options,
+    plan: &Plan,
+    device: Option<&OpenDevice>,
+    control: &mut Control,
+) -> Result<(), Failure> {
+    let active_mtu = active_mtu(device)?;
+    control.send(&Message::Plan { plan: plan.clone(), active_mtu })?;
+    let theirs = match control.receive()? {
+        Message::Agreed { active_mtu } => active_mtu,
+        other => return Err(control.unexpected(&other).into()),
+    };
+    let mut report = Report::new(options.json, options.report_gbits, plan);
+    let mut bench = prepare(options, plan, device, control, active_mtu.min(theirs), &mut report)?;
+    let run = rounds::lead(&mut bench, plan, control, &mut report);
+    if matches!(run, Ok(()) | Err(Failure::Interrupted)) {
+        report.end(device)?;
+    }
+    run
+}
+
+fn be_server(
+    options: &Options,
+    device: Option<&OpenDevice>,
+    control: &mut Control,
+) -> Result<(), Failure> {
+    let (plan, theirs) = match control.receive()? {
+        Message::Plan { plan, active_mtu } => (plan, active_mtu),
+        other => return Err(control.unexpected(&other).into()),
+    };
+    if let Some(told) = plan.contradiction() {
+        return Err(control.nonsense(told).into());
+    }
+    if let Some(conflict) = options.test.conflict_with(&plan) {
+        return Err(Failure::Plan(format!("the two sides do not agree: {conflict}")));
+    }
+    let needed = match plan.transport {
+        Transport::Roce => device,
+        Transport::Tcp => None,
+    };
+    if plan.transport == Transport::Roce && device.is_none() {
+        let told = "the two sides do not agree: the server has no interface, the client wants RoCE";
+        return Err(Failure::Plan(told.to_owned()));
+    }
+    let active_mtu = active_mtu(needed)?;
+    control.send(&Message::Agreed { active_mtu })?;
+    let mut report = Report::new(options.json, options.report_gbits, &plan);
+    let mut bench = prepare(options, &plan, needed, control, active_mtu.min(theirs), &mut report)?;
+    rounds::follow(&mut bench, &plan, control, &mut report)?;
+    report.end(needed)
+}
+
+/// The largest path MTU of the device's port in bytes; 0 without a device.
+fn active_mtu(device: Option<&OpenDevice>) -> Result<u32, Failure> {
+    let Some(device) = device else { return Ok(0) };
+    let attributes = device.device.attributes();
+    attributes.active_mtu.map(PathMtu::bytes).ok_or_else(|| {
+        let least = PathMtu::Mtu256.bytes() + PathMtu::OVERHEAD;
+        Failure::Plan(format!(
+            "interface {} has an MTU of {}: RoCE needs at least {least} (`ip link set {} mtu N`)",
+            device.interface, attributes.mtu, device.interface
+        ))
+    })
+}
+
+/// Makes what is measured, and connects it.
+fn prepare(
+    options: &Options,
+    plan: &Plan,
+    device: Option<&OpenDevice>,
+    control: &mut Control,
+    active_mtu: u32,
+    report: &mut Report,
+) -> Result<Bench, Failure> {
+    let Some(device) = device else {
+        report.head(plan, None)?;
+        return Ok(Bench::Tcp);
+    };
+    let is_client = options.server.is_some();
+    let active = PathMtu::from_bytes(active_mtu);
+    let active = active.ok_or_else(|| control.nonsense("a path MTU that does not exist"))?;
+    let path_mtu = plan.path_mtu(active)?;
+    let sgid_index = match options.gid_index {
+        Some(index) => index,
+        None => gid_of_connection(device, control)?,
+    };
+    let mut session = Session::new(device, plan, is_client, sgid_index, path_mtu)?;
+    let own = session.side()?;
+    control.send(&Message::Side(own.clone()))?;
+    let peer = match control.receive()? {
+        Message::Side(side) => side,
+        other => return Err(control.unexpected(&other).into()),
+    };
+    if session.connect(&peer)?.is_none() {
+        return Err(control.nonsense("QPs that do not fit ours").into());
+    }
+    control.send(&Message::Connected)?;
+    match control.receive()? {
+        Message::Connected => {}
+        other => return Err(control.unexpected(&other).into()),
+    }
+    report.head(plan, Some((path_mtu.bytes(), device, &own, &peer)))?;
+    Ok(Bench::Roce(Box::new(session)))
+}
+
+/// The GID of the address that the exchange goes over: the peer reaches it, and we the peer.
+fn gid_of_connection(device: &OpenDevice, control: &Control) -> Result<u32, Failure> {
+    let address = control.local()?.ip();
+    let gid = Gid::from(address);
+    let found = device.device.gids().into_iter().find(|(_, entry)| entry.gid == gid);
+    found.map(|(index, _)| index).ok_or_else(|| {
+        let interface = &device.interface;
+        Failure::Plan(format!(
+            "{address}, our address towards {}, is none of {interface}: use the peer's address behind \
+             {interface}, or choose a GID with -x (`feroce devinfo -i {interface}` lists them)",
+            control.peer().ip()
+        ))
+    })
+}

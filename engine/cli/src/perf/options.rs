@@ -1,0 +1,436 @@
+//! The command line of `feroce perf`, and the plan that comes out of it.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use feroce_wire::PathMtu;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::open::OpenOptions;
+
+/// Largest message: each side holds it twice.
+const MAX_SIZE: u32 = 1 << 30;
+/// Sizes of `--all`: 2^1 to 2^23, as perftest has them.
+const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
+/// Sensible durations in seconds.
+const DURATIONS: std::ops::RangeInclusive<f64> = 0.001..=1e6;
+/// Without `-n` or `-D`, no more bytes than this go into one size.
+const VOLUME: u64 = 1 << 30;
+
+/// Options of `feroce perf`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The server runs `feroce perf -i IFACE`, the client `feroce perf -i IFACE SERVER` with the options of the test: \
+the server takes them over, and refuses a client that contradicts those it was given itself. \
+Latencies are half round trips for write and send, and full ones for read and atomics, as in perftest.\n\n\
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]
+pub struct Options {
+    /// Server to run against; without it, be the server
+    pub server: Option<String>,
+    /// Options of the device
+    #[command(flatten)]
+    pub open: OpenOptions,
+    /// Own GID index [default: the GID of the address that the TCP connection uses]
+    #[arg(short = 'x', long, value_name = "N")]
+    pub gid_index: Option<u32>,
+    /// TCP port of the exchange
+    #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
+    pub port: u16,
+    /// Server: go on after the first client
+    #[arg(long, conflicts_with = "server")]
+    pub persist: bool,
+    /// Options of the test
+    #[command(flatten)]
+    pub test: TestOptions,
+    /// Print JSON
+    #[arg(long, help_heading = "Report")]
+    pub json: bool,
+    /// Bandwidth in Gb/s instead of MiB/s
+    #[arg(long, help_heading = "Report")]
+    pub report_gbits: bool,
+}
+
+/// Options of the test itself. Both sides must agree; the client decides.
+#[derive(Debug, Default, Clone, Args, Serialize)]
+#[command(next_help_heading = "Test (the client's)")]
+pub struct TestOptions {
+    /// What to measure: RoCE, or the kernel's TCP for comparison
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
+    /// Operation [default: write; with TCP: send]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub op: Option<Op>,
+    /// Measure latency instead of bandwidth
+    #[arg(long)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub latency: bool,
+    /// Message size in bytes, with suffix K or M [default: 65536; for latency 2; atomics always 8]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    /// All sizes from 2 to 2^23
+    #[arg(short, long, conflicts_with = "size")]
+    #[serde(skip_serializing_if = "is_false")]
+    pub all: bool,
+    /// Messages per QP [default: 5000, or what makes 1 GiB if that is less; for latency 1000]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iters: Option<u64>,
+    /// Seconds per size, instead of a number of messages
+    #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iters", value_parser = parse_seconds)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration: Option<f64>,
+    /// Queue pairs [default: 1]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qps: Option<u16>,
+    /// Path MTU [default: the largest that both ports carry]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_mtu)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Requests outstanding per QP [default: 128]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx_depth: Option<u32>,
+    /// Both sides send
+    #[arg(short, long, conflicts_with = "latency")]
+    #[serde(skip_serializing_if = "is_false")]
+    pub bidirectional: bool,
+    /// Post messages up to this size inline [default: 0]
+    #[arg(short = 'I', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inline: Option<u32>,
+    /// Traffic class: DSCP and ECN bits [default: 0]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tclass: Option<u8>,
+    /// Local ACK timeout, 4.096 us * 2^N; 0 waits for ever [default: 14]
+    #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=31))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<u8>,
+    /// Retries after time-outs and sequence errors [default: 7]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<u8>,
+    /// Compare the data byte by byte after each size, and what each atomic returned
+    #[arg(long)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub check: bool,
+}
+
+/// What carries the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// RoCEv2 by Feroce
+    Roce,
+    /// The kernel's TCP
+    Tcp,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Op {
+    /// RDMA WRITE
+    Write,
+    /// RDMA WRITE WITH IMMEDIATE
+    WriteImm,
+    /// RDMA READ
+    Read,
+    /// SEND
+    Send,
+    /// SEND with immediate data
+    SendImm,
+    /// Fetch and add
+    AtomicFadd,
+    /// Compare and swap
+    AtomicCas,
+}
+
+impl Op {
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "RDMA WRITE",
+            Self::WriteImm => "RDMA WRITE WITH IMMEDIATE",
+            Self::Read => "RDMA READ",
+            Self::Send => "SEND",
+            Self::SendImm => "SEND WITH IMMEDIATE",
+            Self::AtomicFadd => "FETCH AND ADD",
+            Self::AtomicCas => "COMPARE AND SWAP",
+        }
+    }
+
+    /// True for fetch-and-add and compare-and-swap.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::AtomicFadd | Self::AtomicCas)
+    }
+
+    /// True if the answer carries the data, so that the peer's program has no part in it.
+    pub const fn is_read_or_atomic(self) -> bool {
+        matches!(self, Self::Read) || self.is_atomic()
+    }
+
+    /// True if each message meets a receive of the peer.
+    pub const fn consumes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+}
+
+/// A complete test, as the client decided it. The fields are those of [`TestOptions`] by name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub transport: Transport,
+    pub op: Op,
+    pub latency: bool,
+    pub size: u32,
+    pub all: bool,
+    pub iters: Option<u64>,
+    pub duration: Option<f64>,
+    pub qps: u16,
+    pub mtu: Option<u32>,
+    pub tx_depth: u32,
+    pub bidirectional: bool,
+    pub inline: u32,
+    pub tclass: u8,
+    pub timeout: u8,
+    pub retry: u8,
+    pub check: bool,
+}
+
+/// When to stop.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// After so many messages per QP.
+    Messages(u64),
+    /// After so long.
+    Time(Duration),
+}
+
+impl TestOptions {
+    /// The plan, with the defaults filled in.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for what does not go together.
+    pub fn plan(&self) -> Result<Plan, Failure> {
+        let transport = self.transport.unwrap_or(Transport::Roce);
+        let usual = match transport {
+            Transport::Roce => Op::Write,
+            Transport::Tcp => Op::Send,
+        };
+        let op = self.op.unwrap_or(usual);
+        let size = match (op.is_atomic(), self.latency) {
+            (true, _) => 8,
+            (false, true) => 2,
+            (false, false) => 65_536,
+        };
+        let plan = Plan {
+            transport,
+            op,
+            latency: self.latency,
+            size: self.size.unwrap_or(size),
+            all: self.all,
+            iters: self.iters,
+            duration: self.duration,
+            qps: self.qps.unwrap_or(1),
+            mtu: self.mtu,
+            tx_depth: self.tx_depth.unwrap_or(128),
+            bidirectional: self.bidirectional,
+            inline: self.inline.unwrap_or(0),
+            tclass: self.tclass.unwrap_or(0),
+            timeout: self.timeout.unwrap_or(14),
+            retry: self.retry.unwrap_or(7),
+            check: self.check,
+        };
+        match self.tcp_contradiction(&plan).or_else(|| plan.contradiction()) {
+            Some(told) => Err(Failure::Usage(told.to_owned())),
+            None => Ok(plan),
+        }
+    }
+
+    fn tcp_contradiction(&self, plan: &Plan) -> Option<&'static str> {
+        let only_roce = self.qps.is_some()
+            || self.mtu.is_some()
+            || self.tx_depth.is_some()
+            || self.inline.is_some()
+            || self.tclass.is_some()
+            || self.timeout.is_some()
+            || self.retry.is_some();
+        (plan.transport == Transport::Tcp && only_roce).then_some(
+            "TCP has no QPs, path MTU, depth, inline, tclass, timeout and retry here: leave them out",
+        )
+    }
+
+    /// What of these options, where they were given, contradicts `plan`.
+    pub fn conflict_with(&self, plan: &Plan) -> Option<String> {
+        let own = serde_json::to_value(self).expect("plain data");
+        let theirs = serde_json::to_value(plan).expect("plain data");
+        own.as_object()?.iter().find_map(|(name, value)| {
+            let other = &theirs[name];
+            let option = name.replace('_', "-");
+            (other != value)
+                .then(|| format!("--{option} is {value} at the server and {other} at the client"))
+        })
+    }
+}
+
+impl Plan {
+    /// What in it does not go together or is out of range; for a plan that came over the network, too.
+    pub fn contradiction(&self) -> Option<&'static str> {
+        let tcp = self.transport == Transport::Tcp;
+        let rules = [
+            (tcp && self.op != Op::Send, "TCP can only --op send"),
+            (tcp && self.bidirectional, "TCP is measured one way: leave -b out"),
+            (tcp && self.check, "TCP has no --check here"),
+            (self.op.is_atomic() && self.all, "atomics have 8 bytes: leave -a out"),
+            (self.op.is_atomic() && self.size != 8, "atomics have 8 bytes: leave -s out"),
+            (self.latency && self.qps > 1, "latency is measured with one QP: leave -q out"),
+            (self.latency && self.bidirectional, "latency is measured one way: leave -b out"),
+            (
+                self.latency && self.size == 0,
+                "latency needs at least 1 byte that can be seen to arrive",
+            ),
+            (tcp && self.size == 0, "TCP needs at least 1 byte"),
+            (
+                self.inline > 0 && self.op.is_read_or_atomic(),
+                "READs and atomics have no inline data: leave --inline out",
+            ),
+            (self.size > MAX_SIZE, "a message is at most 1 GiB here"),
+            (self.qps == 0 || self.qps > 4096, "1 to 4096 QPs"),
+            (self.tx_depth == 0 || self.tx_depth > 32_768, "a depth is 1 to 32768"),
+            (self.iters == Some(0), "at least one message"),
+            (
+                self.duration.is_some_and(|s| !DURATIONS.contains(&s)),
+                "a duration is 0.001 to 1000000 s",
+            ),
+        ];
+        rules.into_iter().find(|(broken, _)| *broken).map(|(_, told)| told)
+    }
+
+    /// Message sizes, in the order of the rounds.
+    pub fn sizes(&self) -> Vec<u32> {
+        if self.all { SWEEP.map(|exponent| 1 << exponent).collect() } else { vec![self.size] }
+    }
+
+    /// When a round of messages of `size` bytes ends.
+    pub fn goal(&self, size: u32) -> Goal {
+        match (self.iters, self.duration) {
+            (_, Some(seconds)) => Goal::Time(Duration::from_secs_f64(seconds)),
+            (Some(messages), None) => Goal::Messages(messages),
+            (None, None) if self.latency => Goal::Messages(1000),
+            (None, None) => {
+                let qps = u64::from(self.qps);
+                Goal::Messages((VOLUME / u64::from(size.max(1)) / qps).clamp(1, 5000))
+            }
+        }
+    }
+
+    /// The path MTU, where both ports carry `active` at most.
+    ///
+    /// # Errors
+    /// [`Failure::Plan`] if more is asked for.
+    pub fn path_mtu(&self, active: PathMtu) -> Result<PathMtu, Failure> {
+        match self.mtu.and_then(PathMtu::from_bytes) {
+            Some(asked) if asked.bytes() > active.bytes() => Err(Failure::Plan(format!(
+                "path MTU {asked} is asked for, and the ports carry {active}: raise the interfaces' MTU \
+                 to {} (`ip link set IFACE mtu N`) or ask for less",
+                asked.bytes() + PathMtu::OVERHEAD
+            ))),
+            Some(asked) => Ok(asked),
+            None => Ok(active),
+        }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // What serde asks for.
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+fn parse_size(text: &str) -> Result<u32, String> {
+    let lower = text.to_lowercase();
+    let scales = [("k", 10), ("m", 20), ("g", 30)];
+    let scaled =
+        scales.into_iter().find_map(|(suffix, by)| Some((lower.strip_suffix(suffix)?, by)));
+    let (digits, shift) = scaled.unwrap_or((&lower, 0));
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size"))?;
+    let size = number.checked_mul(1 << shift).and_then(|size| u32::try_from(size).ok());
+    size.filter(|&size| size <= MAX_SIZE)
+        .ok_or_else(|| "a message is at most 1 GiB here".to_owned())
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let sensible = DURATIONS.contains(&seconds);
+    sensible.then_some(seconds).ok_or_else(|| "a duration is 0.001 to 1000000 s".to_owned())
+}
+
+fn parse_mtu(text: &str) -> Result<u32, String> {
+    let mtu = text.parse().ok().and_then(PathMtu::from_bytes);
+    mtu.map(PathMtu::bytes).ok_or_else(|| "a path MTU is 256, 512, 1024, 2048 or 4096".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("64K"), Ok(65_536));
+        assert_eq!(parse_size("8m"), Ok(8 << 20));
+        assert_eq!(parse_size("1G"), Ok(1 << 30));
+        for bad in ["", "K", "-1", "2G", "1.5M", "99999999999999999999"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_sweep_is_that_of_perftest() {
+        let plan = TestOptions { all: true, ..TestOptions::default() }.plan().unwrap();
+        assert_eq!(plan.sizes().first(), Some(&2));
+        assert_eq!(plan.sizes().last(), Some(&(8 << 20)));
+        assert_eq!(plan.goal(2), Goal::Messages(5000));
+        assert_eq!(plan.goal(8 << 20), Goal::Messages(128));
+    }
+
+    #[test]
+    fn contradictions_are_usage_errors() {
+        let good = TestOptions::default();
+        let bad = [
+            TestOptions { op: Some(Op::AtomicCas), size: Some(16), ..good.clone() },
+            TestOptions { op: Some(Op::Read), inline: Some(16), ..good.clone() },
+            TestOptions { latency: true, qps: Some(2), ..good.clone() },
+            TestOptions { latency: true, size: Some(0), ..good.clone() },
+            TestOptions { transport: Some(Transport::Tcp), qps: Some(2), ..good.clone() },
+            TestOptions { transport: Some(Transport::Tcp), op: Some(Op::Write), ..good.clone() },
+        ];
+        for options in bad {
+            assert!(matches!(options.plan(), Err(Failure::Usage(_))), "{options:?}");
+        }
+        assert!(good.plan().is_ok());
+    }
+
+    #[test]
+    fn a_server_refuses_what_contradicts_its_own_options() {
+        let client = TestOptions { op: Some(Op::Send), size: Some(4096), ..TestOptions::default() };
+        let plan = client.plan().unwrap();
+        assert_eq!(TestOptions::default().conflict_with(&plan), None);
+        assert_eq!(client.conflict_with(&plan), None);
+        let other = TestOptions { tx_depth: Some(7), ..client };
+        let told = other.conflict_with(&plan).unwrap();
+        assert_eq!(told, "--tx-depth is 7 at the server and 128 at the client");
+    }
+
+    #[test]
+    fn a_path_mtu_beyond_the_port_is_refused_with_the_remedy() {
+        let asked = TestOptions { mtu: Some(4096), ..TestOptions::default() }.plan().unwrap();
+        let told = asked.path_mtu(PathMtu::Mtu1024).unwrap_err().to_string();
+        assert!(told.contains("4184"), "{told}");
+        assert_eq!(asked.path_mtu(PathMtu::Mtu4096).unwrap(), PathMtu::Mtu4096);
+    }
+}

@@ -1,0 +1,443 @@
+//! The RoCE side of a test: QPs, buffers, posting and polling.
+
+use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, MAX_WR, QpInit, QueuePair};
+use feroce_engine::memory::Access;
+use feroce_engine::verbs::{
+    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
+};
+use feroce_wire::{PathMtu, Psn};
+
+use super::data::{self, CheckError, Expected, Layout, at};
+use super::exchange::{Done, QpLine, RegionLine, Side};
+use super::options::{Op, Plan};
+use crate::failure::Failure;
+use crate::open::OpenDevice;
+
+/// Marks the numbers of receives.
+const RECEIVE: u64 = 1 << 63;
+/// Bits of a request's number that say which QP.
+const QP_BITS: u32 = 16;
+/// Completions taken at once.
+const BATCH: usize = 64;
+
+/// A work request that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} of {size} bytes on QP {qp:#x} failed: {status}{}", remedy(*.status))]
+pub struct CompletionError {
+    what: &'static str,
+    size: u32,
+    qp: u32,
+    status: Status,
+}
+
+fn remedy(status: Status) -> &'static str {
+    match status {
+        Status::RetryExceeded => {
+            " (the peer stopped answering: its program ended, the way to it is cut or drops large \
+             packets, or too many are lost for --timeout and --retry)"
+        }
+        Status::RnrRetryExceeded => " (the peer posts no receives: see what it printed)",
+        Status::RemoteAccess => " (the peer withdrew its memory: see what it printed)",
+        _ => "",
+    }
+}
+
+/// What happened on one QP. Sends count from the start of the round, receives from that of the session.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flow {
+    posted: u64,
+    signaled: u64,
+    completed: u64,
+    receives_posted: u64,
+    received: u64,
+    received_before_round: u64,
+}
+
+/// QPs and buffers of one side, in one test.
+#[derive(Debug)]
+pub struct Session {
+    plan: Plan,
+    is_client: bool,
+    sgid_index: u32,
+    path_mtu: PathMtu,
+    // Before the buffers: the QPs go first, then what they use.
+    qps: Vec<QueuePair>,
+    psns: Vec<Psn>,
+    cq: CompletionQueue,
+    source: Buffer,
+    target: Buffer,
+    peer: Option<[RegionLine; 2]>,
+    layout: Layout,
+    flows: Vec<Flow>,
+    completions: Vec<Completion>,
+    scratch: Vec<u8>,
+    size: u32,
+    salt: u64,
+}
+
+impl Session {
+    /// Makes the QPs and the buffers.
+    pub fn new(
+        device: &OpenDevice,
+        plan: &Plan,
+        is_client: bool,
+        sgid_index: u32,
+        path_mtu: PathMtu,
+    ) -> Result<Self, Failure> {
+        let pd = device.device.alloc_pd();
+        let layout = Layout::new(plan);
+        let rights = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        let source = pd.alloc_buffer(layout.bytes(), rights)?;
+        let target = pd.alloc_buffer(layout.bytes(), rights)?;
+        let count = u32::from(plan.qps);
+        let cq =
+            device.device.create_cq((plan.tx_depth + receive_depth(plan)).saturating_mul(count))?;
+        let init = QpInit {
+            max_send_wr: plan.tx_depth,
+            max_recv_wr: receive_depth(plan).max(1),
+            max_inline: plan.inline,
+            ..QpInit::new(&cq)
+        };
+        let qps = (0..count).map(|_| pd.create_qp(&init)).collect::<Result<Vec<_>, _>>()?;
+        let psns = qps.iter().map(|_| device.device.random_psn()).collect::<Result<Vec<_>, _>>();
+        let psns = psns.map_err(feroce_engine::device::DeviceError::System)?;
+        Ok(Self {
+            plan: plan.clone(),
+            is_client,
+            sgid_index,
+            path_mtu,
+            flows: vec![Flow::default(); qps.len()],
+            qps,
+            psns,
+            cq,
+            source,
+            target,
+            peer: None,
+            layout,
+            completions: Vec::with_capacity(BATCH),
+            scratch: vec![0; plan.inline as usize],
+            size: 0,
+            salt: 0,
+        })
+    }
+
+    /// What the other side must know.
+    pub fn side(&self) -> Result<Side, Failure> {
+        let ends = self.qps.iter().zip(&self.psns);
+        let ends = ends.map(|(qp, &psn)| qp.endpoint(psn, self.sgid_index));
+        let ends = ends.collect::<Result<Vec<_>, _>>()?;
+        let line = |buffer: &Buffer| RegionLine {
+            addr: buffer.region().addr(),
+            rkey: buffer.region().rkey().value(),
+        };
+        Ok(Side {
+            gid: ends.first().map(|end| end.gid.to_string()).unwrap_or_default(),
+            qps: ends
+                .iter()
+                .map(|end| QpLine { qpn: end.qpn.value(), psn: end.psn.value() })
+                .collect(),
+            source: line(&self.source),
+            target: line(&self.target),
+        })
+    }
+
+    /// Connects to the QPs of the other side, and posts the first receives. `None` in the answer: what the
+    /// other side told makes no sense.
+    pub fn connect(&mut self, peer: &Side) -> Result<Option<()>, Failure> {
+        let Some(ends) = peer.endpoints().filter(|ends| ends.len() == self.qps.len()) else {
+            return Ok(None);
+        };
+        let options = ConnectOptions {
+            sgid_index: self.sgid_index,
+            traffic_class: self.plan.tclass,
+            path_mtu: Some(self.path_mtu),
+            timeout: self.plan.timeout,
+            retry_cnt: self.plan.retry,
+            ..ConnectOptions::default()
+        };
+        for ((qp, &psn), end) in self.qps.iter_mut().zip(&self.psns).zip(&ends) {
+            qp.connect(psn, end, &options)?;
+        }
+        self.peer = Some([peer.source, peer.target]);
+        if self.receives() {
+            for qp in 0..self.qps.len() {
+                for _ in 0..receive_depth(&self.plan) {
+                    self.post_receive(qp)?;
+                }
+            }
+        }
+        Ok(Some(()))
+    }
+
+    /// Whether this side sends requests.
+    pub fn is_active(&self) -> bool {
+        self.is_client || self.plan.bidirectional
+    }
+
+    /// Whether messages of the other side meet receives of this one.
+    pub fn receives(&self) -> bool {
+        let answers = self.plan.latency || self.plan.bidirectional;
+        self.plan.op.consumes_receive() && (!self.is_client || answers)
+    }
+
+    /// Number of QPs.
+    pub fn qps(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Begins a round of messages of `size` bytes: nothing is counted yet, the source is filled.
+    pub fn prepare(&mut self, size: u32, salt: u64) {
+        (self.size, self.salt) = (size, salt);
+        for flow in &mut self.flows {
+            (flow.posted, flow.signaled, flow.completed) = (0, 0, 0);
+            flow.received_before_round = flow.received;
+        }
+        if self.plan.op.is_atomic() {
+            for qp in 0..self.qps.len() {
+                self.source.store_word(at(self.layout.offset(qp, 0)), 0);
+            }
+            return;
+        }
+        data::fill(&self.source, &self.layout, self.salt_of(self.is_client), size);
+        if self.plan.latency {
+            // The first message counts 1.
+            self.target.write(at(self.layout.offset(0, 0)) + size as usize - 1, &[0]);
+        }
+    }
+
+    /// Messages of this round that were sent and completed on all QPs.
+    pub fn completed(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.completed).sum()
+    }
+
+    /// Messages of this round that came on QP `qp`.
+    pub fn received(&self, qp: usize) -> u64 {
+        self.flows[qp].received - self.flows[qp].received_before_round
+    }
+
+    /// Messages of this round posted on QP `qp`.
+    pub fn posted(&self, qp: usize) -> u64 {
+        self.flows[qp].posted
+    }
+
+    /// Whether QP `qp` takes another request.
+    pub fn has_room(&self, qp: usize) -> bool {
+        self.flows[qp].posted - self.flows[qp].completed < u64::from(self.plan.tx_depth)
+    }
+
+    /// Whether everything that was posted is complete. What was posted without a completion to come is
+    /// followed by one more message that has one.
+    pub fn drained(&mut self) -> Result<bool, Failure> {
+        let mut drained = true;
+        for qp in 0..self.qps.len() {
+            if self.flows[qp].signaled < self.flows[qp].posted && self.has_room(qp) {
+                self.post(qp, true)?;
+            }
+            drained &= self.flows[qp].completed == self.flows[qp].posted;
+        }
+        Ok(drained)
+    }
+
+    /// Whether no completion is to come any more.
+    pub fn is_settled(&self) -> bool {
+        self.flows.iter().all(|flow| flow.completed >= flow.signaled)
+    }
+
+    /// What this side sent in the round.
+    pub fn done(&self, nanos: u64) -> Done {
+        Done { messages: self.flows.iter().map(|flow| flow.posted).collect(), nanos }
+    }
+
+    /// Whether all that the other side sent in the round has come.
+    pub fn has_received(&self, peer: &Done) -> bool {
+        let expected = peer.messages.iter().enumerate();
+        !self.receives() || expected.into_iter().all(|(qp, &count)| self.received(qp) >= count)
+    }
+
+    /// Posts the next message on QP `qp`, with a completion if it is the last of its group or `signaled`.
+    pub fn post(&mut self, qp: usize, signaled: bool) -> Result<(), Failure> {
+        let message = self.flows[qp].posted;
+        let group = u64::from(self.plan.tx_depth / 4).max(1);
+        let signaled = signaled || (message + 1).is_multiple_of(group);
+        let slot = self.source_slot(message);
+        let op = self.operation(qp, message);
+        let local = if op.is_read_or_atomic() { &self.target } else { &self.source };
+        let offset = match self.plan.op.is_atomic() {
+            true => self.layout.offset(qp, message),
+            false => self.layout.offset(qp, slot),
+        };
+        if let Some(counter) = self.counter(message) {
+            self.source.write(at(offset) + self.size as usize - 1, &[counter]);
+        }
+        let size = self.size as usize;
+        let inline = size <= self.scratch.len() && !op.is_read_or_atomic() && self.plan.inline > 0;
+        if inline {
+            self.source.read(at(offset), &mut self.scratch[..size]);
+        }
+        let sge = [local.region().sge(offset, self.size)];
+        let part = [&self.scratch[..if inline { size } else { 0 }]];
+        let data = if inline { Data::Inline(&part) } else { Data::Sges(&sge) };
+        let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::NONE };
+        let wr_id = (message + 1) << QP_BITS | qp as u64;
+        self.qps[qp].post_send(&SendRequest { wr_id, op, data, flags })?;
+        let flow = &mut self.flows[qp];
+        flow.posted += 1;
+        if signaled {
+            flow.signaled = flow.posted;
+        }
+        Ok(())
+    }
+
+    fn operation(&self, qp: usize, message: u64) -> SendOp {
+        let [source, target] = self.peer.expect("connected");
+        let offset = self.layout.offset(qp, self.source_slot(message));
+        let remote = |region: RegionLine, offset| RemoteAddr {
+            addr: region.addr.wrapping_add(offset),
+            rkey: region.key(),
+        };
+        let word = || remote(source, self.layout.offset(qp, 0));
+        #[allow(clippy::cast_possible_truncation)] // The immediate counts messages, modulo 2^32.
+        let immediate = message as u32;
+        match self.plan.op {
+            Op::Write => SendOp::Write(remote(target, offset)),
+            Op::WriteImm => SendOp::WriteImm(remote(target, offset), immediate),
+            Op::Read => SendOp::Read(remote(source, offset)),
+            Op::Send => SendOp::Send,
+            Op::SendImm => SendOp::SendImm(immediate),
+            Op::AtomicFadd => SendOp::FetchAdd { remote: word(), add: 1 },
+            // Each swaps in what the next one compares with: all succeed if they come in order, once each.
+            Op::AtomicCas => {
+                SendOp::CompareSwap { remote: word(), compare: message, swap: message + 1 }
+            }
+        }
+    }
+
+    fn post_receive(&mut self, qp: usize) -> Result<(), Failure> {
+        let flow = &mut self.flows[qp];
+        let offset = self.layout.offset(qp, flow.receives_posted);
+        let stride = u32::try_from(self.layout.stride).expect("at most 1 GiB and a line");
+        let sge = self.target.region().sge(offset, stride);
+        self.qps[qp].post_recv(&RecvRequest { wr_id: RECEIVE | qp as u64, sges: &[sge] })?;
+        flow.receives_posted += 1;
+        Ok(())
+    }
+
+    /// Takes completions and accounts for them, once; drives the device if there are none.
+    pub fn poll(&mut self) -> Result<usize, Failure> {
+        let mut completions = std::mem::take(&mut self.completions);
+        completions.clear();
+        let count = self.cq.poll(&mut completions, BATCH);
+        for completion in &completions {
+            self.account(completion)?;
+        }
+        self.completions = completions;
+        Ok(count)
+    }
+
+    fn account(&mut self, completion: &Completion) -> Result<(), Failure> {
+        let is_receive = completion.wr_id & RECEIVE != 0;
+        if !completion.is_success() {
+            let what = if is_receive { "receive" } else { self.plan.op.name() };
+            let (size, qp, status) = (self.size, completion.qp.value(), completion.status);
+            return Err(CompletionError { what, size, qp, status }.into());
+        }
+        let qp = at(completion.wr_id & ((1 << QP_BITS) - 1));
+        if is_receive {
+            self.flows[qp].received += 1;
+            return self.post_receive(qp);
+        }
+        let up_to = completion.wr_id >> QP_BITS;
+        if self.plan.check && self.plan.op.is_atomic() {
+            self.check_returned(qp, up_to)?;
+        }
+        self.flows[qp].completed = up_to;
+        Ok(())
+    }
+
+    /// Each atomic returns its own number: what the one before it left.
+    fn check_returned(&self, qp: usize, up_to: u64) -> Result<(), CheckError> {
+        for message in self.flows[qp].completed..up_to {
+            let got = self.target.load_word(at(self.layout.offset(qp, message)));
+            if got != message {
+                return Err(CheckError::Returned { qp, message, got });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the message that counts `count` lies in the target: for programs that spin on memory.
+    pub fn arrived_in_memory(&self, count: u64) -> bool {
+        let last = at(self.layout.offset(0, 0)) + self.size as usize - 1;
+        self.target.load_byte(last) == low_byte(count)
+    }
+
+    /// Compares what came in the round with what was sent; returns how many bytes were compared.
+    pub fn check(&self, own: &Done, peer: &Done) -> Result<u64, Failure> {
+        let atomic = self.plan.op.is_atomic();
+        let sent = if self.plan.op == Op::Read { own } else { peer };
+        let mut checked = 0;
+        for (qp, &count) in sent.messages.iter().enumerate().take(self.qps.len()) {
+            if atomic {
+                let got = self.source.load_word(at(self.layout.offset(qp, 0)));
+                if got != count {
+                    return Err(CheckError::Left { qp, got, expected: count }.into());
+                }
+                checked += if count > 0 { 8 } else { 0 };
+                continue;
+            }
+            for message in count.saturating_sub(self.kept())..count {
+                data::compare(&self.target, &self.layout, self.size, &self.expected(qp, message))?;
+                checked += u64::from(self.size);
+            }
+        }
+        Ok(checked)
+    }
+
+    fn in_receives(&self) -> bool {
+        matches!(self.plan.op, Op::Send | Op::SendImm)
+    }
+
+    /// Messages of a round that are still in the target: those of a ping-pong follow each other in one slot.
+    fn kept(&self) -> u64 {
+        if self.plan.latency && !self.in_receives() { 1 } else { self.layout.slots }
+    }
+
+    fn expected(&self, qp: usize, message: u64) -> Expected {
+        let source_slot = self.source_slot(message);
+        let target_slot = match self.in_receives() {
+            true => self.flows[qp].received_before_round + message,
+            false => source_slot,
+        };
+        let salt = self.salt_of(!self.is_client);
+        Expected { qp, message, salt, source_slot, target_slot, counter: self.counter(message) }
+    }
+
+    /// A ping-pong goes back and forth in one slot.
+    fn source_slot(&self, message: u64) -> u64 {
+        if self.plan.latency { 0 } else { message % self.layout.slots }
+    }
+
+    /// The last byte of ping-pong messages counts them, so that they can be told apart.
+    fn counter(&self, message: u64) -> Option<u8> {
+        let counts = self.plan.latency && !self.plan.op.is_read_or_atomic();
+        counts.then(|| low_byte(message + 1))
+    }
+
+    /// Each direction has its own data.
+    fn salt_of(&self, client: bool) -> u64 {
+        if client { self.salt } else { !self.salt }
+    }
+}
+
+/// Receives kept posted: enough that a slow poll does not leave the sender without one.
+fn receive_depth(plan: &Plan) -> u32 {
+    if plan.op.consumes_receive() { (plan.tx_depth * 4).clamp(64, MAX_WR) } else { 0 }
+}
+
+/// A count modulo 256.
+fn low_byte(count: u64) -> u8 {
+    count.to_le_bytes()[0]
+}

@@ -1,0 +1,363 @@
+//! `feroce perf` and `feroce devinfo` as people run them: two processes in two network namespaces, joined by a
+//! veth pair, over AF_XDP. Needs root; says so and passes without.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Runs of one machine's two cores disturb each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn ip(arguments: &str) -> String {
+    let output =
+        Command::new("ip").args(arguments.split_whitespace()).output().expect("the `ip` program");
+    assert!(output.status.success(), "ip {arguments}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Two namespaces: 10.9.0.1 on `v0`, 10.9.0.2 on `v1`.
+struct Pair {
+    names: [String; 2],
+}
+
+const DEVICES: [&str; 2] = ["v0", "v1"];
+
+impl Pair {
+    /// `None`, with a word to the reader, where the tests cannot run.
+    fn new() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let id = Command::new("id").arg("-u").output().expect("the `id` program");
+        if text(&id.stdout).trim() != "0" {
+            eprintln!("skipped: network namespaces and AF_XDP need root");
+            return None;
+        }
+        let unique = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let pair = Self { names: ["a", "b"].map(|end| format!("fr-perf-{unique}{end}")) };
+        let [a, b] = &pair.names;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("link add v0 netns {a} mtu 4500 type veth peer name v1 netns {b} mtu 4500"));
+        for (end, name) in pair.names.iter().enumerate() {
+            ip(&format!("-n {name} address add 10.9.0.{}/24 dev {}", end + 1, DEVICES[end]));
+            ip(&format!("-n {name} link set {} up", DEVICES[end]));
+        }
+        Some(pair)
+    }
+
+    fn feroce(&self, end: usize, arguments: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[end], env!("CARGO_BIN_EXE_feroce")]);
+        command.args(arguments.split_whitespace()).stdin(Stdio::null());
+        command
+    }
+
+    /// A server that listens.
+    fn server(&self, arguments: &str) -> Server {
+        let mut command = self.feroce(1, &format!("perf {arguments}"));
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a server");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("waiting for a client") {
+            line.clear();
+            assert!(
+                lines.read_line(&mut line).expect("text") > 0,
+                "the server ended before it listened"
+            );
+        }
+        Server { child, errors: lines }
+    }
+
+    /// Runs a server and a client; both must succeed. Returns what both reported.
+    fn measure(&self, server: &str, client: &str) -> [Value; 2] {
+        let serving = self.server(&format!("-i v1 --json {server}"));
+        let measured = self
+            .feroce(0, &format!("perf -i v0 --json {client} 10.9.0.2"))
+            .output()
+            .expect("a client");
+        assert!(measured.status.success(), "{client}: {}", text(&measured.stderr));
+        let served = serving.end();
+        assert!(served.status.success(), "{client}: {}", text(&served.stderr));
+        [measured, served].map(|output| serde_json::from_slice(&output.stdout).expect("JSON"))
+    }
+
+    fn has_xdp(&self, end: usize) -> bool {
+        ip(&format!("-n {} -d link show {}", self.names[end], DEVICES[end])).contains("xdp")
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let removed = Command::new("ip").args(["netns", "delete", name]).status();
+            if !removed.is_ok_and(|status| status.success()) {
+                eprintln!("could not remove namespace {name}");
+            }
+        }
+    }
+}
+
+struct Server {
+    child: Child,
+    errors: BufReader<std::process::ChildStderr>,
+}
+
+impl Server {
+    /// Waits for its end.
+    fn end(mut self) -> Output {
+        wait(&mut self.child);
+        let mut errors = String::new();
+        std::io::Read::read_to_string(&mut self.errors, &mut errors).expect("text");
+        let mut output = self.child.wait_with_output().expect("an ended process");
+        output.stderr = errors.into_bytes();
+        output
+    }
+}
+
+fn wait(child: &mut Child) {
+    let started = Instant::now();
+    while child.try_wait().expect("a child of ours").is_none() {
+        if started.elapsed() > PATIENCE {
+            let _ = child.kill(); // The test fails anyway.
+            panic!("process {} does not end", child.id());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn every_operation_delivers_its_data() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for op in ["write", "write-imm", "read", "send", "send-imm", "atomic-fadd", "atomic-cas"] {
+        let size = if op.starts_with("atomic") { "" } else { "-s 10000" };
+        let [client, server] = pair.measure("", &format!("--op {op} {size} -n 1000 -q 2 --check"));
+        for report in [&client, &server] {
+            let row = &report["rows"][0];
+            assert_eq!(row["iterations"], 2000, "{op}");
+            assert!(number(&row["checked_bytes"]) > 0.0, "{op}: {row}");
+            assert!(number(&row["bits_per_second"]) > 0.0, "{op}: {row}");
+        }
+        assert_eq!(client["rows"], server["rows"], "{op}");
+        assert_eq!(client["path_mtu"], 4096, "{op}");
+
+        let [client, _] = pair.measure("", &format!("--op {op} -n 300 --latency --check"));
+        let latency = &client["rows"][0]["latency"];
+        let halves = !op.starts_with("atomic") && op != "read";
+        assert_eq!(latency["half_round_trip"], halves, "{op}");
+        let order = ["min", "p50", "p90", "p99", "p99_9", "max"].map(|name| number(&latency[name]));
+        assert!(order[0] > 0.0 && order.is_sorted(), "{op}: {latency}");
+    }
+}
+
+#[test]
+fn both_directions_all_sizes_inline_and_durations() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let [client, _] = pair.measure("", "--op send -b -n 1000 -s 3000 --check -m 1024");
+    assert_eq!(client["rows"][0]["iterations"], 2000);
+    assert_eq!(client["path_mtu"], 1024);
+    let [client, _] = pair.measure("", "--op write -a -n 20 --check");
+    let sizes = client["rows"].as_array().expect("rows").iter().map(|row| row["bytes"].as_u64());
+    assert!(sizes.eq((1..=23).map(|exponent| Some(1 << exponent))));
+    let [client, _] = pair.measure("", "--op write -I 64 -s 64 -t 16 -n 2000 --check");
+    assert_eq!(client["test"]["inline"], 64);
+    let [client, _] = pair.measure("", "--op read -D 0.3");
+    assert!(number(&client["rows"][0]["seconds"]) >= 0.3);
+}
+
+#[test]
+fn data_survive_faults_in_both_directions() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for op in ["write", "send", "read", "atomic-fadd", "atomic-cas"] {
+        let size = if op.starts_with("atomic") { "-n 2000" } else { "-s 20000 -n 300" };
+        let faults = "--drop 0.5% --duplicate 1% --reorder 1% --corrupt 0.5%";
+        let client = format!("--op {op} {size} --check {faults} --seed 5 --xdp generic");
+        let [client, server] = pair.measure(&format!("{faults} --seed 6 --xdp generic"), &client);
+        for report in [&client, &server] {
+            assert!(number(&report["faults"]["frames"]) > 0.0, "{op}");
+        }
+        assert!(
+            number(&client["faults"]["lost"]) + number(&server["faults"]["lost"]) > 0.0,
+            "{op}"
+        );
+        assert!(number(&client["rows"][0]["checked_bytes"]) > 0.0, "{op}");
+    }
+}
+
+#[test]
+fn tcp_is_measured_in_the_same_way() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for mode in ["-D 0.2", "--latency -n 500"] {
+        let server = pair.server("--transport tcp --json");
+        let arguments = format!("perf --transport tcp --json {mode} 10.9.0.2");
+        let client = pair.feroce(0, &arguments).output().expect("a client");
+        assert!(client.status.success(), "{}", text(&client.stderr));
+        assert!(server.end().status.success());
+        let report: Value = serde_json::from_slice(&client.stdout).expect("JSON");
+        assert!(number(&report["rows"][0]["iterations"]) > 0.0);
+    }
+}
+
+#[test]
+fn a_killed_end_is_noticed_and_leaves_nothing() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    for mode in ["--op write", "--op send", "--op write --latency", "--op read --latency"] {
+        for victim in [0, 1] {
+            let mut server = pair.server("-i v1");
+            let mut client = pair.feroce(0, &format!("perf -i v0 {mode} -D 30 10.9.0.2"));
+            let mut client =
+                client.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a client");
+            let started = Instant::now();
+            while !(pair.has_xdp(0) && pair.has_xdp(1)) {
+                assert!(started.elapsed() < PATIENCE, "{mode}: no XDP program");
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            let killed = Instant::now();
+            let survivor = match victim {
+                0 => {
+                    client.kill().expect("a running client"); // SIGKILL
+                    client.wait().expect("an ended client");
+                    server.end()
+                }
+                _ => {
+                    server.child.kill().expect("a running server");
+                    server.end();
+                    wait(&mut client);
+                    client.wait_with_output().expect("an ended client")
+                }
+            };
+            assert!(killed.elapsed() < Duration::from_secs(5), "{mode}: noticed late");
+            assert_eq!(survivor.status.code(), Some(1), "{mode}: {}", text(&survivor.stderr));
+            assert!(text(&survivor.stderr).contains("closed the connection"), "{survivor:?}");
+            assert!(!pair.has_xdp(0) && !pair.has_xdp(1), "{mode}: an XDP program is left");
+        }
+    }
+}
+
+#[test]
+fn sides_that_do_not_agree_say_so_and_usage_errors_are_told_apart() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let server = pair.server("-i v1 -s 4096");
+    let client = pair.feroce(0, "perf -i v0 -s 8192 10.9.0.2").output().expect("a client");
+    for output in [client, server.end()] {
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            text(&output.stderr).contains("--size is 4096 at the server and 8192"),
+            "{output:?}"
+        );
+    }
+    for (arguments, code, told) in [
+        ("perf", 2, "-i IFACE"),
+        ("perf -i v0 --op read --inline 8 10.9.0.2", 2, "no inline data"),
+        ("perf -i v0 --bogus", 2, "--bogus"),
+        ("perf -i none0", 1, "no interface none0"),
+        ("perf -i v0 10.9.0.2", 1, "start `feroce perf -i IFACE` there first"),
+        ("perf -i v0 --cores 2", 1, "too few for 2 cores"),
+    ] {
+        let output = pair.feroce(0, arguments).output().expect("feroce");
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");
+        assert!(text(&output.stderr).contains(told), "{arguments}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_persistent_server_serves_on_and_ends_by_signal() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let server = pair.server("-i v1 --persist --json");
+    for _ in 0..2 {
+        let client = pair.feroce(0, "perf -i v0 -n 100 10.9.0.2").output().expect("a client");
+        assert!(client.status.success(), "{}", text(&client.stderr));
+    }
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+    let server = server.end();
+    assert_eq!(server.status.code(), Some(0), "{}", text(&server.stderr));
+    let reports = serde_json::Deserializer::from_slice(&server.stdout).into_iter::<Value>();
+    assert_eq!(reports.filter(Result::is_ok).count(), 2);
+}
+
+#[test]
+fn an_interrupted_client_reports_and_ends() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let server = pair.server("-i v1");
+    let mut client = pair.feroce(0, "perf -i v0 -D 60 --check --json 10.9.0.2");
+    let client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a client");
+    let started = Instant::now();
+    while !pair.has_xdp(0) {
+        assert!(started.elapsed() < PATIENCE);
+    }
+    std::thread::sleep(Duration::from_millis(700));
+    let pid = client.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+    let client = client.wait_with_output().expect("an ended client");
+    assert_eq!(client.status.code(), Some(130), "{}", text(&client.stderr));
+    let report: Value = serde_json::from_slice(&client.stdout).expect("JSON");
+    assert!(number(&report["rows"][0]["checked_bytes"]) > 0.0);
+    let server = server.end();
+    assert!(server.status.success(), "{}", text(&server.stderr));
+}
+
+#[test]
+fn devinfo_tells_what_is_there_and_who_has_it() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let info = |arguments: &str| {
+        let output = pair.feroce(1, arguments).output().expect("feroce");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let closed = info("devinfo --json");
+    assert_eq!(closed.as_array().map(Vec::len), Some(1), "the loopback is no device");
+    let (device, opened) = (&closed[0], &info("devinfo -v --json -i v1")[0]);
+    assert_eq!((&device["interface"], &device["active_mtu"]), (&"v1".into(), &4096.into()));
+    assert_eq!((&device["port"], &device["in_use_by"]), (&Value::Null, &Value::Null));
+    assert!(opened["port"].as_str().is_some_and(|port| port.starts_with("af_xdp")), "{opened}");
+    for name in [
+        "max_qp",
+        "max_qp_wr",
+        "max_sge",
+        "max_inline_data",
+        "max_cqe",
+        "max_mr",
+        "max_qp_rd_atom",
+        "gids",
+    ] {
+        assert_eq!(device[name], opened[name], "{name}");
+    }
+    let gids = device["gids"].as_array().expect("GIDs");
+    assert!(
+        gids.iter().any(|gid| gid["address"] == "10.9.0.2" && gid["type"] == "RoCE v2"),
+        "{device}"
+    );
+
+    let mut server = pair.server("-i v1");
+    let owned = info("devinfo --json");
+    assert_eq!(owned[0]["in_use_by"]["program"], "feroce");
+    let refused = pair.feroce(1, "devinfo -v").output().expect("feroce");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("in use by process"), "{refused:?}");
+    server.child.kill().expect("a running server");
+    server.end();
+}

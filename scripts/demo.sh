@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Feroce at both ends of a veth pair, beside the kernel's TCP: bandwidth, latency, and packets as tshark decodes
+# them. Needs root; installs what is missing (Debian), and leaves nothing else behind. Under a minute once built.
+#   scripts/demo.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+pair=fr-demo-$$
+seconds=0.5 # per bandwidth figure
+messages=10000 # per latency figure
+need_root "$@"
+need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool tshark
+find_cargo
+
+say "Building"
+"$cargo" build --quiet --release -p feroce
+feroce=${CARGO_TARGET_DIR:-target}/release/feroce
+started=$SECONDS
+work=$(mktemp -d)
+at_exit "rm -rf $work"
+reserve_hugepages 128
+
+say "Two namespaces, joined by a veth pair with an MTU of 4500 (so that a RoCE MTU of 4096 fits)"
+make_pair "$pair" 4500
+
+client() { ip netns exec "$pair-a" "$feroce" perf "$@"; }
+
+# server ARGUMENT...: serves one client after the other.
+server() {
+    in_background ip netns exec "$pair-b" "$feroce" perf --persist "$@" > /dev/null 2> "$work/server.log"
+    server=$!
+    wait_for_port "$pair-b" 18515
+}
+
+# figures ARGUMENT...: the row that a measurement prints; its words come to the reader if it fails.
+figures() {
+    client "$@" 10.77.0.2 --report-gbits > "$work/out" 2> "$work/err" || {
+        [ $? != 130 ] || exit 130 # Ctrl-C
+        cat "$work/err" "$work/server.log" >&2
+        die "feroce perf $* failed"
+    }
+    awk '$1 ~ /^[0-9]+$/' "$work/out"
+}
+
+bandwidth() { # NAME SIZE ARGUMENT...: adds a line to the table of bandwidths
+    local name=$1 size=$2 row
+    shift 2
+    progress "$name, $size bytes, bandwidth"
+    row=$(figures -D "$seconds" "$@")
+    awk -v name="$name" -v size="$size" \
+        '{ printf "  %-22s %6s %12s %16.1f\n", name, size, ($3 > 0 ? $3 : "-"), $4 * 1000 }' <<< "$row" >> "$work/bandwidth"
+}
+
+latency() { # NAME SIZE KIND ARGUMENT...: adds a line to the table of latencies
+    local name=$1 size=$2 kind=$3 row
+    shift 3
+    progress "$name, $size bytes, latency"
+    row=$(figures --latency -n "$messages" "$@")
+    awk -v name="$name" -v size="$size" -v kind="$kind" \
+        '{ printf "  %-22s %6s %9.2f %9.2f %9.2f  %s\n", name, size, $3, $4, $8, kind }' <<< "$row" >> "$work/latency"
+}
+
+say "Measuring kernel TCP, with its offloads on (TSO, GSO, GRO), before Feroce attaches"
+server --transport tcp
+for size in 4K 64K 1M; do bandwidth "kernel TCP" $size --transport tcp -s $size; done
+for size in 8 4K; do latency "kernel TCP, spinning" $size "half round trip" --transport tcp -s $size; done
+progress
+kill "$server"
+wait "$server" 2> /dev/null || true
+
+say "Measuring Feroce on AF_XDP at both ends, offloads off, data checked byte by byte"
+plain_frames "$pair"
+server -i v1
+for op in write read send; do
+    for size in 4K 64K 1M; do bandwidth "Feroce $op" $size -i v0 --check --op $op -s $size; done
+done
+for op in atomic-fadd atomic-cas; do bandwidth "Feroce $op" 8 -i v0 --check --op $op; done
+for op in write send; do
+    for size in 8 4K; do latency "Feroce $op" $size "half round trip" -i v0 --check --op $op -s $size; done
+done
+for size in 8 4K; do latency "Feroce read" $size "round trip" -i v0 --check --op read -s $size; done
+for op in atomic-fadd atomic-cas; do latency "Feroce $op" 8 "round trip" -i v0 --check --op $op; done
+progress
+
+say "Packets, as tshark decodes what crossed v0 (--pcap): one WRITE, one READ, one SEND, one FETCH AND ADD"
+for op in write read send atomic-fadd; do
+    size=()
+    [ $op = atomic-fadd ] || size=(-s 6000)
+    figures -i v0 --op $op "${size[@]}" -n 1 --pcap "$work/$op.pcap" > /dev/null
+    tshark -r "$work/$op.pcap" -t r -T fields -e frame.number -e ip.src -e ip.dst -e frame.len -e _ws.col.Info \
+        2> /dev/null | sed 's/^/  /'
+done
+
+say "Bandwidth, one QP or one stream"
+printf '  %-22s %6s %12s %16s\n' "" bytes Gb/s "1000 messages/s"
+cat "$work/bandwidth"
+say "Latency in microseconds"
+printf '  %-22s %6s %9s %9s %9s\n' "" bytes min median 99%
+cat "$work/latency"
+
+say "Done in $((SECONDS - started)) s"
+note "Both ends ran on this machine ($(nproc) CPUs, $(uname -r)); veth, so every frame is copied by the kernel."
+note "Try it yourself: 'feroce devinfo', 'feroce perf --help', and --drop 1% --pcap FILE on either end."
