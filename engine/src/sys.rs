@@ -45,24 +45,3 @@ pub fn random_u128() -> io::Result<u128> {
     }
     Ok(u128::from_ne_bytes(bytes))
 }
-
-/// The process at the other end of a connected Unix socket.
-///
-/// # Errors
-/// When the socket is none of these.
-pub fn peer_pid(socket: std::os::fd::BorrowedFd<'_>) -> io::Result<i32> {
-    use std::os::fd::AsRawFd;
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("small");
-    // SAFETY: the kernel writes at most `len` bytes to `credentials`.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut len,
-        )
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(credentials.pid) }
-}

@@ -11,7 +11,8 @@ use crate::verbs::MAX_SGE;
 pub enum Driver {
     /// One helper thread per core: spins a little, then yields, then sleeps on the port.
     Helper,
-    /// One helper thread per core that never sleeps, pinned to the CPU listed for its core.
+    /// One helper thread per core that never sleeps, pinned to the CPU listed for its core. An empty list
+    /// pins none.
     SpinningHelper(Vec<usize>),
     /// Nobody: the caller calls [`Device::turn`](super::Device::turn), with its own idea of time.
     Manual,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, Weak};
 
-use feroce_wire::{FlowHeader, FlowSpec, MacAddr, PathMtu, Qpn};
+use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, PathMtu, Qpn};
 
 use super::addressing::Addressing;
 use super::{DeviceInner, OpenError};
-use crate::net::{Gid, GidEntry, NetEvent, PathHeaders, Watcher};
+use crate::net::{Gid, GidEntry, GidTable, NetEvent, PathHeaders, Resolver, Watcher};
 use crate::port::af_xdp::AddressFilter;
 use crate::time::Duration;
 use crate::verbs::AsyncEvent;
@@ -22,6 +22,25 @@ pub(super) struct PathInUse {
     pub(super) dgid: Gid,
     pub(super) source: GidEntry,
     pub(super) headers: PathHeaders,
+    /// A route changed, and the next hop that it leads to has not answered yet.
+    pub(super) unsettled: bool,
+}
+
+impl PathInUse {
+    /// True if `flow` is between the addresses of this path.
+    pub(super) fn leads_to(&self, flow: &FlowHeader) -> bool {
+        let (src, dst): (IpAddr, IpAddr) = match flow.spec().addresses {
+            IpAddresses::V4 { src, dst } => (src.into(), dst.into()),
+            IpAddresses::V6 { src, dst } => (src.into(), dst.into()),
+        };
+        (src, dst) == (self.headers.src_ip, self.headers.dst_ip)
+    }
+
+    /// `flow` with the Ethernet header that leads along this path now.
+    pub(super) fn refresh(&self, flow: &FlowHeader) -> FlowHeader {
+        let PathHeaders { dst_mac, src_mac, .. } = self.headers;
+        FlowHeader::new(&FlowSpec { dst_mac, src_mac, ..*flow.spec() })
+    }
 }
 
 /// Lets the port take frames to the device's addresses, and no others.
@@ -33,8 +52,12 @@ pub(super) fn set_filter(device: &DeviceInner, filter: &AddressFilter) -> Result
 
 /// Starts to follow.
 pub(super) fn start(device: &super::Opened, filter: AddressFilter) -> Result<(), OpenError> {
-    let follower = Follower { device: Arc::downgrade(&device.0), filter, interface: None };
-    let mut follower = follower;
+    let mut follower = Follower {
+        device: Arc::downgrade(&device.0),
+        filter,
+        resolver: Resolver::open()?,
+        interface: None,
+    };
     let watcher = Watcher::start(Box::new(move |event| follower.take(&event)))?;
     *device.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
     Ok(())
@@ -43,6 +66,8 @@ pub(super) fn start(device: &super::Opened, filter: AddressFilter) -> Result<(),
 struct Follower {
     device: Weak<DeviceInner>,
     filter: AddressFilter,
+    /// Its own, so that it never waits for a thread that waits for a neighbour.
+    resolver: Resolver,
     /// Index of the device's own interface, once its link was seen.
     interface: Option<u32>,
 }
@@ -51,76 +76,134 @@ impl Follower {
     fn take(&mut self, event: &NetEvent) {
         let Some(device) = self.device.upgrade() else { return };
         self.follow_gids(&device, event);
-        let own = self.interface;
+        if let NetEvent::LinkAdded(link) = event
+            && link.name == device.config.af_xdp.interface
+        {
+            self.interface = Some(link.index);
+            follow_mtu(&device, link.mtu);
+        }
         match event {
-            NetEvent::LinkAdded(link) if link.name == device.config.af_xdp.interface => {
-                self.interface = Some(link.index);
-            }
-            NetEvent::LinkUp { interface } if own == Some(*interface) => {
-                device.events.push(AsyncEvent::PortActive);
-            }
-            NetEvent::LinkDown { interface } if own == Some(*interface) => {
-                device.events.push(AsyncEvent::PortError);
-            }
-            NetEvent::MtuChanged { interface, mtu } if own == Some(*interface) => {
-                let mut attributes =
-                    device.attributes.write().unwrap_or_else(PoisonError::into_inner);
-                // The port's buffers were made for the MTU it was opened with.
-                attributes.active_mtu = PathMtu::largest_for((*mtu).min(attributes.mtu));
-            }
             NetEvent::NeighbourChanged { interface, ip, mac } => {
-                follow_neighbour(&device, *interface, *ip, *mac);
+                self.follow_neighbour(&device, *interface, *ip, *mac);
             }
-            NetEvent::RouteChanged => follow_routes(&device),
+            NetEvent::RouteChanged => self.follow_routes(&device, |_| true),
+            NetEvent::Synchronised => {
+                self.follow_missed(&device);
+                self.follow_routes(&device, |_| true);
+            }
+            NetEvent::MacChanged { interface, mac } => follow_own_mac(&device, *interface, *mac),
             _ => {}
         }
+        match event {
+            NetEvent::LinkUp { interface } if self.is_own(*interface) => {
+                device.events.push(AsyncEvent::PortActive);
+            }
+            NetEvent::LinkDown { interface } if self.is_own(*interface) => {
+                device.events.push(AsyncEvent::PortError);
+            }
+            NetEvent::MtuChanged { interface, mtu } if self.is_own(*interface) => {
+                follow_mtu(&device, *mtu);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_own(&self, interface: u32) -> bool {
+        self.interface == Some(interface)
     }
 
     fn follow_gids(&self, device: &DeviceInner, event: &NetEvent) {
         let Addressing::Kernel(kernel) = &device.addressing else { return };
         let changed = kernel.table.write().unwrap_or_else(PoisonError::into_inner).apply(event);
         if changed {
-            if let Err(error) = set_filter(device, &self.filter) {
-                tracing::warn!(%error, "cannot follow the interface's addresses");
+            self.announce_gids(device);
+        }
+    }
+
+    fn announce_gids(&self, device: &DeviceInner) {
+        if let Err(error) = set_filter(device, &self.filter) {
+            tracing::warn!(%error, "cannot follow the interface's addresses");
+        }
+        device.events.push(AsyncEvent::GidChange);
+    }
+
+    /// What changed between the opening of the device and the first event: the table is read anew.
+    fn follow_missed(&self, device: &DeviceInner) {
+        let Addressing::Kernel(kernel) = &device.addressing else { return };
+        let Ok(fresh) = GidTable::read(&device.config.af_xdp.interface) else { return };
+        let gids = |table: &GidTable| {
+            let mut gids: Vec<_> = table.iter().map(|(_, entry)| (entry.gid, entry.vlan)).collect();
+            gids.sort_unstable_by_key(|(gid, vlan)| (gid.0, *vlan));
+            gids
+        };
+        let mut table = kernel.table.write().unwrap_or_else(PoisonError::into_inner);
+        if gids(&table) != gids(&fresh) {
+            *table = fresh;
+            drop(table);
+            self.announce_gids(device);
+        }
+    }
+
+    /// A neighbour has another Ethernet address: so do the frames that go through it. It may also be the
+    /// next hop that a changed route waits for.
+    fn follow_neighbour(&mut self, device: &DeviceInner, interface: u32, ip: IpAddr, mac: MacAddr) {
+        for (qpn, path) in lock(device).iter_mut() {
+            let hop = (path.headers.interface, path.headers.next_hop);
+            if hop == (interface, Some(ip)) && path.headers.dst_mac != mac {
+                path.headers.dst_mac = mac;
+                refresh(device, *qpn, path);
             }
-            device.events.push(AsyncEvent::GidChange);
+        }
+        self.follow_routes(device, |path| path.unsettled);
+    }
+
+    /// Resolves the paths that `concerns` picks again: they may lead through another next hop now. One that
+    /// has not answered yet is not waited for; its event settles the path.
+    fn follow_routes(&mut self, device: &DeviceInner, concerns: impl Fn(&PathInUse) -> bool) {
+        for (qpn, path) in lock(device).iter_mut().filter(|(_, path)| concerns(path)) {
+            match self.resolver.resolve(path.dgid, &path.source, Duration::ZERO) {
+                Ok(headers) => {
+                    let moved = headers != path.headers;
+                    (path.headers, path.unsettled) = (headers, false);
+                    if moved {
+                        refresh(device, *qpn, path);
+                    }
+                }
+                Err(_) => path.unsettled = true,
+            }
         }
     }
 }
 
-/// A neighbour has another Ethernet address: so do the frames that go through it.
-fn follow_neighbour(device: &DeviceInner, interface: u32, ip: IpAddr, mac: MacAddr) {
-    let mut paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
-    for (qpn, path) in paths.iter_mut() {
-        let hop = (path.headers.interface, path.headers.next_hop);
-        if hop == (interface, Some(ip)) && path.headers.dst_mac != mac {
-            path.headers.dst_mac = mac;
-            change_mac(device, *qpn, mac);
+fn lock(device: &DeviceInner) -> std::sync::MutexGuard<'_, Paths> {
+    device.paths.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The port's buffers were made for the MTU it was opened with: it can shrink, and grow back.
+fn follow_mtu(device: &DeviceInner, mtu: u32) {
+    let mut attributes = device.attributes.write().unwrap_or_else(PoisonError::into_inner);
+    attributes.mtu = mtu.min(device.port_mtu);
+    attributes.active_mtu = PathMtu::largest_for(attributes.mtu);
+}
+
+/// The interface itself has another Ethernet address.
+fn follow_own_mac(device: &DeviceInner, interface: u32, mac: MacAddr) {
+    for (qpn, path) in lock(device).iter_mut() {
+        if path.headers.interface == interface {
+            path.headers.src_mac = mac;
+            refresh(device, *qpn, path);
         }
     }
 }
 
-/// Routes changed: paths may lead through another next hop now. Unknown neighbours are not waited for;
-/// their event comes when they answer.
-fn follow_routes(device: &DeviceInner) {
-    let mut paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
-    for (qpn, path) in paths.iter_mut() {
-        let resolved = device.addressing.resolve(path.dgid, &path.source, Duration::ZERO);
-        if let Ok(headers) = resolved
-            && headers.dst_mac != path.headers.dst_mac
-        {
-            path.headers = headers;
-            change_mac(device, *qpn, headers.dst_mac);
-        }
-    }
-}
-
-fn change_mac(device: &DeviceInner, qpn: Qpn, mac: MacAddr) {
+/// Gives the QP the headers of its path, if it is connected; else `QueuePair::modify` does.
+fn refresh(device: &DeviceInner, qpn: Qpn, path: &PathInUse) {
     let Some((core, slot)) = device.qpns.locate(qpn) else { return };
     let mut token = device.cores[core].lock();
     token.with_qp(slot, device.now(), |qp, _| {
         if let Some(flow) = qp.flow() {
-            qp.set_flow(FlowHeader::new(&FlowSpec { dst_mac: mac, ..*flow.spec() }));
+            let flow = path.refresh(flow);
+            qp.set_flow(flow);
         }
     });
 }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use super::{DeviceInner, Driver};
 use crate::sys;
-use crate::time::{Clock, Duration};
+use crate::time::{Clock, Duration, Instant};
 
 /// Idle turns before the helper yields the CPU between turns.
 const SPINS: u32 = 64;
@@ -93,12 +93,15 @@ impl Sleeper {
         let Some(mut token) = cell.try_lock() else { return };
         let quiet = token.arm_wakeup(&mut self.fds);
         let now = clock.now();
-        let until = token.next_deadline(now);
+        let until = token.next_deadline(now).unwrap_or(Instant::FAR).min(now + SLEEP);
+        // Under the token: whoever has it next and leaves something earlier to do wakes us.
+        cell.sleeps_until.store(until.as_nanos(), Ordering::Relaxed);
         drop(token);
         if quiet {
-            let most = until.map_or(SLEEP, |until| until.saturating_since(now).min(SLEEP));
+            let most = until.saturating_since(now);
             sys::poll_readable(&self.fds, &mut self.scratch, Some(most));
         }
+        cell.sleeps_until.store(0, Ordering::Relaxed);
         cell.lock().disarm_wakeup();
     }
 }

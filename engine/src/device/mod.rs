@@ -69,6 +69,8 @@ struct CoreCell {
     driven: AtomicU64,
     /// Control calls that wait for the token.
     waiters: AtomicU32,
+    /// When the helper wakes by itself, in nanoseconds of the device's clock, while it sleeps; else 0.
+    sleeps_until: AtomicU64,
 }
 
 impl CoreCell {
@@ -89,6 +91,14 @@ impl CoreCell {
         }
     }
 
+    /// Wakes the helper if it sleeps past something that the holder of the token has left to be done.
+    fn rouse(&self, core: &Core, now: Instant) {
+        let until = self.sleeps_until.load(Ordering::Relaxed);
+        if until != 0 && core.next_deadline(now).is_some_and(|next| next.as_nanos() < until) {
+            self.doorbell.wake();
+        }
+    }
+
     fn wake_fd(&self) -> RawFd {
         self.doorbell.fd().as_raw_fd()
     }
@@ -98,6 +108,8 @@ impl CoreCell {
 struct DeviceInner {
     config: DeviceConfig,
     attributes: RwLock<DeviceAttributes>,
+    /// Largest IP packet that the port's buffers hold, in bytes.
+    port_mtu: u32,
     arena: Arc<Arena>,
     memory: Arc<MrTable>,
     events: Arc<EventQueue>,
@@ -167,6 +179,7 @@ impl DeviceInner {
             if let Some(mut token) = cell.try_lock() {
                 token.turn(now);
                 cell.driven.fetch_add(1, Ordering::Relaxed);
+                cell.rouse(&token, now);
             }
         }
     }
@@ -200,6 +213,15 @@ impl Device {
     /// GIDs in use, by index.
     pub fn gids(&self) -> Vec<(u32, GidEntry)> {
         self.inner.addressing.gids()
+    }
+
+    /// Index of the first GID that routers know: not link-local. 0, the link-local one, if there is none.
+    pub fn default_gid_index(&self) -> u32 {
+        let routable = |entry: &GidEntry| match entry.gid.ip() {
+            std::net::IpAddr::V4(_) => true,
+            std::net::IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+        };
+        self.gids().into_iter().find(|(_, entry)| routable(entry)).map_or(0, |(index, _)| index)
     }
 
     /// The sum of a counter over all cores.

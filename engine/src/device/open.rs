@@ -56,6 +56,12 @@ impl Device {
                 "packet buffers are in ordinary pages: reserve some with `sysctl vm.nr_hugepages=64`"
             );
         }
+        if ports[0].strips_vlan() {
+            tracing::warn!(
+                interface,
+                "the interface strips VLAN tags, so that tagged frames look untagged: `ethtool -K {interface} rxvlan off`"
+            );
+        }
         let wrapped = ports.into_iter().map(|port| wrap(Box::new(port)));
         let wrapped = wrapped.collect::<Result<Vec<_>, _>>()?;
         let device = Self::assemble(wrapped, Addressing::Kernel(addresses), config, Some(owner))?;
@@ -90,12 +96,14 @@ impl Device {
         let space = if config.plain_keys { KeySpace::identity() } else { KeySpace::keyed(secret) };
         let memory = Arc::new(MrTable::new(config.max_mr, space));
         let events = EventQueue::new(EVENTS).map_err(system("make the event queue"))?;
+        let port_mtu = ports[0].attributes().mtu;
         let attributes = RwLock::new(attributes(&config, &*ports[0]));
         let cores = u32::try_from(config.cores).expect("at most 64");
         let qpns = QpnMap { base: config.first_qpn, count: config.max_qp, cores };
         let clock = Clock::start();
         let mut inner = DeviceInner {
             attributes,
+            port_mtu,
             arena,
             memory,
             events: Arc::new(events),
@@ -124,9 +132,14 @@ impl Device {
 
 fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
     let qpn_end = u64::from(config.first_qpn) + u64::from(config.max_qp);
+    let spins_without_cpu = match &config.driver {
+        Driver::SpinningHelper(cpus) => !cpus.is_empty() && cpus.len() != config.cores,
+        _ => false,
+    };
     let rules = [
         (config.cores == 0 || config.cores > MAX_CORES, "cores must be 1 to 64"),
         (ports != config.cores, "each core needs a port"),
+        (spins_without_cpu, "spinning helpers are pinned to a CPU for each core, or not at all"),
         (config.max_qp == 0, "max_qp must be at least 1"),
         (config.first_qpn < 2, "QP numbers 0 and 1 are reserved"),
         (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
@@ -180,6 +193,7 @@ fn make_cores(
             doorbell,
             driven: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
+            sleeps_until: AtomicU64::new(0),
         });
     }
     Ok(cells)

@@ -1,33 +1,49 @@
 //! One program owns an interface's RoCE traffic, and a second one is told who.
 //!
 //! Ownership is an abstract Unix socket named for the interface: it lives in the network namespace that
-//! the interface lives in, and is gone with the process, however that ends.
+//! the interface lives in, and is gone with the process, however that ends. A second name says which
+//! process it is; nothing is ever sent to either.
 
-use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use super::error::OpenError;
+
+/// The abstract sockets of the calling thread's network namespace.
+const SOCKETS: &str = "/proc/thread-self/net/unix";
 
 /// Held while the interface is owned.
 #[derive(Debug)]
 pub(super) struct Ownership {
-    _socket: UnixListener,
+    _claim: UnixDatagram,
+    _signature: UnixDatagram,
 }
 
 impl Ownership {
     /// Takes the interface.
     pub(super) fn take(interface: &str) -> Result<Self, OpenError> {
         let failed = |source| OpenError::System { action: "take ownership of the interface", source };
-        let address = address(interface).map_err(failed)?;
-        match UnixListener::bind_addr(&address) {
-            Ok(socket) => Ok(Self { _socket: socket }),
+        let claim = match bind(&claim_name(interface)) {
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                Err(owned_by(interface))
+                return Err(owned_by(interface));
             }
-            Err(error) => Err(failed(error)),
-        }
+            other => other.map_err(failed)?,
+        };
+        let signature = bind(&format!("{}{}", signature_prefix(interface), std::process::id()));
+        Ok(Self { _claim: claim, _signature: signature.map_err(failed)? })
     }
+}
+
+fn bind(name: &str) -> std::io::Result<UnixDatagram> {
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+fn claim_name(interface: &str) -> String {
+    format!("feroce/owner/{interface}")
+}
+
+fn signature_prefix(interface: &str) -> String {
+    format!("feroce/owner-of/{interface}/")
 }
 
 /// The process that has an interface open.
@@ -41,19 +57,14 @@ pub struct Owner {
 
 /// Who has `interface` open by Feroce in the network namespace of the calling thread; `None` if nobody.
 pub fn owner_of(interface: &str) -> Option<Owner> {
-    let owner = UnixStream::connect_addr(&address(interface).ok()?).ok()?;
-    Some(owner_behind(&owner))
-}
-
-fn address(interface: &str) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("feroce/owner/{interface}"))
-}
-
-fn owner_behind(socket: &UnixStream) -> Owner {
-    let pid = crate::sys::peer_pid(socket.as_fd()).unwrap_or(0);
+    let sockets = std::fs::read_to_string(SOCKETS).ok()?;
+    let prefix = format!("@{}", signature_prefix(interface));
+    // The name is the last column.
+    let names = sockets.lines().filter_map(|line| line.split_whitespace().last());
+    let pid = names.filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).next()?;
     let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     let program = program.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned());
-    Owner { pid, program }
+    Some(Owner { pid, program })
 }
 
 fn owned_by(interface: &str) -> OpenError {

@@ -14,6 +14,7 @@ use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::{Qp, QpParts, QpState, sg};
+use crate::time::Duration;
 use crate::verbs::{Data, MAX_SGE, RecvRequest, RecvWqe, SendRequest, SendWqe, Sge};
 
 /// What a QP is made for, as `ibv_qp_init_attr`.
@@ -279,12 +280,20 @@ impl QueuePair {
         let device = self.device();
         let index = path.sgid_index;
         let source = device.addressing.gid(index).ok_or(DeviceError::GidIndex(index))?;
-        let headers = device
-            .addressing
-            .resolve(path.dgid, &source, PATH_TIMEOUT)
-            .map_err(|source| DeviceError::Path { gid: path.dgid, source })?;
-        let mut paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        paths.insert(self.qpn, PathInUse { dgid: path.dgid, source, headers });
+        let resolve = |timeout| {
+            let headers = device.addressing.resolve(path.dgid, &source, timeout);
+            headers.map_err(|source| DeviceError::Path { gid: path.dgid, source })
+        };
+        let headers = resolve(PATH_TIMEOUT)?;
+        let in_use =
+            PathInUse { dgid: path.dgid, source: source.clone(), headers, unsettled: false };
+        let lock = || device.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        lock().insert(self.qpn, in_use);
+        // What changed before the path was known to those who follow the host is seen now.
+        let headers = resolve(Duration::ZERO).unwrap_or(headers);
+        if let Some(in_use) = lock().get_mut(&self.qpn) {
+            in_use.headers = headers;
+        }
         Ok(flow_header(path, &headers, self.qpn, remote, device.config.ecn))
     }
 
@@ -300,12 +309,23 @@ impl QueuePair {
         {
             return Err(DeviceError::PathMtu { path_mtu, mtu });
         }
-        let mut token = device.cores[self.core].lock();
+        let mut attributes = *attributes;
+        // Held until the QP has the headers: what the host changes meanwhile comes to it afterwards.
+        let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = paths.get(&self.qpn);
+        attributes.flow = attributes.flow.map(|flow| match path {
+            Some(path) if path.leads_to(&flow) => path.refresh(&flow),
+            _ => flow,
+        });
+        let now = device.now();
+        let cell = &device.cores[self.core];
+        let mut token = cell.lock();
         let change = |qp: &mut Qp, env: &mut crate::qp::Env<'_>| {
-            qp.modify(attributes, env).map(|()| qp.state())
+            qp.modify(&attributes, env).map(|()| qp.state())
         };
-        let state = token.with_qp(self.slot, device.now(), change).expect("the QP lives")?;
-        drop(token);
+        let state = token.with_qp(self.slot, now, change).expect("the QP lives")?;
+        cell.rouse(&token, now);
+        drop((token, paths));
         self.state = state;
         Ok(())
     }

@@ -47,8 +47,8 @@ pub struct Env<'a> {
     pub events: &'a EventQueue,
     /// Packets of SENDs and WRITEs that a QP may have outstanding.
     pub window: u32,
-    /// Set when something broke that no request can tell: the QP must go to ERR.
-    broken: bool,
+    /// Something broke that no request can tell: the QP must go to ERR, with this event.
+    broken: Option<fn(Qpn) -> AsyncEvent>,
 }
 
 impl<'a> Env<'a> {
@@ -60,7 +60,7 @@ impl<'a> Env<'a> {
         events: &'a EventQueue,
         window: u32,
     ) -> Self {
-        Self { now, memory, counters, events, window, broken: false }
+        Self { now, memory, counters, events, window, broken: None }
     }
 
     /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
@@ -69,7 +69,7 @@ impl<'a> Env<'a> {
         if cq.push(completion).is_ok() {
             return;
         }
-        self.broken = true;
+        self.broken = Some(AsyncEvent::QpFatal);
         self.counters.count(Counter::CqOverflow);
         if !was_full {
             self.events.push(AsyncEvent::CqError(cq.id()));
@@ -370,10 +370,10 @@ impl Qp {
             self.notify_drained = false;
             env.events.push(AsyncEvent::SqDrained(self.conn.qpn));
         }
-        if std::mem::take(&mut env.broken) && self.conn.state != QpState::Err {
-            env.events.push(AsyncEvent::QpFatal(self.conn.qpn));
+        if let Some(event) = env.broken.take().filter(|_| self.conn.state != QpState::Err) {
+            env.events.push(event(self.conn.qpn));
             self.enter_error(env);
-            env.broken = false; // A full CQ cannot take the flushed requests either; said once.
+            env.broken = None; // A full CQ cannot take the flushed requests either; said once.
         }
     }
 

@@ -1,8 +1,8 @@
 //! The XDP program: which frames come to us, as a table of instructions.
 //!
 //! Taken are UDP datagrams to port 4791, not a later fragment, in IPv4 (without options) or IPv6
-//! (without extension headers), untagged or behind one VLAN tag (0x8100 or 0x88a8), whose
-//! destination address is in the address map. They go to the AF_XDP socket of the receive queue
+//! (without extension headers), untagged or behind one VLAN tag (0x8100), whose destination
+//! address is in the address map. Service tags (0x88a8) are not RoCE's. They go to the AF_XDP socket of the receive queue
 //! they arrived on. Everything else stays with the kernel, which so keeps ARP, neighbour discovery,
 //! TCP and every address that is not ours.
 //!
@@ -70,7 +70,6 @@ enum Width {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 enum Label {
-    Tagged,
     Network,
     Ipv6,
     Lookup,
@@ -158,11 +157,8 @@ pub(super) fn filter(addresses: RawFd, sockets: RawFd, no_socket: Action) -> Vec
         Add(R4, 14),
         IfAbove(R4, R3, Kernel),
         Load(Half, R5, R2, ETHERTYPE),
-        IfEqual(R5, network(0x8100), Tagged),
-        IfEqual(R5, network(0x88a8), Tagged),
-        Jump(Network),
+        IfNot(R5, network(0x8100), Network),
         // One tag: move the packet's start on, so that all offsets below hold.
-        At(Tagged),
         Add(R4, VLAN_TAG),
         IfAbove(R4, R3, Kernel),
         Load(Half, R5, R2, TAGGED_ETHERTYPE),
@@ -358,7 +354,7 @@ mod tests {
         let program = Program::load(&text, "feroce_test").expect("the verifier agrees");
         let taken = |frame: &[u8]| program.test_run(frame).expect("a run") == Action::Drop as u32;
 
-        for tags in [&[][..], &[0x8100], &[0x88a8]] {
+        for tags in [&[][..], &[0x8100]] {
             for version in [4, 6] {
                 let frame = frame(tags, version);
                 assert!(taken(&frame), "tags {tags:x?}, IPv{version}");
@@ -371,7 +367,11 @@ mod tests {
             }
         }
         let passed = [
-            ("two tags", frame(&[0x88a8, 0x8100], 4)),
+            ("a service tag, IPv4", frame(&[0x88a8], 4)),
+            ("a service tag, IPv6", frame(&[0x88a8], 6)),
+            ("a service tag before a VLAN tag", frame(&[0x88a8, 0x8100], 4)),
+            ("two VLAN tags", frame(&[0x8100, 0x8100], 4)),
+            ("a VLAN tag before a service tag", frame(&[0x8100, 0x88a8], 6)),
             ("another ethertype", {
                 let mut f = frame(&[], 4);
                 f[12] = 0x88;

@@ -9,7 +9,7 @@ use super::super::{Connection, Env, segment};
 use super::{Received, Responder};
 use crate::counters::Counter;
 use crate::memory::Access;
-use crate::verbs::{Completion, CompletionOpcode, Extra, Status};
+use crate::verbs::{AsyncEvent, Completion, CompletionOpcode, Extra, Status};
 
 impl Responder {
     /// Writes the next response to the front of `out`; returns its length, or `None` if there is none.
@@ -103,7 +103,7 @@ impl Responder {
         env.counters.count(Counter::RespRemoteAccessErrors);
         self.answers.clear();
         self.reply = None;
-        env.broken = true;
+        env.broken = Some(AsyncEvent::QpAccessError);
         let bth = conn.bth(Opcode::RC_ACKNOWLEDGE, psn);
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
         let aeth = Some(Aeth { syndrome, msn: self.msn });
