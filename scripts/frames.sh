@@ -23,5 +23,11 @@ total=$(decode)
 roce=$(decode -Y infiniband.bth)
 bad=$(decode -Y '_ws.malformed || (_ws.expert.severity == error && !udp.checksum.zero)')
 echo "tshark: $total frames, $roce RoCE, $bad malformed or in error"
-[ "$total" -ge "$count" ] && [ "$roce" = "$total" ] && [ "$bad" = 0 ]
+fail() {
+    echo "frames: $*" >&2
+    exit 1
+}
+[ "$total" -ge "$count" ] || fail "$count frames were asked for, $total came"
+[ "$roce" = "$total" ] || fail "$((total - roce)) frames are not RoCE to tshark"
+[ "$bad" = 0 ] || fail "tshark finds $bad frames malformed or in error"
 "$python" scripts/icrc.py "$work/frames.pcap"

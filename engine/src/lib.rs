@@ -6,9 +6,9 @@ pub mod counters;
 pub mod device;
 #[allow(unsafe_code)] // A named room: the arena, the rings, the door.
 pub mod memory;
+pub mod net;
 #[allow(unsafe_code)]
 pub mod port;
-pub mod net;
 pub mod qp;
 #[allow(unsafe_code)] // A named room: system calls.
 pub mod sys;

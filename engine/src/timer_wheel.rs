@@ -69,10 +69,7 @@ impl TimerWheel {
         let mut wheel = Self {
             tick: tick_of(now),
             occupied: [0; LEVELS],
-            lists: [List {
-                first: NONE,
-                last: NONE,
-            }; LEVELS * LISTS],
+            lists: [List { first: NONE, last: NONE }; LEVELS * LISTS],
             timers: Vec::new(),
         };
         wheel.reserve(capacity);
@@ -86,12 +83,7 @@ impl TimerWheel {
     pub fn reserve(&mut self, capacity: usize) {
         assert!(capacity < NONE as usize, "a wheel of {capacity} timers");
         if capacity > self.timers.len() {
-            let idle = Timer {
-                deadline: Instant::FAR,
-                before: NONE,
-                after: NONE,
-                list: NONE,
-            };
+            let idle = Timer { deadline: Instant::FAR, before: NONE, after: NONE, list: NONE };
             self.timers.resize(capacity, idle);
         }
     }
@@ -171,9 +163,7 @@ impl TimerWheel {
             let first = self.lists[digit].first;
             return Some(self.timers[first as usize].deadline);
         }
-        Some(Instant::from_nanos(
-            self.start_of(level, digit) << TICK_BITS,
-        ))
+        Some(Instant::from_nanos(self.start_of(level, digit) << TICK_BITS))
     }
 
     /// The lowest occupied list, as level and digit.
@@ -194,10 +184,7 @@ impl TimerWheel {
     fn cascade(&mut self, level: usize, digit: usize) {
         let list = level * LISTS + digit;
         let mut next = self.lists[list].first;
-        self.lists[list] = List {
-            first: NONE,
-            last: NONE,
-        };
+        self.lists[list] = List { first: NONE, last: NONE };
         self.occupied[level] &= !(1 << digit);
         while next != NONE {
             let index = next;
@@ -243,12 +230,7 @@ impl TimerWheel {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Timer {
-            before,
-            after,
-            list,
-            ..
-        } = self.timers[index as usize];
+        let Timer { before, after, list, .. } = self.timers[index as usize];
         let ends = &mut self.lists[list as usize];
         match before {
             NONE => ends.first = after,
@@ -315,31 +297,18 @@ mod tests {
         assert_eq!(wheel.next_deadline_hint(), Some(at(67_108_864)));
         assert_eq!(expire(&mut wheel, 67_108_864), [1]);
         assert_eq!(expire(&mut wheel, u64::MAX), []);
-        assert_eq!(
-            (wheel.deadline(1), wheel.next_deadline_hint()),
-            (None, None)
-        );
+        assert_eq!((wheel.deadline(1), wheel.next_deadline_hint()), (None, None));
     }
 
     #[test]
     fn orders_by_deadline_then_by_setting() {
         let mut wheel = TimerWheel::new(8, at(5));
         let far = 3_600_000_000_000;
-        for (index, deadline) in [
-            (7, far),
-            (3, 2_000),
-            (0, far),
-            (5, 1_999),
-            (1, far - 1),
-            (2, 4),
-        ] {
+        for (index, deadline) in [(7, far), (3, 2_000), (0, far), (5, 1_999), (1, far - 1), (2, 4)]
+        {
             wheel.set(index, at(deadline));
         }
-        assert_eq!(
-            wheel.next_deadline_hint(),
-            Some(at(4)),
-            "a past deadline is due at once"
-        );
+        assert_eq!(wheel.next_deadline_hint(), Some(at(4)), "a past deadline is due at once");
         assert_eq!(expire(&mut wheel, u64::MAX), [2, 5, 3, 1, 7, 0]);
     }
 
@@ -472,12 +441,7 @@ mod tests {
     fn distance() -> impl Strategy<Value = u64> {
         let boundary =
             (0..55_u32, 0..3_u64).prop_map(|(bits, off)| ((1 << bits) + off).saturating_sub(1));
-        prop_oneof![
-            0..3_000_u64,
-            0..200_000_u64,
-            0..20_000_000_000_u64,
-            boundary
-        ]
+        prop_oneof![0..3_000_u64, 0..200_000_u64, 0..20_000_000_000_u64, boundary]
     }
 
     fn step() -> impl Strategy<Value = Step> {

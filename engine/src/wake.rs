@@ -1,7 +1,7 @@
 //! Wake-ups between threads that others can poll: a thin eventfd.
 
-use std::io::{self, Read, Write};
 use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// An eventfd: readable from [`EventFd::signal`] until [`EventFd::clear`].

@@ -34,7 +34,7 @@ impl Doorbell {
         }
         let mut slot = slot;
         while let Err(again) = self.rung.push(slot) {
-            slot = again; // More stale rings than slots; the core is emptying the queue.
+            slot = again; // Many QPs rang; whoever holds the token is emptying the queue.
             std::thread::yield_now();
         }
         fence(Ordering::SeqCst); // Pairs with `arm`: one side sees the other.
@@ -60,7 +60,8 @@ impl Doorbell {
         self.rung.is_empty()
     }
 
-    pub(super) fn disarm(&self) {
+    /// Forgets that it was asked to wake, and wake-ups that came.
+    pub(crate) fn disarm(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
         self.wake.clear();
     }

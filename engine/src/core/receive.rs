@@ -110,4 +110,3 @@ fn hand_over(
     }
     shared.counters.count(Counter::RxHandedOver);
 }
-

@@ -47,7 +47,9 @@ impl Core {
         while count < most {
             let Some(header) = place.qp.flow().map(feroce_wire::FlowHeader::len) else { break };
             let Some(frame) = port.tx_slot() else { break };
-            let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[header..]) else { break };
+            let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[header..]) else {
+                break;
+            };
             let Some(flow) = place.qp.flow() else { break };
             let len = flow.seal(frame, packet.len, *ip_id);
             *ip_id = ip_id.checked_add(1).unwrap_or(1);

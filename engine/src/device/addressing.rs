@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Qpn, VlanTag};
 
-use crate::net::{Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
+use crate::net::{
+    Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
+};
 use crate::time::Duration;
 
 /// The way to a peer, as `ibv_ah_attr` gives it.

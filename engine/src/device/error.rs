@@ -15,7 +15,9 @@ pub enum OpenError {
     #[error("device configuration: {0}")]
     Config(&'static str),
     /// Another program runs Feroce on the interface.
-    #[error("interface {interface} is in use by process {pid} ({program}): one program owns an interface's RoCE traffic")]
+    #[error(
+        "interface {interface} is in use by process {pid} ({program}): one program owns an interface's RoCE traffic"
+    )]
     Owned {
         /// Interface.
         interface: String,

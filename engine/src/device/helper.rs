@@ -54,7 +54,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             Some(mut token) => token.turn(clock.now()),
             None => 0,
         };
-        idle = if done > 0 { 0 } else { idle + 1 };
+        idle = if done > 0 { 0 } else { u32::saturating_add(idle, 1) };
         if spins || idle < SPINS {
             std::hint::spin_loop();
             continue;
@@ -85,6 +85,7 @@ impl Sleeper {
         self.fds.clear();
         self.fds.push(cell.wake_fd());
         sys::poll_readable(&self.fds, &mut self.scratch, Some(NAP));
+        cell.doorbell.disarm();
     }
 
     /// Sleeps until a frame, a doorbell or a deadline.

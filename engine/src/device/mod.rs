@@ -171,12 +171,12 @@ impl DeviceInner {
         if self.config.driver == Driver::Manual {
             return;
         }
-        let now = self.clock.now();
         for (index, cell) in self.cores.iter().enumerate() {
-            if mask >> index & 1 == 0 {
-                continue;
+            if mask >> index & 1 == 0 || cell.waiters.load(Ordering::Relaxed) > 0 {
+                continue; // Control calls go first.
             }
             if let Some(mut token) = cell.try_lock() {
+                let now = self.clock.now(); // Under the token: a core's time must not go backwards.
                 token.turn(now);
                 cell.driven.fetch_add(1, Ordering::Relaxed);
                 cell.rouse(&token, now);
@@ -242,6 +242,11 @@ impl Device {
     /// The oldest asynchronous event not read yet.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.inner.events.pop()
+    }
+
+    /// Events given up because nobody read them.
+    pub fn events_lost(&self) -> u64 {
+        self.inner.events.lost()
     }
 
     /// A descriptor that is readable while events wait.

@@ -164,19 +164,15 @@ fn attributes(config: &DeviceConfig, port: &dyn Port) -> super::DeviceAttributes
     }
 }
 
-fn make_cores(
-    inner: &DeviceInner,
-    ports: Vec<Box<dyn Port>>,
-) -> Result<Vec<CoreCell>, OpenError> {
+fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<CoreCell>, OpenError> {
     let frame_max = ports.iter().map(|port| port.attributes().frame_max).max().unwrap_or(0);
     let mut handovers = make_handovers(inner, ports.len(), frame_max)?;
     let mut cells = Vec::with_capacity(ports.len());
     for (id, port) in ports.into_iter().enumerate() {
         let doorbell = Doorbell::new(inner.qpns.slots());
-        let doorbell = Arc::new(doorbell.map_err(|source| OpenError::System {
-            action: "make a doorbell",
-            source,
-        })?);
+        let doorbell = Arc::new(
+            doorbell.map_err(|source| OpenError::System { action: "make a doorbell", source })?,
+        );
         let shared = CoreShared {
             memory: Arc::clone(&inner.memory),
             events: Arc::clone(&inner.events),

@@ -22,7 +22,8 @@ pub(super) struct Ownership {
 impl Ownership {
     /// Takes the interface.
     pub(super) fn take(interface: &str) -> Result<Self, OpenError> {
-        let failed = |source| OpenError::System { action: "take ownership of the interface", source };
+        let failed =
+            |source| OpenError::System { action: "take ownership of the interface", source };
         let claim = match bind(&claim_name(interface)) {
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 return Err(owned_by(interface));

@@ -90,7 +90,8 @@ impl ProtectionDomain {
         access: Access,
         key: Option<Key>,
     ) -> Result<Registered, DeviceError> {
-        let writes = access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC);
+        let writes =
+            access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC);
         if writes && !access.contains(Access::LOCAL_WRITE) {
             return Err(DeviceError::Region("remote write and atomic need local write"));
         }

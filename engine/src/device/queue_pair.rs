@@ -77,7 +77,8 @@ pub struct ConnectOptions {
     pub traffic_class: u8,
     /// 802.1Q priority where frames are tagged.
     pub service_level: u8,
-    /// Path MTU; `None` takes the largest that the port carries.
+    /// Path MTU; `None` takes the largest that the interface and the route carry. Both ends must use the
+    /// same, so give it where their MTUs differ.
     pub path_mtu: Option<PathMtu>,
     /// What the peer may do to memory.
     pub access: Access,
@@ -237,7 +238,6 @@ impl QueuePair {
         peer: &Endpoint,
         options: &ConnectOptions,
     ) -> Result<(), DeviceError> {
-        let mtu = self.device().attributes.read().unwrap_or_else(PoisonError::into_inner).active_mtu;
         let mut path = Path::new(peer.gid, options.sgid_index);
         path.traffic_class = options.traffic_class;
         path.service_level = options.service_level;
@@ -252,7 +252,7 @@ impl QueuePair {
         self.modify(&QpAttributes {
             state: Some(QpState::Rtr),
             flow: Some(flow),
-            path_mtu: options.path_mtu.or(mtu).or(Some(PathMtu::Mtu256)),
+            path_mtu: options.path_mtu.or_else(|| self.largest_mtu()),
             dest_qp: Some(peer.qpn),
             rq_psn: Some(peer.psn),
             max_dest_rd_atomic: Some(options.max_rd_atomic),
@@ -269,6 +269,15 @@ impl QueuePair {
             max_rd_atomic: Some(options.max_rd_atomic),
             ..QpAttributes::default()
         })
+    }
+
+    /// The largest path MTU that the interface and the route to the peer carry.
+    fn largest_mtu(&self) -> Option<PathMtu> {
+        let device = self.device();
+        let mtu = device.attributes.read().unwrap_or_else(PoisonError::into_inner).mtu;
+        let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let route = paths.get(&self.qpn).map_or(mtu, |path| path.headers.mtu);
+        PathMtu::largest_for(mtu.min(route)).or(Some(PathMtu::Mtu256))
     }
 
     /// The headers that lead along `path` to the QP `remote`, for [`QpAttributes::flow`]. Waits for the
@@ -429,7 +438,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         let device = self.device();
         device.paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.qpn);
-        drop(device.cores[self.core].lock().remove(self.slot));
+        drop(device.cores[self.core].lock().remove(self.slot, device.now()));
         let index = self.qpn.value() - device.qpns.base;
         device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
     }

@@ -53,7 +53,7 @@ pub enum AtomicOp {
     FetchAdd(u64),
 }
 
-/// Bytes at the end of a store that are written after all others.
+/// At most so many bytes at the end of a store are written after all others.
 const TAIL: usize = 8;
 
 /// Stores up to this many bytes go word by word.
@@ -119,13 +119,7 @@ impl MrTable {
     ///
     /// # Errors
     /// The check that failed; alignment is checked first.
-    pub fn atomic(
-        &self,
-        key: Key,
-        pd: PdId,
-        va: u64,
-        op: AtomicOp,
-    ) -> Result<u64, AccessError> {
+    pub fn atomic(&self, key: Key, pd: PdId, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
         if !va.is_multiple_of(8) {
             return Err(AccessError::Misaligned);
         }
@@ -153,6 +147,15 @@ fn address(host: u64) -> usize {
     usize::try_from(host).expect("host addresses fit the pointer size")
 }
 
+/// Where the tail begins of a store of `len` bytes to `host`: at the last multiple of eight before the end,
+/// so that no aligned word lies across the cut.
+#[inline]
+fn tail_start(host: u64, len: usize) -> usize {
+    let end = host.wrapping_add(len as u64);
+    let past = address(end.wrapping_sub(1) % TAIL as u64) + 1; // Bytes of the tail: 1 to 8.
+    len.saturating_sub(past)
+}
+
 /// Copies `from` to `host` so that its last bytes become visible after all others.
 ///
 /// # Safety
@@ -160,7 +163,7 @@ fn address(host: u64) -> usize {
 #[inline]
 unsafe fn store_in_order(host: u64, from: &[u8]) {
     let to = ptr::with_exposed_provenance_mut::<u8>(address(host));
-    let body = from.len().saturating_sub(TAIL);
+    let body = tail_start(host, from.len());
     if from.len() <= SHORT_STORE {
         // SAFETY: as promised by the caller, for the part before the tail.
         unsafe { store_words(to, &from[..body]) };
@@ -232,7 +235,9 @@ unsafe fn store_tail(to: *mut u8, from: &[u8]) {
     let Some((&last, before)) = from.split_last() else { return };
     if let (true, Ok(word)) = (to.addr().is_multiple_of(8), <[u8; 8]>::try_from(from)) {
         // SAFETY: eight aligned, writable bytes.
-        unsafe { AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(word), Ordering::Release) };
+        unsafe {
+            AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(word), Ordering::Release)
+        };
         return;
     }
     // SAFETY: as promised by the caller.
@@ -281,6 +286,18 @@ mod tests {
     }
 
     #[test]
+    fn the_cut_before_the_tail_splits_no_aligned_word() {
+        for host in 64..72u64 {
+            for len in 0..200usize {
+                let body = tail_start(host, len);
+                assert!(len - body <= 8 && (len == 0 || body < len), "{host} {len}");
+                assert!(body == 0 || (host + body as u64).is_multiple_of(8), "{host} {len}");
+            }
+        }
+        assert_eq!(tail_start(u64::MAX - 15, 16), 8); // A region may end with the address space.
+    }
+
+    #[test]
     fn refusals_come_in_order_and_bounds_do_not_wrap() {
         let mut bytes = vec![0; 64];
         let iova = u64::MAX - 127;
@@ -289,10 +306,7 @@ mod tests {
         let other = Key::from_parts(key.index(), key.variant() ^ 1);
         assert_eq!(check(other, PD, Access::NONE, iova, 1), Err(AccessError::Key));
         assert_eq!(check(Key::from_parts(99, 0), PD, Access::NONE, iova, 1), Err(AccessError::Key));
-        assert_eq!(
-            check(key, PdId(2), Access::NONE, iova, 1),
-            Err(AccessError::ProtectionDomain)
-        );
+        assert_eq!(check(key, PdId(2), Access::NONE, iova, 1), Err(AccessError::ProtectionDomain));
         assert_eq!(check(key, PD, Access::REMOTE_WRITE, iova, 1), Err(AccessError::Rights));
         assert!(check(key, PD, Access::REMOTE_READ, iova, 64).is_ok());
         assert!(check(key, PD, Access::REMOTE_READ, iova + 64, 0).is_ok());

@@ -125,10 +125,7 @@ impl Arena {
             huge_mapped: 0,
             plain: None,
         };
-        let arena = Self {
-            base,
-            state: Mutex::new(state),
-        };
+        let arena = Self { base, state: Mutex::new(state) };
         arena.lock().grow(base, STEP)?;
         Ok(Arc::new(arena))
     }
@@ -150,13 +147,7 @@ impl Arena {
             // SAFETY: as above, and the length is not more than `span`.
             unsafe { ptr::write_bytes(start.as_ptr(), 0, span.min(touched - offset)) };
         }
-        Ok(Block {
-            arena: Arc::clone(self),
-            start,
-            offset,
-            len,
-            span,
-        })
+        Ok(Block { arena: Arc::clone(self), start, offset, len, span })
     }
 
     /// True if all memory mapped so far is hugepages.
@@ -203,9 +194,7 @@ impl State {
             None => {
                 let missing = self.missing(need, span, align)?;
                 self.grow(base, missing)?;
-                self.free
-                    .take(span, align)
-                    .expect("the arena grew by what was missing")
+                self.free.take(span, align).expect("the arena grew by what was missing")
             }
         };
         self.used += span;
@@ -222,19 +211,12 @@ impl State {
             .and_then(|end| end.checked_next_multiple_of(STEP))
             .filter(|&end| end <= self.limit)
             .map(|end| end - self.mapped)
-            .ok_or(ArenaError::Full {
-                need,
-                used: self.used,
-                limit: self.limit,
-            })
+            .ok_or(ArenaError::Full { need, used: self.used, limit: self.limit })
     }
 
     /// Maps `bytes` more at the end: hugepages if there are any, else ordinary pages.
     fn grow(&mut self, base: NonNull<u8>, bytes: usize) -> Result<(), ArenaError> {
-        let huge = self
-            .huge
-            .as_mut()
-            .is_some_and(|file| file.extend(bytes).is_ok());
+        let huge = self.huge.as_mut().is_some_and(|file| file.extend(bytes).is_ok());
         let file = if huge {
             self.huge.as_ref()
         } else {
@@ -270,10 +252,7 @@ impl From<ArenaError> for io::Error {
 }
 
 fn system(bytes: usize, error: &io::Error) -> ArenaError {
-    ArenaError::System {
-        bytes,
-        errno: error.raw_os_error().unwrap_or(libc::ENOMEM),
-    }
+    ArenaError::System { bytes, errno: error.raw_os_error().unwrap_or(libc::ENOMEM) }
 }
 
 fn extend_plain(plain: &mut Option<MemFile>, bytes: usize) -> io::Result<()> {
@@ -330,10 +309,8 @@ impl MemFile {
     /// # Safety
     /// `address` and the `bytes` behind it are a reserved range that nobody uses.
     unsafe fn map_last(&self, address: NonNull<u8>, bytes: usize) -> io::Result<()> {
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_FIXED,
-        );
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
         let start = file_offset(self.len - bytes)?;
         // SAFETY: the caller owns the range; the file is at least that long.
         let at = unsafe {
@@ -346,11 +323,7 @@ impl MemFile {
                 start,
             )
         };
-        if at == libc::MAP_FAILED {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
@@ -360,9 +333,8 @@ fn file_offset(bytes: usize) -> io::Result<libc::off_t> {
 
 /// Reserves `len` bytes of address space, aligned to [`STEP`], with no memory behind it.
 fn reserve(len: usize) -> io::Result<NonNull<u8>> {
-    let padded = len
-        .checked_add(STEP)
-        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let padded =
+        len.checked_add(STEP).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
     let at = unsafe { libc::mmap(ptr::null_mut(), padded, libc::PROT_NONE, flags, -1, 0) };
@@ -527,19 +499,12 @@ mod tests {
     fn grows_in_steps_up_to_the_limit_and_reuses_what_comes_back() {
         let arena = Arena::new(5 << 20).unwrap();
         let stats = arena.stats();
-        assert_eq!(
-            (stats.limit, stats.mapped, stats.used),
-            (6 << 20, 2 << 20, 0)
-        );
+        assert_eq!((stats.limit, stats.mapped, stats.used), (6 << 20, 2 << 20, 0));
         let small = arena.alloc(100, 1).unwrap();
         let large = arena.alloc(5 << 20, 1).unwrap();
         let stats = arena.stats();
         assert_eq!((stats.mapped, stats.used), (6 << 20, (5 << 20) + 128));
-        let full = ArenaError::Full {
-            need: 1 << 20,
-            used: stats.used,
-            limit: 6 << 20,
-        };
+        let full = ArenaError::Full { need: 1 << 20, used: stats.used, limit: 6 << 20 };
         assert_eq!(arena.alloc(1 << 20, 1).unwrap_err(), full);
         drop(small);
         drop(large);
@@ -573,35 +538,19 @@ mod tests {
     fn refuses_what_cannot_be() {
         let arena = Arena::new(STEP).unwrap();
         for (len, align) in [(0, 1), (1, 0), (1, 3), (1, 4 << 20)] {
-            assert_eq!(
-                arena.alloc(len, align).unwrap_err(),
-                ArenaError::Layout { len, align }
-            );
+            assert_eq!(arena.alloc(len, align).unwrap_err(), ArenaError::Layout { len, align });
         }
         for len in [STEP + 1, usize::MAX - 62, usize::MAX] {
-            let full = ArenaError::Full {
-                need: len,
-                used: 0,
-                limit: STEP,
-            };
+            let full = ArenaError::Full { need: len, used: 0, limit: STEP };
             assert_eq!(arena.alloc(len, 64).unwrap_err(), full);
         }
-        assert_eq!(
-            Arena::new(usize::MAX).unwrap_err().kind(),
-            io::ErrorKind::InvalidInput
-        );
+        assert_eq!(Arena::new(usize::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]
     fn system_errors_keep_their_number() {
-        let error = ArenaError::System {
-            bytes: STEP,
-            errno: libc::ENOMEM,
-        };
-        assert!(
-            error.to_string().contains("Cannot allocate memory"),
-            "{error}"
-        );
+        let error = ArenaError::System { bytes: STEP, errno: libc::ENOMEM };
+        assert!(error.to_string().contains("Cannot allocate memory"), "{error}");
         assert_eq!(io::Error::from(error).raw_os_error(), Some(libc::ENOMEM));
     }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::arena::Block;
 
 /// Zeroed memory in the arena that can be registered without promises. The engine and peers may write it
-/// at any time, so the program copies in and out; bytes that race are unspecified.
+/// at any time, so the program copies in and out. Bytes that race - with a peer's access, as with any
+/// device's DMA, or with another thread's copy - are unspecified; the word and byte methods are atomic.
 #[derive(Debug)]
 pub struct SharedBytes {
     block: Block,

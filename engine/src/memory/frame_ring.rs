@@ -96,27 +96,10 @@ pub fn frame_ring(
         frames_published: bell()?,
         slots_given_back: bell()?,
     });
-    let producer = FrameProducer {
-        ring: Arc::clone(&ring),
-        tail: 0,
-        published: 0,
-        head: 0,
-        taken: false,
-    };
-    let headers = [SlotHeader {
-        len: 0,
-        priority: 0,
-    }; RX_BURST];
-    Ok((
-        producer,
-        FrameConsumer {
-            ring,
-            head: 0,
-            burst: 0,
-            tail: 0,
-            headers,
-        },
-    ))
+    let producer =
+        FrameProducer { ring: Arc::clone(&ring), tail: 0, published: 0, head: 0, taken: false };
+    let headers = [SlotHeader { len: 0, priority: 0 }; RX_BURST];
+    Ok((producer, FrameConsumer { ring, head: 0, burst: 0, tail: 0, headers }))
 }
 
 /// The half that writes frames.
@@ -175,10 +158,7 @@ impl FrameProducer {
             self.ring.slot_bytes
         );
         #[allow(clippy::cast_possible_truncation)] // At most SLOT_BYTES_MAX.
-        let header = SlotHeader {
-            len: len as u32,
-            priority: priority.value(),
-        };
+        let header = SlotHeader { len: len as u32, priority: priority.value() };
         // SAFETY: the slot is the producer's, as in `slot`; its header is aligned and inside it.
         unsafe { self.ring.header(self.tail).write(header) };
         self.tail = self.tail.wrapping_add(1);
@@ -192,22 +172,14 @@ impl FrameProducer {
         if self.published != self.tail {
             self.published = self.tail;
             control.tail.0.store(self.tail, Ordering::Release);
-            wake(
-                &control.flags.0.consumer_sleeps,
-                &self.ring.frames_published,
-            );
+            wake(&control.flags.0.consumer_sleeps, &self.ring.frames_published);
         }
         control.flags.0.consumer_gone.load(Ordering::Acquire) == 0
     }
 
     /// Prepares to sleep until there is room. False if there is some: do not sleep.
     pub fn arm(&mut self) -> bool {
-        self.ring
-            .control()
-            .flags
-            .0
-            .producer_sleeps
-            .store(1, Ordering::Relaxed);
+        self.ring.control().flags.0.producer_sleeps.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refresh();
         let sleep = self.known_room() == 0;
@@ -219,10 +191,7 @@ impl FrameProducer {
 
     /// Undoes [`FrameProducer::arm`].
     pub fn disarm(&mut self) {
-        calm(
-            &self.ring.control().flags.0.producer_sleeps,
-            &self.ring.slots_given_back,
-        );
+        calm(&self.ring.control().flags.0.producer_sleeps, &self.ring.slots_given_back);
     }
 
     /// Becomes readable when there is room again after [`FrameProducer::arm`], or the consumer is
@@ -233,20 +202,14 @@ impl FrameProducer {
 
     fn known_room(&self) -> u32 {
         // More in use than there are slots is a lie of the other half: no room then.
-        self.ring
-            .slots
-            .saturating_sub(self.tail.wrapping_sub(self.head))
+        self.ring.slots.saturating_sub(self.tail.wrapping_sub(self.head))
     }
 
     fn refresh(&mut self) {
         let control = self.ring.control();
         let gone = control.flags.0.consumer_gone.load(Ordering::Acquire) != 0;
         // Without a consumer every slot is ours: the sender goes on, as with a cable pulled.
-        self.head = if gone {
-            self.tail
-        } else {
-            control.head.0.load(Ordering::Acquire)
-        };
+        self.head = if gone { self.tail } else { control.head.0.load(Ordering::Acquire) };
     }
 }
 
@@ -295,11 +258,7 @@ impl FrameConsumer {
     /// # Panics
     /// If `index` is not below the last answer of [`FrameConsumer::burst`].
     pub fn frame(&self, index: usize) -> (&[u8], Priority) {
-        assert!(
-            index < self.burst as usize,
-            "frame {index} of a burst of {}",
-            self.burst
-        );
+        assert!(index < self.burst as usize, "frame {index} of a burst of {}", self.burst);
         let header = self.headers[index];
         #[allow(clippy::cast_possible_truncation)] // Below RX_BURST.
         let start = self.ring.frame(self.head.wrapping_add(index as u32));
@@ -314,12 +273,7 @@ impl FrameConsumer {
     /// waiting: do not sleep.
     pub fn arm(&mut self) -> bool {
         self.give_back();
-        self.ring
-            .control()
-            .flags
-            .0
-            .consumer_sleeps
-            .store(1, Ordering::Relaxed);
+        self.ring.control().flags.0.consumer_sleeps.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refresh();
         let sleep = self.waiting() == 0;
@@ -331,10 +285,7 @@ impl FrameConsumer {
 
     /// Undoes [`FrameConsumer::arm`].
     pub fn disarm(&mut self) {
-        calm(
-            &self.ring.control().flags.0.consumer_sleeps,
-            &self.ring.frames_published,
-        );
+        calm(&self.ring.control().flags.0.consumer_sleeps, &self.ring.frames_published);
     }
 
     /// Becomes readable when frames come after [`FrameConsumer::arm`], or the producer is gone.
@@ -344,13 +295,7 @@ impl FrameConsumer {
 
     /// True if the producer is gone: what was published can still be read, and nothing follows.
     pub fn producer_gone(&self) -> bool {
-        self.ring
-            .control()
-            .flags
-            .0
-            .producer_gone
-            .load(Ordering::Acquire)
-            != 0
+        self.ring.control().flags.0.producer_gone.load(Ordering::Acquire) != 0
     }
 
     fn give_back(&mut self) {
@@ -359,21 +304,14 @@ impl FrameConsumer {
             self.burst = 0;
             let control = self.ring.control();
             control.head.0.store(self.head, Ordering::Release);
-            wake(
-                &control.flags.0.producer_sleeps,
-                &self.ring.slots_given_back,
-            );
+            wake(&control.flags.0.producer_sleeps, &self.ring.slots_given_back);
         }
     }
 
     fn waiting(&self) -> u32 {
         let waiting = self.tail.wrapping_sub(self.head);
         // More frames than slots is a lie of the other half: none then.
-        if waiting > self.ring.slots {
-            0
-        } else {
-            waiting
-        }
+        if waiting > self.ring.slots { 0 } else { waiting }
     }
 
     fn refresh(&mut self) {
@@ -410,12 +348,7 @@ impl Ring {
     fn header(&self, index: u32) -> NonNull<SlotHeader> {
         let slot = (index & (self.slots - 1)) as usize;
         // SAFETY: the slot number is below `slots` and the block has `slots` slots behind `Control`.
-        unsafe {
-            self.block
-                .as_ptr()
-                .add(size_of::<Control>() + slot * self.stride)
-                .cast()
-        }
+        unsafe { self.block.as_ptr().add(size_of::<Control>() + slot * self.stride).cast() }
     }
 
     fn frame(&self, index: u32) -> NonNull<u8> {
@@ -496,18 +429,8 @@ mod tests {
         let start = u32::MAX - 4;
         (producer.tail, producer.published, producer.head) = (start, start, start);
         (consumer.tail, consumer.head) = (start, start);
-        producer
-            .ring
-            .control()
-            .tail
-            .0
-            .store(start, Ordering::Release);
-        producer
-            .ring
-            .control()
-            .head
-            .0
-            .store(start, Ordering::Release);
+        producer.ring.control().tail.0.store(start, Ordering::Release);
+        producer.ring.control().head.0.store(start, Ordering::Release);
     }
 
     fn send(producer: &mut FrameProducer, frame: &[u8], priority: u8) {
@@ -584,10 +507,7 @@ mod tests {
             assert_eq!(frame_ring(&arena, slots, slot_bytes).unwrap_err(), error);
         }
         let full = frame_ring(&arena, 1024, 4096).unwrap_err();
-        assert!(
-            matches!(full, FrameRingError::Memory(ArenaError::Full { .. })),
-            "{full}"
-        );
+        assert!(matches!(full, FrameRingError::Memory(ArenaError::Full { .. })), "{full}");
     }
 
     #[test]
@@ -634,11 +554,7 @@ mod tests {
         assert!(producer.publish() && producer.arm());
         drop(consumer);
         assert!(readable(producer.fd(), AT_ONCE));
-        assert_eq!(
-            producer.room(),
-            2,
-            "frames go nowhere, and there is room for them"
-        );
+        assert_eq!(producer.room(), 2, "frames go nowhere, and there is room for them");
         send(&mut producer, b"c", 0);
         assert!(!producer.publish());
     }
@@ -649,18 +565,10 @@ mod tests {
         let (mut producer, mut consumer) = ring(4, 100);
         send(&mut producer, b"x", 0);
         // SAFETY: single-threaded test, slot 0 is committed and not read yet.
-        unsafe {
-            producer.ring.header(0).write(SlotHeader {
-                len: u32::MAX,
-                priority: 0xff,
-            })
-        };
+        unsafe { producer.ring.header(0).write(SlotHeader { len: u32::MAX, priority: 0xff }) };
         producer.publish();
         assert_eq!(consumer.burst(), 1);
-        assert_eq!(
-            (consumer.frame(0).0.len(), consumer.frame(0).1),
-            (100, Priority::new(7))
-        );
+        assert_eq!((consumer.frame(0).0.len(), consumer.frame(0).1), (100, Priority::new(7)));
         producer.ring.control().tail.0.store(500, Ordering::Release);
         assert_eq!(consumer.burst(), 0, "500 frames are not in 4 slots");
         producer.ring.control().head.0.store(77, Ordering::Release);
@@ -727,10 +635,7 @@ mod tests {
                     if !sleepy {
                         thread::yield_now();
                     } else if producer.arm() {
-                        assert!(
-                            readable(producer.fd(), SOON),
-                            "wake-up of the producer lost"
-                        );
+                        assert!(readable(producer.fd(), SOON), "wake-up of the producer lost");
                         producer.disarm();
                     }
                 }
@@ -760,10 +665,7 @@ mod tests {
             if burst == 0 && !sleepy {
                 thread::yield_now();
             } else if burst == 0 && consumer.arm() {
-                assert!(
-                    readable(consumer.fd(), SOON),
-                    "wake-up of the consumer lost"
-                );
+                assert!(readable(consumer.fd(), SOON), "wake-up of the consumer lost");
                 consumer.disarm();
             }
         }

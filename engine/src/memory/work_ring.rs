@@ -110,7 +110,9 @@ impl<T: Copy> WorkProducer<T> {
     pub fn push(&mut self, request: &T, sges: &[Sge]) -> bool {
         self.push_with(request, size_of_val(sges), |room| {
             // SAFETY: `push_with` gives room for these bytes, aligned for `Sge`, owned by this side.
-            unsafe { room.cast::<Sge>().copy_from_nonoverlapping(NonNull::from(sges).cast(), sges.len()) };
+            unsafe {
+                room.cast::<Sge>().copy_from_nonoverlapping(NonNull::from(sges).cast(), sges.len())
+            };
         })
     }
 

@@ -50,13 +50,7 @@ pub struct Faults {
 impl Default for Faults {
     /// None; reordering, where it is asked for, is by up to 8 frames.
     fn default() -> Self {
-        Self {
-            loss: 0,
-            duplicate: 0,
-            reorder: 0,
-            corrupt: 0,
-            reorder_depth: 8,
-        }
+        Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, reorder_depth: 8 }
     }
 }
 
@@ -190,11 +184,7 @@ impl FaultPort {
         // A super-frame would be lost or held as one, which no link does.
         attributes.segments_max = 1;
         let buffer = vec![0; attributes.frame_max].into_boxed_slice();
-        let places = if faults.reorder > 0 {
-            usize::from(faults.reorder_depth)
-        } else {
-            0
-        };
+        let places = if faults.reorder > 0 { usize::from(faults.reorder_depth) } else { 0 };
         Ok(Self {
             inner,
             faults,
@@ -245,12 +235,7 @@ impl FaultPort {
             return false;
         };
         frame[..len].copy_from_slice(&self.stage[..len]);
-        self.held.push(Held {
-            frame,
-            len,
-            priority,
-            overtakers,
-        });
+        self.held.push(Held { frame, len, priority, overtakers });
         true
     }
 
@@ -292,10 +277,7 @@ fn forward(port: &mut dyn Port, frame: &[u8], priority: Priority) {
 
 /// Flips bit `random` of what follows the Ethernet header. False if nothing follows.
 fn flip_bit(frame: &mut [u8], random: u64) -> bool {
-    let Some(body) = frame
-        .get_mut(ETHERNET_HEADER..)
-        .filter(|body| !body.is_empty())
-    else {
+    let Some(body) = frame.get_mut(ETHERNET_HEADER..).filter(|body| !body.is_empty()) else {
         return false;
     };
     let bits = body.len() as u64 * 8;
@@ -341,11 +323,7 @@ impl Port for FaultPort {
 
     fn tx_commit(&mut self, len: usize, priority: Priority) {
         assert!(self.taken, "commit without a slot");
-        assert!(
-            len <= self.stage.len(),
-            "commit of {len} bytes in a slot of {}",
-            self.stage.len()
-        );
+        assert!(len <= self.stage.len(), "commit of {len} bytes in a slot of {}", self.stage.len());
         self.taken = false;
         self.idle_bursts = 0;
         count(&self.counters.frames);
@@ -393,22 +371,12 @@ mod tests {
     use crate::memory::arena::Arena;
     use crate::port::shm::{ShmConfig, ShmPort, shm_pair};
 
-    const NONE: Faults = Faults {
-        loss: 0,
-        duplicate: 0,
-        reorder: 0,
-        corrupt: 0,
-        reorder_depth: 8,
-    };
+    const NONE: Faults = Faults { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, reorder_depth: 8 };
     const HEADER: usize = ETHERNET_HEADER;
 
     fn faulty(faults: Faults, seed: u64, slots: usize) -> (FaultPort, ShmPort) {
         let arena = Arena::new(1 << 23).unwrap();
-        let config = ShmConfig {
-            slots,
-            mtu: 100,
-            ..ShmConfig::default()
-        };
+        let config = ShmConfig { slots, mtu: 100, ..ShmConfig::default() };
         let (left, right) = shm_pair(&arena, config).unwrap();
         (FaultPort::new(Box::new(left), faults, seed).unwrap(), right)
     }
@@ -461,111 +429,53 @@ mod tests {
     fn without_faults_it_is_not_there() {
         let (arrived, stats) = run(NONE, 1, 500);
         assert_eq!(serials(&arrived), (0..500).collect::<Vec<_>>());
-        assert_eq!(
-            stats,
-            FaultStats {
-                frames: 500,
-                ..FaultStats::default()
-            }
-        );
+        assert_eq!(stats, FaultStats { frames: 500, ..FaultStats::default() });
     }
 
     #[test]
     fn the_seed_is_the_run() {
-        let faults = Faults {
-            loss: 50_000,
-            duplicate: 50_000,
-            reorder: 100_000,
-            corrupt: 50_000,
-            ..NONE
-        };
+        let faults =
+            Faults { loss: 50_000, duplicate: 50_000, reorder: 100_000, corrupt: 50_000, ..NONE };
         assert_eq!(run(faults, 42, 2_000), run(faults, 42, 2_000));
         assert_ne!(run(faults, 42, 2_000).0, run(faults, 43, 2_000).0);
     }
 
     #[test]
     fn one_fault_does_not_stir_another() {
-        let loss = Faults {
-            loss: 100_000,
-            ..NONE
-        };
-        let both = Faults {
-            corrupt: 500_000,
-            ..loss
-        };
+        let loss = Faults { loss: 100_000, ..NONE };
+        let both = Faults { corrupt: 500_000, ..loss };
         assert_eq!(run(loss, 7, 1_000).1.lost, run(both, 7, 1_000).1.lost);
     }
 
     /// 1 % of 100,000 frames is 1,000, give or take 150 (over 4.7 sigma).
     #[test]
     fn parts_per_million_are_what_they_say() {
-        let faults = Faults {
-            loss: 10_000,
-            duplicate: 10_000,
-            reorder: 10_000,
-            corrupt: 10_000,
-            ..NONE
-        };
+        let faults =
+            Faults { loss: 10_000, duplicate: 10_000, reorder: 10_000, corrupt: 10_000, ..NONE };
         let (arrived, stats) = run(faults, 2026, 100_000);
-        for count in [
-            stats.lost,
-            stats.duplicated,
-            stats.reordered,
-            stats.corrupted,
-        ] {
+        for count in [stats.lost, stats.duplicated, stats.reordered, stats.corrupted] {
             assert!((850..1_150).contains(&count), "{stats:?}");
         }
-        assert_eq!(
-            arrived.len() as u64,
-            stats.frames - stats.lost + stats.duplicated
-        );
-        let all = Faults {
-            loss: MILLION,
-            ..NONE
-        };
+        assert_eq!(arrived.len() as u64, stats.frames - stats.lost + stats.duplicated);
+        let all = Faults { loss: MILLION, ..NONE };
         assert_eq!(
             run(all, 1, 100),
-            (
-                vec![],
-                FaultStats {
-                    frames: 100,
-                    lost: 100,
-                    ..FaultStats::default()
-                }
-            )
+            (vec![], FaultStats { frames: 100, lost: 100, ..FaultStats::default() })
         );
     }
 
     #[test]
     fn a_duplicate_follows_its_frame() {
-        let (arrived, _) = run(
-            Faults {
-                duplicate: MILLION,
-                ..NONE
-            },
-            1,
-            10,
-        );
-        assert_eq!(
-            serials(&arrived),
-            (0..20).map(|index| index / 2).collect::<Vec<_>>()
-        );
+        let (arrived, _) = run(Faults { duplicate: MILLION, ..NONE }, 1, 10);
+        assert_eq!(serials(&arrived), (0..20).map(|index| index / 2).collect::<Vec<_>>());
         assert!(
-            arrived
-                .iter()
-                .zip(serials(&arrived))
-                .all(|(got, serial)| got[..] == frame(serial))
+            arrived.iter().zip(serials(&arrived)).all(|(got, serial)| got[..] == frame(serial))
         );
     }
 
     #[test]
     fn a_reordered_duplicate_comes_late() {
-        let faults = Faults {
-            duplicate: MILLION,
-            reorder: 200_000,
-            reorder_depth: 4,
-            ..NONE
-        };
+        let faults = Faults { duplicate: MILLION, reorder: 200_000, reorder_depth: 4, ..NONE };
         let (arrived, stats) = run(faults, 5, 1_000);
         let order = serials(&arrived);
         let late = (0..1_000).filter(|&serial| {
@@ -579,11 +489,7 @@ mod tests {
 
     #[test]
     fn reordering_loses_nothing_and_is_bounded() {
-        let faults = Faults {
-            reorder: 300_000,
-            reorder_depth: 3,
-            ..NONE
-        };
+        let faults = Faults { reorder: 300_000, reorder_depth: 3, ..NONE };
         let (arrived, stats) = run(faults, 9, 10_000);
         let order = serials(&arrived);
         assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 10_000);
@@ -605,14 +511,7 @@ mod tests {
 
     #[test]
     fn corruption_flips_one_bit_and_spares_the_ethernet_header() {
-        let (arrived, stats) = run(
-            Faults {
-                corrupt: MILLION,
-                ..NONE
-            },
-            3,
-            20_000,
-        );
+        let (arrived, stats) = run(Faults { corrupt: MILLION, ..NONE }, 3, 20_000);
         let mut bits = BTreeSet::new();
         for (serial, got) in (0..).zip(&arrived) {
             let flipped: Vec<u8> = got.iter().zip(frame(serial)).map(|(a, b)| a ^ b).collect();
@@ -621,23 +520,12 @@ mod tests {
             assert!(at >= HEADER);
             bits.insert((at, flipped[at]));
         }
-        assert_eq!(
-            (stats.corrupted, bits.len()),
-            (20_000, 36 * 8),
-            "every bit had its turn"
-        );
+        assert_eq!((stats.corrupted, bits.len()), (20_000, 36 * 8), "every bit had its turn");
     }
 
     #[test]
     fn a_frame_of_a_header_only_has_nothing_to_corrupt() {
-        let (mut port, mut peer) = faulty(
-            Faults {
-                corrupt: MILLION,
-                ..NONE
-            },
-            1,
-            4,
-        );
+        let (mut port, mut peer) = faulty(Faults { corrupt: MILLION, ..NONE }, 1, 4);
         port.tx_slot().unwrap()[..HEADER].fill(5);
         port.tx_commit(HEADER, Priority::default());
         port.flush().unwrap();
@@ -647,14 +535,7 @@ mod tests {
 
     #[test]
     fn a_held_frame_goes_out_when_nothing_follows() {
-        let (mut port, mut peer) = faulty(
-            Faults {
-                reorder: MILLION,
-                ..NONE
-            },
-            1,
-            16,
-        );
+        let (mut port, mut peer) = faulty(Faults { reorder: MILLION, ..NONE }, 1, 16);
         send(&mut port, 0);
         port.flush().unwrap();
         for _ in 1..IDLE_BURSTS {
@@ -676,26 +557,11 @@ mod tests {
             let (left, _) = shm_pair(&arena, ShmConfig::default()).unwrap();
             FaultPort::new(Box::new(left), faults, 1).map(|_| ())
         };
-        let over = FaultsError::Probability {
-            fault: "corrupt",
-            ppm: MILLION + 1,
-        };
-        assert_eq!(
-            new(Faults {
-                corrupt: MILLION + 1,
-                ..NONE
-            }),
-            Err(over)
-        );
+        let over = FaultsError::Probability { fault: "corrupt", ppm: MILLION + 1 };
+        assert_eq!(new(Faults { corrupt: MILLION + 1, ..NONE }), Err(over));
         for depth in [0, 1_025] {
             let error = FaultsError::Depth { depth };
-            assert_eq!(
-                new(Faults {
-                    reorder_depth: depth,
-                    ..NONE
-                }),
-                Err(error)
-            );
+            assert_eq!(new(Faults { reorder_depth: depth, ..NONE }), Err(error));
         }
         assert_eq!(new(Faults::default()), Ok(()));
     }

@@ -52,20 +52,13 @@ impl PcapPort {
     ) -> io::Result<Self> {
         let frame_max = inner.attributes().frame_max;
         let capture = Capture::start(Box::new(writer), snaplen, frame_max)?;
-        Ok(Self {
-            inner,
-            capture,
-            taken: false,
-            idle_bursts: 0,
-        })
+        Ok(Self { inner, capture, taken: false, idle_bursts: 0 })
     }
 }
 
 impl fmt::Debug for PcapPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PcapPort")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
+        f.debug_struct("PcapPort").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
@@ -115,13 +108,7 @@ impl Port for PcapPort {
         self.taken = false;
         self.idle_bursts = 0;
         let slot = self.inner.tx_slot().expect("the slot taken before");
-        self.capture.record(
-            wall_clock(),
-            RxFrame {
-                first: &slot[..len],
-                second: &[],
-            },
-        );
+        self.capture.record(wall_clock(), RxFrame { first: &slot[..len], second: &[] });
         self.inner.tx_commit(len, priority);
     }
 
@@ -150,9 +137,7 @@ struct Capture {
 
 impl Capture {
     fn start(writer: Box<dyn Write + Send>, snaplen: u32, frame_max: usize) -> io::Result<Self> {
-        let file = SharedWriter(Arc::new(Mutex::new(BufWriter::with_capacity(
-            BUFFER, writer,
-        ))));
+        let file = SharedWriter(Arc::new(Mutex::new(BufWriter::with_capacity(BUFFER, writer))));
         let header = PcapHeader {
             snaplen: snaplen.max(STATED_SNAPLEN),
             datalink: DataLink::ETHERNET,
@@ -163,12 +148,7 @@ impl Capture {
         file.lock().flush()?;
         let snaplen = usize::try_from(snaplen).unwrap_or(usize::MAX);
         let joined = Vec::with_capacity(frame_max.min(snaplen));
-        Ok(Self {
-            writer: Some(writer),
-            file,
-            snaplen,
-            joined,
-        })
+        Ok(Self { writer: Some(writer), file, snaplen, joined })
     }
 
     fn record(&mut self, time: Duration, frame: RxFrame<'_>) {
@@ -247,9 +227,7 @@ fn io_error(error: PcapError) -> io::Error {
 /// Time since 1970.
 #[allow(clippy::disallowed_methods)] // See the top of the file.
 fn wall_clock() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -269,10 +247,7 @@ mod tests {
 
     impl Disk {
         fn of(space: usize) -> Self {
-            Self {
-                bytes: Arc::default(),
-                space,
-            }
+            Self { bytes: Arc::default(), space }
         }
 
         fn packets(&self) -> Vec<(Duration, u32, Vec<u8>)> {
@@ -312,10 +287,7 @@ mod tests {
 
     fn captured(disk: &Disk, snaplen: u32) -> (PcapPort, ShmPort) {
         let (left, right) = pair();
-        (
-            PcapPort::new(Box::new(left), disk.clone(), snaplen).unwrap(),
-            right,
-        )
+        (PcapPort::new(Box::new(left), disk.clone(), snaplen).unwrap(), right)
     }
 
     fn send(port: &mut dyn Port, frame: &[u8]) {
@@ -342,11 +314,7 @@ mod tests {
         let data: Vec<&[u8]> = packets.iter().map(|packet| &packet.2[..]).collect();
         assert_eq!(data, [&[1; 60][..], &[2; 4218], &[3; 14]]);
         assert!(packets.is_sorted_by_key(|packet| packet.0));
-        assert!(
-            packets
-                .iter()
-                .all(|packet| (before..=after).contains(&packet.0))
-        );
+        assert!(packets.iter().all(|packet| (before..=after).contains(&packet.0)));
     }
 
     #[test]
@@ -356,11 +324,8 @@ mod tests {
         send(&mut port, &[7; 100]);
         send(&mut port, &[8; 30]);
         drop(port);
-        let lengths: Vec<_> = disk
-            .packets()
-            .iter()
-            .map(|packet| (packet.1, packet.2.len()))
-            .collect();
+        let lengths: Vec<_> =
+            disk.packets().iter().map(|packet| (packet.1, packet.2.len())).collect();
         assert_eq!(lengths, [(100, 64), (30, 30)]);
     }
 
@@ -387,10 +352,7 @@ mod tests {
         for serial in 0..=255_u8 {
             for _ in 0..4 {
                 send(&mut port, &[serial; 4000]);
-                assert_eq!(
-                    (peer.rx_burst(), peer.rx_frame(0).first),
-                    (1, &[serial; 4000][..])
-                );
+                assert_eq!((peer.rx_burst(), peer.rx_frame(0).first), (1, &[serial; 4000][..]));
             }
         }
         assert!(port.capture.writer.is_none());
@@ -406,13 +368,7 @@ mod tests {
         let disk = Disk::of(usize::MAX);
         for (snaplen, parts) in [(4_096, 5_000), (3_500, 5_000), (2_000, 5_000)] {
             let mut capture = Capture::start(Box::new(disk.clone()), snaplen, parts).unwrap();
-            capture.record(
-                Duration::ZERO,
-                RxFrame {
-                    first: &[1; 3_000],
-                    second: &[2; 2_000],
-                },
-            );
+            capture.record(Duration::ZERO, RxFrame { first: &[1; 3_000], second: &[2; 2_000] });
             drop(capture);
             let mut whole = vec![1; 3_000];
             whole.extend([2; 2_000]);

@@ -38,10 +38,7 @@ impl Default for ShmConfig {
             name: "shm".to_owned(),
             slots: 512,
             mtu: 4200,
-            macs: [
-                MacAddr([2, 0xfe, 0, 0, 0, 1]),
-                MacAddr([2, 0xfe, 0, 0, 0, 2]),
-            ],
+            macs: [MacAddr([2, 0xfe, 0, 0, 0, 1]), MacAddr([2, 0xfe, 0, 0, 0, 2])],
         }
     }
 }
@@ -116,10 +113,7 @@ impl Port for ShmPort {
     }
 
     fn rx_frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame {
-            first: self.rx.frame(index).0,
-            second: &[],
-        }
+        RxFrame { first: self.rx.frame(index).0, second: &[] }
     }
 
     fn tx_room(&mut self) -> usize {
@@ -184,14 +178,7 @@ mod tests {
 
     fn pair(slots: usize) -> (ShmPort, ShmPort) {
         let arena = Arena::new(1 << 23).unwrap();
-        shm_pair(
-            &arena,
-            ShmConfig {
-                slots,
-                ..ShmConfig::default()
-            },
-        )
-        .unwrap()
+        shm_pair(&arena, ShmConfig { slots, ..ShmConfig::default() }).unwrap()
     }
 
     fn send(port: &mut ShmPort, frame: &[u8]) {
@@ -205,10 +192,7 @@ mod tests {
         let (a, b) = (left.attributes().clone(), right.attributes().clone());
         assert_eq!((&*a.name, &*b.name), ("shm-0", "shm-1"));
         assert_ne!(a.mac, b.mac);
-        assert!(
-            a.mac.0[0] & 3 == 2 && b.mac.0[0] & 3 == 2,
-            "unicast, locally administered"
-        );
+        assert!(a.mac.0[0] & 3 == 2 && b.mac.0[0] & 3 == 2, "unicast, locally administered");
         // IPv6, UDP, BTH, RETH, ImmDt, payload, ICRC; in front of them Ethernet and a VLAN tag.
         let packet = 40 + 8 + 12 + 16 + 4 + 4096 + 4;
         assert!(packet <= a.mtu as usize && packet + 18 <= a.frame_max);
@@ -224,21 +208,12 @@ mod tests {
         left.flush().unwrap();
         assert_eq!(right.rx_burst(), 2);
         assert_eq!(right.rx_frame(0).first, b"ping");
-        assert_eq!(
-            (right.rx_frame(1).len(), right.rx_frame(1).second.len()),
-            (4218, 0)
-        );
+        assert_eq!((right.rx_frame(1).len(), right.rx_frame(1).second.len()), (4218, 0));
         send(&mut right, b"pong!");
         right.flush().unwrap();
-        assert_eq!(
-            (left.rx_burst(), left.rx_frame(0).first),
-            (1, &b"pong!"[..])
-        );
+        assert_eq!((left.rx_burst(), left.rx_frame(0).first), (1, &b"pong!"[..]));
         let (rx, tx) = (right.stats(), left.stats());
-        assert_eq!(
-            (tx.tx_frames, tx.tx_bytes, rx.rx_frames, rx.rx_bytes),
-            (2, 4222, 2, 4222)
-        );
+        assert_eq!((tx.tx_frames, tx.tx_bytes, rx.rx_frames, rx.rx_bytes), (2, 4222, 2, 4222));
         assert_eq!((left.stats().rx_frames, left.stats().rx_bytes), (1, 5));
     }
 
@@ -284,10 +259,7 @@ mod tests {
         drop(right);
         for _ in 0..10 {
             send(&mut left, b"a");
-            assert_eq!(
-                left.flush().unwrap_err().kind(),
-                io::ErrorKind::NotConnected
-            );
+            assert_eq!(left.flush().unwrap_err().kind(), io::ErrorKind::NotConnected);
         }
         assert_eq!((left.stats().tx_frames, left.stats().tx_dropped), (0, 10));
     }

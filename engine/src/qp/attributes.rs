@@ -47,7 +47,7 @@ pub struct QpAttributes {
     /// The peer's QP.
     pub dest_qp: Option<Qpn>,
     /// Use end-to-end credits. Only where both sides agreed to (the flow control bit of the CM REQ);
-    /// taken at any time before RTS, and not part of `ibv_qp_attr`.
+    /// taken on the way to RTR and to RTS, and not part of `ibv_qp_attr`.
     pub flow_control: Option<bool>,
 }
 
@@ -132,6 +132,9 @@ impl Qp {
         }
         let to = new.state.unwrap_or(from);
         check_transition(from, to, new.mask())?;
+        if new.flow_control.is_some() && !matches!(from, QpState::Init | QpState::Rtr) {
+            return Err(ModifyError::Range("flow_control, once the QP is in RTS"));
+        }
         new.check_ranges()?;
         if to == QpState::Reset {
             self.reset();

@@ -245,7 +245,7 @@ impl SendSide<'_, '_> {
         if to == requester.una {
             return;
         }
-        requester.una = to;
+        requester.acknowledge(to);
         self.completer.reset();
         while let Some(&wqe) = self.requester.sq.get(self.requester.sq.head()) {
             let index = self.requester.sq.head();

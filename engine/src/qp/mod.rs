@@ -31,7 +31,9 @@ pub use requester::ACK_INTERVAL;
 use requester::{Next, Requester};
 use responder::{Responder, Verdict};
 pub use response::MAX_RD_ATOMIC;
-pub use state::{QpAttrMask, QpState, TRANSITIONS, Transition, TransitionError, check as check_transition};
+pub use state::{
+    QpAttrMask, QpState, TRANSITIONS, Transition, TransitionError, check as check_transition,
+};
 use timer::{Timer, TimerTable};
 
 /// What a QP needs of the core it lives on, for one call.

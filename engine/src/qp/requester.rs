@@ -116,6 +116,15 @@ impl Requester {
         (self.sent_end, self.window_base) = (psn, psn);
     }
 
+    /// Notes that everything before `psn` is acknowledged. The window's base keeps up, or it would look as
+    /// if it lay ahead once half the PSN space has gone by.
+    pub(super) fn acknowledge(&mut self, psn: Psn) {
+        self.una = psn;
+        if self.window_base.is_before(psn) {
+            self.window_base = psn;
+        }
+    }
+
     /// Packets are out that have not been acknowledged.
     pub(super) fn is_waiting(&self) -> bool {
         self.una != self.cursor_psn
@@ -272,8 +281,7 @@ impl Requester {
         if wqe.op.is_read_or_atomic() {
             return self.reads_in_flight < self.max_rd_atomic;
         }
-        let base = if self.window_base.is_before(self.una) { self.una } else { self.window_base };
-        base.distance_to(self.cursor_psn) < window
+        self.window_base.distance_to(self.cursor_psn) < window
     }
 
     /// Writes BTH, extended headers, payload and pad; returns their length.

@@ -418,7 +418,8 @@ impl Responder {
                     && !self.answers.will_send(psn)
                 {
                     // A full queue drops it; the peer asks again.
-                    let _ = self.answers.insert(Answer { replay: true, ..atomic_answer(psn, value) });
+                    let _ =
+                        self.answers.insert(Answer { replay: true, ..atomic_answer(psn, value) });
                 }
             }
             _ => self.reply = self.reply.or(Some(Reply::Ack)),
@@ -440,8 +441,11 @@ impl Responder {
         if !plausible || self.answers.will_send(psn) || !conn.access.contains(Access::REMOTE_READ) {
             return Verdict::Fine; // Nonsense, or already on its way.
         }
-        if let Err(error) = check_read(&reth, conn, env) {
-            return self.refuse(Refusal::of(error), packet, conn, env);
+        if check_read(&reth, conn, env).is_err() {
+            // The region has gone since. The peer learns, if it still waits, and the connection lives on: the
+            // request may be an old copy of one that was answered.
+            self.reply = self.reply.or(Some(Reply::Refusal(NakCode::RemoteAccess, psn)));
+            return Verdict::Fine;
         }
         // A full queue drops it; the peer asks again.
         let _ = self.answers.insert(Answer { replay: true, ..read_answer(psn, &reth, conn.mtu) });

@@ -29,12 +29,8 @@ const fn row(first: Opcode, middle: Opcode, last: Opcode, only: Opcode) -> Opcod
     Opcodes { first, middle, last, only }
 }
 
-const SEND: Opcodes = row(
-    Opcode::RC_SEND_FIRST,
-    Opcode::RC_SEND_MIDDLE,
-    Opcode::RC_SEND_LAST,
-    Opcode::RC_SEND_ONLY,
-);
+const SEND: Opcodes =
+    row(Opcode::RC_SEND_FIRST, Opcode::RC_SEND_MIDDLE, Opcode::RC_SEND_LAST, Opcode::RC_SEND_ONLY);
 const SEND_IMM: Opcodes =
     Opcodes { last: Opcode::RC_SEND_LAST_IMM, only: Opcode::RC_SEND_ONLY_IMM, ..SEND };
 const SEND_INV: Opcodes =

@@ -14,12 +14,7 @@ pub fn total(sges: &[Sge]) -> u64 {
 ///
 /// # Errors
 /// The first entry's first failing check.
-pub fn check(
-    memory: &MrTable,
-    pd: PdId,
-    sges: &[Sge],
-    rights: Access,
-) -> Result<(), AccessError> {
+pub fn check(memory: &MrTable, pd: PdId, sges: &[Sge], rights: Access) -> Result<(), AccessError> {
     for sge in sges.iter().filter(|sge| sge.length > 0) {
         memory.check(sge.lkey, pd, rights, Some((sge.addr, u64::from(sge.length))))?;
     }

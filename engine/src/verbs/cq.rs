@@ -78,7 +78,7 @@ impl CqRing {
     /// [`CqFull`]; the completion is lost and the queue is in error from then on.
     #[inline]
     pub fn push(&self, completion: Completion) -> Result<(), CqFull> {
-        if self.queue.push(completion).is_err() {
+        if self.overflowed() || self.queue.push(completion).is_err() {
             self.overflowed.store(true, Ordering::Relaxed);
             return Err(CqFull);
         }

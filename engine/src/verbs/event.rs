@@ -62,7 +62,11 @@ impl EventQueue {
         let event = self.events.pop();
         if event.is_none() {
             self.fd.clear();
-            return self.events.pop(); // One may have come between the two steps.
+            let late = self.events.pop(); // One may have come between the two steps, and another.
+            if !self.events.is_empty() {
+                self.fd.signal();
+            }
+            return late;
         }
         event
     }

@@ -79,10 +79,7 @@ impl SendOp {
 
     /// True for what consumes a receive of the peer.
     pub const fn consumes_receive(&self) -> bool {
-        matches!(
-            self,
-            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) | Self::WriteImm(..)
-        )
+        matches!(self, Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) | Self::WriteImm(..))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The RoCE side of a test: QPs, buffers, posting and polling.
 
+use std::cell::OnceCell;
+
 use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, MAX_WR, QpInit, QueuePair};
 use feroce_engine::memory::Access;
 use feroce_engine::verbs::{
@@ -9,7 +11,7 @@ use feroce_wire::{PathMtu, Psn};
 
 use super::data::{self, CheckError, Expected, Layout, at};
 use super::exchange::{Done, QpLine, RegionLine, Side};
-use super::options::{Op, Plan};
+use super::options::{Goal, Op, Plan};
 use crate::failure::Failure;
 use crate::open::OpenDevice;
 
@@ -73,6 +75,8 @@ pub struct Session {
     scratch: Vec<u8>,
     size: u32,
     salt: u64,
+    /// What is wrong with the counts that the peer told, once it told such.
+    misfit: OnceCell<String>,
 }
 
 impl Session {
@@ -121,6 +125,7 @@ impl Session {
             scratch: vec![0; plan.inline as usize],
             size: 0,
             salt: 0,
+            misfit: OnceCell::new(),
         })
     }
 
@@ -251,10 +256,21 @@ impl Session {
         Done { messages: self.flows.iter().map(|flow| flow.posted).collect(), nanos }
     }
 
-    /// Whether all that the other side sent in the round has come.
+    /// Whether all that the other side sent in the round has come. Never if its counts cannot be: then the
+    /// next [`Session::poll`] fails.
     pub fn has_received(&self, peer: &Done) -> bool {
-        let expected = peer.messages.iter().enumerate();
-        !self.receives() || expected.into_iter().all(|(qp, &count)| self.received(qp) >= count)
+        if !self.receives() {
+            return true;
+        }
+        if let Some(told) = self.misfit_of(peer) {
+            self.misfit.get_or_init(|| told);
+            return false;
+        }
+        peer.messages.iter().enumerate().all(|(qp, &count)| self.received(qp) >= count)
+    }
+
+    fn misfit_of(&self, peer: &Done) -> Option<String> {
+        misfit(&peer.messages, self.qps.len(), self.plan.goal(self.size))
     }
 
     /// Posts the next message on QP `qp`, with a completion if it is the last of its group or `signaled`.
@@ -326,7 +342,13 @@ impl Session {
     }
 
     /// Takes completions and accounts for them, once; drives the device if there are none.
+    ///
+    /// # Errors
+    /// A work request failed, or the peer told counts that cannot be.
     pub fn poll(&mut self) -> Result<usize, Failure> {
+        if let Some(told) = self.misfit.get() {
+            return Err(Failure::Plan(told.clone()));
+        }
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
         let count = self.cq.poll(&mut completions, BATCH);
@@ -376,10 +398,13 @@ impl Session {
 
     /// Compares what came in the round with what was sent; returns how many bytes were compared.
     pub fn check(&self, own: &Done, peer: &Done) -> Result<u64, Failure> {
+        if let Some(told) = self.misfit_of(peer) {
+            return Err(Failure::Plan(told));
+        }
         let atomic = self.plan.op.is_atomic();
         let sent = if self.plan.op == Op::Read { own } else { peer };
         let mut checked = 0;
-        for (qp, &count) in sent.messages.iter().enumerate().take(self.qps.len()) {
+        for (qp, &count) in sent.messages.iter().enumerate() {
             if atomic {
                 let got = self.source.load_word(at(self.layout.offset(qp, 0)));
                 if got != count {
@@ -437,7 +462,49 @@ fn receive_depth(plan: &Plan) -> u32 {
     if plan.op.consumes_receive() { (plan.tx_depth * 4).clamp(64, MAX_WR) } else { 0 }
 }
 
+/// Why `counts`, messages by QP, cannot be what a peer with `qps` QPs sent in a round that ends at `goal`.
+/// They come over the network, and are indexed and added up.
+fn misfit(counts: &[u64], qps: usize, goal: Goal) -> Option<String> {
+    const PEER: &str = "the peer does not talk like feroce perf";
+    let most = match goal {
+        Goal::Messages(messages) => messages,
+        // What a request's number can count.
+        Goal::Time(_) => u64::MAX >> QP_BITS,
+    };
+    if counts.len() != qps {
+        return Some(format!("{PEER}: it counts messages on {} QPs of {qps}", counts.len()));
+    }
+    let beyond = counts.iter().find(|&&count| count > most)?;
+    Some(format!("{PEER}: it counts {beyond} messages on a QP, {most} are the most"))
+}
+
 /// A count modulo 256.
 fn low_byte(count: u64) -> u8 {
     count.to_le_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn counts_that_cannot_be_are_refused() {
+        let goal = Goal::Messages(5);
+        for possible in [[0, 0], [5, 5], [0, 5]] {
+            assert_eq!(misfit(&possible, 2, goal), None);
+        }
+        for (impossible, told) in
+            [(&[][..], "0 QPs of 2"), (&[1], "1 QPs of 2"), (&[1, 1, 0], "3 QPs of 2")]
+        {
+            let misfit = misfit(impossible, 2, goal).expect("refused");
+            assert!(misfit.contains(told), "{misfit}");
+        }
+        let beyond = misfit(&[5, 6], 2, goal).expect("refused");
+        assert!(beyond.contains("6 messages"), "{beyond}");
+        let timed = Goal::Time(Duration::from_secs(1));
+        assert_eq!(misfit(&[1 << 40], 1, timed), None);
+        assert!(misfit(&[u64::MAX], 1, timed).is_some());
+    }
 }

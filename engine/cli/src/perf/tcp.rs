@@ -1,5 +1,5 @@
 //! The kernel's TCP, measured in the same way and shown in the same tables, for comparison: one stream, one
-//! `write` per message; latency with both ends spinning.
+//! `write` per message, or more where it blocks; latency with both ends spinning.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -11,9 +11,13 @@ use super::latency::{Latencies, histogram};
 use super::options::Goal;
 use super::watch::Watch;
 use crate::failure::Failure;
+use crate::signal;
 
-/// How long the other side may take to connect, and a blocked write or read to move.
+/// How long the other side may take to connect, and a blocked write to move.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a blocked write or read lasts: the watch looks around every few of them, and must say in time
+/// that we are alive.
+const LOOK: Duration = Duration::from_millis(10);
 /// The server reads this much at once, or a message if that is longer.
 const READ: usize = 1 << 20;
 
@@ -32,7 +36,7 @@ pub fn listen(address: IpAddr) -> Result<(TcpListener, u16), Failure> {
 pub fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
     listener.set_nonblocking(true).map_err(failed("listen"))?;
     let started = Instant::now();
-    loop {
+    while !signal::interrupted() {
         match listener.accept() {
             Ok((stream, _)) => return set_up(stream),
             Err(error) if error.kind() == ErrorKind::WouldBlock && started.elapsed() < PATIENCE => {
@@ -41,6 +45,7 @@ pub fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
             Err(error) => return Err(failed("accept")(error)),
         }
     }
+    Err(Failure::Interrupted)
 }
 
 /// Connects to the server.
@@ -53,7 +58,8 @@ fn set_up(stream: TcpStream) -> Result<TcpStream, Failure> {
     let set_up = stream
         .set_nonblocking(false)
         .and_then(|()| stream.set_nodelay(true))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        .and_then(|()| stream.set_read_timeout(Some(LOOK)))
+        .and_then(|()| stream.set_write_timeout(Some(LOOK)));
     set_up.map_err(failed("set up the connection"))?;
     Ok(stream)
 }
@@ -70,7 +76,7 @@ pub fn send_all(
     let started = Instant::now();
     let mut count = 0;
     while goal != Goal::Messages(count) && !watch.stop() {
-        stream.write_all(&message).map_err(failed("send"))?;
+        send_blocking(&mut stream, &message, count, &mut watch)?;
         count += 1;
         watch.turn(count)?;
     }
@@ -88,18 +94,18 @@ pub fn send_all(
 
 /// Receives all that comes, and tells how many messages that was.
 pub fn receive_all(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(), Failure> {
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed("set up the connection"))?;
+    let mut watch = Watch::new(control, false, Goal::Messages(0));
     let mut buffer = vec![0; READ.max(size as usize)];
     let mut bytes = 0;
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => bytes += count as u64,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if is_nothing_yet(&error) => {}
             Err(error) => return Err(failed("receive")(error)),
         }
+        watch.turn(bytes / u64::from(size))?;
     }
-    let mut watch = Watch::new(control, false, Goal::Messages(0));
     watch.tell_done(&Done { messages: vec![bytes / u64::from(size)], nanos: 0 })?;
     watch.wait_for_peer()?;
     Ok(())
@@ -150,6 +156,35 @@ pub fn pong(mut stream: TcpStream, control: &mut Control, size: u32) -> Result<(
     Ok(())
 }
 
+/// Sends one message, of which `count` were sent before.
+fn send_blocking(
+    stream: &mut TcpStream,
+    message: &[u8],
+    count: u64,
+    watch: &mut Watch<'_>,
+) -> Result<(), Failure> {
+    let mut rest = message;
+    let mut blocked: Option<Instant> = None;
+    while !rest.is_empty() {
+        match stream.write(rest) {
+            Ok(written) => {
+                rest = &rest[written..];
+                blocked = None;
+            }
+            Err(error) if is_nothing_yet(&error) => {
+                if blocked.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+                    return Err(failed("send")(ErrorKind::TimedOut.into()));
+                }
+            }
+            Err(error) => return Err(failed("send")(error)),
+        }
+        if !rest.is_empty() {
+            watch.turn(count)?;
+        }
+    }
+    Ok(())
+}
+
 fn send_spinning(
     stream: &mut TcpStream,
     message: &[u8],
@@ -187,4 +222,107 @@ fn receive_spinning(
 
 fn is_nothing_yet(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::thread;
+
+    use super::super::exchange::Message;
+    use super::*;
+
+    /// Longer than the time between two signs of life.
+    const WHILE: Duration = Duration::from_millis(1500);
+
+    fn pair() -> [TcpStream; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        [near, listener.accept().unwrap().0]
+    }
+
+    /// The other side of a conversation, and of the connection under test.
+    struct Other {
+        control: BufReader<TcpStream>,
+        stream: TcpStream,
+    }
+
+    impl Other {
+        fn line(&mut self) -> String {
+            let mut line = String::new();
+            self.control.read_line(&mut line).unwrap();
+            line
+        }
+
+        /// Reads lines up to that which tells what was done, and answers with `done`.
+        fn end(&mut self, done: &Done) -> Vec<String> {
+            let mut lines = vec![self.line()];
+            while !lines.last().unwrap().contains("done") {
+                assert_ne!(lines.last().unwrap(), "", "the end came too soon: {lines:?}");
+                lines.push(self.line());
+            }
+            self.tell(done);
+            lines
+        }
+
+        fn tell(&mut self, done: &Done) {
+            let mut line = serde_json::to_string(&Message::Done(done.clone())).unwrap();
+            line.push('\n');
+            self.control.get_mut().write_all(line.as_bytes()).unwrap();
+        }
+    }
+
+    /// Runs `run` in a thread against what is returned.
+    fn against<T: Send + 'static>(
+        run: impl FnOnce(TcpStream, &mut Control) -> Result<T, Failure> + Send + 'static,
+    ) -> (Other, thread::JoinHandle<Result<T, Failure>>) {
+        let [ours, theirs] = pair();
+        let [own, other] = pair();
+        let thread = thread::spawn(move || {
+            let peer = own.peer_addr().unwrap();
+            run(set_up(ours)?, &mut Control::greet(own, peer)?)
+        });
+        let mut other = Other { control: BufReader::new(other), stream: theirs };
+        let greeting = other.line(); // We speak the same version.
+        other.control.get_mut().write_all(greeting.as_bytes()).unwrap();
+        (other, thread)
+    }
+
+    #[test]
+    fn a_receiver_that_waits_says_that_it_is_alive() {
+        let (mut other, thread) = against(|stream, control| receive_all(stream, control, 100));
+        other.stream.write_all(&[0x5a; 250]).unwrap();
+        thread::sleep(WHILE);
+        other.stream.write_all(&[0x5a; 50]).unwrap();
+        other.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let lines = other.end(&Done { messages: vec![3], nanos: 1 });
+        assert!(lines[0].contains("alive"), "{lines:?}");
+        assert!(lines.last().unwrap().contains("[3]"), "{lines:?}");
+        thread.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_receiver_notices_that_the_other_side_is_gone() {
+        let (other, thread) = against(|stream, control| receive_all(stream, control, 100));
+        let Other { control, stream } = other;
+        drop(control);
+        let failure = thread.join().unwrap().unwrap_err();
+        assert!(matches!(failure, Failure::Exchange(_)), "{failure}");
+        drop(stream);
+    }
+
+    #[test]
+    fn a_sender_that_is_blocked_says_that_it_is_alive() {
+        const SIZE: u32 = 64 << 20;
+        let (mut other, thread) =
+            against(|stream, control| send_all(stream, control, SIZE, Goal::Messages(1)));
+        thread::sleep(WHILE);
+        let got = std::io::copy(&mut other.stream, &mut std::io::sink()).unwrap();
+        assert_eq!(got, u64::from(SIZE));
+        other.tell(&Done { messages: vec![1], nanos: 0 });
+        let done = thread.join().unwrap().unwrap();
+        assert_eq!(done.messages, [1]);
+        let line = other.line();
+        assert!(line.contains("alive"), "{line}");
+    }
 }

@@ -2,9 +2,9 @@
 //!
 //! Taken are UDP datagrams to port 4791, not a later fragment, in IPv4 (without options) or IPv6
 //! (without extension headers), untagged or behind one VLAN tag (0x8100), whose destination
-//! address is in the address map. Service tags (0x88a8) are not RoCE's. They go to the AF_XDP socket of the receive queue
-//! they arrived on. Everything else stays with the kernel, which so keeps ARP, neighbour discovery,
-//! TCP and every address that is not ours.
+//! address is in the address map. They go to the AF_XDP socket of the receive queue they arrived
+//! on. Everything else stays with the kernel, which so keeps ARP, neighbour discovery, TCP, frames
+//! behind service tags (0x88a8, not RoCE's) and every address that is not ours.
 //!
 //! The program is written here in a small assembler, so neither building nor running needs a BPF
 //! compiler. Every access is behind a bounds check against `data_end`, as the verifier demands: a

@@ -1,8 +1,8 @@
 //! What goes back to the requester: answers with data in PSN order, one acknowledgement behind them; and to
 //! the program: completed receives.
 
-use feroce_wire::{Aeth, AtomicAckEth, CreditCode, ExtHeaders, NakCode, Opcode, Psn, Syndrome};
 use feroce_wire::write_transport;
+use feroce_wire::{Aeth, AtomicAckEth, CreditCode, ExtHeaders, NakCode, Opcode, Psn, Syndrome};
 
 use super::super::response::{Reply, Source};
 use super::super::{Connection, Env, segment};
@@ -63,7 +63,11 @@ impl Responder {
             Source::Value(original) => {
                 let bth = conn.bth(Opcode::RC_ATOMIC_ACKNOWLEDGE, psn);
                 let atomic_ack = Some(AtomicAckEth { original });
-                write_transport(out, &bth, &ExtHeaders { aeth, atomic_ack, ..ExtHeaders::default() })
+                write_transport(
+                    out,
+                    &bth,
+                    &ExtHeaders { aeth, atomic_ack, ..ExtHeaders::default() },
+                )
             }
             Source::Memory { va, rkey, left } => {
                 let len = usize::try_from(left).expect("32 bits fit").min(conn.mtu);
@@ -72,7 +76,8 @@ impl Responder {
                 let mut bth = conn.bth(opcode, psn);
                 bth.pad = u8::try_from(pad).expect("less than four");
                 let aeth = aeth.filter(|_| answer.starts || last);
-                let headers = write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() });
+                let headers =
+                    write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() });
                 let (payload, rest) = out[headers..].split_at_mut(len);
                 rest[..pad].fill(0);
                 if env.memory.load(rkey, conn.pd, Access::REMOTE_READ, va, payload).is_err() {
@@ -119,7 +124,12 @@ impl Responder {
     }
 
     /// Completes the oldest receive.
-    pub(super) fn complete_receive(&mut self, done: Received, conn: &Connection, env: &mut Env<'_>) {
+    pub(super) fn complete_receive(
+        &mut self,
+        done: Received,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) {
         let Some(receive) = self.rq.get(self.rq.head()) else { return };
         let wr_id = receive.wr_id;
         match done.status {
@@ -140,7 +150,11 @@ impl Responder {
         while !self.rq.is_empty() {
             let (status, opcode) = (Status::WorkRequestFlushed, CompletionOpcode::Receive);
             let (byte_len, extra, solicited) = (0, Extra::None, false);
-            self.complete_receive(Received { status, opcode, byte_len, extra, solicited }, conn, env);
+            self.complete_receive(
+                Received { status, opcode, byte_len, extra, solicited },
+                conn,
+                env,
+            );
         }
     }
 }
