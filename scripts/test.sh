@@ -74,7 +74,10 @@ step_swarm() {
     FEROCE_SWARM=$SCENARIOS cargo test -p feroce-tests --test swarm -- --nocapture
 }
 
-step_mutants() { scripts/mutants.sh; }
+# One of each kind; scripts/mutants.sh without names tries all.
+step_mutants() {
+    scripts/mutants.sh atomic-replay-lost psn-wrap completion-before-ack bounds-wrap last-byte-first window-left-behind
+}
 
 step_frames() { scripts/frames.sh; }
 

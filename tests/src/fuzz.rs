@@ -1,7 +1,9 @@
 //! Bytes to packets for a connected QP: the entry of the fuzz target `engine/fuzz`, which a plain test runs
 //! on seeded bytes too.
 
-use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, QpInit, QueuePair};
+use feroce_engine::device::{
+    Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, QpInit, QueuePair,
+};
 use feroce_engine::memory::Access;
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
@@ -9,8 +11,8 @@ use feroce_engine::port::{Port, Priority};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, ExtHeaders, Feth, FlowHeader, FlowSpec, Headers, Ieth, ImmDt,
-    IpAddresses, Key, Msn, Opcode, PathMtu, Pkey, Psn, Qpn, Reth, Syndrome, write_transport,
+    Aeth, AtomicAckEth, AtomicEth, Bth, ExtHeaders, Feth, FlowHeader, FlowSpec, Headers, Ieth,
+    ImmDt, IpAddresses, Key, Msn, Opcode, PathMtu, Pkey, Psn, Qpn, Reth, Syndrome, write_transport,
 };
 
 use crate::{MACS, addresses, drain, gid, manual_config};
@@ -75,7 +77,8 @@ pub fn feed(data: &[u8]) {
 impl Target {
     fn new() -> Self {
         let arena = Arena::new(16 << 20).expect("an arena");
-        let (near, far) = shm_pair(&arena, ShmConfig { slots: 64, ..ShmConfig::default() }).expect("ports");
+        let (near, far) =
+            shm_pair(&arena, ShmConfig { slots: 64, ..ShmConfig::default() }).expect("ports");
         let device = Device::with_ports(vec![Box::new(near)], addresses(0), manual_config(1));
         let device = device.expect("a device");
         let cq = device.create_cq(256).expect("a CQ");
@@ -170,10 +173,14 @@ impl Target {
                 syndrome: Syndrome::from_byte(bytes.next()),
                 msn: Msn::new(u32::from(choice)),
             }),
-            atomic_eth: has(Headers::ATOMIC_ETH).then(|| {
-                AtomicEth { va, rkey, swap_or_add: bytes.word(), compare: u64::from(choice) }
+            atomic_eth: has(Headers::ATOMIC_ETH).then(|| AtomicEth {
+                va,
+                rkey,
+                swap_or_add: bytes.word(),
+                compare: u64::from(choice),
             }),
-            atomic_ack: has(Headers::ATOMIC_ACK_ETH).then(|| AtomicAckEth { original: bytes.word() }),
+            atomic_ack: has(Headers::ATOMIC_ACK_ETH)
+                .then(|| AtomicAckEth { original: bytes.word() }),
             imm: has(Headers::IMM).then_some(ImmDt(7)),
             ieth: has(Headers::IETH).then_some(Ieth { rkey }),
             feth: has(Headers::FETH).then(|| Feth::parse(&[0, 0, 0, choice]).expect("four bytes")),

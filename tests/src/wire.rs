@@ -39,6 +39,43 @@ pub struct Seen {
     pub from: usize,
     /// The frame as sent.
     pub bytes: Vec<u8>,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What the wire does to a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fate {
+    /// It is lost.
+    pub lost: bool,
+    /// It arrives twice.
+    pub doubled: bool,
+    /// It arrives late.
+    pub late: bool,
+    /// It is damaged.
+    pub damaged: bool,
+}
+
+impl Fate {
+    /// It arrives once, in time and whole.
+    pub fn is_good(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl std::fmt::Display for Fate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = [
+            (self.lost, "lost"),
+            (self.doubled, "doubled"),
+            (self.late, "late"),
+            (self.damaged, "damaged"),
+        ];
+        for (_, name) in names.iter().filter(|(is, _)| *is) {
+            write!(f, "[{name}]")?;
+        }
+        Ok(())
+    }
 }
 
 /// Drops frames: called with the sending end, the number of the frame from that end, and its bytes.
@@ -54,6 +91,7 @@ pub struct Wire {
     flying: BTreeMap<(Instant, u64), Flying>,
     sequence: u64,
     counts: [u64; 2],
+    hurt: u64,
     filter: Option<Filter>,
     record: Option<Vec<Seen>>,
 }
@@ -75,9 +113,15 @@ impl Wire {
             flying: BTreeMap::new(),
             sequence: 0,
             counts: [0; 2],
+            hurt: 0,
             filter: None,
             record: None,
         }
+    }
+
+    /// From now on frames take `delay`.
+    pub fn set_delay(&mut self, delay: Duration) {
+        self.delay = delay;
     }
 
     /// From now on frames meet `faults`, drawn from `seed`.
@@ -111,6 +155,16 @@ impl Wire {
         self.launch(to, bytes.to_vec(), now + self.delay);
     }
 
+    /// Frames sent so far.
+    pub fn frames(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Frames sent so far that were lost, doubled, delayed or damaged.
+    pub fn hurt(&self) -> u64 {
+        self.hurt
+    }
+
     /// Frames on their way.
     pub fn in_flight(&self) -> usize {
         self.flying.len()
@@ -141,35 +195,49 @@ impl Wire {
     }
 
     fn take(&mut self, from: usize, bytes: Vec<u8>, now: Instant) {
-        if let Some(record) = &mut self.record {
-            record.push(Seen { at: now, from, bytes: bytes.clone() });
-        }
         let number = self.counts[from];
         self.counts[from] += 1;
-        if self.filter.as_mut().is_some_and(|drops| drops(from, number, &bytes)) {
-            return;
-        }
+        let filtered = self.filter.as_mut().is_some_and(|drops| drops(from, number, &bytes));
         // The draws are the same for every frame, so that one probability does not stir the others.
-        let draws = [0; 4].map(|_: u32| self.draw(1_000_000));
+        let mut fate = self.draw_fate();
         let late = self.jitter();
         let late_copy = self.jitter();
         let bit = self.draw(u64::MAX);
+        if filtered {
+            fate = Fate { lost: true, ..Fate::default() };
+        }
+        fate.late &= !fate.lost;
+        fate.damaged &= !fate.lost;
+        self.hurt += u64::from(!fate.is_good());
+        if let Some(record) = &mut self.record {
+            record.push(Seen { at: now, from, bytes: bytes.clone(), fate });
+        }
         let to = 1 - from;
-        if draws[1] < u64::from(self.faults.duplicate) {
+        if fate.doubled {
             self.launch(to, bytes.clone(), now + self.delay + late_copy);
         }
-        if draws[0] < u64::from(self.faults.loss) {
+        if fate.lost {
             return;
         }
         let mut bytes = bytes;
-        if draws[3] < u64::from(self.faults.corrupt) {
+        if fate.damaged {
             let bits = bytes.len() as u64 * 8;
             let at = usize::try_from(bit % bits).expect("a frame is short");
             bytes[at / 8] ^= 1 << (at % 8);
         }
         let arrival = now + self.delay;
-        let is_late = draws[2] < u64::from(self.faults.reorder);
-        self.launch(to, bytes, if is_late { arrival + late } else { arrival });
+        self.launch(to, bytes, if fate.late { arrival + late } else { arrival });
+    }
+
+    fn draw_fate(&mut self) -> Fate {
+        let draws = [0; 4].map(|_: u32| self.draw(1_000_000));
+        let falls = |draw: u64, rate: u32| draw < u64::from(rate);
+        Fate {
+            lost: falls(draws[0], self.faults.loss),
+            doubled: falls(draws[1], self.faults.duplicate),
+            late: falls(draws[2], self.faults.reorder),
+            damaged: falls(draws[3], self.faults.corrupt),
+        }
     }
 
     fn launch(&mut self, to: usize, bytes: Vec<u8>, arrival: Instant) {

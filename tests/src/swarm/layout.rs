@@ -23,9 +23,12 @@ pub enum Area {
 pub const VICTIMS: usize = 2;
 
 /// Bytes of each victim.
-pub const VICTIM_LEN: usize = 3000;
+pub const VICTIM_LEN: usize = 6000;
 
-/// First address of [`Area::Top`]: its end is a short way before the end of the address space.
+/// Bytes from the start of [`Area::Top`] to the end of the address space.
+pub const TOP_BYTES: usize = 256;
+
+/// First address of [`Area::Top`].
 pub const TOP_ADDRESS: u64 = u64::MAX - 255;
 
 /// Bytes of [`Area::Top`].

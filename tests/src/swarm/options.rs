@@ -47,7 +47,7 @@ pub struct Limits {
     pub access: Access,
 }
 
-/// See the [module](self).
+/// What a scenario is drawn from: see the head of this file.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The rig.
@@ -86,6 +86,8 @@ pub struct Options {
     pub bad: u32,
     /// A QP is moved to ERR.
     pub kill: bool,
+    /// The wire is cut for a while, one way or both.
+    pub cut: bool,
     /// A QP is drained and resumed.
     pub drain: bool,
     /// Memory regions go away half way.
@@ -104,10 +106,7 @@ impl Options {
         let timeout = safe_timeout(delay, faults.jitter);
         let limits = [0, 1].map(|_| Limits::draw(draw, timeout));
         Self {
-            rig: RigKind {
-                window: draw.pick(&[32, 64, 256]),
-                plain_keys: draw.percent(50),
-            },
+            rig: RigKind { window: draw.pick(&[32, 64, 256]), plain_keys: draw.percent(50) },
             pairs,
             mtu: draw.weighted(&[
                 (50, PathMtu::Mtu256),
@@ -126,7 +125,7 @@ impl Options {
             queue: draw.weighted(&[(10, 1), (20, 4), (70, 32)]),
             all_signaled: draw.percent(25),
             shared_cq: draw.percent(40),
-            requests: draw.weighted(&[(40, 4), (40, 10), (20, 24)]),
+            requests: draw.weighted(&[(40, 4), (40, 10), (17, 24), (3, 100)]),
             span: Duration::from_micros(draw.pick(&[0, 20, 200, 2000])),
             supply: draw.weighted(&[
                 (45, Supply::Early),
@@ -136,6 +135,7 @@ impl Options {
             ]),
             bad: draw.weighted(&[(60, 0), (25, 5), (15, 25)]),
             kill: draw.percent(8),
+            cut: draw.percent(10),
             drain: draw.percent(15),
             withdraw: draw.percent(15),
             flush_at_end: draw.percent(50),
@@ -150,7 +150,7 @@ impl Options {
     /// Nothing is done to frames.
     pub fn is_faultless(&self) -> bool {
         let WireFaults { loss, duplicate, reorder, corrupt, .. } = self.faults;
-        loss == 0 && duplicate == 0 && reorder == 0 && corrupt == 0
+        !self.cut && loss == 0 && duplicate == 0 && reorder == 0 && corrupt == 0
     }
 
     /// The QPs of `end` time out although nothing is wrong.
@@ -205,8 +205,9 @@ fn draw_faults(draw: &mut Draw) -> WireFaults {
     if draw.percent(25) {
         return WireFaults::default();
     }
-    let strength = |draw: &mut Draw| draw.weighted(&[(50, 0), (20, 10_000), (20, 50_000), (10, 200_000)]);
-    let jitter = draw.pick(&[1, 10, 50, 200]);
+    let strength =
+        |draw: &mut Draw| draw.weighted(&[(50, 0), (20, 10_000), (20, 50_000), (10, 200_000)]);
+    let jitter = draw.weighted(&[(30, 1), (30, 10), (20, 50), (15, 200), (5, 2000)]);
     WireFaults {
         loss: strength(draw),
         duplicate: strength(draw),
@@ -220,5 +221,9 @@ fn draw_faults(draw: &mut Draw) -> WireFaults {
 fn draw_psn(draw: &mut Draw) -> Psn {
     let near = u32::try_from(draw.below(40)).expect("small");
     let far = u32::try_from(draw.below(1 << 24)).expect("24 bits");
-    draw.weighted(&[(50, Psn::new(0).add((1 << 24) - near)), (10, Psn::new((1 << 23) - near)), (40, Psn::new(far))])
+    draw.weighted(&[
+        (50, Psn::new(0).add((1 << 24) - near)),
+        (10, Psn::new((1 << 23) - near)),
+        (40, Psn::new(far)),
+    ])
 }

@@ -24,7 +24,7 @@ pub struct SidePlan {
     pub word: Option<Range>,
 }
 
-/// See the [module](self).
+/// What a scenario will do: see the head of this file.
 #[derive(Debug)]
 pub struct Plan {
     /// The options.
@@ -34,13 +34,31 @@ pub struct Plan {
     /// By pair and end.
     pub sides: Vec<[SidePlan; 2]>,
     /// Other things that happen, by time.
-    pub acts: Vec<(Duration, Act)>,
+    pub acts: Vec<Timed>,
     /// From then on nothing happens to frames, and all receives are posted.
     pub heal_at: Duration,
     /// By end, the word that all QPs of the other end add to, if there is one.
     pub shared_words: [Option<Range>; 2],
     /// For what is drawn while the scenario runs.
     pub later: Draw,
+}
+
+/// Something that a program does, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Timed {
+    /// Not before.
+    pub at: Duration,
+    /// And not before so many frames have been sent from then on, so that it hits messages in the middle.
+    pub frames: u64,
+    /// What.
+    pub act: Act,
+}
+
+impl Timed {
+    fn draw(draw: &mut Draw, most: Duration, act: Act) -> Self {
+        let frames = if draw.percent(50) { draw.below(60) } else { 0 };
+        Self { at: draw.time(most), frames, act }
+    }
 }
 
 /// What happens to a victim, and through which pair.
@@ -77,8 +95,7 @@ impl Plan {
         let mut draw = Draw::new(seed);
         let options = Options::draw(&mut draw);
         let heal_at = options.span + Duration::from_micros(draw.pick(&[0, 50, 500, 5000]));
-        let mut contents =
-            [0, 1].map(|_| Area::ALL.map(|area| draw.bytes(area.len())).to_vec());
+        let mut contents = [0, 1].map(|_| Area::ALL.map(|area| draw.bytes(area.len())).to_vec());
         let mut dealers = [Dealer::new(0), Dealer::new(1)];
         let shared_words = [0, 1].map(|end| {
             let word = dealers[end].take(&mut draw, 8, 8).filter(|_| options.pairs > 1)?;
@@ -90,9 +107,9 @@ impl Plan {
         let mut acts = draw_acts(&mut draw, &options, heal_at);
         for victim in victims.iter().filter(|victim| victim.role != Role::Invalidated) {
             let act = Act::Withdraw { end: victim.end, area: victim.area };
-            acts.push((draw.time(heal_at), act));
+            acts.push(Timed::draw(&mut draw, heal_at, act));
         }
-        acts.sort_by_key(|(at, _)| *at);
+        acts.sort_by_key(|act| act.at);
         let mut requests = Requests {
             draw: &mut draw,
             options: &options,
@@ -105,17 +122,16 @@ impl Plan {
         for pair in 0..options.pairs {
             sides.push([0, 1].map(|end| requests.side(Lane { pair, end }, &victims)));
         }
-        for pair in 0..options.pairs {
+        for (pair, ends) in sides.iter_mut().enumerate() {
             for end in 0..2 {
-                let consumers = consumers(&sides[pair][1 - end].requests);
-                let victim = |v: &&Victim| {
-                    v.role == Role::Receive && (v.pair, v.end) == (pair, end)
-                };
+                let consumers = consumers(&ends[1 - end].requests);
+                let victim =
+                    |v: &&Victim| v.role == Role::Receive && (v.pair, v.end) == (pair, end);
                 let victim = victims.iter().find(victim).map(|victim| victim.area);
                 let mut receives = Receives { draw: &mut draw, options: &options, heal_at, end };
                 let receives = receives.make(&consumers, &mut dealers[end], victim);
-                sides[pair][end].final_from.1 = receives.len();
-                sides[pair][end].receives = receives;
+                ends[end].final_from.1 = receives.len();
+                ends[end].receives = receives;
             }
         }
         for pair in &mut sides {
@@ -147,19 +163,27 @@ fn draw_victims(draw: &mut Draw, options: &Options) -> Vec<Victim> {
     victims
 }
 
-fn draw_acts(draw: &mut Draw, options: &Options, heal_at: Duration) -> Vec<(Duration, Act)> {
+fn draw_acts(draw: &mut Draw, options: &Options, heal_at: Duration) -> Vec<Timed> {
     let mut acts = Vec::new();
-    let mut qp = |draw: &mut Draw| (draw.between(0, options.pairs - 1), draw.between(0, 1));
+    let qp = |draw: &mut Draw| (draw.between(0, options.pairs - 1), draw.between(0, 1));
     if options.kill {
         let (pair, end) = qp(draw);
-        acts.push((draw.time(heal_at), Act::Kill { pair, end }));
+        acts.push(Timed::draw(draw, heal_at, Act::Kill { pair, end }));
     }
     if options.drain {
         let (pair, end) = qp(draw);
-        let from = draw.time(heal_at);
-        let until = if draw.percent(50) { heal_at } else { from + draw.time(heal_at - from) };
-        acts.push((from, Act::Drain { pair, end }));
-        acts.push((until, Act::Resume { pair, end }));
+        let drain = Timed::draw(draw, heal_at, Act::Drain { pair, end });
+        let until =
+            if draw.percent(50) { heal_at } else { drain.at + draw.time(heal_at - drain.at) };
+        acts.push(drain);
+        acts.push(Timed { at: until, frames: 0, act: Act::Resume { pair, end } });
+    }
+    if options.cut {
+        let from = draw.pick(&[None, Some(0), Some(1)]);
+        let cut = Timed::draw(draw, heal_at, Act::Cut { from });
+        let until = cut.at + draw.time(heal_at - cut.at);
+        acts.push(cut);
+        acts.push(Timed { at: until, frames: 0, act: Act::Mend });
     }
     acts
 }
@@ -203,7 +227,9 @@ impl Receives<'_> {
         let span = self.options.span;
         let at = match self.options.supply {
             Supply::Early => Duration::ZERO,
-            Supply::Paced | Supply::Scarce => (request_at + self.draw.time(span)).saturating_sub(span / 2),
+            Supply::Paced | Supply::Scarce => {
+                (request_at + self.draw.time(span)).saturating_sub(span / 2)
+            }
             Supply::Late => request_at + self.draw.time(span * 2 + Duration::from_micros(200)),
         };
         at.min(self.heal_at)

@@ -106,7 +106,7 @@ pub enum Flaw {
 /// What the peer's program sees of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// Nothing: the request never left.
+    /// Nothing.
     Unaware,
     /// An asynchronous event.
     Event(Trouble),
@@ -121,8 +121,6 @@ pub enum Trouble {
     Access,
     /// Request error.
     Request,
-    /// Fatal error.
-    Fatal,
 }
 
 /// How a request fails, at both ends.
@@ -137,33 +135,48 @@ pub struct Failure {
 /// Refused with an access error.
 pub const ACCESS: Failure =
     Failure { requester: Status::RemoteAccess, peer: Peer::Event(Trouble::Access) };
-/// The region went away while a READ was being answered.
-pub const ACCESS_WHILE_ANSWERING: Failure =
-    Failure { requester: Status::RemoteAccess, peer: Peer::Event(Trouble::Fatal) };
 /// Refused as invalid.
 pub const INVALID: Failure =
     Failure { requester: Status::RemoteInvalidRequest, peer: Peer::Event(Trouble::Request) };
 /// The requester's own memory is not registered for it.
 pub const LOCAL_PROTECTION: Failure = local(Status::LocalProtection);
 /// The message is longer than the receive.
-pub const TOO_LONG: Failure = Failure {
-    requester: Status::RemoteInvalidRequest,
-    peer: Peer::Receive(Status::LocalLength),
-};
+pub const TOO_LONG: Failure =
+    Failure { requester: Status::RemoteInvalidRequest, peer: Peer::Receive(Status::LocalLength) };
 /// The receive names memory that is not registered for it.
-pub const BAD_RECEIVE: Failure = Failure {
-    requester: Status::RemoteOperational,
-    peer: Peer::Receive(Status::LocalProtection),
-};
+pub const BAD_RECEIVE: Failure =
+    Failure { requester: Status::RemoteOperational, peer: Peer::Receive(Status::LocalProtection) };
 /// An access error of a WRITE that carries its immediate in the same packet.
 const ACCESS_TIED: Failure =
     Failure { requester: Status::RemoteAccess, peer: Peer::Receive(Status::LocalAccess) };
+
+/// A READ that came again when its memory had gone, so that the peer's QP lives on; or whose memory went while
+/// a QP that was in ERR already answered it.
+pub const READ_GONE: Failure = local(Status::RemoteAccess);
 
 const fn local(requester: Status) -> Failure {
     Failure { requester, peer: Peer::Unaware }
 }
 
 impl Flaw {
+    /// Every flaw.
+    pub const ALL: [Self; 14] = [
+        Self::LocalKey,
+        Self::LocalBounds,
+        Self::LocalRights,
+        Self::AtomicLength,
+        Self::NoDepth,
+        Self::RemoteKey,
+        Self::RemoteBounds,
+        Self::RemoteWrap,
+        Self::RemoteRights,
+        Self::RemoteDomain,
+        Self::Misaligned,
+        Self::NotInvalidatable,
+        Self::QpRights,
+        Self::Invalidated,
+    ];
+
     /// How a request with the flaw fails. `tied`: its first packet carries an immediate.
     pub fn failure(self, tied: bool) -> Failure {
         match self {
@@ -271,7 +284,9 @@ impl Request {
             _ => (0, flaw.failure(last == 0 && matches!(self.op, Op::WriteImm(_)))),
         };
         let own = self.flaw.map(own);
-        let met = receive.filter(|_| self.op.is_send()).and_then(|receive| self.meets(receive, mtu));
+        let leaves = !self.flaw.is_some_and(Flaw::is_local);
+        let receive = receive.filter(|_| leaves && self.op.is_send());
+        let met = receive.and_then(|receive| self.meets(receive, mtu));
         // The earlier packet decides; in the same packet the length is checked first, then the key to
         // invalidate, then the receive's memory.
         let first = match (own, met) {
@@ -337,6 +352,13 @@ pub enum Act {
         /// Which end of it.
         end: usize,
     },
+    /// Cuts the wire: nothing that an end sends arrives.
+    Cut {
+        /// Which end; `None` for both.
+        from: Option<usize>,
+    },
+    /// The wire is as before.
+    Mend,
     /// Deregisters a region.
     Withdraw {
         /// Whose.

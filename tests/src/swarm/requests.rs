@@ -6,12 +6,10 @@ use std::time::Duration;
 use feroce_engine::memory::Access;
 
 use super::draw::Draw;
-use super::layout::{Area, Dealer, Range, TOP_ADDRESS, TOP_LEN, VICTIM_LEN};
+use super::layout::{Area, Dealer, Range, TOP_BYTES, TOP_LEN, VICTIM_LEN};
 use super::options::Options;
 use super::plan::{Role, SidePlan, Victim};
-use super::request::{
-    ACCESS, ACCESS_WHILE_ANSWERING, Doom, Flaw, LOCAL_PROTECTION, Op, Remote, Request,
-};
+use super::request::{ACCESS, Doom, Flaw, LOCAL_PROTECTION, Op, READ_GONE, Remote, Request};
 
 /// The requests of one QP: those of pair `pair` that end `end` posts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,15 +196,16 @@ impl Requests<'_> {
 
     fn atomic(&mut self, end: usize, at: Duration, side: &mut SidePlan) -> Option<()> {
         self.peer_allows(end, Access::REMOTE_ATOMIC)?;
-        let local = self.dealers[end].take(self.draw, 8, 1)?;
+        let local = self.dealers[end].pieces(self.draw, 8)?;
         let shared = self.shared_words[1 - end].filter(|_| self.draw.percent(40));
         if let Some(word) = shared {
             let bit = self.shared_bits[1 - end];
             if bit < u64::BITS {
                 self.shared_bits[1 - end] += 1;
                 let op = Op::FetchAdd(1 << bit);
-                let mut request = self.flags(Request::new(at, op, vec![local], vec![0; 8]));
-                request.remote = Some(Remote { area: word.area, offset: word.offset, wrong_key: false });
+                let mut request = self.flags(Request::new(at, op, local, vec![0; 8]));
+                request.remote =
+                    Some(Remote { area: word.area, offset: word.offset, wrong_key: false });
                 request.shared_word = true;
                 request.keeps_remote = true;
                 side.requests.push(request);
@@ -225,7 +224,7 @@ impl Requests<'_> {
             }
         };
         let payload = before.to_ne_bytes().to_vec();
-        let mut request = self.flags(Request::new(at, op, vec![local], payload));
+        let mut request = self.flags(Request::new(at, op, local, payload));
         request.remote = Some(Remote { area: word.area, offset: word.offset, wrong_key: false });
         request.keeps_remote = true;
         side.word_values.push(after);
@@ -271,7 +270,13 @@ impl Requests<'_> {
     }
 
     /// Writes to a region, makes its key invalid, and sometimes tries to write again.
-    fn invalidate(&mut self, end: usize, at: Duration, area: Area, side: &mut SidePlan) -> Option<()> {
+    fn invalidate(
+        &mut self,
+        end: usize,
+        at: Duration,
+        area: Area,
+        side: &mut SidePlan,
+    ) -> Option<()> {
         let remote = Remote { area, offset: 0, wrong_key: false };
         let writes = self.peer_allows(end, Access::REMOTE_WRITE).is_some();
         if writes {
@@ -319,7 +324,7 @@ impl Requests<'_> {
             }
         };
         let (end, failures): (_, &'static [_]) = match role {
-            Role::Source => (peer, &[ACCESS, ACCESS_WHILE_ANSWERING]),
+            Role::Source => (peer, &[ACCESS, READ_GONE]),
             Role::Local => (end, &[LOCAL_PROTECTION]),
             _ => (peer, &[ACCESS]),
         };
@@ -330,21 +335,7 @@ impl Requests<'_> {
     /// A request that must fail.
     fn bad(&mut self, end: usize, at: Duration) -> Option<Request> {
         use Flaw as F;
-        let flaw = self.draw.pick(&[
-            F::LocalKey,
-            F::LocalBounds,
-            F::LocalRights,
-            F::AtomicLength,
-            F::NoDepth,
-            F::RemoteKey,
-            F::RemoteBounds,
-            F::RemoteWrap,
-            F::RemoteRights,
-            F::RemoteDomain,
-            F::Misaligned,
-            F::NotInvalidatable,
-            F::QpRights,
-        ]);
+        let flaw = self.draw.pick(&F::ALL);
         let mut request = match flaw {
             F::LocalKey => self.ordinary(end, at)?,
             F::LocalBounds => {
@@ -373,7 +364,7 @@ impl Requests<'_> {
                 read.remote = Some(Remote { area: Area::Pool, offset: 0, wrong_key: false });
                 read
             }
-            F::NoDepth => return None,
+            F::NoDepth | F::Invalidated => return None, // The latter has a job of its own.
             F::NotInvalidatable => self.bad_invalidate(end, at)?,
             F::QpRights => self.without_qp_rights(end, at)?,
             _ => self.badly_aimed(end, at, flaw)?,
@@ -445,15 +436,17 @@ impl Requests<'_> {
             Flaw::RemoteKey => remote.wrong_key = true,
             Flaw::RemoteBounds => remote = beyond(self.draw, request.op, len)?,
             Flaw::RemoteWrap => {
-                let room = u64::MAX - TOP_ADDRESS;
-                let room = usize::try_from(room).expect("small");
                 let offset = self.draw.between(1, TOP_LEN - 1);
-                let fits = self.options.rig.plain_keys && len > room - offset && offset + len > 256;
                 remote = Remote { area: Area::Top, offset, wrong_key: false };
-                fits.then_some(())?;
+                let wraps = (TOP_BYTES..3000).contains(&(offset + len));
+                (self.options.rig.plain_keys && wraps).then_some(())?;
             }
-            Flaw::RemoteRights => remote = Remote { area: Area::ReadOnly, offset: 0, wrong_key: false },
-            Flaw::RemoteDomain => remote = Remote { area: Area::Foreign, offset: 0, wrong_key: false },
+            Flaw::RemoteRights => {
+                remote = Remote { area: Area::ReadOnly, offset: 0, wrong_key: false }
+            }
+            Flaw::RemoteDomain => {
+                remote = Remote { area: Area::Foreign, offset: 0, wrong_key: false }
+            }
             _ => remote.offset += self.draw.between(1, 7),
         }
         request.remote = Some(remote);
@@ -466,7 +459,7 @@ fn beyond(draw: &mut Draw, op: Op, len: usize) -> Option<Remote> {
     let end = Area::Pool.len();
     let offset = match op.is_atomic() {
         true => end, // The next word.
-        false => end + draw.between(1, len.max(1)) - len.min(end),
+        false => end + draw.between(1, len.max(1)) - len,
     };
     (len > 0).then_some(Remote { area: Area::Pool, offset, wrong_key: false })
 }

@@ -1,0 +1,133 @@
+//! What must hold of the frames themselves, whatever programs see: a window that limits, acknowledgements
+//! that never go back, no storm of NAKs. The model knows no packets; this knows nothing else.
+
+use feroce_wire::{NakCode, Operation, Packet, Psn, Qpn, Syndrome};
+
+use super::Check;
+use super::options::Options;
+use crate::wire::Seen;
+
+/// One direction of a connection: requests of one end, and what the other answers.
+#[derive(Debug, Clone, Copy)]
+struct Lane {
+    /// QP that the requests go to.
+    to: Qpn,
+    /// QP that the answers go to.
+    back: Qpn,
+    /// One past the highest PSN sent.
+    sent: Psn,
+    /// One past the highest PSN acknowledged, whether or not the acknowledgement has arrived.
+    acknowledged: Psn,
+    /// One past the last PSN of the last READ or atomic.
+    answers: Psn,
+    /// PSN of the last NAK for a gap, and how many there were.
+    gap: Option<(Psn, u32)>,
+    /// The last MSN, and the last PSN that an ACK has named.
+    msn: u32,
+    ack: Option<Psn>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Laws {
+    lanes: Vec<[Lane; 2]>,
+    window: u32,
+    mtu: u32,
+}
+
+impl Laws {
+    /// The laws for QPs with the numbers `qpns`, by pair and end.
+    pub fn new(options: &Options, qpns: impl Iterator<Item = [Qpn; 2]>) -> Self {
+        let lane = |psn, qpns: [Qpn; 2], end: usize| Lane {
+            to: qpns[1 - end],
+            back: qpns[end],
+            sent: psn,
+            acknowledged: psn,
+            answers: psn,
+            gap: None,
+            msn: 0,
+            ack: None,
+        };
+        let lanes = qpns.zip(&options.psns);
+        let lanes = lanes.map(|(qpns, psns)| [0, 1].map(|end| lane(psns[end], qpns, end)));
+        Self { lanes: lanes.collect(), window: options.rig.window, mtu: options.mtu.bytes() }
+    }
+
+    /// Holds a frame that was sent against the laws.
+    pub fn check(&mut self, seen: &Seen) -> Check {
+        let packet = Packet::parse(&seen.bytes, &[]).map_err(|error| format!("sent: {error}"))?;
+        let (from, is_request) = (seen.from, packet.info.is_request());
+        let (window, mtu) = (self.window, self.mtu);
+        // Answers belong to the lane of the other end.
+        let end = if is_request { from } else { 1 - from };
+        let to = packet.bth.dest_qp;
+        let mut lanes = self.lanes.iter_mut().map(|pair| &mut pair[end]);
+        let lane = lanes.find(|lane| if is_request { lane.to == to } else { lane.back == to });
+        let lane = lane.ok_or_else(|| format!("sent to nobody: {packet}"))?;
+        let result = match is_request {
+            true => lane.request(&packet, window, mtu),
+            false => lane.response(&packet),
+        };
+        result.map_err(|law| format!("end {from} broke a law of the wire, {law}: {packet}"))
+    }
+}
+
+impl Lane {
+    fn request(&mut self, packet: &Packet<'_>, window: u32, mtu: u32) -> Result<(), &'static str> {
+        let psn = packet.bth.psn;
+        if !psn.at_or_before(self.sent) {
+            return Err("PSNs follow each other");
+        }
+        let count = match (packet.info.operation, packet.ext.reth) {
+            (Operation::ReadRequest, Some(reth)) => reth.dma_len.div_ceil(mtu).max(1),
+            _ => 1,
+        };
+        let base = later(self.acknowledged, self.answers);
+        let limited = matches!(packet.info.operation, Operation::Send | Operation::Write);
+        if limited && !psn.is_before(base) && base.distance_to(psn) >= window {
+            return Err("the window limits");
+        }
+        let end = psn.add(count);
+        self.sent = later(self.sent, end);
+        if !limited {
+            self.answers = later(self.answers, end);
+        }
+        Ok(())
+    }
+
+    fn response(&mut self, packet: &Packet<'_>) -> Result<(), &'static str> {
+        let psn = packet.bth.psn;
+        let Some(aeth) = packet.ext.aeth else { return Ok(()) };
+        if aeth.msn.value() < self.msn {
+            return Err("the MSN never goes back");
+        }
+        self.msn = aeth.msn.value();
+        let is_ack = packet.info.operation == Operation::Acknowledge;
+        let acknowledged = match aeth.syndrome {
+            Syndrome::Ack(_) if is_ack => {
+                if self.ack.is_some_and(|before| psn.is_before(before)) {
+                    return Err("an ACK never goes back");
+                }
+                self.ack = Some(psn);
+                psn.next()
+            }
+            Syndrome::Ack(_) => psn.next(),
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                // A NAK that waits behind a burst may name a later gap than it was made for, so there may be two.
+                let times = self.gap.filter(|(at, _)| *at == psn).map_or(1, |(_, times)| times + 1);
+                if times > 2 {
+                    return Err("a gap is not reported again and again");
+                }
+                self.gap = Some((psn, times));
+                psn
+            }
+            _ => psn,
+        };
+        self.acknowledged = later(self.acknowledged, acknowledged);
+        Ok(())
+    }
+}
+
+fn later(a: Psn, b: Psn) -> Psn {
+    if a.is_before(b) { b } else { a }
+}

@@ -1,0 +1,190 @@
+//! The memory of both ends, and what the model believes to be in it.
+
+use feroce_engine::device::{Buffer, Device, ProtectionDomain};
+use feroce_wire::Key;
+
+use super::Check;
+use super::draw::Draw;
+use super::layout::{Area, Range, TOP_ADDRESS};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Memory {
+    /// `None`: not there on this rig, or deregistered.
+    buffers: [Vec<Option<Buffer>>; 2],
+    /// First address and key, which outlive the buffer.
+    names: [Vec<(u64, Key)>; 2],
+    /// What is in it.
+    shadow: [Vec<Vec<u8>>; 2],
+    _foreign: [ProtectionDomain; 2],
+}
+
+impl Memory {
+    /// Registers every area with its contents.
+    pub fn new(
+        devices: &[Device; 2],
+        pds: &[ProtectionDomain; 2],
+        contents: &[Vec<Vec<u8>>; 2],
+        plain_keys: bool,
+    ) -> Self {
+        let foreign = [0, 1].map(|end: usize| devices[end].alloc_pd());
+        let buffers = [0, 1].map(|end: usize| {
+            let buffer = |area: Area| {
+                let pd = if area == Area::Foreign { &foreign[end] } else { &pds[end] };
+                let buffer = match area {
+                    Area::Top if plain_keys => top_buffer(pd),
+                    Area::Top => return None,
+                    _ => pd.alloc_buffer(area.len(), area.access()).expect("a region"),
+                };
+                buffer.write(0, &contents[end][area.index()]);
+                Some(buffer)
+            };
+            Area::ALL.map(buffer).into_iter().collect::<Vec<_>>()
+        });
+        let names = [0, 1].map(|end: usize| {
+            let name = |buffer: &Option<Buffer>| match buffer {
+                Some(buffer) => (buffer.region().addr(), buffer.region().rkey()),
+                None => (0, Key::default()),
+            };
+            buffers[end].iter().map(name).collect()
+        });
+        Self { buffers, names, shadow: contents.clone(), _foreign: foreign }
+    }
+
+    /// First address and key of an area.
+    pub fn name(&self, end: usize, area: Area) -> (u64, Key) {
+        self.names[end][area.index()]
+    }
+
+    /// Deregisters and frees an area.
+    pub fn withdraw(&mut self, end: usize, area: Area) {
+        self.buffers[end][area.index()] = None;
+    }
+
+    /// The area was deregistered.
+    pub fn is_gone(&self, end: usize, area: Area) -> bool {
+        self.buffers[end][area.index()].is_none()
+    }
+
+    /// The bytes in `ranges`; `None` if an area is gone.
+    fn current(&self, ranges: &[Range]) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; ranges.iter().map(|range| range.len).sum()];
+        let mut rest = &mut bytes[..];
+        for range in ranges {
+            let (here, after) = rest.split_at_mut(range.len);
+            self.buffers[range.end][range.area.index()].as_ref()?.read(range.offset, here);
+            rest = after;
+        }
+        Some(bytes)
+    }
+
+    fn shadow(&self, ranges: &[Range]) -> Vec<u8> {
+        let part = |range: &Range| {
+            &self.shadow[range.end][range.area.index()][range.offset..range.offset + range.len]
+        };
+        ranges.iter().flat_map(part).copied().collect()
+    }
+
+    fn set_shadow(&mut self, ranges: &[Range], bytes: &[u8]) {
+        let mut rest = bytes;
+        for range in ranges {
+            let (here, after) = rest.split_at(range.len);
+            let shadow = &mut self.shadow[range.end][range.area.index()];
+            shadow[range.offset..range.offset + range.len].copy_from_slice(here);
+            rest = after;
+        }
+    }
+
+    /// The first bytes of `ranges` must be `bytes`, and those behind them as they were.
+    pub fn expect(&mut self, ranges: &[Range], bytes: &[u8], what: impl Fn() -> String) -> Check {
+        let Some(current) = self.current(ranges) else { return Ok(()) };
+        let mut expected = self.shadow(ranges);
+        expected[..bytes.len()].copy_from_slice(bytes);
+        if let Some(at) = current.iter().zip(&expected).position(|(is, must)| is != must) {
+            let (is, must, len) = (current[at], expected[at], bytes.len());
+            return Err(format!(
+                "{}: byte {at} of {len} is {is:#04x}, must be {must:#04x}",
+                what()
+            ));
+        }
+        self.set_shadow(ranges, &expected);
+        Ok(())
+    }
+
+    /// How many bytes of `payload` have arrived in `ranges`, in whole packets, the rest being as it was: the
+    /// least and the most, for new bytes may equal the old. From now on what is there is taken for granted.
+    pub fn arrived(
+        &mut self,
+        ranges: &[Range],
+        payload: &[u8],
+        mtu: usize,
+        what: impl Fn() -> String,
+    ) -> Result<(usize, usize), String> {
+        let Some(current) = self.current(ranges) else { return Ok((0, payload.len())) };
+        let old = self.shadow(ranges);
+        let payload = &payload[..payload.len().min(current.len())];
+        let same = current.iter().zip(payload).take_while(|(is, new)| is == new).count();
+        let fits = |&n: &usize| n <= same && current[n..] == old[n..];
+        let steps = (0..payload.len()).step_by(mtu).chain([payload.len()]);
+        let (mut least, mut most) = (usize::MAX, 0);
+        for n in steps.filter(fits) {
+            (least, most) = (least.min(n), n);
+        }
+        if least == usize::MAX {
+            return Err(format!("{}: neither as before nor so many whole packets", what()));
+        }
+        self.set_shadow(ranges, &current);
+        Ok((least, most))
+    }
+
+    /// The program uses `ranges` for something else.
+    pub fn scribble(&mut self, ranges: &[Range], draw: &mut Draw) {
+        for &range in ranges {
+            let bytes = draw.bytes(range.len);
+            if let Some(buffer) = &self.buffers[range.end][range.area.index()] {
+                buffer.write(range.offset, &bytes);
+                self.set_shadow(&[range], &bytes);
+            }
+        }
+    }
+
+    /// The eight bytes that an atomic returned into `ranges`, whatever they are.
+    pub fn returned_word(&mut self, ranges: &[Range]) -> u64 {
+        let bytes = self.current(ranges).expect("results of atomics lie in the pool");
+        self.set_shadow(ranges, &bytes);
+        u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
+    }
+
+    /// The eight bytes in `range`, in native order.
+    pub fn word(&mut self, range: Range) -> u64 {
+        self.returned_word(&[range])
+    }
+
+    /// Every byte must be what the model believes.
+    pub fn check_all(&self) -> Check {
+        for end in 0..2 {
+            for area in Area::ALL {
+                let whole = Range { end, area, offset: 0, len: area.len() };
+                let Some(current) = self.current(&[whole]) else { continue };
+                let shadow = &self.shadow[end][area.index()];
+                if let Some(at) = current.iter().zip(shadow).position(|(is, must)| is != must) {
+                    return Err(format!(
+                        "memory of end {end}, {area:?}: byte {at} was changed by nobody: {:#04x}, must be {:#04x}",
+                        current[at], shadow[at]
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The area close to the end of the address space, under any free key.
+fn top_buffer(pd: &ProtectionDomain) -> Buffer {
+    let area = Area::Top;
+    (0..256)
+        .rev()
+        .map(|index| Key::from_parts(index, 0x5a))
+        .find_map(|key| pd.alloc_buffer_as(TOP_ADDRESS, area.len(), area.access(), key).ok())
+        .expect("a free key")
+}

@@ -1,0 +1,134 @@
+//! The swarm: two endpoints on the shm port in virtual time, under seeded faults and a random load, held
+//! against a plain model.
+//!
+//! A scenario follows from one seed: first its [`Options`], then its [`Plan`] (who posts what and when),
+//! then the wire's faults. It runs with faults for a while, then on a healed wire, on which everything that
+//! was posted must end soon and leave both ends quiet. Nothing of it depends on what ran before on the same rig.
+
+mod draw;
+mod laws;
+mod layout;
+mod memory;
+mod model;
+mod options;
+mod plan;
+mod request;
+mod requests;
+mod tally;
+mod trace;
+mod verdict;
+mod world;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use feroce_engine::time::Instant;
+
+use crate::{Rig, manual_config};
+pub use options::{Options, RigKind};
+pub use plan::Plan;
+pub use tally::Tally;
+use trace::Trace;
+use world::World;
+
+/// What the model found wrong, or nothing.
+type Check = Result<(), String>;
+
+/// A scenario that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// Its seed.
+    pub seed: u64,
+    /// What was wrong.
+    pub why: String,
+    /// What was drawn.
+    pub options: Box<Options>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, why, options } = self;
+        writeln!(f, "seed {seed}: {why}")?;
+        writeln!(
+            f,
+            "replay: FEROCE_SEED={seed} cargo test -p feroce-tests --test swarm -- --nocapture"
+        )?;
+        write!(f, "{options:#?}")
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Rigs that scenarios take turns on, one of each kind.
+#[derive(Debug, Default)]
+pub struct Rigs(BTreeMap<RigKind, Rig>);
+
+impl Rigs {
+    /// Runs the scenario of `seed`.
+    ///
+    /// # Errors
+    /// What the model found wrong, or what panicked.
+    pub fn run(&mut self, seed: u64) -> Result<Tally, Failure> {
+        self.run_with(seed, false)
+    }
+
+    /// The same, printing everything that happens.
+    ///
+    /// # Errors
+    /// As for [`Rigs::run`].
+    pub fn replay(&mut self, seed: u64) -> Result<Tally, Failure> {
+        self.run_with(seed, true)
+    }
+
+    fn run_with(&mut self, seed: u64, traced: bool) -> Result<Tally, Failure> {
+        let mut plan = Plan::draw(seed);
+        let options = plan.options.clone();
+        if traced {
+            println!("{options:#?}");
+        }
+        // Taken out: a rig on which something went wrong is not used again.
+        let mut rig = self.0.remove(&options.rig).unwrap_or_else(|| make_rig(options.rig));
+        let (heal_at, wire_seed) = (plan.heal_at, plan.later.bits());
+        rig.wire.set_delay(options.delay);
+        rig.wire.set_record(true);
+        let mut trace = if traced { Trace::on(rig.now) } else { Trace::off() };
+        let run = || World::new(plan, &mut rig, &mut trace).run(heal_at, wire_seed);
+        let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied());
+            Err(format!("panicked: {}", text.unwrap_or("no message")))
+        });
+        match result {
+            Ok(tally) => {
+                self.0.insert(options.rig, tidied(rig));
+                Ok(tally)
+            }
+            Err(why) => Err(Failure { seed, why, options: Box::new(options) }),
+        }
+    }
+}
+
+fn make_rig(kind: RigKind) -> Rig {
+    let mut config = manual_config(1);
+    config.window = kind.window;
+    config.plain_keys = kind.plain_keys;
+    config.arena_bytes = 16 << 20;
+    Rig::new(&config, Duration::ZERO)
+}
+
+/// Scenarios begin at multiples of this many nanoseconds (almost five hours), so that time has the same low
+/// digits in each: when a timing wheel looks up depends on them.
+const EPOCH: u64 = 1 << 44;
+
+/// The rig as the next scenario needs it: nothing of this one is left.
+fn tidied(mut rig: Rig) -> Rig {
+    rig.wire.clear();
+    rig.settle();
+    for device in &rig.devices {
+        while device.poll_event().is_some() {}
+    }
+    rig.now = Instant::from_nanos((rig.now.as_nanos() / EPOCH + 1) * EPOCH);
+    rig
+}

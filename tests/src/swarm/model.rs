@@ -1,0 +1,514 @@
+//! The plain model: no packets, no sequence numbers, only what programs may rely on.
+//!
+//! Of each QP it knows which requests were posted, how many are known to be executed by the peer, how many
+//! have completed, and what broke it. Every completion and event is held against that.
+
+use feroce_engine::time::Instant;
+use feroce_engine::verbs::{AsyncEvent, Completion, CompletionOpcode, Extra, Status};
+use feroce_wire::Qpn;
+
+use super::Check;
+use super::draw::Draw;
+use super::layout::Range;
+use super::memory::Memory;
+use super::options::Options;
+use super::plan::SidePlan;
+use super::request::{Failure, Op, Peer, Request, Trouble};
+use super::tally::Tally;
+
+/// A request that the peer refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refused {
+    /// What the peer saw of it.
+    pub how: Peer,
+    /// Which it was, if that is certain.
+    pub index: Option<usize>,
+}
+
+/// One QP and its program.
+#[derive(Debug)]
+pub(super) struct Side {
+    /// What the program posts.
+    pub plan: SidePlan,
+    /// Its number.
+    pub qpn: Qpn,
+    /// Requests that consume a receive, by number of the receive.
+    pub consumers: Vec<usize>,
+    /// When each send request was posted.
+    pub posted: Vec<Instant>,
+    /// When each receive was posted.
+    pub receives_posted: Vec<Instant>,
+    /// Requests known to be executed by the peer.
+    pub executed: usize,
+    /// Requests that have succeeded.
+    pub succeeded: usize,
+    /// Requests that have completed, one way or the other.
+    pub resolved: usize,
+    /// A request failed, so all that follow are flushed.
+    pub failed: bool,
+    /// Receives that have succeeded.
+    pub received: usize,
+    /// Receives that have completed.
+    pub receives_resolved: usize,
+    /// What the peer saw of the request that it refused.
+    pub refused: Option<Refused>,
+    /// The QP is in ERR, for a reason that was seen.
+    pub broken: bool,
+    /// The program has moved it there.
+    pub killed: bool,
+    /// In SQD; requests from this one on are held back.
+    pub held_from: Option<usize>,
+    /// The event that reports it was seen.
+    pub drained: bool,
+}
+
+/// A completion and what it is of.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    pair: usize,
+    end: usize,
+    index: usize,
+    is_receive: bool,
+    completion: Completion,
+}
+
+impl Entry {
+    fn is_flush(&self) -> bool {
+        self.completion.status == Status::WorkRequestFlushed
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Model {
+    /// Options of the scenario.
+    pub options: Options,
+    /// By pair and end.
+    pub sides: Vec<[Side; 2]>,
+    /// Memory of both ends.
+    pub memory: Memory,
+    /// For what the program writes into memory that it has back.
+    pub draw: Draw,
+    /// The time.
+    pub now: Instant,
+    /// Frames that the wire has hurt, as a sum over time.
+    pub hurts: Vec<(Instant, u64)>,
+    /// When the wire was healed.
+    pub healed_at: Option<Instant>,
+    /// By end, the word that QPs share.
+    pub shared_words: [Option<Range>; 2],
+    /// Results of additions to a word that QPs share: by end of the word, what was there and what was added.
+    pub sums: [Vec<(u64, u64)>; 2],
+    /// What has happened.
+    pub tally: Tally,
+}
+
+const RECEIVE: u64 = 1 << 63;
+
+/// The `wr_id` of a request: which queue of which pair, and which number.
+pub(super) fn wr_id(pair: usize, index: usize, is_receive: bool) -> u64 {
+    (if is_receive { RECEIVE } else { 0 }) | (pair as u64) << 32 | index as u64
+}
+
+impl Side {
+    /// A QP that is going to do `plan`.
+    pub fn new(plan: SidePlan, qpn: Qpn) -> Self {
+        let consumers = (0..plan.requests.len())
+            .filter(|&index| plan.requests[index].op.consumes_receive())
+            .collect();
+        Self {
+            plan,
+            qpn,
+            consumers,
+            posted: Vec::new(),
+            receives_posted: Vec::new(),
+            executed: 0,
+            succeeded: 0,
+            resolved: 0,
+            failed: false,
+            received: 0,
+            receives_resolved: 0,
+            refused: None,
+            broken: false,
+            killed: false,
+            held_from: None,
+            drained: false,
+        }
+    }
+
+    /// The number of the receive that request `index` consumes.
+    pub fn receive_of(&self, index: usize) -> Option<usize> {
+        self.consumers.binary_search(&index).ok()
+    }
+
+    /// The QP is in ERR.
+    pub fn is_dead(&self) -> bool {
+        self.broken || self.killed
+    }
+}
+
+impl Model {
+    /// It is `now`, and the wire has hurt `hurt` frames.
+    pub fn advance(&mut self, now: Instant, hurt: u64) {
+        self.now = now;
+        if self.hurts.last().map_or(0, |(_, sum)| *sum) != hurt {
+            self.hurts.push((now, hurt));
+        }
+    }
+
+    /// Frames that were hurt at `from` or later.
+    pub fn hurt_since(&self, from: Instant) -> u64 {
+        let before = self.hurts.partition_point(|(at, _)| *at < from);
+        let sum = |until: usize| until.checked_sub(1).map_or(0, |last| self.hurts[last].1);
+        sum(self.hurts.len()) - sum(before)
+    }
+
+    /// A send request.
+    pub fn request(&self, pair: usize, end: usize, index: usize) -> &Request {
+        &self.sides[pair][end].plan.requests[index]
+    }
+
+    /// How a request must fail, and how many of its bytes arrive before.
+    pub fn must_fail(&self, pair: usize, end: usize, index: usize) -> Option<(Failure, usize)> {
+        let receive = self.sides[pair][end].receive_of(index);
+        let receives = &self.sides[pair][1 - end].plan.receives;
+        let receive = receive.and_then(|receive| receives.get(receive));
+        self.request(pair, end, index).must_fail(receive, self.options.mtu_bytes())
+    }
+
+    /// Takes what has come since the last time: events and completions, by end.
+    pub fn take(
+        &mut self,
+        events: &[(usize, AsyncEvent)],
+        completions: &[(usize, Completion)],
+    ) -> Check {
+        let mut entries = Vec::with_capacity(completions.len());
+        for &(end, completion) in completions {
+            entries.push(self.identify(end, completion)?);
+        }
+        self.check_order(&entries)?;
+        // What the peer has received comes first: completions of the sender must find it there.
+        let pick = |is_receive: bool, of: fn(&Entry) -> bool| {
+            let of = move |entry: &&Entry| entry.is_receive == is_receive && of(entry);
+            entries.iter().filter(of).copied().collect::<Vec<_>>()
+        };
+        for entry in pick(true, |entry| entry.completion.is_success()) {
+            self.receive_succeeded(&entry)?;
+        }
+        for entry in pick(true, |entry| !entry.completion.is_success() && !entry.is_flush()) {
+            self.receive_failed(&entry)?;
+        }
+        for &(end, event) in events {
+            self.event(end, event)?;
+        }
+        for entry in pick(false, |entry| !entry.is_flush()) {
+            self.send_completed(&entry)?;
+        }
+        for entry in entries.iter().filter(|entry| entry.is_flush()) {
+            self.flushed(entry)?;
+        }
+        Ok(())
+    }
+
+    fn identify(&mut self, end: usize, completion: Completion) -> Result<Entry, String> {
+        self.tally.status(completion.status);
+        let id = completion.wr_id;
+        let pair = usize::try_from((id & !RECEIVE) >> 32).expect("31 bits");
+        let index = usize::try_from(id & 0xffff_ffff).expect("32 bits");
+        let is_receive = id & RECEIVE != 0;
+        let entry = Entry { pair, end, index, is_receive, completion };
+        let side = self.sides.get(pair).map(|pair| &pair[end]);
+        let side =
+            side.ok_or_else(|| format!("a completion that belongs to nothing: {completion:?}"))?;
+        let posted = if is_receive { side.receives_posted.len() } else { side.posted.len() };
+        if index >= posted || completion.qp != side.qpn {
+            return Err(format!("{}: completed, never posted there", name(&entry)));
+        }
+        Ok(entry)
+    }
+
+    /// Completions come in the order of posting, each once, and only unsignaled successes are left out.
+    fn check_order(&self, entries: &[Entry]) -> Check {
+        for (pair, sides) in self.sides.iter().enumerate() {
+            for (end, side) in sides.iter().enumerate() {
+                let of = |entry: &&Entry| entry.pair == pair && entry.end == end;
+                let mut next = [side.resolved, side.receives_resolved];
+                let mut flushing = [side.failed, false];
+                for entry in entries.iter().filter(of) {
+                    let queue = usize::from(entry.is_receive);
+                    let skipped = next[queue]..entry.index;
+                    if entry.index < next[queue] {
+                        return Err(format!("{}: completed twice or out of order", name(entry)));
+                    }
+                    for index in skipped {
+                        let silent = !entry.is_receive
+                            && !self.options.all_signaled
+                            && !side.plan.requests[index].signaled;
+                        if !silent {
+                            return Err(format!("{}: {index} before it was left out", name(entry)));
+                        }
+                    }
+                    if (flushing[queue] || side.killed) && !entry.is_flush() {
+                        return Err(format!("{}: after an error, not flushed", name(entry)));
+                    }
+                    next[queue] = entry.index + 1;
+                    flushing[queue] |= !entry.completion.is_success();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_succeeded(&mut self, entry: &Entry) -> Check {
+        let &Entry { pair, end, index, completion, .. } = entry;
+        let lane = &self.sides[pair][1 - end];
+        let sender = lane.consumers.get(index).filter(|&&sender| sender < lane.posted.len());
+        let Some(&sender) = sender else {
+            return Err(format!("{}: received what was never sent", name(entry)));
+        };
+        let request = self.request(pair, 1 - end, sender).clone();
+        let opcode = match request.op {
+            Op::WriteImm(_) => CompletionOpcode::ReceiveRdmaWithImmediate,
+            _ => CompletionOpcode::Receive,
+        };
+        let extra = match (request.op, request.remote) {
+            (Op::SendImm(imm) | Op::WriteImm(imm), _) => Extra::Immediate(imm),
+            (Op::SendInvalidate, Some(remote)) => {
+                Extra::Invalidated(self.memory.name(end, remote.area).1)
+            }
+            _ => Extra::None,
+        };
+        let is = (
+            completion.opcode,
+            completion.byte_len as usize,
+            completion.extra,
+            completion.solicited,
+        );
+        let must = (opcode, request.payload.len(), extra, request.solicited);
+        if is != must {
+            return Err(format!("{}: {is:?}, must be {must:?}", name(entry)));
+        }
+        let local = self.sides[pair][end].plan.receives[index].local.clone();
+        if request.op.is_send() {
+            self.memory.expect(&local, &request.payload, || format!("{}: payload", name(entry)))?;
+        }
+        let side = &mut self.sides[pair][end];
+        (side.received, side.receives_resolved) = (index + 1, index + 1);
+        self.executed(pair, 1 - end, sender + 1)?;
+        self.memory.scribble(&local, &mut self.draw);
+        Ok(())
+    }
+
+    /// A message met receive `index` and failed.
+    fn receive_failed(&mut self, entry: &Entry) -> Check {
+        let &Entry { pair, end, index, completion, .. } = entry;
+        let lane = &self.sides[pair][1 - end];
+        let sender = lane.consumers.get(index).filter(|&&sender| sender < lane.posted.len());
+        let Some(&sender) = sender else {
+            return Err(format!("{}: failed without a message", name(entry)));
+        };
+        let seen = Peer::Receive(completion.status);
+        let must =
+            self.must_fail(pair, 1 - end, sender).filter(|(failure, _)| failure.peer == seen);
+        let receive = &self.sides[pair][end].plan.receives[index];
+        let (local, doom) = (receive.local.clone(), receive.doom);
+        let may = doom.is_some_and(|doom| {
+            self.memory.is_gone(doom.end, doom.area) && doom.failures.iter().any(|f| f.peer == seen)
+        });
+        if must.is_none() && !may {
+            return Err(format!("{}: no reason to fail", name(entry)));
+        }
+        self.executed(pair, 1 - end, sender)?;
+        if let Some((_, arrived)) = must {
+            let request = self.request(pair, 1 - end, sender);
+            if request.op.is_send() {
+                let bytes = request.payload[..arrived].to_vec();
+                self.memory.expect(&local, &bytes, || {
+                    format!("{}: payload before it failed", name(entry))
+                })?;
+            }
+        }
+        self.sides[pair][1 - end].refused = Some(Refused { how: seen, index: Some(sender) });
+        let side = &mut self.sides[pair][end];
+        side.receives_resolved = index + 1;
+        side.broken = true;
+        Ok(())
+    }
+
+    fn event(&mut self, end: usize, event: AsyncEvent) -> Check {
+        let (qpn, trouble) = match event {
+            AsyncEvent::QpAccessError(qpn) => (qpn, Trouble::Access),
+            AsyncEvent::QpRequestError(qpn) => (qpn, Trouble::Request),
+            AsyncEvent::SqDrained(qpn) => return self.sq_drained(end, qpn),
+            other => return Err(format!("end {end}: event {other:?} without a cause")),
+        };
+        self.tally.trouble(trouble);
+        let pair = self.pair_of(end, qpn)?;
+        let Some(index) = self.refused_with(pair, 1 - end, trouble) else {
+            return Err(format!("end {end}, pair {pair}: event {event:?} without a cause"));
+        };
+        if self.sides[pair][end].is_dead() {
+            return Err(format!("end {end}, pair {pair}: event {event:?} on a QP in ERR"));
+        }
+        if let Some(index) = index {
+            self.executed(pair, 1 - end, index)?;
+        }
+        self.sides[pair][1 - end].refused = Some(Refused { how: Peer::Event(trouble), index });
+        self.sides[pair][end].broken = true;
+        Ok(())
+    }
+
+    /// Whether a request of a lane may have been refused with an event, and which if that is certain.
+    fn refused_with(&self, pair: usize, end: usize, trouble: Trouble) -> Option<Option<usize>> {
+        let side = &self.sides[pair][end];
+        let seen = Peer::Event(trouble);
+        // A READ that is long done, too: a late duplicate of it has its key checked again.
+        let doomed = side.plan.requests[..side.posted.len()].iter().any(|request| {
+            request.doom.is_some_and(|doom| {
+                let fits = doom.failures.iter().any(|failure| failure.peer == seen);
+                self.memory.is_gone(doom.end, doom.area) && fits
+            })
+        });
+        if doomed {
+            return Some(None);
+        }
+        let failures = (side.executed..side.posted.len())
+            .find_map(|index| Some((index, self.must_fail(pair, end, index)?)));
+        failures.filter(|(_, (failure, _))| failure.peer == seen).map(|(index, _)| Some(index))
+    }
+
+    fn pair_of(&self, end: usize, qpn: Qpn) -> Result<usize, String> {
+        let found = self.sides.iter().position(|pair| pair[end].qpn == qpn);
+        found.ok_or_else(|| format!("end {end}: event for a QP {qpn} that is not there"))
+    }
+
+    /// A drained queue has nothing begun and unfinished.
+    fn sq_drained(&mut self, end: usize, qpn: Qpn) -> Check {
+        let pair = self.pair_of(end, qpn)?;
+        self.tally.drained += 1;
+        let side = &mut self.sides[pair][end];
+        if side.held_from.is_none() || side.drained {
+            return Err(format!("end {end}, pair {pair}: drained, but nobody asked (any more)"));
+        }
+        side.drained = true;
+        Ok(())
+    }
+
+    fn send_completed(&mut self, entry: &Entry) -> Check {
+        let &Entry { pair, end, index, completion, .. } = entry;
+        self.imply(pair, end, index)?;
+        if completion.is_success() {
+            let request = self.request(pair, end, index);
+            let opcode = match request.op {
+                op if op.is_send() => CompletionOpcode::Send,
+                op if op.is_write() => CompletionOpcode::RdmaWrite,
+                Op::Read => CompletionOpcode::RdmaRead,
+                Op::CompareSwap { .. } => CompletionOpcode::CompareSwap,
+                _ => CompletionOpcode::FetchAdd,
+            };
+            let returned = if request.op.returns_data() { request.payload.len() } else { 0 };
+            let (is, must) =
+                ((completion.opcode, completion.byte_len as usize), (opcode, returned));
+            if is != must {
+                return Err(format!("{}: {is:?}, must be {must:?}", name(entry)));
+            }
+            return self.succeeded(pair, end, index);
+        }
+        self.check_failure(pair, end, index, completion.status)
+            .map_err(|why| format!("{}: {why}", name(entry)))?;
+        let side = &mut self.sides[pair][end];
+        (side.resolved, side.failed, side.broken) = (index + 1, true, true);
+        Ok(())
+    }
+
+    /// The requests before `index` that have no completion of their own have succeeded.
+    pub fn imply(&mut self, pair: usize, end: usize, index: usize) -> Check {
+        for before in self.sides[pair][end].resolved..index {
+            self.succeeded(pair, end, before)?;
+        }
+        Ok(())
+    }
+
+    fn flushed(&mut self, entry: &Entry) -> Check {
+        let &Entry { pair, end, index, .. } = entry;
+        if !self.sides[pair][end].is_dead() {
+            return Err(format!("{}: nothing broke the QP", name(entry)));
+        }
+        if entry.is_receive {
+            self.sides[pair][end].receives_resolved = index + 1;
+        } else {
+            self.imply(pair, end, index)?;
+            let side = &mut self.sides[pair][end];
+            (side.resolved, side.failed) = (index + 1, true);
+        }
+        Ok(())
+    }
+
+    /// Request `index` has succeeded: what it was to do is done, and its memory is the program's again.
+    fn succeeded(&mut self, pair: usize, end: usize, index: usize) -> Check {
+        let what = || format!("pair {pair}, end {end}, request {index}");
+        self.executed(pair, end, index + 1)?;
+        let request = self.request(pair, end, index).clone();
+        self.tally.success(&request);
+        if request.shared_word {
+            self.take_sum(pair, end, &request)?;
+        } else if request.op.returns_data() {
+            self.memory.expect(&request.local, &request.payload, || format!("{}: data", what()))?;
+        }
+        if !request.keeps_local && !request.inline {
+            self.memory.scribble(&request.local, &mut self.draw);
+        }
+        if request.op == Op::Read && !request.keeps_remote {
+            let source: Vec<_> = request.remote_range(1 - end).into_iter().collect();
+            self.memory.scribble(&source, &mut self.draw);
+        }
+        let side = &mut self.sides[pair][end];
+        (side.succeeded, side.resolved) = (index + 1, index + 1);
+        Ok(())
+    }
+
+    /// What a fetch and add on the shared word returned.
+    fn take_sum(&mut self, pair: usize, end: usize, request: &Request) -> Check {
+        let returned = self.memory.returned_word(&request.local);
+        let Op::FetchAdd(added) = request.op else { unreachable!("only additions are shared") };
+        if returned & added != 0 {
+            return Err(format!("pair {pair}, end {end}: added {added:#x} to {returned:#x} again"));
+        }
+        self.sums[1 - end].push((returned, added));
+        Ok(())
+    }
+
+    /// The peer has executed all requests before `until`.
+    pub fn executed(&mut self, pair: usize, end: usize, until: usize) -> Check {
+        for index in self.sides[pair][end].executed..until {
+            let what = || format!("pair {pair}, end {end}, request {index}");
+            if let Some((failure, _)) = self.must_fail(pair, end, index) {
+                return Err(format!("{}: executed, must fail with {failure:?}", what()));
+            }
+            if self.sides[pair][end].held_from.is_some_and(|held| index >= held) {
+                return Err(format!("{}: executed while the queue is held", what()));
+            }
+            let receive = self.sides[pair][end].receive_of(index);
+            if receive.is_some_and(|receive| receive >= self.sides[pair][1 - end].received) {
+                return Err(format!("{}: completed, but the peer has not received it", what()));
+            }
+            let request = self.request(pair, end, index).clone();
+            if let Some(target) = request.remote_range(1 - end).filter(|_| request.op.is_write()) {
+                self.memory.expect(&[target], &request.payload, || {
+                    format!("{}: completed, but the peer's memory", what())
+                })?;
+                if !request.keeps_remote {
+                    self.memory.scribble(&[target], &mut self.draw);
+                }
+            }
+            self.sides[pair][end].executed = index + 1;
+        }
+        Ok(())
+    }
+}
+
+fn name(entry: &Entry) -> String {
+    let kind = if entry.is_receive { "receive" } else { "request" };
+    let Entry { pair, end, index, completion, .. } = entry;
+    format!("pair {pair}, end {end}, {kind} {index} ({})", completion.status)
+}

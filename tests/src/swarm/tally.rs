@@ -1,0 +1,147 @@
+//! What a swarm has met: so that nobody mistakes a swarm that tries nothing for one that passes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use feroce_engine::verbs::Status;
+
+use super::request::{Flaw, Op, Request, Trouble};
+
+const OPERATIONS: [&str; 8] = [
+    "SEND",
+    "SEND with immediate",
+    "SEND with invalidate",
+    "WRITE",
+    "WRITE with immediate",
+    "READ",
+    "compare and swap",
+    "fetch and add",
+];
+
+/// Statuses that a swarm should meet: all but those that only a peer that breaks the rules, or a full
+/// completion queue, can bring about.
+const STATUSES: [Status; 11] = [
+    Status::Success,
+    Status::LocalLength,
+    Status::LocalQpOperation,
+    Status::LocalProtection,
+    Status::WorkRequestFlushed,
+    Status::LocalAccess,
+    Status::RemoteInvalidRequest,
+    Status::RemoteAccess,
+    Status::RemoteOperational,
+    Status::RetryExceeded,
+    Status::RnrRetryExceeded,
+];
+
+/// Counts of what happened in one or many scenarios.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Scenarios.
+    pub scenarios: u64,
+    /// Completions by status.
+    pub statuses: BTreeMap<u8, (&'static str, u64)>,
+    /// Requests that succeeded, by kind.
+    pub operations: BTreeMap<&'static str, u64>,
+    /// Flawed requests posted.
+    pub flaws: BTreeMap<Flaw, u64>,
+    /// Events that tell of a refused request.
+    pub troubles: BTreeMap<Trouble, u64>,
+    /// Events that tell of a drained send queue.
+    pub drained: u64,
+    /// Payload bytes of requests that succeeded.
+    pub bytes: u64,
+    /// Frames that the wire was given.
+    pub frames: u64,
+    /// Virtual time.
+    pub time: Duration,
+    /// Frames that the wire lost, doubled, delayed or damaged.
+    pub hurt: u64,
+}
+
+impl Tally {
+    pub(super) fn status(&mut self, status: Status) {
+        self.statuses.entry(status as u8).or_insert((status.text(), 0)).1 += 1;
+    }
+
+    pub(super) fn trouble(&mut self, trouble: Trouble) {
+        *self.troubles.entry(trouble).or_default() += 1;
+    }
+
+    pub(super) fn success(&mut self, request: &Request) {
+        let index = match request.op {
+            Op::Send => 0,
+            Op::SendImm(_) => 1,
+            Op::SendInvalidate => 2,
+            Op::Write => 3,
+            Op::WriteImm(_) => 4,
+            Op::Read => 5,
+            Op::CompareSwap { .. } => 6,
+            Op::FetchAdd(_) => 7,
+        };
+        *self.operations.entry(OPERATIONS[index]).or_default() += 1;
+        self.bytes += request.payload.len() as u64;
+    }
+
+    /// What a large swarm should have met and this one has not.
+    pub fn missing(&self) -> Vec<String> {
+        let statuses =
+            STATUSES.iter().filter(|status| !self.statuses.contains_key(&(**status as u8)));
+        let operations = OPERATIONS.iter().filter(|name| !self.operations.contains_key(*name));
+        let flaws = Flaw::ALL.iter().filter(|flaw| !self.flaws.contains_key(*flaw));
+        let troubles = [Trouble::Access, Trouble::Request];
+        let troubles = troubles.iter().filter(|trouble| !self.troubles.contains_key(*trouble));
+        let mut missing: Vec<String> = statuses.map(|status| status.text().to_owned()).collect();
+        missing.extend(operations.map(|name| (*name).to_owned()));
+        missing.extend(flaws.map(|flaw| format!("{flaw:?}")));
+        missing.extend(troubles.map(|trouble| format!("{trouble:?} events")));
+        missing.extend((self.drained == 0).then(|| "a drained queue".to_owned()));
+        missing
+    }
+
+    /// Adds what another has counted.
+    pub fn add(&mut self, other: &Self) {
+        self.scenarios += other.scenarios;
+        for (&code, &(text, count)) in &other.statuses {
+            self.statuses.entry(code).or_insert((text, 0)).1 += count;
+        }
+        for (&name, count) in &other.operations {
+            *self.operations.entry(name).or_default() += count;
+        }
+        for (&flaw, count) in &other.flaws {
+            *self.flaws.entry(flaw).or_default() += count;
+        }
+        for (&trouble, count) in &other.troubles {
+            *self.troubles.entry(trouble).or_default() += count;
+        }
+        self.drained += other.drained;
+        self.bytes += other.bytes;
+        self.frames += other.frames;
+        self.hurt += other.hurt;
+        self.time += other.time;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scenarios, frames, hurt, bytes, drained, .. } = self;
+        writeln!(
+            f,
+            "{scenarios} scenarios, {frames} frames, {hurt} of them hurt, {bytes} bytes moved"
+        )?;
+        for (name, count) in &self.operations {
+            writeln!(f, "  {count:>9} {name}")?;
+        }
+        for (text, count) in self.statuses.values() {
+            writeln!(f, "  {count:>9} completed: {text}")?;
+        }
+        for (flaw, count) in &self.flaws {
+            writeln!(f, "  {count:>9} posted with flaw {flaw:?}")?;
+        }
+        for (trouble, count) in &self.troubles {
+            writeln!(f, "  {count:>9} events: {trouble:?}")?;
+        }
+        writeln!(f, "  {drained:>9} events: SQ drained")
+    }
+}

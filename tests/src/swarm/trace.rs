@@ -1,0 +1,45 @@
+//! What happens in a scenario, readable: for the replay of one seed.
+
+use feroce_engine::time::Instant;
+use feroce_wire::Packet;
+
+use crate::wire::Seen;
+
+/// Prints, or does nothing.
+#[derive(Debug)]
+pub struct Trace {
+    start: Option<Instant>,
+}
+
+impl Trace {
+    /// Prints nothing.
+    pub fn off() -> Self {
+        Self { start: None }
+    }
+
+    /// Prints everything, with times since `start`.
+    pub fn on(start: Instant) -> Self {
+        Self { start: Some(start) }
+    }
+
+    /// Something happened at `now`.
+    pub fn note(&mut self, now: Instant, what: impl FnOnce() -> String) {
+        if let Some(start) = self.start {
+            println!("{:>13.3} us  {}", micros(now, start), what());
+        }
+    }
+
+    /// A frame was sent.
+    pub fn frame(&mut self, seen: &Seen) {
+        let Seen { at, from, bytes, fate } = seen;
+        self.note(*at, || match Packet::parse(bytes, &[]) {
+            Ok(packet) => format!("end {from} > {packet} {fate}"),
+            Err(error) => format!("end {from} > {error} {fate}"),
+        });
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // For people.
+fn micros(at: Instant, start: Instant) -> f64 {
+    at.saturating_since(start).as_nanos() as f64 / 1000.0
+}

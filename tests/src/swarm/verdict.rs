@@ -1,0 +1,275 @@
+//! When a request may fail, and what must hold when everything is over.
+
+use feroce_engine::time::Instant;
+use feroce_engine::verbs::Status;
+
+use super::Check;
+use super::layout::Range;
+use super::model::{Model, Refused};
+use super::request::{Failure, Op, Peer};
+
+impl Model {
+    /// Request `index` has completed with `status`, which is neither success nor flush: is that right?
+    pub fn check_failure(
+        &mut self,
+        pair: usize,
+        end: usize,
+        index: usize,
+        status: Status,
+    ) -> Check {
+        match status {
+            Status::RetryExceeded => return self.check_retries(pair, end, index),
+            Status::RnrRetryExceeded => return self.check_rnr_retries(pair, end, index),
+            _ => {}
+        }
+        let side = &self.sides[pair][end];
+        let receive =
+            side.receive_of(index).and_then(|n| self.sides[pair][1 - end].plan.receives.get(n));
+        let dooms = [side.plan.requests[index].doom, receive.and_then(|receive| receive.doom)];
+        let come_true =
+            dooms.iter().flatten().filter(|doom| self.memory.is_gone(doom.end, doom.area));
+        let must = self.must_fail(pair, end, index).map(|(failure, _)| failure);
+        let possible: Vec<Failure> =
+            must.into_iter().chain(come_true.flat_map(|doom| doom.failures).copied()).collect();
+        let seen = |failure: &Failure| {
+            let fits = |refused: Refused| {
+                refused.how == failure.peer && refused.index.is_none_or(|at| at == index)
+            };
+            failure.peer == Peer::Unaware || side.refused.is_some_and(fits)
+        };
+        match possible.iter().any(|failure| failure.requester == status && seen(failure)) {
+            true => Ok(()),
+            false => Err(format!("can be {possible:?}, and the peer has seen {:?}", side.refused)),
+        }
+    }
+
+    /// Retries run out only if the peer is dead, or so many frames were hurt, or the timeout is too short.
+    fn check_retries(&self, pair: usize, end: usize, index: usize) -> Check {
+        let side = &self.sides[pair][end];
+        if self.options.is_impatient(end) {
+            return Ok(());
+        }
+        if self.sides[pair][1 - end].is_dead() {
+            // On a whole wire, a peer that refused a request has said so.
+            return match side.refused.is_some() && self.hurts.is_empty() {
+                true => Err("the peer has refused a request, and nothing was lost".to_owned()),
+                false => Ok(()),
+            };
+        }
+        let limits = &self.options.limits[end];
+        // What was hurt a little before may still be on its way.
+        let posted = side.posted[index].as_nanos();
+        let way = u64::try_from(self.options.longest_way().as_nanos()).expect("short");
+        let hurt = self.hurt_since(Instant::from_nanos(posted.saturating_sub(way)));
+        // One lost frame may cost two retries: the timeout runs out while the NAK is on its way.
+        if 2 * hurt <= u64::from(limits.retry_cnt) {
+            return Err(format!("{hurt} frames were hurt for {} retries", limits.retry_cnt));
+        }
+        let Some(timeout) = limits.ack_timeout() else { return Ok(()) };
+        let wait = timeout + 2 * self.options.longest_way();
+        match self.healed_at {
+            Some(healed_at) if self.now > healed_at + wait => {
+                Err("the wire has been whole for longer than a timeout".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// RNR retries run out only while the receive is missing, after so many waits.
+    fn check_rnr_retries(&self, pair: usize, end: usize, index: usize) -> Check {
+        let side = &self.sides[pair][end];
+        let retries = self.options.limits[end].rnr_retry;
+        let Some(receive) = side.receive_of(index) else {
+            return Err("consumes no receive".to_owned());
+        };
+        if retries == 7 {
+            return Err("must try for ever".to_owned());
+        }
+        let way = match self.options.is_faultless() {
+            true => self.options.delay,
+            false => self.options.longest_way(),
+        };
+        let posted = self.sides[pair][1 - end].receives_posted.get(receive);
+        if let Some(&posted) = posted.filter(|&&posted| self.now > posted + way) {
+            return Err(format!("its receive was posted at {posted:?}"));
+        }
+        let waits = self.options.limits[1 - end].rnr_time() * u32::from(retries);
+        if self.now < side.posted[index] + waits {
+            return Err(format!("not after {retries} waits"));
+        }
+        Ok(())
+    }
+
+    /// The side may wait for ever: it has no timeout, and something was lost or the peer is gone.
+    fn may_hang(&self, pair: usize, end: usize) -> bool {
+        self.options.limits[end].timeout == 0
+            && (!self.hurts.is_empty() || self.sides[pair][1 - end].is_dead())
+    }
+
+    /// No frame was hurt, nobody died, and all timeouts are long enough.
+    pub fn is_untroubled(&self) -> bool {
+        let dead = self.sides.iter().flatten().any(|side| side.is_dead());
+        let impatient = (0..2).any(|end| self.options.is_impatient(end));
+        self.hurts.is_empty() && !dead && !impatient
+    }
+
+    /// Nothing happens any more: whatever was posted must be done.
+    pub fn check_quiet(&mut self) -> Check {
+        for pair in 0..self.sides.len() {
+            for end in 0..2 {
+                let what = format!("pair {pair}, end {end}");
+                let side = &self.sides[pair][end];
+                let open = side.resolved..side.posted.len();
+                let signaled = |&index: &usize| {
+                    self.options.all_signaled || side.plan.requests[index].signaled
+                };
+                if side.is_dead() && side.receives_resolved < side.receives_posted.len() {
+                    return Err(format!("{what}: in ERR, and not all receives are flushed"));
+                }
+                if !side.is_dead() && self.may_hang(pair, end) {
+                    continue;
+                }
+                if let Some(index) = open.clone().find(signaled) {
+                    return Err(format!("{what}: request {index} never completes"));
+                }
+                // What is left is unsignaled and done.
+                self.imply(pair, end, open.end)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer of a QP that is alive has executed all, the one of a dead QP so much and no more, in order.
+    pub fn check_memory(&mut self) -> Check {
+        for pair in 0..self.sides.len() {
+            for end in 0..2 {
+                self.check_targets(pair, end)?;
+                self.check_read_destinations(pair, end)?;
+                self.check_word(pair, end)?;
+            }
+        }
+        for end in 0..2 {
+            self.check_sums(end)?;
+        }
+        self.memory.check_all()
+    }
+
+    /// What requests of unknown fate have left in the peer's memory: all of some, a part of one at most,
+    /// and nothing of those behind it.
+    fn check_targets(&mut self, pair: usize, end: usize) -> Check {
+        let mut stopped = false;
+        let side = &self.sides[pair][end];
+        for index in side.executed..side.posted.len() {
+            let fails = self.must_fail(pair, end, index).is_some();
+            let Some((ranges, bytes)) = self.target(pair, end, index) else {
+                stopped |= fails;
+                continue;
+            };
+            let mtu = self.options.mtu_bytes();
+            let what = || format!("pair {pair}, end {end}, request {index}, at the peer");
+            let (least, most) = self.memory.arrived(&ranges, &bytes, mtu, what)?;
+            if least > 0 && stopped {
+                return Err(format!("{}: arrived before one ahead of it", what()));
+            }
+            stopped |= fails || most < bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Where a request's bytes go at the peer, and how many of them may arrive.
+    fn target(&self, pair: usize, end: usize, index: usize) -> Option<(Vec<Range>, Vec<u8>)> {
+        let request = self.request(pair, end, index);
+        if request.op.is_write() {
+            let range = request.remote_range(1 - end)?;
+            return Some((vec![range], request.payload.clone()));
+        }
+        if !request.op.is_send() || request.flaw.is_some_and(|flaw| flaw.is_local()) {
+            return None;
+        }
+        let number = self.sides[pair][end].receive_of(index)?;
+        let peer = &self.sides[pair][1 - end];
+        let open = number >= peer.received && number < peer.receives_posted.len();
+        let receive =
+            peer.plan.receives.get(number).filter(|receive| open && !receive.wrong_key)?;
+        let most = self.must_fail(pair, end, index).map_or(request.payload.len(), |(_, most)| most);
+        Some((receive.local.clone(), request.payload[..most].to_vec()))
+    }
+
+    /// A READ that did not succeed has stored so many whole packets. A QP that waits for ever may also have
+    /// finished requests that need not tell.
+    fn check_read_destinations(&mut self, pair: usize, end: usize) -> Check {
+        let side = &self.sides[pair][end];
+        for index in side.succeeded..side.posted.len() {
+            let request = self.request(pair, end, index);
+            let silent = index >= self.sides[pair][end].resolved && request.op.is_atomic();
+            if request.flaw.is_some() || !(request.op == Op::Read || silent) {
+                continue;
+            }
+            let (local, payload) = (request.local.clone(), request.payload.clone());
+            if request.shared_word {
+                self.memory.returned_word(&local);
+                continue;
+            }
+            let what = || format!("pair {pair}, end {end}, request {index}, its own memory");
+            self.memory.arrived(&local, &payload, self.options.mtu_bytes(), what)?;
+        }
+        Ok(())
+    }
+
+    /// The word that only this QP's atomics change: each was executed once, in order.
+    fn check_word(&mut self, pair: usize, end: usize) -> Check {
+        let side = &self.sides[pair][end];
+        let atomics = |until: usize| {
+            let requests = &side.plan.requests[..until];
+            let own =
+                requests.iter().filter(|r| r.op.is_atomic() && !r.shared_word && r.flaw.is_none());
+            own.count()
+        };
+        let (least, most) = (atomics(side.executed), atomics(side.posted.len()));
+        let Some(word) = side.plan.word else { return Ok(()) };
+        let possible = side.plan.word_values[least..=most].to_vec();
+        let is = self.memory.word(word);
+        match possible.contains(&is) {
+            true => Ok(()),
+            false => Err(format!(
+                "pair {pair}, end {end}: after {least} to {most} atomics the word is {is:#x}, not one of {possible:x?}"
+            )),
+        }
+    }
+
+    /// The word that all QPs add to: each addition has a bit of its own, so the word shows which were
+    /// executed, and what each returned shows which came before it.
+    fn check_sums(&mut self, end: usize) -> Check {
+        let Some(word) = self.shared_words[end] else { return Ok(()) };
+        let (mut done, mut posted) = (0, 0);
+        for side in self.sides.iter().map(|pair| &pair[1 - end]) {
+            for index in 0..side.posted.len() {
+                let request = &side.plan.requests[index];
+                if let (true, Op::FetchAdd(bit)) = (request.shared_word, request.op) {
+                    posted |= bit;
+                    done |= if index < side.executed { bit } else { 0 };
+                }
+            }
+        }
+        let is = self.memory.word(word);
+        if is & done != done || is & !posted != 0 {
+            return Err(format!(
+                "end {end}: the shared word is {is:#x}, with {done:#x} done of {posted:#x}"
+            ));
+        }
+        self.sums[end].sort_by_key(|(before, _)| before.count_ones());
+        let mut at_least = 0;
+        for &(before, added) in &self.sums[end] {
+            if before & at_least != at_least {
+                return Err(format!(
+                    "end {end}: {added:#x} was added to {before:#x}, after {at_least:#x}"
+                ));
+            }
+            at_least = before | added;
+        }
+        match is & at_least == at_least {
+            true => Ok(()),
+            false => Err(format!("end {end}: the shared word lost some of {at_least:#x}: {is:#x}")),
+        }
+    }
+}

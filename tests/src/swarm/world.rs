@@ -1,0 +1,553 @@
+//! A scenario under way: devices, QPs and programs on a rig, and the model that watches them.
+
+use std::collections::VecDeque;
+
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{
+    CompletionQueue, ConnectOptions, PostError, ProtectionDomain, QpInit, QueuePair,
+};
+use feroce_engine::qp::QpState;
+use feroce_engine::qp::attributes::QpAttributes;
+use feroce_engine::time::{Duration, Instant};
+use feroce_engine::verbs::{
+    AsyncEvent, Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
+};
+use feroce_wire::Key;
+
+use super::Check;
+use super::laws::Laws;
+use super::layout::Range;
+use super::memory::Memory;
+use super::model::{Model, Side, wr_id};
+use super::options::Options;
+use super::plan::{Plan, Timed};
+use super::request::{Act, Flaw, Op, Request};
+use super::tally::Tally;
+use super::trace::Trace;
+use crate::Rig;
+use crate::wire::WireFaults;
+
+/// Inline bytes of a request at most.
+pub const MAX_INLINE: usize = 64;
+
+/// Turns that both devices may need at one moment: what can be said without time passing must be finite.
+const SETTLE_TURNS: usize = 10_000;
+
+/// What is counted when something goes wrong on the wire, and never else.
+const RECOVERIES: [Counter; 3] =
+    [Counter::LocalAckTimeoutErr, Counter::PacketSeqErr, Counter::ImpliedNakSeqErr];
+
+/// Which requests the programs may post.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Those whose time has come.
+    Main,
+    /// The last ones too.
+    Final,
+}
+
+/// See the [module](self).
+pub(super) struct World<'a> {
+    rig: &'a mut Rig,
+    trace: &'a mut Trace,
+    start: Instant,
+    /// Frames that the wire had hurt before.
+    hurt_before: u64,
+    stage: Stage,
+    laws: Laws,
+    model: Model,
+    acts: VecDeque<Timed>,
+    /// Frames after which the next act comes, once its time has come.
+    act_after: Option<u64>,
+    /// By pair and end.
+    qps: Vec<[QueuePair; 2]>,
+    cqs: Vec<(usize, CompletionQueue)>,
+    _pds: [ProtectionDomain; 2],
+}
+
+impl<'a> World<'a> {
+    /// Sets everything up.
+    pub fn new(plan: Plan, rig: &'a mut Rig, trace: &'a mut Trace) -> Self {
+        let Plan { options, contents, sides, acts, shared_words, later, .. } = plan;
+        let pds = [0, 1].map(|end: usize| rig.devices[end].alloc_pd());
+        let memory = Memory::new(&rig.devices, &pds, &contents, options.rig.plain_keys);
+        let mut cqs = Vec::new();
+        let mut qps = Vec::new();
+        for pair in 0..options.pairs {
+            qps.push(make_pair(rig, &pds, &options, pair, &mut cqs));
+        }
+        let laws = Laws::new(&options, qps.iter().map(|pair| [pair[0].qpn(), pair[1].qpn()]));
+        let numbers = qps.iter().map(|pair: &[QueuePair; 2]| [pair[0].qpn(), pair[1].qpn()]);
+        let sides = sides.into_iter().zip(numbers).map(|(plans, qpns)| {
+            let [a, b] = plans;
+            [Side::new(a, qpns[0]), Side::new(b, qpns[1])]
+        });
+        let model = Model {
+            sides: sides.collect(),
+            memory,
+            draw: later,
+            now: rig.now,
+            hurts: Vec::new(),
+            healed_at: None,
+            shared_words,
+            sums: [Vec::new(), Vec::new()],
+            tally: Tally { scenarios: 1, ..Tally::default() },
+            options,
+        };
+        let (start, hurt_before) = (rig.now, rig.wire.hurt());
+        let acts = acts.into();
+        Self {
+            rig,
+            trace,
+            start,
+            hurt_before,
+            stage: Stage::Main,
+            laws,
+            model,
+            acts,
+            act_after: None,
+            qps,
+            cqs,
+            _pds: pds,
+        }
+    }
+
+    /// Runs the whole scenario: faults, then a healed wire on which everything must end.
+    pub fn run(mut self, heal_at: Duration, wire_seed: u64) -> Result<Tally, String> {
+        self.rig.wire.set_faults(self.model.options.faults, wire_seed);
+        let frames_before = self.rig.wire.frames();
+        let result = self.phases(heal_at);
+        self.model.tally.time = self.rig.now.saturating_since(self.start);
+        self.rig.wire.set_faults(WireFaults::default(), 0);
+        self.model.tally.frames = self.rig.wire.frames() - frames_before;
+        self.model.tally.hurt = self.rig.wire.hurt() - self.hurt_before;
+        result.map(|()| self.model.tally)
+    }
+
+    fn phases(&mut self, heal_at: Duration) -> Check {
+        let heal_at = self.start + heal_at;
+        let counters_before = self.recoveries();
+        self.run_until(heal_at)?;
+        self.rig.now = heal_at;
+        self.trace.note(heal_at, || "the wire is healed".to_owned());
+        self.rig.wire.set_faults(WireFaults::default(), 0);
+        self.rig.wire.set_filter(None);
+        self.model.healed_at = Some(heal_at);
+        self.run_until_quiet()?;
+        self.stage = Stage::Final;
+        self.trace.note(self.rig.now, || "the last requests".to_owned());
+        self.run_until_quiet()?;
+        self.model.check_memory()?;
+        let recovered = self.recoveries().into_iter().zip(counters_before);
+        let recovered: Vec<u64> = recovered.map(|(after, before)| after - before).collect();
+        if self.model.is_untroubled() && recovered.iter().any(|&count| count > 0) {
+            return Err(format!("nothing was wrong, but {RECOVERIES:?} count {recovered:?}"));
+        }
+        if self.model.options.flush_at_end {
+            for pair in 0..self.qps.len() {
+                for end in 0..2 {
+                    self.act(Act::Kill { pair, end })?;
+                }
+            }
+            self.run_until_quiet()?;
+            self.model.memory.check_all()?;
+        }
+        Ok(())
+    }
+
+    /// What both devices have counted of [`RECOVERIES`].
+    fn recoveries(&self) -> [u64; RECOVERIES.len()] {
+        RECOVERIES.map(|of| self.rig.devices.iter().map(|device| device.counter(of)).sum())
+    }
+
+    /// Until nothing happens by itself any more, which must be soon; then all must be done.
+    fn run_until_quiet(&mut self) -> Check {
+        let limit = self.rig.now + liveness_bound(&self.model.options, &self.model);
+        self.run_until(limit)?;
+        if let Some(next) = self.rig.next_event() {
+            return Err(format!(
+                "not quiet in time: {:?} comes next, {} frames fly",
+                next,
+                self.rig.wire.in_flight()
+            ));
+        }
+        self.look()?;
+        self.model.check_quiet()
+    }
+
+    /// Lets programs and devices run until `until`, or until nothing happens before it.
+    fn run_until(&mut self, until: Instant) -> Check {
+        loop {
+            self.programs()?;
+            self.settle()?;
+            for seen in self.rig.wire.take_record() {
+                self.trace.frame(&seen);
+                self.laws.check(&seen)?;
+            }
+            self.model.advance(self.rig.now, self.rig.wire.hurt() - self.hurt_before);
+            if self.observe()? {
+                continue; // Queues have room again.
+            }
+            let next =
+                [self.next_program_time(), self.rig.next_event()].into_iter().flatten().min();
+            match next {
+                Some(next) if next <= until => {
+                    if next <= self.rig.now {
+                        return Err(format!("a deadline that does not move: {next:?}"));
+                    }
+                    self.rig.now = next;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// When the programs do something next by themselves.
+    fn next_program_time(&self) -> Option<Instant> {
+        let acts = self.acts.front().map(|act| act.at);
+        let requests = self.model.sides.iter().flatten().flat_map(|side| {
+            let request = side.plan.requests[..side.plan.final_from.0].get(side.posted.len());
+            let receive =
+                side.plan.receives[..side.plan.final_from.1].get(side.receives_posted.len());
+            [request.map(|request| request.at), receive.map(|receive| receive.at)]
+        });
+        // What is overdue waits for a full queue, not for a time.
+        let times = requests.flatten().chain(acts).map(|at| self.start + at);
+        times.filter(|&at| at > self.rig.now).min()
+    }
+
+    /// The programs do what they have to do by now.
+    fn programs(&mut self) -> Check {
+        self.acts_that_are_due()?;
+        let elapsed = self.rig.now.saturating_since(self.start);
+        for pair in 0..self.qps.len() {
+            for end in 0..2 {
+                while self.post_receive(pair, end, elapsed)? {}
+                while self.post_send(pair, end, elapsed)? {}
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Rig::settle`], with what programs do in the middle of it.
+    fn settle(&mut self) -> Check {
+        for _ in 0..SETTLE_TURNS {
+            let devices = &self.rig.devices;
+            let turned: usize = devices.iter().map(|device| device.turn(self.rig.now)).sum();
+            if turned + self.rig.wire.step(self.rig.now) == 0 {
+                return Ok(());
+            }
+            self.acts_that_are_due()?;
+        }
+        Err(format!("still busy after {SETTLE_TURNS} turns without time passing"))
+    }
+
+    fn acts_that_are_due(&mut self) -> Check {
+        let elapsed = self.rig.now.saturating_since(self.start);
+        while let Some(&Timed { at, frames, act }) = self.acts.front() {
+            if at > elapsed {
+                break;
+            }
+            let sent = self.rig.wire.frames();
+            let after = *self.act_after.get_or_insert(sent + frames);
+            if sent < after && self.model.healed_at.is_none() {
+                break;
+            }
+            self.acts.pop_front();
+            self.act_after = None;
+            self.act(act)?;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, act: Act) -> Check {
+        self.trace.note(self.rig.now, || format!("{act:?}"));
+        let (pair, end, state, notify) = match act {
+            Act::Withdraw { end, area } => {
+                self.model.memory.withdraw(end, area);
+                return Ok(());
+            }
+            Act::Cut { from: cut } => {
+                let drops = move |from: usize, _, _: &[u8]| cut.is_none_or(|cut| cut == from);
+                self.rig.wire.set_filter(Some(Box::new(drops)));
+                return Ok(());
+            }
+            Act::Mend => {
+                self.rig.wire.set_filter(None);
+                return Ok(());
+            }
+            Act::Kill { pair, end } => (pair, end, QpState::Err, None),
+            Act::Drain { pair, end } => (pair, end, QpState::Sqd, Some(true)),
+            Act::Resume { pair, end } => (pair, end, QpState::Rts, None),
+        };
+        let attributes = QpAttributes {
+            state: Some(state),
+            en_sqd_async_notify: notify,
+            ..QpAttributes::default()
+        };
+        self.look()?; // What comes after this has the change to answer for.
+        let result = self.qps[pair][end].modify(&attributes);
+        let side = &mut self.model.sides[pair][end];
+        match (result, act) {
+            (Ok(()), Act::Kill { .. }) => side.killed = true,
+            (Ok(()), Act::Drain { .. }) => {
+                (side.held_from, side.drained) = (Some(side.posted.len()), false);
+            }
+            (Ok(()), _) => side.held_from = None,
+            (Err(_), Act::Drain { .. } | Act::Resume { .. }) if side.is_dead() => {}
+            (Err(error), _) => return Err(format!("pair {pair}, end {end}: {act:?}: {error}")),
+        }
+        Ok(())
+    }
+
+    /// Posts the next receive if its time has come; false if it has not, or the queue is full.
+    fn post_receive(&mut self, pair: usize, end: usize, elapsed: Duration) -> Result<bool, String> {
+        let side = &self.model.sides[pair][end];
+        let index = side.receives_posted.len();
+        let Some(receive) = side.plan.receives.get(index) else { return Ok(false) };
+        let is_final = index >= side.plan.final_from.1;
+        if receive.at > elapsed || (is_final && self.stage == Stage::Main) {
+            return Ok(false);
+        }
+        let wrong = receive.wrong_key.then_some(&receive.local[..]);
+        let sges = self.sges(&receive.local, wrong);
+        let request = RecvRequest { wr_id: wr_id(pair, index, true), sges: &sges };
+        let posted = self.qps[pair][end].post_recv(&request);
+        let outstanding = index - side.receives_resolved;
+        if !self.accepted(posted, outstanding)? {
+            return Ok(false);
+        }
+        self.trace
+            .note(self.rig.now, || format!("end {end}, pair {pair}: receive {index}: {receive:?}"));
+        self.model.sides[pair][end].receives_posted.push(self.rig.now);
+        Ok(true)
+    }
+
+    /// Posts the next send request if its time has come; false if it has not, or the queue is full.
+    fn post_send(&mut self, pair: usize, end: usize, elapsed: Duration) -> Result<bool, String> {
+        let side = &self.model.sides[pair][end];
+        let index = side.posted.len();
+        let Some(request) = side.plan.requests.get(index) else { return Ok(false) };
+        let is_final = index >= side.plan.final_from.0;
+        if request.at > elapsed || (is_final && self.stage == Stage::Main) {
+            return Ok(false);
+        }
+        let wrong = (request.flaw == Some(Flaw::LocalKey)).then_some(&request.local[..]);
+        let sges = self.sges(&request.local, wrong);
+        let data = match request.inline {
+            true => Data::Inline(&[&request.payload]),
+            false => Data::Sges(&sges),
+        };
+        let op = self.send_op(request, end);
+        let posted =
+            SendRequest { wr_id: wr_id(pair, index, false), op, data, flags: flags(request) };
+        let posted = self.qps[pair][end].post_send(&posted);
+        let outstanding = index - side.resolved;
+        if !self.accepted(posted, outstanding)? {
+            return Ok(false);
+        }
+        self.trace.note(self.rig.now, || {
+            format!("end {end}, pair {pair}: request {index}: {}", show(request))
+        });
+        self.after_post(pair, end, index);
+        Ok(true)
+    }
+
+    fn after_post(&mut self, pair: usize, end: usize, index: usize) {
+        let model = &mut self.model;
+        let request = &model.sides[pair][end].plan.requests[index];
+        if let Some(flaw) = request.flaw {
+            *model.tally.flaws.entry(flaw).or_default() += 1;
+        }
+        if request.inline && !request.keeps_local {
+            model.memory.scribble(&request.local, &mut model.draw);
+        }
+        model.sides[pair][end].posted.push(self.rig.now);
+    }
+
+    /// A queue may be full only if as many requests as it holds can be outstanding.
+    fn accepted(&self, posted: Result<(), PostError>, outstanding: usize) -> Result<bool, String> {
+        match posted {
+            Ok(()) => Ok(true),
+            Err(PostError::Full) if outstanding >= self.model.options.queue as usize => Ok(false),
+            Err(error) => Err(format!("not posted, with {outstanding} outstanding: {error}")),
+        }
+    }
+
+    /// Entries for `ranges`; the first that is not empty gets a wrong key if `wrong` says so.
+    fn sges(&self, ranges: &[Range], wrong: Option<&[Range]>) -> Vec<Sge> {
+        let spoilt = wrong.and_then(|ranges| ranges.iter().position(|range| range.len > 0));
+        let sge = |(index, range): (usize, &Range)| {
+            let (addr, key) = self.model.memory.name(range.end, range.area);
+            let lkey = if spoilt == Some(index) { other(key) } else { key };
+            let length = u32::try_from(range.len).expect("short");
+            Sge { addr: addr + range.offset as u64, length, lkey }
+        };
+        ranges.iter().enumerate().map(sge).collect()
+    }
+
+    fn send_op(&self, request: &Request, end: usize) -> SendOp {
+        let remote = request.remote.map(|remote| {
+            let (addr, key) = self.model.memory.name(1 - end, remote.area);
+            let rkey = if remote.wrong_key { other(key) } else { key };
+            RemoteAddr { addr: addr.wrapping_add(remote.offset as u64), rkey }
+        });
+        let remote = remote.unwrap_or(RemoteAddr { addr: 0, rkey: Key::default() });
+        match request.op {
+            Op::Send => SendOp::Send,
+            Op::SendImm(imm) => SendOp::SendImm(imm),
+            Op::SendInvalidate => SendOp::SendInvalidate(remote.rkey),
+            Op::Write => SendOp::Write(remote),
+            Op::WriteImm(imm) => SendOp::WriteImm(remote, imm),
+            Op::Read => SendOp::Read(remote),
+            Op::CompareSwap { compare, swap } => SendOp::CompareSwap { remote, compare, swap },
+            Op::FetchAdd(add) => SendOp::FetchAdd { remote, add },
+        }
+    }
+
+    /// Shows the model what has completed; false if nothing has. Events are asked for only with errors:
+    /// asking is slow.
+    fn observe(&mut self) -> Result<bool, String> {
+        let mut completions = Vec::new();
+        let mut found: Vec<Completion> = Vec::new();
+        for (end, cq) in &self.cqs {
+            while cq.poll(&mut found, 64) > 0 {}
+            completions.extend(found.drain(..).map(|completion| (*end, completion)));
+        }
+        if completions.is_empty() {
+            return Ok(false);
+        }
+        for (end, completion) in &completions {
+            self.trace.note(self.rig.now, || format!("end {end}: {completion:?}"));
+        }
+        let events = match completions.iter().any(|(_, completion)| !completion.is_success()) {
+            true => self.events(),
+            false => Vec::new(),
+        };
+        self.model.take(&events, &completions).map(|()| true)
+    }
+
+    /// Shows the model everything: completions and events.
+    fn look(&mut self) -> Check {
+        self.observe()?;
+        let events = self.events();
+        self.model.take(&events, &[])
+    }
+
+    fn events(&mut self) -> Vec<(usize, AsyncEvent)> {
+        let mut events = Vec::new();
+        for (end, device) in self.rig.devices.iter().enumerate() {
+            while let Some(event) = device.poll_event() {
+                self.trace.note(self.rig.now, || format!("end {end}: {event:?}"));
+                events.push((end, event));
+            }
+        }
+        events
+    }
+}
+
+/// Another key: one that names nothing.
+fn other(key: Key) -> Key {
+    Key::from_parts(key.index(), key.variant() ^ 1)
+}
+
+fn flags(request: &Request) -> SendFlags {
+    let given = [
+        (request.signaled, SendFlags::SIGNALED),
+        (request.fence, SendFlags::FENCE),
+        (request.solicited, SendFlags::SOLICITED),
+    ];
+    let given = given.into_iter().filter(|(is_given, _)| *is_given);
+    given.fold(SendFlags::NONE, |flags, (_, flag)| flags | flag)
+}
+
+fn show(request: &Request) -> String {
+    let Request { op, local, remote, payload, flaw, doom, .. } = request;
+    let flags = [
+        (request.signaled, "signaled"),
+        (request.fence, "fenced"),
+        (request.solicited, "solicited"),
+        (request.inline, "inline"),
+    ];
+    let flags: Vec<_> = flags.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
+    format!(
+        "{op:?} {flags:?} {} bytes, local {local:?}, remote {remote:?}, flaw {flaw:?}, doom {doom:?}",
+        payload.len()
+    )
+}
+
+/// Makes the QPs of a pair and connects them.
+fn make_pair(
+    rig: &Rig,
+    pds: &[ProtectionDomain; 2],
+    options: &Options,
+    pair: usize,
+    cqs: &mut Vec<(usize, CompletionQueue)>,
+) -> [QueuePair; 2] {
+    let mut qps = [0, 1].map(|end: usize| {
+        let mut cq = || match cqs.iter().find(|(owner, _)| options.shared_cq && *owner == end) {
+            Some((_, cq)) => cq.clone(),
+            None => {
+                let cq = rig.devices[end].create_cq(512).expect("a completion queue");
+                cqs.push((end, cq.clone()));
+                cq
+            }
+        };
+        let (send_cq, recv_cq) = (cq(), cq());
+        let init = QpInit {
+            recv_cq: &recv_cq,
+            max_send_wr: options.queue,
+            max_recv_wr: options.queue,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: u32::try_from(MAX_INLINE).expect("small"),
+            all_signaled: options.all_signaled,
+            ..QpInit::new(&send_cq)
+        };
+        pds[end].create_qp(&init).expect("a QP")
+    });
+    let gid = u32::from(options.v6);
+    let psns = options.psns[pair];
+    let ends = [0, 1].map(|end: usize| qps[end].endpoint(psns[end], gid).expect("a GID"));
+    for end in 0..2 {
+        let limits = &options.limits[end];
+        let connect = ConnectOptions {
+            sgid_index: gid,
+            path_mtu: Some(options.mtu),
+            access: limits.access,
+            timeout: limits.timeout,
+            retry_cnt: limits.retry_cnt,
+            rnr_retry: limits.rnr_retry,
+            min_rnr_timer: limits.min_rnr_timer,
+            max_rd_atomic: options.max_rd_atomic,
+            flow_control: options.flow_control,
+            ..ConnectOptions::default()
+        };
+        qps[end].connect(psns[end], &ends[1 - end], &connect).expect("connected");
+    }
+    qps
+}
+
+/// Virtual time in which everything that is outstanding must end once the wire is whole: all retries of a
+/// QP whose peer is dead, or one timeout and one wait per request, and a round trip per packet.
+fn liveness_bound(options: &Options, model: &Model) -> Duration {
+    let requests = model.sides.iter().flatten().flat_map(|side| &side.plan.requests);
+    let (mut packets, mut count) = (0, 0);
+    for request in requests {
+        packets += request.payload.len() / options.mtu_bytes() + 1;
+        count += 1;
+    }
+    let number = |n: usize| u32::try_from(n).expect("small");
+    let of = |time: fn(&super::options::Limits) -> Duration| {
+        options.limits.iter().map(time).max().expect("two")
+    };
+    let timeout = of(|limits| {
+        limits.ack_timeout().unwrap_or(Duration::ZERO) * (u32::from(limits.retry_cnt) + 2)
+    });
+    let wait = of(|limits| limits.rnr_time());
+    let way = options.longest_way();
+    4 * timeout
+        + wait * number(count + 4)
+        + 4 * way * number(packets + 4)
+        + Duration::from_millis(1)
+}

@@ -1,0 +1,95 @@
+//! Two endpoints under seeded faults and a random load, against a plain model.
+//!
+//! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SWARM_FROM` the first seed; `FEROCE_SEED` replays one
+//! scenario and prints everything that happens in it. Seeds that ever failed are in `tests/seeds.txt` and
+//! run first, always.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use feroce_tests::swarm::{Failure, Rigs, Tally};
+
+/// Scenarios of an ordinary test run.
+const SCENARIOS: u64 = 20_000;
+
+/// Failures that are shown; the run ends after so many.
+const SHOWN: usize = 3;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// Seeds that ever failed.
+fn pinned() -> Vec<u64> {
+    let lines =
+        include_str!("../seeds.txt").lines().map(|line| line.split('#').next().unwrap_or(""));
+    let lines = lines.map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| line.parse().expect("a seed per line")).collect()
+}
+
+/// Runs `seeds` on as many threads as there are processors.
+fn run_all(seeds: &(dyn Fn(u64) -> Option<u64> + Sync)) -> (Tally, Vec<Failure>) {
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let failures = Mutex::new(Vec::new());
+    let total = Mutex::new(Tally::default());
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let work = || {
+        let (mut rigs, mut tally) = (Rigs::default(), Tally::default());
+        while !stop.load(Ordering::Relaxed) {
+            let Some(seed) = seeds(next.fetch_add(1, Ordering::Relaxed)) else { break };
+            match rigs.run(seed) {
+                Ok(one) => tally.add(&one),
+                Err(failure) => {
+                    eprintln!("{failure}\n");
+                    let mut failures = failures.lock().unwrap();
+                    failures.push(failure);
+                    stop.store(failures.len() >= SHOWN, Ordering::Relaxed);
+                }
+            }
+        }
+        total.lock().unwrap().add(&tally);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    (total.into_inner().unwrap(), failures.into_inner().unwrap())
+}
+
+#[test]
+fn scenarios_hold_against_the_model() {
+    if let Some(seed) = number("FEROCE_SEED") {
+        let replayed = Rigs::default().replay(seed);
+        println!("{}", replayed.unwrap_or_else(|failure| panic!("{failure}")));
+        return;
+    }
+    let pinned = pinned();
+    let first = number("FEROCE_SWARM_FROM").unwrap_or(0);
+    let count = number("FEROCE_SWARM").unwrap_or(SCENARIOS);
+    let seeds = |index: u64| match pinned.get(usize::try_from(index).ok()?) {
+        Some(&seed) => Some(seed),
+        None => Some(index - pinned.len() as u64).filter(|&n| n < count).map(|n| first + n),
+    };
+    let (tally, failures) = run_all(&seeds);
+    println!("{tally}");
+    let seeds: Vec<u64> = failures.iter().map(|failure| failure.seed).collect();
+    assert!(seeds.is_empty(), "scenarios failed: seeds {seeds:?}");
+    assert_eq!(tally.scenarios, count + pinned.len() as u64);
+    if count >= SCENARIOS {
+        let missing = tally.missing();
+        assert!(missing.is_empty(), "no scenario has met {missing:?}");
+    }
+}
+
+#[test]
+fn a_scenario_depends_on_its_seed_alone() {
+    let mut together = Rigs::default();
+    for seed in 0..300 {
+        let after_others = together.run(seed).expect("passes");
+        let alone = Rigs::default().run(seed).expect("passes");
+        assert_eq!(alone, after_others, "seed {seed}");
+    }
+}
