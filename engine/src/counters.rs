@@ -1,4 +1,4 @@
-//! Counters, under the names that RNIC users know, declared once in [`counters!`].
+//! Counters, under the names that RNIC users know, declared once in the macro `counters!`.
 //!
 //! Each core has a set of its own and is its only writer (by its token), so counting is a plain load
 //! and store; readers sum the sets of all cores.

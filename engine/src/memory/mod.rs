@@ -18,4 +18,4 @@ pub use access::AccessError;
 pub use key::KeySpace;
 #[cfg(test)]
 pub(crate) use region::leaked_table;
-pub use region::{Access, MrTable, PdId, Region};
+pub use region::{Access, MrTable, PdId, Region, TableFull};

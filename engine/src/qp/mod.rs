@@ -1,8 +1,8 @@
 //! A queue pair of the reliable connection service: a value that eats packets, time and work requests
 //! and gives packets, a next wake-up and completions. No I/O, no clock, no allocation inside.
 //!
-//! The send side is a [`requester`] (what goes out) and a [`completer`] (what comes back); the receive
-//! side is a [`responder`]. They meet only in [`Qp`].
+//! The send side is a `requester` (what goes out) and a `completer` (what comes back); the receive
+//! side is a `responder`. They meet only in [`Qp`].
 
 pub mod attributes;
 mod completer;
