@@ -95,6 +95,13 @@ impl Pair {
     fn has_xdp(&self, end: usize) -> bool {
         ip(&format!("-n {} -d link show {}", self.names[end], DEVICES[end])).contains("xdp")
     }
+
+    /// Packets that `end` has sent, by the kernel's count.
+    fn sent(&self, end: usize) -> f64 {
+        let shown = ip(&format!("-n {} -s -j link show {}", self.names[end], DEVICES[end]));
+        let shown: Value = serde_json::from_str(&shown).expect("JSON");
+        number(&shown[0]["stats64"]["tx"]["packets"])
+    }
 }
 
 impl Drop for Pair {
@@ -305,10 +312,11 @@ fn an_interrupted_client_reports_and_ends() {
     let mut client = pair.feroce(0, "perf -i v0 -D 60 --check --json 10.9.0.2");
     let client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a client");
     let started = Instant::now();
-    while !pair.has_xdp(0) {
+    // In the middle of the test, however slow the machine.
+    while pair.sent(0) < 2000.0 {
         assert!(started.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
     }
-    std::thread::sleep(Duration::from_millis(700));
     let pid = client.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
     let client = client.wait_with_output().expect("an ended client");
