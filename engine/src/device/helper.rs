@@ -13,6 +13,8 @@ use crate::time::{Clock, Duration, Instant};
 const SPINS: u32 = 64;
 /// Idle turns before it sleeps on the port.
 const YIELDS: u32 = 512;
+/// Turns by other threads after which it leaves the core to them for a moment.
+const DRIVEN: u64 = 8;
 /// How long it keeps out of the way of a thread that polls.
 const NAP: Duration = Duration::from_micros(100);
 /// Longest sleep: a bound on what a lost wake-up could cost.
@@ -55,14 +57,13 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             None => 0,
         };
         idle = if done > 0 { 0 } else { u32::saturating_add(idle, 1) };
-        if spins || idle < SPINS {
-            std::hint::spin_loop();
-            continue;
-        }
         let now_driven = cell.driven.load(Ordering::Relaxed);
-        if now_driven != driven {
+        if !spins && now_driven.wrapping_sub(driven) >= DRIVEN {
+            // Also when there was something to do: two threads that share the work only fight for it.
             driven = now_driven;
             sleeper.nap(cell);
+        } else if spins || idle < SPINS {
+            std::hint::spin_loop();
         } else if idle < YIELDS {
             std::thread::yield_now();
         } else {

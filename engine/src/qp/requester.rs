@@ -48,6 +48,8 @@ pub struct Requester {
     /// READs and atomics sent and not answered.
     pub(super) reads_in_flight: u8,
     since_ack_request: u32,
+    /// The request ahead of which no acknowledgement was asked for: it is known to be sound.
+    sound: Option<u32>,
     ssn: u32,
     credits: Credits,
     /// Initiator depth: READs and atomics that may be outstanding.
@@ -92,6 +94,7 @@ impl Requester {
             window_base: Psn::new(0),
             reads_in_flight: 0,
             since_ack_request: 0,
+            sound: None,
             ssn: 0,
             credits: Credits::Unknown,
             max_rd_atomic: 0,
@@ -210,7 +213,9 @@ impl Requester {
         if fenced || self.lacks_credit(wqe, conn) {
             return Some(Next::Blocked);
         }
-        if let Err(status) = self.validate(self.cursor_wqe, wqe, conn, env) {
+        if self.sound != Some(self.cursor_wqe)
+            && let Err(status) = self.validate(self.cursor_wqe, wqe, conn, env)
+        {
             return Some(self.fail_in_turn(status));
         }
         (self.span_with(wqe, conn.mtu) > PSN_SPAN).then_some(Next::Blocked)
@@ -321,7 +326,7 @@ impl Requester {
     /// An acknowledgement is asked for at least every [`ACK_INTERVAL`] packets, and at the end of a
     /// request unless the next one follows at once: what waits for an acknowledgement must get one.
     fn asks_for_ack(
-        &self,
+        &mut self,
         wqe: &SendWqe,
         segment: Segment,
         conn: &Connection,
@@ -336,15 +341,17 @@ impl Requester {
 
     /// The request behind the cursor's will be sent without waiting for anything. One that fails here
     /// is not: it waits for its turn.
-    fn next_follows(&self, conn: &Connection, env: &Env<'_>) -> bool {
+    fn next_follows(&mut self, conn: &Connection, env: &Env<'_>) -> bool {
         let index = self.cursor_wqe.wrapping_add(1);
         let Some(next) = self.sq.get(index) else { return false };
-        conn.state == QpState::Rts
+        let follows = conn.state == QpState::Rts
             && !conn.flow_control
             && !next.op.is_read_or_atomic()
             && !next.flags.contains(SendFlags::FENCE)
             && self.span_with(next, conn.mtu) <= PSN_SPAN
-            && self.validate(index, next, conn, env).is_ok()
+            && self.validate(index, next, conn, env).is_ok();
+        self.sound = follows.then_some(index);
+        follows
     }
 
     /// Moves the cursor past a packet that was written.
