@@ -21,7 +21,7 @@ use crate::counters::Counters;
 use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
 use crate::port::Port;
-use crate::qp::{Env, Qp, QpState};
+use crate::qp::{Env, Qp};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 use crate::verbs::EventQueue;
@@ -187,15 +187,6 @@ impl Core {
         let result = act(&mut place.qp, &mut env);
         place.care(slot, &mut self.active, &mut self.wheel);
         Some(result)
-    }
-
-    /// Calls `act` on every QP that is connected.
-    pub fn for_each_connected(&mut self, mut act: impl FnMut(&mut Qp)) {
-        for place in self.slots.iter_mut().flatten() {
-            if place.qp.state() != QpState::Reset && place.qp.flow().is_some() {
-                act(&mut place.qp);
-            }
-        }
     }
 
     /// Arms every source of wake-ups and appends their descriptors. False if something waits already.
