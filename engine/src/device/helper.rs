@@ -15,8 +15,13 @@ const SPINS: u32 = 64;
 const YIELDS: u32 = 512;
 /// Turns by other threads after which it leaves the core to them for a moment.
 const DRIVEN: u64 = 8;
-/// How long it keeps out of the way of a thread that polls.
-const NAP: Duration = Duration::from_micros(100);
+/// How long it keeps out of the way of a thread that polls, at first. Each nap that ends with the thread
+/// still polling doubles the next: waking up costs a busy CPU microseconds, twice for two ends of a link.
+const SHORTEST_NAP: Duration = Duration::from_micros(100);
+/// How long at most: a program that polled and now only spins on its memory waits so long once.
+const LONGEST_NAP: Duration = Duration::from_micros(800);
+/// A thread that turned the core so short a time ago still polls.
+const STILL_POLLS: Duration = Duration::from_micros(100);
 /// Longest sleep: a bound on what a lost wake-up could cost.
 const SLEEP: Duration = Duration::from_millis(100);
 
@@ -46,6 +51,7 @@ pub(super) fn start(
 fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut idle = 0;
     let mut driven = 0;
+    let mut nap = SHORTEST_NAP;
     let mut sleeper = Sleeper::default();
     let cell = &device.cores[core];
     while !device.stop.load(Ordering::Relaxed) {
@@ -61,7 +67,11 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
         if !spins && now_driven.wrapping_sub(driven) >= DRIVEN {
             // Also when there was something to do: two threads that share the work only fight for it.
             driven = now_driven;
-            sleeper.nap(cell);
+            nap = match cell.driven_within(STILL_POLLS, clock.now()) {
+                true => (nap * 2).min(LONGEST_NAP),
+                false => SHORTEST_NAP,
+            };
+            sleeper.nap(cell, nap);
         } else if spins || idle < SPINS {
             std::hint::spin_loop();
         } else if idle < YIELDS {
@@ -82,10 +92,10 @@ struct Sleeper {
 
 impl Sleeper {
     /// Leaves the core to whoever polls, for a moment.
-    fn nap(&mut self, cell: &super::CoreCell) {
+    fn nap(&mut self, cell: &super::CoreCell, nap: Duration) {
         self.fds.clear();
         self.fds.push(cell.wake_fd());
-        sys::poll_readable(&self.fds, &mut self.scratch, Some(NAP));
+        sys::poll_readable(&self.fds, &mut self.scratch, Some(nap));
         cell.doorbell.disarm();
     }
 

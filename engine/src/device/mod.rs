@@ -38,7 +38,7 @@ use crate::memory::MrTable;
 use crate::memory::arena::{Arena, ArenaStats};
 use crate::net::{GidEntry, Watcher};
 use crate::port::PortStats;
-use crate::time::{Clock, Instant};
+use crate::time::{Clock, Duration, Instant};
 use crate::verbs::{AsyncEvent, EventQueue};
 use feroce_wire::Psn;
 
@@ -67,6 +67,8 @@ struct CoreCell {
     doorbell: Arc<Doorbell>,
     /// Turns by threads other than the helper.
     driven: AtomicU64,
+    /// When the last of them was, in nanoseconds of the device's clock.
+    driven_at: AtomicU64,
     /// Control calls that wait for the token.
     waiters: AtomicU32,
     /// When the helper wakes by itself, in nanoseconds of the device's clock, while it sleeps; else 0.
@@ -97,6 +99,12 @@ impl CoreCell {
         if until != 0 && core.next_deadline(now).is_some_and(|next| next.as_nanos() < until) {
             self.doorbell.wake();
         }
+    }
+
+    /// True if a thread other than the helper began a turn less than `span` before `now`.
+    fn driven_within(&self, span: Duration, now: Instant) -> bool {
+        let driven_at = Instant::from_nanos(self.driven_at.load(Ordering::Relaxed));
+        now.saturating_since(driven_at) < span
     }
 
     fn wake_fd(&self) -> RawFd {
@@ -179,6 +187,7 @@ impl DeviceInner {
                 let now = self.clock.now(); // Under the token: a core's time must not go backwards.
                 token.turn(now);
                 cell.driven.fetch_add(1, Ordering::Relaxed);
+                cell.driven_at.store(now.as_nanos(), Ordering::Relaxed);
                 cell.rouse(&token, now);
             }
         }
