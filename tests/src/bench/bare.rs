@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use feroce_engine::memory::buffer::SharedBytes;
 use feroce_engine::port::{Port, Priority, RxFrame};
 use feroce_wire::{Bth, FlowHeader, Payload, icrc};
 
@@ -21,12 +22,13 @@ const BURST: usize = 64;
 /// A sender that hears nothing for so long gives up what is outstanding.
 const STALL: Duration = Duration::from_millis(2);
 
-/// Moves frames from `near` to `far` for a round; returns payload bytes received per second.
+/// Moves frames from `near` to `far` for a round; returns payload bytes received per second. The buffers,
+/// source and target, are of the memory that the engine has for its own: pages differ in speed.
 pub fn write_rate(
     near: &mut dyn Port,
     far: &mut dyn Port,
     flows: [&FlowHeader; 2],
-    buffers: [&mut [u8]; 2],
+    buffers: [&SharedBytes; 2],
 ) -> f64 {
     let stop = AtomicBool::new(false);
     let [source, target] = buffers;
@@ -47,7 +49,7 @@ fn number(frame: RxFrame<'_>, flow: &FlowHeader) -> u64 {
     u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-fn send(port: &mut dyn Port, flow: &FlowHeader, source: &[u8]) {
+fn send(port: &mut dyn Port, flow: &FlowHeader, source: &SharedBytes) {
     let start = Instant::now();
     let (mut sent, mut acked, mut offset, mut id) = (0u64, 0u64, 0, 1u16);
     let mut heard = start;
@@ -71,7 +73,7 @@ fn send(port: &mut dyn Port, flow: &FlowHeader, source: &[u8]) {
             }
             sent += 1;
             let slot = port.tx_slot().expect("there is room");
-            slot[head..head + WRITE_LEN].copy_from_slice(&source[offset..offset + WRITE_LEN]);
+            source.read(offset, &mut slot[head..head + WRITE_LEN]);
             slot[flow.len()..head].fill(0);
             slot[flow.len()..flow.len() + 8].copy_from_slice(&sent.to_ne_bytes());
             let len = flow.seal(slot, TRANSPORT + WRITE_LEN, id);
@@ -83,7 +85,7 @@ fn send(port: &mut dyn Port, flow: &FlowHeader, source: &[u8]) {
     }
 }
 
-fn receive(port: &mut dyn Port, flow: &FlowHeader, target: &mut [u8], stop: &AtomicBool) -> u64 {
+fn receive(port: &mut dyn Port, flow: &FlowHeader, target: &SharedBytes, stop: &AtomicBool) -> u64 {
     let (mut received, mut offset) = (0u64, 0);
     let head = flow.len() + TRANSPORT;
     while !stop.load(Ordering::Relaxed) {
@@ -95,7 +97,7 @@ fn receive(port: &mut dyn Port, flow: &FlowHeader, target: &mut [u8], stop: &Ato
                 continue;
             }
             check(frame, flow);
-            take(frame, head, &mut target[offset..offset + WRITE_LEN]);
+            take(frame, head, target, offset);
             offset = (offset + WRITE_LEN) % BUFFER_LEN;
             received += 1;
             if received.is_multiple_of(ACK_EVERY) {
@@ -123,7 +125,9 @@ fn check(frame: RxFrame<'_>, flow: &FlowHeader) {
 }
 
 /// The payload, copied out.
-fn take(frame: RxFrame<'_>, head: usize, target: &mut [u8]) {
+fn take(frame: RxFrame<'_>, head: usize, target: &SharedBytes, offset: usize) {
     let all = Payload { first: frame.first, second: frame.second };
-    all.split_at(head).1.split_at(WRITE_LEN).0.copy_to(target);
+    let payload = all.split_at(head).1.split_at(WRITE_LEN).0;
+    target.write(offset, payload.first);
+    target.write(offset + payload.first.len(), payload.second);
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use feroce_engine::device::{Device, DeviceConfig, Driver};
 use feroce_engine::memory::arena::Arena;
+use feroce_engine::memory::buffer::SharedBytes;
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig, XdpMode};
 use feroce_engine::port::shm::{ShmConfig, shm_pair};
@@ -65,22 +66,34 @@ fn write_figure(name: &str, bar: Bar, (rate, bare, ratio): (f64, f64, f64)) -> F
     Figure { name: name.to_owned(), value: ratio, bar, note }
 }
 
+/// Two buffers as the engine's own are.
+fn buffers() -> [SharedBytes; 2] {
+    let arena = Arena::new(2 * BUFFER_LEN + (2 << 20)).expect("an arena");
+    [(); 2].map(|()| {
+        SharedBytes::new(arena.alloc(BUFFER_LEN, 4096).expect("room for a buffer"), BUFFER_LEN)
+    })
+}
+
+/// Rings and buffers are made anew for every measurement: some pages of a machine are twice as fast as
+/// others, and whoever goes second would otherwise keep the slow ones.
 fn shm_write(name: &str) -> Figure {
-    let arena = Arena::new(256 << 20).expect("an arena");
-    let make = || shm_pair(&arena, ShmConfig::default()).expect("a pair of ports");
-    let (mut near, mut far) = make();
-    let (a, b) = make();
+    let make = || {
+        let arena = Arena::new(256 << 20).expect("an arena");
+        shm_pair(&arena, ShmConfig::default()).expect("a pair of ports")
+    };
     let open =
         |end, port| Device::with_ports(vec![port], addresses(end), config()).expect("a device");
-    let devices = [open(0, Box::new(a) as Box<dyn Port>), open(1, Box::new(b))];
-    let mut ends = engine::connect([&devices[0], &devices[1]], BUFFER_LEN, [0, 0]);
     let flows = [flow(0, MACS), flow(1, MACS)];
-    let (mut source, mut target) = (vec![1; BUFFER_LEN], vec![0; BUFFER_LEN]);
     let result = paired(
-        || engine::write_rate(&mut ends),
         || {
-            let buffers = [&mut source[..], &mut target[..]];
-            bare::write_rate(&mut near, &mut far, [&flows[0], &flows[1]], buffers)
+            let (a, b) = make();
+            let devices = [open(0, Box::new(a) as Box<dyn Port>), open(1, Box::new(b))];
+            let [a, b] = &devices;
+            engine::write_rate(&mut engine::connect([a, b], BUFFER_LEN, [0, 0]))
+        },
+        || {
+            let ((mut near, mut far), [source, target]) = (make(), buffers());
+            bare::write_rate(&mut near, &mut far, [&flows[0], &flows[1]], [&source, &target])
         },
     );
     write_figure(name, Bar::AtLeast(0.6), result)
@@ -110,7 +123,6 @@ fn connect(devices: &[Device; 2], len: usize) -> [engine::End; 2] {
 fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
     let link = Link::new();
     link.offloads_off();
-    let (mut source, mut target) = (vec![1; BUFFER_LEN], vec![0; BUFFER_LEN]);
     let result = paired(
         || {
             let devices = open_devices(&link, mode);
@@ -128,8 +140,8 @@ fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
             let macs = [0, 1].map(|end| ports[end].attributes().mac);
             let flows = [flow(0, macs), flow(1, macs)];
             let [near, far] = &mut ports;
-            let buffers = [&mut source[..], &mut target[..]];
-            bare::write_rate(near, far, [&flows[0], &flows[1]], buffers)
+            let [source, target] = buffers();
+            bare::write_rate(near, far, [&flows[0], &flows[1]], [&source, &target])
         },
     );
     write_figure(name, Bar::AtLeast(0.85), result)
