@@ -67,6 +67,9 @@ reserve_hugepages() {
     [ "$free" -ge "$1" ] || note "only $free of $1 hugepages free: the rest will be ordinary pages"
 }
 
+# kernel_is_at_least VERSION: compares major.minor.
+kernel_is_at_least() { printf '%s\n' "$1" "$(uname -r)" | sort --check=quiet --version-sort; }
+
 # make_pair NAME MTU: namespaces NAME-a and NAME-b, joined by v0 (10.77.0.1) and v1 (10.77.0.2).
 make_pair() {
     local a=$1-a b=$1-b
