@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use feroce_engine::device::{Device, DeviceConfig, Driver, OpenError};
+use feroce_engine::device::{Device, DeviceConfig, Driver, OpenError, PortKind};
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::XdpMode;
 use feroce_engine::port::fault::{FaultCounters, FaultPort, FaultStats, Faults};
@@ -22,6 +22,9 @@ pub struct OpenOptions {
     /// Interface
     #[arg(short, long, value_name = "IFACE")]
     pub interface: Option<String>,
+    /// How frames come and go: `auto` (the best there is), `af_xdp`
+    #[arg(long, value_name = "KIND", default_value_t = PortKind::Auto, help_heading = "Device")]
+    pub port_kind: PortKind,
     /// Where the XDP program runs
     #[arg(long, value_enum, default_value_t = Xdp::Auto, help_heading = "Device")]
     pub xdp: Xdp,
@@ -108,6 +111,7 @@ impl OpenOptions {
             return Err(Failure::Usage(told.to_owned()));
         }
         let mut config = DeviceConfig {
+            port: self.port_kind,
             cores: self.cores,
             driver: self.helper.clone(),
             ecn: self.ecn,

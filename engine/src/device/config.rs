@@ -2,6 +2,7 @@
 
 use feroce_wire::PathMtu;
 
+use super::ports::PortKind;
 use crate::port::af_xdp::AfXdpConfig;
 use crate::qp::MAX_RD_ATOMIC;
 use crate::verbs::MAX_SGE;
@@ -41,6 +42,8 @@ pub struct DeviceConfig {
     pub seed: Option<u64>,
     /// Memory keys count up from 0 instead of being drawn from a permutation. For replays only.
     pub plain_keys: bool,
+    /// The kind of port that the device opens on its interface.
+    pub port: PortKind,
     /// The AF_XDP port; its interface is set when the device is opened.
     pub af_xdp: AfXdpConfig,
 }
@@ -58,6 +61,7 @@ impl Default for DeviceConfig {
             ecn: false,
             seed: None,
             plain_keys: false,
+            port: PortKind::Auto,
             af_xdp: AfXdpConfig::new(""),
         }
     }

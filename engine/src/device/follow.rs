@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError, Weak};
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, PathMtu, Qpn};
 
 use super::addressing::Addressing;
+use super::ports::Filter;
 use super::{DeviceInner, OpenError};
 use crate::net::{Gid, GidEntry, GidTable, NetEvent, PathHeaders, Resolver, Watcher};
-use crate::port::af_xdp::AddressFilter;
 use crate::time::Duration;
 use crate::verbs::AsyncEvent;
 
@@ -44,19 +44,24 @@ impl PathInUse {
 }
 
 /// Lets the port take frames to the device's addresses, and no others.
-pub(super) fn set_filter(device: &DeviceInner, filter: &AddressFilter) -> Result<(), OpenError> {
+pub(super) fn set_filter(device: &DeviceInner, filter: &Filter) -> Result<(), OpenError> {
     let gids = device.addressing.gids();
     let addresses: Vec<Ipv6Addr> = gids.iter().map(|(_, entry)| entry.gid.0.into()).collect();
-    Ok(filter.set(&addresses)?)
+    filter.set(&addresses)
 }
 
 /// Starts to follow.
-pub(super) fn start(device: &super::Opened, filter: AddressFilter) -> Result<(), OpenError> {
+pub(super) fn start(
+    device: &super::Opened,
+    interface: &str,
+    filter: Filter,
+) -> Result<(), OpenError> {
     let mut follower = Follower {
         device: Arc::downgrade(&device.0),
         filter,
         resolver: Resolver::open()?,
-        interface: None,
+        name: interface.to_owned(),
+        index: None,
     };
     let watcher = Watcher::start(Box::new(move |event| follower.take(&event)))?;
     *device.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
@@ -65,11 +70,12 @@ pub(super) fn start(device: &super::Opened, filter: AddressFilter) -> Result<(),
 
 struct Follower {
     device: Weak<DeviceInner>,
-    filter: AddressFilter,
+    filter: Filter,
     /// Its own, so that it never waits for a thread that waits for a neighbour.
     resolver: Resolver,
-    /// Index of the device's own interface, once its link was seen.
-    interface: Option<u32>,
+    /// The device's own interface, and its index, once its link was seen.
+    name: String,
+    index: Option<u32>,
 }
 
 impl Follower {
@@ -77,9 +83,9 @@ impl Follower {
         let Some(device) = self.device.upgrade() else { return };
         self.follow_gids(&device, event);
         if let NetEvent::LinkAdded(link) = event
-            && link.name == device.config.af_xdp.interface
+            && link.name == self.name
         {
-            self.interface = Some(link.index);
+            self.index = Some(link.index);
             follow_mtu(&device, link.mtu);
         }
         match event {
@@ -109,7 +115,7 @@ impl Follower {
     }
 
     fn is_own(&self, interface: u32) -> bool {
-        self.interface == Some(interface)
+        self.index == Some(interface)
     }
 
     fn follow_gids(&self, device: &DeviceInner, event: &NetEvent) {
@@ -130,7 +136,7 @@ impl Follower {
     /// What changed between the opening of the device and the first event: the table is read anew.
     fn follow_missed(&self, device: &DeviceInner) {
         let Addressing::Kernel(kernel) = &device.addressing else { return };
-        let Ok(fresh) = GidTable::read(&device.config.af_xdp.interface) else { return };
+        let Ok(fresh) = GidTable::read(&self.name) else { return };
         let gids = |table: &GidTable| {
             let mut gids: Vec<_> = table.iter().map(|(_, entry)| (entry.gid, entry.vlan)).collect();
             gids.sort_unstable_by_key(|(gid, vlan)| (gid.0, *vlan));

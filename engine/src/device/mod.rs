@@ -12,6 +12,7 @@ mod follow;
 mod helper;
 mod open;
 mod owner;
+mod ports;
 mod protection_domain;
 mod queue_pair;
 
@@ -29,6 +30,7 @@ pub use completion_queue::CompletionQueue;
 pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
 pub use error::{DeviceError, OpenError, PostError};
 pub use owner::{Owner, owner_of};
+pub use ports::{PortKind, UnknownPortKind};
 pub use protection_domain::{Buffer, MemoryRegion, ProtectionDomain};
 pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
 

@@ -9,7 +9,7 @@ use super::addressing::{Addressing, KernelAddresses};
 use super::config::{MAX_CORES, MIN_WINDOW, fixed_attributes};
 use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
-    owner,
+    owner, ports,
 };
 use crate::core::{Core, CoreShared, Doorbell, Handover, QpnMap};
 use crate::counters::Counters;
@@ -17,7 +17,6 @@ use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
 use crate::memory::{KeySpace, MrTable};
 use crate::port::Port;
-use crate::port::af_xdp::AfXdp;
 use crate::time::Clock;
 use crate::verbs::EventQueue;
 
@@ -27,7 +26,8 @@ const EVENTS: usize = 1024;
 const HANDOVER_SLOTS: usize = 512;
 
 impl Device {
-    /// Opens `interface`, a name in the network namespace of the calling thread, by AF_XDP.
+    /// Opens `interface`, a name in the network namespace of the calling thread, by the kind of port that
+    /// the configuration says.
     ///
     /// # Errors
     /// See [`OpenError`]: it says who is in the way and what helps.
@@ -42,31 +42,16 @@ impl Device {
     /// As for [`Device::open`], and what `wrap` fails with.
     pub fn open_wrapped(
         interface: &str,
-        mut config: DeviceConfig,
+        config: DeviceConfig,
         wrap: &mut dyn FnMut(Box<dyn Port>) -> Result<Box<dyn Port>, OpenError>,
     ) -> Result<Self, OpenError> {
-        config.af_xdp.interface = interface.to_owned();
         let addresses = KernelAddresses::open(interface)?;
         let owner = owner::Ownership::take(interface)?;
-        let ports = AfXdp::open(&config.af_xdp, config.cores)?;
-        let filter = ports[0].address_filter();
-        if !ports[0].hugepages() && config.af_xdp.hugepages {
-            tracing::warn!(
-                interface,
-                "packet buffers are in ordinary pages: reserve some with `sysctl vm.nr_hugepages=64`"
-            );
-        }
-        if ports[0].strips_vlan() {
-            tracing::warn!(
-                interface,
-                "the interface strips VLAN tags, so that tagged frames look untagged: `ethtool -K {interface} rxvlan off`"
-            );
-        }
-        let wrapped = ports.into_iter().map(|port| wrap(Box::new(port)));
-        let wrapped = wrapped.collect::<Result<Vec<_>, _>>()?;
+        let ports::OpenPorts { ports, filter } = ports::open(interface, &config)?;
+        let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
         let device = Self::assemble(wrapped, Addressing::Kernel(addresses), config, Some(owner))?;
         follow::set_filter(&device.inner, &filter)?;
-        follow::start(&device.inner, filter)?;
+        follow::start(&device.inner, interface, filter)?;
         Ok(device)
     }
 

@@ -1,0 +1,119 @@
+//! Which port a device opens on an interface.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use super::{DeviceConfig, OpenError};
+use crate::port::Port;
+use crate::port::af_xdp::{self, AfXdp};
+
+/// A kind of port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PortKind {
+    /// The best that the interface and the process's privileges allow; the log says which and why.
+    #[default]
+    Auto,
+    /// AF_XDP sockets.
+    AfXdp,
+}
+
+impl PortKind {
+    /// Every kind, by its name.
+    pub const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("af_xdp", Self::AfXdp)];
+}
+
+impl fmt::Display for PortKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name);
+        f.pad(name)
+    }
+}
+
+/// No kind of port has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no kind of port is called `{name}`: {}", Self::known())]
+pub struct UnknownPortKind {
+    /// As given.
+    pub name: String,
+}
+
+impl UnknownPortKind {
+    fn known() -> String {
+        let names: Vec<_> = PortKind::NAMES.iter().map(|(name, _)| *name).collect();
+        names.join(", ")
+    }
+}
+
+impl FromStr for PortKind {
+    type Err = UnknownPortKind;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|(_, kind)| *kind).ok_or_else(|| UnknownPortKind { name: name.to_owned() })
+    }
+}
+
+/// Open ports, one per core, and what tells them which frames are theirs.
+pub(super) struct OpenPorts {
+    pub(super) ports: Vec<Box<dyn Port>>,
+    pub(super) filter: Filter,
+}
+
+/// The addresses whose frames come to the ports.
+#[derive(Debug, Clone)]
+pub(super) enum Filter {
+    AfXdp(af_xdp::AddressFilter),
+}
+
+impl Filter {
+    /// Makes `addresses` (IPv4 ones mapped) the ones whose frames are taken.
+    pub(super) fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), OpenError> {
+        match self {
+            Self::AfXdp(filter) => Ok(filter.set(addresses)?),
+        }
+    }
+}
+
+/// Opens the ports of a device on `interface`.
+pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+    match config.port {
+        PortKind::Auto | PortKind::AfXdp => open_af_xdp(interface, config),
+    }
+}
+
+fn open_af_xdp(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+    let mut port_config = config.af_xdp.clone();
+    port_config.interface = interface.to_owned();
+    let ports = AfXdp::open(&port_config, config.cores)?;
+    if !ports[0].hugepages() && port_config.hugepages {
+        tracing::warn!(
+            interface,
+            "packet buffers are in ordinary pages: reserve some with `sysctl vm.nr_hugepages=64`"
+        );
+    }
+    if ports[0].strips_vlan() {
+        tracing::warn!(
+            interface,
+            "the interface strips VLAN tags, so that tagged frames look untagged: `ethtool -K {interface} rxvlan off`"
+        );
+    }
+    let filter = Filter::AfXdp(ports[0].address_filter());
+    Ok(OpenPorts { ports: ports.into_iter().map(|port| Box::new(port) as _).collect(), filter })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_names() {
+        for (name, kind) in PortKind::NAMES {
+            assert_eq!(name.parse(), Ok(*kind));
+            assert_eq!(kind.to_string(), *name);
+        }
+        let told = "infiniband".parse::<PortKind>().unwrap_err().to_string();
+        assert!(told.contains("infiniband") && told.contains("af_xdp"), "{told}");
+    }
+}
