@@ -532,6 +532,13 @@ fn a_link_that_goes_down_is_an_error_and_may_come_back() {
     queue(&mut sender, &roce);
     let error = sender.flush().expect_err("the interface is down");
     assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN));
+    let slots = AfXdpConfig::new("").tx_slots;
+    for _ in 0..2 * slots {
+        assert!(sender.tx_room() > 0, "a link that is down takes frames, and loses them");
+        queue(&mut sender, &roce);
+        sender.flush().expect_err("still down");
+    }
+    assert!(sender.stats().tx_dropped >= u64::from(slots));
     switch(0, "up");
     switch(1, "up");
     let end = Instant::now() + PATIENCE;

@@ -63,6 +63,9 @@ pub(super) struct Queue {
     /// Frames were committed since the last flush.
     committed: bool,
     backlog: Backlog,
+    /// Where frames are written that nobody will send: see [`Queue::room`].
+    spare: Box<[u8]>,
+    spare_taken: bool,
     /// Frames of more than two descriptors, which nobody here sends.
     too_long: u64,
     /// Frames that the kernel took and could not send.
@@ -144,6 +147,8 @@ impl Queue {
             busy_poll: plan.config.busy_poll.is_some(),
             committed: false,
             backlog: Backlog::None,
+            spare: vec![0; plan.frame_max].into(),
+            spare_taken: false,
             too_long: 0,
             refused: 0,
         };
@@ -290,12 +295,16 @@ impl Queue {
 
     // ----- transmit -----
 
-    /// Transmit slots that can be taken.
+    /// Transmit slots that can be taken. A link that is down loses frames, as a cable does: were they held
+    /// back, no QP would ever run out of retries. What the ring already holds cannot be taken out of it.
     pub fn room(&mut self) -> usize {
         if self.slots.is_low() {
             self.collect();
         }
-        self.slots.room()
+        match self.slots.room() {
+            0 if self.backlog == Backlog::Failed => BATCH,
+            room => room,
+        }
     }
 
     /// The slot to write next.
@@ -303,11 +312,19 @@ impl Queue {
         if self.slots.room() == 0 {
             self.collect();
         }
+        self.spare_taken = self.slots.room() == 0 && self.backlog == Backlog::Failed;
+        if self.spare_taken {
+            return Some(&mut self.spare);
+        }
         self.slots.take(&self.buffers)
     }
 
     /// Queues the taken slot.
     pub fn commit(&mut self, len: usize) {
+        if std::mem::take(&mut self.spare_taken) {
+            self.refused += 1;
+            return;
+        }
         let descriptors = self.slots.commit(&self.buffers, len);
         // SAFETY: the chunks are of this UMEM, and nobody refers to them until they complete.
         let queued = unsafe { self.tx.produce(descriptors) };
