@@ -199,6 +199,8 @@ pub struct Control {
     peer: SocketAddr,
     bytes: Vec<u8>,
     waiting: VecDeque<Message>,
+    /// The other side gave up, after saying what waits.
+    gave_up: Option<String>,
     said: Instant,
     heard: Instant,
     finishes_rounds: bool,
@@ -224,9 +226,16 @@ impl Control {
         // An IPv4 client of a listener for both.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let now = Instant::now();
-        let (bytes, waiting) = (Vec::new(), VecDeque::new());
-        let mut control =
-            Self { stream, peer, bytes, waiting, said: now, heard: now, finishes_rounds: false };
+        let mut control = Self {
+            stream,
+            peer,
+            bytes: Vec::new(),
+            waiting: VecDeque::new(),
+            gave_up: None,
+            said: now,
+            heard: now,
+            finishes_rounds: false,
+        };
         let set_up = control.stream.set_nodelay(true);
         let set_up = set_up.and_then(|()| control.stream.set_write_timeout(Some(SILENCE)));
         set_up.map_err(|source| ExchangeError::Io { peer, source })?;
@@ -317,13 +326,17 @@ impl Control {
 
     /// Reads what there is, or waits for it; sorts out what was only a sign of life.
     fn listen(&mut self, wait: Option<Duration>) -> Result<(), ExchangeError> {
-        let over = self.read(wait);
+        let over = match self.gave_up.take() {
+            Some(reason) => return Err(ExchangeError::Peer { peer: self.peer, reason }),
+            None => self.read(wait),
+        };
         while let Some(line) = self.take_line()? {
             match self.parse(&line)? {
                 Message::Alive => {}
-                Message::Error { reason } => {
+                Message::Error { reason } if self.waiting.is_empty() => {
                     return Err(ExchangeError::Peer { peer: self.peer, reason });
                 }
+                Message::Error { reason } => self.gave_up = Some(reason),
                 message => self.waiting.push_back(message),
             }
         }
@@ -448,6 +461,21 @@ mod tests {
         });
         let told = control.unwrap().receive().unwrap_err().to_string();
         assert!(told.contains("gave up: no more QPs"), "{told}");
+    }
+
+    #[test]
+    fn what_was_said_before_giving_up_counts() {
+        let (control, other) = talk(|stream| {
+            let mut control = greeted(stream);
+            control.send(&Message::Bye).unwrap();
+            control.give_up("interrupted");
+            control
+        });
+        other.join().unwrap();
+        let mut control = control.unwrap();
+        assert!(matches!(control.receive(), Ok(Message::Bye)));
+        let told = control.receive().unwrap_err().to_string();
+        assert!(told.contains("gave up: interrupted"), "{told}");
     }
 
     #[test]
