@@ -7,6 +7,7 @@ pub mod capture;
 #[allow(unsafe_code)] // A named room: a global allocator.
 pub mod counting_alloc;
 pub mod fuzz;
+pub mod live;
 pub mod pair;
 pub mod swarm;
 pub mod wire;
