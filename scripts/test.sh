@@ -3,13 +3,13 @@
 # and leaves nothing behind.
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test swarm mutants frames
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports swarm mutants frames
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity deny test swarm mutants frames"
+readonly ALL="fmt clippy doc purity deny test ports swarm mutants frames"
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
@@ -69,6 +69,18 @@ step_deny() {
 }
 
 step_test() { cargo test --workspace --no-fail-fast; }
+
+# The tests that stand on a rig of ports, and a small swarm, on the kernel's ports too.
+step_ports() {
+    local kind test tests=()
+    for test in tests/tests/rc_*.rs tests/tests/{progress,last_byte,no_alloc,swarm}.rs; do
+        tests+=(--test "$(basename "$test" .rs)")
+    done
+    for kind in af_xdp; do
+        note "on $kind"
+        FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast -p feroce-tests "${tests[@]}" || return
+    done
+}
 
 step_swarm() {
     FEROCE_SWARM=$SCENARIOS cargo test -p feroce-tests --test swarm -- --nocapture

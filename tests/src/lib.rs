@@ -9,6 +9,7 @@ pub mod counting_alloc;
 pub mod fuzz;
 pub mod live;
 pub mod pair;
+pub mod ports;
 pub mod swarm;
 pub mod wire;
 
@@ -18,13 +19,13 @@ use feroce_engine::device::{
     Addressing, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, ProtectionDomain,
     QpInit, QueuePair, StaticAddresses,
 };
-use feroce_engine::memory::arena::Arena;
 use feroce_engine::net::Gid;
-use feroce_engine::port::shm::{ShmConfig, shm_pair};
+use feroce_engine::port::shm::ShmConfig;
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::Completion;
 use feroce_wire::{MacAddr, Psn};
 
+use ports::{Keeper, RigPorts};
 use wire::Wire;
 
 /// The examples of the README compile.
@@ -78,13 +79,14 @@ pub fn addresses(end: usize) -> Addressing {
     })
 }
 
-/// Two devices on shm ports, a [`Wire`] between them, and a clock.
+/// Two devices on [ports](ports::RigPorts), a [`Wire`] between them, and a clock.
 #[derive(Debug)]
 pub struct Rig {
     /// The devices.
     pub devices: [Device; 2],
     /// What is between them.
     pub wire: Wire,
+    keeper: Keeper,
     /// The virtual time.
     pub now: Instant,
 }
@@ -92,20 +94,13 @@ pub struct Rig {
 impl Rig {
     /// Two devices with `config` and a wire that delays frames by `delay`, without faults.
     pub fn new(config: &DeviceConfig, delay: Duration) -> Self {
-        let arena = Arena::new(64 << 20).expect("an arena for the ports");
-        let mut devices = Vec::new();
-        let mut ends = Vec::new();
-        for end in 0..2 {
-            let name = format!("end{end}");
-            let pair = shm_pair(&arena, ShmConfig { name, slots: 1024, ..ShmConfig::default() });
-            let (near, far) = pair.expect("a pair of ports");
-            let device = Device::with_ports(vec![Box::new(near)], addresses(end), config.clone());
-            devices.push(device.expect("a device"));
-            ends.push(far);
-        }
-        let devices = <[Device; 2]>::try_from(devices).expect("two");
-        let ends = ends.try_into().expect("two");
-        Self { devices, wire: Wire::new(ends, delay), now: Instant::ZERO }
+        let RigPorts { near, far, keeper } = RigPorts::new();
+        let mut end = 0..2;
+        let devices = near.map(|port| {
+            let addresses = addresses(end.next().expect("two ends"));
+            Device::with_ports(vec![port], addresses, config.clone()).expect("a device")
+        });
+        Self { devices, wire: Wire::new(far, delay), keeper, now: Instant::ZERO }
     }
 
     /// Turns both devices and moves the wire's frames until nothing can be done at this time.
@@ -116,10 +111,16 @@ impl Rig {
                 done += device.turn(self.now);
             }
             done += self.wire.step(self.now);
-            if done == 0 {
+            if done == 0 && !self.wait_for_kernel() {
                 return;
             }
         }
+    }
+
+    /// Waits for frames that are on their way through the kernel; false if there are none.
+    fn wait_for_kernel(&mut self) -> bool {
+        let Self { devices, wire, keeper, .. } = self;
+        keeper.wait(&mut || (devices.each_ref().map(|device| device.port_stats()[0]), wire.stats()))
     }
 
     /// The next time at which something happens by itself.

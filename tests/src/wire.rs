@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use feroce_engine::port::shm::ShmPort;
-use feroce_engine::port::{Port, Priority};
+use feroce_engine::port::{Port, PortStats, Priority};
 use feroce_engine::time::{Duration, Instant};
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -83,7 +82,7 @@ pub type Filter = Box<dyn FnMut(usize, u64, &[u8]) -> bool + Send>;
 
 /// See the [module](self).
 pub struct Wire {
-    ends: [ShmPort; 2],
+    ends: [Box<dyn Port>; 2],
     delay: Duration,
     faults: WireFaults,
     random: Xoshiro256StarStar,
@@ -103,8 +102,8 @@ impl std::fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// A wire between the far ends of two shm pairs.
-    pub fn new(ends: [ShmPort; 2], delay: Duration) -> Self {
+    /// A wire between the ports that the devices' own are connected to.
+    pub fn new(ends: [Box<dyn Port>; 2], delay: Duration) -> Self {
         Self {
             ends,
             delay,
@@ -170,6 +169,11 @@ impl Wire {
         self.flying.len()
     }
 
+    /// What its ports have counted.
+    pub fn stats(&self) -> [PortStats; 2] {
+        self.ends.each_ref().map(|end| end.stats())
+    }
+
     /// When the next frame arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.flying.keys().next().map(|(at, _)| *at)
@@ -186,7 +190,8 @@ impl Wire {
                 }
                 moved += count;
                 for index in 0..count {
-                    let bytes = self.ends[from].rx_frame(index).first.to_vec();
+                    let frame = self.ends[from].rx_frame(index);
+                    let bytes = [frame.first, frame.second].concat();
                     self.take(from, bytes, now);
                 }
             }

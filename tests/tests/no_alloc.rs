@@ -4,15 +4,14 @@
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, Device, QpInit, QueuePair};
 use feroce_engine::memory::Access;
-use feroce_engine::memory::arena::Arena;
 use feroce_engine::port::Port;
 use feroce_engine::port::fault::{FaultPort, Faults};
-use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{
     Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
 };
 use feroce_tests::counting_alloc::{CountingAlloc, HeapUse, heap_use_of};
+use feroce_tests::ports::{Keeper, RigPorts};
 use feroce_tests::{addresses, manual_config};
 use feroce_wire::Psn;
 
@@ -30,15 +29,15 @@ struct Cable {
     buffers: [Buffer; 2],
     completions: Vec<Completion>,
     now: Instant,
+    _keeper: Keeper,
 }
 
 fn cable(faults: Faults) -> Cable {
-    let arena = Arena::new(64 << 20).unwrap();
-    let (left, right) = shm_pair(&arena, ShmConfig::default()).unwrap();
-    let mut ports = [left, right].into_iter().enumerate();
+    let (ports, keeper) = RigPorts::cable();
+    let mut ports = ports.into_iter().enumerate();
     let devices = [0, 1].map(|end| {
         let (seed, port) = ports.next().unwrap();
-        let port = FaultPort::new(Box::new(port), faults, seed as u64 + 1).unwrap();
+        let port = FaultPort::new(port, faults, seed as u64 + 1).unwrap();
         let port: Box<dyn Port> = Box::new(port);
         Device::with_ports(vec![port], addresses(end), manual_config(7)).unwrap()
     });
@@ -54,7 +53,7 @@ fn cable(faults: Faults) -> Cable {
         qps[end].connect(psns[end], &ends[1 - end], &options).unwrap();
     }
     let completions = Vec::with_capacity(64);
-    Cable { devices, cqs, qps, buffers, completions, now: Instant::ZERO }
+    Cable { devices, cqs, qps, buffers, completions, now: Instant::ZERO, _keeper: keeper }
 }
 
 impl Cable {

@@ -7,9 +7,8 @@ use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, QpInit, QueuePair,
 };
 use feroce_engine::memory::Access;
-use feroce_engine::memory::arena::Arena;
-use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
+use feroce_tests::ports::{Keeper, RigPorts};
 use feroce_tests::{addresses, manual_config};
 use feroce_wire::{PathMtu, Psn};
 
@@ -22,17 +21,16 @@ struct Rig {
     near: Buffer,
     far: Buffer,
     // Held, not used: dropping them would close the connection.
-    _peer: (QueuePair, CompletionQueue, [Device; 2]),
+    _peer: (QueuePair, CompletionQueue, [Device; 2], Keeper),
 }
 
 fn rig() -> Rig {
     let config = DeviceConfig { driver: Driver::Helper, seed: None, ..manual_config(0) };
-    let arena = Arena::new(16 << 20).unwrap();
-    let (left, right) = shm_pair(&arena, ShmConfig::default()).unwrap();
-    let mut ports = [left, right].into_iter().enumerate();
-    let devices = [(); 2].map(|()| {
-        let (end, port) = ports.next().unwrap();
-        Device::with_ports(vec![Box::new(port)], addresses(end), config.clone()).unwrap()
+    let (ports, keeper) = RigPorts::cable();
+    let mut end = 0..2;
+    let devices = ports.map(|port| {
+        let addresses = addresses(end.next().unwrap());
+        Device::with_ports(vec![port], addresses, config.clone()).unwrap()
     });
     let pds = devices.each_ref().map(Device::alloc_pd);
     let cqs = devices.each_ref().map(|device| device.create_cq(64).unwrap());
@@ -47,7 +45,7 @@ fn rig() -> Rig {
         qps[end].connect(psns[end], &ends[1 - end], &options).unwrap();
     }
     let ([qp, peer_qp], [cq, peer_cq]) = (qps, cqs);
-    Rig { cq, qp, near, far, _peer: (peer_qp, peer_cq, devices) }
+    Rig { cq, qp, near, far, _peer: (peer_qp, peer_cq, devices, keeper) }
 }
 
 /// Posts one request and polls until it is done.

@@ -376,7 +376,7 @@ fn damaged_frames_are_dropped() {
     unknown_opcode[42] = 0x1f;
     pair.inject_bytes(&unknown_opcode);
     pair.inject_bytes(&frame[..frame.len() - 1]);
-    pair.inject_bytes(&[0; 14]);
+    pair.inject_bytes(&frame[..46]);
     pair.run(10);
     assert_eq!(pair.packets().len(), 0);
     assert_eq!(pair.counters(1), [(Counter::PortRcvErrors, 3), (Counter::RxIcrcEncapsulated, 1)]);
