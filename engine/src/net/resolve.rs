@@ -264,7 +264,7 @@ impl Resolver {
 }
 
 /// The group address that a multicast address maps to (RFC 1112, RFC 2464).
-fn multicast_mac(group: IpAddr) -> MacAddr {
+pub(crate) fn multicast_mac(group: IpAddr) -> MacAddr {
     match group {
         IpAddr::V4(ip) => {
             let [_, b, c, d] = ip.octets();

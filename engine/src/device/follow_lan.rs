@@ -1,0 +1,80 @@
+//! Following the neighbours that a port finds itself: where one has moved to another Ethernet address, the
+//! frames of the QPs that talk through it follow.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use super::follow::{lock, refresh};
+use super::{DeviceInner, OpenError, Opened};
+use crate::port::dpdk::PortAddresses;
+use crate::time::Duration;
+
+/// How often neighbours in use are asked whether they are still where they were: as often as Linux does.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+/// The thread that follows; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct LanFollower {
+    addresses: PortAddresses,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LanFollower {
+    pub(super) fn start(device: &Opened, addresses: &PortAddresses) -> Result<Self, OpenError> {
+        let (device, port) = (Arc::downgrade(&device.0), addresses.clone());
+        let thread = std::thread::Builder::new()
+            .name("feroce-lan".to_owned())
+            .spawn(move || run(&device, &port))
+            .map_err(|source| OpenError::System {
+                action: "start the thread that follows neighbours",
+                source,
+            })?;
+        Ok(Self { addresses: addresses.clone(), thread: Some(thread) })
+    }
+}
+
+impl Drop for LanFollower {
+    fn drop(&mut self) {
+        self.addresses.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // If it panicked, it has said so already.
+        }
+    }
+}
+
+fn run(device: &Weak<DeviceInner>, addresses: &PortAddresses) {
+    let mut seen = 0;
+    while let Some(moves) = addresses.wait_for_move(seen, ASK_AGAIN) {
+        let Some(device) = device.upgrade() else { return };
+        if moves == seen {
+            ask(&device, addresses);
+        } else {
+            seen = moves;
+            follow(&device, addresses);
+        }
+    }
+}
+
+/// Asks every next hop in use; the answers come to the port.
+fn ask(device: &DeviceInner, addresses: &PortAddresses) {
+    let mut hops: Vec<_> = lock(device)
+        .values()
+        .filter_map(|path| Some((path.headers.next_hop?, path.source.clone())))
+        .collect();
+    hops.sort_unstable_by_key(|(hop, source)| (*hop, source.vlan));
+    hops.dedup_by_key(|(hop, source)| (*hop, source.vlan));
+    for (hop, source) in hops {
+        addresses.ask(&source, hop);
+    }
+}
+
+fn follow(device: &DeviceInner, addresses: &PortAddresses) {
+    for (qpn, path) in lock(device).iter_mut() {
+        let Some(hop) = path.headers.next_hop else { continue };
+        let mac = addresses.neighbour(path.source.vlan, hop);
+        if let Some(mac) = mac.filter(|mac| *mac != path.headers.dst_mac) {
+            path.headers.dst_mac = mac;
+            refresh(device, *qpn, path);
+        }
+    }
+}

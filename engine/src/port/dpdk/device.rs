@@ -1,0 +1,286 @@
+//! One of DPDK's Ethernet devices: found, set up, started; stopped and removed when dropped.
+
+use std::ffi::{CStr, CString, c_char};
+use std::time::Duration;
+
+use dpdk_sys::{rte_device, rte_eth_conf, rte_eth_dev_info, rte_eth_link, rte_eth_stats};
+use feroce_wire::MacAddr;
+
+use super::config::DpdkConfig;
+use super::eal::{Eal, message};
+use super::error::DpdkError;
+use super::frames::LINK_HEADERS;
+use super::mbuf::Pool;
+
+/// Drivers that state the frame length of ordinary Ethernet, which they do not keep to: their buffers decide.
+const UNTRUE_LIMITS: [&str; 2] = [MEMIF, "net_af_packet"];
+const MEMIF: &str = "net_memif";
+/// Ethernet header and checksum, in bytes: what a driver's longest frame has more than its largest packet.
+const FRAME_OVERHEAD: u32 = 18;
+/// Buffers hold this at least, in bytes, and always a power of two: the sizes that virtual devices are given.
+const LEAST_ROOM: u32 = 2048;
+/// Buffers per core besides those in the rings: a burst each way, what waits to be sent, what drivers take ahead.
+const SPARE: u32 = 1024;
+/// How often the link is looked at while it is waited for.
+const LINK_POLL: Duration = Duration::from_millis(10);
+/// How long a memif client waits for its server before it calls again.
+const CALL_AGAIN: Duration = Duration::from_millis(200);
+
+/// An Ethernet device that is ours, with a pair of queues and a pool for each core.
+#[derive(Debug)]
+pub(super) struct Ethdev {
+    pub id: u16,
+    pub name: String,
+    pub driver: String,
+    pub mac: MacAddr,
+    /// The device behind the port, if it was us who made it.
+    made: Option<Made>,
+    /// One per queue.
+    pools: Vec<Pool>,
+}
+
+#[derive(Debug)]
+struct Made(*mut rte_device);
+
+// SAFETY: the pointer is used under the EAL's lock only.
+unsafe impl Send for Made {}
+// SAFETY: as above.
+unsafe impl Sync for Made {}
+
+impl Ethdev {
+    /// Takes the device of `config` and starts it with `cores` pairs of queues.
+    pub fn open(config: &DpdkConfig, cores: usize) -> Result<Self, DpdkError> {
+        let mut device = Self::take(config)?;
+        let info = device.info()?;
+        device.driver = text(info.driver_name);
+        let queues = info.max_rx_queues.min(info.max_tx_queues);
+        let Some(count) = u16::try_from(cores).ok().filter(|&count| (1..=queues).contains(&count))
+        else {
+            return Err(DpdkError::TooFewQueues { port: device.name.clone(), queues, cores });
+        };
+        device.configure(config, &info, count)?;
+        device.set_up_queues(config, count)?;
+        device.start(config)?;
+        // Neighbour solicitations come to groups. Drivers without filters refuse, and need not be told.
+        // SAFETY: the port is ours.
+        unsafe { dpdk_sys::rte_eth_allmulticast_enable(device.id) };
+        device.mac = device.read_mac()?;
+        Ok(device)
+    }
+
+    /// Finds the device, or has DPDK make it.
+    fn take(config: &DpdkConfig) -> Result<Self, DpdkError> {
+        let mut eal = Eal::start(config)?;
+        let name = config.port.split(',').next().unwrap_or_default();
+        let (id, made) = match find(name) {
+            Some(id) => (id, false),
+            None => (probe(&config.port, name)?, true),
+        };
+        if !eal.open(id) {
+            return Err(DpdkError::Busy(name.to_owned()));
+        }
+        drop(eal); // What follows gives the device back under this lock if it fails.
+        let mut device = Self {
+            id,
+            name: name.to_owned(),
+            driver: String::new(),
+            mac: MacAddr::default(),
+            made: None,
+            pools: Vec::new(),
+        };
+        if made {
+            device.made = Some(Made(device.info()?.device));
+        }
+        Ok(device)
+    }
+
+    fn info(&self) -> Result<rte_eth_dev_info, DpdkError> {
+        let mut info = rte_eth_dev_info::default();
+        // SAFETY: the structure outlives the call.
+        let status = unsafe { dpdk_sys::rte_eth_dev_info_get(self.id, &raw mut info) };
+        done("ask what the device can do", status).map(|()| info)
+    }
+
+    fn configure(
+        &self,
+        config: &DpdkConfig,
+        info: &rte_eth_dev_info,
+        queues: u16,
+    ) -> Result<(), DpdkError> {
+        let mut conf = rte_eth_conf::default(); // No offload: docs/dpdk.md says why.
+        if !UNTRUE_LIMITS.contains(&self.driver.as_str()) {
+            let limit = info.max_rx_pktlen.saturating_sub(FRAME_OVERHEAD).min(info.max_mtu.into());
+            if config.mtu > limit {
+                let port = self.name.clone();
+                return Err(DpdkError::Mtu { port, mtu: config.mtu, limit });
+            }
+            conf.rxmode.mtu = config.mtu;
+        }
+        let spread = info.flow_type_rss_offloads & dpdk_sys::DPDK_RSS_UDP;
+        if queues > 1 && spread != 0 {
+            conf.rxmode.mq_mode = dpdk_sys::RTE_ETH_MQ_RX_RSS;
+            conf.rx_adv_conf.rss_conf.rss_hf = spread;
+        }
+        // SAFETY: the structure outlives the call; the port is ours and stopped.
+        let status =
+            unsafe { dpdk_sys::rte_eth_dev_configure(self.id, queues, queues, &raw const conf) };
+        done("configure the device", status)
+    }
+
+    fn set_up_queues(&mut self, config: &DpdkConfig, queues: u16) -> Result<(), DpdkError> {
+        let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
+        // SAFETY: the numbers outlive the call; the port is configured. It answers with its node, or -1.
+        let (status, socket) = unsafe {
+            let adjust = dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc;
+            (adjust(self.id, &raw mut rx, &raw mut tx), dpdk_sys::rte_eth_dev_socket_id(self.id))
+        };
+        done("set the number of descriptors", status)?;
+        let count = (u32::from(rx) + u32::from(tx) + SPARE).next_power_of_two() - 1;
+        let room = u16::try_from(frame_max(config.mtu).next_power_of_two().max(LEAST_ROOM));
+        for queue in 0..queues {
+            let name = format!("feroce-{}-{queue}", self.id);
+            let room = room.expect("the largest MTU fits a buffer");
+            let pool = Pool::create(&name, count, room, socket)?;
+            let node = u32::try_from(socket).unwrap_or(0);
+            let defaults = std::ptr::null();
+            // SAFETY: null asks for the driver's defaults; the pool outlives the port.
+            let status = unsafe {
+                let set_up = dpdk_sys::rte_eth_rx_queue_setup;
+                set_up(self.id, queue, rx, node, defaults, pool.as_ptr())
+            };
+            self.pools.push(pool);
+            done("set up a receive queue", status)?;
+            // SAFETY: as above.
+            let status = unsafe {
+                dpdk_sys::rte_eth_tx_queue_setup(self.id, queue, tx, node, std::ptr::null())
+            };
+            done("set up a transmit queue", status)?;
+        }
+        Ok(())
+    }
+
+    fn read_mac(&self) -> Result<MacAddr, DpdkError> {
+        let mut address = dpdk_sys::rte_ether_addr::default();
+        // SAFETY: the structure outlives the call.
+        let status = unsafe { dpdk_sys::rte_eth_macaddr_get(self.id, &raw mut address) };
+        done("read the Ethernet address", status).map(|()| MacAddr(address.addr_bytes))
+    }
+
+    /// Starts the device and waits for its link. The client of a memif calls its server when it is started, and
+    /// only then: it is started again until the server is there.
+    fn start(&self, config: &DpdkConfig) -> Result<(), DpdkError> {
+        let calls = self.driver == MEMIF && !config.port.contains("role=server");
+        let mut waited = Duration::ZERO;
+        loop {
+            // SAFETY: the port is ours, configured with all of its queues, and stopped.
+            let status = unsafe { dpdk_sys::rte_eth_dev_start(self.id) };
+            if !calls {
+                done("start the device", status)?;
+            }
+            let until = if calls { waited + CALL_AGAIN } else { config.link_wait };
+            while waited < until.min(config.link_wait) && !self.link().0 {
+                std::thread::sleep(LINK_POLL);
+                waited += LINK_POLL;
+            }
+            match (self.link().0, status) {
+                (true, _) => return Ok(()),
+                (false, 0) if waited >= config.link_wait => {
+                    tracing::warn!(port = self.name, ?waited, "the link is not up yet");
+                    return Ok(());
+                }
+                (false, 0) => {
+                    // SAFETY: the port is ours.
+                    unsafe { dpdk_sys::rte_eth_dev_stop(self.id) };
+                }
+                _ if waited >= config.link_wait => {
+                    return Err(DpdkError::NoServer(self.name.clone()));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Where the buffers of `queue` come from.
+    pub fn pool(&self, queue: u16) -> &Pool {
+        &self.pools[usize::from(queue)]
+    }
+
+    /// Whether there is a link, and its rate in bit/s where the driver knows it.
+    pub fn link(&self) -> (bool, Option<u64>) {
+        let mut link = rte_eth_link::default();
+        // SAFETY: the structure outlives the call.
+        let status = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.id, &raw mut link) };
+        let up = status == 0 && u32::from(link.link_status()) == dpdk_sys::RTE_ETH_LINK_UP;
+        let known = link.link_speed != 0 && link.link_speed != dpdk_sys::RTE_ETH_SPEED_NUM_UNKNOWN;
+        (up, known.then(|| u64::from(link.link_speed) * 1_000_000))
+    }
+
+    /// Frames that the device could not take or send.
+    pub fn lost(&self) -> (u64, u64) {
+        let mut stats = rte_eth_stats::default();
+        // SAFETY: the structure outlives the call.
+        let status = unsafe { dpdk_sys::rte_eth_stats_get(self.id, &raw mut stats) };
+        match status {
+            0 => (stats.imissed + stats.ierrors + stats.rx_nombuf, stats.oerrors),
+            _ => (0, 0), // The driver does not count.
+        }
+    }
+}
+
+impl Drop for Ethdev {
+    fn drop(&mut self) {
+        let mut eal = Eal::running();
+        // SAFETY: the port is ours, and nobody is in one of its queues: every core's port is gone. What fails
+        // here fails because the port did not get that far.
+        unsafe {
+            dpdk_sys::rte_eth_dev_stop(self.id);
+            dpdk_sys::rte_eth_dev_close(self.id);
+            if let Some(Made(device)) = self.made {
+                dpdk_sys::rte_dev_remove(device);
+            }
+        }
+        eal.close(self.id);
+    }
+}
+
+/// Longest Ethernet frame for an IP packet of `mtu` bytes.
+pub(super) fn frame_max(mtu: u32) -> u32 {
+    mtu + u32::try_from(LINK_HEADERS).expect("18 bytes")
+}
+
+fn done(action: &'static str, status: i32) -> Result<(), DpdkError> {
+    if status < 0 { Err(DpdkError::refused(action, status)) } else { Ok(()) }
+}
+
+/// The number of the port called `name`, or numbered so.
+fn find(name: &str) -> Option<u16> {
+    if let Ok(number) = name.parse() {
+        // SAFETY: reads DPDK's table of ports.
+        return (unsafe { dpdk_sys::rte_eth_dev_is_valid_port(number) } != 0).then_some(number);
+    }
+    let name = CString::new(name).expect("checked");
+    let mut id = 0;
+    // SAFETY: name and number outlive the call.
+    let status = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) };
+    (status == 0).then_some(id)
+}
+
+/// Has DPDK make the device `arguments`, called `name`.
+fn probe(arguments: &str, name: &str) -> Result<u16, DpdkError> {
+    let missing = |reason| DpdkError::NoDevice { port: name.to_owned(), reason };
+    let arguments = CString::new(arguments).expect("checked");
+    // SAFETY: the string outlives the call; the EAL runs and its lock is held.
+    let status = unsafe { dpdk_sys::rte_dev_probe(arguments.as_ptr()) };
+    if status < 0 {
+        return Err(missing(message(status)));
+    }
+    find(name).ok_or_else(|| missing("its driver made no port of this name".to_owned()))
+}
+
+fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return "unknown driver".to_owned();
+    }
+    // SAFETY: a driver's name lives as long as the driver, and is copied.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,162 @@
+//! DPDK's environment, which starts once per process, and what must be done one after the other in it.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::config::{DpdkConfig, DpdkMemory};
+use super::error::DpdkError;
+
+static EAL: Mutex<State> = Mutex::new(State { started: None, open: BTreeSet::new() });
+
+struct State {
+    /// The arguments, and what came of it.
+    started: Option<(Vec<String>, Result<(), String>)>,
+    /// Numbers of the ports that are open.
+    open: BTreeSet<u16>,
+}
+
+/// The running EAL, held by one thread at a time: devices are made and removed under it.
+pub(super) struct Eal(MutexGuard<'static, State>);
+
+/// Options that place the EAL's threads; without one of them, it gets a main thread that may run anywhere.
+const PLACING: [&str; 4] = ["-l", "-c", "--lcores", "--coremask"];
+
+/// Options that choose among the PCI devices.
+const CHOOSING: [&str; 5] = ["-a", "--allow", "-b", "--block", "--no-pci"];
+
+impl Eal {
+    /// Starts the EAL for `config`, or finds it running with arguments that suit.
+    pub fn start(config: &DpdkConfig) -> Result<Self, DpdkError> {
+        let mut eal = Self::running();
+        let asked = arguments(config);
+        let (running, result) = match &mut eal.0.started {
+            Some((running, _)) if *running != asked && !config.eal.is_empty() => {
+                let (running, asked) = (running.join(" "), asked.join(" "));
+                return Err(DpdkError::EalRuns { running, asked });
+            }
+            Some((running, result)) => (running, result),
+            started => {
+                let result = init(&asked);
+                let (running, result) = started.insert((asked, result));
+                (running, result)
+            }
+        };
+        match result {
+            Ok(()) => Ok(eal),
+            Err(reason) => {
+                let reason = reason.clone();
+                Err(DpdkError::Eal { arguments: running.join(" "), reason })
+            }
+        }
+    }
+
+    /// The EAL that some open port has started.
+    pub fn running() -> Self {
+        Self(EAL.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes that port `id` is open; false if it was.
+    pub fn open(&mut self, id: u16) -> bool {
+        self.0.open.insert(id)
+    }
+
+    /// Notes that port `id` is closed.
+    pub fn close(&mut self, id: u16) {
+        self.0.open.remove(&id);
+    }
+}
+
+/// What Feroce gives to the EAL, and the user's arguments behind it, which override where the EAL lets them.
+fn arguments(config: &DpdkConfig) -> Vec<String> {
+    let mut arguments: Vec<String> =
+        ["--no-telemetry", "--log-level=warning"].map(str::to_owned).into();
+    // No file is left behind, however the process ends.
+    match config.memory {
+        DpdkMemory::Hugepages => arguments.push("--in-memory".to_owned()),
+        DpdkMemory::Ordinary { mib } => {
+            arguments.extend(["--no-shconf", "--no-huge", "-m"].map(str::to_owned));
+            arguments.push(mib.to_string());
+        }
+    }
+    let places = |text: &String| PLACING.iter().any(|option| text.starts_with(option));
+    if !config.eal.iter().any(places) {
+        // One main thread on no CPU of its own, and no worker threads: Feroce has its helpers.
+        let cpus: Vec<String> = core_affinity::get_core_ids()
+            .unwrap_or_default()
+            .iter()
+            .map(|core| core.id.to_string())
+            .collect();
+        if !cpus.is_empty() {
+            arguments.push(format!("--lcores=0@({})", cpus.join(",")));
+        }
+    }
+    // Only what was asked for is touched: without this, the EAL takes every PCI device that it has a driver for.
+    let is_pci =
+        |port: &str| port.split(',').next().is_some_and(|name| name.matches(':').count() == 2);
+    let chooses = |text: &String| CHOOSING.iter().any(|option| text.starts_with(option));
+    match config.port.as_str() {
+        _ if config.eal.iter().any(chooses) => {}
+        port if is_pci(port) => arguments.extend(["-a".to_owned(), port.to_owned()]),
+        _ => arguments.push("--no-pci".to_owned()),
+    }
+    arguments.extend(config.eal.iter().cloned());
+    arguments
+}
+
+/// Starts the EAL, on a thread of its own: it moves the thread that starts it to its CPU.
+fn init(arguments: &[String]) -> Result<(), String> {
+    let arguments: Vec<CString> = std::iter::once("feroce")
+        .chain(arguments.iter().map(String::as_str))
+        .map(|text| CString::new(text).expect("checked"))
+        .collect();
+    let start = move || {
+        let count = c_int::try_from(arguments.len()).expect("a handful");
+        // The EAL keeps the pointers for as long as the process lives.
+        let mut pointers: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
+        pointers.push(std::ptr::null_mut());
+        let pointers = pointers.leak();
+        // SAFETY: `count` strings and a null pointer behind them, all leaked; the EAL's lock is held, and it
+        // was not started before.
+        let status = unsafe { dpdk_sys::rte_eal_init(count, pointers.as_mut_ptr()) };
+        // SAFETY: reads a number of this thread.
+        (status < 0).then(|| message(unsafe { dpdk_sys::dpdk_errno() }))
+    };
+    let thread = std::thread::Builder::new().name("feroce-eal".to_owned()).spawn(start);
+    let ended = thread.map_err(|error| error.to_string())?.join();
+    match ended {
+        Ok(None) => Ok(()),
+        Ok(Some(reason)) => Err(reason),
+        Err(_) => Err("its thread panicked".to_owned()),
+    }
+}
+
+/// What an error number of DPDK means; the sign does not matter.
+pub(super) fn message(errno: c_int) -> String {
+    // SAFETY: the answer is a string that lives as long as this thread, and is copied.
+    let text = unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) };
+    text.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_leave_nothing_behind_and_no_thread_bound() {
+        let mut config = DpdkConfig::new("net_null0", Vec::new());
+        config.memory = DpdkMemory::Ordinary { mib: 128 };
+        let has = |arguments: &[String], text: &str| arguments.iter().any(|own| own == text);
+        let own = arguments(&config);
+        assert!(["--no-shconf", "--no-huge", "128", "--no-pci"].iter().all(|text| has(&own, text)));
+        assert_eq!(own.iter().filter(|text| text.starts_with("--lcores=0@(")).count(), 1);
+        config.memory = DpdkMemory::Hugepages;
+        config.port = "0000:3b:00.0".to_owned();
+        let nic = arguments(&config);
+        assert!(nic.ends_with(&["-a".to_owned(), config.port.clone()]) && has(&nic, "--in-memory"));
+        config.eal = vec!["-l".to_owned(), "1".to_owned()];
+        let users = arguments(&config);
+        assert!(!users.iter().any(|text| text.starts_with("--lcores")), "{users:?}");
+        assert!(users.ends_with(&config.eal));
+    }
+}
