@@ -117,6 +117,7 @@ fn unopened(interface: &Interface) -> Result<Info, Failure> {
         link_rate: rate_in_sysfs(interface),
         port: String::new(),
         cores: config.cores,
+        super_frames: None,
     };
     Ok(info(interface, &attributes, gids, owner_of(&interface.name)))
 }

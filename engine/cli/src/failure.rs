@@ -1,5 +1,7 @@
 //! Why a command failed, by culprit, and the exit code of each.
 
+use feroce_engine::device::settings::SettingsError;
+use feroce_engine::device::stat::StatError;
 use feroce_engine::device::{DeviceError, OpenError, PostError};
 use feroce_engine::net::NetError;
 
@@ -23,6 +25,12 @@ pub enum Failure {
     /// The host's tables.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// The file or the environment.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The program that is looked into.
+    #[error(transparent)]
+    Stat(#[from] StatError),
     /// The conversation with the peer.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),

@@ -1,21 +1,26 @@
 //! `feroce`: Feroce on the command line.
 //!
 //! Exit codes: 0 done; 1 the run failed (the message says why and what helps); 2 the command line is wrong;
-//! 130 interrupted, after reporting what was measured until then.
+//! 3 and 4 what `feroce doctor` found; 130 interrupted, after reporting what was measured until then.
 #![deny(unsafe_code)]
 
+mod config;
 mod devinfo;
+mod doctor;
 mod failure;
 mod log;
 mod open;
 mod output;
+mod packaging;
 mod perf;
+mod privileges;
 #[allow(unsafe_code)] // A named room: one signal handler.
 mod signal;
+mod stat;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use failure::Failure;
 
@@ -37,6 +42,16 @@ enum Command {
     Devinfo(devinfo::Options),
     /// Measure bandwidth and latency between two hosts (as perftest)
     Perf(Box<perf::Options>),
+    /// Show live figures of a program that has an interface open
+    Stat(stat::Options),
+    /// Find out what is wrong with an interface or with the way to a peer
+    Doctor(doctor::Options),
+    /// Show the settings in effect, and where each came from
+    Config(config::Options),
+    /// Print completions for a shell
+    Completions(packaging::CompletionOptions),
+    /// Print or write man pages
+    Man(packaging::ManOptions),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +59,14 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Devinfo(options) => devinfo::run(&options),
         Command::Perf(options) => perf::run(&options),
+        Command::Stat(options) => stat::run(&options),
+        Command::Doctor(options) => match doctor::run(&options) {
+            Ok(worst) => return worst.exit_code(),
+            Err(failure) => Err(failure),
+        },
+        Command::Config(options) => config::run(&options),
+        Command::Completions(options) => packaging::completions(&options, Cli::command()),
+        Command::Man(options) => packaging::man(&options, Cli::command()),
     };
     match done {
         // Whoever read our output has seen enough.

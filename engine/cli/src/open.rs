@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use feroce_engine::device::{Device, DeviceConfig, Driver, OpenError, PortKind};
+use feroce_engine::device::settings::Settings;
+use feroce_engine::device::{Device, DeviceConfig, OpenError};
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::XdpMode;
 use feroce_engine::port::fault::{FaultCounters, FaultPort, FaultStats, Faults};
 use feroce_engine::port::pcap::PcapPort;
 
+use crate::config::SettingFlags;
 use crate::failure::Failure;
+use crate::privileges;
 
 /// Most memory for messages and rings: the longest message twice, and ample rings. Taken as it is needed.
 const ARENA_BYTES: usize = 4 << 30;
@@ -22,21 +25,12 @@ pub struct OpenOptions {
     /// Interface
     #[arg(short, long, value_name = "IFACE")]
     pub interface: Option<String>,
-    /// How frames come and go: `auto` (the best there is), `af_xdp`
-    #[arg(long, value_name = "KIND", default_value_t = PortKind::Auto, help_heading = "Device")]
-    pub port_kind: PortKind,
+    /// Settings
+    #[command(flatten)]
+    pub settings: SettingFlags,
     /// Where the XDP program runs
     #[arg(long, value_enum, default_value_t = Xdp::Auto, help_heading = "Device")]
     pub xdp: Xdp,
-    /// Cores of the device; each needs a queue of the interface
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Device")]
-    pub cores: usize,
-    /// Helper threads: `adaptive` (sleep when idle), `spin`, or `spin:CPU,...` (pinned, a CPU per core)
-    #[arg(long, value_name = "HOW", default_value = "adaptive", value_parser = parse_helper, help_heading = "Device")]
-    pub helper: Driver,
-    /// Mark data packets ECT(0), so that switches mark instead of dropping
-    #[arg(long, help_heading = "Device")]
-    pub ecn: bool,
     /// Lose sent frames, as `1%` or `100ppm`
     #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
     pub drop: u32,
@@ -83,6 +77,8 @@ impl From<Xdp> for XdpMode {
 pub struct OpenDevice {
     pub device: Device,
     pub interface: String,
+    /// What the device was opened with.
+    pub settings: Settings,
     faults: Vec<Arc<FaultCounters>>,
 }
 
@@ -101,8 +97,8 @@ impl OpenDevice {
 }
 
 impl OpenOptions {
-    /// Opens the device on the interface.
-    pub fn open(&self) -> Result<OpenDevice, Failure> {
+    /// Opens the device on the interface, and gives up the privileges that this took.
+    pub fn open(&self, settings: &Settings) -> Result<OpenDevice, Failure> {
         let interface = self.interface.clone().ok_or_else(|| {
             Failure::Usage("which interface? (-i IFACE; `feroce devinfo` lists them)".to_owned())
         })?;
@@ -110,23 +106,22 @@ impl OpenOptions {
             let told = "--seed is for faults: give --drop, --duplicate, --reorder or --corrupt";
             return Err(Failure::Usage(told.to_owned()));
         }
-        let mut config = DeviceConfig {
-            port: self.port_kind,
-            cores: self.cores,
-            driver: self.helper.clone(),
-            ecn: self.ecn,
-            arena_bytes: ARENA_BYTES,
-            ..DeviceConfig::default()
-        };
+        let user = settings.user.as_deref().map(privileges::find).transpose()?;
+        let mut config = DeviceConfig { arena_bytes: ARENA_BYTES, ..settings.device_config() };
         config.af_xdp.mode = self.xdp.into();
+        let cores = config.cores as u64;
         let seed = self.seed_of_faults();
         let mut faults = Vec::new();
         let mut core = 0;
         let device = Device::open_wrapped(&interface, config, &mut |port| {
             core += 1;
-            self.wrap(port, core - 1, seed, &mut faults)
+            let port = self.wrap(port, core - 1, seed, &mut faults)?;
+            if core == cores {
+                privileges::give_up(user.as_ref())?;
+            }
+            Ok(port)
         })?;
-        Ok(OpenDevice { device, interface, faults })
+        Ok(OpenDevice { device, interface, settings: settings.clone(), faults })
     }
 
     fn given_faults(&self) -> Option<Faults> {
@@ -186,19 +181,6 @@ fn clock_noise() -> u32 {
     since.map_or(0, |since| since.subsec_nanos())
 }
 
-fn parse_helper(text: &str) -> Result<Driver, String> {
-    match text.split_once(':') {
-        None if text == "adaptive" => Ok(Driver::Helper),
-        None if text == "spin" => Ok(Driver::SpinningHelper(Vec::new())),
-        Some(("spin", cpus)) => {
-            let cpus = cpus.split(',').map(|cpu| cpu.trim().parse::<usize>());
-            let cpus = cpus.collect::<Result<Vec<_>, _>>();
-            cpus.map(Driver::SpinningHelper).map_err(|_| format!("`{text}`: CPUs are numbers"))
-        }
-        _ => Err("expected `adaptive`, `spin` or `spin:CPU,...`".to_owned()),
-    }
-}
-
 /// Parts per million, from `2.5%` or `100ppm`.
 fn parse_rate(text: &str) -> Result<u32, String> {
     let unit = [("%", 10_000.0), ("ppm", 1.0)]
@@ -226,16 +208,6 @@ mod tests {
         assert_eq!(parse_rate("100%"), Ok(1_000_000));
         for bad in ["1", "101%", "-1%", "x%", "nan%", "infppm", ""] {
             assert!(parse_rate(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn helpers_by_name() {
-        assert_eq!(parse_helper("adaptive"), Ok(Driver::Helper));
-        assert_eq!(parse_helper("spin"), Ok(Driver::SpinningHelper(Vec::new())));
-        assert_eq!(parse_helper("spin:1, 3"), Ok(Driver::SpinningHelper(vec![1, 3])));
-        for bad in ["spin:", "spin:a", "lazy", "adaptive:1"] {
-            assert!(parse_helper(bad).is_err(), "{bad}");
         }
     }
 }

@@ -16,3 +16,9 @@ pub fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
         serde_json::to_string_pretty(value).map_err(|error| Failure::Output(error.into()))?;
     line(&text)
 }
+
+/// Prints bytes to stdout, as they are.
+pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::Output)
+}

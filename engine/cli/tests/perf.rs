@@ -1,82 +1,22 @@
 //! `feroce perf` and `feroce devinfo` as people run them: two processes in two network namespaces, joined by a
 //! veth pair, over AF_XDP. Needs root; says so and passes without.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+mod common;
+
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use common::{DEVICES, PATIENCE, Pair, Server, ip, text};
 use serde_json::Value;
 
 /// Runs of one machine's two cores disturb each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn ip(arguments: &str) -> String {
-    let output =
-        Command::new("ip").args(arguments.split_whitespace()).output().expect("the `ip` program");
-    assert!(output.status.success(), "ip {arguments}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Two namespaces: 10.9.0.1 on `v0`, 10.9.0.2 on `v1`.
-struct Pair {
-    names: [String; 2],
-}
-
-const DEVICES: [&str; 2] = ["v0", "v1"];
-
 impl Pair {
-    /// `None`, with a word to the reader, where the tests cannot run.
-    fn new() -> Option<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let id = Command::new("id").arg("-u").output().expect("the `id` program");
-        if text(&id.stdout).trim() != "0" {
-            eprintln!("skipped: network namespaces and AF_XDP need root");
-            return None;
-        }
-        let unique = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let pair = Self { names: ["a", "b"].map(|end| format!("fr-perf-{unique}{end}")) };
-        let [a, b] = &pair.names;
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
-        ip(&format!("link add v0 netns {a} mtu 4500 type veth peer name v1 netns {b} mtu 4500"));
-        for (end, name) in pair.names.iter().enumerate() {
-            ip(&format!("-n {name} address add 10.9.0.{}/24 dev {}", end + 1, DEVICES[end]));
-            ip(&format!("-n {name} link set {} up", DEVICES[end]));
-        }
-        Some(pair)
-    }
-
-    fn feroce(&self, end: usize, arguments: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[end], env!("CARGO_BIN_EXE_feroce")]);
-        command.args(arguments.split_whitespace()).stdin(Stdio::null());
-        command
-    }
-
     /// A server that listens.
     fn server(&self, arguments: &str) -> Server {
-        let mut command = self.feroce(1, &format!("perf {arguments}"));
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a server");
-        let mut lines = BufReader::new(child.stderr.take().expect("piped"));
-        let mut line = String::new();
-        while !line.contains("waiting for a client") {
-            line.clear();
-            assert!(
-                lines.read_line(&mut line).expect("text") > 0,
-                "the server ended before it listened"
-            );
-        }
-        Server { child, errors: lines }
+        Server::start(&mut self.feroce(1, &format!("perf {arguments}")))
     }
 
     /// Runs a server and a client; both must succeed. Returns what both reported.
@@ -101,34 +41,6 @@ impl Pair {
         let shown = ip(&format!("-n {} -s -j link show {}", self.names[end], DEVICES[end]));
         let shown: Value = serde_json::from_str(&shown).expect("JSON");
         number(&shown[0]["stats64"]["tx"]["packets"])
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let removed = Command::new("ip").args(["netns", "delete", name]).status();
-            if !removed.is_ok_and(|status| status.success()) {
-                eprintln!("could not remove namespace {name}");
-            }
-        }
-    }
-}
-
-struct Server {
-    child: Child,
-    errors: BufReader<std::process::ChildStderr>,
-}
-
-impl Server {
-    /// Waits for its end.
-    fn end(mut self) -> Output {
-        wait(&mut self.child);
-        let mut errors = String::new();
-        std::io::Read::read_to_string(&mut self.errors, &mut errors).expect("text");
-        let mut output = self.child.wait_with_output().expect("an ended process");
-        output.stderr = errors.into_bytes();
-        output
     }
 }
 
@@ -279,7 +191,7 @@ fn sides_that_do_not_agree_say_so_and_usage_errors_are_told_apart() {
         ("perf -i v0 --bogus", 2, "--bogus"),
         ("perf -i none0", 1, "no interface none0"),
         ("perf -i v0 10.9.0.2", 1, "start `feroce perf -i IFACE` there first"),
-        ("perf -i v0 --cores 2", 1, "too few for 2 cores"),
+        ("perf -i v0 --cores 2 --port-kind af_xdp", 1, "too few for 2 cores"),
     ] {
         let output = pair.feroce(0, arguments).output().expect("feroce");
         assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");

@@ -156,6 +156,8 @@ pub fn at(offset: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use feroce_engine::device::settings::Settings;
+
     use super::super::options::{Op, TestOptions};
     use super::*;
 
@@ -168,7 +170,7 @@ mod tests {
             TestOptions { op: Some(Op::AtomicFadd), tx_depth: Some(5), ..TestOptions::default() },
         ];
         for options in plans {
-            let plan = options.plan().unwrap();
+            let plan = options.plan(&Settings::default()).unwrap();
             let layout = Layout::new(&plan);
             let longest = u64::from(*plan.sizes().last().unwrap());
             let offsets = (0..usize::from(plan.qps))

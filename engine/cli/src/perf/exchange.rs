@@ -8,9 +8,10 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use feroce_engine::device::Endpoint;
+use feroce_engine::device::{Endpoint, HostId};
 use feroce_engine::net::Gid;
 use feroce_wire::{Key, Psn, Qpn};
 use serde::de::DeserializeOwned;
@@ -150,6 +151,9 @@ pub struct Done {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Side {
     pub gid: String,
+    /// The host within which this side carries super-frames, if it does.
+    #[serde(default)]
+    pub super_frames: Option<NonZeroU64>,
     pub qps: Vec<QpLine>,
     /// Where data come from, and where atomics work.
     pub source: RegionLine,
@@ -186,6 +190,7 @@ impl Side {
                 qpn: Qpn::masked(line.qpn),
                 psn: Psn::new(line.psn),
                 gid,
+                super_frames: self.super_frames.map(HostId),
             };
             self.qps.iter().map(endpoint).collect()
         })
@@ -483,6 +488,7 @@ mod tests {
         let region = RegionLine { addr: 0, rkey: 0 };
         let side = |qpn, psn| Side {
             gid: "10.0.0.1".to_owned(),
+            super_frames: None,
             qps: vec![QpLine { qpn, psn }],
             source: region,
             target: region,

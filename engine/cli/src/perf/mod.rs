@@ -36,14 +36,15 @@ use session::Session;
 /// Measures, as the client or as the server.
 pub fn run(options: &Options) -> Result<(), Failure> {
     signal::watch();
-    let plan = options.test.plan()?;
+    let settings = options.settings()?;
+    let plan = options.test.plan(&settings)?;
     let device = match (plan.transport, &options.open.interface) {
         (Transport::Tcp, Some(_)) => {
             let told = "TCP takes the interface that its route takes: leave -i out";
             return Err(Failure::Usage(told.to_owned()));
         }
         (Transport::Tcp, None) => None,
-        (Transport::Roce, _) => Some(options.open.open()?),
+        (Transport::Roce, _) => Some(options.open.open(&settings)?),
     };
     match &options.server {
         Some(server) => {

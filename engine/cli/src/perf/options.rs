@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use feroce_engine::device::settings::{Origin, Settings};
 use feroce_wire::PathMtu;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,25 @@ pub struct Options {
     pub report_gbits: bool,
 }
 
+impl Options {
+    /// The settings in effect.
+    pub fn settings(&self) -> Result<Settings, Failure> {
+        let mut settings = self.open.settings.load()?;
+        let flags = [
+            ("traffic_class", "--tclass", self.test.tclass.map(u32::from)),
+            ("ack_timeout", "--timeout", self.test.timeout.map(u32::from)),
+            ("retry_count", "--retry", self.test.retry.map(u32::from)),
+            ("path_mtu", "--mtu", self.test.mtu),
+        ];
+        for (key, flag, value) in flags {
+            if let Some(value) = value {
+                settings.set(key, &value.to_string(), Origin::Flag(flag))?;
+            }
+        }
+        Ok(settings)
+    }
+}
+
 /// Options of the test itself. Both sides must agree; the client decides.
 #[derive(Debug, Default, Clone, Args, Serialize)]
 #[command(next_help_heading = "Test (the client's)")]
@@ -87,7 +107,7 @@ pub struct TestOptions {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qps: Option<u16>,
-    /// Path MTU [default: the largest that both ports carry]
+    /// Path MTU [default: setting `path_mtu`, the largest that both ports carry]
     #[arg(short, long, value_name = "BYTES", value_parser = parse_mtu)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
@@ -103,15 +123,15 @@ pub struct TestOptions {
     #[arg(short = 'I', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inline: Option<u32>,
-    /// Traffic class: DSCP and ECN bits [default: 0]
+    /// Traffic class: DSCP and ECN bits [default: setting `traffic_class`, 0]
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tclass: Option<u8>,
-    /// Local ACK timeout, 4.096 us * 2^N; 0 waits for ever [default: 14]
+    /// Local ACK timeout, 4.096 us * 2^N; 0 waits for ever [default: setting `ack_timeout`, 14]
     #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=31))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<u8>,
-    /// Retries after time-outs and sequence errors [default: 7]
+    /// Retries after time-outs and sequence errors [default: setting `retry_count`, 7]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<u8>,
@@ -216,7 +236,7 @@ impl TestOptions {
     ///
     /// # Errors
     /// [`Failure::Usage`] for what does not go together.
-    pub fn plan(&self) -> Result<Plan, Failure> {
+    pub fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
         let transport = self.transport.unwrap_or(Transport::Roce);
         let usual = match transport {
             Transport::Roce => Op::Write,
@@ -237,13 +257,13 @@ impl TestOptions {
             iters: self.iters,
             duration: self.duration,
             qps: self.qps.unwrap_or(1),
-            mtu: self.mtu,
+            mtu: settings.path_mtu.map(PathMtu::bytes),
             tx_depth: self.tx_depth.unwrap_or(128),
             bidirectional: self.bidirectional,
             inline: self.inline.unwrap_or(0),
-            tclass: self.tclass.unwrap_or(0),
-            timeout: self.timeout.unwrap_or(14),
-            retry: self.retry.unwrap_or(7),
+            tclass: settings.traffic_class,
+            timeout: settings.ack_timeout,
+            retry: settings.retry_count,
             check: self.check,
         };
         match self.tcp_contradiction(&plan).or_else(|| plan.contradiction()) {
@@ -391,7 +411,8 @@ mod tests {
 
     #[test]
     fn the_sweep_is_that_of_perftest() {
-        let plan = TestOptions { all: true, ..TestOptions::default() }.plan().unwrap();
+        let plan = TestOptions { all: true, ..TestOptions::default() };
+        let plan = plan.plan(&Settings::default()).unwrap();
         assert_eq!(plan.sizes().first(), Some(&2));
         assert_eq!(plan.sizes().last(), Some(&(8 << 20)));
         assert_eq!(plan.goal(2), Goal::Messages(5000));
@@ -410,15 +431,16 @@ mod tests {
             TestOptions { transport: Some(Transport::Tcp), op: Some(Op::Write), ..good.clone() },
         ];
         for options in bad {
-            assert!(matches!(options.plan(), Err(Failure::Usage(_))), "{options:?}");
+            let plan = options.plan(&Settings::default());
+            assert!(matches!(plan, Err(Failure::Usage(_))), "{options:?}");
         }
-        assert!(good.plan().is_ok());
+        assert!(good.plan(&Settings::default()).is_ok());
     }
 
     #[test]
     fn a_server_refuses_what_contradicts_its_own_options() {
         let client = TestOptions { op: Some(Op::Send), size: Some(4096), ..TestOptions::default() };
-        let plan = client.plan().unwrap();
+        let plan = client.plan(&Settings::default()).unwrap();
         assert_eq!(TestOptions::default().conflict_with(&plan), None);
         assert_eq!(client.conflict_with(&plan), None);
         let other = TestOptions { tx_depth: Some(7), ..client };
@@ -428,7 +450,9 @@ mod tests {
 
     #[test]
     fn a_path_mtu_beyond_the_port_is_refused_with_the_remedy() {
-        let asked = TestOptions { mtu: Some(4096), ..TestOptions::default() }.plan().unwrap();
+        let mut settings = Settings::default();
+        settings.set("path_mtu", "4096", Origin::Flag("--mtu")).unwrap();
+        let asked = TestOptions::default().plan(&settings).unwrap();
         let told = asked.path_mtu(PathMtu::Mtu1024).unwrap_err().to_string();
         assert!(told.contains("4184"), "{told}");
         assert_eq!(asked.path_mtu(PathMtu::Mtu4096).unwrap(), PathMtu::Mtu4096);

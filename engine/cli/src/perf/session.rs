@@ -62,6 +62,8 @@ pub struct Session {
     is_client: bool,
     sgid_index: u32,
     path_mtu: PathMtu,
+    /// As this side's settings have it; the plan's come on top.
+    connect: ConnectOptions,
     // Before the buffers: the QPs go first, then what they use.
     qps: Vec<QueuePair>,
     psns: Vec<Psn>,
@@ -113,6 +115,7 @@ impl Session {
             is_client,
             sgid_index,
             path_mtu,
+            connect: device.settings.connect_options(),
             flows: vec![Flow::default(); qps.len()],
             qps,
             psns,
@@ -140,6 +143,7 @@ impl Session {
         };
         Ok(Side {
             gid: ends.first().map(|end| end.gid.to_string()).unwrap_or_default(),
+            super_frames: ends.first().and_then(|end| end.super_frames).map(|host| host.0),
             qps: ends
                 .iter()
                 .map(|end| QpLine { qpn: end.qpn.value(), psn: end.psn.value() })
@@ -161,7 +165,7 @@ impl Session {
             path_mtu: Some(self.path_mtu),
             timeout: self.plan.timeout,
             retry_cnt: self.plan.retry,
-            ..ConnectOptions::default()
+            ..self.connect
         };
         for ((qp, &psn), end) in self.qps.iter_mut().zip(&self.psns).zip(&ends) {
             qp.connect(psn, end, &options)?;

@@ -1,0 +1,138 @@
+//! Settings on the command line, and `feroce config`: which values are in effect, and where each came from.
+
+use clap::Args;
+use comfy_table::{Table, presets};
+use feroce_engine::device::settings::{KEYS, Key, Origin, Settings};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Settings given as options: they win over the environment, which wins over the file.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Settings (defaults: `feroce config`)")]
+pub struct SettingFlags {
+    /// How frames come and go: `auto` (the best there is), or the kind of a port
+    #[arg(long, value_name = "KIND", value_parser = of("port"))]
+    pub port_kind: Option<String>,
+    /// Cores of the device; each needs a queue of the interface
+    #[arg(long, value_name = "N", value_parser = of("cores"))]
+    pub cores: Option<String>,
+    /// Helper threads: `adaptive` (sleep when idle), `spin`, or `spin:CPU,...` (pinned, a CPU per core)
+    #[arg(long, value_name = "HOW", value_parser = of("helper"))]
+    pub helper: Option<String>,
+    /// Packets of SENDs and WRITEs that one QP may have outstanding
+    #[arg(long, value_name = "PACKETS", value_parser = of("window"))]
+    pub window: Option<String>,
+    /// Mark data packets ECT(0), so that switches mark instead of dropping
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = of("ecn"))]
+    pub ecn: Option<String>,
+    /// TTL or hop limit; 0 takes the route's
+    #[arg(long, value_name = "N", value_parser = of("hop_limit"))]
+    pub hop_limit: Option<String>,
+    /// UDP source port: `per_qp` (from a hash of the QP numbers), or the same for all
+    #[arg(long, value_name = "PORT", value_parser = of("source_port"))]
+    pub source_port: Option<String>,
+    /// Retries when the peer has no receive posted; 7 for ever
+    #[arg(long, value_name = "N", value_parser = of("rnr_retry"))]
+    pub rnr_retry: Option<String>,
+    /// Code of the time that the peer waits when it finds no receive posted here
+    #[arg(long, value_name = "CODE", value_parser = of("min_rnr_timer"))]
+    pub min_rnr_timer: Option<String>,
+    /// Whom to turn into once the device is open
+    #[arg(long, value_name = "NAME", value_parser = of("user"))]
+    pub user: Option<String>,
+}
+
+impl SettingFlags {
+    /// The settings of this process: file, environment, and these.
+    pub fn load(&self) -> Result<Settings, Failure> {
+        let mut settings = Settings::load()?;
+        let flags = [
+            ("port", "--port-kind", &self.port_kind),
+            ("cores", "--cores", &self.cores),
+            ("helper", "--helper", &self.helper),
+            ("window", "--window", &self.window),
+            ("ecn", "--ecn", &self.ecn),
+            ("hop_limit", "--hop-limit", &self.hop_limit),
+            ("source_port", "--source-port", &self.source_port),
+            ("rnr_retry", "--rnr-retry", &self.rnr_retry),
+            ("min_rnr_timer", "--min-rnr-timer", &self.min_rnr_timer),
+            ("user", "--user", &self.user),
+        ];
+        for (key, flag, value) in flags {
+            if let Some(value) = value {
+                settings.set(key, value, Origin::Flag(flag))?;
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// A value for the setting `name`, as text.
+fn of(
+    name: &'static str,
+) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let taken = Settings::default().set(name, text, Origin::Default);
+        let key = KEYS.iter().find(|key| key.name == name).expect("in the table");
+        taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", (key.expects)()))
+    }
+}
+
+/// Options of `feroce config`.
+#[derive(Debug, Args)]
+#[command(after_help = after_help())]
+pub struct Options {
+    /// As on the command line of a program
+    #[command(flatten)]
+    settings: SettingFlags,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn after_help() -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for key in KEYS {
+        table.add_row([key.name, (key.expects)()]);
+    }
+    format!(
+        "A setting comes from an option, else from the environment variable FEROCE_<SETTING>, else from \
+         /etc/feroce.toml (or the file that FEROCE_CONFIG names; empty for none), else it has its default. \
+         The file is TOML, a line `setting = value` each:\n\n{}\n\n`feroce config` says what each sets, docs/configuration.md why it is so.",
+        table.trim_fmt()
+    )
+}
+
+/// A setting in effect.
+#[derive(Debug, Serialize)]
+struct Row {
+    setting: &'static str,
+    value: String,
+    from: String,
+    about: &'static str,
+}
+
+/// Shows the settings.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let settings = options.settings.load()?;
+    let row = |key: &Key| Row {
+        setting: key.name,
+        value: (key.show)(&settings),
+        from: settings.origin(key.name).to_string(),
+        about: key.about,
+    };
+    let rows: Vec<_> = KEYS.iter().map(row).collect();
+    if options.json {
+        return output::json(&rows);
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["setting", "value", "from", "what it sets"]);
+    for row in &rows {
+        table.add_row([row.setting, &row.value, &row.from, row.about]);
+    }
+    output::line(&table.trim_fmt())
+}

@@ -1,0 +1,256 @@
+//! What is looked at on the host and in the process: privileges, memory, CPUs, clock, kernel, settings.
+
+use caps::{CapSet, Capability, CapsHashSet};
+use feroce_engine::device::settings::Settings;
+use feroce_engine::device::{Driver, PortKind};
+use feroce_engine::port::af_xdp::AfXdpConfig;
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::{Check, Verdict};
+use crate::failure::{self, Failure};
+
+/// Free hugepages below which a device of ordinary size ends up in ordinary pages.
+const HUGEPAGES_WANTED: u64 = 32;
+/// Clock sources that are read without a system call.
+const FAST_CLOCKS: [&str; 4] =
+    ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
+
+/// The checks.
+pub const CHECKS: &[Check<Host>] = &[
+    Check { id: "settings", what: "configuration file and environment", run: settings },
+    Check { id: "privilege", what: "privileges", run: privilege },
+    Check { id: "kernel", what: "AF_XDP in the kernel", run: kernel },
+    Check { id: "memlock", what: "memory that may be locked", run: memlock },
+    Check { id: "hugepages", what: "free hugepages of 2 MiB", run: hugepages },
+    Check { id: "cpus", what: "CPUs for this process", run: cpus },
+    Check { id: "helper-cpus", what: "CPUs that helpers are pinned to", run: helper_cpus },
+    Check { id: "clock", what: "clock source", run: clock },
+];
+
+/// The host as it was found.
+#[derive(Debug)]
+pub struct Host {
+    settings: Result<Settings, String>,
+    fallback: Settings,
+    capabilities: CapsHashSet,
+    initial_user_namespace: bool,
+    hugepages: Option<u64>,
+    memlock: u64,
+    cpus: usize,
+    clock: Option<String>,
+    kernel_has_af_xdp: bool,
+    /// Major and minor number.
+    pub kernel: (u32, u32),
+}
+
+impl Host {
+    /// Looks.
+    pub fn look(settings: Result<Settings, Failure>) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).ok();
+        let hugepages = read("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+        let clock = read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+        let protocols = read("/proc/thread-self/net/protocols").unwrap_or_default();
+        let has_bpf = std::fs::exists("/proc/sys/kernel/unprivileged_bpf_disabled");
+        let users = read("/proc/self/uid_map").unwrap_or_default();
+        Self {
+            settings: settings.map_err(|failure| failure::chain(&failure)),
+            fallback: Settings::default(),
+            capabilities: caps::read(None, CapSet::Effective).unwrap_or_default(),
+            initial_user_namespace: users.split_whitespace().eq(["0", "0", "4294967295"]),
+            hugepages: hugepages.and_then(|text| text.trim().parse().ok()),
+            memlock: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(_, hard)| hard),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            clock: clock.map(|text| text.trim().to_owned()),
+            kernel_has_af_xdp: protocols.lines().any(|line| line.starts_with("XDP "))
+                && has_bpf.unwrap_or(false),
+            kernel: kernel_version(&read("/proc/sys/kernel/osrelease").unwrap_or_default()),
+        }
+    }
+
+    /// The settings in effect; the defaults if they cannot be read.
+    pub fn settings(&self) -> &Settings {
+        self.settings.as_ref().unwrap_or(&self.fallback)
+    }
+
+    /// Whether the settings allow a port of this kind.
+    pub fn may_use(&self, kind: &str) -> bool {
+        let exists = PortKind::NAMES.iter().any(|(name, _)| *name == kind);
+        let chosen = self.settings().port;
+        exists && (chosen == PortKind::Auto || chosen.to_string() == kind)
+    }
+
+    /// Whether this process may open an AF_XDP port.
+    pub fn may_af_xdp(&self) -> bool {
+        let has = |capability| self.capabilities.contains(&capability);
+        let bpf = has(Capability::CAP_BPF) || has(Capability::CAP_SYS_ADMIN);
+        self.initial_user_namespace
+            && bpf
+            && has(Capability::CAP_NET_ADMIN)
+            && has(Capability::CAP_NET_RAW)
+    }
+}
+
+fn kernel_version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
+    let mut next = || numbers.next().flatten().unwrap_or(0);
+    (next(), next())
+}
+
+fn settings(host: &Host) -> Option<Verdict> {
+    match &host.settings {
+        Ok(_) => Verdict::ok("can be read (`feroce config` shows what came out)"),
+        Err(told) => Verdict::error(
+            told.clone(),
+            "correct it there; `feroce config --help` lists what there is",
+        ),
+    }
+}
+
+fn privilege(host: &Host) -> Option<Verdict> {
+    const REMEDY: &str =
+        "run as root, or `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep` on the program";
+    let has = |capability| host.capabilities.contains(&capability);
+    if host.may_use("dpdk") && !host.may_use("af_xdp") {
+        return Verdict::ok("DPDK's needs depend on its device");
+    }
+    if host.may_use("af_xdp") && host.may_af_xdp() {
+        return Verdict::ok("enough for AF_XDP");
+    }
+    let place = if host.initial_user_namespace { "" } else { " in the initial user namespace" };
+    if !host.may_use("packet") {
+        return Verdict::error(
+            format!("AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF{place}"),
+            REMEDY,
+        );
+    }
+    match (has(Capability::CAP_NET_RAW), has(Capability::CAP_NET_ADMIN)) {
+        (false, _) => {
+            Verdict::error("not even the packet port opens: it needs CAP_NET_RAW", REMEDY)
+        }
+        (true, false) => Verdict::warning(
+            "only the packet port opens, and neighbours cannot be resolved: that takes CAP_NET_ADMIN",
+            REMEDY,
+        ),
+        (true, true) => {
+            Verdict::info(format!("enough for the packet port; AF_XDP needs CAP_BPF, too{place}"))
+        }
+    }
+}
+
+fn kernel(host: &Host) -> Option<Verdict> {
+    if !host.may_use("af_xdp") {
+        return None;
+    }
+    let (major, minor) = host.kernel;
+    match (host.kernel_has_af_xdp, host.may_use("packet")) {
+        (true, _) => Verdict::ok(format!("Linux {major}.{minor} has it")),
+        (false, true) => Verdict::info("missing: the packet port will be used"),
+        (false, false) => Verdict::error(
+            "missing",
+            "a kernel with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or another kind of port",
+        ),
+    }
+}
+
+fn memlock(host: &Host) -> Option<Verdict> {
+    if !host.may_use("af_xdp") || !host.may_af_xdp() {
+        return None;
+    }
+    let free = [Capability::CAP_IPC_LOCK, Capability::CAP_SYS_RESOURCE];
+    if free.iter().any(|capability| host.capabilities.contains(capability)) {
+        return Verdict::ok("as much as is needed");
+    }
+    let config = AfXdpConfig::new("");
+    let needed = u64::from(config.rx_frames + 2 * config.tx_slots) * 4096;
+    match host.memlock >= needed {
+        true => Verdict::ok(format!("{} MiB", host.memlock >> 20)),
+        false => Verdict::error(
+            format!(
+                "{} KiB; the packet buffers of each queue take {} MiB",
+                host.memlock >> 10,
+                needed >> 20
+            ),
+            "`ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK",
+        ),
+    }
+}
+
+fn hugepages(host: &Host) -> Option<Verdict> {
+    let remedy = "`sysctl vm.nr_hugepages=256` (in /etc/sysctl.d to stay)";
+    match host.hugepages {
+        None => {
+            Verdict::info("this kernel has none of that size: ordinary pages will do, more slowly")
+        }
+        Some(0) => {
+            Verdict::warning("none: memory will be in ordinary pages, which cost time", remedy)
+        }
+        Some(free) if free < HUGEPAGES_WANTED => Verdict::warning(
+            format!("{free}: some memory will be in ordinary pages, which cost time"),
+            remedy,
+        ),
+        Some(free) => Verdict::ok(free.to_string()),
+    }
+}
+
+fn cpus(host: &Host) -> Option<Verdict> {
+    let cores = host.settings().cores;
+    let spins = matches!(host.settings().helper, Driver::SpinningHelper(_));
+    match host.cpus {
+        cpus if spins && cpus <= cores => Verdict::warning(
+            format!("{cpus}, for {cores} helpers that spin and the program beside them"),
+            "setting `helper = \"adaptive\"`, fewer `cores`, or more CPUs (`taskset -p PID`)",
+        ),
+        1 => Verdict::info(
+            "one: the program and the helper share it, and latencies are those of the scheduler",
+        ),
+        cpus => Verdict::ok(cpus.to_string()),
+    }
+}
+
+fn helper_cpus(host: &Host) -> Option<Verdict> {
+    let Driver::SpinningHelper(cpus) = &host.settings().helper else { return None };
+    if cpus.is_empty() {
+        return None;
+    }
+    let settings = host.settings();
+    if cpus.len() != settings.cores {
+        return Verdict::error(
+            format!("{} for {} cores", cpus.len(), settings.cores),
+            "setting `helper`: a CPU for each of the `cores`",
+        );
+    }
+    let absent = |cpu: &&usize| {
+        !std::fs::exists(format!("/sys/devices/system/cpu/cpu{cpu}")).unwrap_or(true)
+    };
+    match cpus.iter().find(absent) {
+        Some(cpu) => Verdict::error(
+            format!("there is no CPU {cpu}"),
+            "setting `helper`: CPUs that exist (`lscpu -e`)",
+        ),
+        None => Verdict::ok("exist"),
+    }
+}
+
+fn clock(host: &Host) -> Option<Verdict> {
+    let clock = host.clock.as_deref()?;
+    match FAST_CLOCKS.contains(&clock) {
+        true => Verdict::ok(clock),
+        false => Verdict::warning(
+            format!("{clock}: every turn of a core reads the clock by a system call"),
+            "`cat /sys/devices/system/clocksource/clocksource0/available_clocksource`, and boot with \
+             clocksource=tsc tsc=reliable if the hardware's is sound",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_have_numbers() {
+        assert_eq!(kernel_version("6.18.44-fc"), (6, 18));
+        assert_eq!(kernel_version("6.1\n"), (6, 1));
+        assert_eq!(kernel_version(""), (0, 0));
+    }
+}

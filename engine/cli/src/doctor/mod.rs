@@ -1,0 +1,262 @@
+//! `feroce doctor`: what is wrong with this host, an interface, or the way to a peer, and what to do.
+//!
+//! A check is a row of a table: [`host::CHECKS`], [`interface::CHECKS`], [`sharing::CHECKS`],
+//! [`peer::CHECKS`]. Nothing is changed by looking; only `--open` takes the interface, for a moment.
+
+mod host;
+mod interface;
+mod peer;
+mod sharing;
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use clap::Args;
+use feroce_engine::device::Device;
+use feroce_engine::net::Interface;
+use serde::Serialize;
+
+use crate::config::SettingFlags;
+use crate::failure::{self, Failure};
+use crate::output;
+use host::Host;
+use interface::Place;
+
+/// Options of `feroce doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Run it in the network namespace of the interface, as the user and with the limits of the program that is to run.\n\n\
+Exit codes: 0 nothing worse than a remark, 1 could not look, 2 wrong usage, 3 warnings, 4 errors.")]
+pub struct Options {
+    /// Only this interface [default: every Ethernet interface of the network namespace that is up]
+    #[arg(short, long, value_name = "IFACE")]
+    interface: Option<String>,
+    /// Also the way to this address
+    #[arg(short, long, value_name = "ADDRESS", requires = "interface")]
+    peer: Option<IpAddr>,
+    /// Also open the device for a moment, as a program would: a driver may take its link down for that
+    #[arg(long, requires = "interface")]
+    open: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Settings of the program that is to run
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// As it should be.
+    Ok,
+    /// Worth knowing.
+    Info,
+    /// It will work, worse than it could or not with everybody.
+    Warning,
+    /// It will not work.
+    Error,
+}
+
+impl Severity {
+    /// What `feroce doctor` exits with where this is the worst that it found.
+    pub fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Ok | Self::Info => ExitCode::SUCCESS,
+            Self::Warning => ExitCode::from(3),
+            Self::Error => ExitCode::from(4),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// What a check says.
+#[derive(Debug)]
+pub struct Verdict {
+    severity: Severity,
+    found: String,
+    remedy: Option<String>,
+}
+
+impl Verdict {
+    fn ok(found: impl Into<String>) -> Option<Self> {
+        Some(Self { severity: Severity::Ok, found: found.into(), remedy: None })
+    }
+
+    fn info(found: impl Into<String>) -> Option<Self> {
+        Some(Self { severity: Severity::Info, found: found.into(), remedy: None })
+    }
+
+    fn warning(found: impl Into<String>, remedy: impl Into<String>) -> Option<Self> {
+        let (found, remedy) = (found.into(), Some(remedy.into()));
+        Some(Self { severity: Severity::Warning, found, remedy })
+    }
+
+    fn error(found: impl Into<String>, remedy: impl Into<String>) -> Option<Self> {
+        let (found, remedy) = (found.into(), Some(remedy.into()));
+        Some(Self { severity: Severity::Error, found, remedy })
+    }
+}
+
+/// A row of the tables: what is looked at in an `S`.
+pub struct Check<S: ?Sized> {
+    /// Its name, for scripts.
+    id: &'static str,
+    /// What is looked at.
+    what: &'static str,
+    /// Looks; `None` where the question does not arise.
+    run: fn(&S) -> Option<Verdict>,
+}
+
+/// A check's answer.
+#[derive(Debug, Serialize)]
+struct Finding {
+    id: &'static str,
+    what: &'static str,
+    interface: Option<String>,
+    severity: Severity,
+    found: String,
+    remedy: Option<String>,
+}
+
+/// All answers.
+#[derive(Debug, Serialize)]
+struct Report {
+    worst: Severity,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    fn take<S>(&mut self, interface: Option<&str>, checks: &[Check<S>], subject: &S) {
+        for check in checks {
+            if let Some(verdict) = (check.run)(subject) {
+                self.add(interface, (check.id, check.what), verdict);
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        interface: Option<&str>,
+        (id, what): (&'static str, &'static str),
+        verdict: Verdict,
+    ) {
+        let Verdict { severity, found, remedy } = verdict;
+        self.worst = self.worst.max(severity);
+        let interface = interface.map(str::to_owned);
+        self.findings.push(Finding { id, what, interface, severity, found, remedy });
+    }
+}
+
+/// Looks around; the answer is the worst that was found.
+///
+/// # Errors
+/// When it cannot look: the kernel's tables cannot be read, or the output not be written.
+pub fn run(options: &Options) -> Result<Severity, Failure> {
+    let mut report = Report { worst: Severity::Ok, findings: Vec::new() };
+    let host = Rc::new(Host::look(options.settings.load()));
+    report.take(None, host::CHECKS, &host);
+    let names = match &options.interface {
+        Some(name) => vec![name.clone()],
+        None => candidates(&mut report)?,
+    };
+    for name in &names {
+        let place = Rc::new(Place::look(name, &host));
+        report.take(Some(name), interface::CHECKS, &*place);
+        report.take(Some(name), sharing::CHECKS, &*place);
+        if let Some(ip) = options.peer {
+            report.take(Some(name), peer::CHECKS, &peer::Way::look(&place, ip));
+        }
+        if options.open {
+            report.add(Some(name), ("open", "opening the device"), open(&place));
+        }
+    }
+    match options.json {
+        true => output::json(&report)?,
+        false => show(&report)?,
+    }
+    Ok(report.worst)
+}
+
+/// The interfaces worth a look. VLAN sub-interfaces are served by the interface that carries their frames.
+fn candidates(report: &mut Report) -> Result<Vec<String>, Failure> {
+    let all = Interface::list()?.into_iter();
+    let all: Vec<_> = all.filter(|one| !one.loopback && one.vlan.is_none()).collect();
+    let (up, down): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.up);
+    if up.is_empty() {
+        let down: Vec<_> = down.iter().map(|one| one.name.as_str()).collect();
+        let found = match down.is_empty() {
+            true => "no Ethernet interface in this network namespace".to_owned(),
+            false => format!("every Ethernet interface is down: {}", down.join(", ")),
+        };
+        let remedy = "run it in the network namespace of the interface (`ip netns exec NAME feroce doctor`), or \
+                      `ip link set dev IFACE up`";
+        let verdict = Verdict::error(found, remedy).expect("one");
+        report.add(None, ("interface", "an interface to work on"), verdict);
+    }
+    Ok(up.into_iter().map(|one| one.name).collect())
+}
+
+/// Opens the device as a program with these settings would.
+fn open(place: &Place) -> Verdict {
+    let config = place.host.settings().device_config();
+    let verdict = match Device::open(&place.name, config) {
+        Ok(device) => Verdict::ok(format!("opens as {}", device.attributes().port)),
+        Err(error) => Verdict::error(failure::chain(&error), "what the message says"),
+    };
+    verdict.expect("one")
+}
+
+fn show(report: &Report) -> Result<(), Failure> {
+    let mut place = None;
+    for finding in &report.findings {
+        if place != Some(&finding.interface) {
+            place = Some(&finding.interface);
+            output::line(&format!("{}:", finding.interface.as_deref().unwrap_or("this host")))?;
+        }
+        let Finding { id, what, severity, found, .. } = finding;
+        output::line(&format!("  {:<8} {id:<16} {what}: {found}", severity.name()))?;
+        if let Some(remedy) = &finding.remedy {
+            output::line(&format!("{:28}-> {remedy}", ""))?;
+        }
+    }
+    let count = |severity| report.findings.iter().filter(|one| one.severity == severity).count();
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    output::line(&format!("{errors} errors, {warnings} warnings"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique() {
+        let mut ids: Vec<_> = host::CHECKS.iter().map(|check| check.id).collect();
+        ids.extend(interface::CHECKS.iter().map(|check| check.id));
+        ids.extend(sharing::CHECKS.iter().map(|check| check.id));
+        ids.extend(peer::CHECKS.iter().map(|check| check.id));
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count, "{ids:?}");
+    }
+
+    #[test]
+    fn the_worst_counts() {
+        let mut report = Report { worst: Severity::Ok, findings: Vec::new() };
+        for verdict in [Verdict::warning("w", "r"), Verdict::error("e", "r"), Verdict::info("i")] {
+            report.add(None, ("id", "what"), verdict.unwrap());
+        }
+        assert_eq!(report.worst, Severity::Error);
+    }
+}

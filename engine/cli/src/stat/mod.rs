@@ -1,0 +1,129 @@
+//! `feroce stat`: live figures of programs that have an interface open.
+
+mod rates;
+mod text;
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use clap::Args;
+use feroce_engine::device::stat::{self, Request, Snapshot, StatError};
+use feroce_engine::sys;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::{output, signal};
+use rates::Rates;
+
+/// Options of `feroce stat`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The figures come from the program itself, which need not be one of Feroce's own; root and the program's user may ask. \
+Run it in the network namespace of the interface (`ip netns exec NAME feroce stat`).\n\n\
+Exit codes: 0 shown, 1 nobody serves figures or does not any more, 2 wrong usage.")]
+pub struct Options {
+    /// Only this interface [default: every one that a program has open in this network namespace]
+    #[arg(short, long, value_name = "IFACE")]
+    interface: Option<String>,
+    /// Show rates again and again, every so many seconds, until Ctrl-C: in place on a terminal, else line by
+    /// line
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_seconds)]
+    watch: Option<Duration>,
+    /// With every QP
+    #[arg(short, long)]
+    qps: bool,
+    /// Print JSON: with --watch, a document per line and interval
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.1..=86_400.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected 0.1 to 86400 seconds".to_owned())
+}
+
+/// Shows the figures.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let snapshots = take(options)?;
+    match options.watch {
+        Some(interval) => watch(options, interval, snapshots),
+        None if options.json => output::json(&snapshots),
+        None => snapshots.iter().try_for_each(|snapshot| output::line(&text::whole(snapshot))),
+    }
+}
+
+/// The figures of every interface that is asked for.
+fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
+    let request = Request { queue_pairs: options.qps };
+    if let Some(interface) = &options.interface {
+        return Ok(vec![stat::ask(interface, request)?]);
+    }
+    let interfaces = stat::endpoints();
+    if interfaces.is_empty() {
+        return Err(StatError::Nobody.into());
+    }
+    Ok(interfaces.iter().map(|name| stat::ask(name, request)).collect::<Result<_, _>>()?)
+}
+
+/// Rates, with the figures they were made of.
+#[derive(Debug, Serialize)]
+struct Interval<'a> {
+    rates: Vec<&'a Rates>,
+    figures: &'a [Snapshot],
+}
+
+fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<(), Failure> {
+    signal::watch();
+    let in_place = !options.json && std::io::stdout().is_terminal();
+    let mut before = first;
+    if !options.json && !in_place {
+        output::line(&text::heading())?;
+    }
+    loop {
+        // Not a plain sleep: Ctrl-C ends it.
+        sys::poll_readable(&[], &mut Vec::new(), Some(interval));
+        if signal::interrupted() {
+            return Ok(());
+        }
+        let now = take(options)?;
+        // A program that came meanwhile has no rates yet.
+        let pairs = now.iter().filter_map(|now| {
+            let same = |before: &&Snapshot| rates::is_same(before, now);
+            before.iter().find(same).map(|before| (now, Rates::between(before, now)))
+        });
+        let pairs: Vec<_> = pairs.collect();
+        if options.json {
+            let rates = pairs.iter().map(|(_, rates)| rates).collect();
+            let line = serde_json::to_string(&Interval { rates, figures: &now });
+            output::line(&line.map_err(|error| Failure::Output(error.into()))?)?;
+        } else if in_place {
+            redraw(&text::screen(&pairs))?;
+        } else {
+            pairs.iter().try_for_each(|(_, rates)| output::line(&text::line(rates)))?;
+        }
+        before = now;
+    }
+}
+
+/// Writes over what was written before.
+fn redraw(screen: &str) -> Result<(), Failure> {
+    const HOME: &str = "\x1b[H";
+    const CLEAR_LINE: &str = "\x1b[K\n";
+    const CLEAR_BELOW: &str = "\x1b[J";
+    let mut out = std::io::stdout().lock();
+    let lines = screen.lines().map(|line| format!("{line}{CLEAR_LINE}")).collect::<String>();
+    write!(out, "{HOME}{lines}{CLEAR_BELOW}").and_then(|()| out.flush()).map_err(Failure::Output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_seconds() {
+        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["0", "-1", "nan", "inf", "1e9", "x"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

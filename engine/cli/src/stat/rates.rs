@@ -1,0 +1,105 @@
+//! What happened between two looks at a device, per second.
+
+use std::collections::BTreeMap;
+
+use feroce_engine::device::stat::{CoreFigures, Snapshot};
+use serde::Serialize;
+
+/// Rates of a device; bits are those of frames, Ethernet header included.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rates {
+    pub interface: String,
+    pub seconds: f64,
+    pub rx_bits_per_second: f64,
+    pub rx_packets_per_second: f64,
+    pub tx_bits_per_second: f64,
+    pub tx_packets_per_second: f64,
+    pub rx_dropped_per_second: f64,
+    pub tx_dropped_per_second: f64,
+    /// Counters that moved.
+    pub counters_per_second: BTreeMap<String, f64>,
+}
+
+/// Whether both are of one device, and not of one that was opened after the other.
+pub fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
+    (&before.interface, before.pid) == (&now.interface, now.pid) && before.nanos < now.nanos
+}
+
+impl Rates {
+    /// The rates from `before` to `now`, of the same device.
+    pub fn between(before: &Snapshot, now: &Snapshot) -> Self {
+        let seconds = real(now.nanos.saturating_sub(before.nanos)) / 1e9;
+        let rate = |before: u64, now: u64| real(now.wrapping_sub(before)) / seconds;
+        let of = |figure: fn(&CoreFigures) -> u64| {
+            let sum = |snapshot: &Snapshot| snapshot.cores.iter().map(figure).sum();
+            rate(sum(before), sum(now))
+        };
+        let moved = now.counters.iter().filter_map(|(name, &value)| {
+            let earlier = before.counters.get(name).copied().unwrap_or(0);
+            (value != earlier).then(|| (name.clone(), rate(earlier, value)))
+        });
+        Self {
+            interface: now.interface.clone(),
+            seconds,
+            rx_bits_per_second: of(|core| core.rx_bytes) * 8.0,
+            rx_packets_per_second: of(|core| core.rx_frames),
+            tx_bits_per_second: of(|core| core.tx_bytes) * 8.0,
+            tx_packets_per_second: of(|core| core.tx_frames),
+            rx_dropped_per_second: of(|core| core.rx_dropped),
+            tx_dropped_per_second: of(|core| core.tx_dropped),
+            counters_per_second: moved.collect(),
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Rates have a few digits.
+fn real(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A device at `nanos` that has received so many frames of 1000 bytes on each of two cores.
+    pub fn snapshot(nanos: u64, frames: u64, naks: u64) -> Snapshot {
+        let core = CoreFigures {
+            queues: 1,
+            rx_frames: frames,
+            rx_bytes: frames * 1000,
+            ..CoreFigures::default()
+        };
+        let counters = [("packet_seq_err", naks), ("tx_acks", 7)];
+        Snapshot {
+            feroce: "0".into(),
+            pid: 1,
+            program: "test".into(),
+            interface: "eth0".into(),
+            nanos,
+            port: "af_xdp".into(),
+            mtu: 1500,
+            active_mtu: Some(1024),
+            link_rate: None,
+            cores: vec![core; 2],
+            counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
+            qps: 0,
+            arena_limit: 1 << 30,
+            arena_mapped: 0,
+            arena_huge: 0,
+            arena_used: 0,
+            events_lost: 0,
+            queue_pairs: None,
+        }
+    }
+
+    #[test]
+    fn rates_are_per_second_over_all_cores() {
+        let (before, now) = (snapshot(1_000_000_000, 100, 3), snapshot(1_500_000_000, 200, 4));
+        assert!(is_same(&before, &now) && !is_same(&now, &before));
+        let rates = Rates::between(&before, &now);
+        assert_eq!(rates.rx_packets_per_second, 400.0);
+        assert_eq!(rates.rx_bits_per_second, 3_200_000.0);
+        assert_eq!(rates.tx_bits_per_second, 0.0);
+        assert_eq!(rates.counters_per_second, BTreeMap::from([("packet_seq_err".into(), 2.0)]));
+    }
+}

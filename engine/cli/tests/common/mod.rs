@@ -1,0 +1,151 @@
+//! What tests of the program share: two network namespaces joined by a veth pair, and `feroce` run in them.
+#![allow(dead_code)] // Each test uses its part.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long anything may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn ip(arguments: &str) -> String {
+    let output =
+        Command::new("ip").args(arguments.split_whitespace()).output().expect("the `ip` program");
+    assert!(output.status.success(), "ip {arguments}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {} {}", text(&output.stdout), text(&output.stderr))
+    })
+}
+
+/// Two namespaces: 10.9.0.1 on `v0` and 10.9.0.2 on `v1`, two queues each of which one is in use.
+pub struct Pair {
+    pub names: [String; 2],
+}
+
+pub const DEVICES: [&str; 2] = ["v0", "v1"];
+
+impl Pair {
+    /// `None`, with a word to the reader, where the tests cannot run.
+    pub fn new() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let id = Command::new("id").arg("-u").output().expect("the `id` program");
+        if text(&id.stdout).trim() != "0" {
+            eprintln!("skipped: network namespaces and AF_XDP need root");
+            return None;
+        }
+        let unique = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let pair = Self { names: ["a", "b"].map(|end| format!("fr-cli-{unique}{end}")) };
+        let [a, b] = &pair.names;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        let queues = "numrxqueues 2 numtxqueues 2 type veth";
+        let other = "numrxqueues 2 numtxqueues 2";
+        ip(&format!(
+            "link add v0 netns {a} mtu 4500 {queues} peer name v1 netns {b} mtu 4500 {other}"
+        ));
+        for (end, name) in pair.names.iter().enumerate() {
+            pair.shell(end, &format!("ethtool -L {} rx 1 tx 1 || true", DEVICES[end]));
+            ip(&format!("-n {name} address add 10.9.0.{}/24 dev {}", end + 1, DEVICES[end]));
+            ip(&format!("-n {name} link set {} up", DEVICES[end]));
+        }
+        Some(pair)
+    }
+
+    /// `program` in the namespace of `end`.
+    pub fn run(&self, end: usize, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[end], program]).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs shell commands in the namespace of `end`; they must succeed.
+    pub fn shell(&self, end: usize, script: &str) {
+        let output = self.run(end, "sh").args(["-ec", script]).output().expect("a shell");
+        assert!(output.status.success(), "{script}: {}", text(&output.stderr));
+    }
+
+    pub fn feroce(&self, end: usize, arguments: &str) -> Command {
+        let mut command = self.run(end, env!("CARGO_BIN_EXE_feroce"));
+        command.args(arguments.split_whitespace()).env("FEROCE_CONFIG", "");
+        command
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let removed = Command::new("ip").args(["netns", "delete", name]).status();
+            if !removed.is_ok_and(|status| status.success()) {
+                eprintln!("could not remove namespace {name}");
+            }
+        }
+    }
+}
+
+/// A program that runs beside the test; killed with it.
+pub struct Server {
+    pub child: Child,
+    errors: BufReader<ChildStderr>,
+}
+
+impl Server {
+    /// Starts `command`, a `feroce perf`, and returns when it waits for a client.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a server");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped"));
+        let (mut line, mut told) = (String::new(), String::new());
+        while !line.contains("waiting for a client") {
+            line.clear();
+            let read = lines.read_line(&mut line).expect("text");
+            told += &line;
+            assert!(read > 0, "the server ended before it listened: {told}");
+        }
+        Self { child, errors: lines }
+    }
+
+    /// Waits for its end; tells what it printed.
+    pub fn end(mut self) -> Output {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                break status;
+            }
+            assert!(started.elapsed() < PATIENCE, "process {} does not end", self.child.id());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let read = |from: &mut dyn std::io::Read| {
+            let mut bytes = Vec::new();
+            from.read_to_end(&mut bytes).expect("a pipe");
+            bytes
+        };
+        let stdout = self.child.stdout.take().map(|mut out| read(&mut out)).unwrap_or_default();
+        let stderr = read(&mut self.errors);
+        Output { status, stdout, stderr }
+    }
+
+    /// SIGTERM, then the end.
+    pub fn stop(self) -> Output {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+        self.end()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // Ended already, as a rule.
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,158 @@
+//! Settings from the file, the environment and the command line, as they reach the packets; completions and man
+//! pages. What opens an interface needs root; says so and passes without.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use common::{Pair, Server, json, text};
+
+fn feroce(arguments: &str, variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    command.env("FEROCE_CONFIG", "").envs(variables.iter().copied());
+    command.args(arguments.split_whitespace()).stdin(Stdio::null()).output().expect("feroce")
+}
+
+/// A file that goes with the test.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("fr-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).expect("a file");
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn each_value_says_where_it_came_from() {
+    let file = File::new("order.toml", "hop_limit = 9\ncores = 2\nwindow = 64\n");
+    let variables = [("FEROCE_CONFIG", file.path()), ("FEROCE_CORES", "3")];
+    let output = feroce("config --json --window 128", &variables);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows = json(&output);
+    let row = |name: &str| {
+        let mut rows = rows.as_array().expect("rows").iter();
+        let row = rows.find(|row| row["setting"] == name).expect(name);
+        (
+            row["value"].as_str().expect("text").to_owned(),
+            row["from"].as_str().expect("text").to_owned(),
+        )
+    };
+    let expected = |value: &str, from: &str| (value.to_owned(), from.to_owned());
+    assert_eq!(row("hop_limit"), expected("9", &format!("{}:1", file.path())));
+    assert_eq!(row("cores"), expected("3", "FEROCE_CORES"));
+    assert_eq!(row("window"), expected("128", "--window"));
+    assert_eq!(row("retry_count"), expected("7", "default"));
+    let shown = text(&feroce("config", &variables).stdout);
+    assert!(shown.contains("FEROCE_CORES"), "{shown}");
+}
+
+#[test]
+fn mistakes_are_named_and_end_every_command_that_reads_settings() {
+    let file = File::new("bad.toml", "# ours\nack_timeout = 40\n");
+    for arguments in ["config", "perf -i none0"] {
+        let output = feroce(arguments, &[("FEROCE_CONFIG", file.path())]);
+        assert_eq!(output.status.code(), Some(1), "{arguments}");
+        let expected = format!("{}:2: `ack_timeout` is `40`, expected 0 to 31", file.path());
+        assert!(text(&output.stderr).contains(&expected), "{}", text(&output.stderr));
+    }
+    let output = feroce("config", &[("FEROCE_CONFIG", "/nonexistent.toml")]);
+    assert!(text(&output.stderr).contains("/nonexistent.toml"), "{output:?}");
+    let output = feroce("config --cores many", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("expected 1 to 64"), "{}", text(&output.stderr));
+    let output = feroce("config", &[("FEROCE_ECN", "maybe")]);
+    assert!(text(&output.stderr).contains("FEROCE_ECN: `ecn` is `maybe`"), "{output:?}");
+}
+
+#[test]
+fn settings_reach_the_packets() {
+    let Some(pair) = Pair::new() else { return };
+    let file = File::new("packets.toml", "hop_limit = 7\ntraffic_class = 104\nuser = \"root\"\n");
+    let capture = File::new("packets.pcap", "");
+    let server = Server::start(&mut pair.feroce(1, "perf -i v1"));
+    let arguments =
+        format!("perf -i v0 -n 50 -s 4096 --pcap {} --source-port 50001 10.9.0.2", capture.path());
+    let mut client = pair.feroce(0, &arguments);
+    client
+        .env("FEROCE_CONFIG", file.path())
+        .env("FEROCE_ECN", "true")
+        .env("FEROCE_PATH_MTU", "1024");
+    let client = client.output().expect("feroce");
+    assert!(client.status.success(), "{}", text(&client.stderr));
+    assert!(server.end().status.success());
+
+    let captured = std::fs::read(&capture.0).expect("a capture");
+    let sent = sent_by(&captured, [10, 9, 0, 1]);
+    assert!(sent.len() > 150, "{} packets", sent.len());
+    for packet in sent {
+        let header = |at: usize| u32::from(packet[at]);
+        assert_eq!((header(8), header(1) & !3), (7, 104), "TTL, DSCP");
+        assert_eq!(header(20) << 8 | header(21), 50_001, "UDP source port");
+        assert!(packet.len() <= 20 + 8 + 12 + 16 + 1024 + 4, "path MTU");
+    }
+}
+
+/// The IPv4 packets from `address` in a capture of classic format, big-endian.
+fn sent_by(capture: &[u8], address: [u8; 4]) -> Vec<&[u8]> {
+    let mut packets = Vec::new();
+    let mut rest = &capture[24..];
+    while rest.len() > 16 {
+        let length = |at: usize| u32::from_be_bytes(rest[at..at + 4].try_into().expect("four"));
+        let frame = &rest[16..16 + length(8) as usize];
+        if frame[12..14] == [8, 0] && frame[26..30] == address {
+            packets.push(&frame[14..]);
+        }
+        rest = &rest[16 + length(8) as usize..];
+    }
+    packets
+}
+
+#[test]
+fn completions_are_scripts_of_their_shells() {
+    for (shell, checker) in [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")] {
+        let output = feroce(&format!("completions {shell}"), &[]);
+        assert!(output.status.success());
+        let script = File::new(shell, &text(&output.stdout));
+        for word in ["doctor", "source-port"] {
+            assert!(text(&output.stdout).contains(word), "{shell}: {word}");
+        }
+        match Command::new(checker).args(["-n", script.path()]).output() {
+            Ok(checked) => assert!(checked.status.success(), "{shell}: {}", text(&checked.stderr)),
+            Err(_) => eprintln!("{checker} is not here: its script is not checked by it"),
+        }
+    }
+    assert_eq!(feroce("completions tcsh", &[]).status.code(), Some(2));
+}
+
+#[test]
+fn there_is_a_man_page_for_each_command() {
+    let folder = std::env::temp_dir().join(format!("fr-{}-man", std::process::id()));
+    let output = feroce(&format!("man {}", folder.display()), &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for command in ["", "-devinfo", "-perf", "-stat", "-doctor", "-config", "-completions", "-man"]
+    {
+        let page = folder.join(format!("feroce{command}.1"));
+        let source = std::fs::read_to_string(&page).expect("a page");
+        assert!(source.contains(".SH NAME") && source.contains(".TH"), "{source}");
+        // Everything that groff has to say about a page is a mistake in it.
+        match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page).output() {
+            Ok(checked) => assert_eq!(text(&checked.stderr), "", "feroce{command}.1"),
+            Err(_) => eprintln!("groff is not here: feroce{command}.1 is not checked by it"),
+        }
+    }
+    std::fs::remove_dir_all(&folder).expect("our folder");
+    assert!(text(&feroce("man", &[]).stdout).contains(".TH feroce 1"));
+}

@@ -1,0 +1,381 @@
+//! `feroce doctor` against planted faults: each is found while it is there, and nothing is on a healthy set-up.
+//! Needs root; says so and passes without.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Pair, Server, json, text};
+use serde_json::Value;
+
+/// A fault, and how it is planted in the namespace of `v0`.
+struct Fault {
+    /// The check that must find it.
+    id: &'static str,
+    /// At least so bad.
+    severity: &'static str,
+    /// Words of what is found.
+    found: &'static str,
+    /// Shell commands before, in the namespace.
+    plant: &'static str,
+    /// Shell commands after.
+    undo: &'static str,
+    /// Environment, and programs that run `feroce`, ahead of it on its command line. `$FAKES` is a folder of the test's.
+    around: &'static str,
+    /// Instead of `-i v0`.
+    arguments: &'static str,
+}
+
+const NONE: Fault = Fault {
+    id: "",
+    severity: "",
+    found: "",
+    plant: "",
+    undo: "",
+    around: "",
+    arguments: "-i v0 --peer 10.9.0.2",
+};
+
+/// What is planted by commands alone.
+const FAULTS: &[Fault] = &[
+    Fault {
+        id: "settings",
+        severity: "error",
+        found: "FEROCE_RETRY_COUNT",
+        around: "FEROCE_RETRY_COUNT=9",
+        ..NONE
+    },
+    Fault {
+        id: "privilege",
+        severity: "error",
+        found: "CAP_NET_RAW",
+        around: "setpriv --bounding-set=-all",
+        ..NONE
+    },
+    Fault {
+        id: "memlock",
+        severity: "error",
+        found: "64 KiB",
+        around: "prlimit --memlock=65536:65536 setpriv --bounding-set=-ipc_lock,-sys_resource",
+        ..NONE
+    },
+    Fault {
+        id: "hugepages",
+        severity: "warning",
+        found: "none",
+        plant: "echo 0 > $FAKES/hugepages",
+        undo: "echo 256 > $FAKES/hugepages",
+        ..NONE
+    },
+    Fault {
+        id: "clock",
+        severity: "warning",
+        found: "hpet",
+        plant: "echo hpet > $FAKES/clock",
+        undo: "echo tsc > $FAKES/clock",
+        ..NONE
+    },
+    Fault {
+        id: "cpus",
+        severity: "warning",
+        found: "1, for 1 helpers that spin",
+        around: "FEROCE_HELPER=spin taskset -c 0",
+        ..NONE
+    },
+    Fault {
+        id: "helper-cpus",
+        severity: "error",
+        found: "no CPU 4095",
+        around: "FEROCE_HELPER=spin:4095",
+        ..NONE
+    },
+    Fault { id: "interface", severity: "error", found: "none0", arguments: "-i none0", ..NONE },
+    Fault { id: "interface", severity: "error", found: "loopback", arguments: "-i lo", ..NONE },
+    Fault {
+        id: "link",
+        severity: "error",
+        found: "set down",
+        plant: "ip link set v0 down",
+        undo: "ip link set v0 up",
+        arguments: "-i v0",
+        ..NONE
+    },
+    Fault {
+        id: "address",
+        severity: "warning",
+        found: "",
+        plant: "ip address delete 10.9.0.1/24 dev v0",
+        undo: "ip address add 10.9.0.1/24 dev v0",
+        arguments: "-i v0",
+        ..NONE
+    },
+    Fault {
+        id: "mtu",
+        severity: "error",
+        found: "300 carries no",
+        plant: "ip link set v0 mtu 300",
+        undo: "ip link set v0 mtu 4500",
+        ..NONE
+    },
+    Fault {
+        id: "mtu",
+        severity: "warning",
+        found: "path MTU 512",
+        plant: "ip link set v0 mtu 700",
+        undo: "ip link set v0 mtu 4500",
+        ..NONE
+    },
+    Fault {
+        id: "mtu",
+        severity: "error",
+        found: "the setting `path_mtu` is 4096",
+        plant: "ip link set v0 mtu 1500",
+        undo: "ip link set v0 mtu 4500",
+        around: "FEROCE_PATH_MTU=4096",
+        ..NONE
+    },
+    Fault {
+        id: "queues",
+        severity: "error",
+        found: "for 3 cores",
+        around: "FEROCE_CORES=3",
+        ..NONE
+    },
+    Fault {
+        id: "merging",
+        severity: "warning",
+        found: "rx-udp-gro-forwarding",
+        plant: "ethtool -K v0 rx-udp-gro-forwarding on",
+        undo: "ethtool -K v0 rx-udp-gro-forwarding off",
+        ..NONE
+    },
+    Fault {
+        id: "xdp-program",
+        severity: "error",
+        found: "someone_else",
+        plant: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
+        undo: "ip link set dev v0 xdpgeneric off",
+        ..NONE
+    },
+    // The script mounts the tree `class` over sysfs' own where it is there.
+    Fault {
+        id: "rxe",
+        severity: "warning",
+        found: "rxe7",
+        plant: "mkdir -p $FAKES/class/infiniband/rxe7/ports/1/gid_attrs/ndevs; \
+                echo v0 > $FAKES/class/infiniband/rxe7/ports/1/gid_attrs/ndevs/0",
+        undo: "rm -r $FAKES/class",
+        ..NONE
+    },
+    Fault {
+        id: "peer-route",
+        severity: "error",
+        found: "203.0.113.9",
+        arguments: "-i v0 --peer 203.0.113.9",
+        ..NONE
+    },
+    Fault {
+        id: "peer-route",
+        severity: "error",
+        found: "this host",
+        arguments: "-i v0 --peer 10.9.0.1",
+        ..NONE
+    },
+    Fault {
+        id: "peer-neighbour",
+        severity: "error",
+        found: "10.9.0.77",
+        arguments: "-i v0 --peer 10.9.0.77",
+        ..NONE
+    },
+    Fault {
+        id: "path-mtu",
+        severity: "warning",
+        found: "1024: the route's MTU is 1200",
+        plant: "ip route add 10.9.0.2/32 dev v0 mtu 1200",
+        undo: "ip route delete 10.9.0.2/32 dev v0",
+        ..NONE
+    },
+];
+
+/// The set-up: namespaces, and files that stand for what the whole machine shares.
+struct Patient {
+    pair: Pair,
+    fakes: PathBuf,
+}
+
+impl Patient {
+    fn new() -> Option<Self> {
+        let pair = Pair::new()?;
+        let fakes = std::env::temp_dir().join(&pair.names[0]);
+        std::fs::create_dir_all(&fakes).expect("a folder");
+        let patient = Self { pair, fakes };
+        patient.write("hugepages", "256\n");
+        patient.write("clock", "tsc\n");
+        patient.write("doctor", &script(&patient.fakes));
+        Some(patient)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.fakes.join(name), text).expect("a file");
+    }
+
+    fn shell(&self, commands: &str) {
+        if !commands.is_empty() {
+            self.pair.shell(0, &format!("FAKES={}; {commands}", self.fakes.display()));
+        }
+    }
+
+    /// Runs the doctor; its exit code and what it found.
+    fn examine(&self, around: &str, arguments: &str) -> (Option<i32>, Value) {
+        let script = self.fakes.join("doctor");
+        let mut command = self.pair.run(0, "sh");
+        command.arg(script).args(["env", "FEROCE_CONFIG="]).args(around.split_whitespace());
+        command.args([env!("CARGO_BIN_EXE_feroce"), "doctor", "--json"]);
+        let output = command.args(arguments.split_whitespace()).output().expect("feroce");
+        (output.status.code(), json(&output))
+    }
+
+    fn is_healthy(&self, after: &str) {
+        let (code, report) = self.examine("", NONE.arguments);
+        assert_eq!(code, Some(0), "after {after}: {}", bad(&report));
+        assert_eq!(bad(&report), "", "after {after}");
+    }
+
+    /// The check `id` finds something as bad as `severity`, with the words `found` and a remedy.
+    #[track_caller]
+    fn must_find(&self, fault: &Fault) {
+        let (code, report) = self.examine(fault.around, fault.arguments);
+        let finding = report["findings"].as_array().expect("findings").iter().find(|finding| {
+            finding["id"] == fault.id && rank(&finding["severity"]) >= rank(&fault.severity.into())
+        });
+        let finding = finding.unwrap_or_else(|| panic!("{} is not found: {report:#}", fault.id));
+        let told = finding["found"].as_str().expect("words");
+        assert!(told.contains(fault.found), "{}: {told}", fault.id);
+        assert!(finding["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{finding}");
+        let expected = if rank(&report["worst"]) == 3 { 4 } else { 3 };
+        assert_eq!(code, Some(expected), "{}", fault.id);
+    }
+}
+
+impl Drop for Patient {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.fakes);
+    }
+}
+
+/// Puts the fakes where the machine's own files are, seen by this process alone (`ip netns exec` has given it mounts of
+/// its own), then runs what it is given.
+fn script(fakes: &Path) -> String {
+    let fakes = fakes.display();
+    format!(
+        "set -e\n\
+         bind() {{ [ ! -e \"$2\" ] || mount --bind \"$1\" \"$2\"; }}\n\
+         bind {fakes}/hugepages /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages\n\
+         bind {fakes}/clock /sys/devices/system/clocksource/clocksource0/current_clocksource\n\
+         [ ! -d {fakes}/class ] || mount --bind {fakes}/class /sys/class\n\
+         exec \"$@\"\n"
+    )
+}
+
+fn rank(severity: &Value) -> usize {
+    let names = ["ok", "info", "warning", "error"];
+    names.iter().position(|name| severity == name).expect("a severity")
+}
+
+/// Warnings and errors.
+fn bad(report: &Value) -> String {
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let bad = findings.filter(|finding| rank(&finding["severity"]) >= 2);
+    bad.map(|finding| format!("{}: {}; ", finding["id"], finding["found"])).collect()
+}
+
+/// A program for `ip link set xdp`.
+fn foreign_program(fakes: &Path) {
+    let source = fakes.join("program.c");
+    let program =
+        "__attribute__((section(\"xdp\"))) int someone_else(void *context) { return 2; }\n";
+    std::fs::write(&source, program).expect("a file");
+    let clang = Command::new("clang")
+        .args(["-O2", "-target", "bpf", "-c", "-o"])
+        .args([fakes.join("program.o"), source])
+        .output()
+        .expect("clang, which the build needs, too");
+    assert!(clang.status.success(), "{}", text(&clang.stderr));
+}
+
+#[test]
+fn planted_faults_are_found_and_none_on_a_healthy_set_up() {
+    let Some(patient) = Patient::new() else { return };
+    foreign_program(&patient.fakes);
+    patient.is_healthy("nothing");
+    for fault in FAULTS {
+        patient.shell(fault.plant);
+        patient.must_find(fault);
+        patient.shell(fault.undo);
+        if !fault.plant.is_empty() {
+            patient.is_healthy(fault.plant);
+        }
+    }
+    let mut ids: Vec<_> = FAULTS.iter().map(|fault| fault.id).collect();
+    ids.dedup();
+    assert!(ids.len() >= 12, "{ids:?}");
+}
+
+#[test]
+fn the_other_end_and_other_programs_are_seen() {
+    let Some(patient) = Patient::new() else { return };
+    patient.is_healthy("nothing");
+
+    patient.pair.shell(1, "ip link set v1 down");
+    patient.must_find(&Fault { id: "link", severity: "error", found: "no carrier", ..NONE });
+    patient.pair.shell(1, "ip link set v1 up");
+    patient.is_healthy("a lost carrier");
+
+    let namespace = std::fs::File::open(format!("/var/run/netns/{}", patient.pair.names[0]));
+    let namespace = namespace.expect("our namespace");
+    let bind = move || {
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).expect("root");
+        std::net::UdpSocket::bind("0.0.0.0:4791").expect("a free port")
+    };
+    let socket = std::thread::spawn(bind).join().expect("a socket");
+    let found = format!("process {}", std::process::id());
+    let found: &'static str = found.leak();
+    patient.must_find(&Fault { id: "udp-4791", severity: "warning", found, ..NONE });
+    drop(socket);
+    patient.is_healthy("a socket");
+
+    let running = Server::start(&mut patient.pair.feroce(0, "perf -i v0 --port-kind af_xdp"));
+    let found = format!("process {} (feroce)", running.child.id()).leak();
+    patient.must_find(&Fault { id: "owner", severity: "warning", found, ..NONE });
+    patient.pair.shell(0, "ethtool -L v0 rx 2 tx 2");
+    patient.must_find(&Fault { id: "unserved-queues", severity: "error", found: "1 of 2", ..NONE });
+    let output = running.stop();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    patient.pair.shell(0, "ethtool -L v0 rx 1 tx 1");
+    patient.is_healthy("a program");
+}
+
+#[test]
+fn without_an_interface_all_that_are_up_are_seen_and_opening_is_tried_on_demand() {
+    let Some(patient) = Patient::new() else { return };
+    let (code, report) = patient.examine("", "");
+    assert_eq!(code, Some(0), "{report:#}");
+    let interfaces = report["findings"].as_array().expect("findings").iter();
+    let mut interfaces: Vec<_> =
+        interfaces.filter_map(|finding| finding["interface"].as_str()).collect();
+    interfaces.dedup();
+    assert_eq!(interfaces, ["v0"]);
+
+    let (code, report) = patient.examine("FEROCE_PORT=af_xdp", "-i v0 --open");
+    let opened = report["findings"].as_array().expect("findings").last().expect("one");
+    assert_eq!((code, &opened["id"]), (Some(0), &"open".into()), "{report:#}");
+    assert!(opened["found"].as_str().is_some_and(|text| text.contains("af_xdp")), "{opened}");
+
+    let output = patient.pair.feroce(0, "doctor --peer 10.9.0.2").output().expect("feroce");
+    assert_eq!(output.status.code(), Some(2), "--peer needs -i");
+    let shown = patient.pair.feroce(0, "doctor -i none0").output().expect("feroce");
+    assert_eq!(shown.status.code(), Some(4));
+    assert!(text(&shown.stdout).contains("-> `ip link`"), "{}", text(&shown.stdout));
+}

@@ -1,0 +1,103 @@
+//! `feroce stat` beside a running `feroce perf`: what it shows, whom it answers, and what it says when nobody is
+//! there. Needs root; says so and passes without.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Instant;
+
+use common::{PATIENCE, Pair, Server, json, text};
+use serde_json::Value;
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// Figures of `v0`, once they satisfy `enough`.
+fn until(pair: &Pair, enough: impl Fn(&Value) -> bool) -> Value {
+    let started = Instant::now();
+    loop {
+        let output = pair.feroce(0, "stat -i v0 --json --qps").output().expect("feroce");
+        if output.status.success() {
+            let figures = json(&output)[0].clone();
+            if enough(&figures) {
+                return figures;
+            }
+        }
+        assert!(started.elapsed() < PATIENCE, "{output:?}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_running_program_is_seen() {
+    let Some(pair) = Pair::new() else { return };
+    let server = Server::start(&mut pair.feroce(1, "perf -i v1"));
+    let mut client = pair.feroce(0, "perf -i v0 --op write -q 3 -D 20 10.9.0.2");
+    let mut client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a client");
+    let moving = |figures: &Value| {
+        let qps = figures["queue_pairs"].as_array().expect("QPs");
+        qps.len() == 3 && qps.iter().all(|qp| number(&qp["ssn"]) > 0)
+    };
+    let figures = until(&pair, moving);
+    assert_eq!(number(&figures["pid"]), u64::from(client.id()));
+    assert_eq!((&figures["program"], &figures["interface"]), (&"feroce".into(), &"v0".into()));
+    assert_eq!((&figures["qps"], &figures["active_mtu"]), (&3.into(), &4096.into()));
+    assert!(number(&figures["counters"]["port_xmit_packets"]) > 0);
+    assert!(number(&figures["cores"][0]["tx_bytes"]) > 4096);
+    assert!(number(&figures["arena_used"]) >= 64 << 10, "{figures:#}");
+    for qp in figures["queue_pairs"].as_array().expect("QPs") {
+        assert_eq!((&qp["state"], &qp["peer"]), (&"RTS".into(), &"10.9.0.2".into()));
+        assert!(number(&qp["sends_posted"]) <= 128, "{qp}");
+    }
+    let others = pair.feroce(1, "stat --json").output().expect("feroce");
+    assert_eq!(json(&others)[0]["interface"], "v1", "found without being named");
+
+    let mut watch = pair.feroce(0, "stat -i v0 --json --watch 0.2");
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("feroce");
+    let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    for _ in 0..3 {
+        let line: Value = serde_json::from_str(&lines.next().expect("a line").unwrap()).unwrap();
+        let rates = &line["rates"][0];
+        assert!(rates["tx_bits_per_second"].as_f64().expect("a rate") > 1e6, "{line:#}");
+        let packets = rates["tx_packets_per_second"].as_f64().expect("a rate");
+        assert!(packets > 100.0, "{line:#}");
+        assert!(rates["counters_per_second"]["port_xmit_packets"].as_f64() > Some(100.0));
+    }
+    let pid = watch.id().to_string();
+    std::process::Command::new("kill").args(["-INT", &pid]).status().expect("kill");
+    assert!(watch.wait().expect("its end").success());
+
+    let shown = pair.feroce(0, "stat --qps").output().expect("feroce");
+    let shown = text(&shown.stdout);
+    for word in ["interface: v0", "rx frames", "tx_acks:", "RTS", "10.9.0.2"] {
+        assert!(shown.contains(word) || word == "tx_acks:", "{word}: {shown}");
+    }
+    client.kill().expect("a running client");
+    client.wait().expect("its end");
+    server.end();
+    let gone = pair.feroce(0, "stat -i v0").output().expect("feroce");
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains("feroce perf -i v0"), "{}", text(&gone.stderr));
+    let nobody = pair.feroce(0, "stat").output().expect("feroce");
+    assert!(text(&nobody.stderr).contains("ip netns exec"), "{}", text(&nobody.stderr));
+}
+
+#[test]
+fn only_root_and_the_same_user_are_answered() {
+    let Some(pair) = Pair::new() else { return };
+    let server = Server::start(&mut pair.feroce(1, "perf -i v1"));
+    let folder = std::env::temp_dir().join(format!("{}-stat", pair.names[0]));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let program = folder.join("feroce"); // Where others may run it.
+    std::fs::copy(env!("CARGO_BIN_EXE_feroce"), &program).expect("a copy");
+    let mut other = pair.run(1, "setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+    let other = other.args(["stat", "-i", "v1"]).env("FEROCE_CONFIG", "").output().expect("feroce");
+    std::fs::remove_dir_all(&folder).expect("our folder");
+    assert_eq!(other.status.code(), Some(1), "{other:?}");
+    let told = text(&other.stderr);
+    assert!(told.contains("only root and user 0 may look, not user 65534"), "{told}");
+    assert!(server.stop().status.success());
+}

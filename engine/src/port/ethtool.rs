@@ -1,0 +1,281 @@
+//! What an interface's driver says of itself, by the kernel's ethtool `ioctl`s: queues, rate, features.
+//!
+//! Not by sysfs: that shows the network namespace in which it was mounted, not the thread's own. An `unsafe`
+//! room: the structures are the kernel's.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::from_mut;
+
+/// Most features that a kernel may know; it has about 64.
+const FEATURES_MAX: usize = 128;
+/// Bytes of a feature's name.
+const NAME_BYTES: usize = 32;
+
+/// `struct ethtool_channels`.
+#[derive(Default)]
+#[repr(C)]
+struct Channels {
+    command: u32,
+    max: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `struct ethtool_cmd`: the older form of the link settings, and all that the rate needs.
+#[derive(Default)]
+#[repr(C)]
+struct LinkSettings {
+    command: u32,
+    features: [u32; 2],
+    speed_low: u16,
+    modes: [u8; 6],
+    packets: [u32; 2],
+    speed_high: u16,
+    crossover: [u8; 2],
+    partner: u32,
+    reserved: [u32; 2],
+}
+
+/// `struct ethtool_value`.
+#[derive(Default)]
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct Driver {
+    command: u32,
+    name: [u8; 32],
+    versions: [[u8; 32]; 4],
+    reserved: [u8; 12],
+    counts: [u32; 5],
+}
+
+/// `struct ethtool_sset_info` for one set.
+#[derive(Default)]
+#[repr(C)]
+struct SetInfo {
+    command: u32,
+    reserved: u32,
+    sets: u64,
+    len: u32,
+    padding: u32,
+}
+
+/// `struct ethtool_gstrings` with its strings.
+#[repr(C)]
+struct Strings {
+    command: u32,
+    set: u32,
+    len: u32,
+    names: [[u8; NAME_BYTES]; FEATURES_MAX],
+}
+
+/// `struct ethtool_gfeatures` with its blocks: available, requested, active, never changed.
+#[derive(Default)]
+#[repr(C)]
+struct Features {
+    command: u32,
+    size: u32,
+    blocks: [[u32; 4]; FEATURES_MAX / 32],
+}
+
+/// A structure that an ethtool command reads and fills.
+///
+/// # Safety
+/// It begins with its command's number and is at least as large as what the kernel fills for it.
+unsafe trait Command {}
+// SAFETY: nine words, as in the kernel's `struct ethtool_channels`.
+unsafe impl Command for Channels {}
+// SAFETY: 44 bytes, as in the kernel's `struct ethtool_cmd`.
+unsafe impl Command for LinkSettings {}
+// SAFETY: two words, as in the kernel's `struct ethtool_value`.
+unsafe impl Command for Value {}
+// SAFETY: 196 bytes, as in the kernel's `struct ethtool_drvinfo`.
+unsafe impl Command for Driver {}
+// SAFETY: the kernel fills one length for each set that is asked for, and one is.
+unsafe impl Command for SetInfo {}
+// SAFETY: made only where the kernel has said that the set is no longer than `names`.
+unsafe impl Command for Strings {}
+// SAFETY: the kernel fills no more blocks than `size` says.
+unsafe impl Command for Features {}
+const _: () = assert!(size_of::<Driver>() == 196 && size_of::<SetInfo>() == 24);
+const _: () = assert!(
+    size_of::<Channels>() == 36 && size_of::<LinkSettings>() == 44 && size_of::<Value>() == 8
+);
+
+const ETHTOOL_GSET: u32 = 0x01;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+const ETH_SS_FEATURES: u32 = 4;
+
+/// A socket to ask on, and the interface to ask about.
+#[derive(Debug)]
+pub struct Ethtool {
+    socket: OwnedFd,
+    name: CString,
+}
+
+impl Ethtool {
+    /// Asks about `name` in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the name cannot be one, or no descriptor is left.
+    pub fn open(name: &str) -> io::Result<Self> {
+        if name.len() >= libc::IFNAMSIZ {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let name = CString::new(name)?;
+        // SAFETY: no pointers are passed; the descriptor is checked below.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `fd` is open and nobody else's.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { socket, name })
+    }
+
+    /// Receive and transmit queues in use; one each where the driver does not tell.
+    pub fn queues(&self) -> (u32, u32) {
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        match self.run(&mut channels) {
+            Ok(()) => {
+                let both = channels.combined;
+                ((channels.rx + both).max(1), (channels.tx + both).max(1))
+            }
+            Err(_) => (1, 1),
+        }
+    }
+
+    /// Link rate in bit/s, where the link knows it.
+    pub fn rate(&self) -> Option<u64> {
+        let mut link = LinkSettings { command: ETHTOOL_GSET, ..LinkSettings::default() };
+        self.run(&mut link).ok()?;
+        let megabits = u32::from(link.speed_high) << 16 | u32::from(link.speed_low);
+        // All ones says "unknown", in 16 bits or in 32.
+        let known = ![0, u32::from(u16::MAX), u32::MAX].contains(&megabits);
+        known.then(|| u64::from(megabits) * 1_000_000)
+    }
+
+    /// Whether the device takes VLAN tags off received frames. A veth says that it does, and leaves them where
+    /// they are.
+    pub fn strips_vlan(&self) -> bool {
+        let mut flags = Value { command: ETHTOOL_GFLAGS, ..Value::default() };
+        let says_so = self.run(&mut flags).is_ok() && flags.data & ETH_FLAG_RXVLAN != 0;
+        says_so && self.driver().as_deref() != Some("veth")
+    }
+
+    /// Name of the driver.
+    pub fn driver(&self) -> Option<String> {
+        let mut driver = Driver {
+            command: ETHTOOL_GDRVINFO,
+            name: [0; 32],
+            versions: [[0; 32]; 4],
+            reserved: [0; 12],
+            counts: [0; 5],
+        };
+        self.run(&mut driver).ok()?;
+        text(&driver.name)
+    }
+
+    /// The features of the device by the kernel's names, and whether each is on.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn features(&self) -> io::Result<BTreeMap<String, bool>> {
+        let mut info = SetInfo {
+            command: ETHTOOL_GSSET_INFO,
+            sets: 1 << ETH_SS_FEATURES,
+            ..SetInfo::default()
+        };
+        self.run(&mut info)?;
+        if info.len as usize > FEATURES_MAX {
+            return Err(io::Error::other("more features than were ever known"));
+        }
+        let mut strings = Box::new(Strings {
+            command: ETHTOOL_GSTRINGS,
+            set: ETH_SS_FEATURES,
+            len: info.len,
+            names: [[0; NAME_BYTES]; FEATURES_MAX],
+        });
+        self.run(&mut *strings)?;
+        let mut features = Features {
+            command: ETHTOOL_GFEATURES,
+            size: u32::try_from(FEATURES_MAX / 32).expect("small"),
+            ..Features::default()
+        };
+        self.run(&mut features)?;
+        let is_on = |at: usize| features.blocks[at / 32][2] >> (at % 32) & 1 != 0;
+        let names = strings.names.iter().enumerate().take(info.len as usize);
+        Ok(names.filter_map(|(at, name)| Some((text(name)?, is_on(at)))).collect())
+    }
+
+    /// Runs the request `number`, which reads the name of an `ifreq` and fills its union.
+    pub(super) fn ioctl(&self, number: libc::Ioctl) -> io::Result<libc::ifreq> {
+        let mut request = self.request();
+        // SAFETY: such requests read and write an `ifreq` and nothing else.
+        match unsafe { libc::ioctl(self.socket.as_raw_fd(), number, &raw mut request) } {
+            0 => Ok(request),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn request(&self) -> libc::ifreq {
+        // SAFETY: `ifreq` is plain data for which all zeros is a value.
+        let mut request: libc::ifreq = unsafe { zeroed() };
+        for (to, &from) in request.ifr_name.iter_mut().zip(self.name.as_bytes()) {
+            *to = from.cast_signed();
+        }
+        request
+    }
+
+    /// Runs the ethtool command that `data` begins with.
+    fn run<T: Command>(&self, data: &mut T) -> io::Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_data = from_mut(data).cast();
+        // SAFETY: `data` is the structure of the command it begins with, by the trait's contract.
+        match unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// A terminated string; `None` if it is empty.
+fn text(bytes: &[u8]) -> Option<String> {
+    let bytes = bytes.split(|&byte| byte == 0).next()?;
+    (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_has_features_too() {
+        let features = Ethtool::open("lo").unwrap().features().unwrap();
+        assert_eq!(features.get("tx-scatter-gather"), Some(&true), "{features:?}");
+        assert_eq!(features.get("rx-lro"), Some(&false), "{features:?}");
+    }
+
+    #[test]
+    fn names_that_are_none_are_refused() {
+        assert!(Ethtool::open("a-name-that-is-too-long").is_err());
+        assert!(Ethtool::open("none0").unwrap().features().is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! Figures of a device for those who ask, on a veth pair in a network namespace of the test's own: served while the
+//! device is open and not a moment longer, and not at all if its program does not want to. Needs root; says so and
+//! passes without.
+
+use std::process::Command;
+
+use feroce_engine::device::stat::{Request, StatError, ask, endpoints};
+use feroce_engine::device::{Device, DeviceConfig, Driver, QpInit};
+use nix::sched::{CloneFlags, unshare};
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split_whitespace()).status();
+    assert!(status.expect("the `ip` program").success(), "ip {arguments}");
+}
+
+/// Runs `test` on a thread with a network namespace of its own, which goes with it.
+fn in_own_namespace(test: fn()) {
+    let run = move || {
+        if unshare(CloneFlags::CLONE_NEWNET).is_err() {
+            eprintln!("skipped: a network namespace needs root");
+            return;
+        }
+        ip("link add v0 type veth peer name v1");
+        ip("address add 10.8.0.1/24 dev v0");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        test();
+    };
+    std::thread::spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+fn figures() -> Result<feroce_engine::device::stat::Snapshot, StatError> {
+    ask("v0", Request { queue_pairs: true })
+}
+
+#[test]
+fn figures_come_and_go_with_the_device() {
+    in_own_namespace(|| {
+        assert!(matches!(figures(), Err(StatError::NoEndpoint { .. })));
+        assert!(endpoints().is_empty());
+        let device = Device::open("v0", DeviceConfig::default()).expect("a device");
+        assert_eq!(endpoints(), ["v0"]);
+        let cq = device.create_cq(8).expect("a CQ");
+        let pd = device.alloc_pd();
+        let qps: Vec<_> =
+            (0..200).map(|_| pd.create_qp(&QpInit::new(&cq)).expect("a QP")).collect();
+        let shown = figures().expect("figures");
+        assert_eq!((shown.qps, shown.pid), (200, std::process::id()));
+        let shown = shown.queue_pairs.expect("asked for");
+        let numbers: Vec<_> = shown.iter().map(|qp| qp.qpn).collect();
+        let mut expected: Vec<_> = qps.iter().map(|qp| qp.qpn().value()).collect();
+        expected.sort_unstable();
+        assert_eq!(numbers, expected, "more than are looked at in one go, each once");
+        assert!(shown.iter().all(|qp| qp.state == "RESET" && qp.peer.is_none()));
+        assert_eq!(ask("v0", Request::default()).expect("figures").queue_pairs, None);
+        drop(qps);
+        assert_eq!(figures().expect("figures").qps, 0);
+        drop((device, cq, pd));
+        assert!(matches!(figures(), Err(StatError::NoEndpoint { .. })));
+    });
+}
+
+#[test]
+fn a_program_may_keep_its_figures_to_itself() {
+    in_own_namespace(|| {
+        let quiet = DeviceConfig { serve_stat: false, ..DeviceConfig::default() };
+        let manual = DeviceConfig { driver: Driver::Manual, ..DeviceConfig::default() };
+        for config in [quiet, manual] {
+            let device = Device::open("v0", config).expect("a device");
+            let own = i32::try_from(std::process::id()).expect("a pid");
+            assert!(matches!(figures(), Err(StatError::Silent { pid, .. }) if pid == own));
+            drop(device);
+        }
+    });
+}
+
+#[test]
+fn an_asker_that_says_nothing_or_nonsense_does_no_harm() {
+    use std::io::{Read, Write};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+    in_own_namespace(|| {
+        let device = Device::open("v0", DeviceConfig::default()).expect("a device");
+        let address = SocketAddr::from_abstract_name("feroce/stat/v0").expect("a name");
+        let connect = || UnixStream::connect_addr(&address).expect("a connection");
+        let mute = connect();
+        let mut babbler = connect();
+        babbler.write_all(&[b'x'; 100]).and_then(|()| babbler.write_all(b"\n")).expect("taken");
+        let mut answer = String::new();
+        babbler.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.contains("no request"), "{answer}");
+        drop(mute);
+        assert!(figures().is_ok());
+        drop(device);
+    });
+}
