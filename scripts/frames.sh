@@ -4,16 +4,11 @@
 #   scripts/frames.sh [COUNT]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/lib.sh
 count=${1:-10000}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-python=${FEROCE_PYTHON:-target/venv/bin/python}
-if ! "$python" -c 'import scapy.contrib.roce' 2>/dev/null; then
-    python3 -m venv target/venv
-    target/venv/bin/pip install --quiet --disable-pip-version-check 'scapy==2.8.0'
-    python=target/venv/bin/python
-fi
+at_exit "rm -rf $work"
+need_scapy
 
 cargo run --quiet --release -p feroce-tests --bin frames -- "$work/frames.pcap" "$count"
 # tshark guesses that payloads are RPC over RDMA and calls short SENDs malformed for it, those of rxe too
@@ -23,11 +18,7 @@ total=$(decode)
 roce=$(decode -Y infiniband.bth)
 bad=$(decode -Y '_ws.malformed || (_ws.expert.severity == error && !udp.checksum.zero)')
 echo "tshark: $total frames, $roce RoCE, $bad malformed or in error"
-fail() {
-    echo "frames: $*" >&2
-    exit 1
-}
-[ "$total" -ge "$count" ] || fail "$count frames were asked for, $total came"
-[ "$roce" = "$total" ] || fail "$((total - roce)) frames are not RoCE to tshark"
-[ "$bad" = 0 ] || fail "tshark finds $bad frames malformed or in error"
+[ "$total" -ge "$count" ] || die "$count frames were asked for, $total came"
+[ "$roce" = "$total" ] || die "$((total - roce)) frames are not RoCE to tshark"
+[ "$bad" = 0 ] || die "tshark finds $bad frames malformed or in error"
 "$python" scripts/icrc.py "$work/frames.pcap"

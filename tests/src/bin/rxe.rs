@@ -1,0 +1,305 @@
+//! The live suite against Linux rxe, inside the namespaces that `scripts/rxe.sh` makes.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use feroce_engine::device::{Device, PortKind};
+use feroce_tests::rxe::agent::RxeEnd;
+use feroce_tests::rxe::case::Case;
+use feroce_tests::rxe::faults::Network;
+use feroce_tests::rxe::packets::{self, Deviation, Examined, Frame};
+use feroce_tests::rxe::{Failure, failed, feroce, judge, run, table};
+
+const USAGE: &str = "usage: rxe --list [FILTER]
+       rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N] [FILTER]";
+/// Where Feroce is.
+const INTERFACE: &str = "v0";
+
+/// A case that hangs takes its time: after so many failures the others are not played.
+const MOST_FAILURES: usize = 20;
+
+/// The command line.
+#[derive(Debug, Default)]
+struct Options {
+    list: bool,
+    keep: bool,
+    port: Option<PortKind>,
+    switch: Option<String>,
+    captures: Option<PathBuf>,
+    python: Option<String>,
+    repeat: Option<usize>,
+    filter: String,
+}
+
+fn options() -> Option<Options> {
+    let mut options = Options::default();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--list" => options.list = true,
+            "--keep" => options.keep = true,
+            "--port" => options.port = Some(args.next()?.parse().ok()?),
+            "--switch" => options.switch = Some(args.next()?),
+            "--captures" => options.captures = Some(args.next()?.into()),
+            "--repeat" => options.repeat = Some(args.next()?.parse().ok()?),
+            "--python" => options.python = Some(args.next()?),
+            other if other.starts_with('-') || !options.filter.is_empty() => return None,
+            _ => options.filter = arg,
+        }
+    }
+    Some(options)
+}
+
+fn main() -> ExitCode {
+    let Some(options) = options() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let mut cases = table::cases();
+    cases.retain(|case| case.name.contains(&options.filter));
+    if options.list {
+        cases.iter().for_each(|case| println!("{}", case.name));
+        return ExitCode::SUCCESS;
+    }
+    let Options { port: Some(port), switch: Some(switch), captures: Some(captures), .. } = options
+    else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let cases: Vec<_> =
+        cases.iter().cycle().take(cases.len() * options.repeat.unwrap_or(1)).collect();
+    let python = options.python.unwrap_or_else(|| "python3".into());
+    let suite = Suite { network: Network { switch }, captures, python, keep: options.keep };
+    match suite.run(&cases, port) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("rxe: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where things are.
+struct Suite {
+    network: Network,
+    captures: PathBuf,
+    python: String,
+    keep: bool,
+}
+
+/// A case that was played.
+struct Played<'a> {
+    case: &'a Case,
+    began: Duration,
+    took: Duration,
+    result: Result<(), Failure>,
+    /// Of the frames between its beginning and the next one's.
+    frames: Vec<Frame>,
+    examined: Examined,
+}
+
+impl Suite {
+    /// Plays `cases`; true if all passed.
+    fn run(&self, cases: &[&Case], port: PortKind) -> Result<bool, Failure> {
+        let start = Instant::now();
+        let _ = std::fs::remove_dir_all(&self.captures);
+        std::fs::create_dir_all(&self.captures).map_err(failed("make a folder"))?;
+        let whole = self.captures.join("whole.pcap");
+        let file = File::create(&whole).map_err(failed(whole.display()))?;
+        let device = feroce::open(INTERFACE, port, file).map_err(failed("open Feroce"))?;
+        let attributes = device.attributes();
+        println!("{} cases on {}", cases.len(), attributes.port);
+        // What the interface does not carry is not played.
+        let fits = |case: &&&Case| attributes.active_mtu.is_some_and(|mtu| case.mtu <= mtu);
+        let mut operator = RxeEnd::new()?;
+        let mut played = Vec::new();
+        let mut failures = 0;
+        for case in cases.iter().filter(fits) {
+            let last: Played<'_> = self.play(case, &device, &mut operator);
+            failures += usize::from(last.result.is_err());
+            played.push(last);
+            if failures == MOST_FAILURES {
+                println!("{MOST_FAILURES} cases failed: the others are not played");
+                break;
+            }
+        }
+        drop(device);
+        let own_mac = own_mac()?;
+        self.sort_frames(&whole, &mut played, own_mac)?;
+        let _ = std::fs::remove_file(&whole);
+        self.judge(&mut played)?;
+        Ok(self.tell(&played, cases.len(), start.elapsed()))
+    }
+
+    fn play<'a>(&self, case: &'a Case, device: &Device, operator: &mut RxeEnd) -> Played<'a> {
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let start = Instant::now();
+        let result = self.play_over_network(case, device, operator);
+        let took = start.elapsed();
+        let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+        println!("{verdict:6} {:6.2} s  {}", took.as_secs_f64(), case.name);
+        if let Err(failure) = &result {
+            println!("       {failure}");
+        }
+        let (frames, examined) = (Vec::new(), Examined::default());
+        Played { case, began, took, result, frames, examined }
+    }
+
+    fn play_over_network(
+        &self,
+        case: &Case,
+        device: &Device,
+        operator: &mut RxeEnd,
+    ) -> Result<(), Failure> {
+        self.network.begin(case, operator)?;
+        let result = play_or_panic(case, device);
+        match self.network.end(case, operator)? {
+            Some(0) => result.and(Err(Failure("the bridge dropped nothing".into()))),
+            _ => result,
+        }
+    }
+
+    /// Gives each case its frames, by time.
+    fn sort_frames(
+        &self,
+        whole: &Path,
+        played: &mut [Played<'_>],
+        own_mac: [u8; 6],
+    ) -> Result<(), Failure> {
+        for frame in packets::read(whole)? {
+            let index = played.partition_point(|played| played.began <= frame.at);
+            if let Some(index) = index.checked_sub(1) {
+                played[index].frames.push(frame);
+            }
+        }
+        for played in played {
+            played.examined = packets::examine(played.case, &played.frames, own_mac);
+        }
+        Ok(())
+    }
+
+    /// Has scapy and tshark read every frame.
+    fn judge(&self, played: &mut [Played<'_>]) -> Result<(), Failure> {
+        let (right, suspect) =
+            (self.captures.join("right.pcap"), self.captures.join("suspect.pcap"));
+        let index_of = |pick: fn(&Examined) -> &[usize]| {
+            let frames = |(case, played): (usize, &Played<'_>)| {
+                pick(&played.examined).iter().map(move |&frame| (case, frame)).collect::<Vec<_>>()
+            };
+            played.iter().enumerate().flat_map(frames).collect::<Vec<_>>()
+        };
+        let frames_of = |index: &[(usize, usize)]| {
+            index.iter().map(|&(case, frame)| &played[case].frames[frame]).collect::<Vec<_>>()
+        };
+        let all = index_of(|examined| &examined.right);
+        packets::write(&right, frames_of(&all))?;
+        let icrcs = judge::scapy(&self.python, &right)?;
+        let malformed = judge::tshark(&right)?;
+        let doubtful = index_of(|examined| &examined.suspect);
+        packets::write(&suspect, frames_of(&doubtful))?;
+        let corrupted =
+            if doubtful.is_empty() { None } else { Some(judge::scapy(&self.python, &suspect)?) };
+        println!(
+            "scapy computes the ICRC of {} frames: {} wrong; tshark: {} malformed",
+            icrcs.frames,
+            icrcs.wrong,
+            malformed.len()
+        );
+        if let Some(corrupted) = &corrupted {
+            println!(
+                "scapy, of frames that may be corrupted: {} of {} wrong",
+                corrupted.wrong, corrupted.frames
+            );
+        }
+        if icrcs.frames != all.len() {
+            return Err(Failure(format!("scapy found {} frames of {}", icrcs.frames, all.len())));
+        }
+        if icrcs.wrong > icrcs.first.len() {
+            println!("  of {} frames only the first {} are named", icrcs.wrong, icrcs.first.len());
+        }
+        let complaints = [("scapy: another ICRC", &icrcs.first), ("tshark: malformed", &malformed)];
+        for (what, numbers) in complaints {
+            for &number in numbers {
+                let (case, frame) = all[number - 1];
+                let complaint = format!("frame {}: {what}", frame + 1);
+                played[case].examined.complaints.push(complaint);
+            }
+        }
+        let _ = (std::fs::remove_file(&right), std::fs::remove_file(&suspect));
+        Ok(())
+    }
+
+    /// Says what came of it, and keeps the captures that show something.
+    fn tell(&self, played: &[Played<'_>], asked: usize, took: Duration) -> bool {
+        let mut failed = 0;
+        for played in played {
+            let complaints = &played.examined.complaints;
+            let bad = played.result.is_err() || !complaints.is_empty();
+            failed += usize::from(bad);
+            for complaint in complaints {
+                println!("FAILED {}: {complaint}", played.case.name);
+            }
+            if bad || self.keep {
+                self.save(played);
+            }
+        }
+        self.tell_deviations(played);
+        let frames: usize = played.iter().map(|played| played.frames.len()).sum();
+        let slowest = played.iter().max_by_key(|played| played.took);
+        if let Some(slowest) = slowest {
+            println!("slowest: {}, {:.1} s", slowest.case.name, slowest.took.as_secs_f64());
+        }
+        println!(
+            "{} cases passed, {failed} failed, {} not played, {frames} frames, {:.0} s",
+            played.len() - failed,
+            asked - played.len(),
+            took.as_secs_f64()
+        );
+        failed == 0 && !played.is_empty()
+    }
+
+    fn tell_deviations(&self, played: &[Played<'_>]) {
+        let mut met: BTreeMap<Deviation, (&Played<'_>, usize, &String, usize)> = BTreeMap::new();
+        for played in played {
+            for (&deviation, (number, text)) in &played.examined.deviations {
+                met.entry(deviation).or_insert((played, *number, text, 0)).3 += 1;
+            }
+        }
+        if !met.is_empty() {
+            println!("deviations of rxe, each with the first packet that shows it:");
+        }
+        for (deviation, (played, number, text, count)) in met {
+            println!("  {deviation}");
+            println!(
+                "    {} frame {number} (of {count} cases that show it): {text}",
+                played.case.name
+            );
+            self.save(played);
+        }
+    }
+
+    fn save(&self, played: &Played<'_>) {
+        let name = format!("{}.pcap", played.case.name.replace('/', "_"));
+        let path = self.captures.join(name);
+        if let Err(failure) = packets::write(&path, &played.frames) {
+            eprintln!("rxe: {failure}");
+        }
+    }
+}
+
+/// A panic fails its case, and the suite goes on.
+fn play_or_panic(case: &Case, device: &Device) -> Result<(), Failure> {
+    let play = std::panic::AssertUnwindSafe(|| run::play(case, device));
+    std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
+}
+
+fn own_mac() -> Result<[u8; 6], Failure> {
+    let path = format!("/sys/class/net/{INTERFACE}/address");
+    let text = std::fs::read_to_string(&path).map_err(failed(&path))?;
+    let mac: feroce_wire::MacAddr = text.trim().parse().map_err(failed(&path))?;
+    Ok(mac.0)
+}

@@ -1,0 +1,87 @@
+//! What the network does to frames: losses on the bridge, by nft; the rest in the guest, by netem.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::agent::RxeEnd;
+use super::case::{Case, Fault, Op, Request, Role};
+use super::{Failure, failed};
+
+const LOSS: &str = include_str!("../../rxe/loss.nft");
+
+/// What netem does to frames that leave the guest: to many, and to the few that are only acknowledgements.
+const NETEM: [(Fault, &str, &str); 3] = [
+    (Fault::Duplicated, "duplicate 20%", "duplicate 50%"),
+    // Of ten frames one waits a millisecond, and is overtaken.
+    (Fault::Reordered, "delay 1ms reorder 90%", "delay 10ms reorder 50%"),
+    (Fault::Corrupted, "corrupt 10%", "corrupt 40%"),
+];
+
+/// The places where faults are made.
+#[derive(Debug)]
+pub struct Network {
+    /// Network namespace of the bridge.
+    pub switch: String,
+}
+
+impl Network {
+    /// Begins with the fault of `case`, if it has one.
+    ///
+    /// # Errors
+    /// When nft or tc refuses.
+    pub fn begin(&self, case: &Case, guest: &mut RxeEnd) -> Result<(), Failure> {
+        if case.fault.is_none() {
+            return Ok(());
+        }
+        match netem(case) {
+            Some(options) => guest.shell(&format!("tc qdisc add dev data root netem {options}")),
+            None => self.nft(&["-f", "-"], LOSS).map(drop),
+        }
+    }
+
+    /// Ends it; returns how many frames were lost, where the bridge counts them.
+    ///
+    /// # Errors
+    /// When nft or tc refuses.
+    pub fn end(&self, case: &Case, guest: &mut RxeEnd) -> Result<Option<u64>, Failure> {
+        if case.fault.is_none() {
+            return Ok(None);
+        }
+        if netem(case).is_some() {
+            guest.shell("tc qdisc del dev data root")?;
+            return Ok(None);
+        }
+        let listed = self.nft(&["list", "table", "bridge", "loss"], "")?;
+        self.nft(&["delete", "table", "bridge", "loss"], "")?;
+        let counts = listed.split("packets ").skip(1);
+        Ok(Some(counts.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok()).sum()))
+    }
+
+    fn nft(&self, arguments: &[&str], input: &str) -> Result<String, Failure> {
+        let run = || {
+            let mut child = Command::new("nsenter")
+                .arg(format!("--net=/run/netns/{}", self.switch))
+                .arg("nft")
+                .args(arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()?;
+            child.stdin.take().expect("piped").write_all(input.as_bytes())?;
+            child.wait_with_output()
+        };
+        let output = run().map_err(failed::<std::io::Error>("run nft"))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(Failure(format!("nft: {}", String::from_utf8_lossy(&output.stderr).trim())))
+    }
+}
+
+/// The options for the fault of `case`, if netem makes it.
+fn netem(case: &Case) -> Option<&'static str> {
+    let (_, many, few) = NETEM.iter().find(|(known, ..)| Some(*known) == case.fault)?;
+    let answered = |request: &Request| request.op == Op::Read || request.op.is_atomic();
+    let acks_only = case.role == Role::Requester && !case.plan.requests.iter().any(answered);
+    Some(if acks_only { few } else { many })
+}

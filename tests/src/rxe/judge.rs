@@ -1,0 +1,78 @@
+//! Decoders that nobody here wrote: scapy computes the ICRC of each frame again, tshark finds what it holds
+//! malformed.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::{Failure, failed};
+
+/// What tshark must not find in RoCE frames. A UDP checksum of 0 over IPv6 is what RoCEv2 demands.
+const COMPLAINTS: &str = "!infiniband.bth || _ws.malformed || \
+                          (_ws.expert.severity == error && !udp.checksum.zero)";
+
+/// Numbers, from 1, of the frames that tshark complains of.
+///
+/// # Errors
+/// When it does not run.
+pub fn tshark(capture: &Path) -> Result<Vec<usize>, Failure> {
+    // It guesses that payloads are RPC over RDMA, and calls short ones malformed for it.
+    let output = Command::new("tshark")
+        .args(["--disable-protocol", "rpcordma", "-r"])
+        .arg(capture)
+        .args(["-Y", COMPLAINTS, "-T", "fields", "-e", "frame.number"])
+        .output();
+    let output = output.map_err(failed("run tshark"))?;
+    if !output.status.success() {
+        let told = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure(format!("tshark: {}", told.trim())));
+    }
+    let lines = String::from_utf8_lossy(&output.stdout);
+    Ok(lines.lines().filter_map(|line| line.trim().parse().ok()).collect())
+}
+
+/// What scapy says of the ICRCs of a capture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Icrcs {
+    /// RoCE frames.
+    pub frames: usize,
+    /// Those with another ICRC.
+    pub wrong: usize,
+    /// Numbers, from 1, of the first of those.
+    pub first: Vec<usize>,
+}
+
+/// Runs `scripts/icrc.py` on a capture of RoCE frames.
+///
+/// # Errors
+/// When it does not run.
+pub fn scapy(python: &str, capture: &Path) -> Result<Icrcs, Failure> {
+    let output = Command::new(python).arg("scripts/icrc.py").arg(capture).output();
+    let output = output.map_err(failed("run scapy"))?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    parse(&told).ok_or_else(|| {
+        let error = String::from_utf8_lossy(&output.stderr);
+        Failure(format!("scapy: {} {}", told.trim(), error.trim()))
+    })
+}
+
+/// Reads `scapy: 100 frames, 2 with another ICRC [3, 4]`.
+fn parse(line: &str) -> Option<Icrcs> {
+    let numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
+    let mut numbers = numbers.collect::<Vec<usize>>().into_iter();
+    line.starts_with("scapy: ").then_some(())?;
+    Some(Icrcs { frames: numbers.next()?, wrong: numbers.next()?, first: numbers.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verdict_of_scapy_is_read() {
+        let none = parse("scapy: 100 frames, 0 with another ICRC \n");
+        assert_eq!(none, Some(Icrcs { frames: 100, wrong: 0, first: vec![] }));
+        let two = parse("scapy: 100 frames, 2 with another ICRC [3, 40]\n");
+        assert_eq!(two, Some(Icrcs { frames: 100, wrong: 2, first: vec![3, 40] }));
+        assert_eq!(parse("Traceback (most recent call last): line 12, line 40"), None);
+    }
+}

@@ -1,0 +1,284 @@
+//! What crossed Feroce's port in each case: read from the capture, checked, and searched for deviations.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::time::Duration;
+
+use feroce_wire::{NakCode, Opcode, Packet, Psn, Syndrome};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
+use pcap_file::{DataLink, TsResolution};
+
+use super::case::{Case, Fault};
+use super::{Failure, failed};
+
+/// Where rxe does something else than the specification says. The suite expects it, and says where it was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deviation {
+    /// MigReq is 0 in every packet.
+    MigReq,
+    /// Behind an RNR NAK, a NAK (PSN sequence error) for the same packet when the next one of the message
+    /// comes.
+    NakBehindRnrNak,
+    /// A message that is longer than its receive is refused with "remote operational error".
+    LengthErrorCode,
+    /// A duplicate that comes before anything was received is acknowledged with the PSN 0xffffff.
+    AckBeforeFirst,
+}
+
+/// What each deviation is, and what the specification says.
+const DEVIATIONS: [(Deviation, &str); 4] = [
+    (
+        Deviation::MigReq,
+        "MigReq 0 in every packet; a migrated path, the state of one that never moves, is 1",
+    ),
+    (
+        Deviation::NakBehindRnrNak,
+        "NAK (PSN sequence) behind an RNR NAK for the same packet; one NAK per gap is due",
+    ),
+    (
+        Deviation::LengthErrorCode,
+        "NAK (remote operational) for a message longer than its receive; (invalid request) is due",
+    ),
+    (
+        Deviation::AckBeforeFirst,
+        "duplicates before the first packet acknowledged with PSN 0xffffff; the newest PSN is due",
+    ),
+];
+
+impl fmt::Display for Deviation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = DEVIATIONS.iter().find(|(known, _)| known == self).map_or("", |(_, text)| text);
+        f.pad(text)
+    }
+}
+
+/// A captured frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// When it crossed the port, since the epoch.
+    pub at: Duration,
+    /// From the Ethernet header on.
+    pub bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// True for a frame that says it is RoCE: UDP over IPv4 without options or IPv6, to port 4791.
+    fn is_roce(&self) -> bool {
+        let word =
+            |at: usize| Some(u16::from_be_bytes([*self.bytes.get(at)?, *self.bytes.get(at + 1)?]));
+        let (protocol, port) = match word(12) {
+            Some(0x0800) => (self.bytes.get(23), word(36)),
+            Some(0x86dd) => (self.bytes.get(20), word(56)),
+            _ => return false,
+        };
+        protocol == Some(&17) && port == Some(4791)
+    }
+}
+
+/// Reads a capture.
+///
+/// # Errors
+/// When the file cannot be read to its end.
+pub fn read(path: &Path) -> Result<Vec<Frame>, Failure> {
+    let read = || {
+        let mut reader = PcapReader::new(BufReader::new(File::open(path)?))?;
+        let mut frames = Vec::new();
+        while let Some(packet) = reader.next_packet() {
+            let packet = packet?;
+            frames.push(Frame { at: packet.timestamp, bytes: packet.data.into_owned() });
+        }
+        Ok(frames)
+    };
+    let frames: Result<_, Box<dyn std::error::Error>> = read();
+    frames.map_err(failed(path.display()))
+}
+
+/// Writes a capture.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write<'a>(path: &Path, frames: impl IntoIterator<Item = &'a Frame>) -> Result<(), Failure> {
+    let header = PcapHeader {
+        datalink: DataLink::ETHERNET,
+        ts_resolution: TsResolution::NanoSecond,
+        ..PcapHeader::default()
+    };
+    let write = || {
+        let file = std::io::BufWriter::new(File::create(path)?);
+        let mut writer = PcapWriter::with_header(file, header)?;
+        for frame in frames {
+            let orig_len = u32::try_from(frame.bytes.len()).expect("a frame");
+            let data = Cow::Borrowed(&frame.bytes[..]);
+            writer.write_packet(&PcapPacket { timestamp: frame.at, orig_len, data })?;
+        }
+        Ok(())
+    };
+    let written: Result<_, Box<dyn std::error::Error>> = write();
+    written.map_err(failed(path.display()))
+}
+
+/// What a case's frames say.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// Indices of the RoCE frames that must be right.
+    pub right: Vec<usize>,
+    /// Indices of those that the network may have corrupted.
+    pub suspect: Vec<usize>,
+    /// The first frame that shows each deviation: its number, from 1, and its text.
+    pub deviations: BTreeMap<Deviation, (usize, String)>,
+    /// What is wrong.
+    pub complaints: Vec<String>,
+    /// Suspect frames that Feroce refuses.
+    corrupted: usize,
+    /// Frames of rxe that came twice, and that came late, by their IPv4 IDs.
+    duplicated: usize,
+    overtaken: usize,
+}
+
+/// Looks at every frame of `case`. `own_mac` is the address that Feroce sends from.
+pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
+    let mut examined = Examined::default();
+    let mut search = Search::default();
+    for (index, frame) in frames.iter().enumerate().filter(|(_, frame)| frame.is_roce()) {
+        let ours = frame.bytes[6..12] == own_mac;
+        let suspect = case.fault == Some(Fault::Corrupted) && !ours;
+        if suspect {
+            examined.suspect.push(index)
+        } else {
+            examined.right.push(index)
+        }
+        let packet = Packet::parse(&frame.bytes, &[]);
+        let wrong = match &packet {
+            Ok(packet) => packet.verify_icrc().err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        match (wrong, packet) {
+            (Some(_), _) if suspect => examined.corrupted += 1,
+            (Some(wrong), _) => examined.complaints.push(format!("frame {}: {wrong}", index + 1)),
+            (None, Ok(packet)) if !ours => search.look(index + 1, &packet, &mut examined),
+            _ => {}
+        }
+    }
+    examined.complain_of_missing_fault(case);
+    examined
+}
+
+impl Examined {
+    /// A network that did nothing to the frames proves nothing.
+    fn complain_of_missing_fault(&mut self, case: &Case) {
+        let ipv4 = case.family == super::case::Family::V4; // IPv6 has no IDs to tell by.
+        let (what, count) = match case.fault {
+            Some(Fault::Duplicated) if ipv4 => ("duplicated", self.duplicated),
+            Some(Fault::Reordered) if ipv4 => ("overtaken", self.overtaken),
+            Some(Fault::Corrupted) => ("corrupted", self.corrupted),
+            _ => return,
+        };
+        if count == 0 {
+            self.complaints.push(format!("no frame was {what}"));
+        }
+    }
+}
+
+/// What was seen so far of rxe's packets.
+#[derive(Debug, Default)]
+struct Search {
+    newest_id: Option<u16>,
+    refused: Option<Psn>,
+}
+
+impl Search {
+    fn look(&mut self, number: usize, packet: &Packet<'_>, examined: &mut Examined) {
+        self.compare_ids(packet, examined);
+        let mut met = |deviation: Deviation, shows: bool| {
+            if shows {
+                let text = || (number, packet.to_string());
+                examined.deviations.entry(deviation).or_insert_with(text);
+            }
+        };
+        met(Deviation::MigReq, !packet.bth.mig_req);
+        let Some(aeth) = packet.ext.aeth else { return };
+        let psn = packet.bth.psn;
+        match aeth.syndrome {
+            Syndrome::RnrNak(_) => self.refused = Some(psn),
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                met(Deviation::NakBehindRnrNak, self.refused == Some(psn));
+            }
+            Syndrome::Nak(code) => {
+                met(Deviation::LengthErrorCode, code == NakCode::RemoteOperational);
+            }
+            _ => {
+                self.refused = None;
+                let nothing_received = aeth.msn.value() == 0 && psn == Psn::new(0).prev();
+                let ack = packet.bth.opcode == Opcode::RC_ACKNOWLEDGE;
+                met(Deviation::AckBeforeFirst, ack && nothing_received);
+            }
+        }
+    }
+
+    fn compare_ids(&mut self, packet: &Packet<'_>, examined: &mut Examined) {
+        let feroce_wire::IpHeader::V4(ip) = packet.ip else { return };
+        let ahead = self.newest_id.map_or(1, |newest| ip.identification.wrapping_sub(newest));
+        match ahead {
+            0 => examined.duplicated += 1,
+            1..0x8000 => self.newest_id = Some(ip.identification),
+            _ => examined.overtaken += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{capture, rxe::table};
+
+    /// The requester of the captures, whose frames are "ours" here: so the responder's are searched.
+    const REQUESTER: [u8; 6] = [0x02, 0x77, 0x00, 0x00, 0x01, 0x42];
+
+    fn frames(file: &str) -> Vec<Frame> {
+        let frames = capture::read(file);
+        frames.into_iter().map(|frame| Frame { at: Duration::ZERO, bytes: frame.bytes }).collect()
+    }
+
+    #[test]
+    fn deviations_are_found_where_captures_show_them() {
+        let case = &table::cases()[0];
+        let rows = [
+            ("rxe/ops_zero_len.pcap.zst", vec![]),
+            ("rxe/ops_rnr_late.pcap.zst", vec![Deviation::NakBehindRnrNak]),
+            ("rxe/ops_rx_short.pcap.zst", vec![Deviation::LengthErrorCode]),
+            ("rxe/ops_psn_mismatch.pcap.zst", vec![Deviation::AckBeforeFirst]),
+        ];
+        for (file, mut due) in rows {
+            let examined = examine(case, &frames(file), REQUESTER);
+            due.insert(0, Deviation::MigReq);
+            assert_eq!(examined.deviations.into_keys().collect::<Vec<_>>(), due, "{file}");
+            assert_eq!(examined.complaints, Vec::<String>::new(), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_complained_of_unless_the_network_flips_bits() {
+        let cases = table::cases();
+        let mut frames = frames("rxe/ops_zero_len.pcap.zst");
+        let find = |ours| {
+            let of = |frame: &Frame| (frame.bytes[6..12] == REQUESTER) == ours && frame.is_roce();
+            frames.iter().position(of).expect("both sides sent something")
+        };
+        let (request, answer) = (find(true), find(false));
+        *frames[answer].bytes.last_mut().expect("not empty") ^= 1;
+        let complaints = examine(&cases[0], &frames, REQUESTER).complaints;
+        assert!(
+            complaints.len() == 1 && complaints[0].starts_with(&format!("frame {}:", answer + 1))
+        );
+        let corrupted = |case: &&Case| case.fault == Some(Fault::Corrupted);
+        let case = cases.iter().find(corrupted).expect("in the table");
+        let examined = examine(case, &frames, REQUESTER);
+        assert_eq!((examined.complaints.len(), examined.corrupted), (0, 1));
+        *frames[request].bytes.last_mut().expect("not empty") ^= 1;
+        assert_eq!(examine(case, &frames, REQUESTER).complaints.len(), 1, "ours are never excused");
+    }
+}

@@ -1,0 +1,243 @@
+//! Plays a case.
+
+use std::time::{Duration, Instant};
+
+use feroce_engine::device::Device;
+use feroce_engine::qp::QpState;
+use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, RemoteAddr, Status};
+use feroce_wire::{Key, Psn};
+
+use super::Failure;
+use super::agent::RxeEnd;
+use super::case::{Case, Op, Plan, REQUESTER, RESPONDER, Request, Role, Twist};
+use super::end::{End, Posting};
+use super::feroce::FeroceEnd;
+use super::model::{self, Model};
+
+/// How long the completions of a case may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Numbers of receives count from here, those of requests from 0.
+const FIRST_RECEIVE: u64 = 1000;
+/// Makes a key one that was never given.
+const WRONG: u32 = 0x55;
+
+/// Plays `case` between a new QP on `device` and a new one in the guest.
+///
+/// # Errors
+/// What went otherwise than the plan says.
+pub fn play(case: &Case, device: &Device) -> Result<(), Failure> {
+    let (mut feroce, mut rxe) = (FeroceEnd::new(device)?, RxeEnd::new()?);
+    let mut ends: [&mut dyn End; 2] = match case.role {
+        Role::Requester => [&mut feroce, &mut rxe],
+        Role::Responder => [&mut rxe, &mut feroce],
+    };
+    connect(case, &mut ends)?;
+    let plan = &case.plan;
+    let (model, postings) = draw_up(plan, &ends[RESPONDER].keys()?);
+    let receives: Vec<_> = (FIRST_RECEIVE..)
+        .zip(&plan.receives)
+        .map(|(wr_id, receive)| (wr_id, receive.place, receive.len))
+        .collect();
+    if !matches!(plan.twist, Twist::LateReceives(_)) {
+        ends[RESPONDER].post_receives(&receives)?;
+    }
+    if plan.twist == Twist::ResponderGone {
+        ends[RESPONDER].destroy_qp()?;
+    }
+    ends[REQUESTER].post_sends(&postings)?;
+    if let Twist::LateReceives(time) = plan.twist {
+        std::thread::sleep(time);
+        ends[RESPONDER].post_receives(&receives)?;
+    }
+    if plan.twist == Twist::PeerKilled {
+        return play_on_alone(case, &mut ends);
+    }
+    check_completions(plan, &postings, &mut ends)?;
+    check_rest(plan, &mut ends, &model)
+}
+
+fn connect(case: &Case, ends: &mut [&mut dyn End; 2]) -> Result<(), Failure> {
+    let plan = &case.plan;
+    let prepare = |end: &mut dyn End, index: usize| {
+        end.prepare(case.family, &plan.regions[index], model::seed(index), &plan.settings[index])
+    };
+    let addresses = [prepare(ends[REQUESTER], REQUESTER)?, prepare(ends[RESPONDER], RESPONDER)?];
+    for index in [REQUESTER, RESPONDER] {
+        let peer = &addresses[1 - index];
+        let ahead = if index == RESPONDER { plan.psn_ahead } else { 0 };
+        let rq_psn = Psn::new(peer.psn.add(ahead).value());
+        ends[index].connect(peer, rq_psn, case.mtu, &plan.settings[index])?;
+    }
+    Ok(())
+}
+
+/// What the memories will hold, and the requests with all their numbers, for a responder whose regions are
+/// reached by `keys`.
+fn draw_up(plan: &Plan, keys: &[RemoteAddr]) -> (Model, Vec<Posting>) {
+    let mut model = Model::new(plan);
+    let window = plan.regions[RESPONDER].iter().position(|region| region.window);
+    let postings = plan.requests.iter().enumerate().map(|(index, request)| {
+        let operands = model.operands(index, request);
+        model.apply(request, operands);
+        let region = match request.op {
+            Op::SendInv => window.expect("a window to invalidate"),
+            _ => request.remote.region,
+        };
+        let RemoteAddr { addr, rkey } = keys[region];
+        let rkey = if request.wrong_key { Key(rkey.value() ^ WRONG) } else { rkey };
+        Posting {
+            wr_id: index as u64,
+            op: request.op,
+            local: request.local,
+            len: request.len,
+            remote: RemoteAddr { addr: addr + u64::from(request.remote.offset), rkey },
+            operand: operands.0,
+            swap: operands.1,
+            fence: request.fence,
+            inline: request.inline,
+        }
+    });
+    let postings = postings.collect();
+    (model, postings)
+}
+
+/// Every completion that is due, in order, and no other.
+fn check_completions(
+    plan: &Plan,
+    postings: &[Posting],
+    ends: &mut [&mut dyn End; 2],
+) -> Result<(), Failure> {
+    let sent = ends[REQUESTER].completions(plan.requests.len(), PATIENCE)?;
+    for (index, request) in plan.requests.iter().enumerate() {
+        check_request(index, request, sent.get(index))?;
+    }
+    if plan.twist != Twist::ResponderGone {
+        check_receives(plan, postings, ends[RESPONDER])?;
+    }
+    for end in ends {
+        if let Some(more) = end.completions(1, Duration::ZERO)?.first() {
+            return Err(Failure(format!("{} completes more: {more:?}", end.name())));
+        }
+    }
+    Ok(())
+}
+
+fn check_request(
+    index: usize,
+    request: &Request,
+    completion: Option<&Completion>,
+) -> Result<(), Failure> {
+    let what = format!("request {index} ({} of {} bytes)", request.op, request.len);
+    let Some(completion) = completion else {
+        return Err(Failure(format!("{what} does not complete within {PATIENCE:?}")));
+    };
+    if completion.wr_id != index as u64 || completion.status != request.status {
+        let (id, status) = (completion.wr_id, completion.status);
+        return Err(Failure(format!("{what} should be {:?}: {id} is {status:?}", request.status)));
+    }
+    if !completion.is_success() {
+        return Ok(()); // The other fields do not count.
+    }
+    let opcode = match request.op {
+        Op::Send | Op::SendImm | Op::SendInv => CompletionOpcode::Send,
+        Op::Write | Op::WriteImm => CompletionOpcode::RdmaWrite,
+        Op::Read => CompletionOpcode::RdmaRead,
+        Op::FetchAdd => CompletionOpcode::FetchAdd,
+        Op::CmpSwap | Op::CmpSwapMiss => CompletionOpcode::CompareSwap,
+    };
+    let answered = request.op == Op::Read || request.op.is_atomic();
+    if completion.opcode != opcode || answered && completion.byte_len != request.len {
+        return Err(Failure(format!("{what} completes with {completion:?}")));
+    }
+    Ok(())
+}
+
+/// Receives complete with what their requests carried.
+fn check_receives(
+    plan: &Plan,
+    postings: &[Posting],
+    responder: &mut dyn End,
+) -> Result<(), Failure> {
+    let due: Vec<_> = plan.receives.iter().filter_map(|receive| receive.status).collect();
+    let received = responder.completions(due.len(), PATIENCE)?;
+    let carriers = postings.iter().filter(|posting| posting.op.consumes_receive());
+    for ((index, status), carrier) in due.iter().enumerate().zip(carriers) {
+        let Some(completion) = received.get(index) else {
+            return Err(Failure(format!("receive {index} does not complete within {PATIENCE:?}")));
+        };
+        if completion.wr_id != FIRST_RECEIVE + index as u64 || completion.status != *status {
+            let (id, found) = (completion.wr_id, completion.status);
+            return Err(Failure(format!(
+                "receive {index} should be {status:?}: {id} is {found:?}"
+            )));
+        }
+        if completion.is_success() && !carries(completion, carrier) {
+            let op = carrier.op;
+            return Err(Failure(format!(
+                "receive {index}, of a {op}, completes with {completion:?}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn carries(completion: &Completion, carrier: &Posting) -> bool {
+    let immediate = u32::try_from(carrier.operand & 0xffff_ffff).expect("masked");
+    let (opcode, extra) = match carrier.op {
+        Op::SendImm => (CompletionOpcode::Receive, Extra::Immediate(immediate)),
+        Op::WriteImm => (CompletionOpcode::ReceiveRdmaWithImmediate, Extra::Immediate(immediate)),
+        Op::SendInv => (CompletionOpcode::Receive, Extra::Invalidated(carrier.remote.rkey)),
+        _ => (CompletionOpcode::Receive, Extra::None),
+    };
+    let found = (completion.opcode, completion.extra, completion.byte_len);
+    found == (opcode, extra, carrier.len)
+}
+
+/// Memories, byte by byte, and states.
+fn check_rest(plan: &Plan, ends: &mut [&mut dyn End; 2], model: &Model) -> Result<(), Failure> {
+    for (index, end) in ends.iter_mut().enumerate() {
+        for region in 0..plan.regions[index].len() {
+            model.check(index, region, &end.memory(region)?)?;
+        }
+        if index == RESPONDER && plan.twist == Twist::ResponderGone {
+            continue;
+        }
+        let (state, due) = (end.state()?, plan.states[index]);
+        if state != due {
+            return Err(Failure(format!("the QP of {} is in {state:?}, not {due:?}", end.name())));
+        }
+    }
+    Ok(())
+}
+
+/// Kills rxe after Feroce's first completion. As requester, Feroce gives up and flushes the rest; as
+/// responder, it waits for a peer that will not come, until its QP is destroyed.
+fn play_on_alone(case: &Case, ends: &mut [&mut dyn End; 2]) -> Result<(), Failure> {
+    let (feroce, rxe) = case.role.pick((REQUESTER, RESPONDER), (RESPONDER, REQUESTER));
+    let first = ends[feroce].completions(1, PATIENCE)?;
+    if !first.first().is_some_and(Completion::is_success) {
+        return Err(Failure(format!("nothing completed before the peer was killed: {first:?}")));
+    }
+    ends[rxe].kill()?;
+    let killed = Instant::now();
+    let left = case.plan.requests.len() - 1;
+    let patience = case.role.pick(PATIENCE, Duration::from_millis(200));
+    let rest = ends[feroce].completions(left, patience)?;
+    let statuses: Vec<_> = rest.iter().map(|completion| completion.status).collect();
+    let succeeded = statuses.iter().take_while(|status| **status == Status::Success).count();
+    let (state, after) = (ends[feroce].state()?, killed.elapsed());
+    let as_due = match (case.role, &statuses[succeeded..]) {
+        (Role::Requester, [first, others @ ..]) => {
+            *first == Status::RetryExceeded
+                && others.iter().all(|status| *status == Status::WorkRequestFlushed)
+                && statuses.len() == left
+                && state == QpState::Err
+        }
+        (Role::Responder, rest) => rest.is_empty() && succeeded < left && state == QpState::Rts,
+        (Role::Requester, []) => false,
+    };
+    if as_due {
+        return Ok(());
+    }
+    Err(Failure(format!("{after:?} after the kill the QP is in {state:?}, with {statuses:?}")))
+}
