@@ -1,7 +1,9 @@
 //! The ports that a rig stands on: shm, or ports of the kernel, each device's own joined by a veth to the one at which
-//! the rig's wire picks frames up. `FEROCE_RIG` chooses: `shm` (the default) or the name of a kind of port.
+//! the rig's wire picks frames up. `FEROCE_RIG` chooses: `shm` (the default), the name of a kind of port, or `super-frames`
+//! for a packet port that puts packets together: more of them go out in a row then, which some tests count.
 
 use std::fs::File;
+use std::net::Ipv6Addr;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -9,10 +11,14 @@ use std::time::{Duration, Instant};
 use feroce_engine::device::PortKind;
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig};
+use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
 use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_engine::port::{Port, PortStats};
 
 use crate::{gid, gid_v6, gid_vlan};
+
+/// A value of `FEROCE_RIG`.
+const SUPER_FRAMES: &str = "super-frames";
 
 /// How long a frame may be on its way through the kernel.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -46,8 +52,12 @@ impl RigPorts {
             return Self::shm();
         }
         let kind = std::env::var("FEROCE_RIG").expect("asked for");
+        if kind == SUPER_FRAMES {
+            return Self::kernel(|interface| open_packet(interface, SuperFrames::On));
+        }
         match kind.parse().expect("FEROCE_RIG") {
             PortKind::AfXdp => Self::kernel(open_af_xdp),
+            PortKind::Packet => Self::kernel(|interface| open_packet(interface, SuperFrames::Off)),
             PortKind::Auto => panic!("FEROCE_RIG: which kind of port?"),
         }
     }
@@ -97,9 +107,20 @@ impl Default for RigPorts {
 /// Takes frames to the addresses of both ends.
 fn open_af_xdp(interface: &str) -> Box<dyn Port> {
     let port = AfXdp::open(&AfXdpConfig::new(interface), 1).expect("a port").remove(0);
-    let gids = [0, 1].map(|end| [gid(end), gid_v6(end), gid_vlan(end)].map(|gid| gid.0.into()));
-    port.address_filter().set(gids.as_flattened()).expect("a filter");
+    port.address_filter().set(own_addresses().as_flattened()).expect("a filter");
     Box::new(port)
+}
+
+/// The same, with packet sockets.
+fn open_packet(interface: &str, super_frames: SuperFrames) -> Box<dyn Port> {
+    let config = PacketConfig { super_frames, ..PacketConfig::new(interface) };
+    let port = PacketPort::open(&config, 1).expect("a port").remove(0);
+    port.address_filter().set(own_addresses().as_flattened()).expect("a filter");
+    Box::new(port)
+}
+
+fn own_addresses() -> [[Ipv6Addr; 3]; 2] {
+    [0, 1].map(|end| [gid(end), gid_v6(end), gid_vlan(end)].map(|gid| gid.0.into()))
 }
 
 impl Keeper {

@@ -33,6 +33,9 @@ pub struct FlowSpec {
     pub flow_label: u32,
     /// UDP source port.
     pub udp_source_port: u16,
+    /// The peer takes super-frames, and so does every link on the way: a port may put packets of the flow
+    /// together. Never so for an RNIC.
+    pub super_frames: bool,
 }
 
 /// Source and destination of a flow.
@@ -224,6 +227,7 @@ mod tests {
             hop_limit: 64,
             flow_label: 0,
             udp_source_port: 49152,
+            super_frames: false,
         }
     }
 

@@ -102,6 +102,7 @@ mod tests {
             hop_limit: 64,
             flow_label: 0,
             udp_source_port: 49152,
+            super_frames: false,
         };
         let mut bth = Bth {
             opcode: Opcode::RC_WRITE_ONLY,

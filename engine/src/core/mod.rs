@@ -21,13 +21,16 @@ use crate::counters::Counters;
 use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
 use crate::port::Port;
-use crate::qp::{Env, Qp};
+use crate::qp::{Env, Qp, QpSnapshot};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 use crate::verbs::EventQueue;
 
 /// Packets one QP may send before the next one's turn.
 const TRANSMIT_QUANTUM: usize = 16;
+
+/// Bytes one QP may send before the next one's turn if more packets of it make a longer super-frame.
+const SUPER_FRAME_QUANTUM: usize = 64 << 10;
 
 /// Packets sent in one turn at most, so that receiving is never far away.
 const TRANSMIT_BURST: usize = 64;
@@ -187,6 +190,19 @@ impl Core {
         let result = act(&mut place.qp, &mut env);
         place.care(slot, &mut self.active, &mut self.wheel);
         Some(result)
+    }
+
+    /// Appends where the QPs from slot `from` on stand, as many as `out` has room for without allocating.
+    /// Returns the slot to go on with; `None` after the last.
+    pub fn snapshots(&self, from: u32, out: &mut Vec<QpSnapshot>) -> Option<u32> {
+        for (slot, place) in (from..).zip(self.slots.get(from as usize..)?) {
+            let Some(place) = place else { continue };
+            if out.len() == out.capacity() {
+                return Some(slot);
+            }
+            out.push(place.qp.snapshot());
+        }
+        None
     }
 
     /// Arms every source of wake-ups and appends their descriptors. False if something waits already.

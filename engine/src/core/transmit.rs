@@ -2,7 +2,7 @@
 
 use feroce_wire::icrc;
 
-use super::{Core, TRANSMIT_BURST, TRANSMIT_QUANTUM};
+use super::{Core, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUANTUM};
 use crate::counters::Counter;
 use crate::port::Priority;
 use crate::time::Instant;
@@ -25,11 +25,10 @@ impl Core {
                 break;
             }
             let Some(slot) = self.active.pop_front() else { break };
-            let quantum = TRANSMIT_QUANTUM.min(room - sent);
-            let count = self.transmit_from(slot, quantum, now);
+            let (count, more) = self.transmit_from(slot, room - sent, now);
             sent += count;
             let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
-            place.active = count == quantum;
+            place.active = more;
             if place.active {
                 self.active.push_back(slot);
             }
@@ -38,32 +37,52 @@ impl Core {
         sent
     }
 
-    /// Sends up to `most` packets of the QP in `slot`; fewer mean that it has no more.
-    fn transmit_from(&mut self, slot: u32, most: usize, now: Instant) -> usize {
+    /// Sends a quantum of packets of the QP in `slot`, or as many as there is `room` for; how many, and whether
+    /// it may have more.
+    fn transmit_from(&mut self, slot: u32, room: usize, now: Instant) -> (usize, bool) {
         let Self { port, slots, shared, wheel, ip_id, .. } = self;
-        let Some(place) = slots[slot as usize].as_deref_mut() else { return 0 };
+        let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
-        let mut count = 0;
-        while count < most {
-            let Some(header) = place.qp.flow().map(feroce_wire::FlowHeader::len) else { break };
-            let Some(frame) = port.tx_slot() else { break };
-            let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[header..]) else {
-                break;
+        let (mut count, mut bytes) = (0, 0);
+        let more = loop {
+            if count == room {
+                break true;
+            }
+            let Some(header) = place.qp.flow().map(feroce_wire::FlowHeader::len) else {
+                break false;
             };
-            let Some(flow) = place.qp.flow() else { break };
+            let Some(frame) = port.tx_slot() else { break false };
+            let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[header..]) else {
+                break false;
+            };
+            let Some(flow) = place.qp.flow() else { break false };
             let len = flow.seal(frame, packet.len, *ip_id);
+            // The identification skips 0, which segmentation does not.
+            let super_frames = flow.spec().super_frames;
+            let follows = super_frames && count > 0 && *ip_id != 1;
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
             let priority = match packet.is_acknowledgement {
                 true => ACKNOWLEDGEMENT_PRIORITY,
                 false => Priority::default(),
             };
-            port.tx_commit(len, priority);
+            match follows {
+                true => port.tx_commit_next(len, priority),
+                false => port.tx_commit(len, priority),
+            }
             shared.counters.count(Counter::PortXmitPackets);
             shared.counters.add(Counter::PortXmitData, (packet.len + icrc::LEN) as u64);
             count += 1;
-        }
+            bytes += len;
+            let enough = match super_frames {
+                true => bytes >= SUPER_FRAME_QUANTUM,
+                false => count >= TRANSMIT_QUANTUM,
+            };
+            if enough {
+                break true;
+            }
+        };
         place.rearm(slot, wheel);
-        count
+        (count, more)
     }
 
     /// Rings the port's doorbell; a port that fails is reported once until it works again.

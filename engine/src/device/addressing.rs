@@ -1,6 +1,7 @@
 //! Who a device is on the network and how it finds its peers: from the kernel's tables, or given.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Qpn, VlanTag};
@@ -8,6 +9,8 @@ use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Qpn, VlanTag};
 use crate::net::{
     Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
 };
+#[cfg(feature = "dpdk")]
+use crate::port::dpdk::PortAddresses;
 use crate::time::Duration;
 
 /// The way to a peer, as `ibv_ah_attr` gives it.
@@ -21,17 +24,41 @@ pub struct Path {
     pub traffic_class: u8,
     /// TTL or hop limit; 0 takes the route's.
     pub hop_limit: u8,
+    /// UDP source port.
+    pub source_port: SourcePort,
     /// IPv6 flow label; 0 derives one from the QP numbers.
     pub flow_label: u32,
     /// 802.1Q priority where frames are tagged, 0..=7.
     pub service_level: u8,
+    /// The peer takes super-frames: see [`Endpoint::super_frames`](super::Endpoint::super_frames).
+    pub super_frames: bool,
 }
 
 impl Path {
     /// A path from GID `sgid_index` to `dgid` with the defaults.
     pub fn new(dgid: Gid, sgid_index: u32) -> Self {
-        Self { dgid, sgid_index, traffic_class: 0, hop_limit: 0, flow_label: 0, service_level: 0 }
+        Self {
+            dgid,
+            sgid_index,
+            traffic_class: 0,
+            hop_limit: 0,
+            source_port: SourcePort::PerQp,
+            flow_label: 0,
+            service_level: 0,
+            super_frames: false,
+        }
     }
+}
+
+/// Where the UDP source port comes from. Switches and receive queues spread flows by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SourcePort {
+    /// From the flow label, which without a choice of the program comes from the QP numbers: flows take
+    /// all of several equal paths, and all receive queues.
+    #[default]
+    PerQp,
+    /// The same for all, for firewalls and captures: flows between two hosts take one path.
+    Fixed(NonZeroU16),
 }
 
 /// Addresses given by hand, for ports that no kernel interface stands behind.
@@ -54,6 +81,9 @@ pub enum Addressing {
     Kernel(KernelAddresses),
     /// Given.
     Static(StaticAddresses),
+    /// From the port, which answers for its addresses and finds its neighbours itself.
+    #[cfg(feature = "dpdk")]
+    Port(PortAddresses),
 }
 
 /// The kernel's view.
@@ -96,6 +126,10 @@ impl Addressing {
                 };
                 given.gids.iter().enumerate().map(|(at, gid)| (index(at), entry(gid))).collect()
             }
+            #[cfg(feature = "dpdk")]
+            Self::Port(port) => {
+                port.gids().into_iter().enumerate().map(|(at, entry)| (index(at), entry)).collect()
+            }
         }
     }
 
@@ -117,6 +151,8 @@ impl Addressing {
         match self {
             Self::Kernel(kernel) => kernel.resolver().resolve(dgid, source, timeout),
             Self::Static(given) => given.resolve(dgid, source),
+            #[cfg(feature = "dpdk")]
+            Self::Port(port) => port.resolve(dgid, source, timeout),
         }
     }
 }
@@ -173,7 +209,11 @@ pub(super) fn flow_header(
         traffic_class: path.traffic_class & !0b11 | ect,
         hop_limit: if path.hop_limit == 0 { headers.hop_limit } else { path.hop_limit },
         flow_label: label,
-        udp_source_port: source_port(label),
+        udp_source_port: match path.source_port {
+            SourcePort::PerQp => source_port(label),
+            SourcePort::Fixed(port) => port.get(),
+        },
+        super_frames: path.super_frames,
     })
 }
 

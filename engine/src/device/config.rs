@@ -2,8 +2,10 @@
 
 use feroce_wire::PathMtu;
 
+use super::host::HostId;
 use super::ports::PortKind;
 use crate::port::af_xdp::AfXdpConfig;
+use crate::port::packet::PacketConfig;
 use crate::qp::MAX_RD_ATOMIC;
 use crate::verbs::MAX_SGE;
 
@@ -42,10 +44,15 @@ pub struct DeviceConfig {
     pub seed: Option<u64>,
     /// Memory keys count up from 0 instead of being drawn from a permutation. For replays only.
     pub plain_keys: bool,
+    /// Serve `feroce stat`: a thread that answers with [`stat::Snapshot`](super::stat::Snapshot)s. Only for a
+    /// device opened on an interface, and never with [`Driver::Manual`].
+    pub serve_stat: bool,
     /// The kind of port that the device opens on its interface.
     pub port: PortKind,
     /// The AF_XDP port; its interface is set when the device is opened.
     pub af_xdp: AfXdpConfig,
+    /// The packet port; its interface is set when the device is opened.
+    pub packet: PacketConfig,
 }
 
 impl Default for DeviceConfig {
@@ -61,8 +68,10 @@ impl Default for DeviceConfig {
             ecn: false,
             seed: None,
             plain_keys: false,
+            serve_stat: true,
             port: PortKind::Auto,
             af_xdp: AfXdpConfig::new(""),
+            packet: PacketConfig::new(""),
         }
     }
 }
@@ -72,6 +81,9 @@ pub const MAX_CORES: usize = 64;
 
 /// Smallest window: acknowledgements are asked for every 16 packets, and twice that must fit.
 pub const MIN_WINDOW: u32 = 2 * crate::qp::ACK_INTERVAL;
+
+/// Largest window in packets.
+pub const MAX_WINDOW: u32 = 1 << 20;
 
 /// What a device can do, as `ibv_device_attr` and `ibv_port_attr` say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +114,8 @@ pub struct DeviceAttributes {
     pub port: String,
     /// Cores.
     pub cores: usize,
+    /// Where the port carries super-frames: the host within which it does.
+    pub super_frames: Option<HostId>,
 }
 
 /// Most outstanding requests of one work queue.
@@ -127,5 +141,6 @@ pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
         link_rate: None,
         port: String::new(),
         cores: config.cores,
+        super_frames: None,
     }
 }

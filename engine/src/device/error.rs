@@ -6,6 +6,7 @@ use crate::memory::arena::ArenaError;
 use crate::memory::frame_ring::FrameRingError;
 use crate::net::{Gid, NetError, ResolveError};
 use crate::port::af_xdp::AfXdpError;
+use crate::port::packet::PacketError;
 use crate::qp::attributes::ModifyError;
 
 /// Why a device could not be opened.
@@ -29,6 +30,13 @@ pub enum OpenError {
     /// The port.
     #[error(transparent)]
     AfXdp(#[from] AfXdpError),
+    /// The packet port.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// The DPDK port.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    Dpdk(#[from] crate::port::dpdk::DpdkError),
     /// The host's addressing.
     #[error(transparent)]
     Net(#[from] NetError),

@@ -181,7 +181,7 @@ impl Follower {
     }
 }
 
-fn lock(device: &DeviceInner) -> std::sync::MutexGuard<'_, Paths> {
+pub(super) fn lock(device: &DeviceInner) -> std::sync::MutexGuard<'_, Paths> {
     device.paths.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -203,7 +203,7 @@ fn follow_own_mac(device: &DeviceInner, interface: u32, mac: MacAddr) {
 }
 
 /// Gives the QP the headers of its path, if it is connected; else `QueuePair::modify` does.
-fn refresh(device: &DeviceInner, qpn: Qpn, path: &PathInUse) {
+pub(super) fn refresh(device: &DeviceInner, qpn: Qpn, path: &PathInUse) {
     let Some((core, slot)) = device.qpns.locate(qpn) else { return };
     let mut token = device.cores[core].lock();
     token.with_qp(slot, device.now(), |qp, _| {

@@ -9,12 +9,17 @@ mod completion_queue;
 mod config;
 mod error;
 mod follow;
+#[cfg(feature = "dpdk")]
+mod follow_lan;
 mod helper;
+mod host;
 mod open;
 mod owner;
 mod ports;
 mod protection_domain;
 mod queue_pair;
+pub mod settings;
+pub mod stat;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -25,10 +30,11 @@ use std::thread::JoinHandle;
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-pub use addressing::{Addressing, KernelAddresses, Path, StaticAddresses};
+pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddresses};
 pub use completion_queue::CompletionQueue;
 pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
 pub use error::{DeviceError, OpenError, PostError};
+pub use host::HostId;
 pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
 pub use protection_domain::{Buffer, MemoryRegion, ProtectionDomain};
@@ -138,6 +144,9 @@ struct DeviceInner {
     stop: AtomicBool,
     helpers: Mutex<Vec<JoinHandle<()>>>,
     watcher: Mutex<Option<Watcher>>,
+    stat: Mutex<Option<stat::Server>>,
+    #[cfg(feature = "dpdk")]
+    lan_follower: Mutex<Option<follow_lan::LanFollower>>,
     /// Held for as long as the device owns its interface.
     _owner: Option<owner::Ownership>,
 }
@@ -207,6 +216,9 @@ impl Drop for Opened {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         drop(self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.stat.lock().unwrap_or_else(PoisonError::into_inner).take());
+        #[cfg(feature = "dpdk")]
+        drop(self.lan_follower.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
         for (cell, helper) in self.cores.iter().zip(helpers.drain(..)) {
             cell.doorbell.wake();

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use feroce_wire::PathMtu;
 
 use super::addressing::{Addressing, KernelAddresses};
-use super::config::{MAX_CORES, MIN_WINDOW, fixed_attributes};
+use super::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW, fixed_attributes};
+use super::host::HostId;
 use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
-    owner, ports,
+    owner, ports, stat,
 };
 use crate::core::{Core, CoreShared, Doorbell, Handover, QpnMap};
 use crate::counters::Counters;
@@ -38,6 +39,9 @@ impl Device {
     /// The same, with each core's port wrapped: in a [`FaultPort`](crate::port::fault::FaultPort), in a
     /// [`PcapPort`](crate::port::pcap::PcapPort).
     ///
+    /// `wrap` is called once per core, in their order, when all ports are open and before the device starts a
+    /// thread: its last call is the moment to give up privileges.
+    ///
     /// # Errors
     /// As for [`Device::open`], and what `wrap` fails with.
     pub fn open_wrapped(
@@ -52,6 +56,7 @@ impl Device {
         let device = Self::assemble(wrapped, Addressing::Kernel(addresses), config, Some(owner))?;
         follow::set_filter(&device.inner, &filter)?;
         follow::start(&device.inner, interface, filter)?;
+        stat::start(&device.inner, interface)?;
         Ok(device)
     }
 
@@ -105,12 +110,20 @@ impl Device {
             stop: AtomicBool::new(false),
             helpers: Mutex::default(),
             watcher: Mutex::default(),
+            stat: Mutex::default(),
+            #[cfg(feature = "dpdk")]
+            lan_follower: Mutex::default(),
             _owner: owner,
             config,
         };
         inner.cores = make_cores(&inner, ports)?;
         let inner = Arc::new(Opened(Arc::new(inner)));
         start_helpers(&inner)?;
+        #[cfg(feature = "dpdk")]
+        if let Addressing::Port(addresses) = &inner.addressing {
+            let follower = super::follow_lan::LanFollower::start(&inner, addresses)?;
+            *inner.lan_follower.lock().unwrap_or_else(PoisonError::into_inner) = Some(follower);
+        }
         Ok(Self { inner })
     }
 }
@@ -130,7 +143,7 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
         (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
         (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),
         (config.window < MIN_WINDOW, "window must be at least 32 packets"),
-        (config.window > 1 << 20, "window must be at most 2^20 packets"),
+        (config.window > MAX_WINDOW, "window must be at most 2^20 packets"),
     ];
     match rules.into_iter().find(|(broken, _)| *broken) {
         Some((_, rule)) => Err(OpenError::Config(rule)),
@@ -145,6 +158,7 @@ fn attributes(config: &DeviceConfig, port: &dyn Port) -> super::DeviceAttributes
         mtu: port.mtu,
         link_rate: port.link_rate,
         port: port.kind.clone(),
+        super_frames: if port.segments_max > 1 { HostId::read() } else { None },
         ..fixed_attributes(config)
     }
 }

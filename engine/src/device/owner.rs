@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use super::error::OpenError;
 
 /// The abstract sockets of the calling thread's network namespace.
-const SOCKETS: &str = "/proc/thread-self/net/unix";
+pub(super) const SOCKETS: &str = "/proc/thread-self/net/unix";
 
 /// Held while the interface is owned.
 #[derive(Debug)]

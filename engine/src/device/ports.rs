@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use super::{DeviceConfig, OpenError};
 use crate::port::Port;
-use crate::port::af_xdp::{self, AfXdp};
+use crate::port::af_xdp::{self, AfXdp, AfXdpError};
+use crate::port::packet::{self, PacketPort};
 
 /// A kind of port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,12 +17,14 @@ pub enum PortKind {
     Auto,
     /// AF_XDP sockets.
     AfXdp,
+    /// Packet sockets.
+    Packet,
 }
 
 impl PortKind {
     /// Every kind, by its name.
     pub const NAMES: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("af_xdp", Self::AfXdp)];
+        &[("auto", Self::Auto), ("af_xdp", Self::AfXdp), ("packet", Self::Packet)];
 }
 
 impl fmt::Display for PortKind {
@@ -65,6 +68,7 @@ pub(super) struct OpenPorts {
 #[derive(Debug, Clone)]
 pub(super) enum Filter {
     AfXdp(af_xdp::AddressFilter),
+    Packet(packet::AddressFilter),
 }
 
 impl Filter {
@@ -72,6 +76,7 @@ impl Filter {
     pub(super) fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), OpenError> {
         match self {
             Self::AfXdp(filter) => Ok(filter.set(addresses)?),
+            Self::Packet(filter) => Ok(filter.set(addresses)?),
         }
     }
 }
@@ -79,8 +84,58 @@ impl Filter {
 /// Opens the ports of a device on `interface`.
 pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
     match config.port {
-        PortKind::Auto | PortKind::AfXdp => open_af_xdp(interface, config),
+        PortKind::Auto => open_best(interface, config),
+        PortKind::AfXdp => open_af_xdp(interface, config),
+        PortKind::Packet => open_packet(interface, config),
     }
+}
+
+/// AF_XDP where it can be had, else packet sockets.
+fn open_best(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+    match open_af_xdp(interface, config) {
+        Err(OpenError::AfXdp(error)) if may_do_without(&error) => {
+            let opened = open_packet(interface, config)?;
+            let port = &opened.ports[0].attributes().kind;
+            tracing::info!(interface, port, "AF_XDP cannot be had here: {error}");
+            Ok(opened)
+        }
+        other => {
+            if let Ok(OpenPorts { ports, .. }) = &other {
+                let port = &ports[0].attributes().kind;
+                tracing::info!(interface, port, "the interface and the privileges allow AF_XDP");
+            }
+            other
+        }
+    }
+}
+
+/// Whether the cause is one that packet sockets do not have.
+fn may_do_without(error: &AfXdpError) -> bool {
+    !matches!(
+        error,
+        AfXdpError::Config(_)
+            | AfXdpError::NoSuchInterface(_)
+            | AfXdpError::NotEthernet(_)
+            | AfXdpError::Down(_)
+            | AfXdpError::Owned { .. }
+    )
+}
+
+fn open_packet(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+    let mut port_config = config.packet.clone();
+    port_config.interface = interface.to_owned();
+    let ports = PacketPort::open(&port_config, config.cores)?;
+    let granted = ports[0].rx_bytes();
+    if granted < port_config.rx_bytes {
+        tracing::warn!(
+            interface,
+            granted,
+            "the receive buffer is smaller than configured, bursts may be lost: `sysctl net.core.rmem_max={}`",
+            port_config.rx_bytes
+        );
+    }
+    let filter = Filter::Packet(ports[0].address_filter());
+    Ok(OpenPorts { ports: ports.into_iter().map(|port| Box::new(port) as _).collect(), filter })
 }
 
 fn open_af_xdp(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {

@@ -5,9 +5,10 @@ use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 
-use super::addressing::{PATH_TIMEOUT, Path, flow_header};
+use super::addressing::{PATH_TIMEOUT, Path, SourcePort, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::PathInUse;
+use super::host::HostId;
 use super::{CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain};
 use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
@@ -66,6 +67,9 @@ pub struct Endpoint {
     pub psn: Psn,
     /// Address.
     pub gid: Gid,
+    /// Where its port carries super-frames: the host within which it does. Both ends use them if it is the same
+    /// for both. `None` for peers that say nothing: other RNICs.
+    pub super_frames: Option<HostId>,
 }
 
 /// How to connect; the defaults are those of rdma-core's examples.
@@ -75,6 +79,10 @@ pub struct ConnectOptions {
     pub sgid_index: u32,
     /// DSCP and ECN bits.
     pub traffic_class: u8,
+    /// TTL or hop limit; 0 takes the route's.
+    pub hop_limit: u8,
+    /// UDP source port.
+    pub source_port: SourcePort,
     /// 802.1Q priority where frames are tagged.
     pub service_level: u8,
     /// Path MTU; `None` takes the largest that the interface and the route carry. Both ends must use the
@@ -101,6 +109,8 @@ impl Default for ConnectOptions {
         Self {
             sgid_index: 0,
             traffic_class: 0,
+            hop_limit: 0,
+            source_port: SourcePort::PerQp,
             service_level: 0,
             path_mtu: None,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
@@ -225,7 +235,7 @@ impl QueuePair {
     pub fn endpoint(&self, psn: Psn, sgid_index: u32) -> Result<Endpoint, DeviceError> {
         let entry = self.device().addressing.gid(sgid_index);
         let gid = entry.ok_or(DeviceError::GidIndex(sgid_index))?.gid;
-        Ok(Endpoint { qpn: self.qpn, psn, gid })
+        Ok(Endpoint { qpn: self.qpn, psn, gid, super_frames: self.super_frames() })
     }
 
     /// Takes the QP from RESET to RTS, starting at `psn`, with `peer` at the other end.
@@ -240,7 +250,10 @@ impl QueuePair {
     ) -> Result<(), DeviceError> {
         let mut path = Path::new(peer.gid, options.sgid_index);
         path.traffic_class = options.traffic_class;
+        path.hop_limit = options.hop_limit;
+        path.source_port = options.source_port;
         path.service_level = options.service_level;
+        path.super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
         let flow = self.resolve(&path, peer.qpn)?;
         self.modify(&QpAttributes {
             state: Some(QpState::Init),
@@ -269,6 +282,12 @@ impl QueuePair {
             max_rd_atomic: Some(options.max_rd_atomic),
             ..QpAttributes::default()
         })
+    }
+
+    /// The host within which the port carries super-frames, if it does.
+    fn super_frames(&self) -> Option<HostId> {
+        let attributes = &self.device().attributes;
+        attributes.read().unwrap_or_else(PoisonError::into_inner).super_frames
     }
 
     /// The largest path MTU that the interface and the route to the peer carry.

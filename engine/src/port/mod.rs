@@ -1,9 +1,9 @@
 //! Ports: how frames come in and go out. No protocol lives here.
 //!
 //! A [`Port`] moves bursts of Ethernet frames for one core. Behind the trait: [`shm`] (rings in
-//! shared memory), [`af_xdp`] (AF_XDP sockets on every receive queue of an interface), and the
-//! wrappers [`fault`] (seeded loss, duplication, reordering, corruption) and [`pcap`] (a capture
-//! file of what crosses the port).
+//! shared memory), [`af_xdp`] (AF_XDP sockets on every receive queue of an interface), [`packet`]
+//! (packet sockets on any interface, without root), and the wrappers [`fault`] (seeded loss,
+//! duplication, reordering, corruption) and [`pcap`] (a capture file of what crosses the port).
 //!
 //! # The transmit contract
 //! 1. The core asks for room ([`Port::tx_room`]) and takes one slot at a time ([`Port::tx_slot`]):
@@ -14,12 +14,19 @@
 //! 3. [`Port::tx_commit`] queues the slot; [`Port::flush`] rings the doorbell once per burst. A
 //!    slot taken and not committed is simply reused.
 //!
-//! A port whose attributes say `segments_max > 1` accepts super-frames: segments of equal length
-//! (the last may be shorter) to one destination, each with an ICRC of its own, computed with the
-//! IPv4 ID that segmentation will give it (base, base + 1, ...). No port here does yet.
+//! A port whose attributes say `segments_max > 1` has super-frames: several packets to one destination that
+//! the link carries as one frame, of equal length but for the last, which may be shorter. Only peers that say
+//! that they take them get any ([`feroce_wire::FlowSpec::super_frames`]). The core writes and seals each packet
+//! as ever, with IPv4 identifications that count up: exactly those that segmentation gives them, so that each
+//! ICRC is right however the packets travel. [`Port::tx_commit_next`] says that a packet may ride with the one
+//! before; whether it does is up to the port, which shows the packets of a received super-frame one by one.
 
 pub mod af_xdp;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
+pub mod ethtool;
 pub mod fault;
+pub mod packet;
 pub mod pcap;
 pub mod shm;
 
@@ -61,6 +68,9 @@ pub struct PortStats {
     pub rx_bytes: u64,
     /// Frames that arrived and could not be taken (ring full, no buffer).
     pub rx_dropped: u64,
+    /// Frames that arrived and were nobody's here: neither RoCE nor for one of the port's addresses. Counted by
+    /// ports without a kernel behind them; others never see such frames.
+    pub rx_foreign: u64,
     /// Frames handed to the link.
     pub tx_frames: u64,
     /// Bytes handed to the link, Ethernet header included.
@@ -142,6 +152,17 @@ pub trait Port: Send + std::fmt::Debug {
     /// # Panics
     /// If no slot was taken or `len` is more than a slot holds.
     fn tx_commit(&mut self, len: usize, priority: Priority);
+
+    /// The same, for a packet that may share a super-frame with the one committed last: the caller promises that it
+    /// has the same headers up to UDP, but for lengths and an IPv4 identification that is one higher, and that its
+    /// receiver takes super-frames. Ports without them, and ports that find no room in the last one, make it a frame
+    /// of its own.
+    ///
+    /// # Panics
+    /// As [`Port::tx_commit`].
+    fn tx_commit_next(&mut self, len: usize, priority: Priority) {
+        self.tx_commit(len, priority);
+    }
 
     /// Tells the link of what was committed. Called once at the end of a transmit burst.
     ///

@@ -62,6 +62,17 @@ impl fmt::Debug for PcapPort {
     }
 }
 
+impl PcapPort {
+    /// Records the first `len` bytes of the slot taken last.
+    fn record_taken(&mut self, len: usize) {
+        assert!(self.taken, "commit without a slot");
+        self.taken = false;
+        self.idle_bursts = 0;
+        let slot = self.inner.tx_slot().expect("the slot taken before");
+        self.capture.record(wall_clock(), RxFrame { first: &slot[..len], second: &[] });
+    }
+}
+
 impl Port for PcapPort {
     fn attributes(&self) -> &PortAttributes {
         self.inner.attributes()
@@ -104,12 +115,14 @@ impl Port for PcapPort {
     }
 
     fn tx_commit(&mut self, len: usize, priority: Priority) {
-        assert!(self.taken, "commit without a slot");
-        self.taken = false;
-        self.idle_bursts = 0;
-        let slot = self.inner.tx_slot().expect("the slot taken before");
-        self.capture.record(wall_clock(), RxFrame { first: &slot[..len], second: &[] });
+        self.record_taken(len);
         self.inner.tx_commit(len, priority);
+    }
+
+    /// The capture has the packet as it is without super-frames.
+    fn tx_commit_next(&mut self, len: usize, priority: Priority) {
+        self.record_taken(len);
+        self.inner.tx_commit_next(len, priority);
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -85,6 +85,7 @@ pub fn flow_spec(v6: bool, vlan: Option<VlanTag>) -> FlowSpec {
         hop_limit: 64,
         flow_label: 0xabcde,
         udp_source_port: 49152,
+        super_frames: false,
     }
 }
 

@@ -175,14 +175,36 @@ fn try_attach(
     })
 }
 
+/// The XDP program on an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachedProgram {
+    /// Its name, where we may look.
+    pub name: Option<String>,
+    /// The process, if the program is Feroce's.
+    pub owner: Option<u32>,
+}
+
+impl AttachedProgram {
+    /// What is attached to the interface with number `index` in this thread's network namespace.
+    pub fn of(index: u32) -> Option<Self> {
+        let name = program_name(attached_program(index)?);
+        let owner = name.as_deref().and_then(|name| name.strip_prefix(NAME_PREFIX)?.parse().ok());
+        Some(Self { name, owner })
+    }
+}
+
 /// Who has the interface?
 fn occupied(interface: &Interface) -> AfXdpError {
-    let program = attached_program(interface.index).and_then(program_name);
-    let pid = program.as_deref().and_then(|name| name.strip_prefix(NAME_PREFIX)?.parse().ok());
+    let found = AttachedProgram::of(interface.index);
     let interface = interface.name.clone();
-    match (program, pid) {
-        (Some(program), Some(pid)) => AfXdpError::Owned { interface, pid, program },
-        (program, _) => AfXdpError::ProgramAttached { interface, program },
+    match found {
+        Some(AttachedProgram { name: Some(program), owner: Some(pid) }) => {
+            AfXdpError::Owned { interface, pid, program }
+        }
+        found => {
+            let program = found.and_then(|found| found.name);
+            AfXdpError::ProgramAttached { interface, program }
+        }
     }
 }
 

@@ -23,7 +23,7 @@ mod bpf;
 mod config;
 mod error;
 mod filter;
-mod interface;
+pub(super) mod interface;
 mod program;
 mod queue;
 mod umem;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 pub use config::{AfXdpConfig, BusyPoll, CopyMode, XdpMode};
 pub use error::AfXdpError;
-pub use filter::AddressFilter;
+pub use filter::{AddressFilter, AttachedProgram};
 
 use bpf::AttachMode;
 use filter::Attachment;

@@ -1,0 +1,113 @@
+//! What a user can choose about a packet port.
+
+use super::error::PacketError;
+
+/// Whether bulk data move in super-frames, which the kernel carries whole from port to port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SuperFrames {
+    /// On a veth, which hands them over as they are. Only peers on the same host that say that they take
+    /// them get any.
+    #[default]
+    Auto,
+    /// On any interface: for links that are known to count the IPv4 identification up when they segment.
+    On,
+    /// Every packet is a frame of its own.
+    Off,
+}
+
+/// How to open a packet port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PacketConfig {
+    /// Interface, by name.
+    pub interface: String,
+    /// Frames that wait for each core, of 512 bytes of memory; a power of two from 64 to 65536.
+    pub rx_slots: u32,
+    /// Bytes of long frames among them, with the kernel's own overhead (`SO_RCVBUF`); 64 KiB to 1 GiB. Without CAP_NET_ADMIN in the initial user namespace the
+    /// kernel grants at most twice `net.core.rmem_max`.
+    pub rx_bytes: u32,
+    /// Transmit slots per core, a packet each; 64 to 16384.
+    pub tx_slots: u32,
+    /// Super-frames.
+    pub super_frames: SuperFrames,
+    /// Send past the queueing discipline of the interface (`PACKET_QDISC_BYPASS`): a little faster, not
+    /// shaped by `tc`, and without super-frames.
+    pub qdisc_bypass: bool,
+}
+
+impl PacketConfig {
+    /// The defaults for `interface`.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            rx_slots: 4096,
+            rx_bytes: 32 << 20,
+            tx_slots: 128,
+            super_frames: SuperFrames::Auto,
+            qdisc_bypass: false,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), PacketError> {
+        let both = self.qdisc_bypass && self.super_frames == SuperFrames::On;
+        let rx_slots = self.rx_slots.is_power_of_two() && (64..=65536).contains(&self.rx_slots);
+        let rules = [
+            (!rx_slots, "rx_slots must be a power of two from 64 to 65536"),
+            (!(64 << 10..=1 << 30).contains(&self.rx_bytes), "rx_bytes must be 64 KiB to 1 GiB"),
+            (!(64..=16384).contains(&self.tx_slots), "tx_slots must be 64 to 16384"),
+            (both, "super_frames are cut by what qdisc_bypass goes past: choose one"),
+        ];
+        match rules.into_iter().find(|(broken, _)| *broken) {
+            Some((_, rule)) => Err(PacketError::Config(rule)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether to send super-frames on an interface that is a veth or not.
+    pub(super) fn sends_super_frames(&self, veth: bool) -> bool {
+        match self.super_frames {
+            SuperFrames::Auto => veth && !self.qdisc_bypass,
+            SuperFrames::On => true,
+            SuperFrames::Off => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_pass_and_each_bad_value_is_named() {
+        let good = PacketConfig::new("eth0");
+        assert!(good.check().is_ok());
+        let bad = [
+            ("rx_slots", PacketConfig { rx_slots: 1000, ..good.clone() }),
+            ("rx_slots", PacketConfig { rx_slots: 1 << 17, ..good.clone() }),
+            ("rx_bytes", PacketConfig { rx_bytes: 65535, ..good.clone() }),
+            ("rx_bytes", PacketConfig { rx_bytes: (1 << 30) + 1, ..good.clone() }),
+            ("tx_slots", PacketConfig { tx_slots: 63, ..good.clone() }),
+            ("tx_slots", PacketConfig { tx_slots: 16385, ..good.clone() }),
+            (
+                "qdisc_bypass",
+                PacketConfig { super_frames: SuperFrames::On, qdisc_bypass: true, ..good },
+            ),
+        ];
+        for (name, config) in bad {
+            let error = config.check().expect_err(name).to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn super_frames_are_for_veth_or_on_demand() {
+        let sends = |super_frames, qdisc_bypass, veth| {
+            let base = PacketConfig::new("x");
+            PacketConfig { super_frames, qdisc_bypass, ..base }.sends_super_frames(veth)
+        };
+        assert!(sends(SuperFrames::Auto, false, true));
+        assert!(!sends(SuperFrames::Auto, true, true));
+        assert!(!sends(SuperFrames::Auto, false, false));
+        assert!(sends(SuperFrames::On, false, false));
+        assert!(!sends(SuperFrames::Off, false, true));
+    }
+}

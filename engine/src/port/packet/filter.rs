@@ -1,0 +1,319 @@
+//! Which frames come to the port's sockets: a classic BPF program that knows the port's addresses.
+//!
+//! The kernel takes a VLAN tag off before a packet socket sees the frame, so that every header is at a fixed
+//! place but for IPv4 options.
+
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::error::PacketError;
+use super::ring::{MARK, SHORT};
+use super::socket::Sockets;
+
+/// Most addresses of one interface: a program has at most 4096 instructions, and an IPv6 address takes ten.
+pub(super) const ADDRESSES: usize = 256;
+
+/// The destination addresses whose RoCE frames come to the port.
+///
+/// Shared by all cores of an interface; changes take effect at once. IPv4 addresses are given as IPv4-mapped
+/// IPv6 addresses. A newly opened port has none, and so receives nothing.
+#[derive(Debug, Clone)]
+pub struct AddressFilter(Arc<Filter>);
+
+#[derive(Debug)]
+struct Filter {
+    sockets: Vec<Arc<Sockets>>,
+    known: Mutex<BTreeSet<Ipv6Addr>>,
+}
+
+impl AddressFilter {
+    pub(super) fn new(sockets: Vec<Arc<Sockets>>) -> Self {
+        Self(Arc::new(Filter { sockets, known: Mutex::default() }))
+    }
+
+    /// Makes `addresses` the ones taken, and no others.
+    ///
+    /// # Errors
+    /// [`PacketError::TooManyAddresses`] beyond 256; nothing changed then. What the kernel answers; the sockets
+    /// of some cores may have the new filter then.
+    pub fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PacketError> {
+        let wanted: BTreeSet<_> = addresses.iter().copied().collect();
+        if wanted.len() > ADDRESSES {
+            return Err(PacketError::TooManyAddresses(ADDRESSES));
+        }
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let [queue, ring] = [Share::Queue, Share::Ring].map(|share| program(&wanted, share));
+        for sockets in &self.0.sockets {
+            let set = sockets.queue.filter(&queue).and_then(|()| sockets.ring.filter(&ring));
+            set.map_err(PacketError::system("filter frames by address"))?;
+        }
+        *known = wanted;
+        Ok(())
+    }
+
+    /// The addresses taken now.
+    pub fn addresses(&self) -> BTreeSet<Ipv6Addr> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// One instruction, as `struct sock_filter`.
+pub(super) type Instruction = libc::sock_filter;
+
+// Instruction codes of classic BPF.
+const LOAD_WORD: u16 = 0x20;
+const LOAD_HALF: u16 = 0x28;
+const LOAD_BYTE: u16 = 0x30;
+const LOAD_HALF_BEHIND_X: u16 = 0x48;
+/// X = 4 * (byte & 15): the length of an IPv4 header.
+const LOAD_X_HEADER: u16 = 0xb1;
+const JUMP: u16 = 0x05;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_ANY_BIT: u16 = 0x45;
+const JUMP_IF_GREATER: u16 = 0x25;
+const RETURN: u16 = 0x06;
+const RETURN_LOADED: u16 = 0x16;
+const LOAD_LENGTH: u16 = 0x80;
+const LOAD_CONSTANT: u16 = 0x00;
+const LOAD_NOTE: u16 = 0x60;
+const STORE_NOTE: u16 = 0x02;
+
+/// Where the kernel keeps a frame's packet type, behind the negative offset of its own data.
+const PACKET_TYPE: u32 = (-0x1000_i32 + 4).cast_unsigned();
+/// From this host.
+const PACKET_OUTGOING: u32 = 4;
+const ETHERTYPE_IPV4: u32 = 0x0800;
+const ETHERTYPE_IPV6: u32 = 0x86dd;
+const PROTOCOL_UDP: u32 = 17;
+/// More fragments, and the fragment's offset.
+const FRAGMENT: u32 = 0x3fff;
+const ETHERNET: u32 = 14;
+
+const fn plain(code: u16, k: u32) -> Instruction {
+    Instruction { code, jt: 0, jf: 0, k }
+}
+
+/// A program that takes nothing.
+pub(super) const NOTHING: [Instruction; 1] = [plain(RETURN, 0)];
+
+/// Goes on if the loaded value is `k`, otherwise drops the frame.
+fn demand(k: u32) -> [Instruction; 2] {
+    [Instruction { jt: 1, ..plain(JUMP_IF_EQUAL, k) }, plain(RETURN, 0)]
+}
+
+/// Which of a core's sockets a program is for: see [`super::ring`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Share {
+    /// Short frames, and marks of long ones.
+    Ring,
+    /// Long frames.
+    Queue,
+}
+
+impl Share {
+    /// Notes how many bytes of a frame to take, should it be ours.
+    fn note(self) -> [Instruction; 4] {
+        let size = |len: usize| u32::try_from(len).expect("small");
+        let length = plain(LOAD_LENGTH, 0);
+        let longer = plain(JUMP_IF_GREATER, size(SHORT));
+        let note = plain(STORE_NOTE, 0);
+        match self {
+            Self::Ring => {
+                [length, Instruction { jf: 1, ..longer }, plain(LOAD_CONSTANT, size(MARK)), note]
+            }
+            Self::Queue => [length, Instruction { jt: 1, ..longer }, plain(RETURN, 0), note],
+        }
+    }
+}
+
+/// The program that takes the RoCEv2 frames to `addresses` that are a socket's share.
+fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share) -> Vec<Instruction> {
+    let roce = u32::from(feroce_wire::ROCE_PORT);
+    let take = [plain(LOAD_NOTE, 0), plain(RETURN_LOADED, 0)];
+    let mut four = Vec::from([plain(LOAD_BYTE, ETHERNET + 9)]);
+    four.extend(demand(PROTOCOL_UDP));
+    four.push(plain(LOAD_HALF, ETHERNET + 6));
+    four.extend([Instruction { jf: 1, ..plain(JUMP_IF_ANY_BIT, FRAGMENT) }, plain(RETURN, 0)]);
+    four.extend([plain(LOAD_X_HEADER, ETHERNET), plain(LOAD_HALF_BEHIND_X, ETHERNET + 2)]);
+    four.extend(demand(roce));
+    four.push(plain(LOAD_WORD, ETHERNET + 16));
+    let mut six = Vec::from([plain(LOAD_BYTE, ETHERNET + 6)]);
+    six.extend(demand(PROTOCOL_UDP));
+    six.push(plain(LOAD_HALF, ETHERNET + 40 + 2));
+    six.extend(demand(roce));
+    for address in addresses {
+        if let Some(address) = address.to_ipv4_mapped() {
+            four.push(Instruction { jf: 2, ..plain(JUMP_IF_EQUAL, address.to_bits()) });
+            four.extend(take);
+            continue;
+        }
+        for (at, skip) in (0..4_u32).zip([8, 6, 4, 2]) {
+            let word = address.to_bits() >> (96 - 32 * at) & u128::from(u32::MAX);
+            let word = u32::try_from(word).expect("32 bits");
+            six.push(plain(LOAD_WORD, ETHERNET + 24 + 4 * at));
+            six.push(Instruction { jf: skip, ..plain(JUMP_IF_EQUAL, word) });
+        }
+        six.extend(take);
+    }
+    let nothing = plain(RETURN, 0);
+    four.push(nothing);
+    six.push(nothing);
+
+    let mut all = Vec::from(share.note());
+    all.push(plain(LOAD_WORD, PACKET_TYPE));
+    all.extend([Instruction { jf: 1, ..plain(JUMP_IF_EQUAL, PACKET_OUTGOING) }, plain(RETURN, 0)]);
+    all.push(plain(LOAD_HALF, 12));
+    let behind_four = u32::try_from(four.len()).expect("a short program");
+    all.extend([
+        Instruction { jt: 1, ..plain(JUMP_IF_EQUAL, ETHERTYPE_IPV4) },
+        plain(JUMP, behind_four),
+    ]);
+    all.extend(four);
+    all.extend(demand(ETHERTYPE_IPV6));
+    all.extend(six);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The packet type of a frame to this host.
+    const TO_US: u32 = 0;
+
+    /// Runs a program over a frame, as the kernel does; how many bytes of it are taken.
+    fn taken(program: &[Instruction], frame: &[u8], packet_type: u32) -> usize {
+        let load = |at: u32, len: usize| {
+            let at = usize::try_from(at).expect("small");
+            let bytes = frame.get(at..at + len)?;
+            Some(bytes.iter().fold(0, |value, &byte| value << 8 | u32::from(byte)))
+        };
+        let (mut a, mut x, mut note, mut pc) = (0_u32, 0_u32, 0_u32, 0_usize);
+        loop {
+            let Instruction { code, jt, jf, k } = program[pc];
+            pc += 1;
+            let branch = |taken: bool| usize::from(if taken { jt } else { jf });
+            let loaded = match code {
+                LOAD_WORD if k == PACKET_TYPE => Some(packet_type),
+                LOAD_WORD => load(k, 4),
+                LOAD_HALF => load(k, 2),
+                LOAD_BYTE => load(k, 1),
+                LOAD_HALF_BEHIND_X => load(x + k, 2),
+                LOAD_X_HEADER => {
+                    let Some(byte) = load(k, 1) else { return 0 };
+                    x = 4 * (byte & 15);
+                    continue;
+                }
+                JUMP => {
+                    pc += usize::try_from(k).expect("small");
+                    continue;
+                }
+                JUMP_IF_EQUAL => {
+                    pc += branch(a == k);
+                    continue;
+                }
+                JUMP_IF_ANY_BIT => {
+                    pc += branch(a & k != 0);
+                    continue;
+                }
+                JUMP_IF_GREATER => {
+                    pc += branch(a > k);
+                    continue;
+                }
+                LOAD_LENGTH => Some(u32::try_from(frame.len()).expect("small")),
+                LOAD_CONSTANT => Some(k),
+                LOAD_NOTE => Some(note),
+                STORE_NOTE => {
+                    note = a;
+                    continue;
+                }
+                RETURN => return frame.len().min(usize::try_from(k).expect("small")),
+                RETURN_LOADED => return frame.len().min(usize::try_from(a).expect("small")),
+                other => panic!("{other:#x} is no instruction of ours"),
+            };
+            let Some(value) = loaded else { return 0 };
+            a = value;
+        }
+    }
+
+    fn takes(program: &[Instruction], frame: &[u8], packet_type: u32) -> bool {
+        taken(program, frame, packet_type) == frame.len()
+    }
+
+    fn frame(to: Ipv6Addr, port: u16) -> Vec<u8> {
+        let mut frame = vec![0; 80];
+        if let Some(to) = to.to_ipv4_mapped() {
+            frame[12..14].copy_from_slice(&[8, 0]);
+            (frame[14], frame[23]) = (0x45, 17);
+            frame[20] = 0x40;
+            frame[30..34].copy_from_slice(&to.octets());
+            frame[36..38].copy_from_slice(&port.to_be_bytes());
+        } else {
+            frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+            frame[20] = 17;
+            frame[38..54].copy_from_slice(&to.octets());
+            frame[56..58].copy_from_slice(&port.to_be_bytes());
+        }
+        frame
+    }
+
+    #[test]
+    fn takes_what_is_ours_and_nothing_else() {
+        let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address");
+        let ours = ["::ffff:10.0.0.1", "::ffff:10.0.0.2", "fd00::1", "fd00::2"].map(address);
+        let others = ["::ffff:10.0.0.3", "fd00::3", "fd01::1", "fd00::1:0:0:1"].map(address);
+        let program = program(&BTreeSet::from(ours), Share::Ring);
+        for to in ours {
+            let good = frame(to, 4791);
+            assert!(takes(&program, &good, TO_US), "{to}");
+            assert!(!takes(&NOTHING, &good, TO_US), "{to}");
+            assert!(!takes(&program, &good, PACKET_OUTGOING), "{to}: sent by this host");
+            assert!(!takes(&program, &frame(to, 4790), TO_US), "{to}: another port");
+            let mut tcp = good.clone();
+            tcp[if to.to_ipv4_mapped().is_some() { 23 } else { 20 }] = 6;
+            assert!(!takes(&program, &tcp, TO_US), "{to}: TCP");
+            assert!(!takes(&program, &good[..30], TO_US), "{to}: cut off");
+        }
+        for to in others {
+            assert!(!takes(&program, &frame(to, 4791), TO_US), "{to}");
+        }
+        for flags in [0x20, 0x00] {
+            let mut fragment = frame(ours[0], 4791);
+            (fragment[20], fragment[21]) = (flags, u8::from(flags == 0));
+            assert!(!takes(&program, &fragment, TO_US), "a fragment");
+        }
+        assert!(!takes(&program, &[0; 60], TO_US), "no IP");
+    }
+
+    #[test]
+    fn a_full_filter_is_short_enough_for_the_kernel() {
+        for first in [0xfd00_u128 << 112, 0xffff_0a00_0000] {
+            let many: BTreeSet<_> =
+                (0..256).map(|count| Ipv6Addr::from_bits(first + count)).collect();
+            assert_eq!(many.len(), ADDRESSES);
+            let program = program(&many, Share::Queue);
+            assert!(program.len() <= 4096, "{}", program.len());
+            for &to in &many {
+                let mut long = frame(to, 4791);
+                long.resize(2000, 0);
+                assert!(takes(&program, &long, TO_US), "{to}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_frames_wait_in_the_queue_and_leave_a_mark() {
+        for to in ["::ffff:10.0.0.1", "fd00::1"] {
+            let to: Ipv6Addr = to.parse().expect("an address");
+            let [ring, queue] =
+                [Share::Ring, Share::Queue].map(|share| program(&BTreeSet::from([to]), share));
+            for (len, in_ring, in_queue) in [(80, 80, 0), (384, 384, 0), (385, 80, 385)] {
+                let mut frame = frame(to, 4791);
+                frame.resize(len, 0);
+                let both = [taken(&ring, &frame, TO_US), taken(&queue, &frame, TO_US)];
+                assert_eq!(both, [in_ring, in_queue], "{len} bytes to {to}");
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Sockets on UDP port 4791 that drop everything.
+//!
+//! A packet socket gets copies: the kernel's own stack gets each frame too, and would answer it with ICMP
+//! "port unreachable" if nobody had the port. It is said that datagrams may come put together (`UDP_GRO`), or
+//! the kernel would cut each super-frame before it is dropped.
+
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::OwnedFd;
+
+use feroce_wire::ROCE_PORT;
+
+use super::error::PacketError;
+use super::filter::NOTHING;
+use super::socket::{attach, bind, open, set};
+
+const UDP_GRO: libc::c_int = 104;
+
+/// Holds the port for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Holder {
+    _four: OwnedFd,
+    /// `None` where the kernel has no IPv6.
+    _six: Option<OwnedFd>,
+}
+
+impl Holder {
+    /// Takes the port in the calling thread's network namespace. Several ports of one user share it.
+    pub fn take() -> Result<Self, PacketError> {
+        let refused = |source: io::Error| match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => PacketError::PortInUse { source },
+            _ => PacketError::system("hold UDP port 4791")(source),
+        };
+        let six = match hold_six() {
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
+            other => Some(other.map_err(refused)?),
+        };
+        Ok(Self { _four: hold_four().map_err(refused)?, _six: six })
+    }
+}
+
+fn hold_four() -> io::Result<OwnedFd> {
+    let socket = deaf(libc::AF_INET)?;
+    // SAFETY: `sockaddr_in` is plain data for which all zeros is a value: any address.
+    let mut address: libc::sockaddr_in = unsafe { zeroed() };
+    address.sin_family = family(libc::AF_INET);
+    address.sin_port = ROCE_PORT.to_be();
+    bind(&socket, &address).map(|()| socket)
+}
+
+fn hold_six() -> io::Result<OwnedFd> {
+    let socket = deaf(libc::AF_INET6)?;
+    set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1)?;
+    // SAFETY: `sockaddr_in6` is plain data for which all zeros is a value: any address.
+    let mut address: libc::sockaddr_in6 = unsafe { zeroed() };
+    address.sin6_family = family(libc::AF_INET6);
+    address.sin6_port = ROCE_PORT.to_be();
+    bind(&socket, &address).map(|()| socket)
+}
+
+fn family(number: libc::c_int) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(number).expect("a small number")
+}
+
+/// A UDP socket that keeps nothing.
+fn deaf(family: libc::c_int) -> io::Result<OwnedFd> {
+    let socket = open(family, libc::SOCK_DGRAM)?;
+    attach(&socket, &NOTHING)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
+    set(&socket, libc::IPPROTO_UDP, UDP_GRO, &1)?;
+    Ok(socket)
+}

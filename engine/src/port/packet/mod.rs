@@ -1,0 +1,227 @@
+//! The packet port: raw packet sockets (`AF_PACKET`) on any interface, with no privilege but CAP_NET_RAW in its
+//! network namespace: as `unshare -Urn` gives it to anybody.
+//!
+//! A core sends a burst by one system call; it sees what has arrived without any (`ring`), and takes a burst of
+//! long frames by one. A filter in the kernel ([`AddressFilter`]) leaves only RoCEv2 frames to our addresses. What
+//! distinguishes this port are **super-frames** (`super_frame`): on a veth, up to 64 packets go to a peer on the same host as one frame that
+//! the kernel does not take apart, with segmentation offload as TCP has it.
+//!
+//! - The kernel's own stack gets each frame, too. So that it does not answer, the port holds UDP port 4791
+//!   (`holder`): the interface cannot be shared with a program that listens there, nor with the kernel's
+//!   own RoCE.
+//! - The kernel takes a VLAN tag off before it shows the frame; the port puts it back.
+//! - Several cores: the kernel spreads flows over their sockets by a hash (`PACKET_FANOUT`); the cores hand over
+//!   what arrives at the wrong one.
+//! - Fragments are not taken, nor frames with IPv4 options and a super-frame's mark are not
+//!   taken.
+//! - Super-frames need Linux 6.2 or later at both ends, and the queueing discipline (no `qdisc_bypass`). A
+//!   receiver on the same host that does not take them - AF_XDP in native mode - gets them cut by the kernel; AF_XDP
+//!   in generic mode loses them. That is why peers tell each other ([`Endpoint`](crate::device::Endpoint)).
+//!
+//! # Unsafe
+//! This directory is one of the rooms where `unsafe` is allowed: for system calls that `std` lacks and the
+//! memory that they read and write (`socket`, `ring`, `receive`, `transmit`, `holder`).
+#![allow(unsafe_code)] // A named room; see above.
+
+mod config;
+mod error;
+mod filter;
+mod holder;
+mod receive;
+mod ring;
+mod socket;
+mod super_frame;
+mod transmit;
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+pub use config::{PacketConfig, SuperFrames};
+pub use error::PacketError;
+pub use filter::AddressFilter;
+
+use feroce_wire::{EthernetHeader, VlanTag};
+use holder::Holder;
+use receive::Receiver;
+use socket::{Socket, Sockets};
+use super_frame::{FRAME_MAX, SEGMENTS_MAX};
+use transmit::Transmitter;
+
+use super::af_xdp::interface::Interface;
+use super::{Port, PortAttributes, PortStats, Priority, RxFrame};
+
+/// The packet port of one core.
+#[derive(Debug)]
+pub struct PacketPort {
+    attributes: PortAttributes,
+    sockets: Arc<Sockets>,
+    receiver: Receiver,
+    transmitter: Transmitter,
+    stats: PortStats,
+    /// Frames that the kernel dropped for want of room; it forgets them when it tells.
+    kernel_drops: Cell<u64>,
+    rx_bytes: u32,
+    filter: AddressFilter,
+    _holder: Arc<Holder>,
+}
+
+impl PacketPort {
+    /// Opens the interface for `cores` cores and gives each its port. The addresses are still to be set:
+    /// [`PacketPort::address_filter`].
+    ///
+    /// # Errors
+    /// See [`PacketError`]: each says what was refused and what helps.
+    pub fn open(config: &PacketConfig, cores: usize) -> Result<Vec<Self>, PacketError> {
+        config.check()?;
+        if cores == 0 {
+            return Err(PacketError::Config("a port needs at least one core"));
+        }
+        let interface = Interface::query(&config.interface).map_err(PacketError::interface)?;
+        let sockets = open_sockets(config, interface.index, cores)?;
+        // Before a filter lets anything pass.
+        let holder = Arc::new(Holder::take()?);
+        let filter = AddressFilter::new(sockets.clone());
+        let super_frames = config.sends_super_frames(interface.veth);
+        let frame_max = EthernetHeader::LEN + VlanTag::LEN + interface.mtu as usize;
+        let buffer = if super_frames { FRAME_MAX } else { frame_max };
+        let kind = if super_frames { "packet (super-frames)" } else { "packet (frame by frame)" };
+        let attributes = PortAttributes {
+            kind: kind.to_owned(),
+            name: interface.name.clone(),
+            mac: interface.mac,
+            mtu: interface.mtu,
+            frame_max,
+            link_rate: interface.rate,
+            queues: u16::try_from(interface.rx_queues).unwrap_or(u16::MAX),
+            segments_max: if super_frames { SEGMENTS_MAX } else { 1 },
+        };
+        let port = |sockets: Arc<Sockets>| {
+            let slots = config.tx_slots as usize;
+            let memory = PacketError::system("map packet buffers");
+            let transmitter =
+                Transmitter::new(Arc::clone(&sockets), slots, frame_max, attributes.segments_max);
+            let receiver = Receiver::new(Arc::clone(&sockets), config.rx_slots as usize, buffer);
+            let (transmitter, receiver) =
+                transmitter.and_then(|t| receiver.map(|r| (t, r))).map_err(memory)?;
+            let rx_bytes = sockets
+                .queue
+                .rx_bytes()
+                .map_err(PacketError::system("read the receive buffer's size"))?;
+            Ok(Self {
+                attributes: attributes.clone(),
+                sockets,
+                receiver,
+                transmitter,
+                stats: PortStats::default(),
+                kernel_drops: Cell::new(0),
+                rx_bytes,
+                filter: filter.clone(),
+                _holder: Arc::clone(&holder),
+            })
+        };
+        sockets.into_iter().map(port).collect()
+    }
+
+    /// The addresses whose RoCE frames come to this interface's ports; shared by all of them.
+    pub fn address_filter(&self) -> AddressFilter {
+        self.filter.clone()
+    }
+
+    /// Bytes of received frames that the kernel keeps for this port, its overhead included: what it grants may be
+    /// less than twice what was asked for.
+    pub fn rx_bytes(&self) -> u32 {
+        self.rx_bytes
+    }
+}
+
+/// A socket for each core; several form a group.
+fn open_sockets(
+    config: &PacketConfig,
+    interface: u32,
+    cores: usize,
+) -> Result<Vec<Arc<Sockets>>, PacketError> {
+    let open = |_| {
+        Sockets::open(interface, config)
+            .map(Arc::new)
+            .map_err(|(action, source)| PacketError::system(action)(source))
+    };
+    let sockets = (0..cores).map(open).collect::<Result<Vec<_>, _>>()?;
+    if let [first, others @ ..] = &sockets[..]
+        && !others.is_empty()
+    {
+        let refused = |source| PacketError::system("spread flows over several cores")(source);
+        // Both groups have as many members in the same order, so that a frame and its mark meet.
+        let [ring, queue] = [&first.ring, &first.queue].map(Socket::found_group);
+        let (ring, queue) =
+            ring.and_then(|ring| queue.map(|queue| (ring, queue))).map_err(refused)?;
+        for Sockets { ring: others_ring, queue: others_queue } in others.iter().map(|s| &**s) {
+            let joined = others_ring.join_group(ring);
+            joined.and_then(|()| others_queue.join_group(queue)).map_err(refused)?;
+        }
+    }
+    Ok(sockets)
+}
+
+impl Port for PacketPort {
+    fn attributes(&self) -> &PortAttributes {
+        &self.attributes
+    }
+
+    fn stats(&self) -> PortStats {
+        let drops = self.sockets.ring.take_drops() + self.sockets.queue.take_drops();
+        self.kernel_drops.set(self.kernel_drops.get() + drops);
+        PortStats {
+            rx_dropped: self.kernel_drops.get() + self.receiver.refused,
+            tx_dropped: self.transmitter.dropped,
+            ..self.stats
+        }
+    }
+
+    fn rx_burst(&mut self) -> usize {
+        self.transmitter.resume();
+        let (count, bytes) = self.receiver.burst();
+        self.stats.rx_frames += count as u64;
+        self.stats.rx_bytes += bytes;
+        count
+    }
+
+    fn rx_frame(&self, index: usize) -> RxFrame<'_> {
+        self.receiver.frame(index)
+    }
+
+    fn tx_room(&mut self) -> usize {
+        self.transmitter.room()
+    }
+
+    fn tx_slot(&mut self) -> Option<&mut [u8]> {
+        self.transmitter.slot()
+    }
+
+    /// The priority is not used: a packet socket has one queue.
+    fn tx_commit(&mut self, len: usize, _priority: Priority) {
+        self.transmitter.commit(len);
+        self.stats.tx_frames += 1;
+        self.stats.tx_bytes += len as u64;
+    }
+
+    fn tx_commit_next(&mut self, len: usize, _priority: Priority) {
+        self.transmitter.join(len);
+        self.stats.tx_frames += 1;
+        self.stats.tx_bytes += len as u64;
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.transmitter.flush()
+    }
+
+    fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
+        fds.push(self.sockets.ring.fd());
+        // With frames left to send, sleeping would hold them back.
+        !self.transmitter.has_backlog() && !self.receiver.is_readable()
+    }
+
+    /// Nothing to undo: `poll` on the socket is level-triggered and costs nothing when not called.
+    fn disarm_wakeup(&mut self) {}
+}

@@ -1,0 +1,350 @@
+//! Frames in: short ones from the ring, long ones by one call per burst, super-frames shown as the packets that
+//! they carry.
+//!
+//! ```text
+//!  buffer    control message | spare (4) | kernel's header (10) | frame ...
+//!  packet of a super-frame    first: its headers and the start of its segment, put together in a scratch place
+//!                             second: the rest of the segment, where the kernel put it
+//! ```
+//! The spare bytes make room for a VLAN tag, which the kernel tells beside the frame.
+
+use std::io;
+use std::mem::zeroed;
+use std::ptr;
+use std::sync::Arc;
+
+use super::ring::{Entry, Place, Ring};
+use super::socket::{Pages, Sockets};
+use super::super_frame::{self, Headers, Kind, VNET_LEN};
+use crate::port::{RX_BURST, RxFrame};
+
+const TAG: usize = feroce_wire::VlanTag::LEN;
+/// Ethernet addresses, behind which a tag goes.
+const ADDRESSES: usize = 12;
+/// Bytes of a segment that are shown with its headers: more than all transport headers together, and a multiple
+/// of four, so that most payload is cut between words.
+const SEGMENT_START: usize = 60;
+/// Bytes of a scratch place.
+const SCRATCH: usize = 128;
+/// Room for what the kernel tells beside a frame: a control message with `struct tpacket_auxdata`.
+const CONTROL: usize = 64;
+/// Where the kernel's header goes in a buffer.
+const VNET: usize = CONTROL + TAG;
+/// Where the frame goes.
+const FRAME: usize = VNET + VNET_LEN;
+
+/// Memory that one receiver's buffers may take: they stay in the cache.
+const BUFFERS: usize = 256 << 10;
+
+/// Bursts for which a mark waits for its frame: it was lost if it does not come at once, and late only if the kernel
+/// serves the sockets in another order than it should.
+const MARK_PATIENCE: u32 = 64;
+
+/// The two places where frames lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Ring,
+    Pages,
+}
+
+/// Some bytes.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    memory: Memory,
+    at: usize,
+    len: usize,
+}
+
+/// A frame of the burst.
+#[derive(Debug, Clone, Copy)]
+struct Shown {
+    first: Part,
+    second: Part,
+}
+
+/// A super-frame of which some packets were not shown yet.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    frame: Part,
+    headers: Headers,
+    segment: usize,
+    /// Number of the next packet.
+    next: usize,
+}
+
+/// Where the kernel writes messages to.
+#[derive(Debug)]
+struct Vectors {
+    /// The buffers. The messages point here.
+    _parts: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the addresses within are those of memory that belongs to the same receiver and does not move.
+unsafe impl Send for Vectors {}
+
+/// The receive side of one core.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    sockets: Arc<Sockets>,
+    ring: Ring,
+    /// Bursts for which the ring's next mark has waited for its frame.
+    missed: u32,
+    /// A scratch place for each frame of a burst, then the buffers.
+    pages: Pages,
+    stride: usize,
+    vectors: Vectors,
+    /// Messages received, and how many of them were looked at.
+    received: usize,
+    looked_at: usize,
+    rest: Option<Rest>,
+    shown: Vec<Shown>,
+    /// Of what is shown.
+    bytes: u64,
+    /// Frames that could not be taken though they had arrived.
+    pub refused: u64,
+}
+
+impl Receiver {
+    /// A receiver of frames up to `frame_max` bytes.
+    pub fn new(sockets: Arc<Sockets>, rx_slots: usize, frame_max: usize) -> io::Result<Self> {
+        // An odd number of cache lines, so that buffers do not all begin in the same sets.
+        let stride = ((FRAME + frame_max).div_ceil(64) | 1) * 64;
+        let count = (BUFFERS / stride).clamp(4, RX_BURST);
+        let pages = Pages::map(RX_BURST * SCRATCH + count * stride)?;
+        let buffer = |index: usize| RX_BURST * SCRATCH + index * stride;
+        let part = |index: usize| libc::iovec {
+            iov_base: pages.address(buffer(index) + VNET).cast(),
+            iov_len: VNET_LEN + frame_max,
+        };
+        let mut parts: Vec<_> = (0..count).map(part).collect();
+        let message = |(index, part): (usize, &mut libc::iovec)| {
+            // SAFETY: `mmsghdr` is plain data for which all zeros is a value.
+            let mut message: libc::mmsghdr = unsafe { zeroed() };
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = pages.address(buffer(index)).cast();
+            message.msg_hdr.msg_controllen = CONTROL as _;
+            message
+        };
+        let messages = parts.iter_mut().enumerate().map(message).collect();
+        Ok(Self {
+            ring: Ring::map(&sockets, rx_slots)?,
+            sockets,
+            missed: 0,
+            bytes: 0,
+            vectors: Vectors { _parts: parts, messages },
+            pages,
+            stride,
+            received: 0,
+            looked_at: 0,
+            rest: None,
+            shown: Vec::with_capacity(RX_BURST),
+            refused: 0,
+        })
+    }
+
+    /// Takes the next burst; how many frames it has, and their bytes.
+    pub fn burst(&mut self) -> (usize, u64) {
+        self.shown.clear();
+        self.bytes = 0;
+        self.ring.give_back();
+        // Nothing is shown of the buffers, so they may be written anew if all was looked at.
+        let mut may_receive = self.rest.is_none() && self.looked_at == self.received;
+        while self.shown.len() < RX_BURST {
+            if self.rest.is_some() {
+                self.show_rest();
+                continue;
+            }
+            let waiting = self.looked_at < self.received;
+            match self.ring.peek() {
+                Some(Entry::Short(place)) => self.look_at_short(place),
+                Some(Entry::Mark(mark)) if waiting => {
+                    self.ring.advance();
+                    // Otherwise the mark is of a frame that was lost.
+                    if self.is_marked(mark) {
+                        self.look_at_next();
+                    }
+                }
+                Some(Entry::Mark(_)) if std::mem::take(&mut may_receive) => {
+                    if !self.receive() {
+                        self.missed += 1;
+                        if self.missed < MARK_PATIENCE {
+                            break;
+                        }
+                        self.ring.advance();
+                    }
+                    self.missed = 0;
+                }
+                // There was no room for a mark.
+                None if waiting => self.look_at_next(),
+                _ => break,
+            }
+        }
+        (self.shown.len(), self.bytes)
+    }
+
+    /// Frame `index` of the burst.
+    pub fn frame(&self, index: usize) -> RxFrame<'_> {
+        let Shown { first, second } = self.shown[index];
+        RxFrame { first: self.get(first), second: self.get(second) }
+    }
+
+    fn get(&self, Part { memory, at, len }: Part) -> &[u8] {
+        match memory {
+            Memory::Ring => self.ring.get(at, len),
+            Memory::Pages => self.pages.get(at, len),
+        }
+    }
+
+    /// Whether a burst would have frames.
+    pub fn is_readable(&self) -> bool {
+        self.rest.is_some() || self.looked_at < self.received || self.ring.peek().is_some()
+    }
+
+    /// Shows a frame that is in the ring, or begins with it if it is a super-frame.
+    fn look_at_short(&mut self, Place { at, len, tag, kind }: Place) {
+        let frame = Part { memory: Memory::Ring, at, len };
+        if !self.begin(frame, tag, kind) {
+            self.ring.advance();
+        }
+    }
+
+    /// Shows a frame, or begins with it if it is a super-frame: then it stays until the rest of it was shown.
+    fn begin(&mut self, mut frame: Part, tag: Option<[u16; 2]>, kind: Option<Kind>) -> bool {
+        let (Some(kind), true) = (kind, frame.len > ADDRESSES) else {
+            self.refused += 1;
+            return false;
+        };
+        if let Some(tag) = tag {
+            frame = Part { at: frame.at - TAG, len: frame.len + TAG, ..frame };
+            insert_tag(self.get_mut(frame.memory, frame.at, TAG + ADDRESSES), tag);
+        }
+        match kind {
+            Kind::Plain => self.show(frame, Part { len: 0, ..frame }),
+            Kind::Super(segment) => match Headers::find(self.get(frame)) {
+                Some(headers) if frame.len > headers.len() => {
+                    self.rest = Some(Rest { frame, headers, segment, next: 0 });
+                    return true;
+                }
+                _ => self.refused += 1,
+            },
+        }
+        false
+    }
+
+    fn get_mut(&mut self, memory: Memory, at: usize, len: usize) -> &mut [u8] {
+        match memory {
+            Memory::Ring => self.ring.get_mut(at, len),
+            Memory::Pages => self.pages.get_mut(at, len),
+        }
+    }
+
+    fn show(&mut self, first: Part, second: Part) {
+        self.shown.push(Shown { first, second });
+        self.bytes += (first.len + second.len) as u64;
+    }
+
+    /// Whether the next message is what `mark` is the beginning of.
+    fn is_marked(&self, mark: Place) -> bool {
+        let frame = self.pages.get(self.buffer(self.looked_at) + FRAME, mark.len);
+        frame == self.ring.get(mark.at, mark.len)
+    }
+
+    fn buffer(&self, index: usize) -> usize {
+        RX_BURST * SCRATCH + index * self.stride
+    }
+
+    /// Fills the buffers; false if nothing is there.
+    fn receive(&mut self) -> bool {
+        for message in &mut self.vectors.messages[..self.received] {
+            message.msg_hdr.msg_controllen = CONTROL as _;
+        }
+        (self.received, self.looked_at) = (0, 0);
+        // SAFETY: the messages point at the buffers, of which nothing is shown.
+        match unsafe { self.sockets.queue.receive(&mut self.vectors.messages) } {
+            Ok(count) => self.received = count,
+            // Nothing there; or the interface went down, which shows when something is sent.
+            Err(_) => return false,
+        }
+        self.received > 0
+    }
+
+    /// Shows the next message, or begins with it if it is a super-frame.
+    fn look_at_next(&mut self) {
+        let buffer = self.buffer(self.looked_at);
+        let message = &self.vectors.messages[self.looked_at];
+        self.looked_at += 1;
+        let len = usize::try_from(message.msg_len).expect("a frame").saturating_sub(VNET_LEN);
+        // SAFETY: the kernel has filled this message, whose control message lies in the pages.
+        let tag = unsafe { tag(&message.msg_hdr) };
+        let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+        let kind = super_frame::kind(self.pages.get(buffer + VNET, VNET_LEN));
+        let frame = Part { memory: Memory::Pages, at: buffer + FRAME, len };
+        self.begin(frame, tag, kind.filter(|_| whole));
+    }
+
+    /// Shows the next packet of a super-frame.
+    fn show_rest(&mut self) {
+        let Some(Rest { frame, headers, segment, next }) = self.rest else { return };
+        let at = headers.len() + next * segment;
+        let bytes = segment.min(frame.len - at);
+        let start = bytes.min(SEGMENT_START);
+        let scratch = self.shown.len() * SCRATCH;
+        let head = Part { len: headers.len(), ..frame };
+        let front = Part { at: frame.at + at, len: start, ..frame };
+        for (part, to) in [(head, scratch), (front, scratch + headers.len())] {
+            match part.memory {
+                Memory::Pages => self.pages.copy(part.at, to, part.len),
+                Memory::Ring => {
+                    let from = self.ring.get(part.at, part.len);
+                    self.pages.get_mut(to, part.len).copy_from_slice(from);
+                }
+            }
+        }
+        let place = self.pages.get_mut(scratch, headers.len());
+        // Counted modulo 2^16, as the sender did.
+        #[allow(clippy::cast_possible_truncation)] // At most 65535 segments.
+        let identification = headers.identification(place).wrapping_add(next as u16);
+        headers.set(place, bytes, identification);
+        let first = Part { memory: Memory::Pages, at: scratch, len: headers.len() + start };
+        self.show(first, Part { at: front.at + start, len: bytes - start, ..frame });
+        let more = at + bytes < frame.len;
+        self.rest = more.then_some(Rest { frame, headers, segment, next: next + 1 });
+        if !more && frame.memory == Memory::Ring {
+            self.ring.advance();
+        }
+    }
+}
+
+/// Moves the Ethernet addresses, which are behind room for a tag, to the front, and puts the tag behind them.
+fn insert_tag(bytes: &mut [u8], [kind, tag]: [u16; 2]) {
+    bytes.copy_within(TAG.., 0);
+    bytes[ADDRESSES..ADDRESSES + 2].copy_from_slice(&kind.to_be_bytes());
+    bytes[ADDRESSES + 2..].copy_from_slice(&tag.to_be_bytes());
+}
+
+/// EtherType of the VLAN tag that the kernel took off, and the tag.
+///
+/// # Safety
+/// The header is as the kernel left it, and what it points at is still there.
+unsafe fn tag(header: &libc::msghdr) -> Option<[u16; 2]> {
+    // SAFETY: as the caller promises; the kernel writes whole control messages.
+    let auxiliary = unsafe {
+        let control = libc::CMSG_FIRSTHDR(header);
+        let (level, kind) = control.as_ref().map(|c| (c.cmsg_level, c.cmsg_type))?;
+        if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+            return None;
+        }
+        ptr::read_unaligned(libc::CMSG_DATA(control).cast::<libc::tpacket_auxdata>())
+    };
+    let has = |flag| auxiliary.tp_status & flag != 0;
+    if !has(libc::TP_STATUS_VLAN_VALID) {
+        return None;
+    }
+    let kind = match has(libc::TP_STATUS_VLAN_TPID_VALID) {
+        true => auxiliary.tp_vlan_tpid,
+        false => 0x8100,
+    };
+    Some([kind, auxiliary.tp_vlan_tci])
+}

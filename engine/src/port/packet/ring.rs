@@ -1,0 +1,126 @@
+//! What has arrived, in order: a ring that the kernel fills and that is read without a system call.
+//!
+//! A short frame is in the ring. Of a long one the ring has the beginning only, as a mark of its place in the order:
+//! the whole waits in the queue of the other socket. So a core that polls makes no system call before a long frame
+//! has come, and the kernel copies long frames on the core that takes them, not on the sender's.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::socket::{Pages, Sockets};
+use super::super_frame::{self, Kind, VNET_LEN};
+
+/// Bytes of a slot.
+pub(super) const SLOT: usize = 512;
+/// Longest frame that is short. The kernel puts 76 bytes of its own in front.
+pub(super) const SHORT: usize = 384;
+/// Bytes of a mark: Ethernet, IPv6, UDP and BTH, which tell frames apart.
+pub(super) const MARK: usize = 80;
+
+/// What the ring shows next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// A whole frame, or super-frame.
+    Short(Place),
+    /// The beginning of a frame that is in the queue.
+    Mark(Place),
+}
+
+/// Where a frame is in the ring's pages, and its tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub at: usize,
+    pub len: usize,
+    /// EtherType of a VLAN tag that was taken off, and the tag.
+    pub tag: Option<[u16; 2]>,
+    /// As the kernel's header ahead of it says; `None` for none of the kinds that come here.
+    pub kind: Option<Kind>,
+}
+
+/// The ring of one core.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pages: Pages,
+    slots: usize,
+    /// The next slot to look at.
+    next: usize,
+    /// Slots looked at and not given back yet.
+    held: usize,
+    _sockets: Arc<Sockets>,
+}
+
+/// `struct tpacket2_hdr`, at the front of a slot, as 32-bit words.
+mod header {
+    pub const STATUS: usize = 0;
+    pub const LEN: usize = 1;
+    pub const SNAPLEN: usize = 2;
+    /// Two halves: offsets of the Ethernet and the IP header.
+    pub const OFFSETS: usize = 3;
+    /// Two halves: tag and its EtherType.
+    pub const TAG: usize = 6;
+}
+
+impl Ring {
+    pub fn map(sockets: &Arc<Sockets>, slots: usize) -> io::Result<Self> {
+        let pages = sockets.ring.map(slots * SLOT)?;
+        Ok(Self { pages, slots, next: 0, held: 0, _sockets: Arc::clone(sockets) })
+    }
+
+    /// What is next, if anything is.
+    pub fn peek(&self) -> Option<Entry> {
+        let start = self.next * SLOT;
+        // Before anything else of the slot is read.
+        let status = self.word(self.next, header::STATUS).load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER == 0 || self.held == self.slots {
+            return None;
+        }
+        let word = |index| self.word(self.next, index).load(Ordering::Relaxed);
+        let halves = |index| {
+            let [a, b, c, d] = word(index).to_ne_bytes();
+            [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d])]
+        };
+        let [len, whole] = [word(header::SNAPLEN), word(header::LEN)];
+        let size = |len: u32| usize::try_from(len).expect("a frame is short");
+        let [ethernet, _ip] = halves(header::OFFSETS);
+        let [tag, kind] = halves(header::TAG);
+        let has = |flag| status & flag != 0;
+        let known = if has(libc::TP_STATUS_VLAN_TPID_VALID) { kind } else { 0x8100 };
+        let tag = has(libc::TP_STATUS_VLAN_VALID).then_some([known, tag]);
+        let at = start + usize::from(ethernet);
+        let kind = super_frame::kind(self.pages.get(at - VNET_LEN, VNET_LEN));
+        let place = Place { at, len: size(len), tag, kind };
+        Some(if len == whole { Entry::Short(place) } else { Entry::Mark(place) })
+    }
+
+    /// Goes on to the next entry.
+    pub fn advance(&mut self) {
+        self.next = (self.next + 1) % self.slots;
+        self.held += 1;
+    }
+
+    /// Gives the slots that were looked at back to the kernel.
+    pub fn give_back(&mut self) {
+        let first = self.next + self.slots - self.held;
+        for index in 0..self.held {
+            let slot = (first + index) % self.slots;
+            // After everything that was read of the slot.
+            self.word(slot, header::STATUS).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        }
+        self.held = 0;
+    }
+
+    /// Bytes of a slot that was not given back.
+    pub fn get(&self, at: usize, len: usize) -> &[u8] {
+        self.pages.get(at, len)
+    }
+
+    /// The same, to be written.
+    pub fn get_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
+        self.pages.get_mut(at, len)
+    }
+
+    fn word(&self, slot: usize, index: usize) -> &AtomicU32 {
+        self.pages.word(slot * SLOT + 4 * index)
+    }
+}

@@ -1,0 +1,313 @@
+//! Super-frames: one frame for the kernel, many packets for everybody else.
+//!
+//! ```text
+//!  super-frame   Ethernet | IP | UDP | segment 0 | segment 1 | ... | segment n
+//!  packet i      Ethernet | IP | UDP | segment i
+//! ```
+//! All segments but the last are of one length, and the last is not longer. The lengths in the headers of a
+//! super-frame are those of the whole; those of packet i are its own, and its IPv4 identification is that of
+//! the super-frame plus i. Where a receiver cannot take a super-frame, the kernel cuts it by the same rules. It
+//! then also computes UDP checksums, so that packets from a super-frame carry one: the ICRC does not cover it.
+
+use feroce_wire::{EthernetHeader, Ipv4Header, Ipv6Header, UdpHeader, VlanTag};
+
+/// Bytes that go ahead of each frame on a socket with `PACKET_VNET_HDR`: `struct virtio_net_hdr`.
+pub(super) const VNET_LEN: usize = 10;
+/// Most segments of a super-frame: what every kernel takes.
+pub(super) const SEGMENTS_MAX: usize = 64;
+/// Longest IP packet, of either version.
+const IP_MAX: usize = 65535;
+/// Longest super-frame, with a VLAN tag.
+pub(super) const FRAME_MAX: usize = EthernetHeader::LEN + VlanTag::LEN + IP_MAX;
+
+const NEEDS_CHECKSUM: u8 = 1;
+const GSO_UDP_L4: u8 = 5;
+/// Set beside the kind by frames with a congestion mark.
+const GSO_ECN: u8 = 0x80;
+const PROTOCOL_UDP: u8 = 17;
+
+/// Where the headers of a frame are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Headers {
+    v6: bool,
+    ip: usize,
+    udp: usize,
+}
+
+impl Headers {
+    /// Finds them; `None` if they are not Ethernet with at most one tag, IP without options, UDP.
+    pub fn find(frame: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+        let mut ip = EthernetHeader::LEN;
+        let mut kind = word(12)?;
+        if kind == 0x8100 {
+            kind = word(16)?;
+            ip += VlanTag::LEN;
+        }
+        let (v6, protocol, len) = match (kind, frame.get(ip)?) {
+            (0x0800, 0x45) => (false, frame.get(ip + 9)?, Ipv4Header::LEN),
+            (0x86dd, version) if version >> 4 == 6 => (true, frame.get(ip + 6)?, Ipv6Header::LEN),
+            _ => return None,
+        };
+        let udp = ip + len;
+        let fits = *protocol == PROTOCOL_UDP && frame.len() >= udp + UdpHeader::LEN;
+        fits.then_some(Self { v6, ip, udp })
+    }
+
+    /// Bytes in front of the first segment.
+    pub fn len(self) -> usize {
+        self.udp + UdpHeader::LEN
+    }
+
+    /// Bytes of segments that fit a super-frame.
+    pub fn segments_max(self) -> usize {
+        IP_MAX - (self.len() - self.ip)
+    }
+
+    /// The IPv4 identification; 0 for IPv6, which has none.
+    pub fn identification(self, frame: &[u8]) -> u16 {
+        match self.v6 {
+            true => 0,
+            false => u16::from_be_bytes([frame[self.ip + 4], frame[self.ip + 5]]),
+        }
+    }
+
+    /// Makes the headers at the front of `frame` those of a packet with `len` bytes behind them. The UDP
+    /// checksum is 0.
+    pub fn set(self, frame: &mut [u8], len: usize, identification: u16) {
+        let lengths = [UdpHeader::LEN + len, self.udp - self.ip + UdpHeader::LEN + len];
+        let [udp_len, ip_len] =
+            lengths.map(|len| u16::try_from(len).expect("an IP packet has at most 65535 bytes"));
+        let (head, udp) = frame.split_at_mut(self.udp);
+        let ip = &mut head[self.ip..];
+        if self.v6 {
+            ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
+        } else {
+            ip[2..4].copy_from_slice(&ip_len.to_be_bytes());
+            ip[4..6].copy_from_slice(&identification.to_be_bytes());
+            ip[10..12].fill(0);
+            let sum = fold(sum_words(&ip[..Ipv4Header::LEN]));
+            ip[10..12].copy_from_slice(&(!sum).to_be_bytes());
+        }
+        udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+        udp[6..8].fill(0);
+    }
+
+    /// Makes the headers at the front of `frame`, which are those of its first segment, those of a super-frame
+    /// with `total` bytes of segments, each of `segment` bytes. Returns what goes ahead of it.
+    pub fn widen(self, frame: &mut [u8], total: usize, segment: u16) -> [u8; VNET_LEN] {
+        self.set(frame, total, self.identification(frame));
+        // The kernel expects the sum of the pseudo header where the checksum will be.
+        let addresses = if self.v6 { self.ip + 8 } else { self.ip + 12 };
+        let udp_len = u32::from(u16::from_be_bytes([frame[self.udp + 4], frame[self.udp + 5]]));
+        let sum = sum_words(&frame[addresses..self.udp]) + u32::from(PROTOCOL_UDP) + udp_len;
+        let sum = fold(sum);
+        frame[self.udp + 6..self.udp + 8].copy_from_slice(&sum.to_be_bytes());
+        let short = |len: usize| u16::try_from(len).expect("headers are short").to_ne_bytes();
+        let mut vnet = [0; VNET_LEN];
+        (vnet[0], vnet[1]) = (NEEDS_CHECKSUM, GSO_UDP_L4);
+        vnet[2..4].copy_from_slice(&short(self.len()));
+        vnet[4..6].copy_from_slice(&segment.to_ne_bytes());
+        vnet[6..8].copy_from_slice(&short(self.udp));
+        vnet[8..10].copy_from_slice(&short(6));
+        vnet
+    }
+}
+
+/// The sum of big-endian words, for [`fold`].
+fn sum_words(bytes: &[u8]) -> u32 {
+    bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum()
+}
+
+/// A sum in ones' complement: the carries come back in.
+fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    let twice = (once & 0xffff) + (once >> 16);
+    u16::try_from(twice).expect("two carries at most")
+}
+
+/// What the header ahead of a received frame says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One packet.
+    Plain,
+    /// A super-frame with segments of so many bytes.
+    Super(usize),
+}
+
+/// Reads the header ahead of a frame; `None` if it is none of the kinds that come here.
+pub(super) fn kind(vnet: &[u8]) -> Option<Kind> {
+    let size = usize::from(u16::from_ne_bytes([vnet[4], vnet[5]]));
+    match vnet[1] & !GSO_ECN {
+        0 => Some(Kind::Plain),
+        GSO_UDP_L4 if size > 0 => Some(Kind::Super(size)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use feroce_wire::{
+        Bth, FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, Pkey, Psn, Qpn,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub fn flow(v6: bool, tagged: bool) -> FlowHeader {
+        let addresses = match v6 {
+            true => IpAddresses::V6 {
+                src: "fd00::1".parse().expect("an address"),
+                dst: "fd00::2".parse().expect("an address"),
+            },
+            false => IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() },
+        };
+        FlowHeader::new(&FlowSpec {
+            dst_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            src_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+            vlan: tagged.then_some(VlanTag { id: 7, pcp: 3, dei: false }),
+            addresses,
+            traffic_class: 0b10,
+            hop_limit: 64,
+            flow_label: 5,
+            udp_source_port: 0xc123,
+            super_frames: true,
+        })
+    }
+
+    /// A sealed WRITE packet with `payload` bytes, a multiple of four.
+    pub fn sealed(flow: &FlowHeader, payload: usize, psn: u32, id: u16) -> Vec<u8> {
+        let mut frame = vec![0; flow.frame_len(Bth::LEN + payload)];
+        let bth = Bth {
+            opcode: Opcode::RC_WRITE_MIDDLE,
+            solicited: false,
+            mig_req: true,
+            pad: 0,
+            version: 0,
+            pkey: Pkey::DEFAULT,
+            fecn: false,
+            becn: false,
+            reserved6: 0,
+            dest_qp: Qpn::masked(0x11),
+            ack_req: false,
+            reserved7: 0,
+            psn: Psn::new(psn),
+        };
+        bth.write(&mut frame[flow.len()..]);
+        let body = flow.len() + Bth::LEN;
+        for (byte, value) in frame[body..body + payload].iter_mut().zip(psn..) {
+            *byte = value.to_le_bytes()[0];
+        }
+        let len = flow.seal(&mut frame, Bth::LEN + payload, id);
+        assert_eq!(len, frame.len());
+        frame
+    }
+
+    /// What segmentation does, by hand, byte for byte as the text on top says.
+    fn cut(frame: &[u8], headers: usize, segment: usize, v6: bool) -> Vec<Vec<u8>> {
+        let ip = headers - 8 - if v6 { 40 } else { 20 };
+        let (head, body) = frame.split_at(headers);
+        let cut = |(count, part): (usize, &[u8])| {
+            let mut packet = [head, part].concat();
+            let udp_len = u16::try_from(8 + part.len()).expect("short");
+            packet[headers - 4..headers - 2].copy_from_slice(&udp_len.to_be_bytes());
+            if v6 {
+                packet[ip + 4..ip + 6].copy_from_slice(&udp_len.to_be_bytes());
+            } else {
+                packet[ip + 2..ip + 4].copy_from_slice(&(udp_len + 20).to_be_bytes());
+                let id = u16::from_be_bytes([frame[ip + 4], frame[ip + 5]]);
+                let id = id.wrapping_add(u16::try_from(count).expect("few"));
+                packet[ip + 4..ip + 6].copy_from_slice(&id.to_be_bytes());
+                packet[ip + 10..ip + 12].fill(0);
+                let mut sum = sum_words(&packet[ip..ip + 20]);
+                while sum > 0xffff {
+                    sum = (sum & 0xffff) + (sum >> 16);
+                }
+                let sum = !u16::try_from(sum).expect("folded");
+                packet[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
+            }
+            packet
+        };
+        body.chunks(segment).enumerate().map(cut).collect()
+    }
+
+    proptest! {
+        /// Packets that were sealed one by one, put together and cut by hand, are valid packets again.
+        #[test]
+        fn what_is_put_together_can_be_cut(
+            v6: bool,
+            tagged: bool,
+            words in 1_usize..300,
+            count in 2_usize..20,
+            last_words in 0_usize..300,
+            first_id: u16,
+        ) {
+            let flow = flow(v6, tagged);
+            let last_words = last_words.min(words);
+            let mut packets = Vec::new();
+            let mut id = first_id;
+            for psn in 0..u32::try_from(count).unwrap() {
+                let len = if packets.len() + 1 == count { last_words } else { words };
+                packets.push(sealed(&flow, 4 * len, psn, id));
+                id = id.wrapping_add(1);
+            }
+            let mut whole = packets[0].clone();
+            let headers = Headers::find(&whole).unwrap();
+            prop_assert_eq!(headers.len(), flow.len());
+            for packet in &packets[1..] {
+                whole.extend(&packet[flow.len()..]);
+            }
+            let segment = u16::try_from(packets[0].len() - flow.len()).unwrap();
+            let total = whole.len() - flow.len();
+            prop_assert!(total <= headers.segments_max());
+            let vnet = headers.widen(&mut whole, total, segment);
+            prop_assert_eq!(kind(&vnet), Some(Kind::Super(segment.into())));
+            let cut = cut(&whole, flow.len(), segment.into(), v6);
+            prop_assert_eq!(cut.len(), count);
+            for (cut, packet) in cut.iter().zip(&packets) {
+                let parsed = Packet::parse(cut, &[]).unwrap();
+                prop_assert!(parsed.icrc_valid());
+                // All is as it was but for the UDP checksum.
+                let mut cut = cut.clone();
+                cut[flow.len() - 2..flow.len()].fill(0);
+                prop_assert_eq!(&cut, packet);
+            }
+        }
+
+        #[test]
+        fn any_bytes_have_headers_or_none(frame in proptest::collection::vec(any::<u8>(), 0..100)) {
+            if let Some(headers) = Headers::find(&frame) {
+                prop_assert!(headers.len() <= frame.len());
+            }
+        }
+    }
+
+    #[test]
+    fn headers_say_what_fits() {
+        for (v6, most) in [(false, 65507), (true, 65487)] {
+            let packet = sealed(&flow(v6, true), 64, 1, 1);
+            assert_eq!(Headers::find(&packet).map(Headers::segments_max), Some(most));
+            assert!(flow(v6, true).len() + most <= FRAME_MAX);
+        }
+        let packet = sealed(&flow(false, false), 64, 1, 1);
+        for (at, value) in [(12, 9), (14, 0x46), (23, 6)] {
+            let mut other = packet.clone();
+            other[at] = value;
+            assert_eq!(Headers::find(&other), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn kinds() {
+        let mut vnet = [0; VNET_LEN];
+        assert_eq!(kind(&vnet), Some(Kind::Plain));
+        vnet[1] = GSO_UDP_L4;
+        assert_eq!(kind(&vnet), None, "segments of no length");
+        vnet[4..6].copy_from_slice(&4112_u16.to_ne_bytes());
+        assert_eq!(kind(&vnet), Some(Kind::Super(4112)));
+        vnet[1] |= GSO_ECN;
+        assert_eq!(kind(&vnet), Some(Kind::Super(4112)));
+        vnet[1] = 1;
+        assert_eq!(kind(&vnet), None, "TCP");
+    }
+}

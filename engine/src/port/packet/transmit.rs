@@ -1,0 +1,287 @@
+//! Frames out: written into slots, put together where they may be, and sent by one call per burst.
+//!
+//! A slot holds a packet, with room for the kernel's header ahead of it. A message is what the kernel takes as
+//! one frame: a slot, or several whose bytes it gathers, the first with its headers and the others without.
+
+use std::io;
+use std::mem::zeroed;
+use std::sync::Arc;
+
+use super::socket::{Pages, Sockets};
+use super::super_frame::{Headers, VNET_LEN};
+
+/// Bytes ahead of a frame in its slot; the kernel's header ends where the frame begins.
+const AHEAD: usize = 64;
+/// Messages per system call.
+const BATCH: usize = 64;
+
+/// One frame for the kernel.
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    /// First slot; the others follow.
+    slot: usize,
+    slots: usize,
+    /// Bytes of the frame.
+    len: usize,
+    /// Of a super-frame.
+    segments: Option<Segments>,
+    /// The last segment was shorter than the others: no more can follow.
+    closed: bool,
+}
+
+/// What is the same for all segments of a super-frame.
+#[derive(Debug, Clone, Copy)]
+struct Segments {
+    headers: Headers,
+    /// Bytes of each but the last.
+    len: u16,
+}
+
+/// What the kernel reads messages from.
+#[derive(Debug)]
+struct Vectors {
+    parts: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the addresses within are used during a call only, which writes them anew.
+unsafe impl Send for Vectors {}
+
+/// The transmit side of one core.
+#[derive(Debug)]
+pub(super) struct Transmitter {
+    sockets: Arc<Sockets>,
+    pages: Pages,
+    frame_max: usize,
+    stride: usize,
+    slots: usize,
+    /// Slots in use, from the first.
+    used: usize,
+    taken: bool,
+    queued: Vec<Message>,
+    /// Of these, sent.
+    sent: usize,
+    segments_max: usize,
+    /// The kernel had no room for the rest.
+    backlog: bool,
+    vectors: Vectors,
+    /// Packets that the kernel refused.
+    pub dropped: u64,
+}
+
+impl Transmitter {
+    pub fn new(
+        sockets: Arc<Sockets>,
+        slots: usize,
+        frame_max: usize,
+        segments_max: usize,
+    ) -> io::Result<Self> {
+        // An odd number of cache lines, so that slots do not all meet in the same sets.
+        let lines = (AHEAD + frame_max).div_ceil(64) | 1;
+        let stride = lines * 64;
+        Ok(Self {
+            sockets,
+            pages: Pages::map(slots * stride)?,
+            frame_max,
+            stride,
+            slots,
+            used: 0,
+            taken: false,
+            queued: Vec::with_capacity(slots),
+            sent: 0,
+            segments_max,
+            backlog: false,
+            vectors: Vectors {
+                parts: Vec::with_capacity(slots),
+                messages: Vec::with_capacity(BATCH),
+            },
+            dropped: 0,
+        })
+    }
+
+    /// Slots that can be taken.
+    pub fn room(&self) -> usize {
+        self.slots - self.used
+    }
+
+    /// The slot to write next.
+    pub fn slot(&mut self) -> Option<&mut [u8]> {
+        self.taken = self.used < self.slots;
+        let at = self.frame_at(self.used);
+        self.taken.then(|| self.pages.get_mut(at, self.frame_max))
+    }
+
+    fn frame_at(&self, slot: usize) -> usize {
+        slot * self.stride + AHEAD
+    }
+
+    /// Queues the taken slot as a frame of its own.
+    pub fn commit(&mut self, len: usize) {
+        self.take(len);
+        let slot = self.used - 1;
+        let message = Message { slot, slots: 1, len, segments: None, closed: false };
+        self.queued.push(message);
+    }
+
+    /// Queues the taken slot, as a further segment of the last frame if it can be one.
+    pub fn join(&mut self, len: usize) {
+        match self.grown(len) {
+            Some(grown) => {
+                self.take(len);
+                *self.queued.last_mut().expect("it was there before it grew") = grown;
+            }
+            None => self.commit(len),
+        }
+    }
+
+    fn take(&mut self, len: usize) {
+        assert!(std::mem::take(&mut self.taken), "commit without a slot");
+        assert!(len <= self.frame_max, "commit of {len} bytes in a slot of {}", self.frame_max);
+        self.used += 1;
+    }
+
+    /// The last frame with the taken slot as a further segment, if it can be one.
+    fn grown(&self, len: usize) -> Option<Message> {
+        let last = *self.queued[self.sent..].last()?;
+        if last.closed || last.slots >= self.segments_max {
+            return None;
+        }
+        let segments = match last.segments {
+            Some(segments) => segments,
+            None => {
+                let first = self.pages.get(self.frame_at(last.slot), last.len);
+                let headers = Headers::find(first)?;
+                Segments { headers, len: u16::try_from(last.len - headers.len()).ok()? }
+            }
+        };
+        let headers = segments.headers;
+        let frame = self.pages.get(self.frame_at(self.used), len);
+        if Headers::find(frame) != Some(headers) {
+            return None;
+        }
+        let added = len - headers.len();
+        let fits = added > 0
+            && added <= usize::from(segments.len)
+            && last.len - headers.len() + added <= headers.segments_max();
+        fits.then_some(Message {
+            slots: last.slots + 1,
+            len: last.len + added,
+            segments: Some(segments),
+            closed: added < usize::from(segments.len),
+            ..last
+        })
+    }
+
+    /// Hands over what was committed.
+    ///
+    /// # Errors
+    /// When the interface is down or gone; the frames are lost then.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let mut failed = Ok(());
+        self.backlog = false;
+        while self.sent < self.queued.len() {
+            match self.send_batch() {
+                Ok(count) => self.sent += count,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => {
+                        self.backlog = true;
+                        return failed;
+                    }
+                    // The queue of the interface, or the other end of a veth, has no room for this one.
+                    Some(libc::ENOBUFS) => self.give_up(1),
+                    // The MTU is smaller now.
+                    Some(libc::EMSGSIZE) => {
+                        self.give_up(1);
+                        failed = Err(error);
+                    }
+                    _ => {
+                        self.give_up(self.queued.len() - self.sent);
+                        failed = Err(error);
+                    }
+                },
+            }
+        }
+        self.queued.clear();
+        (self.sent, self.used, self.taken) = (0, 0, false);
+        failed
+    }
+
+    /// Counts the next `count` messages as lost.
+    fn give_up(&mut self, count: usize) {
+        let lost = &self.queued[self.sent..self.sent + count];
+        self.dropped += lost.iter().map(|message| message.slots as u64).sum::<u64>();
+        self.sent += count;
+    }
+
+    /// Tries again what the kernel did not take at the last flush.
+    pub fn resume(&mut self) {
+        if self.has_backlog() {
+            // An error that lasts shows at the next flush.
+            let _shown_later = self.flush();
+        }
+    }
+
+    /// Whether something waits for room in the kernel.
+    pub fn has_backlog(&self) -> bool {
+        self.backlog
+    }
+
+    fn send_batch(&mut self) -> io::Result<usize> {
+        let Self { pages, queued, vectors, stride, .. } = self;
+        let batch = &queued[self.sent..];
+        let batch = &batch[..batch.len().min(BATCH)];
+        vectors.parts.clear();
+        vectors.messages.clear();
+        for message in batch {
+            prepare(pages, message, *stride);
+            let first = vectors.parts.len();
+            push_parts(pages, message, *stride, &mut vectors.parts);
+            // SAFETY: `mmsghdr` is plain data for which all zeros is a value.
+            let mut entry: libc::mmsghdr = unsafe { zeroed() };
+            // The vector never grows beyond what it was made for, so that its entries stay.
+            entry.msg_hdr.msg_iov = vectors.parts[first..].as_mut_ptr();
+            entry.msg_hdr.msg_iovlen = message.slots as _;
+            vectors.messages.push(entry);
+        }
+        // SAFETY: each message points at parts that lie in `vectors`, and these at bytes of `pages`.
+        unsafe { self.sockets.queue.send(&mut vectors.messages) }
+    }
+}
+
+/// Completes the headers of `message`.
+fn prepare(pages: &mut Pages, message: &Message, stride: usize) {
+    let at = message.slot * stride + AHEAD;
+    let vnet = match message.segments {
+        None => [0; VNET_LEN],
+        Some(Segments { headers, len }) => {
+            let frame = pages.get_mut(at, headers.len());
+            headers.widen(frame, message.len - headers.len(), len)
+        }
+    };
+    pages.get_mut(at - VNET_LEN, VNET_LEN).copy_from_slice(&vnet);
+}
+
+/// Appends where the bytes of `message` are.
+fn push_parts(pages: &Pages, message: &Message, stride: usize, parts: &mut Vec<libc::iovec>) {
+    let mut push = |at: usize, len: usize| {
+        let bytes = pages.get(at, len);
+        parts
+            .push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
+    };
+    let (headers, segment) = match message.segments {
+        None => (0, message.len),
+        Some(Segments { headers, len }) => (headers.len(), usize::from(len)),
+    };
+    let mut left = message.len - headers;
+    for index in 0..message.slots {
+        let at = (message.slot + index) * stride + AHEAD;
+        let len = left.min(segment);
+        match index {
+            0 => push(at - VNET_LEN, VNET_LEN + headers + len),
+            _ => push(at + headers, len),
+        }
+        left -= len;
+    }
+    debug_assert_eq!(left, 0, "every byte is in a slot");
+}

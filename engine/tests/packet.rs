@@ -1,0 +1,751 @@
+//! The packet port on veth pairs between network namespaces. Needs root; says so and passes without.
+#![allow(clippy::disallowed_methods)] // Against the kernel, time is real.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig, AfXdpError, XdpMode};
+use feroce_engine::port::fault::{FaultPort, Faults};
+use feroce_engine::port::packet::{PacketConfig, PacketError, PacketPort, SuperFrames};
+use feroce_engine::port::pcap::PcapPort;
+use feroce_engine::port::{Port, Priority};
+use feroce_wire::{
+    Bth, FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, Pkey, Psn, Qpn, VlanTag,
+};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Long enough for a frame that will come, on a busy machine.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// False, with a word to the reader, where the tests cannot run.
+fn root() -> bool {
+    // SAFETY: takes and changes nothing.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped: network namespaces need root");
+    }
+    root
+}
+
+fn ip(arguments: &str) -> String {
+    let output =
+        Command::new("ip").args(arguments.split_whitespace()).output().expect("the `ip` program");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Two namespaces with a veth pair: 10.8.0.1 and fd08::1 on `v0`, 10.8.0.2 and fd08::2 on `v1`.
+struct Pair {
+    names: [String; 2],
+}
+
+impl Pair {
+    fn new(mtu: u32) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let pair = Self {
+            names: ["a", "b"].map(|end| format!("fr-pkt-{}-{count}{end}", std::process::id())),
+        };
+        let [a, b] = &pair.names;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("link add v0 netns {a} mtu {mtu} type veth peer name v1 netns {b} mtu {mtu}"));
+        for (end, name) in [(1, a), (2, b)] {
+            let device = Self::device(end - 1);
+            ip(&format!("-n {name} address add 10.8.0.{end}/24 dev {device}"));
+            ip(&format!("-n {name} address add fd08::{end}/64 dev {device} nodad"));
+            ip(&format!("-n {name} link set {device} up"));
+        }
+        pair
+    }
+
+    fn device(end: usize) -> &'static str {
+        ["v0", "v1"][end]
+    }
+
+    /// Runs `work` in the namespace of `end`.
+    fn within<T: Send>(&self, end: usize, work: impl FnOnce() -> T + Send) -> T {
+        let name = &self.names[end];
+        thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    enter(name);
+                    work()
+                })
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn try_open(
+        &self,
+        end: usize,
+        config: &PacketConfig,
+        cores: usize,
+    ) -> Result<Vec<PacketPort>, PacketError> {
+        self.within(end, || PacketPort::open(config, cores))
+    }
+
+    fn open(&self, end: usize, config: PacketConfig) -> PacketPort {
+        let config = PacketConfig { interface: Self::device(end).to_owned(), ..config };
+        let port = self.try_open(end, &config, 1).expect("a port").remove(0);
+        port.address_filter().set(&addresses(end)).expect("addresses");
+        port
+    }
+
+    fn port(&self, end: usize, super_frames: SuperFrames) -> PacketPort {
+        self.open(end, PacketConfig { super_frames, ..PacketConfig::new("") })
+    }
+
+    fn ports(&self, super_frames: SuperFrames) -> [PacketPort; 2] {
+        [0, 1].map(|end| self.port(end, super_frames))
+    }
+
+    fn switch(&self, end: usize, state: &str) {
+        ip(&format!("-n {} link set {} {state}", self.names[end], Self::device(end)));
+    }
+
+    /// Frames that the interface of `end` has received, as the kernel counts them.
+    fn kernel_frames(&self, end: usize) -> u64 {
+        let text = ip(&format!("-n {} -s -j link show {}", self.names[end], Self::device(end)));
+        let received = text.split("\"rx\":").nth(1).expect("receive counters");
+        let packets = received.split("\"packets\":").nth(1).expect("packets");
+        let digits: String = packets.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().expect("a number")
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let removed = Command::new("ip").args(["netns", "delete", name]).status();
+            if !removed.is_ok_and(|status| status.success()) {
+                eprintln!("could not remove namespace {name}");
+            }
+        }
+    }
+}
+
+fn enter(namespace: &str) {
+    let file = File::open(format!("/run/netns/{namespace}")).expect("a namespace");
+    // SAFETY: the descriptor is open; only this thread moves.
+    let moved = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+    assert_eq!(moved, 0, "setns");
+}
+
+fn addresses(end: usize) -> [Ipv6Addr; 2] {
+    [["::ffff:10.8.0.1", "fd08::1"], ["::ffff:10.8.0.2", "fd08::2"]][end]
+        .map(|text| text.parse().expect("an address"))
+}
+
+/// What distinguishes the flows of a test.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    v6: bool,
+    tagged: bool,
+    source_port: u16,
+}
+
+const PLAIN: Kind = Kind { v6: false, tagged: false, source_port: 0xc000 };
+
+/// A flow to the port `to`, which is at `end`.
+fn flow(to: &dyn Port, end: usize, kind: Kind) -> FlowHeader {
+    let address = |end: usize| addresses(end)[1];
+    let four = |end: usize| Ipv4Addr::new(10, 8, 0, if end == 0 { 1 } else { 2 });
+    let addresses = match kind.v6 {
+        true => IpAddresses::V6 { src: address(1 - end), dst: address(end) },
+        false => IpAddresses::V4 { src: four(1 - end), dst: four(end) },
+    };
+    FlowHeader::new(&FlowSpec {
+        dst_mac: to.attributes().mac,
+        src_mac: MacAddr([2, 0, 0, 0, 0, 0x77]),
+        vlan: kind.tagged.then_some(VlanTag { id: 100, pcp: 3, dei: false }),
+        addresses,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+        udp_source_port: kind.source_port,
+        super_frames: true,
+    })
+}
+
+/// A sealed packet with `payload` bytes.
+fn sealed(flow: &FlowHeader, payload: usize, psn: u32, id: u16) -> Vec<u8> {
+    let mut frame = vec![0; flow.frame_len(Bth::LEN + payload)];
+    let bth = Bth {
+        opcode: Opcode::RC_WRITE_MIDDLE,
+        solicited: false,
+        mig_req: true,
+        pad: 0,
+        version: 0,
+        pkey: Pkey::DEFAULT,
+        fecn: false,
+        becn: false,
+        reserved6: 0,
+        dest_qp: Qpn::masked(0x11),
+        ack_req: false,
+        reserved7: 0,
+        psn: Psn::new(psn),
+    };
+    let body = flow.len() + Bth::LEN;
+    bth.write(&mut frame[flow.len()..]);
+    let mut byte = psn.to_le_bytes()[0];
+    frame[body..body + payload].fill_with(|| {
+        byte = byte.wrapping_mul(5).wrapping_add(113);
+        byte
+    });
+    flow.seal(&mut frame, Bth::LEN + payload, id);
+    frame
+}
+
+fn psn(frame: &[u8]) -> u32 {
+    let packet = Packet::parse(frame, &[]).expect("a packet");
+    assert!(packet.icrc_valid(), "the ICRC of PSN {}", packet.bth.psn.value());
+    packet.bth.psn.value()
+}
+
+fn queue(port: &mut dyn Port, frame: &[u8], next: bool) {
+    let slot = port.tx_slot().expect("a slot");
+    slot[..frame.len()].copy_from_slice(frame);
+    match next {
+        true => port.tx_commit_next(frame.len(), Priority::default()),
+        false => port.tx_commit(frame.len(), Priority::default()),
+    }
+}
+
+fn send(port: &mut dyn Port, frame: &[u8]) {
+    queue(port, frame, false);
+    port.flush().expect("the link is up");
+}
+
+/// Sends `frames` as one train, as the core does.
+fn send_train(port: &mut dyn Port, frames: &[Vec<u8>]) {
+    for (index, frame) in frames.iter().enumerate() {
+        queue(port, frame, index > 0);
+    }
+    port.flush().expect("the link is up");
+}
+
+/// The next `count` frames, or those that came before patience ended.
+fn receive(port: &mut dyn Port, count: usize, patience: Duration) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let end = Instant::now() + patience;
+    while frames.len() < count && Instant::now() < end {
+        for index in 0..port.rx_burst() {
+            let frame = port.rx_frame(index);
+            assert!(frame.first.len() >= 60, "the headers are in the first part");
+            frames.push([frame.first, frame.second].concat());
+        }
+        thread::yield_now();
+    }
+    frames
+}
+
+/// The next frames are `frames`.
+fn expect(port: &mut dyn Port, frames: &[Vec<u8>], what: &str) {
+    let received = receive(port, frames.len(), PATIENCE);
+    let lengths = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
+    // Not `assert_eq`, which would print thousands of numbers.
+    let (sent, came) = (lengths(frames), lengths(&received));
+    assert!(received == frames, "{what}: frames of {sent:?} bytes came as {came:?}");
+}
+
+fn kinds() -> impl Iterator<Item = Kind> {
+    let versions = [(false, false), (false, true), (true, false), (true, true)];
+    versions.into_iter().map(|(v6, tagged)| Kind { v6, tagged, ..PLAIN })
+}
+
+#[test]
+fn frames_of_every_size_cross_both_ways() {
+    if !root() {
+        return;
+    }
+    for mode in [SuperFrames::Auto, SuperFrames::Off] {
+        let pair = Pair::new(4200);
+        let mut ports = pair.ports(mode);
+        let kind = &ports[0].attributes().kind;
+        assert_eq!(kind.contains("super-frames"), mode == SuperFrames::Auto, "{kind}");
+        assert_eq!(ports[0].attributes().segments_max > 1, mode == SuperFrames::Auto);
+        let room = ports[0].tx_room();
+        let sizes = (4..=4096).step_by(92).chain([256, 300, 304, 308, 312, 316, 320, 324, 328]);
+        for (count, size) in (0..).zip(sizes) {
+            for (end, kind) in [0, 1].into_iter().flat_map(|end| kinds().map(move |k| (end, k))) {
+                let sent = sealed(&flow(&ports[end], end, kind), size, count, 7);
+                send(&mut ports[1 - end], &sent);
+                expect(&mut ports[end], &[sent], &format!("{kind:?} to end {end}"));
+            }
+        }
+        let stats = ports.each_ref().map(Port::stats);
+        for end in [0, 1] {
+            assert_eq!(stats[end].rx_frames, stats[1 - end].tx_frames);
+            assert_eq!(stats[end].rx_bytes, stats[1 - end].tx_bytes);
+            assert_eq!((stats[end].rx_dropped, stats[end].tx_dropped), (0, 0));
+        }
+        assert_eq!(ports[0].tx_room(), room, "every slot came back");
+    }
+}
+
+/// Packets with payloads of `sizes` and identifications that count up from `id`, over the wrap too.
+fn train(flow: &FlowHeader, sizes: &[usize], id: u16) -> Vec<Vec<u8>> {
+    let packet = |(count, &size): (u16, &usize)| {
+        sealed(flow, size, u32::from(count), id.wrapping_add(count))
+    };
+    (0..).zip(sizes).map(packet).collect()
+}
+
+#[test]
+fn super_frames_cross_both_ways_and_come_as_the_packets_they_carry() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let mut ports = pair.ports(SuperFrames::Auto);
+    // Payloads, and how many frames the kernel carries.
+    let full = [4096; 15];
+    let trains: [(&[usize], u64); 8] = [
+        (&full, 1),
+        (&[4096; 16], 2), // Longer than IP allows.
+        (&[1024; 64], 2), // 64 are too long, too: 62 and 2.
+        (&[64; 70], 2),   // More than 64.
+        (&[16, 8], 1),    // So short that it is in the ring.
+        (&[64, 64, 4], 1),
+        (&[500, 4096, 4096, 300, 4096], 3), // Longer ones begin anew, after shorter ones, too.
+        (&[4, 4096], 2),
+    ];
+    for (end, kind) in [0, 1].into_iter().flat_map(|end| kinds().map(move |kind| (end, kind))) {
+        let flow = flow(&ports[end], end, kind);
+        for (sizes, frames) in trains {
+            let before = pair.kernel_frames(end);
+            let sent = train(&flow, sizes, 0xfffc);
+            send_train(&mut ports[1 - end], &sent);
+            let what = format!("{kind:?} {sizes:?} to end {end}");
+            expect(&mut ports[end], &sent, &what);
+            assert_eq!(pair.kernel_frames(end) - before, frames, "{what}");
+        }
+    }
+    for port in &ports {
+        assert_eq!((port.stats().rx_dropped, port.stats().tx_dropped), (0, 0));
+    }
+}
+
+#[test]
+fn an_af_xdp_receiver_gets_a_super_frame_cut_by_the_kernel() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let mut sender = pair.port(0, SuperFrames::Auto);
+    let config = AfXdpConfig { mode: XdpMode::Native, ..AfXdpConfig::new("v1") };
+    let mut receiver = pair.within(1, || AfXdp::open(&config, 1)).expect("a port").remove(0);
+    receiver.address_filter().set(&addresses(1)).expect("addresses");
+    for (kind, sizes) in kinds()
+        .filter(|kind| !kind.tagged)
+        .flat_map(|kind| [&[4096; 15][..], &[1024, 1024, 512], &[16, 8]].map(|sizes| (kind, sizes)))
+    {
+        let flow = flow(&receiver, 1, kind);
+        let sent = train(&flow, sizes, 0xfffc);
+        send_train(&mut sender, &sent);
+        let mut received = receive(&mut receiver, sent.len(), PATIENCE);
+        for (number, frame) in (0..).zip(&mut received) {
+            assert_eq!(psn(frame), number, "{kind:?}");
+            // The kernel has put a checksum there, which the ICRC does not cover.
+            frame[flow.len() - 2..flow.len()].fill(0);
+        }
+        assert!(received == sent, "{kind:?}: all else is as it was");
+    }
+}
+
+#[test]
+fn wrapped_ports_stay_correct() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let [sender, mut receiver] = pair.ports(SuperFrames::Auto);
+    let flow = flow(&receiver, 1, PLAIN);
+    let sent = train(&flow, &[1024; 10], 1);
+    let path = std::env::temp_dir().join(format!("feroce-packet-{}.pcap", std::process::id()));
+    let file = File::create(&path).expect("a file");
+    let mut captured = PcapPort::new(Box::new(sender), file, 65535).expect("a capture");
+    let before = pair.kernel_frames(1);
+    send_train(&mut captured, &sent);
+    expect(&mut receiver, &sent, "captured");
+    assert_eq!(pair.kernel_frames(1) - before, 1, "a super-frame all the same");
+    drop(captured);
+    let bytes = std::fs::read(&path).expect("the capture");
+    std::fs::remove_file(&path).expect("the capture");
+    assert_eq!(bytes.len(), 24 + sent.iter().map(|frame| 16 + frame.len()).sum::<usize>());
+
+    let sender = pair.port(0, SuperFrames::Auto);
+    let mut faulty = FaultPort::new(Box::new(sender), Faults::default(), 1).expect("faults");
+    assert_eq!(faulty.attributes().segments_max, 1, "faults are for single packets");
+    let before = pair.kernel_frames(1);
+    send_train(&mut faulty, &sent);
+    expect(&mut receiver, &sent, "through faults");
+    assert_eq!(pair.kernel_frames(1) - before, 10);
+}
+
+/// The order holds across the two places where frames of different lengths arrive.
+#[test]
+fn bursts_of_any_lengths_keep_order_and_lose_nothing() {
+    if !root() {
+        return;
+    }
+    for mode in [SuperFrames::Auto, SuperFrames::Off] {
+        let pair = Pair::new(4200);
+        let [mut sender, mut receiver] = pair.ports(mode);
+        let flow = flow(&receiver, 1, PLAIN);
+        let sizes = [4096, 4096, 4096, 64, 1024, 16, 16, 300, 4096, 64, 64, 8];
+        let (mut sent, mut seen, mut id) = (0_u32, 0_u32, 1_u16);
+        let end = Instant::now() + Duration::from_secs(60);
+        while seen < 20_000 {
+            assert!(Instant::now() < end, "frame {seen} of {sent} did not come");
+            let mut next = false;
+            while sent < seen + 500 && sender.tx_room() > 0 {
+                let size = sizes[sent as usize % sizes.len()];
+                queue(&mut sender, &sealed(&flow, size, sent, id), next);
+                (sent, id, next) = (sent + 1, id.wrapping_add(1), true);
+            }
+            sender.flush().expect("the link is up");
+            for index in 0..receiver.rx_burst() {
+                let frame = receiver.rx_frame(index);
+                assert_eq!(psn(&[frame.first, frame.second].concat()), seen, "in order");
+                seen += 1;
+            }
+        }
+        assert_eq!(receiver.stats().rx_dropped, 0);
+    }
+}
+
+#[test]
+fn a_slot_not_committed_is_given_again() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let mut port = pair.port(0, SuperFrames::Auto);
+    let room = port.tx_room();
+    let first = port.tx_slot().expect("a slot").as_ptr();
+    assert_eq!(port.tx_slot().expect("a slot").as_ptr(), first);
+    assert_eq!(port.tx_slot().expect("a slot").len(), port.attributes().frame_max);
+    assert_eq!(port.tx_room(), room);
+    let small = sealed(&flow(&port, 1, PLAIN), 64, 1, 1);
+    for left in (0..room).rev() {
+        queue(&mut port, &small, left % 2 == 0);
+        assert_eq!(port.tx_room(), left);
+    }
+    assert!(port.tx_slot().is_none());
+    port.flush().expect("the link is up");
+    assert_eq!(port.tx_room(), room);
+}
+
+#[test]
+fn addresses_come_and_go_while_the_port_is_open() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let [mut sender, mut receiver] = pair.ports(SuperFrames::Auto);
+    let filter = receiver.address_filter();
+    let [four, six] = addresses(1);
+    assert_eq!(filter.addresses(), BTreeSet::from([four, six]));
+    for size in [64, 4096] {
+        let [to_four, to_six] =
+            [false, true].map(|v6| sealed(&flow(&receiver, 1, Kind { v6, ..PLAIN }), size, 1, 1));
+        filter.set(&[six]).expect("set");
+        send(&mut sender, &to_four);
+        send(&mut sender, &to_six);
+        expect(&mut receiver, std::slice::from_ref(&to_six), "only the second");
+        filter.set(&[four]).expect("set");
+        send(&mut sender, &to_six);
+        send(&mut sender, &to_four);
+        expect(&mut receiver, std::slice::from_ref(&to_four), "only the first");
+        filter.set(&[]).expect("set");
+        send(&mut sender, &to_four);
+        assert!(receive(&mut receiver, 1, SILENCE).is_empty(), "none");
+    }
+    let most: Vec<_> = (1..=256_u128).map(Ipv6Addr::from_bits).collect();
+    filter.set(&most).expect("as many as there is room for");
+    let more: Vec<_> = (1..=257_u128).map(Ipv6Addr::from_bits).collect();
+    assert!(matches!(filter.set(&more), Err(PacketError::TooManyAddresses(256))));
+    assert_eq!(filter.addresses().len(), 256, "and nothing changed");
+}
+
+#[test]
+fn the_kernel_does_not_answer_for_us() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(1500);
+    // True if an answer says that nobody has the port. The kernel limits its rate.
+    let refused = |to: &str, size: usize| {
+        let local = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+        pair.within(0, || {
+            let socket = UdpSocket::bind(local).expect("a socket");
+            socket.connect(to).expect("an address");
+            socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+            socket.send(&vec![0; size]).expect("sent");
+            match socket.recv(&mut [0; 64]).expect_err("nobody answers with data").kind() {
+                ErrorKind::ConnectionRefused => true,
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => false,
+                other => panic!("{other}"),
+            }
+        })
+    };
+    for to in ["10.8.0.2:4791", "[fd08::2]:4791"] {
+        let answers = || (0..10).any(|_| refused(to, 64));
+        assert!(answers(), "{to}: without a port the kernel answers");
+        thread::sleep(Duration::from_secs(1)); // Until it would answer again.
+        let port = pair.port(1, SuperFrames::Auto);
+        for size in [64, 1200] {
+            assert!(!refused(to, size), "{to}: with a port it does not");
+        }
+        drop(port);
+        assert!(answers(), "{to}: it does again");
+    }
+}
+
+#[test]
+fn who_holds_the_udp_port_is_in_the_way() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(1500);
+    for address in ["10.8.0.1:4791", "[::]:4791"] {
+        // A child of another test, forked and not yet gone on, may hold what we have left.
+        let bind = || {
+            let tries = (0..100).map(|_| {
+                thread::sleep(Duration::from_millis(10));
+                UdpSocket::bind(address)
+            });
+            tries.flatten().next().expect("free")
+        };
+        let taken = pair.within(0, bind);
+        let error = pair.try_open(0, &PacketConfig::new("v0"), 1).expect_err("taken");
+        assert!(matches!(error, PacketError::PortInUse { .. }), "{error}");
+        assert!(error.to_string().contains("ss -ulnp"), "{error}");
+        drop(taken);
+    }
+    let _one = pair.port(0, SuperFrames::Auto);
+    let _two = pair.port(0, SuperFrames::Auto);
+}
+
+#[test]
+fn what_is_dropped_is_counted_and_what_follows_arrives() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let mut sender = pair.port(0, SuperFrames::Auto);
+    let small = PacketConfig { rx_slots: 64, rx_bytes: 64 << 10, ..PacketConfig::new("") };
+    let mut receiver = pair.open(1, small);
+    let flow = flow(&receiver, 1, PLAIN);
+    // Too many for the ring; too many for the queue, whose marks are in the ring.
+    for (size, count) in [(64, 200), (4096, 60), (64, 200), (4096, 60)] {
+        let before = receiver.stats().rx_dropped;
+        for number in 0..count {
+            send(&mut sender, &sealed(&flow, size, number, 1));
+        }
+        let came = receive(&mut receiver, count as usize, SILENCE);
+        let numbers: Vec<_> = came.iter().map(|frame| psn(frame)).collect();
+        assert!(numbers.is_sorted() && !numbers.is_empty() && numbers.len() < count as usize);
+        let dropped = receiver.stats().rx_dropped - before;
+        assert_eq!(dropped + numbers.len() as u64, u64::from(count), "{size} bytes: each counted");
+        for number in 1000..1010 {
+            let after = sealed(&flow, [64, 4096][number as usize % 2], number, 1);
+            send(&mut sender, &after);
+            expect(&mut receiver, &[after], "what follows");
+        }
+    }
+}
+
+#[test]
+fn several_cores_share_the_flows() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let mut sender = pair.port(0, SuperFrames::Auto);
+    let mut cores = pair.try_open(1, &PacketConfig::new("v1"), 2).expect("two ports");
+    cores[1].address_filter().set(&addresses(1)).expect("the cores share the filter");
+    let mut used = [false; 2];
+    for source_port in 0xc000..0xc010 {
+        let flow = flow(&cores[0], 1, Kind { source_port, ..PLAIN });
+        let sent: Vec<_> =
+            (0..).zip([64, 4096, 64, 1024]).map(|(n, size)| sealed(&flow, size, n, 1)).collect();
+        for frame in &sent {
+            send(&mut sender, frame);
+        }
+        let came: Vec<_> =
+            cores.iter_mut().map(|port| receive(port, usize::MAX, SILENCE / 4)).collect();
+        let core = usize::from(came[0].is_empty());
+        assert!(came[core] == sent, "flow {source_port:#x} came to one core, in order");
+        assert!(came[1 - core].is_empty());
+        used[core] = true;
+    }
+    assert_eq!(used, [true; 2], "16 flows use both cores");
+    assert!(receive(&mut sender, 1, SILENCE).is_empty(), "nobody hears himself");
+}
+
+/// Waits on the port's descriptors like a core that had nothing to do. True if one became readable.
+fn sleep(port: &mut dyn Port, patience: Duration) -> bool {
+    assert_eq!(port.rx_burst(), 0, "nothing to do");
+    let mut fds = Vec::new();
+    if !port.arm_wakeup(&mut fds) {
+        return true;
+    }
+    let mut polled: Vec<_> =
+        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let count = libc::nfds_t::try_from(polled.len()).expect("few");
+    let patience = i32::try_from(patience.as_millis()).expect("short");
+    // SAFETY: `polled` holds `count` entries.
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), count, patience) };
+    port.disarm_wakeup();
+    ready > 0
+}
+
+#[test]
+fn a_sleeping_core_is_woken_by_a_frame() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let [mut sender, mut receiver] = pair.ports(SuperFrames::Auto);
+    for size in [64, 4096] {
+        let frame = sealed(&flow(&receiver, 1, PLAIN), size, 1, 1);
+        assert!(!sleep(&mut receiver, SILENCE), "nothing came");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(SILENCE);
+                send(&mut sender, &frame);
+            });
+            assert!(sleep(&mut receiver, PATIENCE), "woken");
+        });
+        assert!(!receiver.arm_wakeup(&mut Vec::new()), "a frame is waiting");
+        expect(&mut receiver, &[frame], "delivered");
+        assert!(!sleep(&mut receiver, SILENCE), "nothing more");
+    }
+}
+
+#[test]
+fn a_link_that_goes_down_is_an_error_and_may_come_back() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let [mut sender, mut receiver] = pair.ports(SuperFrames::Auto);
+    let flow = flow(&receiver, 1, PLAIN);
+    let frame = sealed(&flow, 64, 1, 1);
+    pair.switch(0, "down");
+    let lost = 2 * PacketConfig::new("").tx_slots;
+    for _ in 0..lost {
+        assert!(sender.tx_room() > 0, "a link that is down takes frames, and loses them");
+        queue(&mut sender, &frame, false);
+        let error = sender.flush().expect_err("the interface is down");
+        assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN));
+    }
+    assert_eq!(sender.stats().tx_dropped, u64::from(lost));
+    pair.switch(1, "down");
+    assert!(receive(&mut receiver, 1, SILENCE).is_empty());
+    pair.switch(0, "up");
+    pair.switch(1, "up");
+    let end = Instant::now() + PATIENCE;
+    while receive(&mut receiver, 1, SILENCE).is_empty() {
+        assert!(Instant::now() < end, "the link came back");
+        queue(&mut sender, &frame, false);
+        let _not_yet = sender.flush();
+    }
+    while !receive(&mut receiver, 1, SILENCE).is_empty() {}
+    let sizes = [4096, 64, 4096, 64, 1024, 4096];
+    let sent: Vec<_> = (0..).zip(sizes).map(|(n, size)| sealed(&flow, size, n, 1)).collect();
+    for frame in &sent {
+        send(&mut sender, frame);
+    }
+    expect(&mut receiver, &sent, "and the order holds");
+}
+
+#[test]
+fn refusals_name_the_culprit() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(1500);
+    let refused = |config: PacketConfig| pair.try_open(0, &config, 1).expect_err("refused");
+    let base = PacketConfig::new("v0");
+
+    let error = refused(PacketConfig::new("v9"));
+    assert!(matches!(&error, PacketError::NoSuchInterface(name) if name == "v9"), "{error}");
+    let error = refused(PacketConfig { tx_slots: 1, ..base.clone() });
+    assert!(matches!(error, PacketError::Config(_)), "{error}");
+    let error = pair.try_open(0, &base, 0).expect_err("no cores");
+    assert!(matches!(error, PacketError::Config(_)), "{error}");
+    ip(&format!("-n {} link set lo up", pair.names[0]));
+    let error = refused(PacketConfig::new("lo"));
+    assert!(matches!(error, PacketError::NotEthernet(_)), "{error}");
+    pair.switch(0, "down");
+    let error = refused(base.clone());
+    assert!(matches!(error, PacketError::Down(_)), "{error}");
+    pair.switch(0, "up");
+    let error = pair.within(0, || {
+        // SAFETY: changes the user of this thread alone, which ends here.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(changed, 0, "setresuid");
+        PacketPort::open(&base, 1).expect_err("not root")
+    });
+    assert!(matches!(error, PacketError::NotPermitted { .. }), "{error}");
+    assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
+}
+
+const CHILD: &str = "FEROCE_TEST_PACKET_ROOTLESS";
+
+/// Not a test by itself: what the next one runs where nobody is root.
+#[test]
+#[ignore = "is run by the test below, in a user namespace of its own"]
+fn without_root() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    ip("link add v0 mtu 4200 type veth peer name v1 mtu 4200");
+    ip("link set v0 up");
+    ip("link set v1 up");
+    let refused = AfXdp::open(&AfXdpConfig::new("v0"), 1).expect_err("AF_XDP needs root");
+    assert!(matches!(refused, AfXdpError::NotPermitted { .. }), "{refused}");
+    // Both ends in one namespace, which packet sockets do not mind.
+    let mut ports = [0, 1].map(|end| {
+        let config = PacketConfig::new(Pair::device(end));
+        let port = PacketPort::open(&config, 1).expect("a port without root").remove(0);
+        port.address_filter().set(&addresses(end)).expect("addresses");
+        port
+    });
+    for (end, kind) in [0, 1].into_iter().flat_map(|end| kinds().map(move |kind| (end, kind))) {
+        let sent = train(&flow(&ports[end], end, kind), &[4096; 15], 1);
+        send_train(&mut ports[1 - end], &sent);
+        expect(&mut ports[end], &sent, "without root");
+    }
+    println!("\nall crossed");
+}
+
+#[test]
+fn root_is_not_needed_in_a_user_namespace() {
+    let child = Command::new("unshare")
+        .args(["-Urn", "--"])
+        .arg(std::env::current_exe().expect("this program"))
+        .args(["--exact", "without_root", "--ignored", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("the `unshare` program");
+    let told = String::from_utf8_lossy(&child.stderr);
+    if told.contains("unshare failed") {
+        eprintln!("skipped: no user namespaces here: {told}");
+        return;
+    }
+    let told = format!("{told}{}", String::from_utf8_lossy(&child.stdout));
+    assert!(child.status.success() && told.contains("all crossed"), "{told}");
+}
