@@ -29,6 +29,15 @@ trap 'exit 143' TERM HUP
 
 need_root() { [ "$(id -u)" = 0 ] || die "network namespaces and AF_XDP need root: sudo $0 $*"; }
 
+# in_user_namespace COMMAND...: becomes COMMAND as the root of a user namespace with network namespaces of its own,
+# and a /run for their names. It ends, and they with it, when COMMAND does.
+in_user_namespace() {
+    note "not root: the rest runs in a user namespace, without AF_XDP and without hugepages of its own"
+    # shellcheck disable=SC2016 # For the inner shell.
+    exec unshare --user --map-root-user --net --mount bash -c 'mount -t tmpfs run /run && exec "$@"' bash "$@" ||
+        die "this system lets nobody but root make user namespaces (sysctl user.max_user_namespaces, AppArmor)"
+}
+
 # need_packages NAME...: installs the Debian packages that are missing.
 need_packages() {
     local missing=() package
@@ -36,16 +45,26 @@ need_packages() {
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || missing+=("$package")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
+    [ "$(id -u)" = 0 ] || die "packages are missing, which root can install: apt-get install ${missing[*]}"
     note "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null ||
         die "cannot install ${missing[*]} with apt-get"
 }
 
+# need_scapy: sets $python, a Python that has scapy with RoCE; installs it under target/ if there is none.
+need_scapy() {
+    python=${FEROCE_PYTHON:-target/venv/bin/python}
+    ! "$python" -c 'import scapy.contrib.roce' 2> /dev/null || return 0
+    python3 -m venv target/venv
+    target/venv/bin/pip install --quiet --disable-pip-version-check 'scapy==2.8.0' || die "cannot install scapy"
+    python=target/venv/bin/python
+}
+
 # find_cargo: sets $cargo, also under sudo, whose PATH lacks the caller's ~/.cargo/bin.
 find_cargo() {
     local home
-    home=$(getent passwd "${SUDO_USER:-root}" | cut -d: -f6)
+    home=$(getent passwd "${SUDO_USER:-$(id -un)}" | cut -d: -f6)
     cargo=$(command -v cargo || true)
     [ -n "$cargo" ] || cargo=$home/.cargo/bin/cargo
     [ -x "$cargo" ] || die "no cargo: install Rust from https://rustup.rs"
