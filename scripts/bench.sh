@@ -19,6 +19,12 @@ at_exit "rm -rf $work"
 status=0
 "$target/release/bench" "$filter" | tee "$work/figures" || status=1
 
+# Where there is libdpdk: between two processes, since DPDK's environment starts once per process.
+if pkg-config --exists libdpdk; then
+    "$cargo" build --quiet --release -p feroce-tests --features dpdk --bin bench_dpdk
+    "$target/release/bench_dpdk" "$filter" 2> "$work/dpdk.log" | tee -a "$work/figures" || { status=1 && cat "$work/dpdk.log" >&2; }
+fi
+
 # Instructions per 64-byte SEND: the difference between a long and a short run, so that set-up cancels out.
 instructions() { # BATCHES: prints "requester responder"
     valgrind --quiet --tool=callgrind --callgrind-out-file="$work/callgrind" "$target/release/icount" "$1" >&2

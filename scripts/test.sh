@@ -3,17 +3,17 @@
 # and leaves nothing behind.
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports swarm mutants frames
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports dpdk swarm mutants frames rxe
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity deny test ports swarm mutants frames"
+readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames rxe"
 readonly QUICK="fmt clippy doc purity test"
-# To build libxdp's binding, to capture and decode, to make namespaces and look at them, to run scapy.
+# To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
-    zstd valgrind python3-venv)
+    zstd valgrind python3-venv libdpdk-dev libclang-dev)
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
 
@@ -76,10 +76,20 @@ step_ports() {
     for test in tests/tests/rc_*.rs tests/tests/{progress,last_byte,no_alloc,swarm}.rs; do
         tests+=(--test "$(basename "$test" .rs)")
     done
-    for kind in af_xdp; do
+    for kind in af_xdp packet; do
         note "on $kind"
         FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast -p feroce-tests "${tests[@]}" || return
     done
+    note "on packet, in super-frames"
+    FEROCE_RIG=super-frames FEROCE_SWARM=1000 cargo test -p feroce-tests --test swarm --test progress
+}
+
+# The workspace builds without libdpdk; the feature adds a port, with tests of its own.
+step_dpdk() {
+    cargo clippy -p dpdk-sys -p feroce-engine -p feroce-tests --features feroce-engine/dpdk,feroce-tests/dpdk --all-targets -- -D warnings &&
+        RUSTDOCFLAGS="-D warnings" cargo doc -p feroce-engine --features dpdk --no-deps &&
+        cargo test -p feroce-engine --features dpdk --lib dpdk &&
+        cargo test -p feroce-engine --features dpdk --test dpdk
 }
 
 step_swarm() {
@@ -92,6 +102,9 @@ step_mutants() {
 }
 
 step_frames() { scripts/frames.sh; }
+
+# Linux rxe, live in a guest; what it needs besides PACKAGES it installs.
+step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
 
 # ---- before and after
 

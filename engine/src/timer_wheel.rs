@@ -292,11 +292,11 @@ mod tests {
     fn fires_at_the_nanosecond_and_once() {
         let mut wheel = TimerWheel::new(4, at(0));
         wheel.set(1, at(67_108_864));
-        assert_eq!(expire(&mut wheel, 67_108_863), []);
+        assert!(expire(&mut wheel, 67_108_863).is_empty());
         assert_eq!(wheel.deadline(1), Some(at(67_108_864)));
         assert_eq!(wheel.next_deadline_hint(), Some(at(67_108_864)));
         assert_eq!(expire(&mut wheel, 67_108_864), [1]);
-        assert_eq!(expire(&mut wheel, u64::MAX), []);
+        assert!(expire(&mut wheel, u64::MAX).is_empty());
         assert_eq!((wheel.deadline(1), wheel.next_deadline_hint()), (None, None));
     }
 
@@ -320,7 +320,7 @@ mod tests {
         wheel.set(0, at(1 << 40));
         wheel.cancel(1);
         wheel.cancel(1);
-        assert_eq!(expire(&mut wheel, (1 << 40) - 1), []);
+        assert!(expire(&mut wheel, (1 << 40) - 1).is_empty());
         assert_eq!(expire(&mut wheel, 1 << 40), [0]);
     }
 
@@ -351,7 +351,7 @@ mod tests {
     fn the_end_of_time_is_a_deadline_like_any_other() {
         let mut wheel = TimerWheel::new(1, at(0));
         wheel.set(0, Instant::FAR);
-        assert_eq!(expire(&mut wheel, u64::MAX - 1), []);
+        assert!(expire(&mut wheel, u64::MAX - 1).is_empty());
         assert_eq!(expire(&mut wheel, u64::MAX), [0]);
     }
 

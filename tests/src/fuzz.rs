@@ -87,7 +87,7 @@ impl Target {
         let mut qp = pd.create_qp(&init).expect("a QP");
         let [before, buffer, after] =
             [0; 3].map(|_| pd.alloc_buffer(BUFFER, Access::ALL).expect("a buffer"));
-        let peer = Endpoint { qpn: PEER, psn: START, gid: gid(1) };
+        let peer = Endpoint { qpn: PEER, psn: START, gid: gid(1), super_frames: None };
         let options = ConnectOptions {
             path_mtu: Some(PathMtu::Mtu256),
             timeout: 8,
@@ -108,6 +108,7 @@ impl Target {
             hop_limit: 64,
             flow_label: 0,
             udp_source_port: 0xc000,
+            super_frames: false,
         });
         Self { device, far, cq, qp, buffer, guards: [before, after], flow, now: Instant::ZERO }
     }

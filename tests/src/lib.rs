@@ -10,6 +10,7 @@ pub mod fuzz;
 pub mod live;
 pub mod pair;
 pub mod ports;
+pub mod rxe;
 pub mod swarm;
 pub mod wire;
 

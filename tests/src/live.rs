@@ -152,6 +152,7 @@ impl Peer {
             qpn: Qpn::masked(small(0)),
             psn: Psn::new(small(1)),
             gid: words[2].parse().expect("a GID"),
+            super_frames: None,
         };
         (endpoint, RemoteAddr { addr: number(3), rkey: Key(small(4)) })
     }
@@ -221,6 +222,7 @@ pub fn serve() {
                     qpn: Qpn::masked(qpn.parse().expect("a number")),
                     psn: Psn::new(psn.parse().expect("a number")),
                     gid: gid.parse::<Gid>().expect("a GID"),
+                    super_frames: None,
                 };
                 let options = ConnectOptions { sgid_index, ..ConnectOptions::default() };
                 qp.connect(own_psn, &peer, &options).expect("connected");

@@ -351,6 +351,7 @@ impl<'a> Crafted<'a> {
             hop_limit: 64,
             flow_label: 0,
             udp_source_port: 0xc000,
+            super_frames: false,
         });
         let mut frame = vec![0; flow.len() + 64 + self.payload.len()];
         let bth = Bth { dest_qp: self.dest_qp.unwrap_or(dest_qp), ..self.bth };

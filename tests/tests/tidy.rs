@@ -186,7 +186,10 @@ fn documents_name_what_exists() {
     let mut fields = BTreeMap::new();
     for source in rust_sources() {
         known.extend(source.functions().iter().map(|f| format!("{}::{}", source.path, f.name)));
-        fields.extend(source.structs());
+        // Tests and tools may call something of their own by the same name.
+        if source.path.starts_with("engine/src/") {
+            fields.extend(source.structs());
+        }
     }
     let mut broken = Vec::new();
     let mut named = 0;

@@ -52,6 +52,14 @@ impl Completer {
         (self.retries_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
         self.went_back_for = None;
     }
+
+    /// Retries since there was progress last: after time-outs and sequence errors, and after RNR NAKs.
+    pub(super) fn retries(&self) -> (u8, u8) {
+        (
+            self.retry_cnt.saturating_sub(self.retries_left),
+            self.rnr_retry.saturating_sub(self.rnr_left),
+        )
+    }
 }
 
 impl SendSide<'_, '_> {

@@ -11,6 +11,7 @@ mod responder;
 mod response;
 pub mod segment;
 pub mod sg;
+mod snapshot;
 mod state;
 mod timer;
 
@@ -31,6 +32,7 @@ pub use requester::ACK_INTERVAL;
 use requester::{Next, Requester};
 use responder::{Responder, Verdict};
 pub use response::MAX_RD_ATOMIC;
+pub use snapshot::QpSnapshot;
 pub use state::{
     QpAttrMask, QpState, TRANSITIONS, Transition, TransitionError, check as check_transition,
 };

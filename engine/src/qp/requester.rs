@@ -50,7 +50,7 @@ pub struct Requester {
     since_ack_request: u32,
     /// The request ahead of which no acknowledgement was asked for: it is known to be sound.
     sound: Option<u32>,
-    ssn: u32,
+    pub(super) ssn: u32,
     credits: Credits,
     /// Initiator depth: READs and atomics that may be outstanding.
     pub(super) max_rd_atomic: u8,

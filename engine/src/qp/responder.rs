@@ -72,7 +72,7 @@ pub struct Responder {
     pub(super) epsn: Psn,
     /// PSNs passed since the QP was set up: `epsn` without the wrap.
     position: u64,
-    msn: Msn,
+    pub(super) msn: Msn,
     inbound: Inbound,
     /// A NAK for the gap at `epsn` was sent; no other is until the expected packet has come.
     gap_reported: bool,

@@ -49,7 +49,8 @@ fn number(frame: RxFrame<'_>, flow: &FlowHeader) -> u64 {
     u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-fn send(port: &mut dyn Port, flow: &FlowHeader, source: &SharedBytes) {
+/// The sender's end of it, for a round.
+pub fn send(port: &mut dyn Port, flow: &FlowHeader, source: &SharedBytes) {
     let start = Instant::now();
     let (mut sent, mut acked, mut offset, mut id) = (0u64, 0u64, 0, 1u16);
     let mut heard = start;
@@ -85,7 +86,13 @@ fn send(port: &mut dyn Port, flow: &FlowHeader, source: &SharedBytes) {
     }
 }
 
-fn receive(port: &mut dyn Port, flow: &FlowHeader, target: &SharedBytes, stop: &AtomicBool) -> u64 {
+/// The receiver's end of it, until told to stop; returns how many packets came.
+pub fn receive(
+    port: &mut dyn Port,
+    flow: &FlowHeader,
+    target: &SharedBytes,
+    stop: &AtomicBool,
+) -> u64 {
     let (mut received, mut offset) = (0u64, 0);
     let head = flow.len() + TRANSPORT;
     while !stop.load(Ordering::Relaxed) {

@@ -13,7 +13,7 @@ use feroce_engine::verbs::{
 };
 use feroce_wire::{PathMtu, Psn};
 
-use super::{BUFFER_LEN, ROUND, WRITE_LEN};
+use super::{BUFFER_LEN, ROUND};
 
 /// Requests outstanding.
 const DEPTH: u64 = 256;
@@ -31,59 +31,75 @@ pub struct End {
     buffer: Buffer,
 }
 
-/// Two connected ends with buffers of `len` bytes.
-pub fn connect(devices: [&Device; 2], len: usize, sgid_index: [u32; 2]) -> [End; 2] {
-    let mut ends = devices.map(|device| {
+impl End {
+    /// An end on `device` with a buffer of `len` bytes, not connected yet.
+    pub fn new(device: &Device, len: usize) -> Self {
         let cq = device.create_cq(2048).expect("a CQ");
         let pd = device.alloc_pd();
         let init = QpInit { max_send_wr: 512, max_recv_wr: 512, ..QpInit::new(&cq) };
         let qp = pd.create_qp(&init).expect("a QP");
         let buffer = pd.alloc_buffer(len, Access::ALL).expect("a buffer");
-        End { device: device.clone(), cq, qp, buffer }
-    });
-    let psn = Psn::new(1);
-    let names = [0, 1].map(|n| ends[n].qp.endpoint(psn, sgid_index[n]).expect("a GID"));
+        super::touch(&buffer);
+        Self { device: device.clone(), cq, qp, buffer }
+    }
+
+    /// What the other end must know of this one.
+    pub fn endpoint(&self, sgid_index: u32) -> Endpoint {
+        self.qp.endpoint(Psn::new(1), sgid_index).expect("a GID")
+    }
+
+    /// Its buffer, for the other end.
+    pub fn target(&self) -> RemoteAddr {
+        RemoteAddr { addr: self.buffer.region().addr(), rkey: self.buffer.region().rkey() }
+    }
+
+    /// Connects it to `peer`.
+    pub fn join(&mut self, peer: &Endpoint, sgid_index: u32) {
+        let path_mtu = Some(PathMtu::Mtu4096);
+        let options = ConnectOptions { path_mtu, sgid_index, ..ConnectOptions::default() };
+        self.qp.connect(Psn::new(1), peer, &options).expect("connected");
+    }
+
+    /// Turns its device until told to stop.
+    pub fn drive(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.device.drive();
+        }
+    }
+}
+
+/// Two connected ends with buffers of `len` bytes.
+pub fn connect(devices: [&Device; 2], len: usize, sgid_index: [u32; 2]) -> [End; 2] {
+    let mut ends = devices.map(|device| End::new(device, len));
+    let names = [0, 1].map(|n| ends[n].endpoint(sgid_index[n]));
     for n in 0..2 {
-        let options = ConnectOptions {
-            path_mtu: Some(PathMtu::Mtu4096),
-            sgid_index: sgid_index[n],
-            ..ConnectOptions::default()
-        };
-        join(&mut ends[n], &names[1 - n], &options);
+        ends[n].join(&names[1 - n], sgid_index[n]);
     }
     ends
 }
 
-fn join(end: &mut End, peer: &Endpoint, options: &ConnectOptions) {
-    end.qp.connect(Psn::new(1), peer, options).expect("connected");
-}
-
-/// WRITEs 4 KiB after 4 KiB for a round, while the other end only turns its device; returns payload bytes
+/// WRITEs `len` bytes after `len` bytes for a round, while the other end only turns its device; returns payload bytes
 /// per second.
-pub fn write_rate(ends: &mut [End; 2]) -> f64 {
+pub fn write_rate(ends: &mut [End; 2], len: usize) -> f64 {
     let stop = AtomicBool::new(false);
     let [near, far] = ends;
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                far.device.drive();
-            }
-        });
-        let target =
-            RemoteAddr { addr: far.buffer.region().addr(), rkey: far.buffer.region().rkey() };
+        scope.spawn(|| far.drive(&stop));
+        let target = far.target();
         let start = Instant::now();
-        let done = write_for_a_round(near, target);
-        let rate = (done * WRITE_LEN as u64) as f64 / start.elapsed().as_secs_f64();
+        let done = write_for_a_round(near, target, len);
+        let rate = (done * len as u64) as f64 / start.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
         rate
     })
 }
 
-fn write_for_a_round(near: &mut End, target: RemoteAddr) -> u64 {
+/// WRITEs `len` bytes after `len` bytes to `target` for a round; returns how many WRITEs were done.
+pub fn write_for_a_round(near: &mut End, target: RemoteAddr, len: usize) -> u64 {
     let start = Instant::now();
     let (mut posted, mut done, mut offset) = (0u64, 0u64, 0u64);
     let mut completions: Vec<Completion> = Vec::with_capacity(64);
-    let len = u32::try_from(WRITE_LEN).expect("small");
+    let len = u32::try_from(len).expect("small");
     loop {
         let over = start.elapsed() >= ROUND; // Once per batch.
         if over && done == posted {

@@ -8,15 +8,26 @@ pub mod tcp;
 
 use std::time::Duration;
 
+use feroce_engine::memory::buffer::SharedBytes;
+
 /// How long one measurement takes.
 pub const ROUND: Duration = Duration::from_millis(700);
 /// Measurements of each kind, taken in turn.
 pub const ROUNDS: usize = 7;
 
-/// Bytes of one WRITE.
+/// Bytes of one WRITE, and of the payload of a packet.
 pub const WRITE_LEN: usize = 4096;
+/// Bytes of a WRITE that is worth a super-frame.
+pub const BULK_LEN: usize = 64 << 10;
 /// Bytes of source and destination buffers: larger than the caches.
 pub const BUFFER_LEN: usize = 128 << 20;
+
+/// Touches every page of `buffer`, so that no measurement has the kernel's page faults in it.
+pub fn touch(buffer: &SharedBytes) {
+    for offset in (0..buffer.len()).step_by(4096) {
+        buffer.write(offset, &[1]);
+    }
+}
 
 /// Which way "better" is.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,12 +1,15 @@
-//! Kernel TCP over the same link: a spinning ping-pong.
+//! Kernel TCP over the same link: a spinning ping-pong, and one stream.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::ROUND;
 use super::engine::PING_LEN;
+use super::{BUFFER_LEN, BULK_LEN, ROUND};
+
+/// Silence after which a stream that ended is known to be empty.
+const LINGER: Duration = Duration::from_millis(100);
 
 /// Two ends of a TCP connection, non-blocking and without Nagle.
 pub fn connect(
@@ -47,6 +50,51 @@ pub fn ping_half_rtt(ends: &mut [TcpStream; 2]) -> f64 {
         stop.store(true, Ordering::Relaxed);
         super::median(&mut times)
     })
+}
+
+/// Writes [`BULK_LEN`] bytes after [`BULK_LEN`] bytes for a round; returns bytes received per second. Source and
+/// target are as large as those of the engine, and neither end sleeps.
+pub fn stream_rate(ends: &mut [TcpStream; 2], buffers: &mut [Vec<u8>; 2]) -> f64 {
+    let [near, far] = ends;
+    let [source, target] = buffers;
+    assert!(source.len() == BUFFER_LEN && target.len() == BUFFER_LEN, "buffers as the engine's");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| take(far, target, &stop));
+        let start = Instant::now();
+        let (mut sent, mut offset) = (0, 0);
+        while start.elapsed() < ROUND {
+            write(near, &source[offset..offset + BULK_LEN]);
+            sent += BULK_LEN as u64;
+            offset = (offset + BULK_LEN) % BUFFER_LEN;
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        stop.store(true, Ordering::Relaxed);
+        let received = receiver.join().expect("the receiver ends");
+        assert_eq!(received, sent, "a stream loses nothing");
+        received as f64 / elapsed
+    })
+}
+
+/// Reads until it is told to stop and nothing comes any more.
+fn take(stream: &mut TcpStream, target: &mut [u8], stop: &AtomicBool) -> u64 {
+    let (mut received, mut offset) = (0, 0);
+    let mut last = Instant::now();
+    loop {
+        match stream.read(&mut target[offset..BUFFER_LEN.min(offset + BULK_LEN)]) {
+            Ok(count) => {
+                received += count as u64;
+                offset = (offset + count) % BUFFER_LEN;
+                last = Instant::now();
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if stop.load(Ordering::Relaxed) && last.elapsed() > LINGER {
+                    return received;
+                }
+            }
+            Err(error) => panic!("TCP: {error}"),
+        }
+    }
 }
 
 fn read(stream: &mut TcpStream, message: &mut [u8], stop: &AtomicBool) -> bool {

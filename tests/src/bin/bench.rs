@@ -4,14 +4,17 @@
 use std::net::TcpListener;
 use std::process::ExitCode;
 
-use feroce_engine::device::{Device, DeviceConfig, Driver};
+use feroce_engine::device::{Device, DeviceConfig, Driver, PortKind};
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::memory::buffer::SharedBytes;
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig, XdpMode};
+use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
 use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_tests::bench::link::{ADDRESSES, Link};
-use feroce_tests::bench::{BUFFER_LEN, Bar, Figure, bare, engine, paired, tcp};
+use feroce_tests::bench::{
+    BUFFER_LEN, BULK_LEN, Bar, Figure, WRITE_LEN, bare, engine, paired, tcp, touch,
+};
 use feroce_tests::{MACS, addresses};
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr};
 
@@ -36,6 +39,9 @@ fn main() -> ExitCode {
             af_xdp_latency(name, mode)
         });
     }
+    show("packet: 64 KiB WRITE / TCP with TSO".to_owned(), &mut packet_bulk);
+    show("packet: 4 KiB WRITE / bare loop".to_owned(), &mut packet_write);
+    show("packet: 64 B SEND half-RTT / spinning TCP".to_owned(), &mut packet_latency);
     if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -54,6 +60,7 @@ fn flow(end: usize, macs: [MacAddr; 2]) -> FlowHeader {
         hop_limit: 64,
         flow_label: 0,
         udp_source_port: 0xc001,
+        super_frames: false,
     })
 }
 
@@ -70,7 +77,10 @@ fn write_figure(name: &str, bar: Bar, (rate, bare, ratio): (f64, f64, f64)) -> F
 fn buffers() -> [SharedBytes; 2] {
     let arena = Arena::new(2 * BUFFER_LEN + (2 << 20)).expect("an arena");
     [(); 2].map(|()| {
-        SharedBytes::new(arena.alloc(BUFFER_LEN, 4096).expect("room for a buffer"), BUFFER_LEN)
+        let block = arena.alloc(BUFFER_LEN, 4096).expect("room for a buffer");
+        let buffer = SharedBytes::new(block, BUFFER_LEN);
+        touch(&buffer);
+        buffer
     })
 }
 
@@ -89,7 +99,7 @@ fn shm_write(name: &str) -> Figure {
             let (a, b) = make();
             let devices = [open(0, Box::new(a) as Box<dyn Port>), open(1, Box::new(b))];
             let [a, b] = &devices;
-            engine::write_rate(&mut engine::connect([a, b], BUFFER_LEN, [0, 0]))
+            engine::write_rate(&mut engine::connect([a, b], BUFFER_LEN, [0, 0]), WRITE_LEN)
         },
         || {
             let ((mut near, mut far), [source, target]) = (make(), buffers());
@@ -100,13 +110,21 @@ fn shm_write(name: &str) -> Figure {
 }
 
 /// The devices at both ends of the link.
-fn open_devices(link: &Link, mode: XdpMode) -> [Device; 2] {
+fn open_devices(link: &Link, config: &DeviceConfig) -> [Device; 2] {
     [0, 1].map(|end| {
         link.enter(end);
-        let mut config = config();
-        config.af_xdp.mode = mode;
-        Device::open("v0", config).expect("a device on the veth")
+        Device::open("v0", config.clone()).expect("a device on the veth")
     })
+}
+
+fn af_xdp(mode: XdpMode) -> DeviceConfig {
+    let af_xdp = AfXdpConfig { mode, ..AfXdpConfig::new("") };
+    DeviceConfig { port: PortKind::AfXdp, af_xdp, ..config() }
+}
+
+fn packet(super_frames: SuperFrames) -> DeviceConfig {
+    let packet = PacketConfig { super_frames, ..PacketConfig::new("") };
+    DeviceConfig { port: PortKind::Packet, packet, ..config() }
 }
 
 /// Index of the IPv4 GID: link-local comes first.
@@ -125,8 +143,8 @@ fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
     link.offloads_off();
     let result = paired(
         || {
-            let devices = open_devices(&link, mode);
-            engine::write_rate(&mut connect(&devices, BUFFER_LEN))
+            let devices = open_devices(&link, &af_xdp(mode));
+            engine::write_rate(&mut connect(&devices, BUFFER_LEN), WRITE_LEN)
         },
         || {
             let mut ports = [0, 1].map(|end| {
@@ -147,11 +165,11 @@ fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
     write_figure(name, Bar::AtLeast(0.85), result)
 }
 
-struct TcpLatency {
+struct TcpStreams {
     ends: [std::net::TcpStream; 2],
 }
 
-impl TcpLatency {
+impl TcpStreams {
     fn new(link: &Link) -> Self {
         link.enter(1);
         let address = format!("{}:5001", ADDRESSES[1]).parse().expect("an address");
@@ -162,10 +180,13 @@ impl TcpLatency {
 
 fn af_xdp_latency(name: &str, mode: XdpMode) -> Figure {
     let link = Link::new();
-    let mut tcp = TcpLatency::new(&link); // Connected with every offload that the kernel likes.
+    let mut tcp = TcpStreams::new(&link); // Connected with every offload that the kernel likes.
     link.offloads_off();
-    let devices = open_devices(&link, mode);
-    let mut ends = connect(&devices, 8192);
+    latency_figure(name, &open_devices(&link, &af_xdp(mode)), &mut tcp)
+}
+
+fn latency_figure(name: &str, devices: &[Device; 2], tcp: &mut TcpStreams) -> Figure {
+    let mut ends = connect(devices, 8192);
     let (send, tcp, ratio) =
         paired(|| engine::ping_half_rtt(&mut ends), || tcp::ping_half_rtt(&mut tcp.ends));
     Figure {
@@ -174,4 +195,58 @@ fn af_xdp_latency(name: &str, mode: XdpMode) -> Figure {
         bar: Bar::AtMost(0.7),
         note: format!("{:.2} us of {:.2} us", send * 1e6, tcp * 1e6),
     }
+}
+
+/// The kernel's offloads are on, for both: TCP segments in the device, and so do we.
+fn packet_bulk(name: &str) -> Figure {
+    let link = Link::new();
+    let mut tcp = TcpStreams::new(&link);
+    let config = packet(SuperFrames::Auto);
+    let result = paired(
+        || {
+            let devices = open_devices(&link, &config);
+            engine::write_rate(&mut connect(&devices, BUFFER_LEN), BULK_LEN)
+        },
+        || {
+            let mut buffers = [(); 2].map(|()| vec![1; BUFFER_LEN]);
+            tcp::stream_rate(&mut tcp.ends, &mut buffers)
+        },
+    );
+    write_figure(name, Bar::AtLeast(0.9), result)
+}
+
+fn packet_write(name: &str) -> Figure {
+    let link = Link::new();
+    let config = packet(SuperFrames::Off);
+    let result = paired(
+        || {
+            let devices = open_devices(&link, &config);
+            engine::write_rate(&mut connect(&devices, BUFFER_LEN), WRITE_LEN)
+        },
+        || {
+            let mut ports = [0, 1].map(|end| {
+                link.enter(end);
+                let config = PacketConfig { interface: "v0".to_owned(), ..config.packet.clone() };
+                let port = PacketPort::open(&config, 1).expect("a port").remove(0);
+                let own: std::net::Ipv4Addr = ADDRESSES[end].parse().expect("an address");
+                port.address_filter().set(&[own.to_ipv6_mapped()]).expect("a filter");
+                port
+            });
+            let macs = [0, 1].map(|end| ports[end].attributes().mac);
+            let flows = [flow(0, macs), flow(1, macs)];
+            let [near, far] = &mut ports;
+            let [source, target] = buffers();
+            bare::write_rate(near, far, [&flows[0], &flows[1]], [&source, &target])
+        },
+    );
+    write_figure(name, Bar::AtLeast(0.85), result)
+}
+
+fn packet_latency(name: &str) -> Figure {
+    let link = Link::new();
+    let mut tcp = TcpStreams::new(&link);
+    let mut config = packet(SuperFrames::Off);
+    config.packet.qdisc_bypass = true;
+    let devices = open_devices(&link, &config);
+    latency_figure(name, &devices, &mut tcp)
 }

@@ -282,7 +282,7 @@ impl Requests<'_> {
         if writes {
             let mut write = self.write(end, at)?;
             write.payload.truncate(VICTIM_LEN);
-            if write.payload.len() == write.local.iter().map(|range| range.len).sum() {
+            if write.payload.len() == write.local.iter().map(|range| range.len).sum::<usize>() {
                 write.remote = Some(remote);
                 write.op = Op::Write;
                 side.requests.push(write);

@@ -20,6 +20,9 @@ pub const SILENT: &[(&str, &str)] =
 pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/src/memory/", "the arena, the rings, and the door to registered memory"),
     ("engine/src/port/af_xdp/", "the kernel's rings and the packet buffers behind them"),
+    ("engine/src/port/packet/", "packet sockets and the memory that the kernel reads and writes"),
+    ("engine/src/port/ethtool.rs", "the kernel's structures about drivers"),
+    ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
     ("engine/src/sys.rs", "system calls that std has no door for"),
     ("engine/src/device/protection_domain.rs", "the contract of registering a program's memory"),
     ("engine/cli/src/signal.rs", "one signal handler"),
@@ -68,14 +71,18 @@ pub const PURE: &[Pure] = &[
 ];
 
 /// Packages from the bottom up: each depends on lower layers only.
-pub const LAYERS: &[&[&str]] = &[&["feroce-wire"], &["feroce-engine"], &["feroce", "feroce-tests"]];
+pub const LAYERS: &[&[&str]] =
+    &[&["feroce-wire", "dpdk-sys"], &["feroce-engine"], &["feroce", "feroce-tests"]];
 
 /// What a user configures, and the document that gives the reason for each field's default.
 pub const CONFIGURATION: &[(&str, &str)] = &[
     ("docs/defaults.md", "AfXdpConfig"),
     ("docs/defaults.md", "ConnectOptions"),
     ("docs/defaults.md", "DeviceConfig"),
+    ("docs/defaults.md", "DpdkConfig"),
+    ("docs/defaults.md", "PacketConfig"),
     ("docs/defaults.md", "QpInit"),
+    ("docs/configuration.md", "Settings"),
 ];
 
 /// Words that should not have stayed. Put together here, or this file would have them.

@@ -94,11 +94,14 @@ impl Source {
         functions.0
     }
 
-    /// Every struct of the file with the names of its fields.
+    /// Every struct of the file with the names of its public fields.
     pub fn structs(&self) -> Vec<(String, Vec<String>)> {
         let fields = |item: &syn::Item| match item {
             syn::Item::Struct(item) => {
-                let names = item.fields.iter().filter_map(|field| field.ident.as_ref());
+                let is_public =
+                    |field: &&syn::Field| matches!(field.vis, syn::Visibility::Public(_));
+                let public = item.fields.iter().filter(is_public);
+                let names = public.filter_map(|field| field.ident.as_ref());
                 Some((item.ident.to_string(), names.map(ToString::to_string).collect()))
             }
             _ => None,
