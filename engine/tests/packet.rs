@@ -11,13 +11,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use feroce_engine::device::{
+    Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, PortKind, QpInit, QueuePair,
+};
+use feroce_engine::memory::Access;
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig, AfXdpError, XdpMode};
 use feroce_engine::port::fault::{FaultPort, Faults};
 use feroce_engine::port::packet::{PacketConfig, PacketError, PacketPort, SuperFrames};
 use feroce_engine::port::pcap::PcapPort;
 use feroce_engine::port::{Port, Priority};
+use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
 use feroce_wire::{
-    Bth, FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, Pkey, Psn, Qpn, VlanTag,
+    Bth, FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, PathMtu, Pkey, Psn, Qpn,
+    VlanTag,
 };
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -701,6 +707,96 @@ fn refusals_name_the_culprit() {
     });
     assert!(matches!(error, PacketError::NotPermitted { .. }), "{error}");
     assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
+}
+
+/// One end of a connection between devices.
+struct End {
+    _device: Device,
+    cq: CompletionQueue,
+    qp: QueuePair,
+    buffer: Buffer,
+}
+
+const MESSAGE: usize = 1 << 20;
+
+/// Devices at both ends, connected.
+fn connect(pair: &Pair, kinds: [PortKind; 2], path_mtu: PathMtu) -> [End; 2] {
+    let mut ends = [0, 1].map(|end| {
+        let config = DeviceConfig { max_qp: 16, port: kinds[end], ..DeviceConfig::default() };
+        let open = || Device::open(Pair::device(end), config).expect("a device");
+        let device = pair.within(end, open);
+        let cq = device.create_cq(64).expect("a CQ");
+        let pd = device.alloc_pd();
+        let qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
+        let buffer = pd.alloc_buffer(2 * MESSAGE, Access::ALL).expect("a buffer");
+        End { _device: device, cq, qp, buffer }
+    });
+    let gid = |end: &End| {
+        let gids = end._device.gids();
+        gids.iter().find(|(_, entry)| entry.gid.ip().is_ipv4()).expect("an IPv4 address").0
+    };
+    let start = Psn::new(0xff_fff0);
+    let names = ends.each_ref().map(|end| end.qp.endpoint(start, gid(end)).expect("a GID"));
+    for n in 0..2 {
+        let sgid_index = gid(&ends[n]);
+        let options =
+            ConnectOptions { sgid_index, path_mtu: Some(path_mtu), ..ConnectOptions::default() };
+        let peer = names[1 - n];
+        pair.within(n, || ends[n].qp.connect(start, &peer, &options).expect("connected"));
+    }
+    ends
+}
+
+/// A request of the first end about all of [`MESSAGE`] bytes at `offset` of the second's buffer, to its success.
+fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize) {
+    let [near, far] = ends;
+    let region = far.buffer.region();
+    let remote = RemoteAddr { addr: region.addr() + remote as u64, rkey: region.rkey() };
+    let sge = near.buffer.region().sge(local as u64, u32::try_from(MESSAGE).expect("small"));
+    let op = if read { SendOp::Read(remote) } else { SendOp::Write(remote) };
+    let data = Data::Sges(std::slice::from_ref(&sge));
+    let flags = SendFlags::SIGNALED;
+    near.qp.post_send(&SendRequest { wr_id: 1, op, data, flags }).expect("room");
+    let end = Instant::now() + PATIENCE;
+    let completion = loop {
+        assert!(Instant::now() < end, "a completion");
+        if let Some(completion) = near.cq.poll_one() {
+            break completion;
+        }
+    };
+    assert_eq!(completion.status, Status::Success);
+}
+
+#[test]
+fn devices_use_super_frames_where_both_ends_have_them() {
+    if !root() {
+        return;
+    }
+    let (packet, af_xdp) = (PortKind::Packet, PortKind::AfXdp);
+    for (kinds, bulk) in [([packet; 2], true), ([packet, af_xdp], false), ([af_xdp, packet], false)]
+    {
+        for path_mtu in [PathMtu::Mtu4096, PathMtu::Mtu1024] {
+            let pair = Pair::new(4200);
+            let mut ends = connect(&pair, kinds, path_mtu);
+            let pattern: Vec<u8> =
+                (0..MESSAGE).map(|at| (at / 7 + at / 4096).to_le_bytes()[0]).collect();
+            ends[0].buffer.write(0, &pattern);
+            let before = [0, 1].map(|end| pair.kernel_frames(end));
+            request(&mut ends, false, 0, MESSAGE);
+            request(&mut ends, true, MESSAGE, MESSAGE);
+            let mut came = vec![0; MESSAGE];
+            for (end, what) in [(1, "written"), (0, "read back")] {
+                ends[end].buffer.read(MESSAGE, &mut came);
+                assert!(came == pattern, "{what}, {kinds:?}, {path_mtu:?}");
+            }
+            let packets = u64::try_from(MESSAGE / path_mtu.bytes() as usize).expect("few");
+            for end in [0, 1] {
+                let frames = pair.kernel_frames(end) - before[end];
+                let few = frames < packets / 4;
+                assert_eq!(few, bulk, "{frames} frames, {packets} packets, {kinds:?}");
+            }
+        }
+    }
 }
 
 const CHILD: &str = "FEROCE_TEST_PACKET_ROOTLESS";

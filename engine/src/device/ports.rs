@@ -125,12 +125,15 @@ fn open_packet(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, Open
     let mut port_config = config.packet.clone();
     port_config.interface = interface.to_owned();
     let ports = PacketPort::open(&port_config, config.cores)?;
-    let granted = ports[0].rx_bytes();
-    if granted < port_config.rx_bytes {
+    // The kernel counts its own overhead, too: about as much again.
+    let (granted, mtu) = (u64::from(ports[0].rx_bytes()), ports[0].attributes().mtu);
+    let window = 2 * u64::from(config.window) * u64::from(mtu);
+    if granted < window {
         tracing::warn!(
             interface,
             granted,
-            "the receive buffer is smaller than configured, bursts may be lost: `sysctl net.core.rmem_max={}`",
+            window,
+            "the receive buffer holds less than a window, bursts may be lost: `sysctl net.core.rmem_max={}`",
             port_config.rx_bytes
         );
     }
