@@ -17,7 +17,9 @@ use super::{BUFFER_LEN, ROUND};
 
 /// Requests outstanding.
 const DEPTH: u64 = 256;
-/// One request in so many asks for a completion.
+/// Bytes outstanding, but for two requests at least.
+const OUTSTANDING: u64 = 16 << 20;
+/// At least one request in so many asks for a completion.
 const SIGNAL_EVERY: u64 = 16;
 /// Bytes of a ping.
 pub const PING_LEN: usize = 64;
@@ -78,16 +80,39 @@ pub fn connect(devices: [&Device; 2], len: usize, sgid_index: [u32; 2]) -> [End;
     ends
 }
 
+/// What moves the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mover {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+}
+
+impl Mover {
+    fn op(self, remote: RemoteAddr) -> SendOp {
+        match self {
+            Self::Write => SendOp::Write(remote),
+            Self::Read => SendOp::Read(remote),
+        }
+    }
+}
+
 /// WRITEs `len` bytes after `len` bytes for a round, while the other end only turns its device; returns payload bytes
 /// per second.
 pub fn write_rate(ends: &mut [End; 2], len: usize) -> f64 {
+    rate(ends, Mover::Write, len)
+}
+
+/// The same, by WRITE or by READ.
+pub fn rate(ends: &mut [End; 2], mover: Mover, len: usize) -> f64 {
     let stop = AtomicBool::new(false);
     let [near, far] = ends;
     std::thread::scope(|scope| {
         scope.spawn(|| far.drive(&stop));
         let target = far.target();
         let start = Instant::now();
-        let done = write_for_a_round(near, target, len);
+        let done = move_for_a_round(near, target, mover, len);
         let rate = (done * len as u64) as f64 / start.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
         rate
@@ -96,6 +121,12 @@ pub fn write_rate(ends: &mut [End; 2], len: usize) -> f64 {
 
 /// WRITEs `len` bytes after `len` bytes to `target` for a round; returns how many WRITEs were done.
 pub fn write_for_a_round(near: &mut End, target: RemoteAddr, len: usize) -> u64 {
+    move_for_a_round(near, target, Mover::Write, len)
+}
+
+fn move_for_a_round(near: &mut End, target: RemoteAddr, mover: Mover, len: usize) -> u64 {
+    let depth = DEPTH.min((OUTSTANDING / len as u64).max(2));
+    let batch = SIGNAL_EVERY.min(depth / 2);
     let start = Instant::now();
     let (mut posted, mut done, mut offset) = (0u64, 0u64, 0u64);
     let mut completions: Vec<Completion> = Vec::with_capacity(64);
@@ -105,12 +136,12 @@ pub fn write_for_a_round(near: &mut End, target: RemoteAddr, len: usize) -> u64 
         if over && done == posted {
             return done;
         }
-        if !over && posted - done <= DEPTH - SIGNAL_EVERY {
-            for n in 1..=SIGNAL_EVERY {
-                let flags = if n == SIGNAL_EVERY { SendFlags::SIGNALED } else { SendFlags::NONE };
+        if !over && posted - done <= depth - batch {
+            for n in 1..=batch {
+                let flags = if n == batch { SendFlags::SIGNALED } else { SendFlags::NONE };
                 let sge = near.buffer.region().sge(offset, len);
                 let remote = RemoteAddr { addr: target.addr + offset, ..target };
-                let (op, data) = (SendOp::Write(remote), Data::Sges(std::slice::from_ref(&sge)));
+                let (op, data) = (mover.op(remote), Data::Sges(std::slice::from_ref(&sge)));
                 let request = SendRequest { wr_id: posted, op, data, flags };
                 near.qp.post_send(&request).expect("room for a batch");
                 posted += 1;
@@ -121,7 +152,7 @@ pub fn write_for_a_round(near: &mut End, target: RemoteAddr, len: usize) -> u64 
         near.cq.poll(&mut completions, 64);
         for completion in &completions {
             assert_eq!(completion.status, Status::Success);
-            done += SIGNAL_EVERY;
+            done += batch;
         }
     }
 }

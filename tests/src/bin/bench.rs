@@ -39,11 +39,23 @@ fn main() -> ExitCode {
             af_xdp_latency(name, mode)
         });
     }
+    for len in READ_LENS {
+        let size =
+            if len < 1 << 20 { format!("{} KiB", len >> 10) } else { format!("{} MiB", len >> 20) };
+        let name = format!("af_xdp native: {size} READ / WRITE");
+        show(name, &mut |name| read_write(name, &af_xdp(XdpMode::Native), len));
+        show(format!("packet: {size} READ / WRITE"), &mut |name| {
+            read_write(name, &packet(SuperFrames::Auto), len)
+        });
+    }
     show("packet: 64 KiB WRITE / TCP with TSO".to_owned(), &mut packet_bulk);
     show("packet: 4 KiB WRITE / bare loop".to_owned(), &mut packet_write);
     show("packet: 64 B SEND half-RTT / spinning TCP".to_owned(), &mut packet_latency);
     if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
+
+/// Message sizes for which READs are compared with WRITEs.
+const READ_LENS: [usize; 3] = [64 << 10, 1 << 20, 64 << 20];
 
 fn config() -> DeviceConfig {
     DeviceConfig { max_qp: 64, arena_bytes: 1 << 30, driver: Driver::Helper, ..Default::default() }
@@ -163,6 +175,18 @@ fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
         },
     );
     write_figure(name, Bar::AtLeast(0.85), result)
+}
+
+/// READs move as fast as WRITEs: what one end spends on requests, the other spends on responses.
+fn read_write(name: &str, config: &DeviceConfig, len: usize) -> Figure {
+    let link = Link::new();
+    if config.port == PortKind::AfXdp {
+        link.offloads_off();
+    }
+    let measure =
+        |mover| engine::rate(&mut connect(&open_devices(&link, config), BUFFER_LEN), mover, len);
+    let result = paired(|| measure(engine::Mover::Read), || measure(engine::Mover::Write));
+    write_figure(name, Bar::AtLeast(0.9), result)
 }
 
 struct TcpStreams {

@@ -411,7 +411,8 @@ fn peer_qp_gone(op: Op, _: Role) -> Plan {
 fn peer_killed(op: Op, _: Role) -> Plan {
     let mut plan = Plan::new();
     plan.set(|settings| (settings.timeout, settings.retry_cnt) = (12, 3));
-    for _ in 0..32 {
+    // More than rxe has done by the time that it is killed.
+    for _ in 0..96 {
         plan.request(op, 256 << 10);
     }
     plan.twist = Twist::PeerKilled;

@@ -34,7 +34,7 @@ pub fn screen(devices: &[(&Snapshot, Rates)]) -> String {
     text
 }
 
-/// The heading of the columns of [`line`].
+/// The heading of the columns of [`line()`].
 pub fn heading() -> String {
     format!(
         "{:<16}{:>10}{:>12}{:>10}{:>12}{:>10}{:>10}  {}",
