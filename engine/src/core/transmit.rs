@@ -40,7 +40,10 @@ impl Core {
     /// Sends a quantum of packets of the QP in `slot`, or as many as there is `room` for; how many, and whether
     /// it may have more.
     fn transmit_from(&mut self, slot: u32, room: usize, now: Instant) -> (usize, bool) {
-        let Self { port, slots, shared, wheel, ip_id, .. } = self;
+        let Self { port, slots, shared, active, wheel, ip_id, .. } = self;
+        // A burst that goes on past a message lets its last packet and the next one's first, both longer than the
+        // others of a READ response, share a super-frame.
+        let alone = active.is_empty();
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
         let (mut count, mut bytes) = (0, 0);
@@ -77,7 +80,7 @@ impl Core {
                 true => bytes >= SUPER_FRAME_QUANTUM,
                 false => count >= TRANSMIT_QUANTUM,
             };
-            if enough {
+            if enough && !alone {
                 break true;
             }
         };
