@@ -119,7 +119,7 @@ need_rust() {
 # What a test might leave behind, a line each.
 belongings() {
     ip netns list 2> /dev/null | awk '/^fr-/ { print "namespace", $1 }'
-    bpftool prog show 2> /dev/null | awk '$2 == "xdp" { print "XDP program", $1, $4 }'
+    bpftool prog show 2> /dev/null | awk '$2 == "xdp" || $2 == "sched_cls" { print "program", $1, $4 }'
     for exe in /proc/[0-9]*/exe; do
         [[ "$(readlink "$exe" 2> /dev/null)" == "$target"/* ]] && echo "process ${exe//[^0-9]/}"
     done

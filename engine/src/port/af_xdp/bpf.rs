@@ -1,4 +1,4 @@
-//! The `bpf(2)` calls that the port needs: maps, loading and attaching the program.
+//! The `bpf(2)` calls that this port and the packet port need: maps, loading and attaching the program.
 //!
 //! The structures are the members of the kernel's `union bpf_attr` (`uapi/linux/bpf.h`) that these
 //! commands read or write, and no more; the kernel takes what is missing at the end as zero.
@@ -29,23 +29,54 @@ enum Command {
 /// Kinds of map, `enum bpf_map_type`.
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]
-pub(super) enum MapKind {
+pub(in crate::port) enum MapKind {
     Hash = 1,
     /// Receive queue to AF_XDP socket.
     Xsk = 17,
 }
 
-const PROGRAM_TYPE_XDP: u32 = 6;
-const ATTACH_XDP: u32 = 37;
-/// The program can look at a frame of several buffers; without it the MTU ends near 3500.
-const HAS_FRAGMENTS: u32 = 1 << 5;
+/// Where a program is to be attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::port) enum Hook {
+    /// In the driver, ahead of everything.
+    Xdp,
+    /// Between packet sockets and the stack (`tcx`, Linux 6.6).
+    Ingress,
+}
+
+impl Hook {
+    /// `enum bpf_prog_type`.
+    const fn program_type(self) -> u32 {
+        match self {
+            Self::Xdp => 6,
+            Self::Ingress => 3,
+        }
+    }
+
+    /// `enum bpf_attach_type`.
+    const fn attach_type(self) -> u32 {
+        match self {
+            Self::Xdp => 37,
+            Self::Ingress => 46,
+        }
+    }
+
+    /// An XDP program can look at a frame of several buffers; without that, the MTU ends near 3500.
+    const fn load_flags(self) -> u32 {
+        match self {
+            Self::Xdp => 1 << 5,
+            Self::Ingress => 0,
+        }
+    }
+}
+
 /// Names of objects: 15 bytes and a terminator.
 const NAME_LENGTH: usize = 16;
 
 /// Where a link attaches the program; the values are `XDP_FLAGS_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum AttachMode {
+pub(in crate::port) enum AttachMode {
     Generic = 1 << 1,
     Native = 1 << 2,
 }
@@ -170,7 +201,7 @@ fn object_name(text: &str) -> [u8; NAME_LENGTH] {
 
 /// A map from `K` to `V`.
 #[derive(Debug)]
-pub(super) struct Map<K, V> {
+pub(in crate::port) struct Map<K, V> {
     fd: OwnedFd,
     types: std::marker::PhantomData<fn(K, V)>,
 }
@@ -179,7 +210,7 @@ pub(super) struct Map<K, V> {
 ///
 /// # Safety
 /// The type has no padding and no pointers.
-pub(super) unsafe trait Plain: Copy {}
+pub(in crate::port) unsafe trait Plain: Copy {}
 // SAFETY: an integer.
 unsafe impl Plain for u32 {}
 // SAFETY: an array of bytes.
@@ -240,44 +271,50 @@ fn address<T: ?Sized>(value: &T) -> u64 {
 
 /// A loaded program.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(in crate::port) struct Program {
+    hook: Hook,
     fd: OwnedFd,
 }
 
 /// Why a program was not loaded, with the verifier's words if it spoke.
 #[derive(Debug)]
-pub(super) struct LoadError {
+pub(in crate::port) struct LoadError {
     pub source: io::Error,
     pub log: String,
 }
 
 impl Program {
-    /// Loads an XDP program. If the kernel refuses it, it is loaded once more for the log.
-    pub fn load(instructions: &[Instruction], name: &str) -> Result<Self, LoadError> {
-        match Self::try_load(instructions, name, &mut []) {
-            Ok(program) => Ok(program),
+    /// Loads a program for `hook`. If the kernel refuses it, it is loaded once more for the log.
+    pub fn load(hook: Hook, instructions: &[Instruction], name: &str) -> Result<Self, LoadError> {
+        match Self::try_load(hook, instructions, name, &mut []) {
+            Ok(fd) => Ok(Self { hook, fd }),
             Err(source) if source.raw_os_error() == Some(libc::EPERM) => {
                 Err(LoadError { source, log: String::new() })
             }
             Err(source) => {
                 let mut log = vec![0; 1 << 16];
-                let _refused_again = Self::try_load(instructions, name, &mut log);
+                let _refused_again = Self::try_load(hook, instructions, name, &mut log);
                 let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
                 Err(LoadError { source, log: text.to_string_lossy().into_owned() })
             }
         }
     }
 
-    fn try_load(instructions: &[Instruction], name: &str, log: &mut [u8]) -> io::Result<Self> {
+    fn try_load(
+        hook: Hook,
+        instructions: &[Instruction],
+        name: &str,
+        log: &mut [u8],
+    ) -> io::Result<OwnedFd> {
         let word = |size: usize| u32::try_from(size).expect("programs and logs are short");
         let mut load = ProgramLoad {
-            kind: PROGRAM_TYPE_XDP,
+            kind: hook.program_type(),
             count: word(instructions.len()),
             instructions: address(instructions),
             licence: address(c"MIT OR Apache-2.0"),
-            flags: HAS_FRAGMENTS,
+            flags: hook.load_flags(),
             name: object_name(name),
-            attach_type: ATTACH_XDP,
+            attach_type: hook.attach_type(),
             ..ProgramLoad::default()
         };
         if !log.is_empty() {
@@ -285,17 +322,22 @@ impl Program {
             load.log_size = word(log.len());
             load.log = log.as_mut_ptr().expose_provenance() as u64;
         }
-        Ok(Self { fd: open(Command::ProgramLoad, &mut load)? })
+        open(Command::ProgramLoad, &mut load)
+    }
+
+    /// Attaches an XDP program to an interface: see [`Self::attach_with`].
+    pub fn attach(&self, interface: u32, mode: AttachMode) -> io::Result<Link> {
+        self.attach_with(interface, mode as u32)
     }
 
     /// Attaches the program to an interface for as long as the [`Link`] lives. The kernel closes
     /// it with the process, however that ends.
-    pub fn attach(&self, interface: u32, mode: AttachMode) -> io::Result<Link> {
+    pub fn attach_with(&self, interface: u32, flags: u32) -> io::Result<Link> {
         let mut create = LinkCreate {
             program: unsigned(self.fd.as_raw_fd()),
             interface,
-            attach_type: ATTACH_XDP,
-            flags: mode as u32,
+            attach_type: self.hook.attach_type(),
+            flags,
         };
         Ok(Link { _fd: open(Command::LinkCreate, &mut create)? })
     }
@@ -333,7 +375,7 @@ impl Program {
 
 /// An attached program; dropping it detaches.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(in crate::port) struct Link {
     _fd: OwnedFd,
 }
 

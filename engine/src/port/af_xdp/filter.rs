@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::bpf::{AttachMode, Link, Map, MapKind, Program, program_name};
+use super::bpf::{AttachMode, Hook, Link, Map, MapKind, Program, program_name};
 use super::config::XdpMode;
 use super::error::AfXdpError;
 use super::interface::{Interface, attached_program};
@@ -107,10 +107,11 @@ impl Attachment {
         let sockets = Map::create(MapKind::Xsk, "feroce_sockets", queues).map_err(made)?;
         let text = program::filter(addresses.0.map.fd(), sockets.fd(), Action::Pass);
         let name = format!("{NAME_PREFIX}{}", std::process::id());
-        let program = Program::load(&text, &name).map_err(|e| match e.log.is_empty() {
-            true => AfXdpError::system("load the XDP program", e.source),
-            false => AfXdpError::Rejected { log: e.log, source: e.source },
-        })?;
+        let program =
+            Program::load(Hook::Xdp, &text, &name).map_err(|e| match e.log.is_empty() {
+                true => AfXdpError::system("load the XDP program", e.source),
+                false => AfXdpError::Rejected { log: e.log, source: e.source },
+            })?;
         let (link, mode) = attach(&program, interface, mode)?;
         Ok(Self { _link: link, _program: program, sockets, addresses, mode })
     }
@@ -230,7 +231,8 @@ mod tests {
                 let addresses = AddressFilter::create().expect("a map");
                 let sockets = Map::<u32, u32>::create(MapKind::Xsk, "test", 1).expect("a map");
                 let text = program::filter(addresses.0.map.fd(), sockets.fd(), Action::Pass);
-                let foreign = Program::load(&text, "someone_else").expect("the verifier agrees");
+                let foreign =
+                    Program::load(Hook::Xdp, &text, "someone_else").expect("the verifier agrees");
                 let link = foreign.attach(interface.index, mode).expect("attached");
                 let error = Attachment::create(interface, XdpMode::Auto).expect_err("occupied");
                 assert!(error.to_string().contains("'someone_else'"), "{error}");

@@ -19,12 +19,12 @@
 //! kernel (`umem`, `queue`) and for system calls that `std` lacks (`bpf`, `interface`).
 #![allow(unsafe_code)] // A named room; see above.
 
-mod bpf;
+pub(super) mod bpf;
 mod config;
 mod error;
 mod filter;
 pub(super) mod interface;
-mod program;
+pub(super) mod program;
 mod queue;
 mod umem;
 

@@ -1,4 +1,5 @@
-//! The XDP program: which frames come to us, as a table of instructions.
+//! The XDP program: which frames come to us, as a table of instructions; and its sibling for the packet port, which
+//! drops these frames behind the packet sockets.
 //!
 //! Taken are UDP datagrams to port 4791, not a later fragment, in IPv4 (without options) or IPv6
 //! (without extension headers), untagged or behind one VLAN tag (0x8100), whose destination
@@ -33,7 +34,7 @@ pub(super) enum Action {
 /// One encoded BPF instruction: `struct bpf_insn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Instruction {
+pub(in crate::port) struct Instruction {
     code: u8,
     /// Destination in the low four bits, source in the high four.
     registers: u8,
@@ -140,18 +141,49 @@ const TAGGED_ETHERTYPE: i16 = 16;
 const IPV4_END: i32 = 14 + 20 + 8;
 const IPV6_END: i32 = 14 + 40 + 8;
 
-/// Offsets within the program's context, `struct xdp_md`.
-const DATA: i16 = 0;
-const DATA_END: i16 = 4;
+/// Offsets of the frame's start and end within a program's context.
+#[derive(Debug, Clone, Copy)]
+struct Context {
+    data: i16,
+    data_end: i16,
+}
+
+/// `struct xdp_md`.
+const XDP: Context = Context { data: 0, data_end: 4 };
 const RX_QUEUE_INDEX: i16 = 16;
+
+/// `struct __sk_buff`.
+const SKB: Context = Context { data: 76, data_end: 80 };
+/// The answers of a program on an interface's ingress, `enum tcx_action_base`.
+const INGRESS_NEXT: i32 = -1;
+const INGRESS_DROP: i32 = 2;
 
 /// The program over two maps: `addresses` (hash, key: 16 bytes of address) and `sockets` (XSKMAP).
 /// `no_socket` says what becomes of a frame that is ours where its queue has no socket.
 pub(super) fn filter(addresses: RawFd, sockets: RawFd, no_socket: Action) -> Vec<Instruction> {
-    assemble(&[
+    // To the socket of this receive queue.
+    let ours = [
+        Map(R1, sockets),
+        Load(Word, R2, R6, RX_QUEUE_INDEX),
+        Set(R3, no_socket as i32),
+        Call(Helper::RedirectMap),
+        Exit,
+    ];
+    program(XDP, addresses, &ours, Action::Pass as i32)
+}
+
+/// The program for an interface's ingress (`tcx`), where packet sockets have seen a frame already and the kernel's stack
+/// has not: it drops what is for `addresses`.
+pub(in crate::port) fn drop_behind_sockets(addresses: RawFd) -> Vec<Instruction> {
+    program(SKB, addresses, &[Set(R0, INGRESS_DROP), Exit], INGRESS_NEXT)
+}
+
+/// The program that goes on with `ours` for a RoCE frame to one of `addresses`, and answers `others` for all others.
+fn program(context: Context, addresses: RawFd, ours: &[Op], others: i32) -> Vec<Instruction> {
+    let matching = [
         Move(R6, R1),
-        Load(Word, R2, R1, DATA),
-        Load(Word, R3, R1, DATA_END),
+        Load(Word, R2, R1, context.data),
+        Load(Word, R3, R1, context.data_end),
         // Ethernet. R2 is the packet, R3 its end, R4 the end of what is about to be read.
         Move(R4, R2),
         Add(R4, 14),
@@ -203,16 +235,8 @@ pub(super) fn filter(addresses: RawFd, sockets: RawFd, no_socket: Action) -> Vec
         Add(R2, -16),
         Call(Helper::MapLookup),
         IfEqual(R0, 0, Kernel),
-        // Ours: to the socket of this receive queue.
-        Map(R1, sockets),
-        Load(Word, R2, R6, RX_QUEUE_INDEX),
-        Set(R3, no_socket as i32),
-        Call(Helper::RedirectMap),
-        Exit,
-        At(Kernel),
-        Set(R0, Action::Pass as i32),
-        Exit,
-    ])
+    ];
+    assemble(&[&matching, ours, &[At(Kernel), Set(R0, others), Exit]].concat())
 }
 
 /// How many instructions `op` becomes.
@@ -276,7 +300,7 @@ fn encode(op: Op, labels: &[Option<usize>; LABELS], program: &mut Vec<Instructio
 
 #[cfg(test)]
 mod tests {
-    use super::super::bpf::{Map, MapKind, Program};
+    use super::super::bpf::{Hook, Map, MapKind, Program};
     use super::*;
 
     #[test]
@@ -351,8 +375,22 @@ mod tests {
         }
         // There is no socket, so what is taken meets the fallback: here, `Drop`.
         let text = filter(addresses.fd(), sockets.fd(), Action::Drop);
-        let program = Program::load(&text, "feroce_test").expect("the verifier agrees");
-        let taken = |frame: &[u8]| program.test_run(frame).expect("a run") == Action::Drop as u32;
+        let behind = drop_behind_sockets(addresses.fd());
+        let load = |hook, text: &[_]| {
+            Program::load(hook, text, "feroce_test").expect("the verifier agrees")
+        };
+        let (program, behind) = (load(Hook::Xdp, &text), load(Hook::Ingress, &behind));
+        let taken = |frame: &[u8]| {
+            let taken = program.test_run(frame).expect("a run") == Action::Drop as u32;
+            match behind.test_run(frame).map(u32::cast_signed) {
+                Ok(answer) => {
+                    assert_eq!(answer, if taken { INGRESS_DROP } else { INGRESS_NEXT });
+                }
+                // Not long enough for what the kernel makes of it ahead of the program.
+                Err(error) => assert!(!taken && error.raw_os_error() == Some(libc::EINVAL)),
+            }
+            taken
+        };
 
         for tags in [&[][..], &[0x8100]] {
             for version in [4, 6] {

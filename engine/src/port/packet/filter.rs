@@ -4,10 +4,12 @@
 //! place but for IPv4 options.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::PacketError;
+use super::ingress::Ingress;
 use super::ring::{MARK, SHORT};
 use super::socket::Sockets;
 
@@ -24,12 +26,14 @@ pub struct AddressFilter(Arc<Filter>);
 #[derive(Debug)]
 struct Filter {
     sockets: Vec<Arc<Sockets>>,
+    /// `None` where the kernel refuses it.
+    ingress: Option<Ingress>,
     known: Mutex<BTreeSet<Ipv6Addr>>,
 }
 
 impl AddressFilter {
-    pub(super) fn new(sockets: Vec<Arc<Sockets>>) -> Self {
-        Self(Arc::new(Filter { sockets, known: Mutex::default() }))
+    pub(super) fn new(sockets: Vec<Arc<Sockets>>, ingress: Option<Ingress>) -> Self {
+        Self(Arc::new(Filter { sockets, ingress, known: Mutex::default() }))
     }
 
     /// Makes `addresses` the ones taken, and no others.
@@ -43,11 +47,8 @@ impl AddressFilter {
             return Err(PacketError::TooManyAddresses(ADDRESSES));
         }
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let [queue, ring] = [Share::Queue, Share::Ring].map(|share| program(&wanted, share));
-        for sockets in &self.0.sockets {
-            let set = sockets.queue.filter(&queue).and_then(|()| sockets.ring.filter(&ring));
-            set.map_err(PacketError::system("filter frames by address"))?;
-        }
+        let refused = PacketError::system("filter frames by address");
+        self.0.change(&known, &wanted).map_err(refused)?;
         *known = wanted;
         Ok(())
     }
@@ -55,6 +56,25 @@ impl AddressFilter {
     /// The addresses taken now.
     pub fn addresses(&self) -> BTreeSet<Ipv6Addr> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Filter {
+    /// At no time does the stack lose a frame that the sockets do not take.
+    fn change(&self, known: &BTreeSet<Ipv6Addr>, wanted: &BTreeSet<Ipv6Addr>) -> io::Result<()> {
+        if let Some(ingress) = &self.ingress {
+            known.difference(wanted).try_for_each(|&address| ingress.remove(address))?;
+        }
+        let [queue, ring] = [Share::Queue, Share::Ring].map(|share| program(wanted, share));
+        for sockets in &self.sockets {
+            // A mark without its frame does less harm than a frame without its mark.
+            sockets.ring.filter(&ring)?;
+            sockets.queue.filter(&queue)?;
+        }
+        if let Some(ingress) = &self.ingress {
+            wanted.iter().try_for_each(|&address| ingress.add(address))?;
+        }
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Sockets on UDP port 4791 that drop everything.
 //!
 //! A packet socket gets copies: the kernel's own stack gets each frame too, and would answer it with ICMP
-//! "port unreachable" if nobody had the port. It is said that datagrams may come put together (`UDP_GRO`), or
-//! the kernel would cut each super-frame before it is dropped.
+//! "port unreachable" if nobody had the port. Where super-frames come, it is said that datagrams may come put together
+//! (`UDP_GRO`), or the kernel would cut each before it is dropped; elsewhere it would put datagrams of others together.
 
 use std::io;
 use std::mem::zeroed;
@@ -26,21 +26,21 @@ pub(super) struct Holder {
 
 impl Holder {
     /// Takes the port in the calling thread's network namespace. Several ports of one user share it.
-    pub fn take() -> Result<Self, PacketError> {
+    pub fn take(super_frames: bool) -> Result<Self, PacketError> {
         let refused = |source: io::Error| match source.raw_os_error() {
             Some(libc::EADDRINUSE) => PacketError::PortInUse { source },
             _ => PacketError::system("hold UDP port 4791")(source),
         };
-        let six = match hold_six() {
+        let six = match hold_six(super_frames) {
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
             other => Some(other.map_err(refused)?),
         };
-        Ok(Self { _four: hold_four().map_err(refused)?, _six: six })
+        Ok(Self { _four: hold_four(super_frames).map_err(refused)?, _six: six })
     }
 }
 
-fn hold_four() -> io::Result<OwnedFd> {
-    let socket = deaf(libc::AF_INET)?;
+fn hold_four(super_frames: bool) -> io::Result<OwnedFd> {
+    let socket = deaf(libc::AF_INET, super_frames)?;
     // SAFETY: `sockaddr_in` is plain data for which all zeros is a value: any address.
     let mut address: libc::sockaddr_in = unsafe { zeroed() };
     address.sin_family = family(libc::AF_INET);
@@ -48,8 +48,8 @@ fn hold_four() -> io::Result<OwnedFd> {
     bind(&socket, &address).map(|()| socket)
 }
 
-fn hold_six() -> io::Result<OwnedFd> {
-    let socket = deaf(libc::AF_INET6)?;
+fn hold_six(super_frames: bool) -> io::Result<OwnedFd> {
+    let socket = deaf(libc::AF_INET6, super_frames)?;
     set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1)?;
     // SAFETY: `sockaddr_in6` is plain data for which all zeros is a value: any address.
     let mut address: libc::sockaddr_in6 = unsafe { zeroed() };
@@ -63,10 +63,12 @@ fn family(number: libc::c_int) -> libc::sa_family_t {
 }
 
 /// A UDP socket that keeps nothing.
-fn deaf(family: libc::c_int) -> io::Result<OwnedFd> {
+fn deaf(family: libc::c_int, super_frames: bool) -> io::Result<OwnedFd> {
     let socket = open(family, libc::SOCK_DGRAM)?;
     attach(&socket, &NOTHING)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
-    set(&socket, libc::IPPROTO_UDP, UDP_GRO, &1)?;
+    if super_frames {
+        set(&socket, libc::IPPROTO_UDP, UDP_GRO, &1)?;
+    }
     Ok(socket)
 }

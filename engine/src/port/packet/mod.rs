@@ -6,14 +6,13 @@
 //! distinguishes this port are **super-frames** (`super_frame`): on a veth, up to 64 packets go to a peer on the same host as one frame that
 //! the kernel does not take apart, with segmentation offload as TCP has it.
 //!
-//! - The kernel's own stack gets each frame, too. So that it does not answer, the port holds UDP port 4791
-//!   (`holder`): the interface cannot be shared with a program that listens there, nor with the kernel's
+//! - The kernel's own stack gets each frame, too, unless a program on the interface's ingress may drop it first
+//!   (`ingress`; as root, Linux 6.6). So that the stack does not answer, the port holds UDP port 4791 (`holder`): the interface cannot be shared with a program that listens there, nor with the kernel's
 //!   own RoCE.
 //! - The kernel takes a VLAN tag off before it shows the frame; the port puts it back.
 //! - Several cores: the kernel spreads flows over their sockets by a hash (`PACKET_FANOUT`); the cores hand over
 //!   what arrives at the wrong one.
-//! - Fragments are not taken, nor frames with IPv4 options and a super-frame's mark are not
-//!   taken.
+//! - Fragments are not taken, nor super-frames with IPv4 options.
 //! - Super-frames need Linux 6.2 or later at both ends, and the queueing discipline (no `qdisc_bypass`). A
 //!   receiver on the same host that does not take them - AF_XDP in native mode - gets them cut by the kernel; AF_XDP
 //!   in generic mode loses them. That is why peers tell each other ([`Endpoint`](crate::device::Endpoint)).
@@ -27,6 +26,7 @@ mod config;
 mod error;
 mod filter;
 mod holder;
+mod ingress;
 mod receive;
 mod ring;
 mod socket;
@@ -44,6 +44,7 @@ pub use filter::AddressFilter;
 
 use feroce_wire::{EthernetHeader, VlanTag};
 use holder::Holder;
+use ingress::Ingress;
 use receive::Receiver;
 use socket::{Socket, Sockets};
 use super_frame::{FRAME_MAX, SEGMENTS_MAX};
@@ -81,9 +82,12 @@ impl PacketPort {
         let interface = Interface::query(&config.interface).map_err(PacketError::interface)?;
         let sockets = open_sockets(config, interface.index, cores)?;
         // Before a filter lets anything pass.
-        let holder = Arc::new(Holder::take()?);
-        let filter = AddressFilter::new(sockets.clone());
         let super_frames = config.sends_super_frames(interface.veth);
+        let holder = Arc::new(Holder::take(super_frames)?);
+        let ingress = Ingress::attach(interface.index).inspect_err(|error| {
+            tracing::debug!(%error, "the kernel's stack sees the port's frames, and drops them");
+        });
+        let filter = AddressFilter::new(sockets.clone(), ingress.ok());
         let frame_max = EthernetHeader::LEN + VlanTag::LEN + interface.mtu as usize;
         let buffer = if super_frames { FRAME_MAX } else { frame_max };
         let kind = if super_frames { "packet (super-frames)" } else { "packet (frame by frame)" };
@@ -218,8 +222,10 @@ impl Port for PacketPort {
 
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.push(self.sockets.ring.fd());
+        // An error of the past, which a link that went down leaves, would wake the sleeper again and again.
+        self.sockets.ring.forget_error();
         // With frames left to send, sleeping would hold them back.
-        !self.transmitter.has_backlog() && !self.receiver.is_readable()
+        !self.transmitter.has_backlog() && !self.receiver.look_again()
     }
 
     /// Nothing to undo: `poll` on the socket is level-triggered and costs nothing when not called.

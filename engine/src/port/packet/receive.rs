@@ -36,9 +36,11 @@ const FRAME: usize = VNET + VNET_LEN;
 /// Memory that one receiver's buffers may take: they stay in the cache.
 const BUFFERS: usize = 256 << 10;
 
-/// Bursts for which a mark waits for its frame: it was lost if it does not come at once, and late only if the kernel
-/// serves the sockets in another order than it should.
-const MARK_PATIENCE: u32 = 64;
+/// Bursts for which a mark waits for its frame, or a frame for its mark: what does not come at once was lost, as the
+/// ring and the queue overflow each for itself.
+const PATIENCE: u32 = 64;
+/// Bursts without a frame after which the queue is looked into: frames whose marks were lost may be all that it has.
+const LOOK_AGAIN: u32 = 1024;
 
 /// The two places where frames lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,8 +90,12 @@ unsafe impl Send for Vectors {}
 pub(super) struct Receiver {
     sockets: Arc<Sockets>,
     ring: Ring,
-    /// Bursts for which the ring's next mark has waited for its frame.
-    missed: u32,
+    /// Bursts for which a mark has waited for its frame, or a frame for its mark.
+    waited: u32,
+    /// Bursts without a frame.
+    empty: u32,
+    /// Marks were lost: the queue has frames that no mark tells of, until it was seen empty.
+    unmarked: bool,
     /// A scratch place for each frame of a burst, then the buffers.
     pages: Pages,
     stride: usize,
@@ -97,6 +103,8 @@ pub(super) struct Receiver {
     /// Messages received, and how many of them were looked at.
     received: usize,
     looked_at: usize,
+    /// Messages to be shown whatever the ring says.
+    due: usize,
     rest: Option<Rest>,
     shown: Vec<Shown>,
     /// Of what is shown.
@@ -131,7 +139,10 @@ impl Receiver {
         Ok(Self {
             ring: Ring::map(&sockets, rx_slots)?,
             sockets,
-            missed: 0,
+            waited: 0,
+            empty: 0,
+            unmarked: false,
+            due: 0,
             bytes: 0,
             vectors: Vectors { _parts: parts, messages },
             pages,
@@ -150,38 +161,85 @@ impl Receiver {
         self.bytes = 0;
         self.ring.give_back();
         // Nothing is shown of the buffers, so they may be written anew if all was looked at.
-        let mut may_receive = self.rest.is_none() && self.looked_at == self.received;
-        while self.shown.len() < RX_BURST {
-            if self.rest.is_some() {
-                self.show_rest();
-                continue;
-            }
-            let waiting = self.looked_at < self.received;
-            match self.ring.peek() {
-                Some(Entry::Short(place)) => self.look_at_short(place),
-                Some(Entry::Mark(mark)) if waiting => {
-                    self.ring.advance();
-                    // Otherwise the mark is of a frame that was lost.
-                    if self.is_marked(mark) {
-                        self.look_at_next();
-                    }
-                }
-                Some(Entry::Mark(_)) if std::mem::take(&mut may_receive) => {
-                    if !self.receive() {
-                        self.missed += 1;
-                        if self.missed < MARK_PATIENCE {
-                            break;
-                        }
-                        self.ring.advance();
-                    }
-                    self.missed = 0;
-                }
-                // There was no room for a mark.
-                None if waiting => self.look_at_next(),
-                _ => break,
-            }
+        let mut may_receive = self.rest.is_none() && !self.has_messages();
+        while self.shown.len() < RX_BURST && self.show_one(&mut may_receive) {}
+        match self.shown.is_empty() {
+            true => self.empty += 1,
+            false => self.empty = 0,
+        }
+        if self.empty >= LOOK_AGAIN {
+            (self.empty, self.unmarked) = (0, true);
         }
         (self.shown.len(), self.bytes)
+    }
+
+    /// Goes on with what is next; false if that has to wait for another burst.
+    fn show_one(&mut self, may_receive: &mut bool) -> bool {
+        if self.rest.is_some() {
+            self.show_rest();
+            return true;
+        }
+        if self.looked_at < self.due {
+            self.look_at_next();
+            return true;
+        }
+        match self.ring.peek() {
+            Some(Entry::Short(place)) => {
+                self.look_at_short(place);
+                true
+            }
+            Some(Entry::Mark(mark)) if self.has_messages() => {
+                self.ring.advance();
+                self.waited = 0;
+                match self.find(mark) {
+                    // Those ahead of it have lost their marks, or come in another order than these.
+                    Some(index) => self.due = index + 1,
+                    // Of a frame that was lost, or was shown ahead of its mark.
+                    None => self.unmarked = true,
+                }
+                true
+            }
+            Some(Entry::Mark(_)) => {
+                if std::mem::take(may_receive) && self.receive() {
+                    return true;
+                }
+                let lost = self.is_out_of_patience();
+                if lost {
+                    self.ring.advance();
+                }
+                lost
+            }
+            None if self.has_messages() => {
+                // The kernel is about to write the mark, or had no room for it.
+                if self.unmarked || self.is_out_of_patience() {
+                    (self.due, self.unmarked) = (self.received, true);
+                }
+                self.looked_at < self.due
+            }
+            None if self.unmarked && std::mem::take(may_receive) => {
+                self.unmarked = self.receive();
+                self.unmarked
+            }
+            None => false,
+        }
+    }
+
+    fn is_out_of_patience(&mut self) -> bool {
+        self.waited = (self.waited + 1) % PATIENCE;
+        self.waited == 0
+    }
+
+    /// Looks for frames that no mark tells of, ahead of a sleep; true if there are some.
+    pub fn look_again(&mut self) -> bool {
+        if !self.is_readable() && self.receive() {
+            self.unmarked = true;
+        }
+        self.is_readable()
+    }
+
+    /// Messages that were received and not looked at.
+    fn has_messages(&self) -> bool {
+        self.looked_at < self.received
     }
 
     /// Frame `index` of the burst.
@@ -199,7 +257,7 @@ impl Receiver {
 
     /// Whether a burst would have frames.
     pub fn is_readable(&self) -> bool {
-        self.rest.is_some() || self.looked_at < self.received || self.ring.peek().is_some()
+        self.rest.is_some() || self.has_messages() || self.ring.peek().is_some()
     }
 
     /// Shows a frame that is in the ring, or begins with it if it is a super-frame.
@@ -223,7 +281,7 @@ impl Receiver {
         match kind {
             Kind::Plain => self.show(frame, Part { len: 0, ..frame }),
             Kind::Super(segment) => match Headers::find(self.get(frame)) {
-                Some(headers) if frame.len > headers.len() => {
+                Some(headers) if headers.can_be_cut(frame.len, segment) => {
                     self.rest = Some(Rest { frame, headers, segment, next: 0 });
                     return true;
                 }
@@ -245,10 +303,11 @@ impl Receiver {
         self.bytes += (first.len + second.len) as u64;
     }
 
-    /// Whether the next message is what `mark` is the beginning of.
-    fn is_marked(&self, mark: Place) -> bool {
-        let frame = self.pages.get(self.buffer(self.looked_at) + FRAME, mark.len);
-        frame == self.ring.get(mark.at, mark.len)
+    /// The message that `mark` is the beginning of, of those that were not looked at.
+    fn find(&self, mark: Place) -> Option<usize> {
+        let beginning = self.ring.get(mark.at, mark.len);
+        (self.looked_at..self.received)
+            .find(|&index| self.pages.get(self.buffer(index) + FRAME, mark.len) == beginning)
     }
 
     fn buffer(&self, index: usize) -> usize {
@@ -260,7 +319,7 @@ impl Receiver {
         for message in &mut self.vectors.messages[..self.received] {
             message.msg_hdr.msg_controllen = CONTROL as _;
         }
-        (self.received, self.looked_at) = (0, 0);
+        (self.received, self.looked_at, self.due) = (0, 0, 0);
         // SAFETY: the messages point at the buffers, of which nothing is shown.
         match unsafe { self.sockets.queue.receive(&mut self.vectors.messages) } {
             Ok(count) => self.received = count,
@@ -303,9 +362,9 @@ impl Receiver {
             }
         }
         let place = self.pages.get_mut(scratch, headers.len());
+        let number = u16::try_from(next).expect("few segments");
         // Counted modulo 2^16, as the sender did.
-        #[allow(clippy::cast_possible_truncation)] // At most 65535 segments.
-        let identification = headers.identification(place).wrapping_add(next as u16);
+        let identification = headers.identification(place).wrapping_add(number);
         headers.set(place, bytes, identification);
         let first = Part { memory: Memory::Pages, at: scratch, len: headers.len() + start };
         self.show(first, Part { at: front.at + start, len: bytes - start, ..frame });

@@ -153,6 +153,12 @@ impl Socket {
         }
     }
 
+    /// Takes the error that waits to be told, if one does.
+    pub fn forget_error(&self) {
+        let mut error: libc::c_int = 0;
+        let _told_when_sending = self.get(libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
+    }
+
     /// Receives messages into where they point; how many.
     ///
     /// # Safety

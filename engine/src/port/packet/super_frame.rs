@@ -15,6 +15,8 @@ use feroce_wire::{EthernetHeader, Ipv4Header, Ipv6Header, UdpHeader, VlanTag};
 pub(super) const VNET_LEN: usize = 10;
 /// Most segments of a super-frame: what every kernel takes.
 pub(super) const SEGMENTS_MAX: usize = 64;
+/// Most segments that any kernel makes of one.
+const SEGMENTS_LIMIT: usize = 128;
 /// Longest IP packet, of either version.
 const IP_MAX: usize = 65535;
 /// Longest super-frame, with a VLAN tag.
@@ -62,6 +64,14 @@ impl Headers {
     /// Bytes of segments that fit a super-frame.
     pub fn segments_max(self) -> usize {
         IP_MAX - (self.len() - self.ip)
+    }
+
+    /// Whether a received super-frame of `len` bytes with these headers is what a kernel makes: some segments, not too
+    /// many, that fit an IP packet. A peer on a veth writes what it likes.
+    pub fn can_be_cut(self, len: usize, segment: usize) -> bool {
+        let segments = len.saturating_sub(self.len());
+        (1..=self.segments_max()).contains(&segments)
+            && segments.div_ceil(segment) <= SEGMENTS_LIMIT
     }
 
     /// The IPv4 identification; 0 for IPv6, which has none.
@@ -271,6 +281,21 @@ pub(super) mod tests {
                 let mut cut = cut.clone();
                 cut[flow.len() - 2..flow.len()].fill(0);
                 prop_assert_eq!(&cut, packet);
+            }
+        }
+
+        /// Whatever a peer writes, what is taken can be cut.
+        #[test]
+        fn what_can_be_cut_has_lengths_that_fit(v6: bool, tagged: bool, len in 0_usize..70_000, segment in 1_usize..70_000) {
+            let mut packet = sealed(&flow(v6, tagged), 64, 1, 1);
+            let headers = Headers::find(&packet).unwrap();
+            if headers.can_be_cut(len, segment) {
+                let total = len - headers.len();
+                let sizes: Vec<_> = (0..total).step_by(segment).map(|at| segment.min(total - at)).collect();
+                prop_assert!(!sizes.is_empty() && sizes.len() <= SEGMENTS_LIMIT);
+                for size in sizes {
+                    headers.set(&mut packet, size, 7);
+                }
             }
         }
 

@@ -175,36 +175,71 @@ impl Transmitter {
     /// Hands over what was committed.
     ///
     /// # Errors
-    /// When the interface is down or gone; the frames are lost then.
+    /// When the interface is down or gone, and the frames are lost; when the kernel refuses one of them.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut failed = Ok(());
+        let mut link_failed = false;
         self.backlog = false;
         while self.sent < self.queued.len() {
-            match self.send_batch() {
-                Ok(count) => self.sent += count,
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    Some(libc::EAGAIN) => {
-                        self.backlog = true;
-                        return failed;
-                    }
-                    // The queue of the interface, or the other end of a veth, has no room for this one.
-                    Some(libc::ENOBUFS) => self.give_up(1),
-                    // The MTU is smaller now.
-                    Some(libc::EMSGSIZE) => {
-                        self.give_up(1);
-                        failed = Err(error);
-                    }
-                    _ => {
+            let error = match self.send_batch() {
+                Ok(count) => {
+                    self.sent += count;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN) => {
+                    self.backlog = true;
+                    return failed;
+                }
+                // The first may be of the past: a link that went down leaves one behind.
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
+                    if std::mem::replace(&mut link_failed, true) {
                         self.give_up(self.queued.len() - self.sent);
                         failed = Err(error);
                     }
-                },
+                }
+                // The queue of the interface, or the other end of a veth, has no room for this one.
+                Some(libc::ENOBUFS) => self.give_up(1),
+                Some(libc::EINVAL) if self.queued[self.sent].segments.is_some() => self.cut_all(),
+                // The MTU is smaller now; or whatever this one has met.
+                _ => {
+                    self.give_up(1);
+                    failed = Err(error);
+                }
             }
         }
         self.queued.clear();
         (self.sent, self.used, self.taken) = (0, 0, false);
         failed
+    }
+
+    /// Linux before 6.2 takes no super-frames: sends the packets of those that wait one by one, and makes no more.
+    fn cut_all(&mut self) {
+        tracing::warn!("the kernel takes no super-frames: every packet goes alone");
+        self.segments_max = 1;
+        let Self { pages, queued, stride, .. } = self;
+        let mut messages = Vec::with_capacity(self.slots);
+        for message in &queued[self.sent..] {
+            let Some(Segments { headers, len }) = message.segments else {
+                messages.push(*message);
+                continue;
+            };
+            let mut left = message.len - headers.len();
+            for slot in message.slot..message.slot + message.slots {
+                let bytes = left.min(usize::from(len));
+                left -= bytes;
+                if slot == message.slot {
+                    let frame = pages.get_mut(slot * *stride + AHEAD, headers.len());
+                    headers.set(frame, bytes, headers.identification(frame));
+                }
+                let len = headers.len() + bytes;
+                messages.push(Message { slot, slots: 1, len, segments: None, closed: false });
+            }
+        }
+        (self.queued, self.sent) = (messages, 0);
     }
 
     /// Counts the next `count` messages as lost.
