@@ -2,7 +2,7 @@
 # Feroce against a stack that nobody here wrote: Linux rxe in a QEMU guest, behind a bridge. Both roles, every
 # operation, sizes, losses, errors; data compared byte by byte on both sides, packets judged by scapy and tshark.
 #   scripts/rxe.sh [--port KIND]... [--repeat N] [--keep] [--list] [FILTER]
-#     --port KIND   af_xdp (the default), or another kind that `feroce` knows; several run one after the other
+#     --port KIND   af_xdp (the default), packet, or dpdk (its af_packet driver); several run one after the other
 #     --repeat N    plays the cases N times over
 #     --keep        leaves the guest and its network until Enter is pressed, and the captures in target/rxe
 #     --list        names the cases
@@ -50,7 +50,10 @@ main() {
     need_scapy
     say "Building the suite and the guest"
     local features=()
-    [[ " ${ports[*]} " != *" dpdk "* ]] || features=(--features dpdk)
+    if [[ " ${ports[*]} " == *" dpdk "* ]]; then
+        need_packages libdpdk-dev libclang-dev
+        features=(--features dpdk)
+    fi
     "$cargo" build --quiet --release -p feroce-tests --bin rxe "${features[@]}"
     tests/rxe/build.sh "$GUEST"
     reserve_hugepages $HUGEPAGES
@@ -61,6 +64,7 @@ main() {
     local failed=0 port
     for port in "${ports[@]}"; do
         say "Feroce's $port port against rxe"
+        addresses_for "$port"
         suite "$port" || failed=1
     done
     [ -z "$keep" ] || wait_for_reader
@@ -84,8 +88,7 @@ make_network() {
     ip netns exec "$engine" sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0
     join data v0 $MTU
     join control c0 1500
-    ip -n "$engine" address add 10.77.0.1/24 dev v0
-    ip -n "$engine" -6 address add fd77::1/64 dev v0 nodad
+    addresses_for af_xdp
     ip -n "$engine" address add 10.78.0.1/24 dev c0
     ip -n "$engine" link set lo up
     local end
@@ -95,6 +98,18 @@ make_network() {
         ip netns exec "$1" ethtool -K "$2" tx off gso off gro off tso off > /dev/null 2>&1 ||
             note "ethtool cannot set all features of $2"
     done
+}
+
+# addresses_for PORT: v0 has the engine's addresses, but where the port has them itself: the kernel would answer, too.
+addresses_for() {
+    if [ "$1" = dpdk ]; then
+        ip -n "$engine" address flush dev v0
+        ip netns exec "$engine" sysctl -qw net.ipv6.conf.v0.disable_ipv6=1
+        return
+    fi
+    ip netns exec "$engine" sysctl -qw net.ipv6.conf.v0.disable_ipv6=0
+    ip -n "$engine" address replace 10.77.0.1/24 dev v0
+    ip -n "$engine" -6 address replace fd77::1/64 dev v0 nodad
 }
 
 # join NAME INTERFACE MTU: a bridge between a TAP called tap-NAME and INTERFACE, in the engine's namespace.

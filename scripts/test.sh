@@ -51,7 +51,7 @@ usage() {
 
 step_fmt() { cargo fmt --all --check; }
 
-step_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+step_clippy() { without_libdpdk cargo clippy --workspace --all-targets -- -D warnings; }
 
 step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
 
@@ -68,28 +68,53 @@ step_deny() {
     fi
 }
 
-step_test() { cargo test --workspace --no-fail-fast; }
+step_test() { without_libdpdk cargo test --workspace --no-fail-fast && knows_no_dpdk "$target/debug/feroce"; }
 
 # The tests that stand on a rig of ports, and a small swarm, on the kernel's ports too.
 step_ports() {
-    local kind test tests=()
-    for test in tests/tests/rc_*.rs tests/tests/{progress,last_byte,no_alloc,swarm}.rs; do
-        tests+=(--test "$(basename "$test" .rs)")
-    done
-    for kind in af_xdp packet; do
-        note "on $kind"
-        FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast -p feroce-tests "${tests[@]}" || return
-    done
+    test_on af_xdp && test_on packet || return
     note "on packet, in super-frames"
     FEROCE_RIG=super-frames FEROCE_SWARM=1000 cargo test -p feroce-tests --test swarm --test progress
 }
 
-# The workspace builds without libdpdk; the feature adds a port, with tests of its own.
+# test_on KIND CARGO-OPTION...: those tests, on ports of that kind.
+test_on() {
+    local kind=$1 test tests=()
+    shift
+    for test in tests/tests/rc_*.rs tests/tests/{progress,last_byte,no_alloc,swarm}.rs; do
+        tests+=(--test "$(basename "$test" .rs)")
+    done
+    note "on $kind"
+    FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast -p feroce-tests "$@" "${tests[@]}"
+}
+
+# The workspace builds without libdpdk; the feature adds a port, with tests of its own and those of every port.
 step_dpdk() {
-    cargo clippy -p dpdk-sys -p feroce-engine -p feroce-tests --features feroce-engine/dpdk,feroce-tests/dpdk --all-targets -- -D warnings &&
+    cargo clippy -p dpdk-sys -p feroce-engine -p feroce -p feroce-tests --features feroce/dpdk,feroce-tests/dpdk --all-targets -- -D warnings &&
         RUSTDOCFLAGS="-D warnings" cargo doc -p feroce-engine --features dpdk --no-deps &&
         cargo test -p feroce-engine --features dpdk --lib dpdk &&
-        cargo test -p feroce-engine --features dpdk --test dpdk
+        cargo test -p feroce-engine --features dpdk --test dpdk &&
+        cargo test -p feroce --features dpdk --test dpdk &&
+        test_on dpdk --features dpdk
+}
+
+knows_no_dpdk() { # PROGRAM
+    local libraries
+    libraries=$(ldd "$1") || return
+    [[ "$libraries" != *librte_* ]] || { echo "$1 needs libdpdk, without the feature"; return 1; }
+}
+
+# without_libdpdk COMMAND...: runs it as on a machine that has no libdpdk: pkg-config does not find it.
+without_libdpdk() {
+    local folder status
+    folder=$(mktemp -d) || return
+    printf '#!/bin/sh\ncase " $* " in *libdpdk*) exit 1 ;; esac\nexec %s "$@"\n' "$(command -v pkg-config)" > "$folder/pkg-config"
+    chmod +x "$folder/pkg-config"
+    ! PATH="$folder:$PATH" pkg-config --exists libdpdk || { echo "libdpdk cannot be hidden"; return 1; }
+    PATH="$folder:$PATH" "$@"
+    status=$?
+    rm -r "$folder"
+    return $status
 }
 
 step_swarm() {
@@ -104,7 +129,7 @@ step_mutants() {
 step_frames() { scripts/frames.sh; }
 
 # Linux rxe, live in a guest; what it needs besides PACKAGES it installs.
-step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
+step_rxe() { scripts/rxe.sh --port af_xdp --port packet --port dpdk; }
 
 # ---- before and after
 

@@ -101,7 +101,9 @@ impl Rig {
             let addresses = addresses(end.next().expect("two ends"));
             Device::with_ports(vec![port], addresses, config.clone()).expect("a device")
         });
-        Self { devices, wire: Wire::new(far, delay), keeper, now: Instant::ZERO }
+        let mut wire = Wire::new(far, delay);
+        wire.set_burst(keeper.burst());
+        Self { devices, wire, keeper, now: Instant::ZERO }
     }
 
     /// Turns both devices and moves the wire's frames until nothing can be done at this time.

@@ -1,6 +1,9 @@
 //! The ports that a rig stands on: shm, or ports of the kernel, each device's own joined by a veth to the one at which
 //! the rig's wire picks frames up. `FEROCE_RIG` chooses: `shm` (the default), the name of a kind of port, or `super-frames`
-//! for a packet port that puts packets together: more of them go out in a row then, which some tests count.
+//! for a packet port that puts packets together: more of them go out in a row then, which some tests count. DPDK's ports
+//! use its AF_PACKET driver on the same veths.
+
+pub mod dpdk;
 
 use std::fs::File;
 use std::net::Ipv6Addr;
@@ -13,7 +16,7 @@ use feroce_engine::memory::arena::Arena;
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig};
 use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
 use feroce_engine::port::shm::{ShmConfig, shm_pair};
-use feroce_engine::port::{Port, PortStats};
+use feroce_engine::port::{Port, PortStats, RX_BURST};
 
 use crate::{gid, gid_v6, gid_vlan};
 
@@ -38,6 +41,7 @@ pub struct RigPorts {
 #[derive(Debug)]
 pub struct Keeper {
     namespace: Option<Namespace>,
+    place: Option<dpdk::Place>,
     /// Frames that were sent and did not arrive, by direction: damaged ones that the kernel took for its own.
     lost: [u64; 4],
 }
@@ -58,6 +62,12 @@ impl RigPorts {
         match kind.parse().expect("FEROCE_RIG") {
             PortKind::AfXdp => Self::kernel(open_af_xdp),
             PortKind::Packet => Self::kernel(|interface| open_packet(interface, SuperFrames::Off)),
+            PortKind::Dpdk => {
+                let place = dpdk::Place::take();
+                let mut ports = Self::kernel(dpdk::open);
+                ports.keeper.place = Some(place);
+                ports
+            }
             PortKind::Auto => panic!("FEROCE_RIG: which kind of port?"),
         }
     }
@@ -73,6 +83,14 @@ impl RigPorts {
         !matches!(std::env::var("FEROCE_RIG").as_deref(), Err(_) | Ok("" | "shm"))
     }
 
+    /// How many rigs there can be at a time.
+    pub fn most() -> usize {
+        match std::env::var("FEROCE_RIG").as_deref().map(str::parse) {
+            Ok(Ok(PortKind::Dpdk)) => dpdk::MOST_RIGS,
+            _ => usize::MAX,
+        }
+    }
+
     fn shm() -> Self {
         let arena = Arena::new(64 << 20).expect("an arena for the ports");
         let pair = |end: usize| {
@@ -84,7 +102,7 @@ impl RigPorts {
         Self {
             near: [Box::new(near0), Box::new(near1)],
             far: [Box::new(far0), Box::new(far1)],
-            keeper: Keeper { namespace: None, lost: [0; 4] },
+            keeper: Keeper { namespace: None, place: None, lost: [0; 4] },
         }
     }
 
@@ -94,7 +112,8 @@ impl RigPorts {
         namespace.enter();
         let [near, far] = ["n", "f"].map(|side| [0, 1].map(|end| open(&format!("{side}{end}"))));
         enter(back);
-        Self { near, far, keeper: Keeper { namespace: Some(namespace), lost: [0; 4] } }
+        let namespace = Some(namespace);
+        Self { near, far, keeper: Keeper { namespace, place: None, lost: [0; 4] } }
     }
 }
 
@@ -124,6 +143,11 @@ fn own_addresses() -> [[Ipv6Addr; 3]; 2] {
 }
 
 impl Keeper {
+    /// How many frames an end may get before it is turned.
+    pub fn burst(&self) -> usize {
+        if self.place.is_some() { RX_BURST } else { usize::MAX }
+    }
+
     /// Waits until the frames that were sent have arrived: `near` and `far` are what the ports have counted. False if
     /// there was nothing to wait for.
     pub fn wait(&mut self, counted: &mut dyn FnMut() -> ([PortStats; 2], [PortStats; 2])) -> bool {

@@ -84,6 +84,7 @@ pub type Filter = Box<dyn FnMut(usize, u64, &[u8]) -> bool + Send>;
 pub struct Wire {
     ends: [Box<dyn Port>; 2],
     delay: Duration,
+    burst: usize,
     faults: WireFaults,
     random: Xoshiro256StarStar,
     /// By arrival and then by order of sending: ties are settled the same way each time.
@@ -107,6 +108,7 @@ impl Wire {
         Self {
             ends,
             delay,
+            burst: usize::MAX,
             faults: WireFaults::default(),
             random: Xoshiro256StarStar::seed_from_u64(0),
             flying: BTreeMap::new(),
@@ -121,6 +123,12 @@ impl Wire {
     /// From now on frames take `delay`.
     pub fn set_delay(&mut self, delay: Duration) {
         self.delay = delay;
+    }
+
+    /// From now on an end gets at most `burst` frames in a step, for ports that cannot hold all that arrives at one
+    /// time: no time goes by between steps.
+    pub fn set_burst(&mut self, burst: usize) {
+        self.burst = burst;
     }
 
     /// From now on frames meet `faults`, drawn from `seed`.
@@ -251,15 +259,17 @@ impl Wire {
     }
 
     fn deliver(&mut self, now: Instant) -> usize {
-        let mut moved = 0;
+        let (mut moved, mut delivered) = (0, [0; 2]);
         while let Some(entry) = self.flying.first_entry() {
-            if entry.key().0 > now {
+            let to = entry.get().to;
+            if entry.key().0 > now || delivered[to] == self.burst {
                 break;
             }
-            let end = &mut self.ends[entry.get().to];
+            let end = &mut self.ends[to];
             if end.tx_room() == 0 {
                 break;
             }
+            delivered[to] += 1;
             let Flying { bytes, .. } = entry.remove();
             let slot = end.tx_slot().expect("there is room");
             slot[..bytes.len()].copy_from_slice(&bytes);

@@ -192,7 +192,8 @@ fn half_way_captured(
     judge: impl Fn(Vec<u8>) + Sync,
 ) {
     let _alone = alone();
-    for &(name, port) in PortKind::NAMES.iter().filter(|(_, port)| *port != PortKind::Auto) {
+    let on_kernel = |port: PortKind| port != PortKind::Auto && port.is_on_kernel();
+    for &(name, port) in PortKind::NAMES.iter().filter(|(_, port)| on_kernel(*port)) {
         let before = belongings();
         // A thread of its own, whose network namespace nobody else gets.
         std::thread::scope(|scope| {

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use feroce_tests::ports::RigPorts;
-use feroce_tests::swarm::{Failure, Rigs, Tally};
+use feroce_tests::swarm::{Failure, RIG_KINDS, Rigs, Tally};
 
 /// Scenarios of an ordinary test run.
 const SCENARIOS: u64 = 20_000;
@@ -35,7 +35,9 @@ fn run_all(seeds: &(dyn Fn(u64) -> Option<u64> + Sync)) -> (Tally, Vec<Failure>)
     let stop = AtomicBool::new(false);
     let failures = Mutex::new(Vec::new());
     let total = Mutex::new(Tally::default());
+    // A thread keeps a rig of each kind.
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let threads = threads.min(RigPorts::most() / RIG_KINDS);
     let work = || {
         let (mut rigs, mut tally) = (Rigs::default(), Tally::default());
         while !stop.load(Ordering::Relaxed) {

@@ -42,6 +42,21 @@ pub struct SettingFlags {
     /// Whom to turn into once the device is open
     #[arg(long, value_name = "NAME", value_parser = of("user"))]
     pub user: Option<String>,
+    /// Port dpdk: own addresses, as `10.0.0.1/24,fd00::1/64`
+    #[arg(long, value_name = "LIST", value_parser = of("dpdk_addresses"))]
+    pub dpdk_addresses: Option<String>,
+    /// Port dpdk: routers for what is not on the link
+    #[arg(long, value_name = "LIST", value_parser = of("dpdk_gateways"))]
+    pub dpdk_gateways: Option<String>,
+    /// Port dpdk: largest IP packet in bytes
+    #[arg(long, value_name = "BYTES", value_parser = of("dpdk_mtu"))]
+    pub dpdk_mtu: Option<String>,
+    /// Port dpdk: `hugepages`, or MiB of ordinary memory
+    #[arg(long, value_name = "MEMORY", value_parser = of("dpdk_memory"))]
+    pub dpdk_memory: Option<String>,
+    /// Port dpdk: arguments for DPDK's EAL besides Feroce's own
+    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true, value_parser = of("dpdk_eal"))]
+    pub dpdk_eal: Option<String>,
 }
 
 impl SettingFlags {
@@ -59,6 +74,11 @@ impl SettingFlags {
             ("rnr_retry", "--rnr-retry", &self.rnr_retry),
             ("min_rnr_timer", "--min-rnr-timer", &self.min_rnr_timer),
             ("user", "--user", &self.user),
+            ("dpdk_addresses", "--dpdk-addresses", &self.dpdk_addresses),
+            ("dpdk_gateways", "--dpdk-gateways", &self.dpdk_gateways),
+            ("dpdk_mtu", "--dpdk-mtu", &self.dpdk_mtu),
+            ("dpdk_memory", "--dpdk-memory", &self.dpdk_memory),
+            ("dpdk_eal", "--dpdk-eal", &self.dpdk_eal),
         ];
         for (key, flag, value) in flags {
             if let Some(value) = value {

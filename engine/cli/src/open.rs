@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use feroce_engine::device::settings::Settings;
-use feroce_engine::device::{Device, DeviceConfig, OpenError};
+use feroce_engine::device::{Device, DeviceConfig, OpenError, PortKind};
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::XdpMode;
 use feroce_engine::port::fault::{FaultCounters, FaultPort, FaultStats, Faults};
@@ -22,7 +22,7 @@ const ARENA_BYTES: usize = 4 << 30;
 /// How to open the device.
 #[derive(Debug, Args)]
 pub struct OpenOptions {
-    /// Interface
+    /// Interface; with --port-kind dpdk the device, as DPDK names it [default then: setting `dpdk_device`]
     #[arg(short, long, value_name = "IFACE")]
     pub interface: Option<String>,
     /// Settings
@@ -76,6 +76,7 @@ impl From<Xdp> for XdpMode {
 #[derive(Debug)]
 pub struct OpenDevice {
     pub device: Device,
+    /// Interface, or name of DPDK's device.
     pub interface: String,
     /// What the device was opened with.
     pub settings: Settings,
@@ -99,9 +100,7 @@ impl OpenDevice {
 impl OpenOptions {
     /// Opens the device on the interface, and gives up the privileges that this took.
     pub fn open(&self, settings: &Settings) -> Result<OpenDevice, Failure> {
-        let interface = self.interface.clone().ok_or_else(|| {
-            Failure::Usage("which interface? (-i IFACE; `feroce devinfo` lists them)".to_owned())
-        })?;
+        let interface = self.interface(settings)?;
         if self.seed.is_some() && self.given_faults().is_none() {
             let told = "--seed is for faults: give --drop, --duplicate, --reorder or --corrupt";
             return Err(Failure::Usage(told.to_owned()));
@@ -121,7 +120,24 @@ impl OpenOptions {
             }
             Ok(port)
         })?;
+        let interface = match settings.port.is_on_kernel() {
+            true => interface,
+            false => interface.split(',').next().unwrap_or_default().to_owned(),
+        };
         Ok(OpenDevice { device, interface, settings: settings.clone(), faults })
+    }
+
+    /// What is to be opened.
+    fn interface(&self, settings: &Settings) -> Result<String, Failure> {
+        let usual = (settings.port == PortKind::Dpdk).then_some(&settings.dpdk_device);
+        let usual = usual.filter(|device| !device.is_empty());
+        self.interface.as_ref().or(usual).cloned().ok_or_else(|| {
+            let told = match settings.port {
+                PortKind::Dpdk => "which device? (-i DEVICE, or the setting `dpdk_device`)",
+                _ => "which interface? (-i IFACE; `feroce devinfo` lists them)",
+            };
+            Failure::Usage(told.to_owned())
+        })
     }
 
     fn given_faults(&self) -> Option<Faults> {

@@ -185,8 +185,11 @@ fn sides_that_do_not_agree_say_so_and_usage_errors_are_told_apart() {
             "{output:?}"
         );
     }
+    let no_dpdk = if cfg!(feature = "dpdk") { "`dpdk_addresses`" } else { "`--features dpdk`" };
     for (arguments, code, told) in [
         ("perf", 2, "-i IFACE"),
+        ("perf --port-kind dpdk", 2, "the setting `dpdk_device`"),
+        ("perf --port-kind dpdk -i net_null0", 1, no_dpdk),
         ("perf -i v0 --op read --inline 8 10.9.0.2", 2, "no inline data"),
         ("perf -i v0 --bogus", 2, "--bogus"),
         ("perf -i none0", 1, "no interface none0"),

@@ -5,6 +5,7 @@ use feroce_wire::PathMtu;
 use super::host::HostId;
 use super::ports::PortKind;
 use crate::port::af_xdp::AfXdpConfig;
+use crate::port::dpdk::DpdkConfig;
 use crate::port::packet::PacketConfig;
 use crate::qp::MAX_RD_ATOMIC;
 use crate::verbs::MAX_SGE;
@@ -53,6 +54,8 @@ pub struct DeviceConfig {
     pub af_xdp: AfXdpConfig,
     /// The packet port; its interface is set when the device is opened.
     pub packet: PacketConfig,
+    /// The DPDK port; its device is set when the device is opened.
+    pub dpdk: DpdkConfig,
 }
 
 impl Default for DeviceConfig {
@@ -72,6 +75,7 @@ impl Default for DeviceConfig {
             port: PortKind::Auto,
             af_xdp: AfXdpConfig::new(""),
             packet: PacketConfig::new(""),
+            dpdk: DpdkConfig::new("", Vec::new()),
         }
     }
 }

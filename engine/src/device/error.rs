@@ -2,6 +2,7 @@
 
 use feroce_wire::PathMtu;
 
+use super::PortKind;
 use crate::memory::arena::ArenaError;
 use crate::memory::frame_ring::FrameRingError;
 use crate::net::{Gid, NetError, ResolveError};
@@ -27,6 +28,9 @@ pub enum OpenError {
         /// Its name.
         program: String,
     },
+    /// The kind of port was left out when Feroce was built.
+    #[error("this build of Feroce has no {0} port: build it with `--features {0}` (docs/{0}.md)")]
+    NotBuilt(PortKind),
     /// The port.
     #[error(transparent)]
     AfXdp(#[from] AfXdpError),

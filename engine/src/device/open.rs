@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use feroce_wire::PathMtu;
 
-use super::addressing::{Addressing, KernelAddresses};
+use super::addressing::Addressing;
 use super::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW, fixed_attributes};
 use super::host::HostId;
 use super::{
@@ -27,8 +27,8 @@ const EVENTS: usize = 1024;
 const HANDOVER_SLOTS: usize = 512;
 
 impl Device {
-    /// Opens `interface`, a name in the network namespace of the calling thread, by the kind of port that
-    /// the configuration says.
+    /// Opens `interface` by the kind of port that the configuration says: a name in the network namespace of
+    /// the calling thread, or for [`PortKind::Dpdk`](super::PortKind::Dpdk) a device as DPDK names it.
     ///
     /// # Errors
     /// See [`OpenError`]: it says who is in the way and what helps.
@@ -49,14 +49,15 @@ impl Device {
         config: DeviceConfig,
         wrap: &mut dyn FnMut(Box<dyn Port>) -> Result<Box<dyn Port>, OpenError>,
     ) -> Result<Self, OpenError> {
-        let addresses = KernelAddresses::open(interface)?;
-        let owner = owner::Ownership::take(interface)?;
-        let ports::OpenPorts { ports, filter } = ports::open(interface, &config)?;
+        let ports::OpenPorts { name, ports, addressing, owner, filter } =
+            ports::open(interface, &config)?;
         let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
-        let device = Self::assemble(wrapped, Addressing::Kernel(addresses), config, Some(owner))?;
-        follow::set_filter(&device.inner, &filter)?;
-        follow::start(&device.inner, interface, filter)?;
-        stat::start(&device.inner, interface)?;
+        let device = Self::assemble(wrapped, addressing, config, owner)?;
+        if let Some(filter) = filter {
+            follow::set_filter(&device.inner, &filter)?;
+            follow::start(&device.inner, interface, filter)?;
+        }
+        stat::start(&device.inner, &name)?;
         Ok(device)
     }
 

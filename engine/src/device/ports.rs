@@ -1,10 +1,11 @@
-//! Which port a device opens on an interface.
+//! Which port a device opens, and what comes with it.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use super::{DeviceConfig, OpenError};
+use super::owner::Ownership;
+use super::{Addressing, DeviceConfig, KernelAddresses, OpenError};
 use crate::port::Port;
 use crate::port::af_xdp::{self, AfXdp, AfXdpError};
 use crate::port::packet::{self, PacketPort};
@@ -19,12 +20,23 @@ pub enum PortKind {
     AfXdp,
     /// Packet sockets.
     Packet,
+    /// A device of DPDK's; only where Feroce was built with the cargo feature `dpdk`, and never chosen by `Auto`.
+    Dpdk,
 }
 
 impl PortKind {
     /// Every kind, by its name.
-    pub const NAMES: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("af_xdp", Self::AfXdp), ("packet", Self::Packet)];
+    pub const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("af_xdp", Self::AfXdp),
+        ("packet", Self::Packet),
+        ("dpdk", Self::Dpdk),
+    ];
+
+    /// Whether the port stands on an interface of the kernel's, whose addresses, routes and neighbours it uses.
+    pub fn is_on_kernel(self) -> bool {
+        self != Self::Dpdk
+    }
 }
 
 impl fmt::Display for PortKind {
@@ -58,11 +70,21 @@ impl FromStr for PortKind {
     }
 }
 
-/// Open ports, one per core, and what tells them which frames are theirs.
+/// Open ports, and what a device needs to know about them.
 pub(super) struct OpenPorts {
+    /// What `feroce stat` calls the device.
+    pub(super) name: String,
+    /// One per core.
     pub(super) ports: Vec<Box<dyn Port>>,
-    pub(super) filter: Filter,
+    pub(super) addressing: Addressing,
+    /// On an interface of the kernel's, of which one program owns the RoCE traffic.
+    pub(super) owner: Option<Ownership>,
+    /// What tells the ports which frames are theirs, where they do not know themselves.
+    pub(super) filter: Option<Filter>,
 }
+
+/// Ports on an interface of the kernel's.
+type KernelPorts = (Vec<Box<dyn Port>>, Filter);
 
 /// The addresses whose frames come to the ports.
 #[derive(Debug, Clone)]
@@ -83,24 +105,56 @@ impl Filter {
 
 /// Opens the ports of a device on `interface`.
 pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
-    match config.port {
-        PortKind::Auto => open_best(interface, config),
-        PortKind::AfXdp => open_af_xdp(interface, config),
-        PortKind::Packet => open_packet(interface, config),
-    }
+    let open_on_kernel = match config.port {
+        PortKind::Auto => open_best,
+        PortKind::AfXdp => open_af_xdp,
+        PortKind::Packet => open_packet,
+        PortKind::Dpdk => return open_dpdk(interface, config),
+    };
+    let addresses = KernelAddresses::open(interface)?;
+    let owner = Ownership::take(interface)?;
+    let (ports, filter) = open_on_kernel(interface, config)?;
+    Ok(OpenPorts {
+        name: interface.to_owned(),
+        ports,
+        addressing: Addressing::Kernel(addresses),
+        owner: Some(owner),
+        filter: Some(filter),
+    })
+}
+
+/// Nobody owns the device here: a NIC has one process because vfio sees to it, and the names of virtual devices
+/// are each process's own.
+#[cfg(feature = "dpdk")]
+fn open_dpdk(device: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+    let mut port_config = config.dpdk.clone();
+    port_config.port = device.to_owned();
+    let ports = crate::port::dpdk::DpdkPort::open(&port_config, config.cores)?;
+    Ok(OpenPorts {
+        name: ports[0].attributes().name.clone(),
+        addressing: Addressing::Port(ports[0].addresses()),
+        ports: ports.into_iter().map(|port| Box::new(port) as _).collect(),
+        owner: None,
+        filter: None,
+    })
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn open_dpdk(_device: &str, _config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+    Err(OpenError::NotBuilt(PortKind::Dpdk))
 }
 
 /// AF_XDP where it can be had, else packet sockets.
-fn open_best(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+fn open_best(interface: &str, config: &DeviceConfig) -> Result<KernelPorts, OpenError> {
     match open_af_xdp(interface, config) {
         Err(OpenError::AfXdp(error)) if may_do_without(&error) => {
             let opened = open_packet(interface, config)?;
-            let port = &opened.ports[0].attributes().kind;
+            let port = &opened.0[0].attributes().kind;
             tracing::info!(interface, port, "AF_XDP cannot be had here: {error}");
             Ok(opened)
         }
         other => {
-            if let Ok(OpenPorts { ports, .. }) = &other {
+            if let Ok((ports, _)) = &other {
                 let port = &ports[0].attributes().kind;
                 tracing::info!(interface, port, "the interface and the privileges allow AF_XDP");
             }
@@ -121,7 +175,7 @@ fn may_do_without(error: &AfXdpError) -> bool {
     )
 }
 
-fn open_packet(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+fn open_packet(interface: &str, config: &DeviceConfig) -> Result<KernelPorts, OpenError> {
     let mut port_config = config.packet.clone();
     port_config.interface = interface.to_owned();
     let ports = PacketPort::open(&port_config, config.cores)?;
@@ -138,10 +192,10 @@ fn open_packet(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, Open
         );
     }
     let filter = Filter::Packet(ports[0].address_filter());
-    Ok(OpenPorts { ports: ports.into_iter().map(|port| Box::new(port) as _).collect(), filter })
+    Ok((ports.into_iter().map(|port| Box::new(port) as _).collect(), filter))
 }
 
-fn open_af_xdp(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
+fn open_af_xdp(interface: &str, config: &DeviceConfig) -> Result<KernelPorts, OpenError> {
     let mut port_config = config.af_xdp.clone();
     port_config.interface = interface.to_owned();
     let ports = AfXdp::open(&port_config, config.cores)?;
@@ -158,7 +212,7 @@ fn open_af_xdp(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, Open
         );
     }
     let filter = Filter::AfXdp(ports[0].address_filter());
-    Ok(OpenPorts { ports: ports.into_iter().map(|port| Box::new(port) as _).collect(), filter })
+    Ok((ports.into_iter().map(|port| Box::new(port) as _).collect(), filter))
 }
 
 #[cfg(test)]
@@ -173,5 +227,13 @@ mod tests {
         }
         let told = "infiniband".parse::<PortKind>().unwrap_err().to_string();
         assert!(told.contains("infiniband") && told.contains("af_xdp"), "{told}");
+    }
+
+    #[cfg(not(feature = "dpdk"))]
+    #[test]
+    fn a_kind_that_was_not_built_says_how_to_build_it() {
+        let config = DeviceConfig { port: PortKind::Dpdk, ..DeviceConfig::default() };
+        let told = super::super::Device::open("net_null0", config).unwrap_err().to_string();
+        assert!(told.contains("no dpdk port") && told.contains("`--features dpdk`"), "{told}");
     }
 }

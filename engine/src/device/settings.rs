@@ -10,6 +10,7 @@ mod keys;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use feroce_wire::PathMtu;
@@ -19,6 +20,7 @@ use toml::de::{DeTable, DeValue};
 pub use keys::{KEYS, Key};
 
 use super::{ConnectOptions, DeviceConfig, Driver, PortKind, SourcePort};
+use crate::port::dpdk::{Address, DpdkConfig, DpdkMemory};
 
 /// The file, if the environment names no other.
 pub const FILE: &str = "/etc/feroce.toml";
@@ -58,6 +60,18 @@ pub struct Settings {
     pub min_rnr_timer: u8,
     /// Whom `feroce perf` turns into once its device is open.
     pub user: Option<String>,
+    /// DPDK's device, for [`Device::open`](super::Device::open) where no other is asked for; empty for none.
+    pub dpdk_device: String,
+    /// Own addresses of a DPDK port.
+    pub dpdk_addresses: Vec<Address>,
+    /// Routers of a DPDK port.
+    pub dpdk_gateways: Vec<IpAddr>,
+    /// Largest IP packet of a DPDK port in bytes.
+    pub dpdk_mtu: u32,
+    /// Where DPDK's packet buffers come from.
+    pub dpdk_memory: DpdkMemory,
+    /// Arguments for DPDK's EAL besides Feroce's own.
+    pub dpdk_eal: Vec<String>,
     origins: BTreeMap<&'static str, Origin>,
 }
 
@@ -80,6 +94,12 @@ impl Default for Settings {
             rnr_retry: connect.rnr_retry,
             min_rnr_timer: connect.min_rnr_timer,
             user: None,
+            dpdk_device: device.dpdk.port,
+            dpdk_addresses: device.dpdk.addresses,
+            dpdk_gateways: device.dpdk.gateways,
+            dpdk_mtu: device.dpdk.mtu,
+            dpdk_memory: device.dpdk.memory,
+            dpdk_eal: device.dpdk.eal,
             origins: BTreeMap::new(),
         }
     }
@@ -254,6 +274,13 @@ impl Settings {
             driver: self.helper.clone(),
             window: self.window,
             ecn: self.ecn,
+            dpdk: DpdkConfig {
+                gateways: self.dpdk_gateways.clone(),
+                mtu: self.dpdk_mtu,
+                memory: self.dpdk_memory,
+                eal: self.dpdk_eal.clone(),
+                ..DpdkConfig::new(self.dpdk_device.clone(), self.dpdk_addresses.clone())
+            },
             ..DeviceConfig::default()
         }
     }
@@ -333,7 +360,9 @@ mod tests {
     fn a_file_reaches_the_device_and_the_connection() {
         let file = "# Lossless class\ntraffic_class = 0x6a\nhop_limit = 3\n\ncores = 4\necn = true\nhelper = \"spin:1,2,3,5\"\n\
                     path_mtu = 1024\nsource_port = 50000\nack_timeout = 16\nretry_count = 3\nrnr_retry = 2\nmin_rnr_timer = 1\n\
-                    window = 512\nport = \"af_xdp\"\nuser = \"nobody\"\n";
+                    window = 512\nport = \"af_xdp\"\nuser = \"nobody\"\n\
+                    dpdk_device = \"net_memif0,role=client\"\ndpdk_addresses = \"10.0.0.1/24, fd00::1/64@7\"\n\
+                    dpdk_gateways = \"10.0.0.254\"\ndpdk_mtu = 1500\ndpdk_memory = 256\ndpdk_eal = \"-l 1  -v\"\n";
         let settings = from_file(file).unwrap();
         let config = settings.device_config();
         assert_eq!((config.cores, config.ecn, config.window), (4, true, 512));
@@ -346,6 +375,13 @@ mod tests {
         assert_eq!((options.timeout, options.retry_cnt, options.rnr_retry), (16, 3, 2));
         assert_eq!(options.min_rnr_timer, 1);
         assert_eq!(settings.user.as_deref(), Some("nobody"));
+        let dpdk = config.dpdk;
+        assert_eq!(dpdk.port, "net_memif0,role=client");
+        let addresses = dpdk.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64@7"]);
+        assert_eq!(dpdk.gateways, [IpAddr::from([10, 0, 0, 254])]);
+        assert_eq!((dpdk.mtu, dpdk.memory), (1500, DpdkMemory::Ordinary { mib: 256 }));
+        assert_eq!(dpdk.eal, ["-l", "1", "-v"]);
         assert_eq!(settings.origin("cores").to_string(), "/etc/feroce.toml:5");
     }
 
@@ -377,6 +413,12 @@ mod tests {
             ("ecn = 1", "expected true or false"),
             ("helper = \"manual\"", "`helper` is `manual`"),
             ("port = \"ib\"", "expected auto, af_xdp"),
+            ("dpdk_device = \",role=client\"", "`dpdk_device` is `,role=client`"),
+            ("dpdk_addresses = \"10.0.0.1\"", "expected own addresses, each with its prefix"),
+            ("dpdk_gateways = \"10.0.0.1/24\"", "`dpdk_gateways` is `10.0.0.1/24`"),
+            ("dpdk_mtu = 100", "expected 576 to 9600"),
+            ("dpdk_memory = 1", "expected `hugepages` or"),
+            ("dpdk_eal = \"0 -l\"", "`dpdk_eal` is `0 -l`"),
             ("a = 1\nb = = 2\n", "/etc/feroce.toml:2: "),
             ("ecn = true\necn = false\n", "/etc/feroce.toml:2: "),
         ];

@@ -244,16 +244,21 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
         return Ok(());
     }
     let failed = |source| OpenError::System { action: "serve figures for `feroce stat`", source };
-    let listener = address(interface).and_then(|address| UnixListener::bind_addr(&address));
+    let bind = |name: &str| UnixListener::bind_addr(&address(name)?);
+    let mut interface = interface.to_owned();
+    let listener = match bind(&interface) {
+        // Nobody owns the name: processes have a DPDK device each that they call the same.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            interface = format!("{interface}.{}", std::process::id());
+            bind(&interface)
+        }
+        other => other,
+    };
     let listener = listener.map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let stop = Arc::new(EventFd::new().map_err(failed)?);
-    let served = Served {
-        device: Arc::downgrade(&device.0),
-        interface: interface.to_owned(),
-        listener,
-        stop: Arc::clone(&stop),
-    };
+    let served =
+        Served { device: Arc::downgrade(&device.0), interface, listener, stop: Arc::clone(&stop) };
     let thread = std::thread::Builder::new().name("feroce-stat".to_owned());
     let thread = thread.spawn(move || served.run()).map_err(failed)?;
     let server = Server { stop, thread: Some(thread) };

@@ -2,8 +2,9 @@
 //!
 //! A [`Port`] moves bursts of Ethernet frames for one core. Behind the trait: [`shm`] (rings in
 //! shared memory), [`af_xdp`] (AF_XDP sockets on every receive queue of an interface), [`packet`]
-//! (packet sockets on any interface, without root), and the wrappers [`fault`] (seeded loss,
-//! duplication, reordering, corruption) and [`pcap`] (a capture file of what crosses the port).
+//! (packet sockets on any interface, without root), [`dpdk`] (any device that DPDK drives), and the
+//! wrappers [`fault`] (seeded loss, duplication, reordering, corruption) and [`pcap`] (a capture file of
+//! what crosses the port).
 //!
 //! # The transmit contract
 //! 1. The core asks for room ([`Port::tx_room`]) and takes one slot at a time ([`Port::tx_slot`]):
@@ -22,7 +23,6 @@
 //! before; whether it does is up to the port, which shows the packets of a received super-frame one by one.
 
 pub mod af_xdp;
-#[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod ethtool;
 pub mod fault;

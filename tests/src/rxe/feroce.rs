@@ -8,6 +8,7 @@ use feroce_engine::device::{
     ProtectionDomain, QpInit, QueuePair,
 };
 use feroce_engine::memory::Access;
+use feroce_engine::port::dpdk::{DpdkConfig, DpdkMemory};
 use feroce_engine::port::pcap::PcapPort;
 use feroce_engine::qp::QpState;
 use feroce_engine::verbs::{
@@ -18,6 +19,10 @@ use feroce_wire::{PathMtu, Psn};
 use super::case::{Family, Op, Place, Region, Settings};
 use super::end::{End, Posting};
 use super::{Failure, failed, model};
+use crate::ports::dpdk;
+
+/// What the kernel has on the interface, and DPDK's port where it takes the kernel's place.
+const ADDRESSES: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];
 
 /// Opens `interface` by a port of kind `port`, whose frames, whole, go to `capture`. The only place where the
 /// suite opens a device.
@@ -26,14 +31,24 @@ use super::{Failure, failed, model};
 /// See [`OpenError`].
 pub fn open(interface: &str, port: PortKind, capture: File) -> Result<Device, OpenError> {
     let config = DeviceConfig { port, arena_bytes: 256 << 20, max_qp: 1024, ..Default::default() };
+    let (interface, config) = match port {
+        PortKind::Dpdk => (dpdk::device(0, interface, 2048), on_dpdk(config)),
+        _ => (interface.to_owned(), config),
+    };
     let mut capture = Some(capture);
-    Device::open_wrapped(interface, config, &mut |port| {
+    Device::open_wrapped(&interface, config, &mut |port| {
         let capture = capture.take().expect("one core, one port");
         let captured = PcapPort::new(port, capture, u32::MAX);
         let captured =
             captured.map_err(|source| OpenError::System { action: "begin the capture", source })?;
         Ok(Box::new(captured))
     })
+}
+
+fn on_dpdk(config: DeviceConfig) -> DeviceConfig {
+    let addresses = ADDRESSES.map(|text| text.parse().expect("an address"));
+    let memory = DpdkMemory::Ordinary { mib: 256 };
+    DeviceConfig { dpdk: DpdkConfig { memory, ..DpdkConfig::new("", addresses.into()) }, ..config }
 }
 
 /// One case's objects on a device. They are destroyed when dropped.

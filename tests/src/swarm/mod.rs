@@ -27,7 +27,7 @@ use std::time::Duration;
 use feroce_engine::time::Instant;
 
 use crate::{Rig, manual_config};
-pub use options::{Options, RigKind};
+pub use options::{Options, RIG_KINDS, RigKind};
 pub use plan::Plan;
 pub use tally::Tally;
 use trace::Trace;

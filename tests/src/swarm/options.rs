@@ -19,6 +19,10 @@ pub struct RigKind {
     pub plain_keys: bool,
 }
 
+/// How many of them there are: windows, with keys made in two ways.
+pub const RIG_KINDS: usize = 2 * WINDOWS.len();
+const WINDOWS: [u32; 3] = [32, 64, 256];
+
 /// When receives are posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supply {
@@ -106,7 +110,7 @@ impl Options {
         let timeout = safe_timeout(delay, faults.jitter);
         let limits = [0, 1].map(|_| Limits::draw(draw, timeout));
         Self {
-            rig: RigKind { window: draw.pick(&[32, 64, 256]), plain_keys: draw.percent(50) },
+            rig: RigKind { window: draw.pick(&WINDOWS), plain_keys: draw.percent(50) },
             pairs,
             mtu: draw.weighted(&[
                 (50, PathMtu::Mtu256),

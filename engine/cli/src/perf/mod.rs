@@ -215,8 +215,12 @@ fn prepare(
     Ok(Bench::Roce(Box::new(session)))
 }
 
-/// The GID of the address that the exchange goes over: the peer reaches it, and we the peer.
+/// The GID of the address that the exchange goes over: the peer reaches it, and we the peer. The kernel, which
+/// carries the exchange, has none of a DPDK port's: there it is the first that routers know.
 fn gid_of_connection(device: &OpenDevice, control: &Control) -> Result<u32, Failure> {
+    if !device.settings.port.is_on_kernel() {
+        return Ok(device.device.default_gid_index());
+    }
     let address = control.local()?.ip();
     let gid = Gid::from(address);
     let found = device.device.gids().into_iter().find(|(_, entry)| entry.gid == gid);

@@ -1,7 +1,9 @@
 //! The settings as a table: name, what it takes, what it is for, how it is read and shown.
 
+use std::fmt::Display;
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::sync::LazyLock;
 
 use feroce_wire::PathMtu;
@@ -9,6 +11,7 @@ use feroce_wire::PathMtu;
 use super::{PREFIX, Settings};
 use crate::device::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW};
 use crate::device::{Driver, PortKind, SourcePort};
+use crate::port::dpdk::{DpdkMemory, LEAST_MEMORY, MTUS};
 
 /// A setting.
 #[derive(Debug)]
@@ -140,6 +143,54 @@ pub const KEYS: &[Key] = &[
         set: |settings, text| (!text.is_empty()).then(|| settings.user = Some(text.to_owned())),
         show: |settings| settings.user.clone().unwrap_or_else(|| "(unchanged)".to_owned()),
     },
+    Key {
+        name: "dpdk_device",
+        expects: || "a device as DPDK names it: `0000:3b:00.0`, `net_memif0,role=client`",
+        about: "port dpdk: the device, where no other is asked for",
+        set: |settings, text| dpdk_device(text).map(|device| settings.dpdk_device = device),
+        show: |settings| settings.dpdk_device.clone(),
+    },
+    Key {
+        name: "dpdk_addresses",
+        expects: || "own addresses, each with its prefix: `10.0.0.1/24, fd00::1/64, 10.0.1.1/24@VLAN`",
+        about: "port dpdk: own addresses, which no kernel knows",
+        set: |settings, text| list(text).map(|addresses| settings.dpdk_addresses = addresses),
+        show: |settings| show_list(&settings.dpdk_addresses),
+    },
+    Key {
+        name: "dpdk_gateways",
+        expects: || "addresses of routers: `10.0.0.254, fd00::ff`",
+        about: "port dpdk: routers for what is not on the link of an own address",
+        set: |settings, text| list(text).map(|gateways| settings.dpdk_gateways = gateways),
+        show: |settings| show_list(&settings.dpdk_gateways),
+    },
+    Key {
+        name: "dpdk_mtu",
+        expects: || "576 to 9600 bytes",
+        about: "port dpdk: largest IP packet, which the link must carry",
+        set: |settings, text| {
+            let range = u64::from(*MTUS.start())..=u64::from(*MTUS.end());
+            number(text, range).map(|mtu| settings.dpdk_mtu = mtu)
+        },
+        show: |settings| settings.dpdk_mtu.to_string(),
+    },
+    Key {
+        name: "dpdk_memory",
+        expects: || "`hugepages` or, for ordinary memory, at least 64 MiB as a number",
+        about: "port dpdk: where packet buffers come from; NICs need hugepages",
+        set: |settings, text| dpdk_memory(text).map(|memory| settings.dpdk_memory = memory),
+        show: |settings| match settings.dpdk_memory {
+            DpdkMemory::Hugepages => HUGEPAGES.to_owned(),
+            DpdkMemory::Ordinary { mib } => mib.to_string(),
+        },
+    },
+    Key {
+        name: "dpdk_eal",
+        expects: || "arguments for DPDK's EAL, the first beginning with `-`: `-l 2 --log-level=info`",
+        about: "port dpdk: arguments for the EAL besides Feroce's own",
+        set: |settings, text| dpdk_eal(text).map(|eal| settings.dpdk_eal = eal),
+        show: |settings| settings.dpdk_eal.join(" "),
+    },
 ];
 
 /// The kinds of port, in words.
@@ -149,6 +200,7 @@ static PORT_KINDS: LazyLock<String> = LazyLock::new(|| {
 });
 
 const PER_QP: &str = "per_qp";
+const HUGEPAGES: &str = "hugepages";
 
 /// The names, for those who mistype one.
 pub(super) fn names() -> String {
@@ -197,6 +249,40 @@ fn source_port(text: &str) -> Option<SourcePort> {
         PER_QP => Some(SourcePort::PerQp),
         port => port.parse::<NonZeroU16>().ok().map(SourcePort::Fixed),
     }
+}
+
+/// What stands between commas; nothing is an empty list.
+fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',').map(|item| item.trim().parse().ok()).collect()
+}
+
+fn show_list(items: &[impl Display]) -> String {
+    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
+    items.join(", ")
+}
+
+/// The name, up to the first comma, looks like one. Nothing is no device.
+fn dpdk_device(text: &str) -> Option<String> {
+    let name = text.split(',').next()?;
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c));
+    (is_name || text.is_empty()).then(|| text.to_owned())
+}
+
+fn dpdk_memory(text: &str) -> Option<DpdkMemory> {
+    match text {
+        HUGEPAGES => Some(DpdkMemory::Hugepages),
+        mib => number(mib, u64::from(LEAST_MEMORY)..=u64::from(u32::MAX))
+            .map(|mib| DpdkMemory::Ordinary { mib }),
+    }
+}
+
+fn dpdk_eal(text: &str) -> Option<Vec<String>> {
+    let arguments: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+    arguments.first().is_none_or(|first| first.starts_with('-')).then_some(arguments)
 }
 
 #[cfg(test)]

@@ -2,10 +2,17 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
+#[cfg(feature = "dpdk")]
 use super::error::DpdkError;
+
+/// What [`DpdkConfig::mtu`] may be, in bytes.
+pub const MTUS: RangeInclusive<u32> = 576..=9600;
+/// Least ordinary memory, in MiB.
+pub const LEAST_MEMORY: u32 = 64;
 
 /// Where DPDK's packet buffers come from. Decided once per process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +56,7 @@ impl Address {
     }
 
     /// Whether `ip` is the last address of the prefix, which IPv4 keeps for broadcasts.
-    pub(super) fn broadcasts_at(&self, ip: IpAddr) -> bool {
+    pub fn broadcasts_at(&self, ip: IpAddr) -> bool {
         let IpAddr::V4(last) = ip else { return false };
         let host = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
         self.prefix < 31 && self.reaches(ip) && u32::from(last) & host == host
@@ -105,7 +112,7 @@ impl Address {
 /// How to open a DPDK port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DpdkConfig {
-    /// The device, as DPDK names it: a PCI address (`0000:3b:00.0`), a virtual device with its arguments
+    /// The device, as DPDK names it; set when it is opened as a device of this kind. A PCI address (`0000:3b:00.0`), a virtual device with its arguments
     /// (`net_memif0,role=client,bsize=8192`), or the name or number of one that the EAL's arguments made.
     pub port: String,
     /// Own addresses: the device's GIDs, in this order.
@@ -147,18 +154,22 @@ impl DpdkConfig {
         }
     }
 
+    #[cfg(feature = "dpdk")]
     pub(super) fn check(&self) -> Result<(), DpdkError> {
         let strange = self.addresses.iter().find_map(Address::rule);
         let descriptors = |count: u16| !(64..=16_384).contains(&count);
-        let ordinary = matches!(self.memory, DpdkMemory::Ordinary { mib } if mib < 64);
+        let ordinary = matches!(self.memory, DpdkMemory::Ordinary { mib } if mib < LEAST_MEMORY);
         let lost = |gateway: &IpAddr| !self.addresses.iter().any(|own| own.reaches(*gateway));
         let rules = [
             (self.port.is_empty(), "port must name a device"),
             (self.port.contains('\0'), "port must be text"),
-            (self.addresses.is_empty(), "addresses must hold at least one"),
+            (
+                self.addresses.is_empty(),
+                "addresses must hold at least one (setting `dpdk_addresses`)",
+            ),
             (strange.is_some(), strange.unwrap_or_default()),
             (self.gateways.iter().any(lost), "gateways must be on the link of an own address"),
-            (!(576..=9600).contains(&self.mtu), "mtu must be 576 to 9600 bytes"),
+            (!MTUS.contains(&self.mtu), "mtu must be 576 to 9600 bytes"),
             (descriptors(self.rx_descriptors), "rx_descriptors must be 64 to 16384"),
             (descriptors(self.tx_descriptors), "tx_descriptors must be 64 to 16384"),
             (ordinary, "memory must be at least 64 MiB"),
@@ -207,6 +218,7 @@ mod tests {
         assert!(!last("fd00::1/64", "fd00::ffff:ffff:ffff:ffff"));
     }
 
+    #[cfg(feature = "dpdk")]
     #[test]
     fn the_defaults_pass_and_each_bad_value_is_named() {
         let good = DpdkConfig::new("net_null0", vec![address("10.0.0.1/24")]);

@@ -1,11 +1,11 @@
 //! The DPDK port (cargo feature `dpdk`): frames from and to any device that DPDK has a driver for, past the
-//! kernel altogether.
+//! kernel altogether. Without the feature there is its configuration, which settings can have all the same.
 //!
 //! - The device is named as DPDK names it ([`DpdkConfig::port`]): a PCI address, or a virtual device that is
 //!   made when the port opens and removed when it closes. The EAL starts with the first port of the process.
 //! - **No kernel stands behind the port**, so it answers ARP, neighbour solicitations and pings for its
-//!   addresses (`frames`), and finds its neighbours itself (`lan`, [`PortAddresses`]). What is neither that nor
-//!   RoCE for one of its addresses is dropped and counted ([`PortStats::rx_foreign`]).
+//!   addresses (`frames`), and finds its neighbours itself (`lan`, `PortAddresses`). What is neither that nor
+//!   RoCE for one of its addresses is dropped and counted ([`rx_foreign`](super::PortStats::rx_foreign)).
 //! - A frame is in one buffer. No offload is used: the ICRC is computed by the core as on every port, the UDP
 //!   checksum of RoCE is zero, and the checksum of an IPv4 header costs less than telling a device to compute it.
 //! - Devices are polled. An idle helper sleeps by a timer, up to [`DpdkConfig::longest_nap`], and a frame that
@@ -17,255 +17,23 @@
 #![allow(unsafe_code)] // A named room; see above.
 
 mod config;
+#[cfg(feature = "dpdk")]
 mod device;
+#[cfg(feature = "dpdk")]
 mod eal;
+#[cfg(feature = "dpdk")]
 mod error;
+#[cfg(feature = "dpdk")]
 mod frames;
+#[cfg(feature = "dpdk")]
 mod lan;
+#[cfg(feature = "dpdk")]
 mod mbuf;
+#[cfg(feature = "dpdk")]
 mod nap;
+#[cfg(feature = "dpdk")]
+mod port;
 
-use std::io;
-use std::os::fd::RawFd;
-use std::sync::Arc;
-
-pub use config::{Address, DpdkConfig, DpdkMemory, ParseAddressError};
-pub use error::DpdkError;
-pub use lan::PortAddresses;
-
-use super::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
-use device::Ethdev;
-use mbuf::{BURST, Frames, Pool};
-use nap::Nap;
-
-/// Frames that wait for the device at most.
-const PENDING: usize = 256;
-/// How often a device that takes nothing is offered the same frames again: the second time, it may have cleared
-/// up behind itself.
-const OFFERS: u32 = 2;
-
-/// The DPDK port of one core.
-#[derive(Debug)]
-pub struct DpdkPort {
-    attributes: PortAttributes,
-    queue: u16,
-    rx: Frames,
-    /// Frames at the front of `rx` that are RoCE.
-    shown: usize,
-    tx: Transmit,
-    nap: Nap,
-    stats: PortStats,
-    addresses: PortAddresses,
-    // Dropped after the buffers: the last port to go closes the device and frees the pools.
-    device: Arc<Ethdev>,
-}
-
-/// What one core sends.
-#[derive(Debug)]
-struct Transmit {
-    /// Buffers to be written; the last one is the next slot.
-    free: Frames,
-    /// Committed, and not taken by the device yet.
-    pending: Frames,
-    frame_max: usize,
-}
-
-impl Transmit {
-    /// How many slots there are; gets new ones where few are left.
-    fn room(&mut self, pool: &Pool) -> usize {
-        if self.free.len() < BURST {
-            self.free.allocate(pool, BURST);
-        }
-        self.free.len().min(PENDING - self.pending.len())
-    }
-
-    fn slot(&mut self, pool: &Pool) -> Option<&mut [u8]> {
-        if self.room(pool) == 0 {
-            return None;
-        }
-        self.free.last_buffer(pool).map(|buffer| &mut buffer[..self.frame_max])
-    }
-
-    fn commit(&mut self, len: usize) {
-        self.free.move_last(&mut self.pending, len);
-    }
-}
-
-impl DpdkPort {
-    /// Opens the device for `cores` cores and gives each its port. Their addresses are
-    /// [`DpdkPort::addresses`], for [`Device::with_ports`](crate::device::Device::with_ports).
-    ///
-    /// # Errors
-    /// See [`DpdkError`]: each says what was refused and what helps.
-    pub fn open(config: &DpdkConfig, cores: usize) -> Result<Vec<Self>, DpdkError> {
-        config.check()?;
-        let device = Arc::new(Ethdev::open(config, cores)?);
-        let addresses = PortAddresses::new(config, device.name.clone(), device.mac);
-        let (link, link_rate) = device.link();
-        if link {
-            addresses.announce();
-        }
-        let frame_max = device::frame_max(config.mtu) as usize;
-        let port = |queue: usize| {
-            let nap = Nap::new(config.longest_nap)
-                .map_err(|source| DpdkError::Refused { action: "make a timer", source })?;
-            Ok(Self {
-                attributes: PortAttributes {
-                    kind: format!("dpdk ({})", device.driver),
-                    name: device.name.clone(),
-                    mac: device.mac,
-                    mtu: config.mtu,
-                    frame_max,
-                    link_rate,
-                    queues: 1,
-                    segments_max: 1,
-                },
-                queue: u16::try_from(queue).expect("as many as the device has"),
-                rx: Frames::with_capacity(RX_BURST),
-                shown: 0,
-                tx: Transmit {
-                    free: Frames::with_capacity(2 * BURST),
-                    pending: Frames::with_capacity(PENDING),
-                    frame_max,
-                },
-                nap,
-                stats: PortStats::default(),
-                addresses: addresses.clone(),
-                device: Arc::clone(&device),
-            })
-        };
-        (0..cores).map(port).collect()
-    }
-
-    /// Own addresses and neighbours; the same for all ports of the device.
-    pub fn addresses(&self) -> PortAddresses {
-        self.addresses.clone()
-    }
-
-    /// Keeps the frames of the burst that are RoCE, at the front, and listens to the others.
-    fn sort(&mut self) {
-        self.shown = 0;
-        for index in 0..self.rx.len() {
-            let frame = self.rx.bytes(index);
-            self.stats.rx_frames += 1;
-            self.stats.rx_bytes += frame.len() as u64;
-            if self.addresses.own().is_roce(frame) {
-                self.rx.swap(self.shown, index);
-                self.shown += 1;
-                continue;
-            }
-            // Without room there is no answer: whoever asked asks again.
-            let Some(slot) = self.tx.slot(self.device.pool(self.queue)) else { continue };
-            match self.addresses.hear(frame, slot) {
-                Some(heard) => {
-                    if let Some(len) = heard.reply {
-                        self.commit(len);
-                    }
-                }
-                None => self.stats.rx_foreign += 1,
-            }
-        }
-    }
-
-    fn commit(&mut self, len: usize) {
-        self.tx.commit(len);
-        self.stats.tx_frames += 1;
-        self.stats.tx_bytes += len as u64;
-    }
-
-    /// Commits the questions that wait.
-    fn ask(&mut self) {
-        while let Some(slot) = self.tx.slot(self.device.pool(self.queue)) {
-            let Some(len) = self.addresses.write_next(slot) else { return };
-            self.commit(len);
-        }
-    }
-
-    /// Gives the device what it takes of what is committed.
-    fn send(&mut self) -> io::Result<()> {
-        let mut refused = 0;
-        while !self.tx.pending.is_empty() && refused < OFFERS {
-            let taken = self.tx.pending.transmit(self.device.id, self.queue);
-            refused = if taken == 0 { refused + 1 } else { 0 };
-        }
-        if refused == 0 || self.device.link().0 {
-            return Ok(()); // The rest waits for the device.
-        }
-        self.stats.tx_dropped += self.tx.pending.len() as u64;
-        self.tx.pending.clear();
-        let what = format!("the link of DPDK device {} is down", self.attributes.name);
-        Err(io::Error::new(io::ErrorKind::NotConnected, what))
-    }
-}
-
-impl Port for DpdkPort {
-    fn attributes(&self) -> &PortAttributes {
-        &self.attributes
-    }
-
-    /// What the device counts as lost is told by the first core's port.
-    fn stats(&self) -> PortStats {
-        let (rx_lost, tx_lost) = if self.queue == 0 { self.device.lost() } else { (0, 0) };
-        PortStats {
-            rx_dropped: self.stats.rx_dropped + rx_lost,
-            tx_dropped: self.stats.tx_dropped + tx_lost,
-            ..self.stats
-        }
-    }
-
-    fn rx_burst(&mut self) -> usize {
-        self.rx.receive(self.device.id, self.queue, &mut self.stats.rx_dropped);
-        if self.rx.is_empty() {
-            self.shown = 0;
-            return 0;
-        }
-        self.nap.reset();
-        let waiting = self.tx.pending.len();
-        self.sort();
-        if self.tx.pending.len() > waiting {
-            // Answers. Should the device not take them, the next flush says so.
-            let _ = self.send();
-        }
-        self.shown
-    }
-
-    fn rx_frame(&self, index: usize) -> RxFrame<'_> {
-        assert!(index < self.shown, "frame {index} of {}", self.shown);
-        RxFrame { first: self.rx.bytes(index), second: &[] }
-    }
-
-    fn tx_room(&mut self) -> usize {
-        self.tx.room(self.device.pool(self.queue))
-    }
-
-    fn tx_slot(&mut self) -> Option<&mut [u8]> {
-        self.tx.slot(self.device.pool(self.queue))
-    }
-
-    /// The priority is not used: a core has one transmit queue.
-    fn tx_commit(&mut self, len: usize, _priority: Priority) {
-        let most = self.attributes.frame_max;
-        assert!((1..=most).contains(&len), "a frame of {len} bytes for a slot of {most}");
-        self.commit(len);
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.addresses.has_to_send() {
-            self.ask();
-        }
-        if self.tx.pending.is_empty() { Ok(()) } else { self.send() }
-    }
-
-    /// Nothing of DPDK becomes readable: a timer does.
-    fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
-        if !self.tx.pending.is_empty() || self.addresses.has_to_send() {
-            return false;
-        }
-        let nap = self.nap.begin();
-        fds.extend(nap);
-        nap.is_some()
-    }
-
-    /// Nothing to undo: the next nap sets the timer anew.
-    fn disarm_wakeup(&mut self) {}
-}
+pub use config::{Address, DpdkConfig, DpdkMemory, LEAST_MEMORY, MTUS, ParseAddressError};
+#[cfg(feature = "dpdk")]
+pub use {error::DpdkError, lan::PortAddresses, port::DpdkPort};

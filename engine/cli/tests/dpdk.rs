@@ -1,0 +1,62 @@
+//! `feroce perf` on DPDK's AF_PACKET driver at both ends of a veth, and what other commands say meanwhile. Needs
+//! root; says so and passes without.
+
+mod common;
+
+use std::process::Command;
+
+use common::{DEVICES, Pair, Server, json, text};
+
+/// `feroce perf` at `end`, on its interface by way of DPDK: the device by the environment, the rest by options.
+/// The kernel's own addresses are for the exchange.
+fn perf(pair: &Pair, end: usize, arguments: &str) -> Command {
+    let host = end + 1;
+    let mut command = pair.feroce(
+        end,
+        &format!(
+            "perf --port-kind dpdk --dpdk-memory 256 --dpdk-addresses 10.8.0.{host}/24,fd08::{host}/64 {arguments}"
+        ),
+    );
+    let buffers = "blocksz=65536,framesz=8192,framecnt=2048,qdisc_bypass=0";
+    let device = format!("net_af_packet0,iface={},{buffers}", DEVICES[end]);
+    command.env("FEROCE_DPDK_DEVICE", device);
+    command
+}
+
+#[test]
+fn perf_runs_on_dpdk_at_both_ends_and_stat_sees_it() {
+    let Some(pair) = Pair::new() else { return };
+    for family in ["", "-x 1 "] {
+        let server = Server::start(&mut perf(&pair, 1, family));
+        let figures = &json(&pair.feroce(1, "stat --json").output().expect("feroce"))[0];
+        assert_eq!(figures["interface"], "net_af_packet0");
+        assert_eq!(figures["port"], "dpdk (net_af_packet)");
+        assert_eq!(figures["active_mtu"], 4096);
+        let devinfo = pair.feroce(1, "devinfo -i v1").output().expect("feroce");
+        assert!(devinfo.status.success(), "{devinfo:?}");
+        let client = format!("{family}--op read -s 64K -n 200 --check --json 10.9.0.2");
+        let client = perf(&pair, 0, &client).output().expect("a client");
+        assert!(client.status.success(), "{}", text(&client.stderr));
+        assert!(json(&client)["rows"][0]["checked_bytes"].as_f64() > Some(0.0));
+        let server = server.end();
+        assert!(server.status.success(), "{}", text(&server.stderr));
+    }
+}
+
+#[test]
+fn programs_that_call_their_devices_the_same_are_told_apart() {
+    let Some(pair) = Pair::new() else { return };
+    let first = Server::start(&mut perf(&pair, 0, ""));
+    let second = Server::start(&mut perf(&pair, 0, "-p 7471"));
+    let figures = json(&pair.feroce(0, "stat --json").output().expect("feroce"));
+    let names = figures.as_array().expect("programs").iter().map(|one| one["interface"].as_str());
+    let mut names: Vec<_> = names.map(|name| name.expect("a name").to_owned()).collect();
+    names.sort();
+    let other = format!("net_af_packet0.{}", second.child.id());
+    assert_eq!(names, ["net_af_packet0".to_owned(), other.clone()]);
+    let named = pair.feroce(0, &format!("stat --json -i {other}")).output().expect("feroce");
+    assert_eq!(json(&named)[0]["pid"].as_u64(), Some(second.child.id().into()));
+    for server in [first, second] {
+        server.stop();
+    }
+}
