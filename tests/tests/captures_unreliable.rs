@@ -1,6 +1,6 @@
 //! The unreliable services against Linux rxe: what a capture shows is received as it was sent, and what we
-//! send with the same parameters is the same frame, but for MigReq (rxe sends 0) and the IPv4 identification
-//! (rxe takes the kernel's).
+//! send with the same parameters is the same frame, but for MigReq (rxe sends 0), the IPv4 identification (rxe
+//! takes the kernel's) and the IPv6 flow label (rxe sends 0 where the program gives none).
 
 use std::collections::BTreeMap;
 
@@ -122,10 +122,6 @@ fn send_all(file: &str, frames: &[&CapturedFrame]) {
     let path = Path {
         hop_limit: first.ip.hop_limit(),
         traffic_class: first.ip.traffic_class(),
-        flow_label: match &first.ip {
-            IpHeader::V4(_) => 0,
-            IpHeader::V6(ip) => ip.flow_label,
-        },
         source_port: SourcePort::Fixed(first.udp.src_port.try_into().unwrap()),
         ..Path::new(dst, 0)
     };
@@ -146,14 +142,21 @@ fn send_all(file: &str, frames: &[&CapturedFrame]) {
     }
 }
 
-/// Our frame with the two fields that rxe fills otherwise.
+/// Our frame with the fields that rxe fills otherwise.
 fn as_rxe(ours: &[u8], theirs: &Packet<'_>) -> Vec<u8> {
     let mut packet = Packet::parse(ours, &[]).unwrap();
     assert!(packet.icrc_valid() && packet.bth.mig_req && !theirs.bth.mig_req);
     packet.bth.mig_req = false;
-    if let (IpHeader::V4(ip), IpHeader::V4(their)) = (&mut packet.ip, &theirs.ip) {
-        ip.identification = their.identification;
-        ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
+    match (&mut packet.ip, &theirs.ip) {
+        (IpHeader::V4(ip), IpHeader::V4(their)) => {
+            ip.identification = their.identification;
+            ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
+        }
+        (IpHeader::V6(ip), IpHeader::V6(their)) => {
+            assert!(ip.flow_label != 0 && their.flow_label == 0);
+            ip.flow_label = 0;
+        }
+        _ => panic!("both are of one family"),
     }
     let mut bytes = vec![0; packet.frame_len()];
     packet.emit(&mut bytes).unwrap();
@@ -163,7 +166,7 @@ fn as_rxe(ours: &[u8], theirs: &Packet<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Messages of one and of several packets, each with immediate data, into receives of rxe's program.
+/// Messages of one and of several packets, with and without immediate data.
 #[test]
 fn connected_messages_of_rxe_are_received() {
     let file = "rxe/ops_uc_send_imm.pcap.zst";
@@ -204,8 +207,8 @@ fn connected_messages_of_rxe_are_received() {
         let ends = matches!(packet.info.position, Position::Last | Position::Only);
         assert_eq!(done.len(), usize::from(ends));
         if ends {
-            let imm = packet.ext.imm.unwrap().0;
-            assert_eq!(done[0].extra, Extra::Immediate(imm));
+            let extra = packet.ext.imm.map_or(Extra::None, |imm| Extra::Immediate(imm.0));
+            assert_eq!(done[0].extra, extra);
             let mut bytes = vec![0; done[0].byte_len as usize];
             buffer.read(0, &mut bytes);
             assert!(bytes == message, "message {messages}");

@@ -119,7 +119,7 @@ fn a_reliable_connection_to_oneself() {
         let mut sum = [0; 8];
         ends.buffers[0].read(0, &mut sum);
         assert_eq!(u64::from_le_bytes(sum), 5, "{cores} cores: read back");
-        assert!(alone.device.counter(Counter::LoopedBack) > 120);
+        assert!(alone.device.counter(Counter::LoopedBack) > 100);
     }
 }
 
@@ -183,7 +183,7 @@ fn datagrams_at_home() {
     }
 }
 
-/// What the wire carries to a group is not what the members at home need it for.
+/// Frames for the device itself need no room in the port, and those that do are not forgotten.
 #[test]
 fn a_full_port_does_not_hold_up_what_stays_at_home() {
     let mut alone = Alone::new(1);
@@ -195,6 +195,7 @@ fn a_full_port_does_not_hold_up_what_stays_at_home() {
     }
     for _ in 0..100 {
         alone.device.turn(alone.now);
+        away.done();
     }
     assert!(away.qp.sends_posted() > 0, "the ring of the port is full");
     let mut ends = ends(&alone, Service::Rc, 0);
@@ -206,5 +207,6 @@ fn a_full_port_does_not_hold_up_what_stays_at_home() {
     while away.qp.sends_posted() > 0 {
         assert!(alone.far[0].rx_burst() > 0, "the port goes on when there is room");
         alone.device.turn(alone.now);
+        away.done();
     }
 }
