@@ -24,7 +24,8 @@ impl Core {
         let mut sent = 0;
         // Each active QP gets at most one quantum per turn. Behind a full port, some are still looked at: their
         // packets may be for this host.
-        for _ in 0..self.active.len().min(if room == 0 { TRANSMIT_BURST } else { usize::MAX }) {
+        let visits = if room == 0 { TRANSMIT_BURST } else { usize::MAX };
+        for _ in 0..self.active.len().min(visits) {
             if sent >= TRANSMIT_BURST {
                 break;
             }
@@ -80,9 +81,9 @@ impl Core {
                 true => ACKNOWLEDGEMENT_PRIORITY,
                 false => Priority::default(),
             };
+            // Until it is committed, the port gives the same slot again.
             if audience == Audience::Group
                 && let Some(frame) = port.tx_slot()
-            // The same one.
             {
                 copy_to_members(&frame[..len], flow, groups, loopback, shared);
             }

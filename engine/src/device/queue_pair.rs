@@ -130,8 +130,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// A queue pair. Dropping it destroys it: it returns when the engine
-/// has stopped touching its memory.
+/// A queue pair. Dropping it destroys it: it returns when the engine has stopped touching its memory.
 #[derive(Debug)]
 pub struct QueuePair {
     qpn: Qpn,
