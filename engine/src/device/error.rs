@@ -76,6 +76,9 @@ pub enum DeviceError {
     /// A region that is no range of memory, or rights that contradict each other.
     #[error("memory region: {0}")]
     Region(&'static str),
+    /// Something else still needs it.
+    #[error("{0}")]
+    Busy(&'static str),
     /// Objects of different devices or protection domains were put together.
     #[error("{0} belongs to another device or protection domain")]
     Foreign(&'static str),
@@ -122,6 +125,9 @@ pub enum PostError {
     /// The QP's state does not take such requests.
     #[error("the QP's state does not take such requests")]
     State,
+    /// The QP takes its receives from a shared queue: they are posted there.
+    #[error("the QP takes its receives from a shared receive queue")]
+    SharedReceives,
     /// More entries than the QP was made for.
     #[error("more scatter/gather entries than the QP was made for")]
     TooManySges,

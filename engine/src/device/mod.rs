@@ -19,6 +19,7 @@ mod ports;
 mod protection_domain;
 mod queue_pair;
 pub mod settings;
+mod shared_receive_queue;
 pub mod stat;
 
 use std::collections::VecDeque;
@@ -39,6 +40,7 @@ pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
 pub use protection_domain::{Buffer, MemoryRegion, ProtectionDomain};
 pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
+pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
 
 use crate::core::{Core, Doorbell, QpnMap};
 use crate::counters::{Counter, Counters};
@@ -136,6 +138,7 @@ struct DeviceInner {
     free_qpns: Mutex<VecDeque<u32>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
+    next_srq: AtomicU32,
     addressing: Addressing,
     /// Paths in use, to follow neighbours and routes.
     paths: Mutex<follow::Paths>,

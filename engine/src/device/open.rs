@@ -103,6 +103,7 @@ impl Device {
             free_qpns: Mutex::new((0..config.max_qp).collect()),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
+            next_srq: AtomicU32::new(1),
             addressing,
             paths: Mutex::default(),
             clock,

@@ -9,12 +9,14 @@ use super::addressing::{PATH_TIMEOUT, Path, SourcePort, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::PathInUse;
 use super::host::HostId;
-use super::{CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain};
+use super::{
+    CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
+};
 use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
-use crate::qp::{Qp, QpParts, QpState, sg};
+use crate::qp::{Qp, QpParts, QpState, ReceiveQueue, sg};
 use crate::time::Duration;
 use crate::verbs::{Data, MAX_SGE, RecvRequest, RecvWqe, SendRequest, SendWqe, Sge};
 
@@ -37,6 +39,9 @@ pub struct QpInit<'a> {
     pub max_inline: u32,
     /// Every send request completes with an entry, flagged or not.
     pub all_signaled: bool,
+    /// Takes its receives from this queue instead of one of its own. `max_recv_wr` and `max_recv_sge` count for
+    /// nothing then.
+    pub srq: Option<&'a SharedReceiveQueue>,
     /// The QP number; `None` takes the one that was free for longest. For replays.
     pub qpn: Option<Qpn>,
 }
@@ -53,6 +58,7 @@ impl<'a> QpInit<'a> {
             max_recv_sge: 1,
             max_inline: 64,
             all_signaled: false,
+            srq: None,
             qpn: None,
         }
     }
@@ -134,7 +140,8 @@ pub struct QueuePair {
     /// As the program last set it; the engine may have moved it to ERR since.
     state: QpState,
     sq: WorkProducer<SendWqe>,
-    rq: WorkProducer<RecvWqe>,
+    /// `None` if its receives come from a shared queue.
+    rq: Option<WorkProducer<RecvWqe>>,
     posted: Arc<AtomicBool>,
     max_send_sge: usize,
     max_recv_sge: usize,
@@ -151,6 +158,9 @@ impl ProtectionDomain {
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, DeviceError> {
         check_init(init)?;
         let device = &self.device;
+        if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.device(), device)) {
+            return Err(DeviceError::Foreign("the shared receive queue"));
+        }
         for cq in [init.send_cq, init.recv_cq] {
             if !Arc::ptr_eq(&cq.device, device) {
                 return Err(DeviceError::Foreign("the completion queue"));
@@ -159,7 +169,7 @@ impl ProtectionDomain {
         let sges = |count: u32| count as usize * size_of::<Sge>();
         let send_extra = sges(init.max_send_sge).max(init.max_inline as usize);
         let (sq, core_sq) = work_ring(&device.arena, init.max_send_wr, send_extra)?;
-        let (rq, core_rq) = work_ring(&device.arena, init.max_recv_wr, sges(init.max_recv_sge))?;
+        let (rq, core_rq) = self.receive_queue(init)?;
         let qpn = take_qpn(device, init.qpn)?;
         let (core, slot) = device.qpns.locate(qpn).expect("a number of the slice");
         let qp = Qp::new(QpParts {
@@ -188,6 +198,22 @@ impl ProtectionDomain {
             max_inline: init.max_inline as usize,
             pd: self.clone(),
         })
+    }
+}
+
+impl ProtectionDomain {
+    /// The two ends of a QP's receives; the program has none of a shared queue here.
+    #[allow(clippy::type_complexity)] // Two ends, once.
+    fn receive_queue(
+        &self,
+        init: &QpInit<'_>,
+    ) -> Result<(Option<WorkProducer<RecvWqe>>, ReceiveQueue), DeviceError> {
+        if let Some(srq) = init.srq {
+            return Ok((None, ReceiveQueue::shared(Arc::clone(srq.ring()))));
+        }
+        let extra = init.max_recv_sge as usize * size_of::<Sge>();
+        let (rq, core_rq) = work_ring(&self.device.arena, init.max_recv_wr, extra)?;
+        Ok((Some(rq), ReceiveQueue::Own(core_rq)))
     }
 }
 
@@ -418,6 +444,7 @@ impl QueuePair {
         if self.state == QpState::Reset {
             return Err(PostError::State);
         }
+        let Some(rq) = &mut self.rq else { return Err(PostError::SharedReceives) };
         if request.sges.len() > self.max_recv_sge {
             return Err(PostError::TooManySges);
         }
@@ -426,13 +453,13 @@ impl QueuePair {
             length: sg::total(request.sges),
             num_sge: u8::try_from(request.sges.len()).expect("at most 16"),
         };
-        let pushed = self.rq.push(&wqe, request.sges);
+        let pushed = rq.push(&wqe, request.sges);
         self.after_post(pushed)
     }
 
-    /// Receives posted and not yet consumed.
+    /// Receives posted and not yet consumed; 0 if they come from a shared queue.
     pub fn receives_posted(&self) -> u32 {
-        self.rq.len()
+        self.rq.as_ref().map_or(0, WorkProducer::len)
     }
 
     /// Send requests posted and not yet finished.

@@ -2,7 +2,7 @@
 //!
 //! This is an `unsafe` room. What it promises to the rest of the engine, which has none:
 //! * [`Arena`](arena::Arena) hands out zeroed, exclusively owned [`Block`](arena::Block)s;
-//! * rings ([`work_ring`], [`frame_ring`]) give each side `&mut` only to slots it owns;
+//! * rings ([`work_ring`], [`shared_ring`], [`frame_ring`]) give each side `&mut` only to slots it owns;
 //! * every access to registered memory passes [`MrTable`], which checks key, protection domain,
 //!   rights and bounds before a byte moves, and keeps the ordering promises listed in [`access`].
 
@@ -12,6 +12,7 @@ pub mod buffer;
 pub mod frame_ring;
 mod key;
 mod region;
+pub mod shared_ring;
 pub mod work_ring;
 
 pub use access::AccessError;

@@ -6,6 +6,7 @@
 
 pub mod attributes;
 mod completer;
+mod receive;
 mod requester;
 mod responder;
 mod response;
@@ -25,9 +26,10 @@ use crate::counters::{Counter, Counters};
 use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, MrTable, PdId};
 use crate::time::Instant;
-use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, RecvWqe, SendWqe, Status};
+use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SendWqe, Status};
 use attributes::QpAttributes;
 use completer::{Completer, Failed, SendSide};
+pub use receive::ReceiveQueue;
 pub use requester::ACK_INTERVAL;
 use requester::{Next, Requester};
 use responder::{Responder, Verdict};
@@ -143,8 +145,8 @@ pub struct QpParts {
     pub recv_cq: Arc<CqRing>,
     /// The core's end of the send queue.
     pub sq: WorkConsumer<SendWqe>,
-    /// The core's end of the receive queue.
-    pub rq: WorkConsumer<RecvWqe>,
+    /// Where receives come from.
+    pub rq: ReceiveQueue,
     /// Every send request completes with an entry.
     pub all_signaled: bool,
 }
@@ -386,6 +388,9 @@ impl Qp {
         self.timers = TimerTable::default();
         self.responder.stop();
         self.flush(env);
+        if self.responder.rq.is_shared() {
+            env.events.push(AsyncEvent::LastWqeReached(self.conn.qpn)); // o11-5.2.5
+        }
     }
 
     /// Completes everything posted as flushed (C9-220, C10-42).

@@ -10,12 +10,11 @@ mod reply;
 use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
 
 use super::response::{Answer, AnswerQueue, AtomicReplay, Reply, Source};
-use super::{Connection, Env, segment, sg};
+use super::{Connection, Env, ReceiveQueue, segment, sg};
 use crate::counters::Counter;
 use crate::memory::access::AtomicOp;
-use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, AccessError};
-use crate::verbs::{CompletionOpcode, Extra, MAX_MESSAGE, RecvWqe, Status};
+use crate::verbs::{CompletionOpcode, Extra, MAX_MESSAGE, Status};
 
 /// The message that is being received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +66,7 @@ pub enum Verdict {
 /// Receive side of a QP.
 #[derive(Debug)]
 pub struct Responder {
-    pub(super) rq: WorkConsumer<RecvWqe>,
+    pub(super) rq: ReceiveQueue,
     /// Expected PSN.
     pub(super) epsn: Psn,
     /// PSNs passed since the QP was set up: `epsn` without the wrap.
@@ -85,7 +84,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    pub(super) fn new(rq: WorkConsumer<RecvWqe>) -> Self {
+    pub(super) fn new(rq: ReceiveQueue) -> Self {
         Self {
             rq,
             epsn: Psn::new(0),
@@ -103,9 +102,7 @@ impl Responder {
 
     /// Starts over, expecting `psn`, dropping what is posted.
     pub(super) fn reset(&mut self, psn: Psn) {
-        while !self.rq.is_empty() {
-            self.rq.retire();
-        }
+        while self.rq.retire().is_some() {}
         self.start_at(psn);
         self.msn = Msn::new(0);
         self.answers.clear();
@@ -185,7 +182,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         self.check_sequence(packet)?;
         self.check_operation(packet, conn)?;
-        self.check_resources(packet)?;
+        self.check_resources(packet, env)?;
         self.check_length(packet, conn.mtu)?;
         match packet.info.operation {
             Operation::Send => self.execute_send(packet, conn, env),
@@ -221,15 +218,11 @@ impl Responder {
     }
 
     /// A receive for what consumes one, a free responder resource for what is answered with data.
-    fn check_resources(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+    fn check_resources(&mut self, packet: &Packet<'_>, env: &Env<'_>) -> Result<(), Refusal> {
         let info = packet.info;
         match info.operation {
-            Operation::Send if info.position.starts_message() && self.rq.is_empty() => {
-                Err(Refusal::NoReceive)
-            }
-            Operation::Write if packet.ext.imm.is_some() && self.rq.is_empty() => {
-                Err(Refusal::NoReceive)
-            }
+            Operation::Send if info.position.starts_message() => self.need_receive(env),
+            Operation::Write if packet.ext.imm.is_some() => self.need_receive(env),
             Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
                 if self.answers.first_time() >= usize::from(self.max_dest_rd_atomic) =>
             {
@@ -237,6 +230,10 @@ impl Responder {
             }
             _ => Ok(()),
         }
+    }
+
+    fn need_receive(&mut self, env: &Env<'_>) -> Result<(), Refusal> {
+        if self.rq.provide(env.events) { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
     /// Payload against pad, position and path MTU; message against the lengths that were announced.
@@ -275,8 +272,7 @@ impl Responder {
             Inbound::Send { offset } => offset,
             _ => 0,
         };
-        let index = self.rq.head();
-        let Some(&receive) = self.rq.get(index) else { return Err(Refusal::NoReceive) };
+        let Some(receive) = self.rq.current(conn.pd) else { return Err(Refusal::NoReceive) };
         let end = offset + packet.payload.len() as u64;
         if end > receive.length {
             env.counters.count(Counter::RespLocalLengthError);
@@ -288,11 +284,12 @@ impl Responder {
             let need = Access::REMOTE_INVALIDATE;
             env.memory.check(ieth.rkey, conn.pd, need, None).map_err(Refusal::of)?;
         }
-        let sges = self.rq.sges(index, usize::from(receive.num_sge));
-        sg::scatter(env.memory, conn.pd, sges, offset, packet.payload).map_err(|_| {
-            let (code, receive) = (NakCode::RemoteOperational, Some(Status::LocalProtection));
-            Refusal::Fatal { code, receive }
-        })?;
+        sg::scatter(env.memory, receive.pd, receive.sges, offset, packet.payload).map_err(
+            |_| {
+                let (code, receive) = (NakCode::RemoteOperational, Some(Status::LocalProtection));
+                Refusal::Fatal { code, receive }
+            },
+        )?;
         self.inbound = Inbound::Send { offset: end };
         self.pass(1);
         if packet.info.position.ends_message() {

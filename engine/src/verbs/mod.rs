@@ -4,11 +4,13 @@
 mod completion;
 pub mod cq;
 mod event;
+mod srq;
 mod work_request;
 
 pub use completion::{Completion, CompletionOpcode, Extra, Status};
 pub use cq::{CqId, CqRing, Notify};
 pub use event::{AsyncEvent, EventQueue};
+pub use srq::{SrqId, SrqRing};
 pub use work_request::{
     Data, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp, SendRequest,
     SendWqe, Sge,

@@ -115,23 +115,23 @@ impl Responder {
         write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() })
     }
 
-    /// Receives posted, where the connection uses end-to-end credits.
+    /// Receives posted, where the connection uses end-to-end credits and the receives are its own.
     fn credits(&self, conn: &Connection) -> CreditCode {
-        match conn.flow_control {
+        match conn.flow_control && !self.rq.is_shared() {
             true => CreditCode::for_credits(self.rq.len()),
             false => CreditCode::UNLIMITED,
         }
     }
 
-    /// Completes the oldest receive.
+    /// Completes the oldest receive, or of a shared queue the one that was taken; false if there is none.
     pub(super) fn complete_receive(
         &mut self,
         done: Received,
         conn: &Connection,
         env: &mut Env<'_>,
-    ) {
-        let Some(receive) = self.rq.get(self.rq.head()) else { return };
-        let wr_id = receive.wr_id;
+    ) -> bool {
+        // First the slot, then the completion: who polls it may post again at once.
+        let Some(wr_id) = self.rq.retire() else { return false };
         match done.status {
             Status::Success => {}
             Status::WorkRequestFlushed => env.counters.count(Counter::RespCqeFlushError),
@@ -140,21 +140,15 @@ impl Responder {
         let Received { status, opcode, byte_len, extra, solicited } = done;
         let qp = conn.qpn;
         let completion = Completion { wr_id, status, opcode, byte_len, extra, solicited, qp };
-        // First the slot, then the completion: who polls it may post again at once.
-        self.rq.retire();
         env.complete(&conn.recv_cq, completion);
+        true
     }
 
-    /// Flushes every posted receive.
+    /// Flushes every receive that is this QP's.
     pub(in crate::qp) fn flush(&mut self, conn: &Connection, env: &mut Env<'_>) {
-        while !self.rq.is_empty() {
-            let (status, opcode) = (Status::WorkRequestFlushed, CompletionOpcode::Receive);
-            let (byte_len, extra, solicited) = (0, Extra::None, false);
-            self.complete_receive(
-                Received { status, opcode, byte_len, extra, solicited },
-                conn,
-                env,
-            );
-        }
+        let (status, opcode) = (Status::WorkRequestFlushed, CompletionOpcode::Receive);
+        let (byte_len, extra, solicited) = (0, Extra::None, false);
+        let flushed = Received { status, opcode, byte_len, extra, solicited };
+        while self.complete_receive(flushed, conn, env) {}
     }
 }
