@@ -2,6 +2,7 @@
 
 use feroce_wire::PathMtu;
 
+use crate::memory::AccessError;
 use crate::memory::arena::ArenaError;
 use crate::memory::frame_ring::FrameRingError;
 use crate::net::{Gid, NetError, ResolveError};
@@ -76,6 +77,12 @@ pub enum DeviceError {
     /// A region that is no range of memory, or rights that contradict each other.
     #[error("memory region: {0}")]
     Region(&'static str),
+    /// Memory that was named in advice.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A DMA buffer whose memory cannot be had.
+    #[error("the DMA buffer cannot be mapped: {0}")]
+    DmaBuf(#[source] std::io::Error),
     /// Something else still needs it.
     #[error("{0}")]
     Busy(&'static str),
@@ -128,6 +135,9 @@ pub enum PostError {
     /// The QP takes its receives from a shared queue: they are posted there.
     #[error("the QP takes its receives from a shared receive queue")]
     SharedReceives,
+    /// A type 2 window where a type 1 window belongs.
+    #[error("type 2 windows are bound by a request of the send queue, with a key of the program's")]
+    WindowType,
     /// More entries than the QP was made for.
     #[error("more scatter/gather entries than the QP was made for")]
     TooManySges,

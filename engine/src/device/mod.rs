@@ -7,12 +7,15 @@
 mod addressing;
 mod completion_queue;
 mod config;
+mod device_memory;
 mod error;
 mod follow;
 #[cfg(feature = "dpdk")]
 mod follow_lan;
 mod helper;
 mod host;
+mod memory_region;
+mod memory_window;
 mod open;
 mod owner;
 mod ports;
@@ -34,11 +37,14 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddresses};
 pub use completion_queue::CompletionQueue;
 pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
+pub use device_memory::{DeviceMemory, MAX_DEVICE_MEMORY};
 pub use error::{DeviceError, OpenError, PostError};
 pub use host::HostId;
+pub use memory_region::{Advice, MemoryRegion, Reregistration};
+pub use memory_window::MemoryWindow;
 pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
-pub use protection_domain::{Buffer, MemoryRegion, ProtectionDomain};
+pub use protection_domain::{Buffer, ProtectionDomain};
 pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
 

@@ -422,7 +422,7 @@ impl QueuePair {
             }
             Data::Inline(parts) => {
                 let len: usize = parts.iter().map(|part| part.len()).sum();
-                if request.op.is_read_or_atomic() {
+                if request.op.returns_data() {
                     return Err(PostError::InlineNotAllowed);
                 }
                 if len > self.max_inline {
@@ -484,7 +484,10 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         let device = self.device();
         device.paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.qpn);
-        drop(device.cores[self.core].lock().remove(self.slot, device.now()));
+        let qp = device.cores[self.core].lock().remove(self.slot, device.now());
+        if qp.is_some_and(|qp| qp.binds_windows()) {
+            device.memory.unbind_all_of(self.qpn); // Before the number is another QP's.
+        }
         let index = self.qpn.value() - device.qpns.base;
         device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
     }

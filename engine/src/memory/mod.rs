@@ -9,14 +9,19 @@
 pub mod access;
 pub mod arena;
 pub mod buffer;
+pub mod dma_buf;
 pub mod frame_ring;
 mod key;
+mod on_demand;
 mod region;
 pub mod shared_ring;
+mod window;
 pub mod work_ring;
 
 pub use access::AccessError;
 pub use key::KeySpace;
+pub use on_demand::is_supported as on_demand_is_supported;
 #[cfg(test)]
 pub(crate) use region::leaked_table;
-pub use region::{Access, MrTable, PdId, Region, TableFull};
+pub use region::{Access, MrTable, PdId, Region, Scope, TableFull};
+pub use window::{BindError, WindowBind, WindowType};

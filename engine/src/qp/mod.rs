@@ -6,6 +6,7 @@
 
 pub mod attributes;
 mod completer;
+mod local;
 mod receive;
 mod requester;
 mod responder;
@@ -24,7 +25,7 @@ use feroce_wire::{
 
 use crate::counters::{Counter, Counters};
 use crate::memory::work_ring::WorkConsumer;
-use crate::memory::{Access, MrTable, PdId};
+use crate::memory::{Access, MrTable, PdId, Scope};
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SendWqe, Status};
 use attributes::QpAttributes;
@@ -111,6 +112,12 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Whose memory the peer reaches.
+    #[inline]
+    fn peer(&self) -> Scope {
+        Scope { pd: self.pd, peer_of: Some(self.qpn) }
+    }
+
     /// A BTH as this connection sends it: no pad, nothing asked for.
     #[inline]
     fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
@@ -316,14 +323,23 @@ impl Qp {
         if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) {
             return None;
         }
-        let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
-        match next {
-            Next::Packet(len) => Some(Transmit { len, is_acknowledgement: false }),
-            Next::Blocked => None,
-            Next::Failed(status) => {
-                self.after_send_side(Some(Failed(status)), env);
-                self.finish_call(env);
-                None
+        loop {
+            let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
+            match next {
+                Next::Packet(len) => return Some(Transmit { len, is_acknowledgement: false }),
+                Next::Blocked => return None,
+                Next::Local => {
+                    self.complete_local(env);
+                    self.finish_call(env);
+                    if !self.conn.state.sends() {
+                        return None; // The CQ was full.
+                    }
+                }
+                Next::Failed(status) => {
+                    self.after_send_side(Some(Failed(status)), env);
+                    self.finish_call(env);
+                    return None;
+                }
             }
         }
     }

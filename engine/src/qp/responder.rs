@@ -5,6 +5,7 @@
 //!   ...... duplicates ............|expected|.......... ahead (a packet is missing) ......
 //! ```
 
+mod placement;
 mod reply;
 
 use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
@@ -188,6 +189,8 @@ impl Responder {
             Operation::Send => self.execute_send(packet, conn, env),
             Operation::Write => self.execute_write(packet, conn, env),
             Operation::ReadRequest => self.execute_read(packet, conn, env),
+            Operation::Flush => self.execute_flush(packet, conn, env),
+            Operation::AtomicWrite => self.execute_atomic_write(packet, conn, env),
             _ => self.execute_atomic(packet, conn, env),
         }
     }
@@ -209,9 +212,10 @@ impl Responder {
     fn check_operation(&self, packet: &Packet<'_>, conn: &Connection) -> Result<(), Refusal> {
         let need = match packet.info.operation {
             Operation::Send => Access::NONE,
-            Operation::Write => Access::REMOTE_WRITE,
+            Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
             Operation::ReadRequest => Access::REMOTE_READ,
             Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            Operation::Flush => placement::flush_rights(packet.ext.feth)?,
             _ => return Err(Refusal::INVALID),
         };
         if conn.access.contains(need) { Ok(()) } else { Err(Refusal::INVALID) }
@@ -223,7 +227,11 @@ impl Responder {
         match info.operation {
             Operation::Send if info.position.starts_message() => self.need_receive(env),
             Operation::Write if packet.ext.imm.is_some() => self.need_receive(env),
-            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+            Operation::ReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::Flush
+            | Operation::AtomicWrite
                 if self.answers.first_time() >= usize::from(self.max_dest_rd_atomic) =>
             {
                 Err(Refusal::INVALID)
@@ -245,7 +253,9 @@ impl Responder {
         }
         let announced = packet.ext.reth.map(|reth| u64::from(reth.dma_len));
         let fits = match (packet.info.operation, packet.info.position, self.inbound) {
-            (Operation::Write, Position::Only, _) => announced == Some(len as u64),
+            (Operation::Write, Position::Only, _) | (Operation::AtomicWrite, ..) => {
+                announced == Some(len as u64)
+            }
             (Operation::Write, Position::First, _) => {
                 announced.is_some_and(|total| total > len as u64 && total <= MAX_MESSAGE)
             }
@@ -281,8 +291,7 @@ impl Responder {
         }
         if let Some(ieth) = packet.ext.ieth {
             // Checked before anything is changed, done after the data are in place.
-            let need = Access::REMOTE_INVALIDATE;
-            env.memory.check(ieth.rkey, conn.pd, need, None).map_err(Refusal::of)?;
+            env.memory.may_invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(Refusal::of)?;
         }
         sg::scatter(env.memory, receive.pd, receive.sges, offset, packet.payload).map_err(
             |_| {
@@ -296,7 +305,7 @@ impl Responder {
             let extra = match (packet.ext.imm, packet.ext.ieth) {
                 (Some(imm), _) => Extra::Immediate(imm.0),
                 (_, Some(ieth)) => {
-                    env.memory.invalidate(ieth.rkey, conn.pd).map_err(Refusal::of)?;
+                    env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(Refusal::of)?;
                     Extra::Invalidated(ieth.rkey)
                 }
                 _ => Extra::None,
@@ -328,9 +337,9 @@ impl Responder {
         let need = Access::REMOTE_WRITE;
         let store = || {
             if left > 0 {
-                env.memory.check(rkey, conn.pd, need, Some((va, u64::from(left))))?;
+                env.memory.check(rkey, conn.peer(), need, Some((va, u64::from(left))))?;
             }
-            env.memory.store(rkey, conn.pd, need, va, packet.payload)
+            env.memory.store(rkey, conn.peer(), need, va, packet.payload)
         };
         store().map_err(|_| Refusal::Fatal {
             code: NakCode::RemoteAccess,
@@ -386,7 +395,7 @@ impl Responder {
             }
             _ => AtomicOp::FetchAdd(eth.swap_or_add),
         };
-        let value = env.memory.atomic(eth.rkey, conn.pd, eth.va, op).map_err(Refusal::of)?;
+        let value = env.memory.atomic(eth.rkey, conn.peer(), eth.va, op).map_err(Refusal::of)?;
         env.counters.count(Counter::RxAtomicRequests);
         self.replay.save(self.position, value);
         self.answers
@@ -417,6 +426,12 @@ impl Responder {
                     // A full queue drops it; the peer asks again.
                     let _ =
                         self.answers.insert(Answer { replay: true, ..atomic_answer(psn, value) });
+                }
+            }
+            Operation::Flush | Operation::AtomicWrite => {
+                if !self.answers.will_send(psn) {
+                    let answer = Answer { replay: true, ..placement::placed_answer(psn) };
+                    let _ = self.answers.insert(answer); // A full queue drops it, as above.
                 }
             }
             _ => self.reply = self.reply.or(Some(Reply::Ack)),
@@ -513,7 +528,7 @@ fn check_read(reth: &Reth, conn: &Connection, env: &Env<'_>) -> Result<(), Acces
         return Ok(());
     }
     let range = Some((reth.va, u64::from(reth.dma_len)));
-    env.memory.check(reth.rkey, conn.pd, Access::REMOTE_READ, range).map(|_| ())
+    env.memory.check(reth.rkey, conn.peer(), Access::REMOTE_READ, range)
 }
 
 fn read_answer(psn: Psn, reth: &Reth, mtu: usize) -> Answer {

@@ -37,6 +37,8 @@ pub enum Source {
     },
     /// An atomic: the value before.
     Value(u64),
+    /// A FLUSH or ATOMIC WRITE: nothing but that it is done.
+    Placed,
 }
 
 /// Answers to be sent, in PSN order.

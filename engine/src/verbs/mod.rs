@@ -12,6 +12,6 @@ pub use cq::{CqId, CqRing, Notify};
 pub use event::{AsyncEvent, EventQueue};
 pub use srq::{SrqId, SrqRing};
 pub use work_request::{
-    Data, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp, SendRequest,
-    SendWqe, Sge,
+    Data, LocalOp, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp,
+    SendRequest, SendWqe, Sge,
 };

@@ -69,6 +69,10 @@ impl Responder {
                     &ExtHeaders { aeth, atomic_ack, ..ExtHeaders::default() },
                 )
             }
+            Source::Placed => {
+                let bth = conn.bth(segment::read_response_opcode(true, true), psn);
+                write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() })
+            }
             Source::Memory { va, rkey, left } => {
                 let len = usize::try_from(left).expect("32 bits fit").min(conn.mtu);
                 let opcode = segment::read_response_opcode(answer.starts, last);
@@ -80,7 +84,7 @@ impl Responder {
                     write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() });
                 let (payload, rest) = out[headers..].split_at_mut(len);
                 rest[..pad].fill(0);
-                if env.memory.load(rkey, conn.pd, Access::REMOTE_READ, va, payload).is_err() {
+                if env.memory.load(rkey, conn.peer(), Access::REMOTE_READ, va, payload).is_err() {
                     return self.withdraw_answers(psn, conn, env, out);
                 }
                 let sent = u32::try_from(len).expect("at most a path MTU");
