@@ -28,6 +28,7 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/src/device/memory_region.rs", "the same, of registering it again"),
     ("engine/cli/src/signal.rs", "one signal handler"),
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
+    ("tests/tests/regions.rs", "memory that the test registers, and takes away"),
     ("tests/src/counting_alloc.rs", "a global allocator"),
 ];
 
