@@ -11,8 +11,8 @@ mod transmit;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
@@ -24,7 +24,7 @@ use crate::port::Port;
 use crate::qp::{Env, Qp, QpSnapshot};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
-use crate::verbs::EventQueue;
+use crate::verbs::{CqRing, EventQueue};
 
 /// Packets one QP may send before the next one's turn.
 const TRANSMIT_QUANTUM: usize = 16;
@@ -107,6 +107,8 @@ pub struct Core {
     wheel: TimerWheel,
     doorbell: Arc<Doorbell>,
     handover: Handover,
+    /// CQs that hold notifications back for a time.
+    moderated: Vec<Weak<CqRing>>,
     /// Next IPv4 identification; counts up, never 0, as a ConnectX does.
     ip_id: u16,
     port_failed: bool,
@@ -134,6 +136,7 @@ impl Core {
             shared,
             doorbell,
             handover,
+            moderated: Vec::new(),
             ip_id: 1,
             port_failed: false,
         }
@@ -146,13 +149,33 @@ impl Core {
         done += self.transmit(now);
         done += self.receive(now);
         done += self.receive_handed_over(now);
+        self.tell_moderated(now);
         done
     }
 
     /// The time at which a turn has something to do although nothing comes in; `None` if never. Now, if
     /// there is something to send.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if self.active.is_empty() { self.wheel.next_deadline_hint() } else { Some(now) }
+        if !self.active.is_empty() {
+            return Some(now);
+        }
+        let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
+        held_back.chain(self.wheel.next_deadline_hint()).min()
+    }
+
+    /// Sees to the notifications that `cq` holds back from now on.
+    pub fn watch_moderated(&mut self, cq: &Arc<CqRing>) {
+        let other = |known: &Weak<CqRing>| {
+            known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq))
+        };
+        self.moderated.retain(other);
+        self.moderated.push(Arc::downgrade(cq));
+    }
+
+    fn tell_moderated(&mut self, now: Instant) {
+        for cq in self.moderated.iter().filter_map(Weak::upgrade) {
+            cq.tell_due(now);
+        }
     }
 
     /// Its port.

@@ -271,6 +271,12 @@ impl Device {
         self.inner.arena.stats()
     }
 
+    /// The time by the clock that stamps completions, as `ibv_query_rt_values_ex` reads it. With [`Driver::Manual`] it is
+    /// not the caller's time.
+    pub fn clock(&self) -> Instant {
+        self.inner.now()
+    }
+
     /// The oldest asynchronous event not read yet.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.inner.events.pop()

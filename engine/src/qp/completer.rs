@@ -343,6 +343,7 @@ pub(super) fn complete(
                 extra: Extra::None,
                 solicited: false,
                 qp: conn.qpn,
+                at: env.now,
             },
         );
     }

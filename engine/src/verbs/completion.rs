@@ -2,6 +2,8 @@
 
 use feroce_wire::{Key, Qpn};
 
+use crate::time::Instant;
+
 /// How a work request ended, with the values of `ibv_wc_status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -121,6 +123,8 @@ pub struct Completion {
     pub solicited: bool,
     /// The local QP.
     pub qp: Qpn,
+    /// The time of the turn that completed it, by the device's clock.
+    pub at: Instant,
 }
 
 impl Completion {

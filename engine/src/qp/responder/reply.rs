@@ -142,8 +142,8 @@ impl Responder {
             _ => env.counters.count(Counter::RespCqeError),
         }
         let Received { status, opcode, byte_len, extra, solicited } = done;
-        let qp = conn.qpn;
-        let completion = Completion { wr_id, status, opcode, byte_len, extra, solicited, qp };
+        let (qp, at) = (conn.qpn, env.now);
+        let completion = Completion { wr_id, status, opcode, byte_len, extra, solicited, qp, at };
         env.complete(&conn.recv_cq, completion);
         true
     }
