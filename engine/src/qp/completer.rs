@@ -82,6 +82,11 @@ impl SendSide<'_, '_> {
         }
     }
 
+    /// A packet of an unreliable service has left: nobody will acknowledge it, and it is finished.
+    pub fn finish_unreliable(&mut self) {
+        self.progress(self.requester.cursor_psn);
+    }
+
     /// The local ACK timeout ran out.
     pub fn handle_ack_timeout(&mut self) -> Result<(), Failed> {
         if !self.requester.is_waiting() {
@@ -344,6 +349,7 @@ pub(super) fn complete(
                 solicited: false,
                 qp: conn.qpn,
                 at: env.now,
+                datagram: None,
             },
         );
     }

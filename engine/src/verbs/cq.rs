@@ -293,6 +293,7 @@ mod tests {
             solicited,
             qp: Qpn::masked(5),
             at: Instant::from_nanos(1000),
+            datagram: None,
         }
     }
 

@@ -3,12 +3,14 @@
 
 mod completion;
 pub mod cq;
+mod datagram;
 mod event;
 mod srq;
 mod work_request;
 
-pub use completion::{Completion, CompletionOpcode, Extra, Status};
+pub use completion::{Completion, CompletionOpcode, DatagramSource, Extra, NetworkHeader, Status};
 pub use cq::{CqId, CqRing, Notify};
+pub use datagram::{DatagramWqe, GRH_LEN};
 pub use event::{AsyncEvent, EventQueue};
 pub use srq::{SrqId, SrqRing};
 pub use work_request::{

@@ -322,5 +322,6 @@ fn completion(words: &mut Words) -> Result<Completion, Failure> {
         solicited: false, // The agent does not see it.
         qp: Qpn::masked(0),
         at: Instant::ZERO, // Another clock than ours.
+        datagram: None,
     })
 }

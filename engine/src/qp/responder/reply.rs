@@ -142,8 +142,9 @@ impl Responder {
             _ => env.counters.count(Counter::RespCqeError),
         }
         let Received { status, opcode, byte_len, extra, solicited } = done;
-        let (qp, at) = (conn.qpn, env.now);
-        let completion = Completion { wr_id, status, opcode, byte_len, extra, solicited, qp, at };
+        let (qp, at, datagram) = (conn.qpn, env.now, None);
+        let completion =
+            Completion { wr_id, status, opcode, byte_len, extra, solicited, qp, at, datagram };
         env.complete(&conn.recv_cq, completion);
         true
     }
