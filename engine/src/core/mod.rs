@@ -26,7 +26,7 @@ use crate::counters::Counters;
 use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
 use crate::port::Port;
-use crate::qp::{AnyQp, Env, QpSnapshot};
+use crate::qp::{AnyQp, Env, QpSnapshot, SrqTable};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 use crate::verbs::{CqRing, EventQueue};
@@ -84,6 +84,8 @@ pub struct CoreShared {
     pub qpns: QpnMap,
     /// Packets that a QP may have outstanding.
     pub window: u32,
+    /// Shared receive queues of XRC domains.
+    pub srqs: SrqTable,
 }
 
 /// The rings that carry frames between this core and the others, by core number.
@@ -178,6 +180,11 @@ impl Core {
         }
         let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
         held_back.chain(self.wheel.next_deadline_hint()).min()
+    }
+
+    /// The shared receive queues that requests of the XRC service may name.
+    pub fn srqs(&mut self) -> &mut SrqTable {
+        &mut self.shared.srqs
     }
 
     /// Sees to the notifications that `cq` holds back from now on.
@@ -294,7 +301,7 @@ impl Core {
 
 impl CoreShared {
     fn env(&self, now: Instant) -> Env<'_> {
-        Env::new(now, &self.memory, &self.counters, &self.events, self.window)
+        Env::new(now, &self.memory, &self.counters, &self.events, self.window, &self.srqs)
     }
 }
 

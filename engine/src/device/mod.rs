@@ -27,6 +27,7 @@ mod queue_pair;
 pub mod settings;
 mod shared_receive_queue;
 pub mod stat;
+mod xrc;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -52,6 +53,7 @@ pub use ports::{PortKind, UnknownPortKind};
 pub use protection_domain::{Buffer, ProtectionDomain};
 pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
+pub use xrc::XrcDomain;
 
 use crate::core::{Core, Doorbell, QpnMap};
 use crate::counters::{Counter, Counters};
@@ -150,6 +152,7 @@ struct DeviceInner {
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
+    next_xrcd: AtomicU32,
     next_ah: AtomicU64,
     /// QP 1 lives.
     gsi_taken: AtomicBool,

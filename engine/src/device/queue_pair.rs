@@ -11,15 +11,17 @@ use super::follow::{self, PathUser};
 use super::host::HostId;
 use super::{
     CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
-    multicast,
+    XrcDomain, multicast,
 };
 use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
-use crate::qp::{AnyQp, Qp, QpParts, QpState, ReceiveQueue, Service, sg};
-use crate::verbs::{Data, DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendRequest, SendWqe, Sge};
+use crate::qp::{AnyQp, Qp, QpParts, QpState, Service, sg};
+use crate::verbs::{
+    Data, DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge,
+};
 
 /// What a QP is made for, as `ibv_qp_init_attr`.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +47,8 @@ pub struct QpInit<'a> {
     /// Takes its receives from this queue instead of one of its own. `max_recv_wr` and `max_recv_sge` count for
     /// nothing then.
     pub srq: Option<&'a SharedReceiveQueue>,
+    /// The domain of the receiving end of XRC.
+    pub xrc_domain: Option<&'a XrcDomain>,
     /// What a UD QP sends to a multicast group that it is attached to does not come back to it.
     pub block_own_multicast: bool,
     /// The QP number; `None` takes the one that was free for longest. For replays.
@@ -65,6 +69,7 @@ impl<'a> QpInit<'a> {
             max_inline: 64,
             all_signaled: false,
             srq: None,
+            xrc_domain: None,
             block_own_multicast: false,
             qpn: None,
         }
@@ -197,7 +202,7 @@ impl ProtectionDomain {
         let (pd, all_signaled) = (self.id, init.all_signaled);
         let [send_cq, recv_cq] = [init.send_cq, init.recv_cq].map(|cq| Arc::clone(&cq.ring));
         let (sq, qp) = match init.service {
-            Service::Rc | Service::Uc => {
+            Service::Rc | Service::Uc | Service::XrcIni | Service::XrcTgt => {
                 let service = init.service;
                 let (sq, core_sq) = work_ring(&device.arena, init.max_send_wr, send_extra)?;
                 let (sq, rq) = (SendQueue::Connected(sq), core_rq);
@@ -231,22 +236,6 @@ impl ProtectionDomain {
             max_inline: init.max_inline as usize,
             pd: self.clone(),
         })
-    }
-}
-
-impl ProtectionDomain {
-    /// The two ends of a QP's receives; the program has none of a shared queue here.
-    #[allow(clippy::type_complexity)] // Two ends, once.
-    fn receive_queue(
-        &self,
-        init: &QpInit<'_>,
-    ) -> Result<(Option<WorkProducer<RecvWqe>>, ReceiveQueue), DeviceError> {
-        if let Some(srq) = init.srq {
-            return Ok((None, ReceiveQueue::shared(Arc::clone(srq.ring()))));
-        }
-        let extra = init.max_recv_sge as usize * size_of::<Sge>();
-        let (rq, core_rq) = work_ring(&self.device.arena, init.max_recv_wr, extra)?;
-        Ok((Some(rq), ReceiveQueue::Own(core_rq)))
     }
 }
 
@@ -341,6 +330,8 @@ impl QueuePair {
         path.super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
         let flow = self.resolve(&path, peer.qpn)?;
         let acknowledged = self.service.is_reliable();
+        let answers = acknowledged && self.service.takes_requests();
+        let asks = acknowledged && self.service.makes_requests();
         self.modify(&QpAttributes {
             state: Some(QpState::Init),
             pkey: Some(Pkey::DEFAULT),
@@ -354,18 +345,18 @@ impl QueuePair {
             path_mtu: options.path_mtu.or_else(|| self.largest_mtu()),
             dest_qp: Some(peer.qpn),
             rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: acknowledged.then_some(options.max_rd_atomic),
-            min_rnr_timer: RnrTimer::new(options.min_rnr_timer).filter(|_| acknowledged),
+            max_dest_rd_atomic: answers.then_some(options.max_rd_atomic),
+            min_rnr_timer: RnrTimer::new(options.min_rnr_timer).filter(|_| answers),
             flow_control: acknowledged.then_some(options.flow_control),
             ..QpAttributes::default()
         })?;
         self.modify(&QpAttributes {
             state: Some(QpState::Rts),
             timeout: acknowledged.then_some(options.timeout),
-            retry_cnt: acknowledged.then_some(options.retry_cnt),
-            rnr_retry: acknowledged.then_some(options.rnr_retry),
+            retry_cnt: asks.then_some(options.retry_cnt),
+            rnr_retry: asks.then_some(options.rnr_retry),
             sq_psn: Some(psn),
-            max_rd_atomic: acknowledged.then_some(options.max_rd_atomic),
+            max_rd_atomic: asks.then_some(options.max_rd_atomic),
             ..QpAttributes::default()
         })
     }
@@ -442,10 +433,25 @@ impl QueuePair {
     /// [`PostError`]; nothing was posted then.
     #[inline]
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        self.post_connected(request, None)
+    }
+
+    #[inline]
+    pub(super) fn post_connected(
+        &mut self,
+        request: &SendRequest<'_>,
+        srqn: Option<u32>,
+    ) -> Result<(), PostError> {
         self.check_post(request)?;
+        // What is done here goes to no queue of the peer.
+        let is_local = matches!(request.op, SendOp::Local(_));
+        if !is_local && srqn.is_some() != (self.service == Service::XrcIni) {
+            return Err(PostError::Destination);
+        }
         let limits = self.send_limits();
         let SendQueue::Connected(sq) = &mut self.sq else { return Err(PostError::Destination) };
-        let pushed = limits.push(sq, request, Ok)?;
+        let srqn = srqn.unwrap_or(0);
+        let pushed = limits.push(sq, request, |wqe| Ok(SendWqe { srqn, ..wqe }))?;
         self.after_post(pushed)
     }
 
@@ -536,6 +542,7 @@ impl SendLimits {
             inline: false,
             first_psn: Psn::new(0),
             psn_count: 0,
+            srqn: 0,
             ssn: 0,
         };
         let pushed = match request.data {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::config::MAX_WR;
-use super::{DeviceError, Opened, PostError, ProtectionDomain};
+use super::{DeviceError, Opened, PostError, ProtectionDomain, QpInit};
 use crate::memory::shared_ring::SharedRing;
-use crate::qp::sg;
-use crate::verbs::{MAX_SGE, RecvRequest, RecvWqe, SrqId, SrqRing};
+use crate::memory::work_ring::{WorkProducer, work_ring};
+use crate::qp::{ReceiveQueue, Service, sg};
+use crate::verbs::{MAX_SGE, RecvRequest, RecvWqe, Sge, SrqId, SrqRing};
 
 /// What a shared receive queue is made for, as `ibv_srq_init_attr`.
 #[derive(Debug, Clone, Copy)]
@@ -40,12 +41,30 @@ struct Inner {
     pd: ProtectionDomain,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.ring.xrc().is_some() {
+            for cell in &self.pd.device.cores {
+                cell.lock().srqs().remove(&self.ring.id().0);
+            }
+        }
+    }
+}
+
 impl ProtectionDomain {
     /// Makes a shared receive queue. Its receives name memory of this domain, whatever that of the QP.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::Arena`].
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue, DeviceError> {
+        self.make_srq(init, |ring| ring)
+    }
+
+    pub(super) fn make_srq(
+        &self,
+        init: &SrqInit,
+        of: impl FnOnce(SrqRing) -> SrqRing,
+    ) -> Result<SharedReceiveQueue, DeviceError> {
         let most_sges = u32::try_from(MAX_SGE).expect("small");
         let limits =
             [("max_wr", init.max_wr, 1..=MAX_WR), ("max_sge", init.max_sge, 0..=most_sges)];
@@ -59,8 +78,32 @@ impl ProtectionDomain {
         let max_sge = init.max_sge as usize;
         let ring = SharedRing::new(&device.arena, init.max_wr, max_sge)?;
         let id = SrqId(device.next_srq.fetch_add(1, Ordering::Relaxed));
-        let ring = Arc::new(SrqRing::new(id, self.id, ring));
+        let ring = Arc::new(of(SrqRing::new(id, self.id, ring)));
         Ok(SharedReceiveQueue { inner: Arc::new(Inner { ring, max_sge, pd: self.clone() }) })
+    }
+}
+
+impl ProtectionDomain {
+    /// The two ends of a QP's receives; the program has none of a shared queue here.
+    #[allow(clippy::type_complexity)] // Two ends, once.
+    pub(super) fn receive_queue(
+        &self,
+        init: &QpInit<'_>,
+    ) -> Result<(Option<WorkProducer<RecvWqe>>, ReceiveQueue), DeviceError> {
+        match (init.service, init.xrc_domain) {
+            (Service::XrcIni, _) => return Ok((None, ReceiveQueue::none())),
+            (Service::XrcTgt, Some(domain)) if Arc::ptr_eq(&domain.device, &self.device) => {
+                return Ok((None, ReceiveQueue::of_domain(domain.id)));
+            }
+            (Service::XrcTgt, _) => return Err(DeviceError::Foreign("the XRC domain")),
+            _ => {}
+        }
+        if let Some(srq) = init.srq {
+            return Ok((None, ReceiveQueue::shared(Arc::clone(srq.ring()))));
+        }
+        let extra = init.max_recv_sge as usize * size_of::<Sge>();
+        let (rq, core_rq) = work_ring(&self.device.arena, init.max_recv_wr, extra)?;
+        Ok((Some(rq), ReceiveQueue::Own(core_rq)))
     }
 }
 
@@ -126,7 +169,8 @@ impl SharedReceiveQueue {
     /// QPs that take receives from it: while there are any, `ibv_destroy_srq` refuses. Dropping the last
     /// handle is allowed; the queue then ends with its last QP.
     pub fn users(&self) -> usize {
-        Arc::strong_count(self.ring()) - 1
+        let tables = if self.ring().xrc().is_some() { self.device().cores.len() } else { 0 };
+        Arc::strong_count(self.ring()) - 1 - tables
     }
 
     pub(super) fn ring(&self) -> &Arc<SrqRing> {

@@ -21,6 +21,7 @@ mod state;
 mod timer;
 mod transitions;
 pub mod ud;
+mod xrc;
 
 use std::sync::Arc;
 
@@ -48,6 +49,7 @@ pub use state::{
 };
 use timer::{Timer, TimerTable};
 pub use transitions::{UC_TRANSITIONS, UD_TRANSITIONS};
+pub use xrc::SrqTable;
 
 /// What a QP needs of the core it lives on, for one call.
 #[derive(Debug)]
@@ -62,6 +64,8 @@ pub struct Env<'a> {
     pub events: &'a EventQueue,
     /// Packets of SENDs and WRITEs that a QP may have outstanding.
     pub window: u32,
+    /// Shared receive queues of XRC domains.
+    pub srqs: &'a SrqTable,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
     broken: Option<fn(Qpn) -> AsyncEvent>,
 }
@@ -74,8 +78,9 @@ impl<'a> Env<'a> {
         counters: &'a Counters,
         events: &'a EventQueue,
         window: u32,
+        srqs: &'a SrqTable,
     ) -> Self {
-        Self { now, memory, counters, events, window, broken: None }
+        Self { now, memory, counters, events, window, srqs, broken: None }
     }
 
     /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
@@ -267,7 +272,11 @@ impl Qp {
 
     /// Takes a packet for this QP. The caller has verified its ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
-        if !self.conn.state.receives() || !self.is_from_peer(packet) {
+        let fits = match packet.info.is_request() {
+            true => self.conn.service.takes_requests(),
+            false => self.conn.service.makes_requests(),
+        };
+        if !self.conn.state.receives() || !fits || !self.is_from_peer(packet) {
             env.counters.count(Counter::RxDiscards);
             return;
         }
@@ -276,9 +285,12 @@ impl Qp {
             env.events.push(AsyncEvent::CommunicationEstablished(self.conn.qpn));
         }
         if packet.info.is_request() {
-            let verdict = match self.conn.service.is_reliable() {
-                true => self.responder.handle_request(packet, &self.conn, env),
-                false => self.responder.handle_unreliable(packet, &self.conn, env),
+            let verdict = match self.conn.service {
+                Service::XrcTgt => self.handle_xrc_request(packet, env),
+                service if service.is_reliable() => {
+                    self.responder.handle_request(packet, &self.conn, env)
+                }
+                _ => self.responder.handle_unreliable(packet, &self.conn, env),
             };
             if let Verdict::Broken { code, tied } = verdict {
                 self.break_off(code, tied, env);
@@ -440,7 +452,7 @@ impl Qp {
         self.timers = TimerTable::default();
         self.responder.stop();
         self.flush(env);
-        if self.responder.rq.is_shared() {
+        if self.responder.rq.has_a_last() {
             env.events.push(AsyncEvent::LastWqeReached(self.conn.qpn)); // o11-5.2.5
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::memory::PdId;
 use crate::memory::shared_ring::Taken;
 use crate::memory::work_ring::{Sge, WorkConsumer};
-use crate::verbs::{EventQueue, RecvWqe, SrqRing};
+use crate::verbs::{EventQueue, RecvWqe, SrqId, SrqRing, XrcDomainId};
 
 /// The receives of a QP.
 #[derive(Debug)]
@@ -19,7 +19,10 @@ pub enum ReceiveQueue {
 /// A QP's end of a shared queue.
 #[derive(Debug)]
 pub struct SharedReceives {
-    srq: Arc<SrqRing>,
+    /// None if the QP takes none, or before its first request names one.
+    srq: Option<Arc<SrqRing>>,
+    /// Requests name the queue, which is one of this domain.
+    domain: Option<XrcDomainId>,
     /// The receive of the message under way: others take the ones behind it meanwhile.
     held: Option<Taken<RecvWqe>>,
 }
@@ -38,7 +41,51 @@ pub struct Receive<'a> {
 impl ReceiveQueue {
     /// The receives of `srq`.
     pub fn shared(srq: Arc<SrqRing>) -> Self {
-        Self::Shared(SharedReceives { srq, held: None })
+        Self::Shared(SharedReceives { srq: Some(srq), domain: None, held: None })
+    }
+
+    /// Those of whatever queue of `domain` a request names.
+    pub fn of_domain(domain: XrcDomainId) -> Self {
+        Self::Shared(SharedReceives { srq: None, domain: Some(domain), held: None })
+    }
+
+    /// None: the QP only sends.
+    pub fn none() -> Self {
+        Self::Shared(SharedReceives { srq: None, domain: None, held: None })
+    }
+
+    /// The XRC domain whose queues requests name.
+    pub(super) fn xrc_domain(&self) -> Option<XrcDomainId> {
+        match self {
+            Self::Own(_) => None,
+            Self::Shared(shared) => shared.domain,
+        }
+    }
+
+    /// Takes the receives of `srq` from here on.
+    pub(super) fn select(&mut self, srq: &Arc<SrqRing>) {
+        if let Self::Shared(shared) = self {
+            shared.srq = Some(Arc::clone(srq));
+        }
+    }
+
+    /// The shared queue whose receives are taken.
+    pub(super) fn selected(&self) -> Option<SrqId> {
+        match self {
+            Self::Own(_) => None,
+            Self::Shared(shared) => shared.srq.as_ref().map(|srq| srq.id()),
+        }
+    }
+
+    /// A receive was taken for a message that has not ended.
+    pub(super) fn holds_one(&self) -> bool {
+        matches!(self, Self::Shared(shared) if shared.held.is_some())
+    }
+
+    /// In ERR, the QP has taken its last receive from a queue that goes on: an event tells. Queues of an XRC
+    /// domain are not the QP's.
+    pub(super) fn has_a_last(&self) -> bool {
+        matches!(self, Self::Shared(SharedReceives { srq: Some(_), domain: None, .. }))
     }
 
     /// True if other QPs take receives from the same queue. Their number says nothing to a peer then: it is
@@ -52,7 +99,7 @@ impl ReceiveQueue {
     pub fn len(&self) -> u32 {
         match self {
             Self::Own(queue) => queue.len(),
-            Self::Shared(shared) => shared.srq.len(),
+            Self::Shared(shared) => shared.srq.as_ref().map_or(0, |srq| srq.len()),
         }
     }
 
@@ -64,7 +111,7 @@ impl ReceiveQueue {
             Self::Own(queue) => !queue.is_empty(),
             Self::Shared(shared) => {
                 if shared.held.is_none() {
-                    shared.held = shared.srq.take(events);
+                    shared.held = shared.srq.as_ref().and_then(|srq| srq.take(events));
                 }
                 shared.held.is_some()
             }
@@ -84,7 +131,8 @@ impl ReceiveQueue {
                 let held = shared.held.as_ref()?;
                 let wqe = held.request();
                 let sges = held.sges(usize::from(wqe.num_sge));
-                Some(Receive { length: wqe.length, sges, pd: shared.srq.pd() })
+                let pd = shared.srq.as_ref()?.pd();
+                Some(Receive { length: wqe.length, sges, pd })
             }
         }
     }

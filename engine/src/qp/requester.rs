@@ -8,11 +8,13 @@
 //! A request gets its PSNs when its first packet is sent. Going back (go-back-N) moves the cursor; the
 //! [completer](super::completer) moves `una` and the head.
 
-use feroce_wire::{AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, write_transport};
+use feroce_wire::{
+    AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_transport,
+};
 
 use super::segment::{self, Segment};
 use super::timer::{Timer, TimerTable};
-use super::{Connection, Env, QpState, sg};
+use super::{Connection, Env, QpState, Service, sg};
 use crate::counters::Counter;
 use crate::memory::Access;
 use crate::memory::work_ring::WorkConsumer;
@@ -323,7 +325,11 @@ impl Requester {
             ack_req,
             ..conn.bth(segment.opcode, self.cursor_psn)
         };
-        let headers = write_transport(out, &bth, &request_headers(wqe, segment));
+        let mut ext = request_headers(wqe, segment);
+        if conn.service == Service::XrcIni {
+            ext.xrceth = Some(XrcEth { reserved: 0, srqn: wqe.srqn });
+        }
+        let headers = write_transport(out, &bth, &ext);
         let payload = &mut out[headers..headers + segment.len + pad];
         let (payload, pad_bytes) = payload.split_at_mut(segment.len);
         pad_bytes.fill(0);

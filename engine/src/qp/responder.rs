@@ -374,7 +374,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let Some(reth) = packet.ext.reth else { return Err(Refusal::INVALID) };
         check_read(&reth, conn, env).map_err(Refusal::of)?;
-        let answer = read_answer(packet.bth.psn, &reth, conn.mtu);
+        let answer = read_answer(packet.bth.psn, &reth, conn);
         let count = packet.bth.psn.distance_to(answer.last) + 1;
         self.answers.insert(answer).map_err(|_| Refusal::INVALID)?;
         env.counters.count(Counter::RxReadRequests);
@@ -461,8 +461,18 @@ impl Responder {
             return Verdict::Fine;
         }
         // A full queue drops it; the peer asks again.
-        let _ = self.answers.insert(Answer { replay: true, ..read_answer(psn, &reth, conn.mtu) });
+        let _ = self.answers.insert(Answer { replay: true, ..read_answer(psn, &reth, conn) });
         Verdict::Fine
+    }
+
+    /// Refuses a request that names no queue it may name.
+    pub(super) fn refuse_queue(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Verdict {
+        self.refuse(Refusal::INVALID, packet, conn, env)
     }
 
     /// Schedules the NAK for a packet that is not executed.
@@ -543,9 +553,9 @@ fn check_read(reth: &Reth, conn: &Connection, env: &Env<'_>) -> Result<(), Acces
     env.memory.check(reth.rkey, conn.peer(), Access::REMOTE_READ, range)
 }
 
-fn read_answer(psn: Psn, reth: &Reth, mtu: usize) -> Answer {
-    let count = segment::psn_count(u64::from(reth.dma_len), mtu);
-    let source = Source::Memory { va: reth.va, rkey: reth.rkey, left: reth.dma_len };
+fn read_answer(psn: Psn, reth: &Reth, conn: &Connection) -> Answer {
+    let count = segment::psn_count(u64::from(reth.dma_len), conn.mtu);
+    let source = Source::Memory { va: reth.va, rkey: reth.rkey, left: reth.dma_len, pd: conn.pd };
     Answer { next: psn, last: psn.add(count - 1), starts: true, source, replay: false }
 }
 

@@ -124,6 +124,7 @@ mod tests {
             inline: false,
             first_psn: Psn::new(0xff_fffe),
             psn_count: 0,
+            srqn: 0,
             ssn: 0,
         };
         wqe.psn_count = wqe_psn_count(&wqe, mtu);

@@ -12,7 +12,7 @@ pub use completion::{Completion, CompletionOpcode, DatagramSource, Extra, Networ
 pub use cq::{CqId, CqRing, Notify};
 pub use datagram::{DatagramWqe, GRH_LEN};
 pub use event::{AsyncEvent, EventQueue};
-pub use srq::{SrqId, SrqRing};
+pub use srq::{SrqId, SrqRing, XrcDomainId};
 pub use work_request::{
     Data, LocalOp, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp,
     SendRequest, SendWqe, Sge,

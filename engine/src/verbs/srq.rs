@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::cq::CqRing;
 use super::event::{AsyncEvent, EventQueue};
 use super::work_request::RecvWqe;
 use crate::memory::PdId;
@@ -13,6 +14,10 @@ use crate::memory::work_ring::Sge;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub u32);
 
+/// Number of an XRC domain, unique in its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct XrcDomainId(pub u32);
+
 /// What a program and the cores share of a shared receive queue.
 #[derive(Debug)]
 pub struct SrqRing {
@@ -20,6 +25,8 @@ pub struct SrqRing {
     /// The domain of the memory that its receives name, whatever the domain of the QP.
     pd: PdId,
     ring: Arc<SharedRing<RecvWqe>>,
+    /// The domain that it is of, and where its receives complete: of the XRC service only.
+    xrc: Option<(XrcDomainId, Arc<CqRing>)>,
     /// The event is due when fewer receives are posted. 0: not armed.
     limit: AtomicU32,
 }
@@ -27,7 +34,18 @@ pub struct SrqRing {
 impl SrqRing {
     /// A queue of receives into memory of `pd`.
     pub fn new(id: SrqId, pd: PdId, ring: SharedRing<RecvWqe>) -> Self {
-        Self { id, pd, ring: Arc::new(ring), limit: AtomicU32::new(0) }
+        Self { id, pd, ring: Arc::new(ring), xrc: None, limit: AtomicU32::new(0) }
+    }
+
+    /// The queue as one of an XRC domain, whose receives complete to `cq`.
+    #[must_use]
+    pub fn in_domain(self, domain: XrcDomainId, cq: Arc<CqRing>) -> Self {
+        Self { xrc: Some((domain, cq)), ..self }
+    }
+
+    /// Its XRC domain and where its receives complete, if it has one.
+    pub fn xrc(&self) -> Option<(XrcDomainId, &Arc<CqRing>)> {
+        self.xrc.as_ref().map(|(domain, cq)| (*domain, cq))
     }
 
     /// Its number.

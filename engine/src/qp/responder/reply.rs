@@ -8,7 +8,7 @@ use super::super::response::{Reply, Source};
 use super::super::{Connection, Env, segment};
 use super::{Received, Responder};
 use crate::counters::Counter;
-use crate::memory::Access;
+use crate::memory::{Access, Scope};
 use crate::verbs::{AsyncEvent, Completion, CompletionOpcode, Extra, Status};
 
 impl Responder {
@@ -73,7 +73,7 @@ impl Responder {
                 let bth = conn.bth(segment::read_response_opcode(true, true), psn);
                 write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() })
             }
-            Source::Memory { va, rkey, left } => {
+            Source::Memory { va, rkey, left, pd } => {
                 let len = usize::try_from(left).expect("32 bits fit").min(conn.mtu);
                 let opcode = segment::read_response_opcode(answer.starts, last);
                 let pad = len.wrapping_neg() % 4;
@@ -83,13 +83,14 @@ impl Responder {
                 let headers =
                     write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() });
                 let (payload, rest) = out[headers..].split_at_mut(len);
+                let scope = Scope { pd, ..conn.peer() };
                 rest[..pad].fill(0);
-                if env.memory.load(rkey, conn.peer(), Access::REMOTE_READ, va, payload).is_err() {
+                if env.memory.load(rkey, scope, Access::REMOTE_READ, va, payload).is_err() {
                     return self.withdraw_answers(psn, conn, env, out);
                 }
                 let sent = u32::try_from(len).expect("at most a path MTU");
                 let va = va.wrapping_add(len as u64);
-                answer.source = Source::Memory { va, rkey, left: left - sent };
+                answer.source = Source::Memory { va, rkey, left: left - sent, pd };
                 headers + len + pad
             }
         };

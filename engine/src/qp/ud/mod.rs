@@ -184,7 +184,7 @@ impl UdQp {
     fn enter_error(&mut self, env: &mut Env<'_>) {
         self.state = QpState::Err;
         self.flush(env);
-        if self.rq.is_shared() {
+        if self.rq.has_a_last() {
             env.events.push(AsyncEvent::LastWqeReached(self.qpn));
         }
     }
