@@ -273,10 +273,7 @@ fn invalid_sequences(at: RemoteAddr) -> Vec<(&'static str, Vec<Crafted<'static>>
             vec![packet(Opcode::RC_READ_REQUEST, 100, &[1; 4]).reth(at, 4)],
         ),
         ("FLUSH, which the QP does not allow", vec![flush()]),
-        (
-            "ATOMIC WRITE that says 4",
-            vec![packet(Opcode::RC_ATOMIC_WRITE, 100, &[1; 8]).reth(at, 4)],
-        ),
+        ("ATOMIC WRITE of 4", vec![packet(Opcode::RC_ATOMIC_WRITE, 100, &[1; 4]).reth(at, 4)]),
         ("ATOMIC WRITE at 4", vec![packet(Opcode::RC_ATOMIC_WRITE, 100, &[1; 8]).reth(odd, 8)]),
     ]
 }
