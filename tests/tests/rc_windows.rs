@@ -1,7 +1,7 @@
 //! Memory windows under the RC service: binds in the order of the send queue, what their keys allow, both ways of
 //! invalidating, and regions that cannot go before their windows.
 
-use feroce_engine::device::{Buffer, ConnectOptions, DeviceError, PostError};
+use feroce_engine::device::{Buffer, ConnectOptions, PostError};
 use feroce_engine::memory::{Access, WindowBind, WindowType};
 use feroce_engine::qp::QpState;
 use feroce_engine::verbs::{
@@ -341,8 +341,7 @@ fn a_region_cannot_go_before_its_windows() {
     let ask = WindowBind { rkey, lkey, addr: 8, length: 64, access: write_access() };
     let rkey = pair.qps[1].bind_mw(1, &mut window, &ask, SIGNALED).unwrap();
     pair.run(5);
-    let (region, error) = region.deregister().unwrap_err();
-    assert!(matches!(error, DeviceError::Busy(_)), "{error}");
+    let region = region.deregister().unwrap_err();
     assert_eq!(write(&mut pair, 8, rkey, 64), OK, "a window into device memory");
     // No bytes: the window is taken away.
     let none = WindowBind { length: 0, ..ask };
@@ -375,7 +374,7 @@ fn nothing_is_left_of_what_went() {
     post_local(&mut pair, 1, LocalOp::Bind(ask), SIGNALED);
     pair.run(5);
     assert_eq!(pair.done(1), [(1, OK)]);
-    let (region, _) = region.deregister().unwrap_err();
+    let region = region.deregister().unwrap_err();
     let spare = pair.pds[1].create_qp(&feroce_engine::device::QpInit::new(&pair.cqs[1])).unwrap();
     drop(std::mem::replace(&mut pair.qps[1], spare));
     assert!(region.deregister().is_ok());

@@ -55,11 +55,12 @@ fn a_region_is_registered_again_under_another_key() {
     let mut pair = Pair::default();
     let (first, len) = pages(1);
     let (second, _) = pages(1);
-    // SAFETY: leaked pages, here and below.
+    // SAFETY: leaked pages.
     let mut region = unsafe { pair.pds[1].reg_mr_iova(first, len, 0x1000, RW) }.unwrap();
     let old = region.rkey();
     assert_eq!(write(&mut pair, 0x1000, old, 1), OK);
     let change = Reregistration { translation: Some((second, len, 0x2000)), ..Default::default() };
+    // SAFETY: leaked pages.
     unsafe { region.reregister(&change) }.unwrap();
     assert!(
         region.rkey() != old && region.rkey().index() == old.index() && region.addr() == 0x2000
@@ -73,16 +74,19 @@ fn a_region_is_registered_again_under_another_key() {
         access: Some(Access::REMOTE_READ),
         ..Default::default()
     };
+    // SAFETY: leaked pages.
     unsafe { region.reregister(&change) }.unwrap();
     assert_eq!((region.addr(), region.access()), (0x2000, Access::REMOTE_READ));
     assert_eq!(write(&mut pair, 0x2000, region.rkey(), 3), Status::RemoteAccess);
     // What is refused changes nothing.
     let key = region.rkey();
     let change = Reregistration { access: Some(Access::REMOTE_WRITE), ..Default::default() };
+    // SAFETY: leaked pages.
     let refused = unsafe { region.reregister(&change) };
     assert!(matches!(refused, Err(DeviceError::Region(_))));
     let elsewhere = pair.rig.devices[0].alloc_pd();
     let change = Reregistration { pd: Some(&elsewhere), ..Default::default() };
+    // SAFETY: leaked pages.
     assert!(matches!(unsafe { region.reregister(&change) }, Err(DeviceError::Foreign(_))));
     assert_eq!((region.rkey(), region.access()), (key, Access::REMOTE_READ));
     assert_eq!(byte_at(second, 0), 2);

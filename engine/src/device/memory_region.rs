@@ -141,13 +141,10 @@ impl MemoryRegion {
     /// Deregisters, unless memory windows are bound to the region.
     ///
     /// # Errors
-    /// The region, as it was, with windows bound ([`DeviceError::Busy`]).
-    pub fn deregister(self) -> Result<(), (Self, DeviceError)> {
+    /// The region, as it was: windows are bound to it (`EBUSY`).
+    pub fn deregister(self) -> Result<(), Self> {
         let Registered { key, pd, .. } = &self.registered;
-        if pd.device.memory.close(*key) {
-            return Ok(());
-        }
-        Err((self, DeviceError::Busy("memory windows are bound to the region")))
+        if pd.device.memory.close(*key) { Ok(()) } else { Err(self) }
     }
 
     /// Changes the registration. Its keys are others afterwards, so that who had the old ones has lost them; when

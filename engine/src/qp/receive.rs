@@ -96,7 +96,7 @@ impl ReceiveQueue {
     }
 
     /// Receives that wait for a message.
-    pub fn len(&self) -> u32 {
+    pub fn posted(&self) -> u32 {
         match self {
             Self::Own(queue) => queue.len(),
             Self::Shared(shared) => shared.srq.as_ref().map_or(0, |srq| srq.len()),

@@ -123,7 +123,7 @@ impl Responder {
     /// Receives posted, where the connection uses end-to-end credits and the receives are its own.
     fn credits(&self, conn: &Connection) -> CreditCode {
         match conn.flow_control && !self.rq.is_shared() {
-            true => CreditCode::for_credits(self.rq.len()),
+            true => CreditCode::for_credits(self.rq.posted()),
             false => CreditCode::UNLIMITED,
         }
     }

@@ -207,7 +207,7 @@ impl UdQp {
             expected: Psn::new(0),
             packets_outstanding: 0,
             sends_posted: self.sq.len(),
-            receives_posted: self.rq.len(),
+            receives_posted: self.rq.posted(),
             reads_in_flight: 0,
             retries: 0,
             rnr_retries: 0,
