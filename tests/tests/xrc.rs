@@ -148,7 +148,7 @@ fn every_operation_reaches_the_domain_of_its_queue() {
 fn answers_keep_their_domain() {
     let mut xrc = Xrc::new();
     for queue in 0..2 {
-        xrc.queues[queue].buffer.write(0, &[queue as u8 + 1; 2000]);
+        xrc.queues[queue].buffer.write(0, &[u8::try_from(queue).unwrap() + 1; 2000]);
     }
     let ends = [0, 1].map(|queue| (xrc.srqn(queue), xrc.remote(queue)));
     for (wr_id, (srqn, remote)) in (1..).zip(ends) {
