@@ -3,20 +3,21 @@
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
-    Buffer, CompletionQueue, ConnectOptions, Destination, Device, Path, QpInit, QueuePair,
+    Buffer, CompletionQueue, ConnectOptions, Destination, Device, MemoryWindow, Path, QpInit,
+    QueuePair, SharedReceiveQueue, SrqInit,
 };
-use feroce_engine::memory::Access;
+use feroce_engine::memory::{Access, WindowBind, WindowType};
 use feroce_engine::port::Port;
 use feroce_engine::port::fault::{FaultPort, Faults};
 use feroce_engine::qp::Service;
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{
-    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
+    Completion, Data, LocalOp, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
 };
 use feroce_tests::counting_alloc::{CountingAlloc, HeapUse, heap_use_of};
 use feroce_tests::ports::{Keeper, RigPorts};
 use feroce_tests::{addresses, gid, manual_config};
-use feroce_wire::{Psn, Qkey, Qpn};
+use feroce_wire::{PlacementType, Psn, Qkey, Qpn, Selectivity};
 
 #[global_allocator]
 static ALLOCATOR: CountingAlloc = CountingAlloc;
@@ -30,6 +31,10 @@ struct Cable {
     cqs: [CompletionQueue; 2],
     qps: [QueuePair; 2],
     buffers: [Buffer; 2],
+    /// End 1 takes its receives from here.
+    srq: Option<SharedReceiveQueue>,
+    /// Of end 0: bound and invalidated in each round.
+    window: MemoryWindow,
     completions: Vec<Completion>,
     now: Instant,
     _keeper: Keeper,
@@ -40,6 +45,10 @@ fn cable(faults: Faults) -> Cable {
 }
 
 fn cable_of(service: Service, faults: Faults) -> Cable {
+    cable_with(service, faults, false)
+}
+
+fn cable_with(service: Service, faults: Faults, shared: bool) -> Cable {
     let (ports, keeper) = RigPorts::cable();
     let mut ports = ports.into_iter().enumerate();
     let devices = [0, 1].map(|end| {
@@ -51,19 +60,24 @@ fn cable_of(service: Service, faults: Faults) -> Cable {
     let pds = [0, 1].map(|end| devices[end].alloc_pd());
     let cqs = [0, 1].map(|end| devices[end].create_cq(1024).unwrap());
     let buffers = [0, 1].map(|end| pds[end].alloc_buffer(1 << 20, Access::ALL).unwrap());
+    let srq = shared.then(|| pds[1].create_srq(&SrqInit::default()).unwrap());
+    let window = pds[0].alloc_mw(WindowType::Two).unwrap();
     let mut qps = [0, 1].map(|end| {
-        let init = QpInit { service, ..QpInit::new(&cqs[end]) };
+        let srq = srq.as_ref().filter(|_| end == 1);
+        let init = QpInit { service, srq, ..QpInit::new(&cqs[end]) };
         pds[end].create_qp(&init).unwrap()
     });
     // Close to the wrap, so that it is passed while counting.
     let psns = [Psn::new(0xff_ff00), Psn::new(0xff_fff0)];
-    let options = ConnectOptions { timeout: 8, min_rnr_timer: 1, ..ConnectOptions::default() };
+    let mut options = ConnectOptions { timeout: 8, min_rnr_timer: 1, ..ConnectOptions::default() };
+    options.access |= Access::FLUSH_GLOBAL;
     let ends = [0, 1].map(|end| qps[end].endpoint(psns[end], 0).unwrap());
     for end in 0..2 {
         qps[end].connect(psns[end], &ends[1 - end], &options).unwrap();
     }
     let completions = Vec::with_capacity(64);
-    Cable { devices, cqs, qps, buffers, completions, now: Instant::ZERO, _keeper: keeper }
+    let now = Instant::ZERO;
+    Cable { devices, cqs, qps, buffers, srq, window, completions, now, _keeper: keeper }
 }
 
 impl Cable {
@@ -76,7 +90,11 @@ impl Cable {
         self.turn();
         if receives == 1 {
             let sge = self.buffers[1].region().sge(0, LEN);
-            self.qps[1].post_recv(&RecvRequest { wr_id: 2, sges: &[sge] }).unwrap();
+            let request = RecvRequest { wr_id: 2, sges: &[sge] };
+            match &self.srq {
+                Some(srq) => srq.post_recv(&request).unwrap(),
+                None => self.qps[1].post_recv(&request).unwrap(),
+            }
         }
         let mut sends = 1;
         let mut turns = 0;
@@ -125,6 +143,15 @@ impl Cable {
         let data = Data::Sges(std::slice::from_ref(&sge));
         self.run_one(SendOp::FetchAdd { remote: to, add: 1 }, data);
         self.run_one(SendOp::CompareSwap { remote: to, compare: 0, swap: 1 }, data);
+        self.run_one(SendOp::AtomicWrite(to), data);
+        let (placement, selectivity) = (PlacementType::GLOBAL, Selectivity::Range);
+        let none = Data::Sges(&[]);
+        self.run_one(SendOp::Flush { remote: to, length: 64, placement, selectivity }, none);
+        let (rkey, region) = (self.window.rkey_with(1), self.buffers[0].region());
+        let (lkey, addr, access) = (region.lkey(), region.addr(), Access::REMOTE_READ);
+        let bind = WindowBind { rkey, lkey, addr, length: 64, access };
+        self.run_one(SendOp::Local(LocalOp::Bind(bind)), none);
+        self.run_one(SendOp::Local(LocalOp::Invalidate(rkey)), none);
     }
 
     fn count(&self, counter: Counter) -> u64 {
@@ -142,11 +169,13 @@ fn the_counting_allocator_counts() {
 
 #[test]
 fn a_clean_link_takes_no_memory() {
-    let mut cable = cable(Faults::default());
-    cable.round();
-    let ((), used) = heap_use_of(|| (0..2000).for_each(|_| cable.round()));
-    assert_eq!(used, HeapUse::default());
-    assert!(cable.count(Counter::OutOfBuffer) > 1000, "receives came late");
+    for shared in [false, true] {
+        let mut cable = cable_with(Service::Rc, Faults::default(), shared);
+        cable.round();
+        let ((), used) = heap_use_of(|| (0..2000).for_each(|_| cable.round()));
+        assert_eq!(used, HeapUse::default());
+        assert!(cable.count(Counter::OutOfBuffer) > 1000, "receives came late");
+    }
 }
 
 #[test]
@@ -158,7 +187,7 @@ fn loss_and_retransmission_take_no_memory() {
         corrupt: 5_000,
         ..Faults::default()
     };
-    let mut cable = cable(faults);
+    let mut cable = cable_with(Service::Rc, faults, true);
     cable.round();
     let ((), used) = heap_use_of(|| (0..2000).for_each(|_| cable.round()));
     assert_eq!(used, HeapUse::default());

@@ -14,8 +14,8 @@ mod transmit;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
@@ -26,10 +26,10 @@ use crate::counters::Counters;
 use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
 use crate::port::Port;
-use crate::qp::{AnyQp, Env, QpSnapshot};
+use crate::qp::{AnyQp, Env, QpSnapshot, SrqTable};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
-use crate::verbs::EventQueue;
+use crate::verbs::{CqRing, EventQueue};
 
 /// Packets one QP may send before the next one's turn, if another waits.
 const TRANSMIT_QUANTUM: usize = 16;
@@ -84,6 +84,8 @@ pub struct CoreShared {
     pub qpns: QpnMap,
     /// Packets that a QP may have outstanding.
     pub window: u32,
+    /// Shared receive queues of XRC domains.
+    pub srqs: SrqTable,
 }
 
 /// The rings that carry frames between this core and the others, by core number.
@@ -118,6 +120,8 @@ pub struct Core {
     wheel: TimerWheel,
     doorbell: Arc<Doorbell>,
     handover: Handover,
+    /// CQs that hold notifications back for a time.
+    moderated: Vec<Weak<CqRing>>,
     loopback: Loopback,
     groups: multicast::Groups,
     /// Next IPv4 identification; counts up, never 0, as a ConnectX does.
@@ -148,6 +152,7 @@ impl Core {
             shared,
             doorbell,
             handover,
+            moderated: Vec::new(),
             loopback,
             groups: multicast::Groups::default(),
             ip_id: 1,
@@ -163,13 +168,38 @@ impl Core {
         done += self.receive(now);
         done += self.receive_handed_over(now);
         done += self.receive_looped(now);
+        self.tell_moderated(now);
         done
     }
 
     /// The time at which a turn has something to do although nothing comes in; `None` if never. Now, if
     /// there is something to send.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if self.active.is_empty() { self.wheel.next_deadline_hint() } else { Some(now) }
+        if !self.active.is_empty() {
+            return Some(now);
+        }
+        let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
+        held_back.chain(self.wheel.next_deadline_hint()).min()
+    }
+
+    /// The shared receive queues that requests of the XRC service may name.
+    pub fn srqs(&mut self) -> &mut SrqTable {
+        &mut self.shared.srqs
+    }
+
+    /// Sees to the notifications that `cq` holds back from now on.
+    pub fn watch_moderated(&mut self, cq: &Arc<CqRing>) {
+        let other = |known: &Weak<CqRing>| {
+            known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq))
+        };
+        self.moderated.retain(other);
+        self.moderated.push(Arc::downgrade(cq));
+    }
+
+    fn tell_moderated(&mut self, now: Instant) {
+        for cq in self.moderated.iter().filter_map(Weak::upgrade) {
+            cq.tell_due(now);
+        }
     }
 
     /// Its port.
@@ -271,7 +301,7 @@ impl Core {
 
 impl CoreShared {
     fn env(&self, now: Instant) -> Env<'_> {
-        Env::new(now, &self.memory, &self.counters, &self.events, self.window)
+        Env::new(now, &self.memory, &self.counters, &self.events, self.window, &self.srqs)
     }
 }
 

@@ -3,6 +3,7 @@
 use feroce_wire::PathMtu;
 
 use super::PortKind;
+use crate::memory::AccessError;
 use crate::memory::arena::ArenaError;
 use crate::memory::frame_ring::FrameRingError;
 use crate::net::{Gid, NetError, ResolveError};
@@ -80,6 +81,15 @@ pub enum DeviceError {
     /// A region that is no range of memory, or rights that contradict each other.
     #[error("memory region: {0}")]
     Region(&'static str),
+    /// Memory that was named in advice.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A DMA buffer whose memory cannot be had.
+    #[error("the DMA buffer cannot be mapped: {0}")]
+    DmaBuf(#[source] std::io::Error),
+    /// Something else still needs it.
+    #[error("{0}")]
+    Busy(&'static str),
     /// Objects of different devices or protection domains were put together.
     #[error("{0} belongs to another device or protection domain")]
     Foreign(&'static str),
@@ -144,6 +154,12 @@ pub enum PostError {
     /// The QP's state does not take such requests.
     #[error("the QP's state does not take such requests")]
     State,
+    /// The QP takes its receives from a shared queue: they are posted there.
+    #[error("the QP takes its receives from a shared receive queue")]
+    SharedReceives,
+    /// A type 2 window where a type 1 window belongs.
+    #[error("type 2 windows are bound by a request of the send queue, with a key of the program's")]
+    WindowType,
     /// More entries than the QP was made for.
     #[error("more scatter/gather entries than the QP was made for")]
     TooManySges,

@@ -105,6 +105,8 @@ impl Device {
             free_qpns: Mutex::new((0..config.max_qp).collect()),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
+            next_srq: AtomicU32::new(1),
+            next_xrcd: AtomicU32::new(1),
             next_ah: AtomicU64::new(1),
             gsi_taken: AtomicBool::new(false),
             addressing,
@@ -184,6 +186,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             counters: Arc::clone(&inner.counters[id]),
             qpns: inner.qpns,
             window: inner.config.window,
+            srqs: crate::qp::SrqTable::new(),
         };
         let handover = std::mem::take(&mut handovers[id]);
         let loopback = Loopback::new(&inner.arena, frame_max)?;

@@ -9,14 +9,19 @@ use super::addressing::{Path, SourcePort, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::{self, PathUser};
 use super::host::HostId;
-use super::{CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, multicast};
+use super::{
+    CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
+    XrcDomain, multicast,
+};
 use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
 use crate::qp::{AnyQp, Qp, QpParts, QpState, Service, sg};
-use crate::verbs::{Data, DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendRequest, SendWqe, Sge};
+use crate::verbs::{
+    Data, DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge,
+};
 
 /// What a QP is made for, as `ibv_qp_init_attr`.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +44,11 @@ pub struct QpInit<'a> {
     pub max_inline: u32,
     /// Every send request completes with an entry, flagged or not.
     pub all_signaled: bool,
+    /// Takes its receives from this queue instead of one of its own. `max_recv_wr` and `max_recv_sge` count for
+    /// nothing then.
+    pub srq: Option<&'a SharedReceiveQueue>,
+    /// The domain of the receiving end of XRC.
+    pub xrc_domain: Option<&'a XrcDomain>,
     /// What a UD QP sends to a multicast group that it is attached to does not come back to it.
     pub block_own_multicast: bool,
     /// The QP number; `None` takes the one that was free for longest. For replays.
@@ -58,6 +68,8 @@ impl<'a> QpInit<'a> {
             max_recv_sge: 1,
             max_inline: 64,
             all_signaled: false,
+            srq: None,
+            xrc_domain: None,
             block_own_multicast: false,
             qpn: None,
         }
@@ -141,7 +153,8 @@ pub struct QueuePair {
     /// As the program last set it; the engine may have moved it to ERR since.
     state: QpState,
     pub(super) sq: SendQueue,
-    rq: WorkProducer<RecvWqe>,
+    /// `None` if its receives come from a shared queue.
+    rq: Option<WorkProducer<RecvWqe>>,
     posted: Arc<AtomicBool>,
     max_send_sge: usize,
     max_recv_sge: usize,
@@ -173,6 +186,9 @@ impl ProtectionDomain {
     pub(super) fn make_qp(&self, init: &QpInit<'_>, qpn: Qpn) -> Result<QueuePair, DeviceError> {
         check_init(init)?;
         let device = &self.device;
+        if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.device(), device)) {
+            return Err(DeviceError::Foreign("the shared receive queue"));
+        }
         for cq in [init.send_cq, init.recv_cq] {
             if !Arc::ptr_eq(&cq.device, device) {
                 return Err(DeviceError::Foreign("the completion queue"));
@@ -180,12 +196,12 @@ impl ProtectionDomain {
         }
         let sges = |count: u32| count as usize * size_of::<Sge>();
         let send_extra = sges(init.max_send_sge).max(init.max_inline as usize);
-        let (rq, core_rq) = work_ring(&device.arena, init.max_recv_wr, sges(init.max_recv_sge))?;
+        let (rq, core_rq) = self.receive_queue(init)?;
         let (core, slot) = device.qpns.locate(qpn).expect("a number of the slice");
         let (pd, all_signaled) = (self.id, init.all_signaled);
         let [send_cq, recv_cq] = [init.send_cq, init.recv_cq].map(|cq| Arc::clone(&cq.ring));
         let (sq, qp) = match init.service {
-            Service::Rc | Service::Uc => {
+            Service::Rc | Service::Uc | Service::XrcIni | Service::XrcTgt => {
                 let service = init.service;
                 let (sq, core_sq) = work_ring(&device.arena, init.max_send_wr, send_extra)?;
                 let (sq, rq) = (SendQueue::Connected(sq), core_rq);
@@ -313,6 +329,8 @@ impl QueuePair {
         path.super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
         let flow = self.resolve(&path, peer.qpn)?;
         let acknowledged = self.service.is_reliable();
+        let answers = acknowledged && self.service.takes_requests();
+        let asks = acknowledged && self.service.makes_requests();
         self.modify(&QpAttributes {
             state: Some(QpState::Init),
             pkey: Some(Pkey::DEFAULT),
@@ -326,18 +344,18 @@ impl QueuePair {
             path_mtu: options.path_mtu.or_else(|| self.largest_mtu()),
             dest_qp: Some(peer.qpn),
             rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: acknowledged.then_some(options.max_rd_atomic),
-            min_rnr_timer: RnrTimer::new(options.min_rnr_timer).filter(|_| acknowledged),
+            max_dest_rd_atomic: answers.then_some(options.max_rd_atomic),
+            min_rnr_timer: RnrTimer::new(options.min_rnr_timer).filter(|_| answers),
             flow_control: acknowledged.then_some(options.flow_control),
             ..QpAttributes::default()
         })?;
         self.modify(&QpAttributes {
             state: Some(QpState::Rts),
             timeout: acknowledged.then_some(options.timeout),
-            retry_cnt: acknowledged.then_some(options.retry_cnt),
-            rnr_retry: acknowledged.then_some(options.rnr_retry),
+            retry_cnt: asks.then_some(options.retry_cnt),
+            rnr_retry: asks.then_some(options.rnr_retry),
             sq_psn: Some(psn),
-            max_rd_atomic: acknowledged.then_some(options.max_rd_atomic),
+            max_rd_atomic: asks.then_some(options.max_rd_atomic),
             ..QpAttributes::default()
         })
     }
@@ -414,10 +432,25 @@ impl QueuePair {
     /// [`PostError`]; nothing was posted then.
     #[inline]
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        self.post_connected(request, None)
+    }
+
+    #[inline]
+    pub(super) fn post_connected(
+        &mut self,
+        request: &SendRequest<'_>,
+        srqn: Option<u32>,
+    ) -> Result<(), PostError> {
         self.check_post(request)?;
+        // What is done here goes to no queue of the peer.
+        let is_local = matches!(request.op, SendOp::Local(_));
+        if !is_local && srqn.is_some() != (self.service == Service::XrcIni) {
+            return Err(PostError::Destination);
+        }
         let limits = self.send_limits();
         let SendQueue::Connected(sq) = &mut self.sq else { return Err(PostError::Destination) };
-        let pushed = limits.push(sq, request, Ok)?;
+        let srqn = srqn.unwrap_or(0);
+        let pushed = limits.push(sq, request, |wqe| Ok(SendWqe { srqn, ..wqe }))?;
         self.after_post(pushed)
     }
 
@@ -444,6 +477,7 @@ impl QueuePair {
         if self.state == QpState::Reset {
             return Err(PostError::State);
         }
+        let Some(rq) = &mut self.rq else { return Err(PostError::SharedReceives) };
         if request.sges.len() > self.max_recv_sge {
             return Err(PostError::TooManySges);
         }
@@ -452,13 +486,13 @@ impl QueuePair {
             length: sg::total(request.sges),
             num_sge: u8::try_from(request.sges.len()).expect("at most 16"),
         };
-        let pushed = self.rq.push(&wqe, request.sges);
+        let pushed = rq.push(&wqe, request.sges);
         self.after_post(pushed)
     }
 
-    /// Receives posted and not yet consumed.
+    /// Receives posted and not yet consumed; 0 if they come from a shared queue.
     pub fn receives_posted(&self) -> u32 {
-        self.rq.len()
+        self.rq.as_ref().map_or(0, WorkProducer::len)
     }
 
     /// Send requests posted and not yet finished.
@@ -507,6 +541,7 @@ impl SendLimits {
             inline: false,
             first_psn: Psn::new(0),
             psn_count: 0,
+            srqn: 0,
             ssn: 0,
         };
         let pushed = match request.data {
@@ -520,7 +555,7 @@ impl SendLimits {
             }
             Data::Inline(parts) => {
                 let len: usize = parts.iter().map(|part| part.len()).sum();
-                if request.op.is_read_or_atomic() {
+                if request.op.returns_data() {
                     return Err(PostError::InlineNotAllowed);
                 }
                 if len > self.max_inline {
@@ -542,7 +577,10 @@ impl Drop for QueuePair {
         if self.service == Service::Ud {
             multicast::detach_all(device, self.qpn);
         }
-        drop(device.cores[self.core].lock().remove(self.slot, device.now()));
+        let qp = device.cores[self.core].lock().remove(self.slot, device.now());
+        if qp.is_some_and(|qp| qp.binds_windows()) {
+            device.memory.unbind_all_of(self.qpn); // Before the number is another QP's.
+        }
         give_qpn(device, self.qpn);
     }
 }

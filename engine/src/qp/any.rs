@@ -123,6 +123,14 @@ impl AnyQp {
         }
     }
 
+    /// Windows may be bound on it.
+    pub fn binds_windows(&self) -> bool {
+        match self {
+            Self::Connected(qp) => qp.binds_windows(),
+            Self::Datagram(_) => false,
+        }
+    }
+
     /// Where it stands now.
     pub fn snapshot(&self) -> QpSnapshot {
         match self {

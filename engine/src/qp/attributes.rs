@@ -113,11 +113,9 @@ impl QpAttributes {
                 return Err(ModifyError::Range(name));
             }
         }
-        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let known = Access::REMOTE | Access::LOCAL_WRITE | Access::MW_BIND;
         match self.access {
-            Some(access) if !(remote | Access::LOCAL_WRITE).contains(access) => {
-                Err(ModifyError::Range("access"))
-            }
+            Some(access) if !known.contains(access) => Err(ModifyError::Range("access")),
             _ => Ok(()),
         }
     }

@@ -8,6 +8,8 @@
 mod any;
 pub mod attributes;
 mod completer;
+mod local;
+mod receive;
 mod requester;
 mod responder;
 mod response;
@@ -19,6 +21,7 @@ mod state;
 mod timer;
 mod transitions;
 pub mod ud;
+mod xrc;
 
 use std::sync::Arc;
 
@@ -28,12 +31,13 @@ use feroce_wire::{
 
 use crate::counters::{Counter, Counters};
 use crate::memory::work_ring::WorkConsumer;
-use crate::memory::{Access, MrTable, PdId};
+use crate::memory::{Access, MrTable, PdId, Scope};
 use crate::time::Instant;
-use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, RecvWqe, SendWqe, Status};
+use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SendWqe, Status};
 pub use any::AnyQp;
 use attributes::QpAttributes;
 use completer::{Completer, Failed, SendSide};
+pub use receive::ReceiveQueue;
 pub use requester::ACK_INTERVAL;
 use requester::{Next, Requester};
 use responder::{Responder, Verdict};
@@ -45,6 +49,7 @@ pub use state::{
 };
 use timer::{Timer, TimerTable};
 pub use transitions::{UC_TRANSITIONS, UD_TRANSITIONS};
+pub use xrc::SrqTable;
 
 /// What a QP needs of the core it lives on, for one call.
 #[derive(Debug)]
@@ -59,6 +64,8 @@ pub struct Env<'a> {
     pub events: &'a EventQueue,
     /// Packets of SENDs and WRITEs that a QP may have outstanding.
     pub window: u32,
+    /// Shared receive queues of XRC domains.
+    pub srqs: &'a SrqTable,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
     broken: Option<fn(Qpn) -> AsyncEvent>,
 }
@@ -71,8 +78,9 @@ impl<'a> Env<'a> {
         counters: &'a Counters,
         events: &'a EventQueue,
         window: u32,
+        srqs: &'a SrqTable,
     ) -> Self {
-        Self { now, memory, counters, events, window, broken: None }
+        Self { now, memory, counters, events, window, srqs, broken: None }
     }
 
     /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
@@ -119,6 +127,12 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Whose memory the peer reaches.
+    #[inline]
+    fn peer(&self) -> Scope {
+        Scope { pd: self.pd, peer_of: Some(self.qpn) }
+    }
+
     /// A BTH as this connection sends it: no pad, nothing asked for; `opcode` is that of the RC service.
     #[inline]
     fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
@@ -155,8 +169,8 @@ pub struct QpParts {
     pub recv_cq: Arc<CqRing>,
     /// The core's end of the send queue.
     pub sq: WorkConsumer<SendWqe>,
-    /// The core's end of the receive queue.
-    pub rq: WorkConsumer<RecvWqe>,
+    /// Where receives come from.
+    pub rq: ReceiveQueue,
     /// Every send request completes with an entry.
     pub all_signaled: bool,
 }
@@ -258,7 +272,11 @@ impl Qp {
 
     /// Takes a packet for this QP. The caller has verified its ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
-        if !self.conn.state.receives() || !self.is_from_peer(packet) {
+        let fits = match packet.info.is_request() {
+            true => self.conn.service.takes_requests(),
+            false => self.conn.service.makes_requests(),
+        };
+        if !self.conn.state.receives() || !fits || !self.is_from_peer(packet) {
             env.counters.count(Counter::RxDiscards);
             return;
         }
@@ -267,9 +285,12 @@ impl Qp {
             env.events.push(AsyncEvent::CommunicationEstablished(self.conn.qpn));
         }
         if packet.info.is_request() {
-            let verdict = match self.conn.service.is_reliable() {
-                true => self.responder.handle_request(packet, &self.conn, env),
-                false => self.responder.handle_unreliable(packet, &self.conn, env),
+            let verdict = match self.conn.service {
+                Service::XrcTgt => self.handle_xrc_request(packet, env),
+                service if service.is_reliable() => {
+                    self.responder.handle_request(packet, &self.conn, env)
+                }
+                _ => self.responder.handle_unreliable(packet, &self.conn, env),
             };
             if let Verdict::Broken { code, tied } = verdict {
                 self.break_off(code, tied, env);
@@ -333,20 +354,29 @@ impl Qp {
         if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) {
             return None;
         }
-        let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
-        match next {
-            Next::Packet(len) => {
-                if !self.conn.service.is_reliable() {
-                    self.send_side(env).finish_unreliable();
-                    self.finish_call(env);
+        loop {
+            let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
+            match next {
+                Next::Packet(len) => {
+                    if !self.conn.service.is_reliable() {
+                        self.send_side(env).finish_unreliable();
+                        self.finish_call(env);
+                    }
+                    return Some(Transmit { len, is_acknowledgement: false });
                 }
-                Some(Transmit { len, is_acknowledgement: false })
-            }
-            Next::Blocked => None,
-            Next::Failed(status) => {
-                self.after_send_side(Some(Failed(status)), env);
-                self.finish_call(env);
-                None
+                Next::Blocked => return None,
+                Next::Local => {
+                    self.complete_local(env);
+                    self.finish_call(env);
+                    if !self.conn.state.sends() {
+                        return None; // The CQ was full.
+                    }
+                }
+                Next::Failed(status) => {
+                    self.after_send_side(Some(Failed(status)), env);
+                    self.finish_call(env);
+                    return None;
+                }
             }
         }
     }
@@ -422,6 +452,9 @@ impl Qp {
         self.timers = TimerTable::default();
         self.responder.stop();
         self.flush(env);
+        if self.responder.rq.has_a_last() {
+            env.events.push(AsyncEvent::LastWqeReached(self.conn.qpn)); // o11-5.2.5
+        }
     }
 
     /// Completes everything posted as flushed (C9-220, C10-42).

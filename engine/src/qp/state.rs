@@ -3,7 +3,9 @@
 use std::ops::BitOr;
 
 use super::Service;
-use super::transitions::{UC_TRANSITIONS, UD_TRANSITIONS};
+use super::transitions::{
+    UC_TRANSITIONS, UD_TRANSITIONS, XRC_INI_TRANSITIONS, XRC_TGT_TRANSITIONS,
+};
 
 /// State of a QP, with the values of `ibv_qp_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -200,6 +202,8 @@ pub fn check(
     let transitions = match service {
         Service::Rc => TRANSITIONS,
         Service::Uc => UC_TRANSITIONS,
+        Service::XrcIni => XRC_INI_TRANSITIONS,
+        Service::XrcTgt => XRC_TGT_TRANSITIONS,
         Service::Ud => UD_TRANSITIONS,
     };
     let given = given.without(QpAttrMask::STATE);

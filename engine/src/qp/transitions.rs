@@ -42,6 +42,43 @@ pub const UD_TRANSITIONS: &[Transition] = {
     ]
 };
 
+/// Those of the sending end of XRC: an RC QP without what belongs to receiving.
+pub const XRC_INI_TRANSITIONS: &[Transition] = {
+    const ADDRESSING: A = A::PKEY_INDEX.or(A::PORT).or(A::ACCESS_FLAGS);
+    const RTR_NEEDS: A = A::AV.or(A::PATH_MTU).or(A::DEST_QPN).or(A::RQ_PSN);
+    const RETRIES: A = A::TIMEOUT.or(A::RETRY_CNT).or(A::RNR_RETRY).or(A::MAX_QP_RD_ATOMIC);
+    const LIVE: A = A::CUR_STATE.or(A::ACCESS_FLAGS);
+    &[
+        row(Reset, Init, ADDRESSING, A::NONE),
+        row(Init, Init, A::NONE, ADDRESSING),
+        row(Init, Rtr, RTR_NEEDS, A::ACCESS_FLAGS.or(A::PKEY_INDEX)),
+        row(Rtr, Rts, RETRIES.or(A::SQ_PSN), LIVE),
+        row(Rts, Rts, A::NONE, LIVE),
+        row(Rts, Sqd, A::NONE, A::EN_SQD_ASYNC_NOTIFY),
+        row(Sqd, Rts, A::NONE, LIVE),
+        row(Sqd, Sqd, A::NONE, RETRIES.or(LIVE).or(A::PORT).or(A::AV).or(A::PKEY_INDEX)),
+    ]
+};
+
+/// Those of the receiving end of XRC.
+pub const XRC_TGT_TRANSITIONS: &[Transition] = {
+    const ADDRESSING: A = A::PKEY_INDEX.or(A::PORT).or(A::ACCESS_FLAGS);
+    const ANSWERS: A = A::MAX_DEST_RD_ATOMIC.or(A::MIN_RNR_TIMER);
+    const RTR_NEEDS: A = A::AV.or(A::PATH_MTU).or(A::DEST_QPN).or(A::RQ_PSN).or(ANSWERS);
+    const LIVE: A = A::CUR_STATE.or(A::ACCESS_FLAGS).or(A::MIN_RNR_TIMER);
+    const DRAINED: A = ANSWERS.or(LIVE).or(A::PORT).or(A::AV).or(A::TIMEOUT).or(A::PKEY_INDEX);
+    &[
+        row(Reset, Init, ADDRESSING, A::NONE),
+        row(Init, Init, A::NONE, ADDRESSING),
+        row(Init, Rtr, RTR_NEEDS, A::ACCESS_FLAGS.or(A::PKEY_INDEX)),
+        row(Rtr, Rts, A::TIMEOUT.or(A::SQ_PSN), LIVE),
+        row(Rts, Rts, A::NONE, LIVE),
+        row(Rts, Sqd, A::NONE, A::EN_SQD_ASYNC_NOTIFY),
+        row(Sqd, Rts, A::NONE, LIVE),
+        row(Sqd, Sqd, A::NONE, DRAINED),
+    ]
+};
+
 #[cfg(test)]
 mod tests {
     use super::super::Service;

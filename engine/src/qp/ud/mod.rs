@@ -10,10 +10,10 @@ use std::sync::Arc;
 use feroce_wire::{FlowHeader, Pkey, Psn, Qkey, Qpn};
 
 use super::attributes::{ModifyError, QpAttributes};
-use super::{Env, QpSnapshot, QpState, Service, check_transition};
+use super::{Env, QpSnapshot, QpState, ReceiveQueue, Service, check_transition};
 use crate::memory::PdId;
 use crate::memory::work_ring::WorkConsumer;
-use crate::verbs::{AsyncEvent, CqRing, DatagramWqe, RecvWqe};
+use crate::verbs::{AsyncEvent, CqRing, DatagramWqe};
 
 /// What makes a UD QP, once and for all.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct UdQpParts {
     /// The core's end of the send queue.
     pub sq: WorkConsumer<DatagramWqe>,
     /// The core's end of the receive queue.
-    pub rq: WorkConsumer<RecvWqe>,
+    pub rq: ReceiveQueue,
     /// Every send request completes with an entry.
     pub all_signaled: bool,
 }
@@ -46,7 +46,7 @@ pub struct UdQp {
     send_cq: Arc<CqRing>,
     recv_cq: Arc<CqRing>,
     sq: WorkConsumer<DatagramWqe>,
-    rq: WorkConsumer<RecvWqe>,
+    rq: ReceiveQueue,
     /// PSN of the next packet. Receivers do not look at it.
     psn: Psn,
     /// Headers of the packet that is sent now.
@@ -153,9 +153,7 @@ impl UdQp {
         while !self.sq.is_empty() {
             self.sq.retire();
         }
-        while !self.rq.is_empty() {
-            self.rq.retire();
-        }
+        while self.rq.retire().is_some() {}
         self.state = QpState::Reset;
         self.qkey = Qkey::default();
         self.flow = None;
@@ -186,6 +184,9 @@ impl UdQp {
     fn enter_error(&mut self, env: &mut Env<'_>) {
         self.state = QpState::Err;
         self.flush(env);
+        if self.rq.has_a_last() {
+            env.events.push(AsyncEvent::LastWqeReached(self.qpn));
+        }
     }
 
     /// Completes everything posted as flushed.
@@ -206,7 +207,7 @@ impl UdQp {
             expected: Psn::new(0),
             packets_outstanding: 0,
             sends_posted: self.sq.len(),
-            receives_posted: self.rq.len(),
+            receives_posted: self.rq.posted(),
             reads_in_flight: 0,
             retries: 0,
             rnr_retries: 0,

@@ -16,7 +16,7 @@ const MAX_DATAGRAM: usize = PathMtu::Mtu4096.bytes() as usize;
 impl UdQp {
     /// Takes a packet for this QP. The caller has verified its ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
-        match self.accept(packet) {
+        match self.accept(packet, env) {
             Ok(source) => self.store(packet, source, env),
             Err(counter) => env.counters.count(counter),
         }
@@ -24,7 +24,7 @@ impl UdQp {
     }
 
     /// The ladder: where the datagram comes from, or what to count it as.
-    fn accept(&self, packet: &Packet<'_>) -> Result<DatagramSource, Counter> {
+    fn accept(&mut self, packet: &Packet<'_>, env: &Env<'_>) -> Result<DatagramSource, Counter> {
         let ours = self.state.receives()
             && packet.info.transport == Transport::Ud
             && packet.bth.pkey.matches(self.pkey);
@@ -37,7 +37,10 @@ impl UdQp {
         if !is_padded || !packet.info.payload.allows(len, MAX_DATAGRAM) {
             return Err(Counter::RxDiscards);
         }
-        let receive = self.rq.get(self.rq.head()).ok_or(Counter::OutOfBuffer)?;
+        if !self.rq.provide(env.events) {
+            return Err(Counter::OutOfBuffer);
+        }
+        let receive = self.rq.current(self.pd).ok_or(Counter::OutOfBuffer)?;
         if receive.length < (GRH_LEN + len) as u64 {
             return Err(Counter::RespLocalLengthError);
         }
@@ -53,13 +56,12 @@ impl UdQp {
     }
 
     fn store(&mut self, packet: &Packet<'_>, source: DatagramSource, env: &mut Env<'_>) {
-        let index = self.rq.head();
-        let Some(receive) = self.rq.get(index) else { return };
-        let sges = self.rq.sges(index, usize::from(receive.num_sge));
+        let Some(receive) = self.rq.current(self.pd) else { return };
+        let (pd, sges) = (receive.pd, receive.sges);
         let grh = Payload { first: &grh::of(&packet.ip), second: &[] };
         // The payload behind the header: the last bytes of the packet become visible last.
-        let stored = sg::scatter(env.memory, self.pd, sges, 0, grh)
-            .and_then(|()| sg::scatter(env.memory, self.pd, sges, GRH_LEN as u64, packet.payload));
+        let stored = sg::scatter(env.memory, pd, sges, 0, grh)
+            .and_then(|()| sg::scatter(env.memory, pd, sges, GRH_LEN as u64, packet.payload));
         if stored.is_err() {
             self.complete_receive(Status::LocalProtection, None, env);
             self.enter_error(env);
@@ -68,15 +70,15 @@ impl UdQp {
         self.complete_receive(Status::Success, Some((packet, source)), env);
     }
 
-    /// Completes the oldest receive and gives its slot back.
+    /// Completes the receive at hand and gives its slot back; false if there is none.
     fn complete_receive(
         &mut self,
         status: Status,
         datagram: Option<(&Packet<'_>, DatagramSource)>,
         env: &mut Env<'_>,
-    ) {
-        let Some(receive) = self.rq.get(self.rq.head()) else { return };
-        let wr_id = receive.wr_id;
+    ) -> bool {
+        // First the slot, then the completion: who polls it may post again at once.
+        let Some(wr_id) = self.rq.retire() else { return false };
         match status {
             Status::Success => {}
             Status::WorkRequestFlushed => env.counters.count(Counter::RespCqeFlushError),
@@ -85,8 +87,6 @@ impl UdQp {
         let packet = datagram.map(|(packet, _)| packet);
         let len = packet.map_or(0, |packet| GRH_LEN + packet.payload.len());
         let imm = packet.and_then(|packet| packet.ext.imm);
-        // First the slot, then the completion: who polls it may post again at once.
-        self.rq.retire();
         let completion = Completion {
             wr_id,
             status,
@@ -95,15 +95,15 @@ impl UdQp {
             extra: imm.map_or(Extra::None, |imm| Extra::Immediate(imm.0)),
             solicited: packet.is_some_and(|packet| packet.bth.solicited),
             qp: self.qpn,
+            at: env.now,
             datagram: datagram.map(|(_, source)| source),
         };
         env.complete(&self.recv_cq, completion);
+        true
     }
 
     /// Completes every receive as flushed.
     pub(super) fn flush_receives(&mut self, env: &mut Env<'_>) {
-        while !self.rq.is_empty() {
-            self.complete_receive(Status::WorkRequestFlushed, None, env);
-        }
+        while self.complete_receive(Status::WorkRequestFlushed, None, env) {}
     }
 }

@@ -124,6 +124,7 @@ impl UdQp {
             extra: Extra::None,
             solicited: false,
             qp: self.qpn,
+            at: env.now,
             datagram: None,
         };
         env.complete(&self.send_cq, completion);
