@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use feroce_engine::cm::{
-    CmId, Config, DeviceKey, Endpoint, Event, EventKind, Holds, Outgoing, Parameters, Path, QpKind,
-    Source,
+    CmConfig, CmId, DeviceKey, Endpoint, Event, EventKind, Holds, Outgoing, Parameters, Path,
+    QpKind, Source,
 };
 use feroce_engine::time::{Duration, Instant};
 use feroce_wire::cm::{CmMad, CmMessage, PortSpace};
@@ -86,7 +86,7 @@ impl Pair {
     /// Two ends with the defaults; everything arrives.
     pub fn new(seed: u64) -> Self {
         let end = |end: u64| {
-            let mut endpoint = Endpoint::new(Config::default(), random(seed * 2 + end));
+            let mut endpoint = Endpoint::new(CmConfig::default(), random(seed * 2 + end));
             endpoint.add_device(DEVICE, 0x0200_00ff_fe00_0000 + end);
             endpoint
         };

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use feroce_engine::cm::{
-    CmId, Config, DeviceKey, Endpoint, EventKind, Parameters, Path, QpKind, Source,
+    CmConfig, CmId, DeviceKey, Endpoint, EventKind, Parameters, Path, QpKind, Source,
 };
 use feroce_engine::time::{Duration, Instant};
 use feroce_tests::capture;
@@ -35,8 +35,8 @@ fn conversation(file: &str) -> Vec<Said> {
 }
 
 /// The capturing kernel (6.1) has other times than the defaults, which are those of newer ones.
-fn config() -> Config {
-    Config { response_timeout: 20, packet_lifetime: 18, ..Config::default() }
+fn config() -> CmConfig {
+    CmConfig { response_timeout: 20, packet_lifetime: 18, ..CmConfig::default() }
 }
 
 /// An endpoint that names its `count`-th identifier `comm_id` and begins with `psn`.

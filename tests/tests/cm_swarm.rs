@@ -1,7 +1,10 @@
 //! Two endpoints under seeded faults: requests, answers and ends in any order over a wire that loses, doubles and delays. When the
 //! wire is healed and time has passed, both ends agree about every connection; when everything is destroyed, nothing is left.
+//!
+//! `FEROCE_SWARM` sets the number of scenarios, `FEROCE_SEED` plays one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
 
 use feroce_engine::cm::{CmId, Event, EventKind, State};
 use feroce_engine::time::Duration;
@@ -10,8 +13,15 @@ use feroce_wire::cm::{PortSpace, RejectReason};
 
 /// Connections and questions that a scenario asks for.
 const DIALS: u32 = 24;
+/// Scenarios that ever failed, and what they found. They run first, always.
+const FAILED: [u64; 4] = [
+    125, // what was accepted and then destroyed stayed connected at the other end when its REJ was lost
+    96,  // a peer that was told to wait asked again when its answer was forgotten
+    3855, // the same, as several of its requests got lost
+    4909, // a DREQ that overtook the REP was answered
+];
 /// Scenarios of a run.
-const SEEDS: u64 = 300;
+const SCENARIOS: u64 = 300;
 
 /// What a program does at one end, and what it knows of its identifiers.
 struct Program {
@@ -209,7 +219,7 @@ fn scenario(seed: u64) -> (usize, usize) {
             world.destroy(end, id);
         }
     }
-    world.run(100_000);
+    world.run(500_000);
     for end in 0..2 {
         let holds = world.pair.ends[end].holds();
         assert_eq!((holds.ids, holds.ports), (2, 2), "the listeners: {:?}", world.pair.ends[end]);
@@ -220,14 +230,20 @@ fn scenario(seed: u64) -> (usize, usize) {
 
 #[test]
 fn both_ends_agree() {
-    let mut standing = 0;
-    for seed in 0..SEEDS {
+    let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let count = number("FEROCE_SWARM").unwrap_or(SCENARIOS);
+    let seeds: Vec<u64> = match number("FEROCE_SEED") {
+        Some(seed) => vec![seed],
+        None => FAILED.into_iter().chain(0..count).collect(),
+    };
+    let (mut standing, count) = (0, seeds.len());
+    for seed in seeds {
         let outcome = std::panic::catch_unwind(|| scenario(seed));
         let (stood, heard) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
         assert!(heard > 10, "seed {seed}: {heard} identifiers were told something");
         standing += stood;
     }
-    assert!(standing > 1000, "{standing} connections stood in the end");
+    assert!(count < 300 || standing > 1000, "{standing} connections stood in the end");
 }
 
 /// The same seed, the same scenario.

@@ -50,6 +50,8 @@ pub(super) struct Conn {
     pub transaction: u64,
     /// The peer was told that its request takes longer: it will ask again late.
     pub is_slow: bool,
+    /// It stood: the peer asks no more.
+    pub has_stood: bool,
 
     pub resend: Option<Resend>,
     /// The RTU, for a peer that has not got it.
@@ -107,6 +109,7 @@ impl Conn {
             patience: Patience::default(),
             transaction: 0,
             is_slow: false,
+            has_stood: false,
             resend: None,
             rtu: None,
             timewait: None,

@@ -190,6 +190,10 @@ impl Endpoint {
     }
 
     pub(super) fn on_dreq(&mut self, mad: &CmMad, dreq: &Dreq, from: &Source, now: Instant) {
+        let named = self.by_comm_id(dreq.remote_comm_id);
+        if named.is_some_and(|id| self.ids[&id].state.awaits_rep()) {
+            return; // The peer has accepted and changed its mind, and its REP is still under way.
+        }
         let id = self.by_comm_ids(dreq.remote_comm_id, dreq.local_comm_id);
         let is_over = |id: &CmId| matches!(self.ids[id].state, State::Timewait | State::Idle);
         let Some(id) = id.filter(|id| !is_over(id)) else {

@@ -12,7 +12,7 @@
 //! | who is asked, and what is answered? | `passive.rs` |
 //! | how does it end? | `ending.rs` |
 //! | and datagrams? | `question.rs` |
-//! | what is set, for how long? | `types.rs`: [`Config`], codes of time |
+//! | what is set, for how long? | `types.rs`: [`CmConfig`], codes of time |
 //!
 //! # Order
 //!
@@ -51,7 +51,7 @@ use feroce_wire::{MAD_LEN, MadError, Psn, Qpn};
 
 pub use state::State;
 pub use types::{
-    CmError, CmId, Config, DeviceKey, Ece, Event, EventKind, Outgoing, Parameters, Path, QpKind,
+    CmConfig, CmError, CmId, DeviceKey, Ece, Event, EventKind, Outgoing, Parameters, Path, QpKind,
     QpParameters, Source, Status, Unresolved,
 };
 
@@ -81,7 +81,7 @@ struct Answered {
 
 /// An endpoint of RDMA CM: see the [module](self).
 pub struct Endpoint {
-    config: Config,
+    config: CmConfig,
     random: Box<dyn FnMut() -> u32 + Send>,
     /// What a number is mixed with, to be a communication id.
     operand: u32,
@@ -129,7 +129,7 @@ pub struct Holds {
 
 impl Endpoint {
     /// An endpoint without devices. `random` gives starting PSNs, communication ids and ports.
-    pub fn new(config: Config, mut random: impl FnMut() -> u32 + Send + 'static) -> Self {
+    pub fn new(config: CmConfig, mut random: impl FnMut() -> u32 + Send + 'static) -> Self {
         let operand = random();
         Self {
             config,
@@ -467,11 +467,15 @@ impl Endpoint {
         }
     }
 
-    /// How long copies of its request may still come.
+    /// How long copies of its request may still come. A peer that was told to wait asks rarely, and some of that may get lost.
     fn kept(&self, id: CmId) -> Duration {
-        let is_slow = self.ids.get(&id).is_some_and(|conn| conn.is_slow);
-        let longer = if is_slow { lasts(self.config.service_timeout) } else { Duration::ZERO };
-        self.config.answer_kept + longer
+        match self.ids.get(&id) {
+            Some(conn) if conn.has_stood => self.config.copies_kept,
+            Some(conn) if conn.is_slow => {
+                self.config.answer_kept + lasts(self.config.service_timeout) * 4
+            }
+            _ => self.config.answer_kept,
+        }
     }
 
     /// Keeps `answer` for copies of a request.

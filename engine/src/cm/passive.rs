@@ -287,6 +287,7 @@ impl Endpoint {
     fn connected(&mut self, id: CmId) {
         if let Some(conn) = self.ids.get_mut(&id) {
             conn.state = State::Established;
+            conn.has_stood = true;
         }
         self.stop_sending(id);
         self.tell(id, EventKind::Established, Status::Success, Vec::new());

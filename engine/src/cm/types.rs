@@ -29,7 +29,7 @@ pub struct DeviceKey(pub u32);
 
 /// What may be chosen; the defaults are those of current Linux kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct CmConfig {
     /// In what time an endpoint answers a message, as a code: 4.096 us times two to it.
     pub response_timeout: u8,
     /// How long a packet may be under way, as a code.
@@ -42,11 +42,13 @@ pub struct Config {
     pub ack_delay: u8,
     /// First and last port given to who asks for any.
     pub ephemeral: (u16, u16),
-    /// How long an answer is kept, to be given again to a peer that asks again: longer than any peer is known to wait for it.
+    /// How long an answer is kept, to be given again to a peer that asks again: as long as a peer is known to go on asking.
     pub answer_kept: Duration,
+    /// How long copies of a request may come after the connection that it led to.
+    pub copies_kept: Duration,
 }
 
-impl Default for Config {
+impl Default for CmConfig {
     fn default() -> Self {
         Self {
             response_timeout: 18,
@@ -55,7 +57,8 @@ impl Default for Config {
             service_timeout: 24,
             ack_delay: 15,
             ephemeral: (32768, 60999),
-            answer_kept: Duration::from_secs(10),
+            answer_kept: Duration::from_secs(100), // 16 times 6.1 s
+            copies_kept: Duration::from_secs(10),
         }
     }
 }

@@ -78,6 +78,7 @@ pub const LAYERS: &[&[&str]] =
 /// What a user configures, and the document that gives the reason for each field's default.
 pub const CONFIGURATION: &[(&str, &str)] = &[
     ("docs/defaults.md", "AfXdpConfig"),
+    ("docs/defaults.md", "CmConfig"),
     ("docs/defaults.md", "ConnectOptions"),
     ("docs/defaults.md", "DeviceConfig"),
     ("docs/defaults.md", "DpdkConfig"),
