@@ -63,10 +63,10 @@ fn any_bytes() {
             let mut mad = CmMad { transaction: 1, modifier: 0, message }.to_bytes();
             for _ in 0..draw() % 6 {
                 // The names and what is near them more often than the rest.
-                let at = 24 + draw() as usize % if draw() % 2 == 0 { 16 } else { 232 };
+                let at = 24 + draw() as usize % if draw().is_multiple_of(2) { 16 } else { 232 };
                 mad[at] = draw().to_be_bytes()[0];
             }
-            if draw() % 4 == 0 {
+            if draw().is_multiple_of(4) {
                 mad[17] = 0x10 + draw().to_be_bytes()[0] % 11;
             }
             let from =
@@ -77,7 +77,7 @@ fn any_bytes() {
                 answers += 1;
             }
             assert!(answers <= 2, "seed {seed}: {answers} answers");
-            if draw() % 3 == 0 {
+            if draw().is_multiple_of(3) {
                 pair.now += Duration::from_millis(u64::from(draw() % 3000));
                 pair.ends[0].expire(pair.now);
                 while pair.ends[0].transmit().is_some() {}
