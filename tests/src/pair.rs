@@ -1,5 +1,5 @@
 //! A connected pair of QPs in virtual time, and its wire as lines of text: what the tests of the rules of
-//! the RC service are written in.
+//! the connected services are written in.
 //!
 //! End 0 starts at PSN 100, end 1 at PSN 5000; the path MTU is 256 bytes, and a frame takes 1 us.
 
@@ -11,7 +11,7 @@ use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, DeviceConfig, ProtectionDomain, QpInit, QueuePair,
 };
 use feroce_engine::memory::Access;
-use feroce_engine::qp::QpState;
+use feroce_engine::qp::{QpState, Service};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{
     AsyncEvent, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, Status,
@@ -33,6 +33,8 @@ pub const MTU: u32 = 256;
 /// What a pair is like.
 #[derive(Debug, Clone)]
 pub struct PairSetup {
+    /// Service of both QPs.
+    pub service: Service,
     /// How each end connects.
     pub options: [ConnectOptions; 2],
     /// Both devices.
@@ -52,7 +54,8 @@ impl Default for PairSetup {
             ..ConnectOptions::default()
         };
         let (config, buffer) = (manual_config(1), 1 << 16);
-        Self { options: [options; 2], config, cq_depth: 1024, buffer }
+        let service = Service::Rc;
+        Self { service, options: [options; 2], config, cq_depth: 1024, buffer }
     }
 }
 
@@ -100,6 +103,7 @@ impl Pair {
         let buffers = [0, 1]
             .map(|end: usize| pds[end].alloc_buffer(setup.buffer, Access::ALL).expect("a buffer"));
         let init = |cq| QpInit {
+            service: setup.service,
             max_send_wr: 512,
             max_recv_wr: 512,
             max_send_sge: 16,

@@ -1,11 +1,14 @@
 //! A core: one thread's worth of the engine, with a port, queue pairs and timers of its own.
 //!
 //! A core is driven by [`Core::turn`]; whoever holds its token may call it. A turn takes the time once,
-//! then: doorbells, timers, frames out, the port's doorbell, frames in, frames handed over by other cores.
+//! then: doorbells, timers, frames out, the port's doorbell, frames in, frames handed over by other cores,
+//! frames that went out to the device itself.
 //! Sending comes first so that a program that answers a message at once has its answer on the link ahead
 //! of the acknowledgement of the message. Nothing in a turn blocks, locks or allocates.
 
 mod doorbell;
+mod loopback;
+mod multicast;
 mod receive;
 mod transmit;
 
@@ -16,12 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
+pub use loopback::Loopback;
+pub use multicast::Member;
 
 use crate::counters::Counters;
 use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
 use crate::port::Port;
-use crate::qp::{Env, Qp, QpSnapshot};
+use crate::qp::{AnyQp, Env, QpSnapshot};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 use crate::verbs::EventQueue;
@@ -35,7 +40,8 @@ const SUPER_FRAME_QUANTUM: usize = 64 << 10;
 /// Packets sent in one turn at most, so that receiving is never far away.
 const TRANSMIT_BURST: usize = 64;
 
-/// How QP numbers map to cores and slots: numbers `base ..` are dealt to the cores in turn.
+/// How QP numbers map to cores and slots: numbers `base ..` are dealt to the cores in turn. Number 1, the
+/// general services QP, has a slot of its own on the first core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpnMap {
     /// First number.
@@ -47,16 +53,21 @@ pub struct QpnMap {
 }
 
 impl QpnMap {
-    /// Core and slot of `qpn`, if it is in the slice.
+    /// Core and slot of `qpn`, if it is in the slice or is number 1.
     #[inline]
     pub fn locate(&self, qpn: Qpn) -> Option<(usize, u32)> {
-        let index = qpn.value().checked_sub(self.base).filter(|&index| index < self.count)?;
-        Some(((index % self.cores) as usize, index / self.cores))
+        match qpn.value().checked_sub(self.base) {
+            Some(index) if index < self.count => {
+                Some(((index % self.cores) as usize, index / self.cores))
+            }
+            None if qpn == Qpn::GSI => Some((0, self.count.div_ceil(self.cores))),
+            _ => None,
+        }
     }
 
     /// Slots that each core needs.
     pub fn slots(&self) -> usize {
-        self.count.div_ceil(self.cores) as usize
+        self.count.div_ceil(self.cores) as usize + 1
     }
 }
 
@@ -87,7 +98,7 @@ pub struct Handover {
 /// A QP on its core.
 #[derive(Debug)]
 struct Slot {
-    qp: Qp,
+    qp: AnyQp,
     /// The program has posted since the core last looked.
     posted: Arc<AtomicBool>,
     /// In the list of QPs that may have something to send.
@@ -107,6 +118,8 @@ pub struct Core {
     wheel: TimerWheel,
     doorbell: Arc<Doorbell>,
     handover: Handover,
+    loopback: Loopback,
+    groups: multicast::Groups,
     /// Next IPv4 identification; counts up, never 0, as a ConnectX does.
     ip_id: u16,
     port_failed: bool,
@@ -120,6 +133,7 @@ impl Core {
         shared: CoreShared,
         doorbell: Arc<Doorbell>,
         handover: Handover,
+        loopback: Loopback,
         now: Instant,
     ) -> Self {
         let count = shared.qpns.slots();
@@ -134,6 +148,8 @@ impl Core {
             shared,
             doorbell,
             handover,
+            loopback,
+            groups: multicast::Groups::default(),
             ip_id: 1,
             port_failed: false,
         }
@@ -146,6 +162,7 @@ impl Core {
         done += self.transmit(now);
         done += self.receive(now);
         done += self.receive_handed_over(now);
+        done += self.receive_looped(now);
         done
     }
 
@@ -164,14 +181,14 @@ impl Core {
     ///
     /// # Panics
     /// If the slot is taken.
-    pub fn insert(&mut self, slot: u32, qp: Qp, posted: Arc<AtomicBool>) {
+    pub fn insert(&mut self, slot: u32, qp: AnyQp, posted: Arc<AtomicBool>) {
         let place = &mut self.slots[slot as usize];
         assert!(place.is_none(), "slot taken");
         *place = Some(Box::new(Slot { qp, posted, active: false, armed: Instant::FAR }));
     }
 
     /// Takes the QP out of slot `slot`: from now on, nothing of it is touched.
-    pub fn remove(&mut self, slot: u32, now: Instant) -> Option<Qp> {
+    pub fn remove(&mut self, slot: u32, now: Instant) -> Option<AnyQp> {
         self.answer_doorbells(now); // So that none of this QP's stays in the queue.
         self.wheel.cancel(slot);
         self.active.retain(|&active| active != slot);
@@ -183,7 +200,7 @@ impl Core {
         &mut self,
         slot: u32,
         now: Instant,
-        act: impl FnOnce(&mut Qp, &mut Env<'_>) -> R,
+        act: impl FnOnce(&mut AnyQp, &mut Env<'_>) -> R,
     ) -> Option<R> {
         let place = self.slots[slot as usize].as_deref_mut()?;
         let mut env = self.shared.env(now);

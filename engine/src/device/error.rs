@@ -102,6 +102,24 @@ pub enum DeviceError {
     /// No entry of the GID table has this index.
     #[error("no GID with index {0}")]
     GidIndex(u32),
+    /// Only UD QPs are attached to multicast groups.
+    #[error("only UD QPs are attached to multicast groups")]
+    NotDatagram,
+    /// The GID is no multicast group's.
+    #[error("{0} is no multicast group")]
+    NotMulticast(Gid),
+    /// The QP is not attached to the group.
+    #[error("the QP is not attached to {0}")]
+    NotAttached(Gid),
+    /// The host could not become a member of a multicast group.
+    #[error("cannot join the multicast group {group}: {source}")]
+    Membership {
+        /// The group.
+        group: Gid,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The peer cannot be reached.
     #[error("no path to {gid}: {source}")]
     Path {
@@ -131,4 +149,16 @@ pub enum PostError {
     /// Inline data with a request that returns data.
     #[error("READs and atomics have no inline data")]
     InlineNotAllowed,
+    /// The QP's service has no such operation.
+    #[error("the QP's service has no such operation")]
+    Operation,
+    /// A datagram names no destination, or a request of a connected QP names one.
+    #[error("requests of UD QPs need a destination, those of connected QPs have one")]
+    Destination,
+    /// A datagram is longer than a packet of its path.
+    #[error("a datagram fits one packet of its path")]
+    TooLong,
+    /// The address handle belongs to another device or protection domain.
+    #[error("the address handle belongs to another protection domain")]
+    Foreign,
 }

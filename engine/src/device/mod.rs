@@ -4,15 +4,18 @@
 //! [`MemoryRegion`], [`CompletionQueue`], [`QueuePair`]. Control calls take a core's token for a moment;
 //! posting and polling do not.
 
+mod address_handle;
 mod addressing;
 mod completion_queue;
 mod config;
+mod datagram;
 mod error;
 mod follow;
 #[cfg(feature = "dpdk")]
 mod follow_lan;
 mod helper;
 mod host;
+mod multicast;
 mod open;
 mod owner;
 mod ports;
@@ -24,15 +27,17 @@ pub mod stat;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::thread::JoinHandle;
 
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+pub use address_handle::AddressHandle;
 pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddresses};
 pub use completion_queue::CompletionQueue;
 pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
+pub use datagram::Destination;
 pub use error::{DeviceError, OpenError, PostError};
 pub use host::HostId;
 pub use owner::{Owner, owner_of};
@@ -136,9 +141,16 @@ struct DeviceInner {
     free_qpns: Mutex<VecDeque<u32>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
+    next_ah: AtomicU64,
+    /// QP 1 lives.
+    gsi_taken: AtomicBool,
     addressing: Addressing,
     /// Paths in use, to follow neighbours and routes.
     paths: Mutex<follow::Paths>,
+    /// Multicast groups that QPs are attached to.
+    groups: Mutex<multicast::Groups>,
+    /// What tells the ports which frames are theirs, where something has to.
+    filter: OnceLock<ports::Filter>,
     clock: Clock,
     random: Mutex<Random>,
     stop: AtomicBool,

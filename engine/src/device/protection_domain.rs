@@ -25,6 +25,14 @@ impl Device {
     }
 }
 
+impl ProtectionDomain {
+    /// True if both are handles to the same domain.
+    #[inline]
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && Arc::ptr_eq(&self.device, &other.device)
+    }
+}
+
 /// Alignment of buffers: a page, so that programs may share them further.
 const BUFFER_ALIGN: usize = 4096;
 

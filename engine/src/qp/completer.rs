@@ -82,6 +82,11 @@ impl SendSide<'_, '_> {
         }
     }
 
+    /// A packet of an unreliable service has left: nobody will acknowledge it, and it is finished.
+    pub fn finish_unreliable(&mut self) {
+        self.progress(self.requester.cursor_psn);
+    }
+
     /// The local ACK timeout ran out.
     pub fn handle_ack_timeout(&mut self) -> Result<(), Failed> {
         if !self.requester.is_waiting() {
@@ -343,6 +348,7 @@ pub(super) fn complete(
                 extra: Extra::None,
                 solicited: false,
                 qp: conn.qpn,
+                datagram: None,
             },
         );
     }

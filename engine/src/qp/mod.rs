@@ -1,24 +1,29 @@
-//! A queue pair of the reliable connection service: a value that eats packets, time and work requests
-//! and gives packets, a next wake-up and completions. No I/O, no clock, no allocation inside.
+//! Queue pairs: values that eat packets, time and work requests and give packets, a next wake-up and
+//! completions. No I/O, no clock, no allocation inside. [`Qp`] is one of a connected service, RC or UC;
+//! [`ud::UdQp`] one of the datagram service; [`AnyQp`] either.
 //!
 //! The send side is a `requester` (what goes out) and a `completer` (what comes back); the receive
 //! side is a `responder`. They meet only in [`Qp`].
 
+mod any;
 pub mod attributes;
 mod completer;
 mod requester;
 mod responder;
 mod response;
 pub mod segment;
+mod service;
 pub mod sg;
 mod snapshot;
 mod state;
 mod timer;
+mod transitions;
+pub mod ud;
 
 use std::sync::Arc;
 
 use feroce_wire::{
-    Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn, Transport,
+    Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn,
 };
 
 use crate::counters::{Counter, Counters};
@@ -26,17 +31,20 @@ use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, MrTable, PdId};
 use crate::time::Instant;
 use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, RecvWqe, SendWqe, Status};
+pub use any::AnyQp;
 use attributes::QpAttributes;
 use completer::{Completer, Failed, SendSide};
 pub use requester::ACK_INTERVAL;
 use requester::{Next, Requester};
 use responder::{Responder, Verdict};
 pub use response::MAX_RD_ATOMIC;
+pub use service::Service;
 pub use snapshot::QpSnapshot;
 pub use state::{
     QpAttrMask, QpState, TRANSITIONS, Transition, TransitionError, check as check_transition,
 };
 use timer::{Timer, TimerTable};
+pub use transitions::{UC_TRANSITIONS, UD_TRANSITIONS};
 
 /// What a QP needs of the core it lives on, for one call.
 #[derive(Debug)]
@@ -84,6 +92,8 @@ impl<'a> Env<'a> {
 /// What both sides of a QP know of the connection.
 #[derive(Debug)]
 pub struct Connection {
+    /// Its service: RC or UC.
+    pub service: Service,
     /// State of the QP.
     pub state: QpState,
     /// Own number.
@@ -109,11 +119,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A BTH as this connection sends it: no pad, nothing asked for.
+    /// A BTH as this connection sends it: no pad, nothing asked for; `opcode` is that of the RC service.
     #[inline]
     fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         Bth {
-            opcode,
+            opcode: self.service.opcode(opcode),
             solicited: false,
             mig_req: true, // A ConnectX treats packets without it on a slow path.
             pad: 0,
@@ -133,6 +143,8 @@ impl Connection {
 /// What makes a QP, once and for all.
 #[derive(Debug)]
 pub struct QpParts {
+    /// Its service: RC or UC.
+    pub service: Service,
     /// Its number.
     pub qpn: Qpn,
     /// Its protection domain.
@@ -158,7 +170,8 @@ pub struct Transmit {
     pub is_acknowledgement: bool,
 }
 
-/// A queue pair.
+/// A queue pair of a connected service, RC or UC. A UC QP is one whose packets count as acknowledged when
+/// they leave.
 ///
 /// * Commands: [`Qp::modify`]; requests come through the work queues ([`Qp::handle_doorbell`]).
 /// * Inputs: [`Qp::handle_packet`], [`Qp::handle_timeout`].
@@ -185,9 +198,10 @@ pub struct Qp {
 impl Qp {
     /// A QP in RESET.
     pub fn new(parts: QpParts) -> Self {
-        let QpParts { qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
+        let QpParts { service, qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
         Self {
             conn: Connection {
+                service,
                 state: QpState::Reset,
                 qpn,
                 dest_qp: Qpn::masked(0),
@@ -253,7 +267,10 @@ impl Qp {
             env.events.push(AsyncEvent::CommunicationEstablished(self.conn.qpn));
         }
         if packet.info.is_request() {
-            let verdict = self.responder.handle_request(packet, &self.conn, env);
+            let verdict = match self.conn.service.is_reliable() {
+                true => self.responder.handle_request(packet, &self.conn, env),
+                false => self.responder.handle_unreliable(packet, &self.conn, env),
+            };
             if let Verdict::Broken { code, tied } = verdict {
                 self.break_off(code, tied, env);
             }
@@ -277,8 +294,10 @@ impl Qp {
 
     /// Takes notice of work requests that were posted.
     pub fn handle_doorbell(&mut self, env: &mut Env<'_>) {
-        if self.conn.state == QpState::Err {
-            self.flush(env);
+        match self.conn.state {
+            QpState::Err => self.flush(env),
+            QpState::Sqe => self.flush_sends(env),
+            _ => {}
         }
         self.finish_call(env);
     }
@@ -316,7 +335,13 @@ impl Qp {
         }
         let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
         match next {
-            Next::Packet(len) => Some(Transmit { len, is_acknowledgement: false }),
+            Next::Packet(len) => {
+                if !self.conn.service.is_reliable() {
+                    self.send_side(env).finish_unreliable();
+                    self.finish_call(env);
+                }
+                Some(Transmit { len, is_acknowledgement: false })
+            }
             Next::Blocked => None,
             Next::Failed(status) => {
                 self.after_send_side(Some(Failed(status)), env);
@@ -334,7 +359,7 @@ impl Qp {
             (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,
             _ => false,
         };
-        packet.info.transport == Transport::Rc
+        packet.info.transport == self.conn.service.transport()
             && addresses_match
             && packet.bth.pkey.matches(self.conn.pkey)
     }
@@ -352,8 +377,19 @@ impl Qp {
     fn after_send_side(&mut self, failed: Option<Failed>, env: &mut Env<'_>) {
         if let Some(Failed(status)) = failed {
             completer::complete(&mut self.requester, &self.conn, env, status);
-            self.enter_error(env);
+            match self.conn.service.is_reliable() {
+                true => self.enter_error(env),
+                false => self.enter_sqe(env),
+            }
         }
+    }
+
+    /// A send request of an unreliable service failed: the send queue stops, the QP goes on receiving.
+    fn enter_sqe(&mut self, env: &mut Env<'_>) {
+        self.conn.state = QpState::Sqe;
+        self.flush_sends(env);
+        // What the failed message had not sent is never sent: the next one begins behind it.
+        self.requester.start_at(self.requester.fresh_psn);
     }
 
     /// A request of the peer was refused for good (class C error, C9-222.1).
@@ -390,10 +426,14 @@ impl Qp {
 
     /// Completes everything posted as flushed (C9-220, C10-42).
     fn flush(&mut self, env: &mut Env<'_>) {
+        self.flush_sends(env);
+        self.responder.flush(&self.conn, env);
+    }
+
+    fn flush_sends(&mut self, env: &mut Env<'_>) {
         while !self.requester.sq.is_empty() {
             let status = Status::WorkRequestFlushed;
             completer::complete(&mut self.requester, &self.conn, env, status);
         }
-        self.responder.flush(&self.conn, env);
     }
 }

@@ -254,7 +254,8 @@ impl Requester {
         if wqe.length > MAX_MESSAGE || (wqe.op.is_atomic() && wqe.length != 8) {
             return Err(Status::LocalLength);
         }
-        if wqe.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
+        let unable = wqe.op.is_read_or_atomic() && self.max_rd_atomic == 0;
+        if unable || !conn.service.sends(&wqe.op) {
             return Err(Status::LocalQpOperation);
         }
         let rights = match wqe.op.is_read_or_atomic() {
@@ -332,6 +333,9 @@ impl Requester {
         conn: &Connection,
         env: &Env<'_>,
     ) -> bool {
+        if !conn.service.is_reliable() {
+            return false;
+        }
         if self.since_ack_request + 1 >= ACK_INTERVAL {
             return true;
         }

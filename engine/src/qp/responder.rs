@@ -6,6 +6,7 @@
 //! ```
 
 mod reply;
+mod unreliable;
 
 use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
 
@@ -477,15 +478,26 @@ impl Responder {
         self.reply = Some(Reply::Refusal(code, packet.bth.psn));
         let tied = receive.is_some();
         if let Some(status) = receive {
-            let opcode = match packet.info.operation {
-                Operation::Write => CompletionOpcode::ReceiveRdmaWithImmediate,
-                _ => CompletionOpcode::Receive,
-            };
-            let (byte_len, extra, solicited) = (0, Extra::None, false);
-            let done = Received { status, opcode, byte_len, extra, solicited };
-            self.complete_receive(done, conn, env);
+            self.fail_receive(status, packet, conn, env);
         }
         Verdict::Broken { code, tied }
+    }
+
+    /// Completes the receive that `packet` met, with an error.
+    fn fail_receive(
+        &mut self,
+        status: Status,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) {
+        let opcode = match packet.info.operation {
+            Operation::Write => CompletionOpcode::ReceiveRdmaWithImmediate,
+            _ => CompletionOpcode::Receive,
+        };
+        let (byte_len, extra, solicited) = (0, Extra::None, false);
+        let done = Received { status, opcode, byte_len, extra, solicited };
+        self.complete_receive(done, conn, env);
     }
 
     /// Moves on by `count` PSNs.

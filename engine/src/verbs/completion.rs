@@ -93,6 +93,29 @@ pub enum Extra {
     Invalidated(Key),
 }
 
+/// Where a datagram came from. Its first 40 bytes in the receive are always a GRH: an IPv6 header, or 20 bytes
+/// that mean nothing and an IPv4 header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DatagramSource {
+    /// The QP that sent it.
+    pub src_qp: Qpn,
+    /// 802.1Q priority of its frame; 0 if it had no tag.
+    pub sl: u8,
+    /// VLAN of its frame.
+    pub vlan: Option<u16>,
+    /// Which header the GRH holds.
+    pub network: NetworkHeader,
+}
+
+/// The network header of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NetworkHeader {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
 /// An entry of a completion queue, as `ibv_wc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
@@ -110,6 +133,8 @@ pub struct Completion {
     pub solicited: bool,
     /// The local QP.
     pub qp: Qpn,
+    /// Where a datagram came from: receives of UD QPs only.
+    pub datagram: Option<DatagramSource>,
 }
 
 impl Completion {

@@ -164,6 +164,7 @@ mod tests {
             extra: Extra::None,
             solicited,
             qp: Qpn::masked(5),
+            datagram: None,
         }
     }
 

@@ -3,11 +3,13 @@
 
 mod completion;
 pub mod cq;
+mod datagram;
 mod event;
 mod work_request;
 
-pub use completion::{Completion, CompletionOpcode, Extra, Status};
+pub use completion::{Completion, CompletionOpcode, DatagramSource, Extra, NetworkHeader, Status};
 pub use cq::{CqId, CqRing, Notify};
+pub use datagram::{DatagramWqe, GRH_LEN};
 pub use event::{AsyncEvent, EventQueue};
 pub use work_request::{
     Data, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp, SendRequest,

@@ -1,4 +1,4 @@
-//! Writes a capture of frames that Feroce sent - every RC opcode, over IPv4, IPv6 and in a VLAN, at every
+//! Writes a capture of frames that Feroce sent - every opcode of RC, UC and UD, over IPv4, IPv6 and in a VLAN, at every
 //! path MTU, with losses - for other decoders to judge: `scripts/frames.sh`.
 //!
 //! `frames FILE COUNT`
@@ -9,19 +9,22 @@ use std::process::ExitCode;
 
 use feroce_engine::device::{Buffer, ConnectOptions, QpInit, QueuePair};
 use feroce_engine::memory::Access;
+use feroce_engine::qp::Service;
 use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest};
+use feroce_tests::datagram::Datagrams;
 use feroce_tests::wire::{Seen, WireFaults};
-use feroce_tests::{Rig, drain, manual_config};
-use feroce_wire::{Opcode, Packet, PathMtu, Psn, Transport};
+use feroce_tests::{Rig, drain, gid, gid_v6, gid_vlan, manual_config};
+use feroce_wire::{Opcode, Packet, PathMtu, Psn, Qpn, Transport};
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 
-/// Opcodes that an RC endpoint of this version sends: all of RC but FLUSH and ATOMIC WRITE.
+/// Opcodes that an endpoint of this version sends: all of RC but FLUSH and ATOMIC WRITE, UC and UD.
 fn opcodes() -> BTreeSet<u8> {
     let not_yet = [Opcode::RC_FLUSH, Opcode::RC_ATOMIC_WRITE];
-    let rc = Opcode::all().filter(|info| info.transport == Transport::Rc);
-    rc.map(|info| info.opcode).filter(|opcode| !not_yet.contains(opcode)).map(|o| o.0).collect()
+    let services = [Transport::Rc, Transport::Uc, Transport::Ud];
+    let ours = Opcode::all().filter(|info| services.contains(&info.transport));
+    ours.map(|info| info.opcode).filter(|opcode| !not_yet.contains(opcode)).map(|o| o.0).collect()
 }
 
 fn main() -> ExitCode {
@@ -36,9 +39,12 @@ fn main() -> ExitCode {
     while frames.len() < count {
         for sgid_index in 0..3 {
             for path_mtu in PathMtu::ALL {
-                frames.extend(exchange(sgid_index, path_mtu, seed));
-                seed += 1;
+                for service in [Service::Rc, Service::Uc] {
+                    frames.extend(exchange(service, sgid_index, path_mtu, seed));
+                    seed += 1;
+                }
             }
+            frames.extend(datagrams(sgid_index));
         }
     }
     let mut missing = opcodes();
@@ -66,7 +72,7 @@ fn write(file: &str, frames: &[Seen]) -> Result<(), Box<dyn std::error::Error>> 
 }
 
 /// Every operation in several sizes between two ends, with some frames lost.
-fn exchange(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
+fn exchange(service: Service, sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
     let mut rig = Rig::new(&manual_config(seed), Duration::from_micros(2));
     rig.wire.set_record(true);
     let loss = WireFaults { loss: 20_000, ..WireFaults::default() };
@@ -80,7 +86,7 @@ fn exchange(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
             b"frames that feroce sent ".iter().copied().cycle().take(1 << 16).collect();
         buffer.write(0, &text);
     }
-    let inits = [0, 1].map(|end| QpInit::new(&cqs[end]));
+    let inits = [0, 1].map(|end| QpInit { service, ..QpInit::new(&cqs[end]) });
     let psns = [Psn::new(0xff_fff8), Psn::new(77)];
     let options = ConnectOptions {
         sgid_index,
@@ -103,7 +109,28 @@ fn exchange(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
     rig.wire.take_record()
 }
 
-/// One request of every kind from end `end`.
+/// Datagrams of several sizes to the other end and to a group.
+fn datagrams(sgid_index: u32) -> Vec<Seen> {
+    let mut net = Datagrams::default();
+    let (mut from, to) = (net.qp(0), net.qp(1));
+    let peer = [gid(1), gid_v6(1), gid_vlan(1)][sgid_index as usize];
+    let group = ["239.77.0.1", "ff0e::77:1", "239.77.0.1"][sgid_index as usize];
+    let ways = [(peer, to.qp.qpn()), (group.parse().expect("a group"), Qpn::MULTICAST)];
+    let text: Vec<u8> = b"datagrams of feroce ".iter().copied().cycle().take(4096).collect();
+    for (gid, qpn) in ways {
+        let ah = net.ah(0, gid, sgid_index);
+        for length in [0, 1, 3, 256, 1023, 4096] {
+            for op in [SendOp::Send, SendOp::SendImm(0x0102_0304)] {
+                from.send(op, &text[..length], &ah, qpn).expect("room for a request");
+                net.run();
+                from.done();
+            }
+        }
+    }
+    net.frames()
+}
+
+/// One request of every kind that the service has, from end `end`.
 fn post_all(
     qps: &mut [QueuePair; 2],
     buffers: &[Buffer; 2],
@@ -124,7 +151,8 @@ fn post_all(
         SendOp::CompareSwap { remote, compare: 0, swap: 1 },
         SendOp::FetchAdd { remote, add: 5 },
     ];
-    for (wr_id, op) in (0..).zip(ops) {
+    let service = qps[end].service();
+    for (wr_id, op) in (0..).zip(ops).filter(|(_, op)| service.sends(op)) {
         if op.consumes_receive() {
             let sge = region.sge(0, 1 << 16);
             let receive = RecvRequest { wr_id, sges: std::slice::from_ref(&sge) };

@@ -320,5 +320,6 @@ fn completion(words: &mut Words) -> Result<Completion, Failure> {
         },
         solicited: false, // The agent does not see it.
         qp: Qpn::masked(0),
+        datagram: None,
     })
 }

@@ -139,7 +139,9 @@ impl Responder {
         }
         let Received { status, opcode, byte_len, extra, solicited } = done;
         let qp = conn.qpn;
-        let completion = Completion { wr_id, status, opcode, byte_len, extra, solicited, qp };
+        let datagram = None;
+        let completion =
+            Completion { wr_id, status, opcode, byte_len, extra, solicited, qp, datagram };
         // First the slot, then the completion: who polls it may post again at once.
         self.rq.retire();
         env.complete(&conn.recv_cq, completion);
