@@ -1,6 +1,7 @@
 //! Feroce's RNIC.
 #![deny(unsafe_code)]
 
+pub mod cm;
 pub mod core;
 pub mod counters;
 pub mod device;

@@ -4,6 +4,7 @@
 
 pub mod bench;
 pub mod capture;
+pub mod cm;
 #[allow(unsafe_code)] // A named room: a global allocator.
 pub mod counting_alloc;
 pub mod datagram;

@@ -19,6 +19,8 @@
 //! Which extended headers a packet carries is a property of its opcode: the table in [`opcode`]. Each of them is one file
 //! with its figure on top: [`reth`], [`aeth`], [`atomic`], [`deth`], [`immdt`], [`ieth`], [`xrceth`], [`flush`].
 //!
+//! What QP 1 carries as payload is a management datagram: [`mad`] and, for communication management, [`cm`].
+//!
 //! # Receiving and sending
 //!
 //! [`Packet::parse`] reads a received frame, in one or two slices; [`Packet::icrc_valid`] checks its ICRC. To send, write the
@@ -52,6 +54,7 @@ pub mod aeth;
 pub mod atomic;
 pub mod bth;
 pub mod builder;
+pub mod cm;
 pub mod cnp;
 pub mod deth;
 pub mod ecn;
@@ -67,6 +70,7 @@ pub mod immdt;
 pub mod ipv4;
 pub mod ipv6;
 pub mod mac;
+pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod payload;
@@ -81,6 +85,7 @@ pub use aeth::{Aeth, CreditCode, NakCode, RnrTimer, Syndrome};
 pub use atomic::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
 pub use builder::write_transport;
+pub use cm::{CmMad, CmMessage};
 pub use deth::Deth;
 pub use ecn::Ecn;
 pub use error::{EmitError, IcrcError, ParseError};
@@ -94,6 +99,7 @@ pub use immdt::ImmDt;
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use mac::MacAddr;
+pub use mad::{MAD_LEN, MadError, MadHeader};
 pub use opcode::{Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 pub use packet::{IpHeader, Packet};
 pub use payload::Payload;

@@ -57,6 +57,11 @@ fn corpus(entry: &str) -> Vec<Vec<u8>> {
                 "udp" => frame[udp..].to_vec(),
                 "bth" => frame[bth..].to_vec(),
                 "mac" => packet.ethernet.src.to_string().into_bytes(),
+                "mad" | "cm" | "ip_cm" => {
+                    let mad = packet.payload.first;
+                    let skip = if entry == "ip_cm" { 24 + 140 } else { 0 };
+                    mad.get(skip..).unwrap_or_default().to_vec()
+                }
                 _ => frame[bth + 12..].to_vec(),
             };
             match entry {

@@ -69,6 +69,7 @@ const WORLD: &[&str] = &[
 pub const PURE: &[Pure] = &[
     Pure { place: "wire/src/", without: WORLD, because: "bytes and meaning, nothing else" },
     Pure { place: "engine/src/qp/", without: WORLD, because: "a QP is a value" },
+    Pure { place: "engine/src/cm/", without: WORLD, because: "an endpoint is a value" },
     Pure { place: "engine/src/timer_wheel.rs", without: WORLD, because: "time is an argument" },
 ];
 
@@ -79,6 +80,7 @@ pub const LAYERS: &[&[&str]] =
 /// What a user configures, and the document that gives the reason for each field's default.
 pub const CONFIGURATION: &[(&str, &str)] = &[
     ("docs/defaults.md", "AfXdpConfig"),
+    ("docs/defaults.md", "CmConfig"),
     ("docs/defaults.md", "ConnectOptions"),
     ("docs/defaults.md", "DeviceConfig"),
     ("docs/defaults.md", "DpdkConfig"),

@@ -1,8 +1,10 @@
 //! What each fuzz target does with its bytes. Shared with `wire/tests/fuzz_smoke.rs`, which runs all of it on a stable toolchain.
 
 use feroce_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EthernetHeader, ExtHeaders, Feth, Ieth, ImmDt,
-    Ipv4Header, Ipv6Header, MacAddr, Opcode, Packet, Payload, Reth, UdpHeader, VlanTag, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, CmMad, Deth, EthernetHeader, ExtHeaders, Feth, Ieth, ImmDt,
+    Ipv4Header, Ipv6Header, MAD_LEN, MacAddr, MadHeader, Opcode, Packet, Payload, Reth, UdpHeader,
+    VlanTag, XrcEth,
+    cm::IpCmHeader,
     icrc::{icrc, icrc_reference},
 };
 
@@ -31,6 +33,9 @@ pub const ENTRIES: &[(&str, Entry)] = &[
     ("ieth", ieth),
     ("xrceth", xrceth),
     ("feth", feth),
+    ("mad", mad),
+    ("cm", cm),
+    ("ip_cm", ip_cm),
 ];
 
 /// A frame in two slices; the first byte says where it is cut. What is read is written again byte for byte.
@@ -130,6 +135,7 @@ fixed! {
     ieth: Ieth;
     xrceth: XrcEth;
     feth: Feth;
+    mad: MadHeader;
 }
 
 /// [`Ipv4Header`], which also refuses other versions and options.
@@ -149,4 +155,25 @@ pub fn ipv6(data: &[u8]) {
         Ok(ip) => assert_eq!(ip.to_bytes(), data[..Ipv6Header::LEN]),
         Err(_) => assert!(data.len() < Ipv6Header::LEN || data[0] >> 4 != 6),
     }
+}
+
+/// A MAD of communication management: what is read is read again from what is written, and nothing is written that was not there.
+pub fn cm(data: &[u8]) {
+    let Ok(mad) = CmMad::parse(data) else {
+        return;
+    };
+    assert_eq!(data.len(), MAD_LEN);
+    let written = mad.to_bytes();
+    assert_eq!(CmMad::parse(&written), Ok(mad));
+    let invented = written.iter().zip(data).any(|(ours, theirs)| ours & !theirs != 0);
+    assert!(!invented, "{mad:?}");
+}
+
+/// The addresses in front of private data.
+pub fn ip_cm(data: &[u8]) {
+    let Ok(header) = IpCmHeader::parse(data) else {
+        return;
+    };
+    assert_eq!(header.source.is_ipv4(), header.destination.is_ipv4());
+    assert_eq!(IpCmHeader::parse(&header.to_bytes()), Ok(header));
 }

@@ -1,0 +1,250 @@
+//! The active side: who asks for a connection.
+
+use feroce_wire::cm::{CmMad, IpCmHeader, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId};
+use feroce_wire::{Pkey, Qpn};
+
+use super::conn::{Conn, Patience, Peer};
+use super::state::{Phase, State};
+use super::types::{
+    CmError, CmId, Ece, EventKind, Parameters, QpKind, Source, Status, ack_timeout, lasts,
+};
+use super::{Endpoint, gid, private_data};
+use crate::time::Instant;
+
+impl Endpoint {
+    /// Asks the peer for a connection; of datagrams, which QP answers. Followed by
+    /// [`EventKind::ConnectResponse`] (of datagrams, [`EventKind::Established`]), [`EventKind::Rejected`] or
+    /// [`EventKind::Unreachable`].
+    ///
+    /// # Errors
+    /// [`CmError::State`] unless the route is resolved and nothing was asked before, [`CmError::PrivateData`].
+    pub fn connect(
+        &mut self,
+        id: CmId,
+        own: &Parameters,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<(), CmError> {
+        let conn = self.conn(id)?;
+        if conn.phase != Phase::RouteResolved || conn.state != State::Idle {
+            return Err(CmError::State);
+        }
+        if conn.kind == QpKind::Ud {
+            return self.ask(id, data, now);
+        }
+        let path = conn.path.ok_or(CmError::State)?;
+        let lifetime = conn.ack_timeout_set.map_or(self.config.packet_lifetime, |code| code - 1);
+        let mad = CmMad {
+            transaction: self.new_transaction(id),
+            modifier: conn.local_ece.options,
+            message: self.req(id, conn, own, data, lifetime)?.into(),
+        };
+        let interval = lasts(lifetime) * 2 + lasts(self.config.response_timeout);
+        let retries = self.config.max_retries;
+        let conn = self.conn_mut(id)?;
+        conn.phase = Phase::Connect;
+        conn.state = State::ReqSent;
+        conn.transaction = mad.transaction;
+        conn.path = Some(path);
+        conn.local_qpn = own.qpn;
+        conn.agreed = Parameters { qpn: Qpn::default(), ..*own };
+        conn.ack_timeout = lifetime + 1;
+        conn.patience = Patience { interval, retries };
+        conn.peer = Peer::default();
+        self.send_until_answered(id, &mad, now);
+        Ok(())
+    }
+
+    fn req(
+        &self,
+        id: CmId,
+        conn: &Conn,
+        own: &Parameters,
+        data: &[u8],
+        lifetime: u8,
+    ) -> Result<Req, CmError> {
+        let path = conn.path.ok_or(CmError::State)?;
+        let guid = *self.devices.get(&path.device).ok_or(CmError::NoDevice)?;
+        let (service, addresses) = service_and_addresses(conn)?;
+        let mut field = private_data(IpCmHeader::LEN, data)?;
+        field[..IpCmHeader::LEN].copy_from_slice(&addresses.to_bytes());
+        let is_routed = path.hop_limit > 1;
+        let lid = if is_routed { 0xffff } else { 0 };
+        let ports = service.port().map_or(0, |(_, port)| u32::from(port))
+            + u32::from(addresses.source.port()) * 31;
+        Ok(Req {
+            local_comm_id: self.comm_id(id),
+            vendor_id: conn.local_ece.vendor_id,
+            service_id: service,
+            local_ca_guid: guid,
+            local_qpn: own.qpn,
+            responder_resources: own.responder_resources,
+            initiator_depth: own.initiator_depth,
+            remote_response_timeout: self.config.response_timeout,
+            transport: u8::from(conn.kind == QpKind::Uc),
+            flow_control: own.flow_control,
+            starting_psn: conn.local_psn,
+            local_response_timeout: self.config.response_timeout,
+            retry_count: own.retry_count.min(7),
+            pkey: Pkey::DEFAULT,
+            path_mtu: path.mtu.code(),
+            rnr_retry_count: own.rnr_retry_count.min(7),
+            max_cm_retries: self.config.max_retries,
+            srq: own.srq,
+            primary_local_lid: lid,
+            primary_remote_lid: lid,
+            primary_local_gid: gid(path.local),
+            primary_remote_gid: gid(path.remote),
+            primary_flow_label: ports & 0xf_ffff,
+            primary_traffic_class: path.traffic_class,
+            primary_hop_limit: path.hop_limit,
+            primary_subnet_local: !is_routed,
+            primary_ack_timeout: ack_timeout(self.config.ack_delay, lifetime),
+            private_data: field,
+            ..Req::default()
+        })
+    }
+
+    pub(super) fn on_rep(&mut self, mad: &CmMad, rep: &Rep, from: &Source, now: Instant) {
+        let Some(id) = self.by_comm_id(rep.remote_comm_id) else { return };
+        let conn = &self.ids[&id];
+        if !conn.state.awaits_rep() {
+            self.on_rep_again(id, rep);
+            return;
+        }
+        let request = (rep.local_ca_guid, rep.local_comm_id);
+        if self.remote_ids.contains_key(&request) {
+            return; // Somebody else's.
+        }
+        if let Some(&stale) = self.remote_qps.get(&(rep.local_ca_guid, rep.local_qpn)) {
+            self.reject_stale(mad, (rep.local_comm_id, rep.remote_comm_id), 1, from);
+            self.end_stale(stale, now);
+            return;
+        }
+        self.remote_ids.insert(request, id);
+        self.remote_qps.insert((rep.local_ca_guid, rep.local_qpn), id);
+        let Some(conn) = self.ids.get_mut(&id) else { return };
+        conn.state = State::RepReceived;
+        conn.peer = Peer {
+            comm_id: Some(rep.local_comm_id),
+            guid: rep.local_ca_guid,
+            qpn: rep.local_qpn,
+            psn: rep.starting_psn,
+            service: conn.peer.service,
+            ece: Ece { vendor_id: rep.vendor_id(), options: mad.modifier },
+        };
+        conn.agreed = Parameters {
+            qpn: rep.local_qpn,
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.flow_control,
+            rnr_retry_count: rep.rnr_retry_count,
+            srq: rep.srq,
+            ..conn.agreed
+        };
+        conn.ack_timeout = ack_timeout(rep.target_ack_delay, conn.ack_timeout.saturating_sub(1));
+        self.stop_sending(id);
+        self.tell(id, EventKind::ConnectResponse, Status::Success, rep.private_data.to_vec());
+    }
+
+    /// The RTU got lost, or the program takes its time.
+    fn on_rep_again(&mut self, id: CmId, rep: &Rep) {
+        let conn = &self.ids[&id];
+        if conn.peer.comm_id != Some(rep.local_comm_id) {
+            return;
+        }
+        match (conn.state, conn.rtu) {
+            (State::Established, Some(rtu)) => {
+                let outgoing = conn.outgoing(rtu);
+                self.outbox.extend(outgoing);
+            }
+            (State::RepReceived, _) => self.send_mra(id, 1),
+            _ => {}
+        }
+    }
+
+    /// Says that the answer to a message (0 REQ, 1 REP) takes longer.
+    pub(super) fn send_mra(&mut self, id: CmId, message: u8) {
+        let conn = &self.ids[&id];
+        let mra = Mra {
+            local_comm_id: self.comm_id(id),
+            remote_comm_id: conn.peer.comm_id.unwrap_or(0),
+            message,
+            service_timeout: self.config.service_timeout,
+            ..Mra::default()
+        };
+        let mad = CmMad { transaction: conn.transaction, modifier: 0, message: mra.into() };
+        self.send(id, &mad);
+        if let Some(conn) = self.ids.get_mut(&id) {
+            conn.is_slow = true;
+        }
+    }
+
+    pub(super) fn on_mra(&mut self, mra: &Mra, now: Instant) {
+        let id = match mra.message {
+            0 => self.by_comm_id(mra.remote_comm_id),
+            1 => self.by_comm_ids(mra.remote_comm_id, mra.local_comm_id),
+            _ => None,
+        };
+        let Some((id, conn)) = id.and_then(|id| Some((id, self.ids.get_mut(&id)?))) else { return };
+        conn.state = match (conn.state, mra.message) {
+            (State::ReqSent, 0) => State::ReqSentLate,
+            (State::RepSent, 1) => State::RepSentLate,
+            _ => return,
+        };
+        let interval = lasts(mra.service_timeout) + lasts(conn.ack_timeout);
+        if let Some(resend) = &mut conn.resend {
+            (resend.interval, resend.due) = (interval, now + interval);
+        }
+        self.arm(id);
+    }
+
+    /// Confirms a connection that the peer has accepted. What the program is told follows from its QP being connected: no event.
+    ///
+    /// # Errors
+    /// [`CmError::State`] unless the peer has accepted.
+    pub fn establish(&mut self, id: CmId, data: &[u8]) -> Result<(), CmError> {
+        let conn = self.conn(id)?;
+        if conn.state != State::RepReceived {
+            return Err(CmError::State);
+        }
+        let rtu = Rtu {
+            local_comm_id: self.comm_id(id),
+            remote_comm_id: conn.peer.comm_id.unwrap_or(0),
+            private_data: private_data(0, data)?,
+        };
+        let mad = CmMad { transaction: conn.transaction, modifier: 0, message: rtu.into() };
+        let rtu = self.send(id, &mad);
+        let conn = self.conn_mut(id)?;
+        conn.state = State::Established;
+        conn.rtu = Some(rtu);
+        Ok(())
+    }
+
+    /// Rejects what came from `from` with the names (its sender's, ours): the QP is in a connection already.
+    pub(super) fn reject_stale(
+        &mut self,
+        mad: &CmMad,
+        names: (u32, u32),
+        message: u8,
+        from: &Source,
+    ) {
+        let rej = Rej {
+            local_comm_id: names.1,
+            remote_comm_id: names.0,
+            message,
+            reason: RejectReason::STALE_CONNECTION,
+            ..Rej::default()
+        };
+        let outgoing = super::passive::reply(mad, rej.into(), from);
+        self.outbox.push_back(outgoing);
+    }
+}
+
+/// Whom a connection asks, and the addresses that go in front of its private data.
+pub(super) fn service_and_addresses(conn: &Conn) -> Result<(ServiceId, IpCmHeader), CmError> {
+    let destination = conn.destination.ok_or(CmError::State)?;
+    let source = conn.source.ok_or(CmError::State)?;
+    let service = ServiceId::new(conn.space, destination.port());
+    Ok((service, IpCmHeader { source, destination: destination.ip() }))
+}

@@ -1,0 +1,188 @@
+//! Who has which port: the rules of binding.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use feroce_wire::cm::PortSpace;
+
+use super::types::{CmError, CmId};
+
+/// An identifier at a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub id: CmId,
+    pub ip: IpAddr,
+    /// Shares the port with others that say so too, until one of them listens.
+    pub reuse: bool,
+    /// An unspecified IPv6 address is not every IPv4 address, too.
+    pub v6_only: bool,
+}
+
+impl Owner {
+    /// Whether both want the same.
+    fn conflict(&self, other: &Self) -> Result<(), CmError> {
+        if self.v6_only && other.v6_only && self.ip.is_ipv4() != other.ip.is_ipv4() {
+            return Ok(());
+        }
+        if self.ip.is_unspecified() || other.ip.is_unspecified() {
+            return Err(CmError::AddressNotAvailable);
+        }
+        if self.ip == other.ip { Err(CmError::AddressInUse) } else { Ok(()) }
+    }
+
+    /// How well a listener suits `destination`: exactly, as any address, or not.
+    fn suits(&self, destination: IpAddr) -> Option<bool> {
+        let family =
+            self.ip.is_ipv4() == destination.is_ipv4() || (self.ip.is_ipv6() && !self.v6_only);
+        match self.ip {
+            ip if ip == destination => Some(true),
+            ip if ip.is_unspecified() && family => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// All ports of all spaces.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    bound: BTreeMap<(PortSpace, u16), Vec<Owner>>,
+}
+
+impl Ports {
+    /// Gives `owner` the port.
+    pub fn bind(&mut self, space: PortSpace, port: u16, owner: Owner) -> Result<(), CmError> {
+        let owners = self.bound.entry((space, port)).or_default();
+        let others = owners.iter().filter(|other| !(owner.reuse && other.reuse));
+        for other in others {
+            owner.conflict(other)?;
+        }
+        owners.push(owner);
+        Ok(())
+    }
+
+    /// Gives `owner` a port of `range` that nobody has; the search begins at a random one.
+    pub fn bind_any(
+        &mut self,
+        space: PortSpace,
+        range: (u16, u16),
+        random: u32,
+        owner: Owner,
+    ) -> Result<u16, CmError> {
+        let count = u32::from(range.1.saturating_sub(range.0)) + 1;
+        let ports = (0..count).map(|step| u32::from(range.0) + (random % count + step) % count);
+        let mut ports = ports.filter_map(|port| u16::try_from(port).ok());
+        let free = ports.find(|&port| self.owners(space, port).is_empty());
+        let port = free.ok_or(CmError::AddressNotAvailable)?;
+        self.bound.insert((space, port), vec![owner]);
+        Ok(port)
+    }
+
+    /// Whether `id` may listen: sharing is over then.
+    pub fn may_listen(&self, space: PortSpace, port: u16, id: CmId) -> Result<(), CmError> {
+        let owners = self.owners(space, port);
+        let own = owners.iter().find(|owner| owner.id == id).ok_or(CmError::State)?;
+        owners.iter().filter(|other| other.id != id).try_for_each(|other| own.conflict(other))
+    }
+
+    /// The owners of the port, best for `destination` first.
+    pub fn suiting(&self, space: PortSpace, port: u16, destination: IpAddr) -> Vec<CmId> {
+        let owners = self.owners(space, port).iter();
+        let mut suiting: Vec<_> =
+            owners.filter_map(|owner| Some((!owner.suits(destination)?, owner.id))).collect();
+        suiting.sort();
+        suiting.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Everybody at the port.
+    pub fn owners(&self, space: PortSpace, port: u16) -> &[Owner] {
+        self.bound.get(&(space, port)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Takes the port from `id`.
+    pub fn release(&mut self, space: PortSpace, port: u16, id: CmId) {
+        if let Some(owners) = self.bound.get_mut(&(space, port)) {
+            owners.retain(|owner| owner.id != id);
+            if owners.is_empty() {
+                self.bound.remove(&(space, port));
+            }
+        }
+    }
+
+    /// Ports that somebody has.
+    pub fn len(&self) -> usize {
+        self.bound.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: PortSpace = PortSpace::Tcp;
+
+    fn owner(id: u32, ip: &str, reuse: bool, v6_only: bool) -> Owner {
+        Owner { id: CmId(id), ip: ip.parse().unwrap(), reuse, v6_only }
+    }
+
+    /// First owner, second owner, and what the second is told: errors as the kernel gives them.
+    #[test]
+    fn two_at_a_port() {
+        use CmError::{AddressInUse, AddressNotAvailable};
+        for (first, second, told) in [
+            (("10.0.0.1", false, false), ("10.0.0.1", false, false), Err(AddressInUse)),
+            (("10.0.0.1", false, false), ("10.0.0.2", false, false), Ok(())),
+            (("10.0.0.1", false, false), ("0.0.0.0", false, false), Err(AddressNotAvailable)),
+            (("0.0.0.0", false, false), ("10.0.0.1", false, false), Err(AddressNotAvailable)),
+            (("::", false, false), ("10.0.0.1", false, false), Err(AddressNotAvailable)),
+            (("::", false, true), ("0.0.0.0", false, true), Ok(())),
+            (("::", false, true), ("0.0.0.0", false, false), Err(AddressNotAvailable)),
+            (("10.0.0.1", true, false), ("10.0.0.1", true, false), Ok(())),
+            (("10.0.0.1", true, false), ("10.0.0.1", false, false), Err(AddressInUse)),
+        ] {
+            let mut ports = Ports::default();
+            ports.bind(TCP, 7, owner(1, first.0, first.1, first.2)).unwrap();
+            let second = owner(2, second.0, second.1, second.2);
+            assert_eq!(ports.bind(TCP, 7, second), told, "{first:?} {second:?}");
+            assert_eq!(ports.bind(PortSpace::Udp, 7, second), Ok(()), "another space");
+        }
+    }
+
+    #[test]
+    fn sharing_ends_when_one_listens() {
+        let mut ports = Ports::default();
+        ports.bind(TCP, 7, owner(1, "10.0.0.1", true, false)).unwrap();
+        ports.bind(TCP, 7, owner(2, "10.0.0.1", true, false)).unwrap();
+        assert_eq!(ports.may_listen(TCP, 7, CmId(1)), Err(CmError::AddressInUse));
+        ports.release(TCP, 7, CmId(2));
+        assert_eq!(ports.may_listen(TCP, 7, CmId(1)), Ok(()));
+    }
+
+    #[test]
+    fn the_best_listener() {
+        let mut ports = Ports::default();
+        ports.bind(TCP, 7, owner(1, "0.0.0.0", true, false)).unwrap();
+        ports.bind(TCP, 7, owner(2, "10.0.0.1", true, false)).unwrap();
+        ports.bind(TCP, 7, owner(3, "::", true, false)).unwrap();
+        let suiting = |ip: &str| -> Vec<u32> {
+            let suiting = ports.suiting(TCP, 7, ip.parse().unwrap());
+            suiting.into_iter().map(CmId::number).collect()
+        };
+        assert_eq!(suiting("10.0.0.1"), [2, 1, 3]);
+        assert_eq!(suiting("10.0.0.9"), [1, 3]);
+        assert_eq!(suiting("fd77::1"), [3]);
+    }
+
+    #[test]
+    fn any_port_is_one_that_nobody_has() {
+        let mut ports = Ports::default();
+        for random in [1, 1, 5] {
+            let port = ports.bind_any(TCP, (100, 102), random, owner(random, "::", false, false));
+            assert!((100..=102).contains(&port.unwrap()));
+        }
+        assert_eq!(ports.len(), 3);
+        let more = ports.bind_any(TCP, (100, 102), 0, owner(9, "::", false, false));
+        assert_eq!(more, Err(CmError::AddressNotAvailable));
+        ports.release(TCP, 101, CmId(9));
+        assert_eq!(ports.len(), 3, "it was not his");
+    }
+}
