@@ -137,7 +137,7 @@ fn info(
         interface: interface.name.clone(),
         node_guid: guid(interface),
         state: if interface.is_usable() { "PORT_ACTIVE" } else { "PORT_DOWN" },
-        in_use_by: owner.map(|Owner { pid, program }| Holder { pid, program }),
+        in_use_by: owner.map(|Owner { pid, program, .. }| Holder { pid, program }),
         port: Some(attributes.port.clone()).filter(|port| !port.is_empty()),
         link_rate_bits_per_second: attributes.link_rate,
         interface_mtu: attributes.mtu,

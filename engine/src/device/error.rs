@@ -9,6 +9,8 @@ use crate::port::af_xdp::AfXdpError;
 use crate::port::packet::PacketError;
 use crate::qp::attributes::ModifyError;
 
+use super::owner::Owner;
+
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -16,16 +18,12 @@ pub enum OpenError {
     #[error("device configuration: {0}")]
     Config(&'static str),
     /// Another program runs Feroce on the interface.
-    #[error(
-        "interface {interface} is in use by process {pid} ({program}): one program owns an interface's RoCE traffic"
-    )]
+    #[error("interface {interface} is in use by {owner}: one program owns an interface's RoCE traffic")]
     Owned {
         /// Interface.
         interface: String,
-        /// The owner.
-        pid: i32,
-        /// Its name.
-        program: String,
+        /// Who has it.
+        owner: Owner,
     },
     /// The port.
     #[error(transparent)]
