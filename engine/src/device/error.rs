@@ -18,7 +18,9 @@ pub enum OpenError {
     #[error("device configuration: {0}")]
     Config(&'static str),
     /// Another program runs Feroce on the interface.
-    #[error("interface {interface} is in use by {owner}: one program owns an interface's RoCE traffic")]
+    #[error(
+        "interface {interface} is in use by {owner}: one program owns an interface's RoCE traffic"
+    )]
     Owned {
         /// Interface.
         interface: String,
@@ -31,6 +33,14 @@ pub enum OpenError {
     /// The packet port.
     #[error(transparent)]
     Packet(#[from] PacketError),
+    /// Neither kind of port that `auto` tries.
+    #[error("no port opens. AF_XDP: {af_xdp}. Packet sockets: {packet}")]
+    NoPort {
+        /// What is against AF_XDP.
+        af_xdp: AfXdpError,
+        /// What is against packet sockets.
+        packet: Box<OpenError>,
+    },
     /// The DPDK port.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]

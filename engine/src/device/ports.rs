@@ -6,13 +6,14 @@ use std::str::FromStr;
 
 use super::{DeviceConfig, OpenError};
 use crate::port::Port;
-use crate::port::af_xdp::{self, AfXdp, AfXdpError};
+use crate::port::af_xdp::{self, AfXdp, AfXdpError, XdpMode};
 use crate::port::packet::{self, PacketPort};
 
 /// A kind of port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PortKind {
-    /// The best that the interface and the process's privileges allow; the log says which and why.
+    /// The best that the interface and the process's privileges allow. A warning says why that is not AF_XDP; who
+    /// asks for a mode of XDP gets AF_XDP or the reason why not.
     #[default]
     Auto,
     /// AF_XDP sockets.
@@ -84,7 +85,8 @@ impl Filter {
 /// Opens the ports of a device on `interface`.
 pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
     match config.port {
-        PortKind::Auto => open_best(interface, config),
+        PortKind::Auto if config.af_xdp.mode == XdpMode::Auto => open_best(interface, config),
+        PortKind::Auto => open_af_xdp(interface, config),
         PortKind::AfXdp => open_af_xdp(interface, config),
         PortKind::Packet => open_packet(interface, config),
     }
@@ -94,9 +96,14 @@ pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, 
 fn open_best(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
     match open_af_xdp(interface, config) {
         Err(OpenError::AfXdp(error)) if may_do_without(&error) => {
-            let opened = open_packet(interface, config)?;
+            let opened = match open_packet(interface, config) {
+                Err(packet) => {
+                    return Err(OpenError::NoPort { af_xdp: error, packet: Box::new(packet) });
+                }
+                Ok(opened) => opened,
+            };
             let port = &opened.ports[0].attributes().kind;
-            tracing::info!(interface, port, "AF_XDP cannot be had here: {error}");
+            tracing::warn!("{interface} is opened as {port}, since AF_XDP cannot be had: {error}");
             Ok(opened)
         }
         other => {

@@ -87,7 +87,8 @@ pub struct Snapshot {
     pub link_rate: Option<u64>,
     /// The port of each core.
     pub cores: Vec<CoreFigures>,
-    /// Counters of all cores, by the names that RNIC users know.
+    /// Counters of all cores, by the names and in the units that RNIC users know: `port_xmit_data` and
+    /// `port_rcv_data` are multiples of four bytes.
     pub counters: BTreeMap<String, u64>,
     /// QPs that exist.
     pub qps: u32,
@@ -388,7 +389,9 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     let listener = match listener {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let holder = holder(interface);
-            tracing::warn!("`feroce stat` will not see {interface}: {holder} has taken the name for it");
+            tracing::warn!(
+                "`feroce stat` will not see {interface}: {holder} has taken the name for it"
+            );
             return Ok(());
         }
         other => other.map_err(failed)?,
@@ -498,7 +501,8 @@ impl Served {
 fn snapshot(device: &DeviceInner, interface: &str, request: Request) -> Snapshot {
     let attributes = device.attributes.read().unwrap_or_else(PoisonError::into_inner).clone();
     let counter = |counter: &Counter| {
-        device.counters.iter().fold(0u64, |sum, set| sum.wrapping_add(set.get(*counter)))
+        let sum = device.counters.iter().fold(0u64, |sum, set| sum.wrapping_add(set.get(*counter)));
+        counter.shown(sum)
     };
     let arena = device.arena.stats();
     let free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).len();
@@ -593,12 +597,8 @@ mod tests {
         let (mac, mtu) = (config.macs[0], config.mtu);
         let (port, _) = shm_pair(&Arena::new(16 << 20).unwrap(), config).unwrap();
         let addresses = StaticAddresses { mac, gids: vec![], peers: [].into(), mtu };
-        let config = DeviceConfig {
-            max_qp: 4,
-            max_mr: 4,
-            arena_bytes: 16 << 20,
-            ..DeviceConfig::default()
-        };
+        let config =
+            DeviceConfig { max_qp: 4, max_mr: 4, arena_bytes: 16 << 20, ..DeviceConfig::default() };
         let device =
             Device::with_ports(vec![Box::new(port)], Addressing::Static(addresses), config);
         let device = device.unwrap();
@@ -690,7 +690,9 @@ mod tests {
             });
             match ask(&name, Request::default()) {
                 Ok(snapshot) => assert!(believed && snapshot.pid == std::process::id()),
-                Err(error) => assert!(!believed && error.to_string().contains("control"), "{error}"),
+                Err(error) => {
+                    assert!(!believed && error.to_string().contains("control"), "{error}")
+                }
             }
             server.join().unwrap();
         }
