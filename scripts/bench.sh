@@ -5,6 +5,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
+case ${1-} in
+    -h | --help) usage && exit ;;
+    -*) usage >&2 && exit 2 ;;
+esac
 
 filter=${1:-}
 target=${CARGO_TARGET_DIR:-target}
@@ -13,7 +17,7 @@ need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute
 find_cargo
 reserve_hugepages 1024
 
-"$cargo" build --quiet --release -p feroce-tests --bins
+as_caller "$cargo" build --quiet --release -p feroce-tests --bins
 work=$(mktemp -d)
 at_exit "rm -rf $work"
 status=0
@@ -21,7 +25,7 @@ status=0
 
 # Where there is libdpdk: between two processes, since DPDK's environment starts once per process.
 if pkg-config --exists libdpdk; then
-    "$cargo" build --quiet --release -p feroce-tests --features dpdk --bin bench_dpdk
+    as_caller "$cargo" build --quiet --release -p feroce-tests --features dpdk --bin bench_dpdk
     "$target/release/bench_dpdk" "$filter" 2> "$work/dpdk.log" | tee -a "$work/figures" || { status=1 && cat "$work/dpdk.log" >&2; }
 fi
 

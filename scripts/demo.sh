@@ -6,6 +6,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
+case ${1-} in
+    '' | --inside) ;;
+    -h | --help) usage && exit ;;
+    *) usage >&2 && exit 2 ;;
+esac
 
 pair=fr-demo-$$
 seconds=0.5 # per bandwidth figure
@@ -15,7 +20,7 @@ if [ "${1-}" != --inside ]; then # a user namespace, where there is no network t
     need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool tshark
     find_cargo
     say "Building"
-    "$cargo" build --quiet --release -p feroce
+    as_caller "$cargo" build --quiet --release -p feroce
     [ "$(id -u)" = 0 ] || in_user_namespace "$0" --inside
 fi
 started=$SECONDS
@@ -44,7 +49,9 @@ server() {
 figures() {
     client perf "$@" 10.77.0.2 --report-gbits > "$work/out" 2> "$work/err" || {
         [ $? != 130 ] || exit 130 # Ctrl-C
-        cat "$work/err" "$work/server.log" >&2
+        tail -n 3 "$work/err" >&2
+        printf 'the server said:\n' >&2
+        grep -v 'waiting for a client' "$work/server.log" | tail -n 3 >&2
         die "feroce perf $* failed"
     }
     awk '$1 ~ /^[0-9]+$/' "$work/out"

@@ -4,6 +4,10 @@ import logging
 import multiprocessing
 import sys
 
+if len(sys.argv) < 2 or sys.argv[1].startswith("-"):  # Ahead of scapy, which takes a second.
+    print(f"usage: {sys.argv[0]} CAPTURE.pcap...", file=sys.stderr)
+    sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
+
 logging.getLogger("scapy").setLevel(logging.ERROR)
 from scapy.contrib.roce import BTH  # noqa: E402
 from scapy.layers.l2 import Ether  # noqa: E402
@@ -20,10 +24,11 @@ def verdict(raw):
 
 
 def check(path, pool):
-    """The number of frames, and the numbers of those whose ICRC is not scapy's."""
+    """The number of RoCEv2 frames, and the numbers, as the file counts, of those whose ICRC is not scapy's."""
     frames = (raw for raw, _ in RawPcapReader(path))
-    verdicts = [right for right in pool.imap(verdict, frames, chunksize=256) if right is not None]
-    return len(verdicts), [number for number, right in enumerate(verdicts, 1) if not right]
+    verdicts = list(enumerate(pool.imap(verdict, frames, chunksize=256), 1))
+    wrong = [number for number, right in verdicts if right is False]
+    return sum(right is not None for _, right in verdicts), wrong
 
 
 def main():

@@ -32,11 +32,16 @@ need_root() { [ "$(id -u)" = 0 ] || die "network namespaces and AF_XDP need root
 # in_user_namespace COMMAND...: becomes COMMAND as the root of a user namespace with network namespaces of its own,
 # and a /run for their names. It ends, and they with it, when COMMAND does.
 in_user_namespace() {
-    note "not root: the rest runs in a user namespace, without AF_XDP and without hugepages of its own"
-    # shellcheck disable=SC2016 # For the inner shell.
-    exec unshare --user --map-root-user --net --mount bash -c 'mount -t tmpfs run /run && exec "$@"' bash "$@" ||
+    local new=(unshare --user --map-root-user --net --mount)
+    note "not root: the rest runs in a user namespace, where AF_XDP is forbidden and hugepages cannot be reserved"
+    "${new[@]}" true 2> /dev/null ||
         die "this system lets nobody but root make user namespaces (sysctl user.max_user_namespaces, AppArmor)"
+    # shellcheck disable=SC2016 # For the inner shell.
+    exec "${new[@]}" bash -c 'mount -t tmpfs run /run && exec "$@"' bash "$@"
 }
+
+# usage: prints the head of the script, which says how to call it.
+usage() { sed -n '2,/^[^#]/ { /^# \{0,1\}/ s///p }' "$0"; }
 
 # need_packages NAME...: installs the Debian packages that are missing.
 need_packages() {
@@ -72,11 +77,24 @@ find_cargo() {
     [ -z "${SUDO_USER:-}" ] || export RUSTUP_HOME=${RUSTUP_HOME:-$home/.rustup} CARGO_HOME=${CARGO_HOME:-$home/.cargo}
 }
 
+# as_caller COMMAND...: runs it as who called sudo, so that nothing in the clone and in ~/.cargo comes to be root's.
+as_caller() {
+    if [ "$(id -u)" = 0 ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
+        setpriv --reuid="$(id -u "$SUDO_USER")" --regid="$(id -g "$SUDO_USER")" --init-groups --reset-env \
+            env "PATH=$PATH" ${RUSTUP_HOME:+"RUSTUP_HOME=$RUSTUP_HOME"} ${CARGO_HOME:+"CARGO_HOME=$CARGO_HOME"} \
+            ${CARGO_TARGET_DIR:+"CARGO_TARGET_DIR=$CARGO_TARGET_DIR"} "$@"
+    else
+        "$@"
+    fi
+}
+
 # reserve_hugepages COUNT: at least COUNT free pages of 2 MiB until the script ends. Does without, with a word,
 # where the machine has none.
 reserve_hugepages() {
     local file=/proc/sys/vm/nr_hugepages before free
-    [ -w $file ] || { note "no hugepages on this machine: ordinary pages will do"; return 0; }
+    [ -e $file ] || { note "no hugepages on this machine: ordinary pages will do"; return 0; }
+    # Root of a user namespace is nobody to the machine.
+    [ -w $file ] || { note "hugepages are root's to reserve: those that are free are used, else ordinary pages"; return 0; }
     before=$(cat $file)
     free=$(awk '/HugePages_Free/ { print $2 }' /proc/meminfo)
     [ "$free" -lt "$1" ] || return 0

@@ -17,6 +17,15 @@ macro_rules! counters {
             /// Every counter.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
+            /// `value` as users of the name expect it: the data counters go in units of four bytes, as
+            /// InfiniBand's PortXmitData and PortRcvData do.
+            pub const fn shown(self, value: u64) -> u64 {
+                match self {
+                    Self::PortXmitData | Self::PortRcvData => value / 4,
+                    _ => value,
+                }
+            }
+
             /// Its name, as `rdma statistic` and `/sys/class/infiniband/*/ports/*/hw_counters` show it.
             pub const fn name(self) -> &'static str {
                 match self {

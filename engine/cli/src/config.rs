@@ -1,6 +1,6 @@
 //! Settings on the command line, and `feroce config`: which values are in effect, and where each came from.
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use comfy_table::{Table, presets};
 use feroce_engine::device::settings::{KEYS, Key, Origin, Settings};
 use serde::Serialize;
@@ -8,12 +8,66 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output;
 
+/// Settings of the path, which `feroce perf` has among the options of its test.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Settings (defaults: `feroce config`)")]
+pub struct PathFlags {
+    /// Path MTU in bytes, or `auto`: the largest that the path carries
+    #[arg(short, long, value_name = "BYTES", value_parser = of("path_mtu"))]
+    pub mtu: Option<String>,
+    /// Traffic class: DSCP and ECN bits
+    #[arg(long, value_name = "N", value_parser = of("traffic_class"))]
+    pub tclass: Option<String>,
+    /// Local ACK timeout, 4.096 us * 2^N; 0 waits for ever
+    #[arg(short = 'u', long, value_name = "N", value_parser = of("ack_timeout"))]
+    pub timeout: Option<String>,
+    /// Retries after time-outs and sequence errors
+    #[arg(long, value_name = "N", value_parser = of("retry_count"))]
+    pub retry: Option<String>,
+}
+
+/// Every setting as an option.
+#[derive(Debug, Default, Args)]
+pub struct AllFlags {
+    #[command(flatten)]
+    settings: SettingFlags,
+    #[command(flatten)]
+    path: PathFlags,
+}
+
+impl AllFlags {
+    /// The settings of this process: file, environment, and these.
+    pub fn load(&self) -> Result<Settings, Failure> {
+        let mut settings = self.settings.load()?;
+        let flags = [
+            ("path_mtu", "--mtu", &self.path.mtu),
+            ("traffic_class", "--tclass", &self.path.tclass),
+            ("ack_timeout", "--timeout", &self.path.timeout),
+            ("retry_count", "--retry", &self.path.retry),
+        ];
+        set(&mut settings, &flags)?;
+        Ok(settings)
+    }
+}
+
+/// A setting's name, its option, and what that was given.
+type Flag<'a> = (&'static str, &'static str, &'a Option<String>);
+
+fn set(settings: &mut Settings, flags: &[Flag<'_>]) -> Result<(), Failure> {
+    for (key, flag, value) in flags {
+        if let Some(value) = value {
+            settings.set(key, value, Origin::Flag(flag))?;
+        }
+    }
+    Ok(())
+}
+
 /// Settings given as options: they win over the environment, which wins over the file.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings (defaults: `feroce config`)")]
 pub struct SettingFlags {
     /// How frames come and go: `auto` (the best there is), or the kind of a port
-    #[arg(long, value_name = "KIND", value_parser = of("port"))]
+    #[arg(long, value_name = "KIND", value_parser = of("port_kind"))]
     pub port_kind: Option<String>,
     /// Cores of the device; each needs a queue of the interface
     #[arg(long, value_name = "N", value_parser = of("cores"))]
@@ -39,8 +93,8 @@ pub struct SettingFlags {
     /// Code of the time that the peer waits when it finds no receive posted here
     #[arg(long, value_name = "CODE", value_parser = of("min_rnr_timer"))]
     pub min_rnr_timer: Option<String>,
-    /// Whom to turn into once the device is open
-    #[arg(long, value_name = "NAME", value_parser = of("user"))]
+    /// Whom to turn into once the device is open; empty to stay
+    #[arg(long, value_name = "NAME", value_hint = ValueHint::Username, value_parser = of("user"))]
     pub user: Option<String>,
     /// Port dpdk: own addresses, as `10.0.0.1/24,fd00::1/64`
     #[arg(long, value_name = "LIST", value_parser = of("dpdk_addresses"))]
@@ -63,8 +117,19 @@ impl SettingFlags {
     /// The settings of this process: file, environment, and these.
     pub fn load(&self) -> Result<Settings, Failure> {
         let mut settings = Settings::load()?;
-        let flags = [
-            ("port", "--port-kind", &self.port_kind),
+        set(&mut settings, &self.flags())?;
+        Ok(settings)
+    }
+
+    /// The first that is given and is about a device or a connection.
+    pub fn of_rdma(&self) -> Option<&'static str> {
+        let given = self.flags().into_iter().filter(|(key, _, _)| *key != "user");
+        given.into_iter().find(|(_, _, value)| value.is_some()).map(|(_, flag, _)| flag)
+    }
+
+    fn flags(&self) -> [Flag<'_>; 15] {
+        [
+            ("port_kind", "--port-kind", &self.port_kind),
             ("cores", "--cores", &self.cores),
             ("helper", "--helper", &self.helper),
             ("window", "--window", &self.window),
@@ -79,13 +144,7 @@ impl SettingFlags {
             ("dpdk_mtu", "--dpdk-mtu", &self.dpdk_mtu),
             ("dpdk_memory", "--dpdk-memory", &self.dpdk_memory),
             ("dpdk_eal", "--dpdk-eal", &self.dpdk_eal),
-        ];
-        for (key, flag, value) in flags {
-            if let Some(value) = value {
-                settings.set(key, value, Origin::Flag(flag))?;
-            }
-        }
-        Ok(settings)
+        ]
     }
 }
 
@@ -104,12 +163,12 @@ fn of(
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub struct Options {
-    /// As on the command line of a program
-    #[command(flatten)]
-    settings: SettingFlags,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// As on the command line of a program
+    #[command(flatten)]
+    settings: AllFlags,
 }
 
 fn after_help() -> String {

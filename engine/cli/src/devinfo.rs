@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, Table, presets};
+use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{
     Device, DeviceAttributes, DeviceConfig, MAX_CQE, MAX_DEVICE_MEMORY, MAX_INLINE, MAX_WR, Owner,
     owner_of,
@@ -23,7 +24,7 @@ pub struct Options {
     /// Only this interface [default: every Ethernet interface of the network namespace]
     #[arg(short, long, value_name = "IFACE")]
     interface: Option<String>,
-    /// Open the device and show what it really got: port mode, link rate. Needs privileges, and an interface
+    /// Open the device with this host's settings and show what it really got: port mode, link rate. Needs privileges, and an interface
     /// that nobody else has open
     #[arg(short, long)]
     verbose: bool,
@@ -75,13 +76,14 @@ struct GidRow {
 
 /// Shows the interfaces.
 pub fn run(options: &Options) -> Result<(), Failure> {
+    let config = Settings::load()?.device_config();
     let interfaces = match &options.interface {
-        Some(name) => vec![Interface::read(name)?],
+        Some(name) => vec![not_loopback(Interface::read(name)?)?],
         None => Interface::list()?.into_iter().filter(is_device).collect(),
     };
     let infos = interfaces.iter().map(|interface| match options.verbose {
-        true => opened(interface),
-        false => unopened(interface),
+        true => opened(interface, config.clone()),
+        false => unopened(interface, &config),
     });
     let infos = infos.collect::<Result<Vec<_>, _>>()?;
     if options.json {
@@ -93,14 +95,23 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     infos.iter().try_for_each(|info| output::line(&text(info)))
 }
 
+fn not_loopback(interface: Interface) -> Result<Interface, Failure> {
+    match interface.loopback {
+        true => Err(Failure::Plan(format!(
+            "{} is the loopback, which has no Ethernet: two namespaces and a veth pair do for tests",
+            interface.name
+        ))),
+        false => Ok(interface),
+    }
+}
+
 /// VLAN sub-interfaces are served by the interface that carries their frames.
 fn is_device(interface: &Interface) -> bool {
     !interface.loopback && interface.vlan.is_none()
 }
 
-/// What the kernel's tables say, and the limits that a device of default configuration has.
-fn unopened(interface: &Interface) -> Result<Info, Failure> {
-    let config = DeviceConfig::default();
+/// What the kernel's tables say, and the limits that a device with these settings has.
+fn unopened(interface: &Interface, config: &DeviceConfig) -> Result<Info, Failure> {
     let table = GidTable::read(&interface.name)?;
     let index = |index: usize| u32::try_from(index).expect("a GID table is short");
     let gids = table.iter().map(|(at, entry)| (index(at), entry.clone())).collect();
@@ -125,8 +136,8 @@ fn unopened(interface: &Interface) -> Result<Info, Failure> {
     Ok(info(interface, &attributes, gids, owner_of(&interface.name)))
 }
 
-fn opened(interface: &Interface) -> Result<Info, Failure> {
-    let device = Device::open(&interface.name, DeviceConfig::default())?;
+fn opened(interface: &Interface, config: DeviceConfig) -> Result<Info, Failure> {
+    let device = Device::open(&interface.name, config)?;
     Ok(info(interface, &device.attributes(), device.gids(), None))
 }
 
@@ -140,7 +151,7 @@ fn info(
         interface: interface.name.clone(),
         node_guid: guid(interface),
         state: if interface.is_usable() { "PORT_ACTIVE" } else { "PORT_DOWN" },
-        in_use_by: owner.map(|Owner { pid, program }| Holder { pid, program }),
+        in_use_by: owner.map(|Owner { pid, program, .. }| Holder { pid, program }),
         port: Some(attributes.port.clone()).filter(|port| !port.is_empty()),
         link_rate_bits_per_second: attributes.link_rate,
         interface_mtu: attributes.mtu,

@@ -54,6 +54,9 @@ pub enum Failure {
     /// Our own output.
     #[error("cannot write the output: {0}")]
     Output(#[source] std::io::Error),
+    /// The file of `--pcap`.
+    #[error("the capture is not complete: {0}")]
+    Capture(#[source] std::io::Error),
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,

@@ -23,13 +23,18 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use failure::Failure;
+use feroce_engine::device::settings::Settings;
 
 /// A RoCEv2 RNIC in user space, on an ordinary Ethernet interface.
 #[derive(Debug, Parser)]
 #[command(
     name = "feroce",
     version,
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."
+    disable_help_subcommand = true, // It would want a man page that nobody needs.
+    after_help = "\
+Settings come from /etc/feroce.toml, the environment and options: `feroce config --help`.\n\n\
+Exit codes: 0 done; 1 failed, and the message says why; 2 wrong usage; 3 and 4 the warnings and errors that \
+`feroce doctor` found; 130 interrupted, after reporting what was measured until then."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -56,7 +61,14 @@ enum Command {
 
 fn main() -> ExitCode {
     log::start();
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // The doctor has a line for them.
+    if !matches!(command, Command::Doctor(_)) {
+        for name in Settings::unknown_variables() {
+            eprintln!("feroce: warning: {name} is no setting (`feroce config --help` lists them)");
+        }
+    }
+    let done = match command {
         Command::Devinfo(options) => devinfo::run(&options),
         Command::Perf(options) => perf::run(&options),
         Command::Stat(options) => stat::run(&options),

@@ -1,10 +1,11 @@
 //! Options that say how a device is opened, and opening it.
 
 use std::fs::File;
+use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Device, DeviceConfig, OpenError, PortKind};
 use feroce_engine::port::Port;
@@ -23,7 +24,7 @@ const ARENA_BYTES: usize = 4 << 30;
 #[derive(Debug, Args)]
 pub struct OpenOptions {
     /// Interface; with --port-kind dpdk the device, as DPDK names it [default then: setting `dpdk_device`]
-    #[arg(short, long, value_name = "IFACE")]
+    #[arg(short, long, value_name = "IFACE", value_hint = ValueHint::Other)]
     pub interface: Option<String>,
     /// Settings
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub struct OpenOptions {
     #[arg(long, value_name = "N", help_heading = "Faults")]
     pub seed: Option<u64>,
     /// Capture what crosses the port, behind the faults; core N > 0 writes FILE.N
-    #[arg(long, value_name = "FILE", help_heading = "Device")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Device")]
     pub pcap: Option<PathBuf>,
 }
 
@@ -81,6 +82,7 @@ pub struct OpenDevice {
     /// What the device was opened with.
     pub settings: Settings,
     faults: Vec<Arc<FaultCounters>>,
+    captures: Vec<Arc<OnceLock<io::Error>>>,
 }
 
 impl OpenDevice {
@@ -95,44 +97,113 @@ impl OpenDevice {
         };
         self.faults.iter().map(|counters| counters.read()).reduce(add)
     }
+
+    /// Closes the device, and with it the captures.
+    ///
+    /// # Errors
+    /// [`Failure::Capture`] if one lacks something.
+    pub fn close(self) -> Result<(), Failure> {
+        let Self { device, captures, .. } = self;
+        drop(device);
+        let cut = captures.into_iter().find_map(|capture| Arc::into_inner(capture)?.into_inner());
+        cut.map_or(Ok(()), |error| Err(Failure::Capture(error)))
+    }
+}
+
+/// A capture file that remembers what went wrong with it.
+struct CaptureFile {
+    file: File,
+    trouble: Arc<OnceLock<io::Error>>,
+}
+
+impl CaptureFile {
+    fn note<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        done.map_err(|error| {
+            let kind = error.kind();
+            let _ = self.trouble.set(error); // The first counts.
+            kind.into()
+        })
+    }
+}
+
+impl Write for CaptureFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes);
+        self.note(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.file.flush();
+        self.note(flushed)
+    }
 }
 
 impl OpenOptions {
+    /// The first option that is about a device.
+    pub fn given(&self) -> Option<&'static str> {
+        let options = [
+            (self.interface.is_some(), "-i"),
+            (self.xdp != Xdp::Auto, "--xdp"),
+            (self.drop > 0, "--drop"),
+            (self.duplicate > 0, "--duplicate"),
+            (self.reorder > 0, "--reorder"),
+            (self.corrupt > 0, "--corrupt"),
+            (self.seed.is_some(), "--seed"),
+            (self.pcap.is_some(), "--pcap"),
+        ];
+        let given = options.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag);
+        given.or_else(|| self.settings.of_rdma())
+    }
+
+    /// What does not go together.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`].
+    pub fn check(&self, settings: &Settings) -> Result<(), Failure> {
+        let (kind, xdp) = (settings.port_kind, self.xdp != Xdp::Auto);
+        self.interface(settings)?;
+        let told = if self.seed.is_some() && self.given_faults().is_none() {
+            "--seed is for faults: give --drop, --duplicate, --reorder or --corrupt".to_owned()
+        } else if xdp && kind != PortKind::Auto && kind != PortKind::AfXdp {
+            let origin = settings.origin("port_kind");
+            format!("--xdp is for AF_XDP, and the kind of port is {kind} ({origin})")
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Usage(told))
+    }
+
     /// Opens the device on the interface, and gives up the privileges that this took.
     pub fn open(&self, settings: &Settings) -> Result<OpenDevice, Failure> {
         let interface = self.interface(settings)?;
-        if self.seed.is_some() && self.given_faults().is_none() {
-            let told = "--seed is for faults: give --drop, --duplicate, --reorder or --corrupt";
-            return Err(Failure::Usage(told.to_owned()));
-        }
-        let user = settings.user.as_deref().map(privileges::find).transpose()?;
+        let user = privileges::find_of(settings)?;
         let mut config = DeviceConfig { arena_bytes: ARENA_BYTES, ..settings.device_config() };
         config.af_xdp.mode = self.xdp.into();
         let cores = config.cores as u64;
         let seed = self.seed_of_faults();
-        let mut faults = Vec::new();
+        let (mut faults, mut captures) = (Vec::new(), Vec::new());
         let mut core = 0;
         let device = Device::open_wrapped(&interface, config, &mut |port| {
             core += 1;
-            let port = self.wrap(port, core - 1, seed, &mut faults)?;
+            let port = self.wrap(port, core - 1, seed, &mut faults, &mut captures)?;
             if core == cores {
                 privileges::give_up(user.as_ref())?;
             }
             Ok(port)
         })?;
-        let interface = match settings.port.is_on_kernel() {
+        let interface = match settings.port_kind.is_on_kernel() {
             true => interface,
             false => interface.split(',').next().unwrap_or_default().to_owned(),
         };
-        Ok(OpenDevice { device, interface, settings: settings.clone(), faults })
+        Ok(OpenDevice { device, interface, settings: settings.clone(), faults, captures })
     }
 
     /// What is to be opened.
     fn interface(&self, settings: &Settings) -> Result<String, Failure> {
-        let usual = (settings.port == PortKind::Dpdk).then_some(&settings.dpdk_device);
+        let usual = (settings.port_kind == PortKind::Dpdk).then_some(&settings.dpdk_device);
         let usual = usual.filter(|device| !device.is_empty());
         self.interface.as_ref().or(usual).cloned().ok_or_else(|| {
-            let told = match settings.port {
+            let told = match settings.port_kind {
                 PortKind::Dpdk => "which device? (-i DEVICE, or the setting `dpdk_device`)",
                 _ => "which interface? (-i IFACE; `feroce devinfo` lists them)",
             };
@@ -170,6 +241,7 @@ impl OpenOptions {
         core: u64,
         seed: u64,
         counters: &mut Vec<Arc<FaultCounters>>,
+        captures: &mut Vec<Arc<OnceLock<io::Error>>>,
     ) -> Result<Box<dyn Port>, OpenError> {
         if let Some(path) = &self.pcap {
             let failed = |source| OpenError::System { action: "write the capture file", source };
@@ -177,7 +249,9 @@ impl OpenOptions {
             if core > 0 {
                 path.push(format!(".{core}"));
             }
-            let file = File::create(&path).map_err(failed)?;
+            let trouble = Arc::new(OnceLock::new());
+            captures.push(Arc::clone(&trouble));
+            let file = CaptureFile { file: File::create(&path).map_err(failed)?, trouble };
             port = Box::new(PcapPort::new(port, file, u32::MAX).map_err(failed)?);
         }
         if let Some(faults) = self.given_faults() {

@@ -7,12 +7,21 @@ use std::io;
 
 use caps::{CapSet, Capability, CapsHashSet};
 use feroce_engine::device::OpenError;
+use feroce_engine::device::settings::Settings;
 use nix::unistd::{Gid, Uid, User};
 
 use crate::failure::Failure;
 
 /// The one privilege that is kept, where there was one to keep.
 const KEPT: Capability = Capability::CAP_NET_ADMIN;
+
+/// The user of the setting `user`, if it names one.
+///
+/// # Errors
+/// As for [`find`].
+pub fn find_of(settings: &Settings) -> Result<Option<User>, Failure> {
+    settings.user.as_deref().map(find).transpose()
+}
 
 /// The user called `name`.
 ///

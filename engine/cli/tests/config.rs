@@ -73,8 +73,32 @@ fn mistakes_are_named_and_end_every_command_that_reads_settings() {
     let output = feroce("config --cores many", &[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("expected 1 to 64"), "{}", text(&output.stderr));
+    let output = feroce("config", &[("FEROCE_WINDWO", "64")]);
+    assert_eq!(output.status.code(), Some(0), "it may be another program's");
+    assert!(text(&output.stderr).contains("FEROCE_WINDWO is no setting"), "{output:?}");
     let output = feroce("config", &[("FEROCE_ECN", "maybe")]);
     assert!(text(&output.stderr).contains("FEROCE_ECN: `ecn` is `maybe`"), "{output:?}");
+}
+
+#[test]
+fn every_setting_has_an_option() {
+    let help = text(&feroce("config --help", &[]).stdout);
+    let doctor = text(&feroce("doctor --help", &[]).stdout);
+    let rows = json(&feroce("config --json", &[]));
+    for row in rows.as_array().expect("rows") {
+        let setting = row["setting"].as_str().expect("text");
+        // Those of perftest have its names.
+        let option = match setting {
+            "path_mtu" => "--mtu".to_owned(),
+            "traffic_class" => "--tclass".to_owned(),
+            "ack_timeout" => "--timeout".to_owned(),
+            "retry_count" => "--retry".to_owned(),
+            other => format!("--{}", other.replace('_', "-")),
+        };
+        assert!(help.contains(&option) && doctor.contains(&option), "{option}");
+    }
+    let output = feroce("config --json --tclass 0x6a --user", &[("FEROCE_USER", "nobody")]);
+    assert_eq!(output.status.code(), Some(2), "--user takes a name");
 }
 
 #[test]
@@ -97,12 +121,18 @@ fn settings_reach_the_packets() {
     let captured = std::fs::read(&capture.0).expect("a capture");
     let sent = sent_by(&captured, [10, 9, 0, 1]);
     assert!(sent.len() > 150, "{} packets", sent.len());
+    let mut data = 0;
     for packet in sent {
         let header = |at: usize| u32::from(packet[at]);
         assert_eq!((header(8), header(1) & !3), (7, 104), "TTL, DSCP");
+        // Setting `ecn` marks data; traffic class 104 has no mark of its own.
+        let is_data = packet.len() > 1000;
+        assert_eq!(header(1) & 3, if is_data { 2 } else { 0 }, "ECN");
+        data += usize::from(is_data);
         assert_eq!(header(20) << 8 | header(21), 50_001, "UDP source port");
         assert!(packet.len() <= 20 + 8 + 12 + 16 + 1024 + 4, "path MTU");
     }
+    assert!(data >= 150, "{data} packets of data");
 }
 
 /// The IPv4 packets from `address` in a capture of classic format, big-endian.
@@ -142,11 +172,16 @@ fn there_is_a_man_page_for_each_command() {
     let folder = std::env::temp_dir().join(format!("fr-{}-man", std::process::id()));
     let output = feroce(&format!("man {}", folder.display()), &[]);
     assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!folder.join("feroce-help.1").exists());
     for command in ["", "-devinfo", "-perf", "-stat", "-doctor", "-config", "-completions", "-man"]
     {
         let page = folder.join(format!("feroce{command}.1"));
         let source = std::fs::read_to_string(&page).expect("a page");
         assert!(source.contains(".SH NAME") && source.contains(".TH"), "{source}");
+        assert!(
+            source.contains("/etc/feroce.toml") && source.contains("FEROCE_WINDOW"),
+            "{source}"
+        );
         // Everything that groff has to say about a page is a mistake in it.
         match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page).output() {
             Ok(checked) => assert_eq!(text(&checked.stderr), "", "feroce{command}.1"),

@@ -47,6 +47,27 @@ const FAULTS: &[Fault] = &[
         ..NONE
     },
     Fault {
+        id: "settings",
+        severity: "warning",
+        found: "FEROCE_WINDWO",
+        around: "FEROCE_WINDWO=64",
+        ..NONE
+    },
+    Fault {
+        id: "user",
+        severity: "error",
+        found: "no-such-user",
+        around: "FEROCE_USER=no-such-user",
+        ..NONE
+    },
+    Fault {
+        id: "user",
+        severity: "error",
+        found: "CAP_SETUID",
+        around: "FEROCE_USER=nobody setpriv --bounding-set=-setuid",
+        ..NONE
+    },
+    Fault {
         id: "privilege",
         severity: "error",
         found: "CAP_NET_RAW",
@@ -85,7 +106,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "helper-cpus",
-        severity: "error",
+        severity: "warning",
         found: "no CPU 4095",
         around: "FEROCE_HELPER=spin:4095",
         ..NONE
@@ -104,7 +125,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "address",
         severity: "warning",
-        found: "",
+        found: "only link-local",
         plant: "ip address delete 10.9.0.1/24 dev v0",
         undo: "ip address add 10.9.0.1/24 dev v0",
         arguments: "-i v0",
@@ -137,9 +158,16 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "queues",
+        severity: "warning",
+        found: "for 3 cores: the packet port will be used",
+        around: "FEROCE_CORES=3",
+        ..NONE
+    },
+    Fault {
+        id: "queues",
         severity: "error",
         found: "for 3 cores",
-        around: "FEROCE_CORES=3",
+        around: "FEROCE_CORES=3 FEROCE_PORT_KIND=af_xdp",
         ..NONE
     },
     Fault {
@@ -346,6 +374,12 @@ fn the_other_end_and_other_programs_are_seen() {
     drop(socket);
     patient.is_healthy("a socket");
 
+    patient.pair.shell(0, "ip link add w0 type veth peer w1; ip address add 10.9.1.1/24 dev w0; ip link set w1 up; ip link set w0 up");
+    let other = Server::start(&mut patient.pair.feroce(0, "perf -i w0 --port-kind packet"));
+    patient.is_healthy("a program on another interface");
+    assert!(other.stop().status.success());
+    patient.pair.shell(0, "ip link delete w0");
+
     let running = Server::start(&mut patient.pair.feroce(0, "perf -i v0 --port-kind af_xdp"));
     let found = format!("process {} (feroce)", running.child.id()).leak();
     patient.must_find(&Fault { id: "owner", severity: "warning", found, ..NONE });
@@ -368,7 +402,7 @@ fn without_an_interface_all_that_are_up_are_seen_and_opening_is_tried_on_demand(
     interfaces.dedup();
     assert_eq!(interfaces, ["v0"]);
 
-    let (code, report) = patient.examine("FEROCE_PORT=af_xdp", "-i v0 --open");
+    let (code, report) = patient.examine("FEROCE_PORT_KIND=af_xdp", "-i v0 --open");
     let opened = report["findings"].as_array().expect("findings").last().expect("one");
     assert_eq!((code, &opened["id"]), (Some(0), &"open".into()), "{report:#}");
     assert!(opened["found"].as_str().is_some_and(|text| text.contains("af_xdp")), "{opened}");

@@ -192,6 +192,11 @@ fn sides_that_do_not_agree_say_so_and_usage_errors_are_told_apart() {
         ("perf --port-kind dpdk -i net_null0", 1, no_dpdk),
         ("perf -i v0 --op read --inline 8 10.9.0.2", 2, "no inline data"),
         ("perf -i v0 --bogus", 2, "--bogus"),
+        ("perf -i v0 --port-kind packet --xdp generic", 2, "--xdp is for AF_XDP"),
+        ("perf --transport tcp --drop 1% 10.9.0.2", 2, "--drop is for RoCE"),
+        ("perf --transport tcp --hop-limit 3 10.9.0.2", 2, "--hop-limit is for RoCE"),
+        ("perf -i v0 --cores 2 --xdp generic", 1, "too few for 2 cores"),
+        ("devinfo -i lo", 1, "is the loopback"),
         ("perf -i none0", 1, "no interface none0"),
         ("perf -i v0 10.9.0.2", 1, "start `feroce perf -i IFACE` there first"),
         ("perf -i v0 --cores 2 --port-kind af_xdp", 1, "too few for 2 cores"),
@@ -200,6 +205,41 @@ fn sides_that_do_not_agree_say_so_and_usage_errors_are_told_apart() {
         assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");
         assert!(text(&output.stderr).contains(told), "{arguments}: {}", text(&output.stderr));
     }
+}
+
+/// Eleven seconds without CPU are none of the network's.
+#[test]
+fn an_end_that_is_stopped_for_a_while_is_waited_for() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let server = pair.server("--transport tcp");
+    let mut client = pair.feroce(0, "perf --transport tcp -D 13 10.9.0.2");
+    let client = client.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a client");
+    std::thread::sleep(Duration::from_secs(1));
+    let signal = |name: &str| {
+        let pid = client.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
+    };
+    signal("-STOP");
+    std::thread::sleep(Duration::from_millis(10_500));
+    signal("-CONT");
+    let client = client.wait_with_output().expect("an ended client");
+    assert!(client.status.success(), "{}", text(&client.stderr));
+    let server = server.end();
+    assert!(server.status.success(), "{}", text(&server.stderr));
+    assert!(text(&server.stderr).contains("gets no CPU"), "{}", text(&server.stderr));
+}
+
+#[test]
+fn a_capture_that_is_cut_is_told_and_fails() {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(pair) = Pair::new() else { return };
+    let server = pair.server("-i v1");
+    let client = pair.feroce(0, "perf -i v0 -n 1000 --pcap /dev/full 10.9.0.2").output();
+    let client = client.expect("a client");
+    assert_eq!(client.status.code(), Some(1), "{}", text(&client.stderr));
+    assert!(text(&client.stderr).contains("capture is not complete"), "{}", text(&client.stderr));
+    server.end();
 }
 
 #[test]

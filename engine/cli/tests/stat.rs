@@ -71,17 +71,65 @@ fn a_running_program_is_seen() {
 
     let shown = pair.feroce(0, "stat --qps").output().expect("feroce");
     let shown = text(&shown.stdout);
-    for word in ["interface: v0", "rx frames", "tx_acks:", "RTS", "10.9.0.2"] {
-        assert!(shown.contains(word) || word == "tx_acks:", "{word}: {shown}");
+    for word in ["interface: v0", "rx frames", "port_xmit_packets:", "RTS", "10.9.0.2"] {
+        assert!(shown.contains(word), "{word}: {shown}");
     }
+    let mut lines = pair.feroce(0, "stat -i v0 --watch 0.2 --qps");
+    let mut lines = lines.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("feroce");
+    let mut told = BufReader::new(lines.stdout.take().expect("piped")).lines();
+    let seen = told.by_ref().take(20).any(|line| line.expect("text").contains("RTS"));
+    assert!(seen, "QPs off a terminal");
     client.kill().expect("a running client");
     client.wait().expect("its end");
+    drop(told.by_ref().count());
+    let ended = lines.wait_with_output().expect("its end");
+    assert_eq!(ended.status.code(), Some(1));
+    let told = text(&ended.stderr);
+    assert!(told.contains(&format!("feroce (pid {}) has ended", client.id())), "{told}");
     server.end();
     let gone = pair.feroce(0, "stat -i v0").output().expect("feroce");
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains("feroce perf -i v0"), "{}", text(&gone.stderr));
     let nobody = pair.feroce(0, "stat").output().expect("feroce");
     assert!(text(&nobody.stderr).contains("ip netns exec"), "{}", text(&nobody.stderr));
+}
+
+/// Somebody without privileges has taken the name under which `v0` serves its figures, and sends junk for ever.
+const SQUATTER: &str = "
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.bind('\\0feroce/stat/v0')
+s.listen()
+print('there', flush=True)
+while True:
+    c, _ = s.accept()
+    try:
+        while True: c.sendall(b'1' * 65536)
+    except OSError: pass
+";
+
+#[test]
+fn a_stranger_with_our_name_stops_nothing_and_hides_nothing() {
+    let Some(pair) = Pair::new() else { return };
+    let mut squatter = pair.run(0, "setpriv");
+    squatter.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c"]);
+    let mut squatter = squatter.arg(SQUATTER).stdout(Stdio::piped()).spawn().expect("python");
+    let mut line = String::new();
+    BufReader::new(squatter.stdout.take().expect("piped")).read_line(&mut line).expect("text");
+    assert_eq!(line, "there\n");
+
+    pair.shell(0, "ip link add w0 type veth peer w1; ip address add 10.9.1.1/24 dev w0; ip link set w1 up; ip link set w0 up");
+    let other = Server::start(&mut pair.feroce(0, "perf -i w0 -p 700 --port-kind packet"));
+    let shown = pair.feroce(0, "stat --json").output().expect("feroce");
+    assert_eq!(json(&shown)[0]["interface"], "w0", "{}", text(&shown.stderr));
+    assert!(text(&shown.stderr).contains("v0"), "{}", text(&shown.stderr));
+    assert!(other.stop().status.success());
+
+    let server = Server::start(&mut pair.feroce(0, "perf -i v0"));
+    let stopped = server.stop();
+    assert!(stopped.status.success(), "{}", text(&stopped.stderr));
+    squatter.kill().expect("a running squatter");
+    squatter.wait().expect("its end");
 }
 
 #[test]

@@ -11,6 +11,8 @@ use crate::port::af_xdp::AfXdpError;
 use crate::port::packet::PacketError;
 use crate::qp::attributes::ModifyError;
 
+use super::owner::Owner;
+
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -19,15 +21,13 @@ pub enum OpenError {
     Config(&'static str),
     /// Another program runs Feroce on the interface.
     #[error(
-        "interface {interface} is in use by process {pid} ({program}): one program owns an interface's RoCE traffic"
+        "interface {interface} is in use by {owner}: one program owns an interface's RoCE traffic"
     )]
     Owned {
         /// Interface.
         interface: String,
-        /// The owner.
-        pid: i32,
-        /// Its name.
-        program: String,
+        /// Who has it.
+        owner: Owner,
     },
     /// The kind of port was left out when Feroce was built.
     #[error("this build of Feroce has no {0} port: build it with `--features {0}` (docs/{0}.md)")]
@@ -38,6 +38,14 @@ pub enum OpenError {
     /// The packet port.
     #[error(transparent)]
     Packet(#[from] PacketError),
+    /// Neither kind of port that `auto` tries.
+    #[error("no port opens. AF_XDP: {af_xdp}. Packet sockets: {packet}")]
+    NoPort {
+        /// What is against AF_XDP.
+        af_xdp: AfXdpError,
+        /// What is against packet sockets.
+        packet: Box<OpenError>,
+    },
     /// The DPDK port.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]

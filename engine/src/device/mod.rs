@@ -172,7 +172,7 @@ struct DeviceInner {
     #[cfg(feature = "dpdk")]
     lan_follower: Mutex<Option<follow_lan::LanFollower>>,
     /// Held for as long as the device owns its interface.
-    _owner: Option<owner::Ownership>,
+    owner: Option<owner::Ownership>,
 }
 
 /// Where keys and PSNs come from.

@@ -121,7 +121,7 @@ impl Device {
             stat: Mutex::default(),
             #[cfg(feature = "dpdk")]
             lan_follower: Mutex::default(),
-            _owner: owner,
+            owner,
             config,
         };
         inner.cores = make_cores(&inner, ports)?;

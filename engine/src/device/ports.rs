@@ -7,13 +7,14 @@ use std::str::FromStr;
 use super::owner::Ownership;
 use super::{Addressing, DeviceConfig, KernelAddresses, OpenError};
 use crate::port::Port;
-use crate::port::af_xdp::{self, AfXdp, AfXdpError};
+use crate::port::af_xdp::{self, AfXdp, AfXdpError, XdpMode};
 use crate::port::packet::{self, PacketPort};
 
 /// A kind of port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PortKind {
-    /// The best that the interface and the process's privileges allow; the log says which and why.
+    /// The best that the interface and the process's privileges allow. A warning says why that is not AF_XDP; who
+    /// asks for a mode of XDP gets AF_XDP or the reason why not.
     #[default]
     Auto,
     /// AF_XDP sockets.
@@ -106,8 +107,8 @@ impl Filter {
 /// Opens the ports of a device on `interface`.
 pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
     let open_on_kernel = match config.port {
-        PortKind::Auto => open_best,
-        PortKind::AfXdp => open_af_xdp,
+        PortKind::Auto if config.af_xdp.mode == XdpMode::Auto => open_best,
+        PortKind::Auto | PortKind::AfXdp => open_af_xdp,
         PortKind::Packet => open_packet,
         PortKind::Dpdk => return open_dpdk(interface, config),
     };
@@ -148,9 +149,14 @@ fn open_dpdk(_device: &str, _config: &DeviceConfig) -> Result<OpenPorts, OpenErr
 fn open_best(interface: &str, config: &DeviceConfig) -> Result<KernelPorts, OpenError> {
     match open_af_xdp(interface, config) {
         Err(OpenError::AfXdp(error)) if may_do_without(&error) => {
-            let opened = open_packet(interface, config)?;
+            let opened = match open_packet(interface, config) {
+                Err(packet) => {
+                    return Err(OpenError::NoPort { af_xdp: error, packet: Box::new(packet) });
+                }
+                Ok(opened) => opened,
+            };
             let port = &opened.0[0].attributes().kind;
-            tracing::info!(interface, port, "AF_XDP cannot be had here: {error}");
+            tracing::warn!("{interface} is opened as {port}, since AF_XDP cannot be had: {error}");
             Ok(opened)
         }
         other => {

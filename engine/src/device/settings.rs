@@ -28,12 +28,30 @@ pub const FILE: &str = "/etc/feroce.toml";
 pub const FILE_VARIABLE: &str = "FEROCE_CONFIG";
 /// What the variables of settings begin with.
 const PREFIX: &str = "FEROCE_";
+/// Variables that begin so and are no settings: the file, and what tests, scripts and the build read.
+const OTHERS: [&str; 15] = [
+    FILE_VARIABLE,
+    "FEROCE_DPDK_MEETING",
+    "FEROCE_DPDK_ROLE",
+    "FEROCE_DPDK_SHIM_H",
+    "FEROCE_INTERFACE",
+    "FEROCE_INTERFACES",
+    "FEROCE_LIVE_PORT",
+    "FEROCE_MUTANT_SCENARIOS",
+    "FEROCE_PYTHON",
+    "FEROCE_RIG",
+    "FEROCE_SEED",
+    "FEROCE_SWARM",
+    "FEROCE_SWARM_FROM",
+    "FEROCE_TEST_AF_XDP_NAMESPACE",
+    "FEROCE_TEST_PACKET_ROOTLESS",
+];
 
 /// The settings in effect, and where each came from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Kind of port.
-    pub port: PortKind,
+    pub port_kind: PortKind,
     /// Cores of a device.
     pub cores: usize,
     /// Who turns them; never [`Driver::Manual`].
@@ -80,7 +98,7 @@ impl Default for Settings {
     fn default() -> Self {
         let (device, connect) = (DeviceConfig::default(), ConnectOptions::default());
         Self {
-            port: device.port,
+            port_kind: device.port,
             cores: device.cores,
             helper: device.driver,
             window: device.window,
@@ -204,6 +222,12 @@ impl Settings {
         Ok(settings)
     }
 
+    /// The environment variables of this process that look like settings and are none: mistyped, most likely.
+    pub fn unknown_variables() -> Vec<String> {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        names.filter(|name| is_unknown(name)).collect()
+    }
+
     /// Takes what the file `path` gives.
     ///
     /// # Errors
@@ -229,7 +253,7 @@ impl Settings {
     }
 
     /// Takes what the environment `variables` give: those called `FEROCE_` and the name of a setting, in
-    /// capitals.
+    /// capitals. An empty one is as good as none.
     ///
     /// # Errors
     /// [`SettingsError::Value`].
@@ -238,7 +262,8 @@ impl Settings {
         variables: impl Iterator<Item = (String, String)>,
     ) -> Result<(), SettingsError> {
         for (name, value) in variables {
-            if let Some(key) = KEYS.iter().find(|key| key.variable() == name) {
+            let key = KEYS.iter().find(|key| key.variable() == name && !value.is_empty());
+            if let Some(key) = key {
                 self.set(key.name, &value, Origin::Environment(name))?;
             }
         }
@@ -269,7 +294,7 @@ impl Settings {
     /// A configuration with these settings, and the defaults for everything else.
     pub fn device_config(&self) -> DeviceConfig {
         DeviceConfig {
-            port: self.port,
+            port: self.port_kind,
             cores: self.cores,
             driver: self.helper.clone(),
             window: self.window,
@@ -299,6 +324,13 @@ impl Settings {
             ..ConnectOptions::default()
         }
     }
+}
+
+/// Whether `variable` looks like that of a setting and is none.
+fn is_unknown(variable: &str) -> bool {
+    variable.starts_with(PREFIX)
+        && !OTHERS.contains(&variable)
+        && !KEYS.iter().any(|key| key.variable() == variable)
 }
 
 /// A value of the file as one would give it in the environment; what is no single value as it stands in
@@ -360,7 +392,7 @@ mod tests {
     fn a_file_reaches_the_device_and_the_connection() {
         let file = "# Lossless class\ntraffic_class = 0x6a\nhop_limit = 3\n\ncores = 4\necn = true\nhelper = \"spin:1,2,3,5\"\n\
                     path_mtu = 1024\nsource_port = 50000\nack_timeout = 16\nretry_count = 3\nrnr_retry = 2\nmin_rnr_timer = 1\n\
-                    window = 512\nport = \"af_xdp\"\nuser = \"nobody\"\n\
+                    window = 512\nport_kind = \"af_xdp\"\nuser = \"nobody\"\n\
                     dpdk_device = \"net_memif0,role=client\"\ndpdk_addresses = \"10.0.0.1/24, fd00::1/64@7\"\n\
                     dpdk_gateways = \"10.0.0.254\"\ndpdk_mtu = 1500\ndpdk_memory = 256\ndpdk_eal = \"-l 1  -v\"\n";
         let settings = from_file(file).unwrap();
@@ -400,6 +432,39 @@ mod tests {
     }
 
     #[test]
+    fn the_environment_writes_numbers_as_people_do() {
+        let taken = |name: &str, value: &str| {
+            let mut settings = from_file("user = \"nobody\"\necn = true\n").unwrap();
+            let variables = [(format!("FEROCE_{name}"), value.to_owned())];
+            settings.take_environment(variables.into_iter()).unwrap();
+            settings
+        };
+        assert_eq!(taken("TRAFFIC_CLASS", "0x6a").traffic_class, 106);
+        for no in ["false", "0", "no", "OFF"] {
+            assert!(!taken("ECN", no).ecn, "{no}");
+        }
+        for yes in ["true", "1", "Yes", "on", ""] {
+            assert!(taken("ECN", yes).ecn, "{yes}");
+        }
+        assert_eq!(taken("USER", "").user.as_deref(), Some("nobody"));
+    }
+
+    #[test]
+    fn to_stay_whom_one_is_can_be_asked_for() {
+        let mut settings = from_file("user = \"nobody\"\n").unwrap();
+        settings.set("user", "", Origin::Flag("--user")).unwrap();
+        assert_eq!(settings.user, None);
+    }
+
+    #[test]
+    fn a_mistyped_variable_is_noticed() {
+        for known in ["FEROCE_WINDOW", "FEROCE_CONFIG", "FEROCE_RIG", "PATH", "feroce_x"] {
+            assert!(!is_unknown(known), "{known}");
+        }
+        assert!(is_unknown("FEROCE_WINDWO") && is_unknown("FEROCE_PORT"));
+    }
+
+    #[test]
     fn errors_name_file_line_key_and_what_was_expected() {
         let bad = [
             ("\n\ncolour = 1\n", "/etc/feroce.toml:3: no setting is called `colour`"),
@@ -410,9 +475,9 @@ mod tests {
             ("source_port = 0", "`source_port` is `0`"),
             ("cores = 65", "`cores` is `65`"),
             ("cores = 1.5", "`cores` is `1.5`"),
-            ("ecn = 1", "expected true or false"),
+            ("ecn = 2", "expected true or false"),
             ("helper = \"manual\"", "`helper` is `manual`"),
-            ("port = \"ib\"", "expected auto, af_xdp"),
+            ("port_kind = \"ib\"", "expected auto, af_xdp"),
             ("dpdk_device = \",role=client\"", "`dpdk_device` is `,role=client`"),
             ("dpdk_addresses = \"10.0.0.1\"", "expected own addresses, each with its prefix"),
             ("dpdk_gateways = \"10.0.0.1/24\"", "`dpdk_gateways` is `10.0.0.1/24`"),

@@ -4,36 +4,49 @@
 //! network namespace; the socket is gone with the process. The asker sends a [`Request`] and gets one
 //! [`Snapshot`], each a line of JSON. Only root and the process's own user are answered. The thread sleeps
 //! until somebody asks, and takes each core's token for moments only.
+//!
+//! Any user can take such a name, and any user can call: neither side trusts the other. Figures are no reason to
+//! fail, so a device whose name is taken opens without them. A conversation has an end in time, an answer one in
+//! length, and who is at the other end is what the kernel says.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, setsockopt,
+    socket,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::owner::{SOCKETS, owner_of};
+use super::owner::{Owner, SOCKETS, owner_of};
 use super::{DeviceInner, Driver, OpenError, Opened};
 use crate::counters::Counter;
 use crate::port::PortStats;
 use crate::qp::QpSnapshot;
 use crate::sys;
-use crate::time::Duration;
+use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
 
 /// What the sockets' names begin with.
 const PREFIX: &str = "feroce/stat/";
-/// How long an asker may take to ask, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an asker may take to ask and to take the answer, all in all.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an asker waits for the whole answer, behind others who ask.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Longest answer in bytes: some hundred thousand QPs.
+const ANSWER_MAX: usize = 64 << 20;
 /// QPs looked at while a core's token is held.
 const QPS_AT_ONCE: usize = 64;
 /// Longest request in bytes.
-const REQUEST_MAX: u64 = 256;
+const REQUEST_MAX: usize = 256;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -74,7 +87,8 @@ pub struct Snapshot {
     pub link_rate: Option<u64>,
     /// The port of each core.
     pub cores: Vec<CoreFigures>,
-    /// Counters of all cores, by the names that RNIC users know.
+    /// Counters of all cores, by the names and in the units that RNIC users know: `port_xmit_data` and
+    /// `port_rcv_data` are multiples of four bytes.
     pub counters: BTreeMap<String, u64>,
     /// QPs that exist.
     pub qps: u32,
@@ -154,14 +168,12 @@ pub enum StatError {
     )]
     Nobody,
     /// Somebody has the interface open and serves none.
-    #[error("process {pid} ({program}) has {interface} open, and was told not to serve figures")]
+    #[error("{owner} has {interface} open, and serves no figures")]
     Silent {
         /// The interface.
         interface: String,
-        /// The owner.
-        pid: i32,
-        /// Its name.
-        program: String,
+        /// Who it is.
+        owner: Owner,
     },
     /// It does not answer us.
     #[error("the program that has {interface} open says: {reason}")]
@@ -170,6 +182,16 @@ pub enum StatError {
         interface: String,
         /// Its words.
         reason: String,
+    },
+    /// It is none that we believe.
+    #[error("the figures of {interface} that {server} serves are not to be believed: {reason}")]
+    Untrue {
+        /// The interface.
+        interface: String,
+        /// Who serves them.
+        server: Owner,
+        /// Why not.
+        reason: &'static str,
     },
     /// The conversation failed.
     #[error("no answer from the program that has {interface} open: {source}")]
@@ -187,8 +209,10 @@ pub fn endpoints() -> Vec<String> {
     let sockets = std::fs::read_to_string(SOCKETS).unwrap_or_default();
     let prefix = format!("@{PREFIX}");
     let names = sockets.lines().filter_map(|line| line.split_whitespace().last());
-    let mut names: Vec<_> =
-        names.filter_map(|name| Some(name.strip_prefix(&prefix)?.to_owned())).collect();
+    // What is no name of an interface is somebody's joke.
+    let sane = |name: &&str| name.chars().all(|c| c.is_ascii_graphic());
+    let names = names.filter_map(|name| name.strip_prefix(&prefix)).filter(sane);
+    let mut names: Vec<_> = names.map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup(); // A connection under way has the name of its listener.
     names
@@ -199,30 +223,145 @@ pub fn endpoints() -> Vec<String> {
 /// # Errors
 /// See [`StatError`].
 pub fn ask(interface: &str, request: Request) -> Result<Snapshot, StatError> {
+    ask_within(interface, request, ANSWER_WITHIN)
+}
+
+fn ask_within(
+    interface: &str,
+    request: Request,
+    patience: Duration,
+) -> Result<Snapshot, StatError> {
     let failed = |source| StatError::Io { interface: interface.to_owned(), source };
-    let address = address(interface).map_err(failed)?;
-    let mut stream = UnixStream::connect_addr(&address).map_err(|error| match error.kind() {
+    let stream = call(interface, patience).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => nobody(interface),
         _ => failed(error),
     })?;
-    stream.set_read_timeout(Some(PATIENCE * 5)).map_err(failed)?;
+    let server = getsockopt(&stream, PeerCredentials).map_err(|error| failed(error.into()))?;
+    let untrue = |reason| StatError::Untrue {
+        interface: interface.to_owned(),
+        server: Owner::of_socket(&server),
+        reason,
+    };
+    let own = geteuid().as_raw();
+    if own != 0 && ![0, own].contains(&server.uid()) {
+        return Err(untrue("it is neither root's nor ours"));
+    }
+    let mut talk = Talk::new(&stream, patience);
     let mut line = serde_json::to_vec(&request).expect("plain data");
     line.push(b'\n');
-    stream.write_all(&line).map_err(failed)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(failed)?;
-    match serde_json::from_str(&answer).map_err(|error| failed(error.into()))? {
-        Answer::Snapshot(snapshot) => Ok(*snapshot),
+    match talk.say(&line) {
+        // It may have refused before it heard us.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(failed(error)),
+        _ => {}
+    }
+    let answer = talk.hear_line(ANSWER_MAX).map_err(failed)?;
+    match serde_json::from_slice(&answer).map_err(|error| failed(error.into()))? {
         Answer::Refused(reason) => {
+            let reason = reason.escape_debug().to_string();
             Err(StatError::Refused { interface: interface.to_owned(), reason })
         }
+        Answer::Snapshot(snapshot) => match snapshot.untruth(interface) {
+            Some(reason) => Err(untrue(reason)),
+            None => Ok(snapshot.of(&server)),
+        },
+    }
+}
+
+impl Snapshot {
+    /// What in it cannot come from a device on `interface`.
+    fn untruth(&self, interface: &str) -> Option<&'static str> {
+        let mut texts = vec![&self.feroce, &self.program, &self.interface, &self.port];
+        texts.extend(self.counters.keys());
+        for qp in self.queue_pairs.iter().flatten() {
+            texts.extend(std::iter::once(&qp.state).chain(&qp.peer));
+        }
+        let rules = [
+            (self.interface != interface, "they are of another interface"),
+            (
+                texts.iter().any(|text| text.contains(char::is_control)),
+                "there are control characters in them",
+            ),
+        ];
+        rules.into_iter().find(|(broken, _)| *broken).map(|(_, reason)| reason)
+    }
+
+    /// The same, with the process that the kernel says it comes from.
+    fn of(mut self, server: &UnixCredentials) -> Self {
+        // None is seen from another process namespace.
+        if let Ok(pid @ 1..) = u32::try_from(server.pid()) {
+            (self.pid, self.program) = (pid, Owner::of_socket(server).program);
+        }
+        self
+    }
+}
+
+/// Connects to whoever serves the figures of `interface`.
+fn call(interface: &str, patience: Duration) -> io::Result<UnixStream> {
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // Its line may be full for ever.
+    let patience = TimeVal::milliseconds(i64::try_from(patience.as_millis()).unwrap_or(i64::MAX));
+    setsockopt(&fd, SendTimeout, &patience)?;
+    let name = UnixAddr::new_abstract(format!("{PREFIX}{interface}").as_bytes())?;
+    connect(fd.as_raw_fd(), &name)?;
+    Ok(fd.into())
+}
+
+/// A conversation that has an end.
+struct Talk<'a> {
+    stream: &'a UnixStream,
+    clock: Clock,
+    end: Instant,
+}
+
+impl<'a> Talk<'a> {
+    fn new(stream: &'a UnixStream, patience: Duration) -> Self {
+        let clock = Clock::start();
+        Self { stream, clock, end: clock.now() + patience }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.end.saturating_since(self.clock.now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+
+    fn say(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_write_timeout(self.left()?)?;
+            match self.stream.write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What comes up to the first line feed, which nothing follows.
+    fn hear_line(&mut self, max: usize) -> io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        let mut buffer = [0; 16 << 10];
+        while line.last() != Some(&b'\n') {
+            self.stream.set_read_timeout(self.left()?)?;
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => line.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if line.len() > max {
+                return Err(io::Error::other(format!("more than {max} bytes")));
+            }
+        }
+        Ok(line)
     }
 }
 
 fn nobody(interface: &str) -> StatError {
     let interface = interface.to_owned();
     match owner_of(&interface) {
-        Some(owner) => StatError::Silent { interface, pid: owner.pid, program: owner.program },
+        Some(owner) => StatError::Silent { interface, owner },
         None => StatError::NoEndpoint { interface },
     }
 }
@@ -235,10 +374,12 @@ fn address(interface: &str) -> io::Result<SocketAddr> {
 #[derive(Debug)]
 pub(super) struct Server {
     stop: Arc<EventFd>,
+    /// The conversation under way.
+    talking: Arc<Mutex<Option<UnixStream>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts to serve the figures of `device`, if its configuration says so.
+/// Starts to serve the figures of `device`, if its configuration says so and nobody has taken their name.
 pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     if !device.config.serve_stat || device.config.driver == Driver::Manual {
         return Ok(());
@@ -247,28 +388,51 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     let bind = |name: &str| UnixListener::bind_addr(&address(name)?);
     let mut interface = interface.to_owned();
     let listener = match bind(&interface) {
-        // Nobody owns the name: processes have a DPDK device each that they call the same.
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+        // Processes have a DPDK device each that they call the same.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && device.owner.is_none() => {
             interface = format!("{interface}.{}", std::process::id());
-            bind(&interface)
+            bind(&interface).map_err(failed)?
         }
-        other => other,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let holder = holder(&interface);
+            tracing::warn!(
+                "`feroce stat` will not see {interface}: {holder} has taken the name for it"
+            );
+            return Ok(());
+        }
+        other => other.map_err(failed)?,
     };
-    let listener = listener.map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let stop = Arc::new(EventFd::new().map_err(failed)?);
-    let served =
-        Served { device: Arc::downgrade(&device.0), interface, listener, stop: Arc::clone(&stop) };
+    let talking = Arc::new(Mutex::new(None));
+    let served = Served {
+        device: Arc::downgrade(&device.0),
+        interface,
+        listener,
+        stop: Arc::clone(&stop),
+        talking: Arc::clone(&talking),
+    };
     let thread = std::thread::Builder::new().name("feroce-stat".to_owned());
     let thread = thread.spawn(move || served.run()).map_err(failed)?;
-    let server = Server { stop, thread: Some(thread) };
+    let server = Server { stop, talking, thread: Some(thread) };
     *device.stat.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     Ok(())
+}
+
+/// Who listens in our place.
+fn holder(interface: &str) -> Owner {
+    let credentials = call(interface, Duration::from_millis(100))
+        .and_then(|stream| getsockopt(&stream, PeerCredentials).map_err(io::Error::from));
+    credentials.map_or_else(|_| Owner::unknown(), |credentials| Owner::of_socket(&credentials))
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.signal();
+        let talking = self.talking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(stream) = talking {
+            let _ = stream.shutdown(std::net::Shutdown::Both); // Over already.
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // If it panicked, it has said so already.
         }
@@ -280,6 +444,7 @@ struct Served {
     interface: String,
     listener: UnixListener,
     stop: Arc<EventFd>,
+    talking: Arc<Mutex<Option<UnixStream>>>,
 }
 
 impl Served {
@@ -302,37 +467,48 @@ impl Served {
                     continue;
                 }
             };
-            let Some(device) = self.device.upgrade() else { return };
+            let talking = || self.talking.lock().unwrap_or_else(PoisonError::into_inner);
+            *talking() = stream.try_clone().ok();
+            // Whoever stops us either finds the stream, or has told us before.
+            sys::poll_readable(&fds[1..], &mut scratch, Some(Duration::ZERO));
+            if scratch.last().is_some_and(|stop| stop.revents != 0) {
+                return;
+            }
             // An asker who is gone or slow is nobody's loss.
-            let _ = self.answer(&device, &stream);
+            let _ = self.answer(&stream);
+            *talking() = None;
         }
     }
 
-    fn answer(&self, device: &DeviceInner, mut stream: &UnixStream) -> io::Result<()> {
+    fn answer(&self, stream: &UnixStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        // Also of whoever gets none: an answer ahead of the request would be lost with it.
-        let mut line = String::new();
-        BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
+        let mut talk = Talk::new(stream, PATIENCE);
         let asker = getsockopt(stream, PeerCredentials)?.uid();
         let own = geteuid().as_raw();
-        let answer = match serde_json::from_str(&line) {
-            _ if asker != 0 && asker != own => {
-                Answer::Refused(format!("only root and user {own} may look, not user {asker}"))
+        let answer = if asker != 0 && asker != own {
+            // Whatever they have to say.
+            Answer::Refused(format!("only root and user {own} may look, not user {asker}"))
+        } else {
+            let line = talk.hear_line(REQUEST_MAX)?;
+            let Some(device) = self.device.upgrade() else { return Ok(()) };
+            match serde_json::from_slice(&line) {
+                Ok(request) => {
+                    Answer::Snapshot(Box::new(snapshot(&device, &self.interface, request)))
+                }
+                Err(error) => Answer::Refused(format!("this is no request: {error}")),
             }
-            Ok(request) => Answer::Snapshot(Box::new(snapshot(device, &self.interface, request))),
-            Err(error) => Answer::Refused(format!("this is no request: {error}")),
         };
-        let answer = serde_json::to_vec(&answer).map_err(io::Error::from)?;
-        stream.write_all(&answer)
+        let mut answer = serde_json::to_vec(&answer).map_err(io::Error::from)?;
+        answer.push(b'\n');
+        talk.say(&answer)
     }
 }
 
 fn snapshot(device: &DeviceInner, interface: &str, request: Request) -> Snapshot {
     let attributes = device.attributes.read().unwrap_or_else(PoisonError::into_inner).clone();
     let counter = |counter: &Counter| {
-        device.counters.iter().fold(0u64, |sum, set| sum.wrapping_add(set.get(*counter)))
+        let sum = device.counters.iter().fold(0u64, |sum, set| sum.wrapping_add(set.get(*counter)));
+        counter.shown(sum)
     };
     let arena = device.arena.stats();
     let free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).len();
@@ -403,5 +579,128 @@ fn queue_pair(core: usize, qp: &QpSnapshot) -> QueuePairFigures {
         waits_for_receive: qp.waits_for_receive,
         ssn: qp.ssn,
         msn: qp.msn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Addressing, Device, DeviceConfig, StaticAddresses};
+    use crate::memory::arena::Arena;
+    use crate::port::shm::{ShmConfig, shm_pair};
+
+    /// Time for what takes none.
+    const SOON: Duration = Duration::from_millis(900);
+
+    /// A name that no interface and no other test has.
+    fn name(of: &str) -> String {
+        format!("{of}-{}", std::process::id())
+    }
+
+    /// A device that serves figures under `name`.
+    fn served(name: &str) -> Device {
+        let config = ShmConfig::default();
+        let (mac, mtu) = (config.macs[0], config.mtu);
+        let (port, _) = shm_pair(&Arena::new(16 << 20).unwrap(), config).unwrap();
+        let addresses = StaticAddresses { mac, gids: vec![], peers: [].into(), mtu };
+        let config =
+            DeviceConfig { max_qp: 4, max_mr: 4, arena_bytes: 16 << 20, ..DeviceConfig::default() };
+        let device =
+            Device::with_ports(vec![Box::new(port)], Addressing::Static(addresses), config);
+        let device = device.unwrap();
+        start(&device.inner, name).unwrap();
+        device
+    }
+
+    /// Somebody who has the name of `interface`, and does as `behave` says with the first to call.
+    fn impostor(
+        interface: &str,
+        behave: impl FnOnce(UnixStream) + Send + 'static,
+    ) -> JoinHandle<()> {
+        let listener = UnixListener::bind_addr(&address(interface).unwrap()).unwrap();
+        std::thread::spawn(move || behave(listener.accept().unwrap().0))
+    }
+
+    #[test]
+    fn a_name_that_is_taken_keeps_no_device_from_opening() {
+        let name = name("taken");
+        let _squatter = UnixListener::bind_addr(&address(&name).unwrap()).unwrap();
+        let device = served(&name);
+        assert!(device.inner.stat.lock().unwrap().is_none());
+        assert_eq!(u32::try_from(holder(&name).pid), Ok(std::process::id()));
+    }
+
+    #[test]
+    fn an_asker_who_dawdles_holds_nobody_up_for_long() {
+        let name = name("dawdle");
+        let device = served(&name);
+        let dawdle = |for_ever: bool| {
+            let mut stream = call(&name, SOON).unwrap();
+            let clock = Clock::start();
+            std::thread::spawn(move || {
+                let end = clock.now() + 3 * PATIENCE;
+                while (for_ever || clock.now() < end) && stream.write_all(b" ").is_ok() {
+                    std::thread::sleep(PATIENCE / 20);
+                }
+                clock.now().saturating_since(Instant::ZERO)
+            })
+        };
+        let lasted = dawdle(false).join().unwrap();
+        assert!(lasted < 2 * PATIENCE, "{lasted:?}");
+        assert_eq!(ask(&name, Request::default()).unwrap().interface, name);
+
+        let dawdler = dawdle(true);
+        std::thread::sleep(PATIENCE / 4); // It is being heard.
+        let clock = Clock::start();
+        drop(device);
+        assert!(clock.now() < Instant::ZERO + SOON, "{:?}", clock.now());
+        dawdler.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_has_an_end_in_length_and_in_time() {
+        let endless = name("endless");
+        let server = impostor(&endless, |mut stream| {
+            let junk = vec![b'"'; 1 << 20];
+            while stream.write_all(&junk).is_ok() {}
+        });
+        let told = ask(&endless, Request::default()).unwrap_err().to_string();
+        assert!(told.contains("more than"), "{told}");
+        server.join().unwrap();
+
+        let slow = name("slow");
+        let server = impostor(&slow, |mut stream| {
+            while stream.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let clock = Clock::start();
+        let told = ask_within(&slow, Request::default(), Duration::from_millis(300));
+        assert!(matches!(told, Err(StatError::Io { .. })), "{told:?}");
+        assert!(clock.now() < Instant::ZERO + SOON, "{:?}", clock.now());
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn what_the_kernel_knows_better_is_not_taken_from_the_server() {
+        for (port, believed) in [("af_xdp", true), ("\u{1b}[2J", false)] {
+            let name = name("liar");
+            let device = served(&name);
+            let mut snapshot = ask(&name, Request::default()).unwrap();
+            drop(device);
+            (snapshot.pid, snapshot.port) = (1, port.to_owned());
+            let server = impostor(&name, move |mut stream| {
+                let mut line = serde_json::to_vec(&Answer::Snapshot(Box::new(snapshot))).unwrap();
+                line.push(b'\n');
+                stream.write_all(&line).unwrap();
+            });
+            match ask(&name, Request::default()) {
+                Ok(snapshot) => assert!(believed && snapshot.pid == std::process::id()),
+                Err(error) => {
+                    assert!(!believed && error.to_string().contains("control"), "{error}")
+                }
+            }
+            server.join().unwrap();
+        }
     }
 }

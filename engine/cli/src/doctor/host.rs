@@ -5,9 +5,11 @@ use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Driver, PortKind};
 use feroce_engine::port::af_xdp::AfXdpConfig;
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::Uid;
 
 use super::{Check, Verdict};
 use crate::failure::{self, Failure};
+use crate::privileges;
 
 /// Free hugepages below which a device of ordinary size ends up in ordinary pages.
 const HUGEPAGES_WANTED: u64 = 32;
@@ -18,6 +20,7 @@ const FAST_CLOCKS: [&str; 4] =
 /// The checks.
 pub const CHECKS: &[Check<Host>] = &[
     Check { id: "settings", what: "configuration file and environment", run: settings },
+    Check { id: "user", what: "the user to turn into", run: user },
     Check { id: "privilege", what: "privileges", run: privilege },
     Check { id: "kernel", what: "AF_XDP in the kernel", run: kernel },
     Check { id: "memlock", what: "memory that may be locked", run: memlock },
@@ -32,6 +35,7 @@ pub const CHECKS: &[Check<Host>] = &[
 pub struct Host {
     settings: Result<Settings, String>,
     fallback: Settings,
+    unknown_variables: Vec<String>,
     capabilities: CapsHashSet,
     initial_user_namespace: bool,
     hugepages: Option<u64>,
@@ -55,6 +59,7 @@ impl Host {
         Self {
             settings: settings.map_err(|failure| failure::chain(&failure)),
             fallback: Settings::default(),
+            unknown_variables: Settings::unknown_variables(),
             capabilities: caps::read(None, CapSet::Effective).unwrap_or_default(),
             initial_user_namespace: users.split_whitespace().eq(["0", "0", "4294967295"]),
             hugepages: hugepages.and_then(|text| text.trim().parse().ok()),
@@ -75,7 +80,7 @@ impl Host {
     /// Whether the settings allow a port of this kind.
     pub fn may_use(&self, kind: &str) -> bool {
         let exists = PortKind::NAMES.iter().any(|(name, _)| *name == kind);
-        let chosen = self.settings().port;
+        let chosen = self.settings().port_kind;
         exists && (chosen == PortKind::Auto || chosen.to_string() == kind)
     }
 
@@ -97,11 +102,33 @@ fn kernel_version(release: &str) -> (u32, u32) {
 }
 
 fn settings(host: &Host) -> Option<Verdict> {
+    let unknown = &host.unknown_variables;
     match &host.settings {
+        Ok(_) if !unknown.is_empty() => Verdict::warning(
+            format!("no setting has the variable {}", unknown.join(", ")),
+            "`feroce config --help` lists them; the variable is FEROCE_ and the name in capitals",
+        ),
         Ok(_) => Verdict::ok("can be read (`feroce config` shows what came out)"),
         Err(told) => Verdict::error(
             told.clone(),
             "correct it there; `feroce config --help` lists what there is",
+        ),
+    }
+}
+
+fn user(host: &Host) -> Option<Verdict> {
+    let remedy = "setting `user`: empty to stay";
+    let user = match privileges::find_of(host.settings()).transpose()? {
+        Ok(user) => user,
+        Err(failure) => return Verdict::error(failure.to_string(), remedy),
+    };
+    let needed = [Capability::CAP_SETUID, Capability::CAP_SETGID];
+    let may = needed.iter().all(|capability| host.capabilities.contains(capability));
+    match may || user.uid == Uid::effective() {
+        true => Verdict::ok(user.name),
+        false => Verdict::error(
+            format!("turning into {} takes CAP_SETUID and CAP_SETGID", user.name),
+            format!("run as root or as {}; or {remedy}", user.name),
         ),
     }
 }
@@ -223,8 +250,8 @@ fn helper_cpus(host: &Host) -> Option<Verdict> {
         !std::fs::exists(format!("/sys/devices/system/cpu/cpu{cpu}")).unwrap_or(true)
     };
     match cpus.iter().find(absent) {
-        Some(cpu) => Verdict::error(
-            format!("there is no CPU {cpu}"),
+        Some(cpu) => Verdict::warning(
+            format!("there is no CPU {cpu}: its helper will run anywhere"),
             "setting `helper`: CPUs that exist (`lscpu -e`)",
         ),
         None => Verdict::ok("exist"),

@@ -165,15 +165,14 @@ fn mtu(place: &Place) -> Option<Verdict> {
 fn queues(place: &Place) -> Option<Verdict> {
     place.found()?;
     let ((rx, tx), cores) = (place.queues, place.host.settings().cores);
-    match (rx.min(tx) as usize) < cores {
-        true => Verdict::error(
-            format!("{rx} to receive and {tx} to send, for {cores} cores"),
-            format!(
-                "`ethtool -L {} combined {cores}` (or rx and tx), or setting `cores`",
-                place.name
-            ),
-        ),
-        false => Verdict::ok(format!("{rx} to receive, {tx} to send")),
+    let found = format!("{rx} to receive and {tx} to send, for {cores} cores");
+    let remedy =
+        format!("`ethtool -L {} combined {cores}` (or rx and tx), or setting `cores`", place.name);
+    let few = place.host.may_use("af_xdp") && (rx.min(tx) as usize) < cores;
+    match (few, place.host.may_use("packet")) {
+        (true, true) => Verdict::warning(format!("{found}: the packet port will be used"), remedy),
+        (true, false) => Verdict::error(found, remedy),
+        (false, _) => Verdict::ok(format!("{rx} to receive, {tx} to send")),
     }
 }
 

@@ -8,16 +8,16 @@ mod interface;
 mod peer;
 mod sharing;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use feroce_engine::device::Device;
 use feroce_engine::net::Interface;
 use serde::Serialize;
 
-use crate::config::SettingFlags;
+use crate::config::AllFlags;
 use crate::failure::{self, Failure};
 use crate::output;
 use host::Host;
@@ -26,14 +26,15 @@ use interface::Place;
 /// Options of `feroce doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it in the network namespace of the interface, as the user and with the limits of the program that is to run.\n\n\
+Run it in the network namespace of the interface, as the user and with the limits of the program that is to run. Of the \
+settings, port_kind, cores, helper, path_mtu and user decide what is looked at; all are checked.\n\n\
 Exit codes: 0 nothing worse than a remark, 1 could not look, 2 wrong usage, 3 warnings, 4 errors.")]
 pub struct Options {
     /// Only this interface [default: every Ethernet interface of the network namespace that is up]
     #[arg(short, long, value_name = "IFACE")]
     interface: Option<String>,
-    /// Also the way to this address
-    #[arg(short, long, value_name = "ADDRESS", requires = "interface")]
+    /// Also the way to this host: an address or a name
+    #[arg(short, long, value_name = "HOST", requires = "interface", value_hint = ValueHint::Hostname, value_parser = parse_host)]
     peer: Option<IpAddr>,
     /// Also open the device for a moment, as a program would: a driver may take its link down for that
     #[arg(long, requires = "interface")]
@@ -43,7 +44,13 @@ pub struct Options {
     json: bool,
     /// Settings of the program that is to run
     #[command(flatten)]
-    settings: SettingFlags,
+    settings: AllFlags,
+}
+
+/// An address, with a scope (`fe80::1%eth0`) or without, or what the host's resolver knows it by.
+fn parse_host(text: &str) -> Result<IpAddr, String> {
+    let found = (text, 0).to_socket_addrs().map_err(|error| error.to_string())?.next();
+    found.map(|address| address.ip()).ok_or_else(|| "it has no address".to_owned())
 }
 
 /// How bad it is.
@@ -232,7 +239,9 @@ fn show(report: &Report) -> Result<(), Failure> {
     }
     let count = |severity| report.findings.iter().filter(|one| one.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    output::line(&format!("{errors} errors, {warnings} warnings"))
+    let some =
+        |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+    output::line(&format!("{}, {}", some(errors, "error"), some(warnings, "warning")))
 }
 
 #[cfg(test)]
@@ -249,6 +258,14 @@ mod tests {
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), count, "{ids:?}");
+    }
+
+    #[test]
+    fn hosts_are_addresses_and_names() {
+        assert_eq!(parse_host("10.0.0.1"), Ok(IpAddr::from([10, 0, 0, 1])));
+        assert_eq!(parse_host("fe80::7%lo").map(|ip| ip.to_string()), Ok("fe80::7".to_owned()));
+        assert!(parse_host("localhost").is_ok_and(|ip| ip.is_loopback()));
+        assert!(parse_host("no such host").is_err());
     }
 
     #[test]

@@ -92,6 +92,11 @@ fn neighbour(way: &Way) -> Option<Verdict> {
     }
 }
 
+/// IP and ICMP headers, which `ping -s` does not count.
+fn ping_header(peer: IpAddr) -> u32 {
+    if peer.is_ipv4() { 20 + 8 } else { 40 + 8 }
+}
+
 fn path_mtu(way: &Way) -> Option<Verdict> {
     let headers = way.headers.as_ref()?.as_ref().ok()?;
     let interface = way.place.found()?;
@@ -99,7 +104,12 @@ fn path_mtu(way: &Way) -> Option<Verdict> {
     let could = PathMtu::largest_for(interface.mtu);
     let shown = carries.map_or_else(|| "none".to_owned(), |mtu| mtu.to_string());
     match carries == could {
-        true => Verdict::ok(shown),
+        // What routers on the way carry would take time and their answers to find out.
+        true => Verdict::ok(format!(
+            "the route carries {shown} (not probed: `ping -M do -s {} {}` is as long as its packets)",
+            carries.map_or(0, |mtu| mtu.bytes() + PathMtu::OVERHEAD - ping_header(way.peer)),
+            way.peer
+        )),
         false => Verdict::warning(
             format!(
                 "{shown}: the route's MTU is {}, the interface's {}",

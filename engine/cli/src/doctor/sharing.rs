@@ -1,6 +1,7 @@
 //! Who else wants the interface's RoCE traffic: other programs, other XDP programs, the kernel's rxe.
 
 use feroce_engine::device::owner_of;
+use feroce_engine::net::Interface;
 use feroce_engine::port::af_xdp::AttachedProgram;
 
 use super::interface::Place;
@@ -22,7 +23,7 @@ fn owner(place: &Place) -> Option<Verdict> {
     match owner_of(&place.name) {
         None => Verdict::ok("none"),
         Some(owner) => Verdict::warning(
-            format!("process {} ({}): a second one will be refused", owner.pid, owner.program),
+            format!("{owner}: a second one will be refused"),
             format!(
                 "`feroce stat -i {}` shows what it does; `kill {}` ends it",
                 place.name, owner.pid
@@ -80,9 +81,13 @@ fn udp_4791(place: &Place) -> Option<Verdict> {
     let read =
         |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
     let tables = read("udp") + &read("udp6");
-    let owner = owner_of(&place.name).map(|owner| owner.pid);
+    // Programs on other interfaces hold it, too, and share it.
+    let interfaces = Interface::list().unwrap_or_default();
+    let owners = interfaces.iter().filter_map(|one| owner_of(&one.name)).map(|owner| owner.pid);
+    let owners: Vec<_> = owners.collect();
     let holders = tables.lines().filter_map(inode_on_roce_port).map(holder_of);
-    let others: Vec<_> = holders.filter(|holder| holder.is_none() || *holder != owner).collect();
+    let stranger = |holder: &Option<i32>| holder.is_none_or(|pid| !owners.contains(&pid));
+    let others: Vec<_> = holders.filter(stranger).collect();
     match others.first() {
         None => Verdict::ok("none"),
         Some(holder) => {

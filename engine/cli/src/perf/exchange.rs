@@ -2,8 +2,10 @@
 //!
 //! The first line of each side names the version of the exchange; sides of different versions part with an
 //! error that says so. Then the client tells its plan, both tell their QPs and memory, and each round is:
-//! `round`, `ready`; traffic; `done` from both; `verdict` from both; `row`. In between, a line says "alive"
-//! every second, so that a peer that is gone is noticed.
+//! `round`, `ready`; traffic; `done` from both; `verdict` from both; `row`.
+//!
+//! A host that is gone is noticed by the kernel's TCP, which asks when nothing is heard: a program that gets no CPU
+//! for a while is still there. In between, a line says "alive" every second; without any for long, people are told.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 use feroce_engine::device::{Endpoint, HostId};
 use feroce_engine::net::Gid;
 use feroce_wire::{Key, Psn, Qpn};
+use nix::sys::socket::{setsockopt, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +27,10 @@ use crate::signal;
 
 /// Version of this exchange.
 const VERSION: u32 = 1;
-/// A silent peer is gone after this.
+/// A host whose kernel is silent is gone after this; a program that is, is worth a word.
 const SILENCE: Duration = Duration::from_secs(10);
+/// The kernel asks a silent one this often, in seconds.
+const ASK_AFTER: u32 = 2;
 /// How often we say that we are alive.
 const ALIVE: Duration = Duration::from_secs(1);
 /// How long a blocking read lasts before it looks around.
@@ -60,8 +65,11 @@ pub enum ExchangeError {
         /// The other side.
         peer: SocketAddr,
     },
-    /// Nothing was heard for a while.
-    #[error("nothing heard from {peer} for {} s: its host or the way to it is gone", SILENCE.as_secs())]
+    /// The peer's kernel does not answer.
+    #[error(
+        "the host of {peer} has not answered on TCP for {} s: it or the way to it is gone",
+        SILENCE.as_secs()
+    )]
     Silent {
         /// The other side.
         peer: SocketAddr,
@@ -208,6 +216,8 @@ pub struct Control {
     gave_up: Option<String>,
     said: Instant,
     heard: Instant,
+    /// Told about the present silence.
+    wondered: bool,
     finishes_rounds: bool,
 }
 
@@ -239,11 +249,10 @@ impl Control {
             gave_up: None,
             said: now,
             heard: now,
+            wondered: false,
             finishes_rounds: false,
         };
-        let set_up = control.stream.set_nodelay(true);
-        let set_up = set_up.and_then(|()| control.stream.set_write_timeout(Some(SILENCE)));
-        set_up.map_err(|source| ExchangeError::Io { peer, source })?;
+        control.set_up().map_err(|source| ExchangeError::Io { peer, source })?;
         control.say(&Greeting { feroce_perf: VERSION })?;
         let line = loop {
             if let Some(line) = control.take_line()? {
@@ -256,6 +265,15 @@ impl Control {
             VERSION => Ok(control),
             theirs => Err(ExchangeError::Version { peer, theirs }.into()),
         }
+    }
+
+    fn set_up(&self) -> std::io::Result<()> {
+        let milliseconds = u32::try_from(SILENCE.as_millis()).expect("seconds");
+        self.stream.set_nodelay(true)?;
+        setsockopt(&self.stream, sockopt::KeepAlive, &true)?;
+        setsockopt(&self.stream, sockopt::TcpKeepIdle, &ASK_AFTER)?;
+        setsockopt(&self.stream, sockopt::TcpKeepInterval, &ASK_AFTER)?;
+        Ok(setsockopt(&self.stream, sockopt::TcpUserTimeout, &milliseconds)?)
     }
 
     /// The other side.
@@ -363,17 +381,27 @@ impl Control {
             Ok(count) => {
                 self.bytes.extend_from_slice(&buffer[..count]);
                 self.heard = Instant::now();
+                self.wondered = false;
                 Ok(())
             }
             Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
-                    match self.heard.elapsed() < SILENCE {
-                        true => Ok(()),
-                        false => Err(ExchangeError::Silent { peer: self.peer }),
-                    }
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => {
+                    self.wonder();
+                    Ok(())
                 }
                 _ => Err(self.broken(error)),
             },
+        }
+    }
+
+    fn wonder(&mut self) {
+        if self.heard.elapsed() >= SILENCE && !std::mem::replace(&mut self.wondered, true) {
+            eprintln!(
+                "feroce: the program at {} has said nothing for {} s: its host is there, so it is stopped or gets \
+                 no CPU (Ctrl-C ends the wait)",
+                self.peer,
+                SILENCE.as_secs()
+            );
         }
     }
 
@@ -400,6 +428,9 @@ impl Control {
         let peer = self.peer;
         match source.kind() {
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ExchangeError::Gone { peer },
+            ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+                ExchangeError::Silent { peer }
+            }
             _ => ExchangeError::Io { peer, source },
         }
     }

@@ -26,7 +26,7 @@ pub use session::CompletionError;
 
 use crate::failure::{self, Failure};
 use crate::open::OpenDevice;
-use crate::signal;
+use crate::{privileges, signal};
 use exchange::{Control, Message};
 use options::{Plan, Transport};
 use report::Report;
@@ -38,22 +38,38 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     signal::watch();
     let settings = options.settings()?;
     let plan = options.test.plan(&settings)?;
-    let device = match (plan.transport, &options.open.interface) {
-        (Transport::Tcp, Some(_)) => {
-            let told = "TCP takes the interface that its route takes: leave -i out";
-            return Err(Failure::Usage(told.to_owned()));
+    options.check(&settings, plan.transport)?;
+    // Below 1024 that takes a privilege which the open device has given up.
+    let listener = options.server.is_none().then(|| listen(options.port)).transpose()?;
+    let device = match plan.transport {
+        Transport::Roce => Some(options.open.open(&settings)?),
+        Transport::Tcp => {
+            privileges::give_up(privileges::find_of(&settings)?.as_ref())?;
+            None
         }
-        (Transport::Tcp, None) => None,
-        (Transport::Roce, _) => Some(options.open.open(&settings)?),
     };
-    match &options.server {
-        Some(server) => {
-            let mut control = Control::call(server, options.port)?;
+    let run = match (&options.server, &listener) {
+        (Some(server), _) => Control::call(server, options.port).and_then(|mut control| {
             let run = be_client(options, &plan, device.as_ref(), &mut control);
             tell(&mut control, run)
-        }
-        None => serve(options, device.as_ref()),
+        }),
+        (None, listener) => serve(options, listener.as_ref().expect("bound"), device.as_ref()),
+    };
+    match device.map_or(Ok(()), OpenDevice::close) {
+        Err(_) if run.is_err() => run,
+        closed => run.and(closed),
     }
+}
+
+/// The socket that clients call.
+fn listen(port: u16) -> Result<TcpListener, Failure> {
+    let failed = |source| ExchangeError::Listen { port, source };
+    // Where there is no IPv6, its wildcard address cannot be bound.
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+        .map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
 }
 
 /// The other side learns why it ended here.
@@ -66,16 +82,15 @@ fn tell(control: &mut Control, run: Result<(), Failure>) -> Result<(), Failure> 
 }
 
 /// Serves one client, or one after the other until Ctrl-C.
-fn serve(options: &Options, device: Option<&OpenDevice>) -> Result<(), Failure> {
+fn serve(
+    options: &Options,
+    listener: &TcpListener,
+    device: Option<&OpenDevice>,
+) -> Result<(), Failure> {
     let failed = |source| ExchangeError::Listen { port: options.port, source };
-    // Where there is no IPv6, its wildcard address cannot be bound.
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, options.port))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, options.port)))
-        .map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
     loop {
         eprintln!("feroce: waiting for a client on TCP port {}", options.port);
-        let Some((stream, peer)) = wait_for_client(&listener).map_err(failed)? else {
+        let Some((stream, peer)) = wait_for_client(listener).map_err(failed)? else {
             return Ok(()); // Ctrl-C while nothing was under way.
         };
         let served = Control::greet(stream, peer).and_then(|mut control| {
@@ -218,7 +233,7 @@ fn prepare(
 /// The GID of the address that the exchange goes over: the peer reaches it, and we the peer. The kernel, which
 /// carries the exchange, has none of a DPDK port's: there it is the first that routers know.
 fn gid_of_connection(device: &OpenDevice, control: &Control) -> Result<u32, Failure> {
-    if !device.settings.port.is_on_kernel() {
+    if !device.settings.port_kind.is_on_kernel() {
         return Ok(device.device.default_gid_index());
     }
     let address = control.local()?.ip();

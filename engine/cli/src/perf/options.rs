@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use feroce_engine::device::settings::{Origin, Settings};
 use feroce_wire::PathMtu;
 use serde::{Deserialize, Serialize};
@@ -28,10 +28,8 @@ Latencies are half round trips for write and send, and full ones for read and at
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]
 pub struct Options {
     /// Server to run against; without it, be the server
+    #[arg(value_hint = ValueHint::Hostname)]
     pub server: Option<String>,
-    /// Options of the device
-    #[command(flatten)]
-    pub open: OpenOptions,
     /// Own GID index [default: the GID of the address that the TCP connection uses]
     #[arg(short = 'x', long, value_name = "N")]
     pub gid_index: Option<u32>,
@@ -41,6 +39,9 @@ pub struct Options {
     /// Server: go on after the first client
     #[arg(long, conflicts_with = "server")]
     pub persist: bool,
+    /// Options of the device
+    #[command(flatten)]
+    pub open: OpenOptions,
     /// Options of the test
     #[command(flatten)]
     pub test: TestOptions,
@@ -68,6 +69,23 @@ impl Options {
             }
         }
         Ok(settings)
+    }
+
+    /// What does not go with the transport or with other options, before anything is done.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`].
+    pub fn check(&self, settings: &Settings, transport: Transport) -> Result<(), Failure> {
+        if transport == Transport::Roce {
+            return self.open.check(settings);
+        }
+        let gid_index = self.gid_index.is_some().then_some("-x");
+        match self.open.given().or(gid_index) {
+            Some(flag) => Err(Failure::Usage(format!(
+                "{flag} is for RoCE: TCP is the kernel's, and takes the interface that its route takes"
+            ))),
+            None => Ok(()),
+        }
     }
 }
 

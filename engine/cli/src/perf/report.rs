@@ -258,7 +258,7 @@ fn counters(device: &OpenDevice) -> Map<String, Value> {
     let counts = Counter::ALL.iter().map(|&counter| (counter, device.device.counter(counter)));
     counts
         .filter(|&(_, count)| count > 0)
-        .map(|(counter, count)| (counter.name().to_owned(), json!(count)))
+        .map(|(counter, count)| (counter.name().to_owned(), json!(counter.shown(count))))
         .collect()
 }
 

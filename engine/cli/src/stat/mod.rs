@@ -11,7 +11,7 @@ use feroce_engine::device::stat::{self, Request, Snapshot, StatError};
 use feroce_engine::sys;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::{output, signal};
 use rates::Rates;
 
@@ -55,14 +55,28 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 /// The figures of every interface that is asked for.
 fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
     let request = Request { queue_pairs: options.qps };
+    let ask = |interface: &str| stat::ask(interface, request);
     if let Some(interface) = &options.interface {
-        return Ok(vec![stat::ask(interface, request)?]);
+        return Ok(vec![ask(interface)?]);
     }
     let interfaces = stat::endpoints();
     if interfaces.is_empty() {
         return Err(StatError::Nobody.into());
     }
-    Ok(interfaces.iter().map(|name| stat::ask(name, request)).collect::<Result<_, _>>()?)
+    // Anybody can pose as one more: that must not hide the others.
+    let mut snapshots = Vec::new();
+    let mut troubles = Vec::new();
+    for interface in &interfaces {
+        match ask(interface) {
+            Ok(snapshot) => snapshots.push(snapshot),
+            Err(error) => troubles.push(error),
+        }
+    }
+    let fatal = if snapshots.is_empty() { troubles.pop() } else { None };
+    for trouble in &troubles {
+        eprintln!("feroce: {}", failure::chain(trouble));
+    }
+    fatal.map_or(Ok(snapshots), |trouble| Err(trouble.into()))
 }
 
 /// Rates, with the figures they were made of.
@@ -85,7 +99,12 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
         if signal::interrupted() {
             return Ok(());
         }
-        let now = take(options)?;
+        let now = match take(options) {
+            Err(Failure::Stat(StatError::NoEndpoint { .. } | StatError::Nobody)) => {
+                return Err(Failure::Plan(ended(&before)));
+            }
+            other => other?,
+        };
         // A program that came meanwhile has no rates yet.
         let pairs = now.iter().filter_map(|now| {
             let same = |before: &&Snapshot| rates::is_same(before, now);
@@ -99,10 +118,23 @@ fn watch(options: &Options, interval: Duration, first: Vec<Snapshot>) -> Result<
         } else if in_place {
             redraw(&text::screen(&pairs))?;
         } else {
-            pairs.iter().try_for_each(|(_, rates)| output::line(&text::line(rates)))?;
+            for (snapshot, rates) in &pairs {
+                output::line(&text::line(rates))?;
+                if let Some(qps) = &snapshot.queue_pairs {
+                    output::line(text::queue_pairs(qps).trim_end())?;
+                }
+            }
         }
         before = now;
     }
+}
+
+/// There was somebody, and is no more.
+fn ended(before: &[Snapshot]) -> String {
+    let gone = before.iter().map(|Snapshot { program, pid, interface, .. }| {
+        format!("{program} (pid {pid}) has ended, or closed {interface}")
+    });
+    gone.collect::<Vec<_>>().join("; ")
 }
 
 /// Writes over what was written before.

@@ -139,7 +139,8 @@ fn cores(snapshot: &Snapshot) -> String {
     table(&header, rows)
 }
 
-fn queue_pairs(qps: &[QueuePairFigures]) -> String {
+/// Every QP in a line of a table.
+pub fn queue_pairs(qps: &[QueuePairFigures]) -> String {
     let header = [
         "    QP", "core", "state", "peer", "peer QP", "MTU", "una", "next", "expected", "packets",
         "sends", "receives", "reads", "retries", "rnr", "ssn", "msn",

@@ -38,11 +38,11 @@ impl Key {
 /// Every setting. The reasons for the defaults are in `docs/configuration.md`.
 pub const KEYS: &[Key] = &[
     Key {
-        name: "port",
+        name: "port_kind",
         expects: || &PORT_KINDS,
         about: "how frames come and go",
-        set: |settings, text| text.parse().ok().map(|port| settings.port = port),
-        show: |settings| settings.port.to_string(),
+        set: |settings, text| text.parse().ok().map(|kind| settings.port_kind = kind),
+        show: |settings| settings.port_kind.to_string(),
     },
     Key {
         name: "cores",
@@ -74,7 +74,7 @@ pub const KEYS: &[Key] = &[
         name: "ecn",
         expects: || "true or false",
         about: "mark data packets ECT(0), so that switches mark instead of dropping",
-        set: |settings, text| text.parse().ok().map(|ecn| settings.ecn = ecn),
+        set: |settings, text| flag(text).map(|ecn| settings.ecn = ecn),
         show: |settings| settings.ecn.to_string(),
     },
     Key {
@@ -138,9 +138,12 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "user",
-        expects: || "the name of a user",
+        expects: || "the name of a user; nothing to stay",
         about: "whom `feroce perf` turns into once its device is open",
-        set: |settings, text| (!text.is_empty()).then(|| settings.user = Some(text.to_owned())),
+        set: |settings, text| {
+            settings.user = (!text.is_empty()).then(|| text.to_owned());
+            Some(())
+        },
         show: |settings| settings.user.clone().unwrap_or_else(|| "(unchanged)".to_owned()),
     },
     Key {
@@ -209,8 +212,18 @@ pub(super) fn names() -> String {
 }
 
 fn number<T: TryFrom<u64>>(text: &str, range: RangeInclusive<u64>) -> Option<T> {
-    let number = text.parse().ok().filter(|number| range.contains(number))?;
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let number = number.ok().filter(|number| range.contains(number))?;
     T::try_from(number).ok()
+}
+
+fn flag(text: &str) -> Option<bool> {
+    let words = [(true, ["true", "yes", "on", "1"]), (false, ["false", "no", "off", "0"])];
+    let found = words.iter().find(|(_, words)| words.iter().any(|w| text.eq_ignore_ascii_case(w)));
+    found.map(|(value, _)| *value)
 }
 
 fn helper(text: &str) -> Option<Driver> {
