@@ -23,7 +23,7 @@ impl Subscriber for Stderr {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        let level = event.metadata().level().as_str().to_lowercase();
+        let level = if *event.metadata().level() == Level::ERROR { "error" } else { "warning" };
         eprintln!("feroce: {level}: {}{}", line.message, line.fields);
     }
 

@@ -235,8 +235,11 @@ fn a_capture_that_is_cut_is_told_and_fails() {
     let _turn = ONE_AT_A_TIME.lock();
     let Some(pair) = Pair::new() else { return };
     let server = pair.server("-i v1");
-    let client = pair.feroce(0, "perf -i v0 -n 1000 --pcap /dev/full 10.9.0.2").output();
-    let client = client.expect("a client");
+    // Mounted for this process alone.
+    let script = "mount -t tmpfs -o size=256k small /mnt && exec \"$0\" perf -i v0 -n 1000 --pcap /mnt/cut 10.9.0.2";
+    let mut client = pair.run(0, "sh");
+    client.args(["-c", script, env!("CARGO_BIN_EXE_feroce")]).env("FEROCE_CONFIG", "");
+    let client = client.output().expect("a client");
     assert_eq!(client.status.code(), Some(1), "{}", text(&client.stderr));
     assert!(text(&client.stderr).contains("capture is not complete"), "{}", text(&client.stderr));
     server.end();

@@ -78,6 +78,7 @@ fn rxe(place: &Place) -> Option<Verdict> {
 
 /// With AF_XDP, such a socket gets nothing; the packet port cannot be opened beside it.
 fn udp_4791(place: &Place) -> Option<Verdict> {
+    place.found()?;
     let read =
         |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
     let tables = read("udp") + &read("udp6");
