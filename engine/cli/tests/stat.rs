@@ -81,7 +81,7 @@ fn a_running_program_is_seen() {
     assert!(seen, "QPs off a terminal");
     client.kill().expect("a running client");
     client.wait().expect("its end");
-    drop(told.by_ref().count());
+    let _lines_to_come = told.by_ref().count();
     let ended = lines.wait_with_output().expect("its end");
     assert_eq!(ended.status.code(), Some(1));
     let told = text(&ended.stderr);
