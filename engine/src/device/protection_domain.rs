@@ -75,8 +75,27 @@ impl ProtectionDomain {
         len: usize,
         access: Access,
     ) -> Result<MemoryRegion, DeviceError> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.reg_mr_iova(addr, len, addr.expose_provenance() as u64, access) }
+    }
+
+    /// The same, with the first byte known to work requests and peers as `iova`, as `ibv_reg_mr_iova`.
+    ///
+    /// # Safety
+    /// As for [`ProtectionDomain::reg_mr`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Region`], [`DeviceError::Exhausted`].
+    #[allow(unsafe_code)] // As above.
+    pub unsafe fn reg_mr_iova(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, DeviceError> {
         let host = addr.expose_provenance() as u64;
-        let registered = self.register(host, host, len, access, None)?;
+        let registered = self.register(host, iova, len, access, None)?;
         Ok(MemoryRegion { registered })
     }
 

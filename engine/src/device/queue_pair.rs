@@ -9,7 +9,7 @@ use super::addressing::{PATH_TIMEOUT, Path, SourcePort, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::PathInUse;
 use super::host::HostId;
-use super::{CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain};
+use super::{CompletionQueue, DeviceError, Driver, Opened, PostError, ProtectionDomain};
 use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
@@ -457,7 +457,13 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         let device = self.device();
         device.paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.qpn);
-        drop(device.cores[self.core].lock().remove(self.slot, device.now()));
+        let mut token = device.cores[self.core].lock();
+        if device.config.driver != Driver::Manual {
+            // Acknowledgements go out with the turn after: the program has seen the last message, its peer shall know.
+            token.turn(device.now());
+        }
+        drop(token.remove(self.slot, device.now()));
+        drop(token);
         let index = self.qpn.value() - device.qpns.base;
         device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
     }

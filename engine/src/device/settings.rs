@@ -30,6 +30,8 @@ const PREFIX: &str = "FEROCE_";
 /// The settings in effect, and where each came from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
+    /// Interfaces that are RDMA devices to programs written for verbs, in order; empty for all usable ones.
+    pub interfaces: Vec<String>,
     /// Kind of port.
     pub port: PortKind,
     /// Cores of a device.
@@ -66,6 +68,7 @@ impl Default for Settings {
     fn default() -> Self {
         let (device, connect) = (DeviceConfig::default(), ConnectOptions::default());
         Self {
+            interfaces: Vec::new(),
             port: device.port,
             cores: device.cores,
             helper: device.driver,
@@ -333,7 +336,8 @@ mod tests {
     fn a_file_reaches_the_device_and_the_connection() {
         let file = "# Lossless class\ntraffic_class = 0x6a\nhop_limit = 3\n\ncores = 4\necn = true\nhelper = \"spin:1,2,3,5\"\n\
                     path_mtu = 1024\nsource_port = 50000\nack_timeout = 16\nretry_count = 3\nrnr_retry = 2\nmin_rnr_timer = 1\n\
-                    window = 512\nport = \"af_xdp\"\nuser = \"nobody\"\n";
+                    window = 512\nport = \"af_xdp\"\nuser = \"nobody\"\n\
+                    interfaces = \"eth0, eth1.5\"\n";
         let settings = from_file(file).unwrap();
         let config = settings.device_config();
         assert_eq!((config.cores, config.ecn, config.window), (4, true, 512));
@@ -346,6 +350,7 @@ mod tests {
         assert_eq!((options.timeout, options.retry_cnt, options.rnr_retry), (16, 3, 2));
         assert_eq!(options.min_rnr_timer, 1);
         assert_eq!(settings.user.as_deref(), Some("nobody"));
+        assert_eq!(settings.interfaces, ["eth0", "eth1.5"]);
         assert_eq!(settings.origin("cores").to_string(), "/etc/feroce.toml:5");
     }
 

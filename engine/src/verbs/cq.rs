@@ -7,6 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::task::Waker;
 
 use crossbeam_queue::ArrayQueue;
 
@@ -42,6 +43,8 @@ pub struct CqRing {
     overflowed: AtomicBool,
     armed: AtomicU8,
     fd: EventFd,
+    /// Told instead of `fd`, if there is one.
+    waker: Option<Waker>,
     /// Cores that may complete to this queue, one bit each: the ones that polling drives.
     cores: AtomicU64,
 }
@@ -52,12 +55,21 @@ impl CqRing {
     /// # Errors
     /// When the system has no descriptor left.
     pub fn new(id: CqId, depth: u32) -> std::io::Result<Self> {
+        Self::with_waker(id, depth, None)
+    }
+
+    /// The same; an armed completion wakes `waker` instead of making the descriptor readable.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn with_waker(id: CqId, depth: u32, waker: Option<Waker>) -> std::io::Result<Self> {
         Ok(Self {
             id,
             queue: ArrayQueue::new(depth.max(1) as usize),
             overflowed: AtomicBool::new(false),
             armed: AtomicU8::new(UNARMED),
             fd: EventFd::new()?,
+            waker,
             cores: AtomicU64::new(0),
         })
     }
@@ -93,7 +105,10 @@ impl CqRing {
     fn notify(&self, armed: u8, completion: &Completion) {
         let wanted = armed == ARMED_ANY || completion.solicited || !completion.is_success();
         if wanted && self.armed.swap(UNARMED, Ordering::Relaxed) != UNARMED {
-            self.fd.signal();
+            match &self.waker {
+                Some(waker) => waker.wake_by_ref(),
+                None => self.fd.signal(),
+            }
         }
     }
 

@@ -8,7 +8,7 @@ mod work_request;
 
 pub use completion::{Completion, CompletionOpcode, Extra, Status};
 pub use cq::{CqId, CqRing, Notify};
-pub use event::{AsyncEvent, EventQueue};
+pub use event::{AsyncEvent, EventQueue, EventSink};
 pub use work_request::{
     Data, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp, SendRequest,
     SendWqe, Sge,
