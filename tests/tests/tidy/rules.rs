@@ -25,6 +25,10 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
     ("engine/src/sys.rs", "system calls that std has no door for"),
     ("engine/src/device/protection_domain.rs", "the contract of registering a program's memory"),
+    (
+        "engine/libibverbs/src/",
+        "C programs call it and answer for their pointers: `object.rs` says how",
+    ),
     ("engine/cli/src/signal.rs", "one signal handler"),
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
     ("tests/src/counting_alloc.rs", "a global allocator"),
@@ -71,8 +75,11 @@ pub const PURE: &[Pure] = &[
 ];
 
 /// Packages from the bottom up: each depends on lower layers only.
-pub const LAYERS: &[&[&str]] =
-    &[&["feroce-wire", "dpdk-sys"], &["feroce-engine"], &["feroce", "feroce-tests"]];
+pub const LAYERS: &[&[&str]] = &[
+    &["feroce-wire", "dpdk-sys"],
+    &["feroce-engine"],
+    &["feroce", "feroce-libibverbs", "feroce-tests"],
+];
 
 /// What a user configures, and the document that gives the reason for each field's default.
 pub const CONFIGURATION: &[(&str, &str)] = &[
