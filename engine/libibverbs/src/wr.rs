@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use feroce_engine::device::PostError;
-use feroce_engine::verbs::{Data, MAX_SGE, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
 use feroce_wire::Key;
 use libc::size_t;
 
@@ -30,6 +30,7 @@ pub const OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
 #[derive(Debug, Default)]
 pub struct Batch {
     requests: Vec<Request>,
+    sges: Vec<Sge>,
     inline: Vec<u8>,
     /// The first thing that was wrong.
     error: Option<c_int>,
@@ -43,26 +44,19 @@ struct Request {
     data: Local,
 }
 
-/// The local side of a request.
+/// The local side of a request: a range of one of the batch's buffers.
 #[derive(Debug)]
 enum Local {
-    Sges {
-        list: [Sge; MAX_SGE],
-        len: usize,
-    },
-    /// A range of the batch's buffer.
-    Inline {
-        from: usize,
-        len: usize,
-    },
+    Sges { from: usize, len: usize },
+    Inline { from: usize, len: usize },
 }
 
-const NOTHING: Local =
-    Local::Sges { list: [Sge { addr: 0, length: 0, lkey: Key(0) }; MAX_SGE], len: 0 };
+const NOTHING: Local = Local::Sges { from: 0, len: 0 };
 
 impl Batch {
     fn clear(&mut self) {
         self.requests.clear();
+        self.sges.clear();
         self.inline.clear();
         self.error = None;
     }
@@ -106,7 +100,7 @@ fn complete(held: &mut State) -> c_int {
         }
         let inline: [&[u8]; 1];
         let data = match &request.data {
-            Local::Sges { list, len } => Data::Sges(&list[..*len]),
+            Local::Sges { from, len } => Data::Sges(&batch.sges[*from..from + len]),
             Local::Inline { from, len } => {
                 inline = [&batch.inline[*from..from + len]];
                 Data::Inline(&inline)
@@ -266,14 +260,9 @@ unsafe fn set_list(qp: *mut ibv_qp_ex, entries: &[ibv_sge]) {
     if entries.len() > cap.max_send_sge as usize {
         return batch.fail(libc::EINVAL);
     }
-    let mut data = NOTHING;
-    if let Local::Sges { list, len } = &mut data {
-        for (to, from) in list.iter_mut().zip(entries) {
-            *to = post::entry(from);
-        }
-        *len = entries.len();
-    }
-    batch.set(data);
+    let (from, len) = (batch.sges.len(), entries.len());
+    batch.sges.extend(entries.iter().map(post::entry));
+    batch.set(Local::Sges { from, len });
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
