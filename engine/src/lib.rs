@@ -5,6 +5,7 @@ pub mod cm;
 pub mod core;
 pub mod counters;
 pub mod device;
+pub mod log;
 #[allow(unsafe_code)] // A named room: the arena, the rings, the door.
 pub mod memory;
 pub mod net;

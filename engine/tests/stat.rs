@@ -68,7 +68,7 @@ fn a_program_may_keep_its_figures_to_itself() {
         for config in [quiet, manual] {
             let device = Device::open("v0", config).expect("a device");
             let own = i32::try_from(std::process::id()).expect("a pid");
-            assert!(matches!(figures(), Err(StatError::Silent { pid, .. }) if pid == own));
+            assert!(matches!(figures(), Err(StatError::Silent { owner, .. }) if owner.pid == own));
             drop(device);
         }
     });

@@ -170,7 +170,7 @@ fn info(
 }
 
 /// The EUI-64 made of the MAC address, as RoCE devices have it.
-fn guid(interface: &Interface) -> String {
+pub fn guid(interface: &Interface) -> String {
     let [a, b, c, d, e, f] = interface.mac.0;
     let bytes = [a ^ 2, b, c, 0xff, 0xfe, d, e, f].map(|byte| format!("{byte:02x}"));
     bytes.chunks(2).map(<[String]>::concat).collect::<Vec<_>>().join(":")
@@ -189,7 +189,7 @@ fn gid_row((index, entry): (u32, GidEntry)) -> GidRow {
 
 /// The link rate in bit/s that sysfs tells. Sysfs may show another network namespace than the thread's, so the
 /// interface must be the same by index and address.
-fn rate_in_sysfs(interface: &Interface) -> Option<u64> {
+pub fn rate_in_sysfs(interface: &Interface) -> Option<u64> {
     let place = Path::new("/sys/class/net").join(&interface.name);
     let read = |file| std::fs::read_to_string(place.join(file)).ok();
     let same = read("ifindex")?.trim() == interface.index.to_string()

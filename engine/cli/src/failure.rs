@@ -1,5 +1,7 @@
 //! Why a command failed, by culprit, and the exit code of each.
 
+use std::path::PathBuf;
+
 use feroce_engine::device::settings::SettingsError;
 use feroce_engine::device::stat::StatError;
 use feroce_engine::device::{DeviceError, OpenError, PostError};
@@ -43,6 +45,14 @@ pub enum Failure {
     /// The plan cannot be run on what the devices are.
     #[error("{0}")]
     Plan(String),
+    /// The program of `feroce run`.
+    #[error("cannot start {}: {source}", program.display())]
+    Program {
+        /// As given.
+        program: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The TCP connection under test.
     #[error("TCP under test: cannot {action}: {source}")]
     Tcp {
@@ -68,6 +78,11 @@ impl Failure {
         match self {
             Self::Usage(_) => 2,
             Self::Interrupted => 130,
+            // As shells have it.
+            Self::Program { source, .. } => match source.kind() {
+                std::io::ErrorKind::NotFound => 127,
+                _ => 126,
+            },
             _ => 1,
         }
     }

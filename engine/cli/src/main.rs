@@ -1,19 +1,19 @@
 //! `feroce`: Feroce on the command line.
 //!
 //! Exit codes: 0 done; 1 the run failed (the message says why and what helps); 2 the command line is wrong;
-//! 3 and 4 what `feroce doctor` found; 130 interrupted, after reporting what was measured until then.
+//! 3 and 4 what `feroce doctor` found; of `feroce run` the program's; 126 and 127 if it cannot be started or found; 130 interrupted, after reporting what was measured until then.
 #![deny(unsafe_code)]
 
 mod config;
 mod devinfo;
 mod doctor;
 mod failure;
-mod log;
 mod open;
 mod output;
 mod packaging;
 mod perf;
 mod privileges;
+mod run;
 #[allow(unsafe_code)] // A named room: one signal handler.
 mod signal;
 mod stat;
@@ -47,6 +47,8 @@ enum Command {
     Devinfo(devinfo::Options),
     /// Measure bandwidth and latency between two hosts (as perftest)
     Perf(Box<perf::Options>),
+    /// Start a program written for verbs, unmodified, on an interface as its RNIC
+    Run(run::Options),
     /// Show live figures of a program that has an interface open
     Stat(stat::Options),
     /// Find out what is wrong with an interface or with the way to a peer
@@ -60,7 +62,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    log::start();
+    feroce_engine::log::to_stderr("feroce");
     let command = Cli::parse().command;
     // The doctor has a line for them.
     if !matches!(command, Command::Doctor(_)) {
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Devinfo(options) => devinfo::run(&options),
         Command::Perf(options) => perf::run(&options),
+        Command::Run(options) => run::run(&options),
         Command::Stat(options) => stat::run(&options),
         Command::Doctor(options) => match doctor::run(&options) {
             Ok(worst) => return worst.exit_code(),

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::task::Waker;
 
 use super::{Device, DeviceError, MAX_CQE, Opened};
 use crate::time::Duration;
@@ -21,9 +22,31 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Limit`]; [`DeviceError::System`] when no descriptor is left.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, DeviceError> {
+        self.create_cq_with(depth, None)
+    }
+
+    /// The same; a completion that was asked for wakes `waker` instead of making
+    /// [`CompletionQueue::fd`] readable. The waker is called by whoever turns the core, in the middle of a
+    /// turn: it must not block, and not call the device.
+    ///
+    /// # Errors
+    /// As for [`Device::create_cq`].
+    pub fn create_cq_waking(
+        &self,
+        depth: u32,
+        waker: Waker,
+    ) -> Result<CompletionQueue, DeviceError> {
+        self.create_cq_with(depth, Some(waker))
+    }
+
+    fn create_cq_with(
+        &self,
+        depth: u32,
+        waker: Option<Waker>,
+    ) -> Result<CompletionQueue, DeviceError> {
         check_depth(depth)?;
         let id = self.inner.next_cq.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let ring = Arc::new(CqRing::new(CqId(id), depth)?);
+        let ring = Arc::new(CqRing::with_waker(CqId(id), depth, waker)?);
         Ok(CompletionQueue { ring, device: Arc::clone(&self.inner) })
     }
 }
@@ -57,6 +80,12 @@ impl CompletionQueue {
             self.device.drive(self.ring.cores());
             self.ring.pop()
         })
+    }
+
+    /// One completion, if there is one. Does not drive the device: for more after the first.
+    #[inline]
+    pub fn pop(&self) -> Option<Completion> {
+        self.ring.pop()
     }
 
     /// Asks for [`CompletionQueue::fd`] to become readable at the next completion of the kind. Poll once

@@ -62,7 +62,7 @@ use crate::memory::arena::{Arena, ArenaStats};
 use crate::net::{GidEntry, Watcher};
 use crate::port::PortStats;
 use crate::time::{Clock, Duration, Instant};
-use crate::verbs::{AsyncEvent, EventQueue};
+use crate::verbs::{AsyncEvent, EventQueue, EventSink};
 use feroce_wire::Psn;
 
 /// An open device. Clones are handles to the same one; it closes when the last handle and the last
@@ -300,6 +300,11 @@ impl Device {
     /// Events given up because nobody read them.
     pub fn events_lost(&self) -> u64 {
         self.inner.events.lost()
+    }
+
+    /// From now on events go to `sink` instead of waiting to be read. False if there is one already.
+    pub fn set_event_sink(&self, sink: EventSink) -> bool {
+        self.inner.events.set_sink(sink)
     }
 
     /// A descriptor that is readable while events wait.

@@ -87,17 +87,17 @@ impl ProtectionDomain {
     ) -> Result<MemoryRegion, DeviceError> {
         let host = addr.expose_provenance() as u64;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { host };
-        let registered = self.register(host, iova, len, access, None)?;
-        Ok(MemoryRegion::new(registered))
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.reg_mr_iova(addr, len, iova, access) }
     }
 
-    /// The same, named `iova ..` by peers and work requests, as `ibv_reg_mr_iova`.
+    /// The same, with the first byte known to work requests and peers as `iova`, as `ibv_reg_mr_iova`.
     ///
     /// # Safety
     /// As for [`ProtectionDomain::reg_mr`].
     ///
     /// # Errors
-    /// As for [`ProtectionDomain::reg_mr`].
+    /// [`DeviceError::Region`], [`DeviceError::Exhausted`].
     #[allow(unsafe_code)] // As above.
     pub unsafe fn reg_mr_iova(
         &self,

@@ -10,7 +10,7 @@ use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::{self, PathUser};
 use super::host::HostId;
 use super::{
-    CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
+    CompletionQueue, DeviceError, Driver, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
     XrcDomain, multicast,
 };
 use crate::memory::Access;
@@ -577,7 +577,13 @@ impl Drop for QueuePair {
         if self.service == Service::Ud {
             multicast::detach_all(device, self.qpn);
         }
-        let qp = device.cores[self.core].lock().remove(self.slot, device.now());
+        let mut token = device.cores[self.core].lock();
+        if device.config.driver != Driver::Manual {
+            // Acknowledgements go out with the turn after: the program has seen the last message, its peer shall know.
+            token.turn(device.now());
+        }
+        let qp = token.remove(self.slot, device.now());
+        drop(token);
         if qp.is_some_and(|qp| qp.binds_windows()) {
             device.memory.unbind_all_of(self.qpn); // Before the number is another QP's.
         }

@@ -50,6 +50,8 @@ const OTHERS: [&str; 15] = [
 /// The settings in effect, and where each came from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
+    /// Interfaces that are RDMA devices to programs written for verbs, in order; empty for all usable ones.
+    pub interfaces: Vec<String>,
     /// Kind of port.
     pub port_kind: PortKind,
     /// Cores of a device.
@@ -98,6 +100,7 @@ impl Default for Settings {
     fn default() -> Self {
         let (device, connect) = (DeviceConfig::default(), ConnectOptions::default());
         Self {
+            interfaces: Vec::new(),
             port_kind: device.port,
             cores: device.cores,
             helper: device.driver,
@@ -392,7 +395,7 @@ mod tests {
     fn a_file_reaches_the_device_and_the_connection() {
         let file = "# Lossless class\ntraffic_class = 0x6a\nhop_limit = 3\n\ncores = 4\necn = true\nhelper = \"spin:1,2,3,5\"\n\
                     path_mtu = 1024\nsource_port = 50000\nack_timeout = 16\nretry_count = 3\nrnr_retry = 2\nmin_rnr_timer = 1\n\
-                    window = 512\nport_kind = \"af_xdp\"\nuser = \"nobody\"\n\
+                    window = 512\nport_kind = \"af_xdp\"\nuser = \"nobody\"\ninterfaces = \"eth0, eth1.5\"\n\
                     dpdk_device = \"net_memif0,role=client\"\ndpdk_addresses = \"10.0.0.1/24, fd00::1/64@7\"\n\
                     dpdk_gateways = \"10.0.0.254\"\ndpdk_mtu = 1500\ndpdk_memory = 256\ndpdk_eal = \"-l 1  -v\"\n";
         let settings = from_file(file).unwrap();
@@ -414,6 +417,7 @@ mod tests {
         assert_eq!(dpdk.gateways, [IpAddr::from([10, 0, 0, 254])]);
         assert_eq!((dpdk.mtu, dpdk.memory), (1500, DpdkMemory::Ordinary { mib: 256 }));
         assert_eq!(dpdk.eal, ["-l", "1", "-v"]);
+        assert_eq!(settings.interfaces, ["eth0", "eth1.5"]);
         assert_eq!(settings.origin("cores").to_string(), "/etc/feroce.toml:5");
     }
 

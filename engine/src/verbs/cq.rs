@@ -10,6 +10,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::task::Waker;
 
 use crossbeam_queue::ArrayQueue;
 
@@ -95,6 +96,8 @@ pub struct CqRing {
     armed: AtomicU8,
     moderation: Moderation,
     fd: EventFd,
+    /// Told instead of `fd`, if there is one.
+    waker: Option<Waker>,
     /// Cores that may complete to this queue, one bit each: the ones that polling drives.
     cores: AtomicU64,
 }
@@ -105,6 +108,14 @@ impl CqRing {
     /// # Errors
     /// When the system has no descriptor left.
     pub fn new(id: CqId, depth: u32) -> std::io::Result<Self> {
+        Self::with_waker(id, depth, None)
+    }
+
+    /// The same; an armed completion wakes `waker` instead of making the descriptor readable.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn with_waker(id: CqId, depth: u32, waker: Option<Waker>) -> std::io::Result<Self> {
         Ok(Self {
             id,
             first: Ring::new(depth),
@@ -113,6 +124,7 @@ impl CqRing {
             armed: AtomicU8::new(UNARMED),
             moderation: Moderation::default(),
             fd: EventFd::new()?,
+            waker,
             cores: AtomicU64::new(0),
         })
     }
@@ -213,7 +225,10 @@ impl CqRing {
     fn tell(&self) {
         self.moderation.start_over();
         if self.armed.swap(UNARMED, Ordering::Relaxed) != UNARMED {
-            self.fd.signal();
+            match &self.waker {
+                Some(waker) => waker.wake_by_ref(),
+                None => self.fd.signal(),
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Asynchronous events of a device.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
@@ -37,11 +38,22 @@ pub enum AsyncEvent {
     GidChange,
 }
 
+/// Where events go at once, instead of waiting to be read. Called by whoever raises the event, perhaps in the
+/// middle of a turn: it must not block, and not call the device.
+pub struct EventSink(pub Box<dyn Fn(AsyncEvent) + Send + Sync>);
+
+impl std::fmt::Debug for EventSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EventSink")
+    }
+}
+
 /// Events waiting to be read, and a descriptor that is readable while there are any.
 #[derive(Debug)]
 pub struct EventQueue {
     events: ArrayQueue<AsyncEvent>,
     fd: EventFd,
+    sink: OnceLock<EventSink>,
     lost: AtomicU64,
 }
 
@@ -51,11 +63,24 @@ impl EventQueue {
     /// # Errors
     /// When the system has no descriptor left.
     pub fn new(capacity: usize) -> std::io::Result<Self> {
-        Ok(Self { events: ArrayQueue::new(capacity), fd: EventFd::new()?, lost: AtomicU64::new(0) })
+        Ok(Self {
+            events: ArrayQueue::new(capacity),
+            fd: EventFd::new()?,
+            sink: OnceLock::new(),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    /// From now on events go to `sink` instead. False if there is one already.
+    pub fn set_sink(&self, sink: EventSink) -> bool {
+        self.sink.set(sink).is_ok()
     }
 
     /// Adds an event. The oldest unread one is given up for it if the queue is full.
     pub fn push(&self, event: AsyncEvent) {
+        if let Some(sink) = self.sink.get() {
+            return (sink.0)(event);
+        }
         if self.events.force_push(event).is_some() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -11,7 +11,7 @@ mod work_request;
 pub use completion::{Completion, CompletionOpcode, DatagramSource, Extra, NetworkHeader, Status};
 pub use cq::{CqId, CqRing, Notify};
 pub use datagram::{DatagramWqe, GRH_LEN};
-pub use event::{AsyncEvent, EventQueue};
+pub use event::{AsyncEvent, EventQueue, EventSink};
 pub use srq::{SrqId, SrqRing, XrcDomainId};
 pub use work_request::{
     Data, LocalOp, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp,

@@ -26,6 +26,10 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/src/sys.rs", "system calls that std has no door for"),
     ("engine/src/device/protection_domain.rs", "the contract of registering a program's memory"),
     ("engine/src/device/memory_region.rs", "the same, of registering it again"),
+    (
+        "engine/libibverbs/src/",
+        "C programs call it and answer for their pointers: `object.rs` says how",
+    ),
     ("engine/cli/src/signal.rs", "one signal handler"),
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
     ("tests/tests/regions.rs", "memory that the test registers, and takes away"),
@@ -74,8 +78,11 @@ pub const PURE: &[Pure] = &[
 ];
 
 /// Packages from the bottom up: each depends on lower layers only.
-pub const LAYERS: &[&[&str]] =
-    &[&["feroce-wire", "dpdk-sys"], &["feroce-engine"], &["feroce", "feroce-tests"]];
+pub const LAYERS: &[&[&str]] = &[
+    &["feroce-wire", "dpdk-sys"],
+    &["feroce-engine"],
+    &["feroce", "feroce-libibverbs", "feroce-tests"],
+];
 
 /// What a user configures, and the document that gives the reason for each field's default.
 pub const CONFIGURATION: &[(&str, &str)] = &[

@@ -38,6 +38,16 @@ impl Key {
 /// Every setting. The reasons for the defaults are in `docs/configuration.md`.
 pub const KEYS: &[Key] = &[
     Key {
+        name: "interfaces",
+        expects: || "`all`, or names of interfaces separated by commas",
+        about: "interfaces that are RDMA devices to programs written for verbs",
+        set: |settings, text| interfaces(text).map(|names| settings.interfaces = names),
+        show: |settings| match settings.interfaces.as_slice() {
+            [] => ALL.to_owned(),
+            names => names.join(","),
+        },
+    },
+    Key {
         name: "port_kind",
         expects: || &PORT_KINDS,
         about: "how frames come and go",
@@ -204,6 +214,17 @@ static PORT_KINDS: LazyLock<String> = LazyLock::new(|| {
 
 const PER_QP: &str = "per_qp";
 const HUGEPAGES: &str = "hugepages";
+const ALL: &str = "all";
+
+fn interfaces(text: &str) -> Option<Vec<String>> {
+    if text == ALL {
+        return Some(Vec::new());
+    }
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-@+".contains(c))
+    };
+    text.split(',').map(|name| Some(name.trim()).filter(is_name).map(str::to_owned)).collect()
+}
 
 /// The names, for those who mistype one.
 pub(super) fn names() -> String {

@@ -1,4 +1,4 @@
-//! Warnings of the engine, on stderr.
+//! Warnings of the engine on stderr, for programs that have no log of their own.
 
 use std::fmt::{self, Write};
 
@@ -6,14 +6,16 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Prints warnings and errors from now on.
-pub fn start() {
+/// Prints warnings and errors from now on, each line beginning with `name`.
+pub fn to_stderr(name: &'static str) {
     // Fails only if somebody listens already.
-    let _ = tracing::subscriber::set_global_default(Stderr);
+    let _ = tracing::subscriber::set_global_default(Stderr { name });
 }
 
 /// One line per event. Spans are not shown.
-struct Stderr;
+struct Stderr {
+    name: &'static str,
+}
 
 impl Subscriber for Stderr {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -24,7 +26,7 @@ impl Subscriber for Stderr {
         let mut line = Line::default();
         event.record(&mut line);
         let level = if *event.metadata().level() == Level::ERROR { "error" } else { "warning" };
-        eprintln!("feroce: {level}: {}{}", line.message, line.fields);
+        eprintln!("{}: {level}: {}{}", self.name, line.message, line.fields);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

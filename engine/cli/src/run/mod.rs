@@ -1,0 +1,98 @@
+//! `feroce run`: starts a program written for verbs on Feroce's libraries, in surroundings where it finds a device.
+//!
+//! The program takes this process's place: its exit code is what the caller sees, and what was mounted for it goes with
+//! it.
+
+mod interface;
+mod mounts;
+mod sysfs;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use feroce_engine::device::settings::Settings;
+
+use crate::failure::Failure;
+
+/// Options of `feroce run`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Interface that is the program's device; several are feroce0, feroce1, ... [default: those of the settings, else
+    /// the default route's, else the only usable one]
+    #[arg(short, long, value_name = "IFACE", value_delimiter = ',')]
+    interface: Vec<String>,
+    /// Do not say which interface was chosen
+    #[arg(short, long)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// Starts the program; returns only if that fails.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let settings = Settings::load()?;
+    let named =
+        if options.interface.is_empty() { &settings.interfaces } else { &options.interface };
+    let interfaces = if named.is_empty() {
+        let (interface, why) = interface::choose()?;
+        if !options.quiet {
+            eprintln!("feroce: feroce0 is {}, {why}", interface.name);
+        }
+        vec![interface]
+    } else {
+        named.iter().map(|name| interface::named(name)).collect::<Result<_, _>>()?
+    };
+    let libraries = libraries()?;
+    if let Err(why) = mounts::surround(&sysfs::devices(&interfaces)?) {
+        eprintln!(
+            "feroce: programs that look for devices in /dev/infiniband and /sys/class/infiniband will find none: {why}"
+        );
+    }
+    let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let (program, arguments) = options.program.split_first().expect("clap demands one");
+    let error = Command::new(program)
+        .args(arguments)
+        .env("FEROCE_INTERFACES", names.join(","))
+        .env("LD_LIBRARY_PATH", ahead_of_others(&libraries))
+        .exec();
+    Err(Failure::Program { program: PathBuf::from(program), source: error })
+}
+
+/// The library that programs load.
+const LIBRARY: &str = "libibverbs.so.1";
+
+/// Where the libraries are: beside this program as they are built or as they are installed.
+fn libraries() -> Result<PathBuf, Failure> {
+    let failed = |source| Failure::Plan(format!("cannot tell where this program is: {source}"));
+    let own = std::env::current_exe().map_err(failed)?;
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join("lib"), folder.join("../lib/feroce")];
+    let found = places.iter().find(|place| place.join(LIBRARY).exists());
+    found.cloned().ok_or_else(|| {
+        let [built, installed] = &places;
+        Failure::Plan(format!(
+            "there is no {LIBRARY} in {} or {}: scripts/build-libs.sh makes it",
+            built.display(),
+            installed.display()
+        ))
+    })
+}
+
+/// The library path with `folder` first.
+fn ahead_of_others(folder: &Path) -> OsString {
+    let mut path = folder.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {
+        path.push(":");
+        path.push(others);
+    }
+    path
+}

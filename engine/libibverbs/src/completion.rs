@@ -1,0 +1,145 @@
+//! Completion channels: which completion queue has something, on a descriptor.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
+use crate::channel::{Channel, Unacknowledged};
+use crate::context::{self, Shared};
+use crate::cq::Cq;
+use crate::errno;
+use crate::object::{self, Object};
+
+/// A completion channel.
+#[repr(C)]
+pub struct CompChannel {
+    abi: UnsafeCell<ibv_comp_channel>,
+    shared: Arc<Shared>,
+    /// Queues that have something.
+    pub channel: Arc<Channel<Filled>>,
+    /// Completion queues that use it.
+    pub users: AtomicUsize,
+}
+
+// SAFETY: the first field is the C structure.
+unsafe impl Object for CompChannel {
+    type Abi = ibv_comp_channel;
+}
+
+/// A completion that was asked for has come to a queue.
+#[derive(Debug, Clone)]
+pub struct Filled {
+    /// The queue's address, as the program knows it.
+    cq: usize,
+    unacknowledged: Arc<Unacknowledged>,
+}
+
+/// What the engine wakes when a completion comes that was asked for.
+#[derive(Debug)]
+pub struct CqWaker {
+    channel: Arc<Channel<Filled>>,
+    /// The queue's address, once it has one: ahead of the first time that anybody asks.
+    pub cq: AtomicUsize,
+    unacknowledged: Arc<Unacknowledged>,
+}
+
+impl CqWaker {
+    /// One for a queue that is still to be made.
+    pub fn new(channel: &CompChannel) -> Arc<Self> {
+        Arc::new(Self {
+            channel: Arc::clone(&channel.channel),
+            cq: AtomicUsize::new(0),
+            unacknowledged: Arc::default(),
+        })
+    }
+
+    /// Events of the queue that the program has read were acknowledged.
+    pub fn acknowledge(&self, events: c_uint) {
+        self.unacknowledged.acknowledge(u64::from(events));
+    }
+
+    /// Takes back what the program has not read, and waits until it has acknowledged the rest.
+    pub fn retire(&self) {
+        self.channel.remove(|filled| Arc::ptr_eq(&filled.unacknowledged, &self.unacknowledged));
+        self.unacknowledged.wait();
+    }
+}
+
+impl Wake for CqWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let cq = self.cq.load(Ordering::Acquire);
+        self.channel.push(Filled { cq, unacknowledged: Arc::clone(&self.unacknowledged) });
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    // SAFETY: the program passes an open context.
+    let made = unsafe { context::shared(context) }.and_then(|shared| {
+        let channel = Arc::new(Channel::new()?);
+        let abi = ibv_comp_channel { context, fd: channel.fd(), refcnt: 0 };
+        Ok(Box::new(CompChannel {
+            abi: UnsafeCell::new(abi),
+            shared: Arc::clone(shared),
+            channel,
+            users: AtomicUsize::new(0),
+        }))
+    });
+    object::give_or_fail(made)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: the program passes a live channel.
+    let live = unsafe { object::borrow::<CompChannel>(channel) };
+    if live.users.load(Ordering::Acquire) > 0 {
+        return libc::EBUSY;
+    }
+    // SAFETY: as above; no queue uses it.
+    drop(unsafe { object::take::<CompChannel>(channel) });
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the program passes a live channel.
+    let live = unsafe { object::borrow::<CompChannel>(channel) };
+    let got = live.shared.check();
+    let got = got.and_then(|()| live.channel.get(|filled| filled.unacknowledged.add()));
+    match got {
+        Ok(filled) => {
+            let filled = std::ptr::with_exposed_provenance_mut::<ibv_cq>(filled.cq);
+            // SAFETY: the queue lives, for destroying it waits for the acknowledgement of this event; the program
+            // passes two places to fill in.
+            unsafe {
+                *cq = filled;
+                *cq_context = (*filled).cq_context;
+            }
+            0
+        }
+        Err(code) => {
+            errno::set(code);
+            -1
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    // SAFETY: the program passes a live queue.
+    let live = unsafe { object::borrow::<Cq>(cq) };
+    if let Some(waker) = &live.waker {
+        waker.acknowledge(events);
+    }
+}

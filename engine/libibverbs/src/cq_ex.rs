@@ -1,0 +1,198 @@
+//! Extended completion queues: one completion at a time, of which the program reads the fields it wants.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+
+use feroce_engine::verbs::{Completion, Status};
+
+use crate::abi::{
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_BYTE_LEN,
+    IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL,
+    IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq, ibv_cq_ex,
+    ibv_cq_init_attr_ex, ibv_poll_cq_attr,
+};
+use crate::cq::{self, Cq, Wanted};
+use crate::lock::HeldLock;
+use crate::{errno, object};
+
+/// The completion that the program is looking at.
+#[derive(Debug)]
+pub struct Cursor {
+    /// Held from `ibv_start_poll` to `ibv_end_poll`.
+    lock: HeldLock,
+    /// Whoever holds the lock has it.
+    current: UnsafeCell<Option<Completion>>,
+}
+
+impl Cursor {
+    /// At nothing.
+    pub fn new() -> Self {
+        Self { lock: HeldLock::new(), current: UnsafeCell::new(None) }
+    }
+}
+
+/// Fields that every queue has.
+const FIELDS: u64 = IBV_WC_EX_WITH_BYTE_LEN
+    | IBV_WC_EX_WITH_IMM
+    | IBV_WC_EX_WITH_QP_NUM
+    | IBV_WC_EX_WITH_SRC_QP
+    | IBV_WC_EX_WITH_SLID
+    | IBV_WC_EX_WITH_SL
+    | IBV_WC_EX_WITH_DLID_PATH_BITS;
+
+/// `ibv_create_cq_ex`
+pub unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: the program passes attributes.
+    let attr = unsafe { *attr };
+    let flags = match attr.comp_mask {
+        0 => 0,
+        IBV_CQ_INIT_ATTR_MASK_FLAGS => attr.flags,
+        _ => return errno::fail(libc::EOPNOTSUPP),
+    };
+    // A function that is not there would be called: what cannot be read is refused now.
+    if attr.wc_flags & !FIELDS != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+        return errno::fail(libc::EOPNOTSUPP);
+    }
+    let (entries, cq_context) = (attr.cqe, attr.cq_context);
+    let (channel, vector) = (attr.channel, attr.comp_vector);
+    // SAFETY: the program passes an open context and no or a live channel.
+    let made = unsafe { Wanted { context, entries, cq_context, channel, vector }.make() };
+    let made = made.inspect(|cq| {
+        // SAFETY: nobody else has it yet.
+        let abi = unsafe { &mut *cq.abi.get() };
+        abi.start_poll = Some(start_poll);
+        abi.next_poll = Some(next_poll);
+        abi.end_poll = Some(end_poll);
+        abi.read_opcode = Some(read_opcode);
+        abi.read_vendor_err = Some(read_vendor_err);
+        abi.read_wc_flags = Some(read_wc_flags);
+        abi.read_byte_len = Some(read_byte_len);
+        abi.read_imm_data = Some(read_imm_data);
+        abi.read_qp_num = Some(read_qp_num);
+        abi.read_src_qp = Some(read_src_qp);
+        abi.read_slid = Some(read_slid);
+        abi.read_sl = Some(read_sl);
+        abi.read_dlid_path_bits = Some(read_dlid_path_bits);
+    });
+    object::give_or_fail(made).cast()
+}
+
+/// # Safety
+/// The program passes a live queue.
+unsafe fn of<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
+    // SAFETY: the caller says so.
+    unsafe { object::borrow::<Cq>(cq.cast::<ibv_cq>()) }
+}
+
+/// Shows `next`, or says that there is none.
+///
+/// # Safety
+/// The caller holds the cursor's lock.
+unsafe fn show(cq: &Cq, next: Option<Completion>) -> c_int {
+    let Some(completion) = next else { return libc::ENOENT };
+    // SAFETY: whoever holds the lock has the cursor and these two fields.
+    unsafe {
+        let abi = cq.abi.get();
+        (*abi).wr_id = completion.wr_id;
+        (*abi).status = completion.status as c_uint;
+        *cq.cursor.current.get() = Some(completion);
+    }
+    0
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the program passes a live queue and attributes.
+    let (cq, comp_mask) = unsafe { (of(cq), attr.as_ref().map_or(0, |attr| attr.comp_mask)) };
+    if comp_mask != 0 {
+        return libc::EINVAL;
+    }
+    if let Err(code) = cq.shared.check() {
+        return code;
+    }
+    cq.cursor.lock.lock();
+    // SAFETY: it is held.
+    let code = unsafe { show(cq, cq.queue.poll_one()) };
+    if code != 0 {
+        cq.cursor.lock.unlock(); // The program does not end what did not start.
+    }
+    code
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the program passes a live queue, and is between `start_poll` and `end_poll`.
+    unsafe {
+        let cq = of(cq);
+        show(cq, cq.queue.pop())
+    }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: the program passes a live queue.
+    let cq = unsafe { of(cq) };
+    // SAFETY: the lock is held until the next line.
+    unsafe { *cq.cursor.current.get() = None };
+    cq.cursor.lock.unlock();
+}
+
+/// A field of the completion at the cursor.
+///
+/// # Safety
+/// The program passes a live queue, and is between `start_poll` and `end_poll`.
+unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, read: impl Fn(&Completion) -> T) -> T {
+    // SAFETY: the caller says so, and so holds the lock.
+    let current = unsafe { &*of(cq).cursor.current.get() };
+    current.as_ref().map(read).unwrap_or_default()
+}
+
+unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> c_uint {
+    // SAFETY: the program is between start and end.
+    unsafe { field(cq, cq::opcode) }
+}
+
+/// Nothing more is known than the status says.
+unsafe extern "C" fn read_vendor_err(_cq: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
+    // SAFETY: the program is between start and end.
+    unsafe { field(cq, |completion| cq::extra(completion).0) }
+}
+
+unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the program is between start and end.
+    unsafe { field(cq, |completion| completion.byte_len) }
+}
+
+unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the program is between start and end.
+    unsafe { field(cq, |completion| cq::extra(completion).1) }
+}
+
+unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the program is between start and end.
+    unsafe { field(cq, |completion| completion.qp.value()) }
+}
+
+/// A datagram's; connected QPs have none.
+unsafe extern "C" fn read_src_qp(_cq: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+/// Ethernet has no LIDs.
+unsafe extern "C" fn read_slid(_cq: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_sl(_cq: *mut ibv_cq_ex) -> u8 {
+    0
+}
+
+unsafe extern "C" fn read_dlid_path_bits(_cq: *mut ibv_cq_ex) -> u8 {
+    0
+}
+
+const _: () = assert!(Status::Success as u8 == 0);

@@ -1,0 +1,165 @@
+//! The device list: the Ethernet interfaces that the environment or the settings name, or all usable ones.
+//! Nothing is opened for it.
+
+use std::ffi::{c_char, c_int};
+use std::sync::OnceLock;
+
+use feroce_engine::device::settings::Settings;
+use feroce_engine::net::Interface;
+
+use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use crate::{errno, log};
+
+/// A device. Never freed: there are as many as interfaces, and programs may keep the pointers.
+#[repr(C)]
+pub struct DeviceEntry {
+    abi: ibv_device,
+    /// Provider libraries of rdma-core look for their own functions here, and shall find none.
+    none: [u64; 128],
+    /// The interface.
+    pub interface: String,
+    /// The node's GUID as the octets stand in memory.
+    guid: u64,
+    index: c_int,
+}
+
+// SAFETY: nothing in it changes once it is made, and its pointers are null.
+unsafe impl Sync for DeviceEntry {}
+// SAFETY: as above.
+unsafe impl Send for DeviceEntry {}
+
+impl std::fmt::Debug for DeviceEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "feroce{} on {}", self.index, self.interface)
+    }
+}
+
+impl DeviceEntry {
+    fn new(interface: &Interface, index: usize) -> Self {
+        let (name, node) = (format!("feroce{index}"), format!("uverbs{index}"));
+        let abi = ibv_device {
+            _ops: [None; 2],
+            node_type: IBV_NODE_CA,
+            transport_type: IBV_TRANSPORT_IB,
+            dev_path: text(&format!("/sys/class/infiniband_verbs/{node}")),
+            ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
+            name: text(&name),
+            dev_name: text(&node),
+        };
+        Self {
+            abi,
+            none: [0; 128],
+            interface: interface.name.clone(),
+            guid: guid(interface),
+            index: c_int::try_from(index).unwrap_or(-1),
+        }
+    }
+
+    /// As programs know it.
+    pub fn abi(&'static self) -> *mut ibv_device {
+        std::ptr::from_ref(&self.abi).cast_mut()
+    }
+
+    /// The node's GUID as the octets stand in memory.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+}
+
+/// The GUID of a node: the EUI-64 made of the MAC address, as RoCE devices have it.
+fn guid(interface: &Interface) -> u64 {
+    let [a, b, c, d, e, f] = interface.mac.0;
+    u64::from_ne_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// Text in a field of `N` characters, cut to fit.
+pub fn text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut field = [0; N];
+    for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = from.cast_signed();
+    }
+    field
+}
+
+/// The devices of this process, found once.
+fn devices() -> &'static [DeviceEntry] {
+    static DEVICES: OnceLock<Vec<DeviceEntry>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        log::start();
+        let found = interfaces().unwrap_or_else(|why| {
+            log::say(&why);
+            Vec::new()
+        });
+        found.iter().enumerate().map(|(index, found)| DeviceEntry::new(found, index)).collect()
+    })
+}
+
+/// The interfaces that are devices, or why there are none.
+fn interfaces() -> Result<Vec<Interface>, String> {
+    let settings = Settings::load().map_err(|error| error.to_string())?;
+    if !settings.interfaces.is_empty() {
+        let read = |name: &String| Interface::read(name).map_err(|error| error.to_string());
+        return settings.interfaces.iter().map(read).collect();
+    }
+    let all = Interface::list().map_err(|error| error.to_string())?;
+    // VLAN sub-interfaces are served by the interface that carries their frames.
+    let is_device = |interface: &Interface| {
+        !interface.loopback && interface.vlan.is_none() && interface.is_usable()
+    };
+    Ok(all.into_iter().filter(is_device).collect())
+}
+
+/// The device that a program means.
+///
+/// # Safety
+/// `abi` came from [`ibv_get_device_list`].
+pub unsafe fn entry(abi: *mut ibv_device) -> &'static DeviceEntry {
+    // SAFETY: devices are never freed, and begin with what programs know.
+    unsafe { &*abi.cast::<DeviceEntry>() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let devices = devices();
+    let mut list: Vec<_> = devices.iter().map(DeviceEntry::abi).collect();
+    list.push(std::ptr::null_mut());
+    // Programs may free it by the length they read, so it is the allocator's of C.
+    // SAFETY: a plain allocation, checked below.
+    let memory = unsafe { libc::calloc(list.len(), size_of::<*mut ibv_device>()) };
+    let memory = memory.cast::<*mut ibv_device>();
+    if memory.is_null() {
+        return errno::fail(libc::ENOMEM);
+    }
+    // SAFETY: the allocation has room for the list; `count` is null or may be written.
+    unsafe {
+        memory.copy_from_nonoverlapping(list.as_ptr(), list.len());
+        if let Some(count) = count.as_mut() {
+            *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
+        }
+    }
+    memory
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: it came from `calloc` above.
+    unsafe { libc::free(list.cast()) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the program passes a device of the list.
+    unsafe { entry(device) }.abi.name.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: the program passes a device of the list.
+    unsafe { entry(device) }.index
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: the program passes a device of the list.
+    unsafe { entry(device) }.guid
+}

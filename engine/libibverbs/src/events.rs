@@ -1,0 +1,60 @@
+//! Asynchronous events: `ibv_get_async_event` and its acknowledgement.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::{self, ibv_async_event, ibv_context, ibv_cq, ibv_qp};
+use crate::cq::Cq;
+use crate::qp::Qp;
+use crate::{context, errno, object};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    // SAFETY: the program passes an open context.
+    let got = unsafe { context::shared(context) }.and_then(|shared| {
+        shared.events.get(|event| {
+            if let Some(account) = &event.unacknowledged {
+                account.add();
+            }
+        })
+    });
+    match got {
+        Ok(got) => {
+            let element = std::ptr::with_exposed_provenance_mut::<c_void>(got.element);
+            // SAFETY: the program passes a structure to fill in.
+            unsafe { event.write(ibv_async_event { element, event_type: got.kind }) };
+            0
+        }
+        Err(code) => {
+            errno::set(code);
+            -1
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: the program passes an event that it was given, so the object in it lives: destroying it waits for this
+    // call.
+    unsafe {
+        let ibv_async_event { element, event_type } = *event;
+        match event_type {
+            abi::IBV_EVENT_CQ_ERR => {
+                let cq = object::borrow::<Cq>(element.cast::<ibv_cq>());
+                cq.async_events.acknowledge(1);
+            }
+            abi::IBV_EVENT_QP_FATAL
+            | abi::IBV_EVENT_QP_REQ_ERR
+            | abi::IBV_EVENT_QP_ACCESS_ERR
+            | abi::IBV_EVENT_COMM_EST
+            | abi::IBV_EVENT_SQ_DRAINED
+            | abi::IBV_EVENT_QP_LAST_WQE_REACHED => {
+                let qp = object::borrow::<Qp>(element.cast::<ibv_qp>());
+                qp.async_events.acknowledge(1);
+            }
+            _ => {} // A port's.
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The functions of `IBVERBS_1.0`, the interface of 2006 with structures of its own. The names exist, because programs
+//! of that time name them, and so that the library has every symbol of rdma-core's; the interface is refused.
+
+use std::ffi::c_void;
+use std::sync::Once;
+
+fn say() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        crate::log::say("the program was built for libibverbs 1.0 of 2006, which is not supported")
+    });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn feroce_ibverbs_1_0_refused() -> libc::c_long {
+    say();
+    libc::ENOSYS.into()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn feroce_ibverbs_1_0_nothing() -> *mut c_void {
+    say();
+    crate::errno::fail(libc::ENOSYS)
+}
+
+/// A function of the old version: a jump, under a name of its own that the linker exports as `name@version`.
+macro_rules! old {
+    ($( $to:ident $name:ident $version:literal )*) => { $(
+        #[cfg(target_arch = "x86_64")]
+        std::arch::global_asm!(concat!(
+            ".text\n.globl feroce_old_", stringify!($name), "\n",
+            ".type feroce_old_", stringify!($name), ", @function\n",
+            "feroce_old_", stringify!($name), ": jmp feroce_ibverbs_1_0_", stringify!($to), "@PLT\n",
+            ".symver feroce_old_", stringify!($name), ", ", stringify!($name), "@", $version, "\n",
+        ));
+        #[cfg(target_arch = "aarch64")]
+        std::arch::global_asm!(concat!(
+            ".text\n.globl feroce_old_", stringify!($name), "\n",
+            ".type feroce_old_", stringify!($name), ", %function\n",
+            "feroce_old_", stringify!($name), ": b feroce_ibverbs_1_0_", stringify!($to), "\n",
+            ".symver feroce_old_", stringify!($name), ", ", stringify!($name), "@", $version, "\n",
+        ));
+    )* };
+}
+
+// The first word: what is returned, an error number or a null pointer.
+old! {
+    refused ibv_ack_async_event "IBVERBS_1.0"
+    refused ibv_ack_cq_events "IBVERBS_1.0"
+    nothing ibv_alloc_pd "IBVERBS_1.0"
+    refused ibv_attach_mcast "IBVERBS_1.0"
+    refused ibv_close_device "IBVERBS_1.0"
+    nothing ibv_create_ah "IBVERBS_1.0"
+    nothing ibv_create_cq "IBVERBS_1.0"
+    nothing ibv_create_qp "IBVERBS_1.0"
+    nothing ibv_create_srq "IBVERBS_1.0"
+    refused ibv_dealloc_pd "IBVERBS_1.0"
+    refused ibv_dereg_mr "IBVERBS_1.0"
+    refused ibv_destroy_ah "IBVERBS_1.0"
+    refused ibv_destroy_cq "IBVERBS_1.0"
+    refused ibv_destroy_qp "IBVERBS_1.0"
+    refused ibv_destroy_srq "IBVERBS_1.0"
+    refused ibv_detach_mcast "IBVERBS_1.0"
+    refused ibv_free_device_list "IBVERBS_1.0"
+    refused ibv_get_async_event "IBVERBS_1.0"
+    refused ibv_get_cq_event "IBVERBS_1.0"
+    nothing ibv_get_device_guid "IBVERBS_1.0"
+    nothing ibv_get_device_list "IBVERBS_1.0"
+    nothing ibv_get_device_name "IBVERBS_1.0"
+    refused ibv_modify_qp "IBVERBS_1.0"
+    refused ibv_modify_srq "IBVERBS_1.0"
+    nothing ibv_open_device "IBVERBS_1.0"
+    refused ibv_query_device "IBVERBS_1.0"
+    refused ibv_query_gid "IBVERBS_1.0"
+    refused ibv_query_pkey "IBVERBS_1.0"
+    refused ibv_query_port "IBVERBS_1.0"
+    refused ibv_query_qp "IBVERBS_1.0"
+    refused ibv_query_srq "IBVERBS_1.0"
+    nothing ibv_reg_mr "IBVERBS_1.0"
+    refused ibv_register_driver "IBVERBS_1.1"
+    refused ibv_resize_cq "IBVERBS_1.0"
+}

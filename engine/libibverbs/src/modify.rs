@@ -1,0 +1,218 @@
+//! `ibv_modify_qp` and `ibv_query_qp`: attributes in C and the engine's.
+
+use std::ffi::{c_int, c_uint};
+
+use feroce_engine::device::Path;
+use feroce_engine::memory::Access;
+use feroce_engine::net::Gid;
+use feroce_engine::qp::attributes::QpAttributes;
+use feroce_engine::qp::{QpAttrMask, QpState, check_transition};
+use feroce_wire::{PathMtu, Pkey, Psn, Qpn, RnrTimer};
+
+use crate::abi::{
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_RANGE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
+    IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    ibv_ah_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+};
+use crate::engine::Engine;
+use crate::qp::{Qp, State};
+use crate::{errno, object};
+
+/// Attributes that this kind of QP has.
+const KNOWN: c_uint = IBV_QP_STATE
+    | IBV_QP_CUR_STATE
+    | IBV_QP_EN_SQD_ASYNC_NOTIFY
+    | IBV_QP_ACCESS_FLAGS
+    | IBV_QP_PKEY_INDEX
+    | IBV_QP_PORT
+    | IBV_QP_AV
+    | IBV_QP_PATH_MTU
+    | IBV_QP_TIMEOUT
+    | IBV_QP_RETRY_CNT
+    | IBV_QP_RNR_RETRY
+    | IBV_QP_RQ_PSN
+    | IBV_QP_MAX_QP_RD_ATOMIC
+    | IBV_QP_MIN_RNR_TIMER
+    | IBV_QP_SQ_PSN
+    | IBV_QP_MAX_DEST_RD_ATOMIC
+    | IBV_QP_DEST_QPN;
+
+/// The only partition's index.
+const PKEY_INDEX: u16 = 0;
+
+fn state(number: c_uint) -> Result<QpState, c_int> {
+    QpState::ALL.into_iter().find(|state| *state as c_uint == number).ok_or(libc::EINVAL)
+}
+
+/// The engine's attributes, but for the path.
+fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
+    if mask & !KNOWN != 0 {
+        return Err(libc::EINVAL);
+    }
+    let has = |bit: c_uint| mask & bit != 0;
+    if has(IBV_QP_PKEY_INDEX) && attr.pkey_index != PKEY_INDEX {
+        return Err(libc::EINVAL);
+    }
+    let mtu = || u8::try_from(attr.path_mtu).ok().and_then(PathMtu::from_code);
+    let rights = attr.qp_access_flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB);
+    let given = |bit, value: u8| has(bit).then_some(value);
+    Ok(QpAttributes {
+        state: has(IBV_QP_STATE).then(|| state(attr.qp_state)).transpose()?,
+        current_state: has(IBV_QP_CUR_STATE).then(|| state(attr.cur_qp_state)).transpose()?,
+        en_sqd_async_notify: has(IBV_QP_EN_SQD_ASYNC_NOTIFY)
+            .then_some(attr.en_sqd_async_notify != 0),
+        access: has(IBV_QP_ACCESS_FLAGS)
+            .then(|| Access::from_bits(rights).ok_or(libc::EINVAL))
+            .transpose()?,
+        pkey: has(IBV_QP_PKEY_INDEX).then_some(Pkey::DEFAULT),
+        port: given(IBV_QP_PORT, attr.port_num),
+        flow: None,
+        path_mtu: has(IBV_QP_PATH_MTU).then(|| mtu().ok_or(libc::EINVAL)).transpose()?,
+        timeout: given(IBV_QP_TIMEOUT, attr.timeout),
+        retry_cnt: given(IBV_QP_RETRY_CNT, attr.retry_cnt),
+        rnr_retry: given(IBV_QP_RNR_RETRY, attr.rnr_retry),
+        rq_psn: has(IBV_QP_RQ_PSN).then(|| Psn::new(attr.rq_psn)),
+        sq_psn: has(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn)),
+        max_rd_atomic: given(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
+        max_dest_rd_atomic: given(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
+        min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER)
+            .then(|| RnrTimer::new(attr.min_rnr_timer).ok_or(libc::EINVAL))
+            .transpose()?,
+        dest_qp: has(IBV_QP_DEST_QPN).then(|| Qpn::masked(attr.dest_qp_num)),
+        flow_control: None,
+        qkey: None,
+    })
+}
+
+/// The bytes of a GID, which C has as two big-endian halves.
+pub fn gid(halves: [u64; 2]) -> Gid {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&halves[0].to_ne_bytes());
+    bytes[8..].copy_from_slice(&halves[1].to_ne_bytes());
+    Gid(bytes)
+}
+
+/// The way to a peer, with the host's settings where the program has no wish.
+///
+/// # Errors
+/// EINVAL: RoCE has no address without a GRH.
+pub fn path(attr: &ibv_ah_attr, engine: &Engine) -> Result<Path, c_int> {
+    if attr.is_global == 0 || attr.port_num != 1 {
+        return Err(libc::EINVAL);
+    }
+    let settings = &engine.settings;
+    let mut path = Path::new(gid(attr.grh.dgid), u32::from(attr.grh.sgid_index));
+    path.traffic_class = match attr.grh.traffic_class {
+        0 => settings.traffic_class,
+        class => class,
+    };
+    path.hop_limit = attr.grh.hop_limit;
+    path.source_port = settings.source_port;
+    path.flow_label = attr.grh.flow_label;
+    path.service_level = attr.sl & 7;
+    Ok(path)
+}
+
+fn modify(
+    engine: &Engine,
+    held: &mut State,
+    attr: &ibv_qp_attr,
+    mask: c_uint,
+) -> Result<QpState, c_int> {
+    let mut wanted = attributes(attr, mask)?;
+    if mask & IBV_QP_AV != 0 {
+        let now = held.qp.query();
+        // A wrong transition shall not wait for a peer to answer.
+        let from = now.state.unwrap_or(QpState::Reset);
+        let given = QpAttrMask(wanted.mask().0 | QpAttrMask::AV.0);
+        let to = wanted.state.unwrap_or(from);
+        check_transition(held.qp.service(), from, to, given).map_err(|_| libc::EINVAL)?;
+        let remote = wanted.dest_qp.or(now.dest_qp).ok_or(libc::EINVAL)?;
+        let flow = held.qp.resolve(&path(&attr.ah_attr, engine)?, remote);
+        wanted.flow = Some(flow.map_err(|error| {
+            crate::log::say(&error.to_string());
+            errno::of_device(&error)
+        })?);
+    }
+    held.qp.modify(&wanted).map_err(|error| errno::of_device(&error))?;
+    if mask & IBV_QP_AV != 0 {
+        held.ah_attr = attr.ah_attr;
+    }
+    Ok(held.qp.query().state.unwrap_or(QpState::Err))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the program passes a live QP and attributes.
+    let (live, attr) = unsafe { (object::borrow::<Qp>(qp), &*attr) };
+    let done = live.shared.check().and_then(|()| {
+        live.with(|held| modify(&live.shared.engine, held, attr, mask.cast_unsigned()))
+    });
+    object::code(done.map(|state| {
+        // SAFETY: threads that change the state of one QP at once get one of the states.
+        unsafe { (*live.abi.get()).qp_base.state = state as c_uint };
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the program passes a live QP.
+    let live = unsafe { object::borrow::<Qp>(qp) };
+    if let Err(code) = live.shared.check() {
+        return code;
+    }
+    // SAFETY: the fields do not change once the QP is made.
+    let base = unsafe { (*live.abi.get()).qp_base };
+    let (now, made) = live.with(|held| {
+        let made = ibv_qp_init_attr {
+            qp_context: base.qp_context,
+            send_cq: base.send_cq,
+            recv_cq: base.recv_cq,
+            srq: base.srq,
+            cap: held.cap,
+            qp_type: base.qp_type,
+            sq_sig_all: held.sq_sig_all,
+        };
+        (shown(&held.qp.query(), held), made)
+    });
+    // SAFETY: the program passes two structures to fill in.
+    unsafe {
+        (*live.abi.get()).qp_base.state = now.qp_state;
+        attr.write(now);
+        init.write(made);
+    }
+    0
+}
+
+/// Attributes as C has them.
+fn shown(now: &QpAttributes, held: &State) -> ibv_qp_attr {
+    // SAFETY: zeros are values of the plain structure.
+    let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let number = |state: Option<QpState>| state.map_or(0, |state| state as c_uint);
+    attr.qp_state = number(now.state);
+    attr.cur_qp_state = number(now.state);
+    attr.path_mtu = now.path_mtu.map_or(0, |mtu| u32::from(mtu.code()));
+    attr.rq_psn = now.rq_psn.map_or(0, Psn::value);
+    attr.sq_psn = now.sq_psn.map_or(0, Psn::value);
+    attr.dest_qp_num = now.dest_qp.map_or(0, Qpn::value);
+    attr.qp_access_flags = now.access.map_or(0, Access::bits);
+    attr.cap = held.cap;
+    attr.ah_attr = held.ah_attr;
+    attr.pkey_index = PKEY_INDEX;
+    attr.en_sqd_async_notify = u8::from(now.en_sqd_async_notify == Some(true));
+    attr.max_rd_atomic = now.max_rd_atomic.unwrap_or(0);
+    attr.max_dest_rd_atomic = now.max_dest_rd_atomic.unwrap_or(0);
+    attr.min_rnr_timer = now.min_rnr_timer.map_or(0, RnrTimer::code);
+    attr.port_num = now.port.unwrap_or(0);
+    attr.timeout = now.timeout.unwrap_or(0);
+    attr.retry_cnt = now.retry_cnt.unwrap_or(0);
+    attr.rnr_retry = now.rnr_retry.unwrap_or(0);
+    attr
+}

@@ -1,0 +1,187 @@
+//! `ibv_post_send` and `ibv_post_recv`.
+
+use std::ffi::c_int;
+use std::slice;
+
+use feroce_engine::device::QueuePair;
+use feroce_engine::verbs::{
+    Data, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
+};
+use feroce_wire::Key;
+
+use crate::abi::{
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
+    ibv_recv_wr, ibv_send_wr, ibv_sge,
+};
+use crate::qp::Qp;
+use crate::{errno, object};
+
+const NO_SGE: Sge = Sge { addr: 0, length: 0, lkey: Key(0) };
+
+/// The engine's flags; others than these mean nothing to a connected QP.
+pub fn flags(bits: u32) -> SendFlags {
+    let table = [
+        (IBV_SEND_FENCE, SendFlags::FENCE),
+        (IBV_SEND_SIGNALED, SendFlags::SIGNALED),
+        (IBV_SEND_SOLICITED, SendFlags::SOLICITED),
+    ];
+    let mut flags = SendFlags::NONE;
+    for (bit, flag) in table {
+        if bits & bit != 0 {
+            flags |= flag;
+        }
+    }
+    flags
+}
+
+/// The engine's entry for one of C.
+pub fn entry(sge: &ibv_sge) -> Sge {
+    Sge { addr: sge.addr, length: sge.length, lkey: Key(sge.lkey) }
+}
+
+/// The operation of a request.
+///
+/// # Safety
+/// The fields that the opcode uses are filled in.
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
+    // SAFETY: the fields are plain numbers, which the caller filled in.
+    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    let remote = RemoteAddr { addr: rdma.remote_addr, rkey: Key(rdma.rkey) };
+    let counter = RemoteAddr { addr: atomic.remote_addr, rkey: Key(atomic.rkey) };
+    let immediate = u32::from_be(wr.imm_data);
+    Ok(match wr.opcode {
+        IBV_WR_SEND => SendOp::Send,
+        IBV_WR_SEND_WITH_IMM => SendOp::SendImm(immediate),
+        IBV_WR_SEND_WITH_INV => SendOp::SendInvalidate(Key(wr.imm_data)),
+        IBV_WR_RDMA_WRITE => SendOp::Write(remote),
+        IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteImm(remote, immediate),
+        IBV_WR_RDMA_READ => SendOp::Read(remote),
+        IBV_WR_ATOMIC_CMP_AND_SWP => {
+            SendOp::CompareSwap { remote: counter, compare: atomic.compare_add, swap: atomic.swap }
+        }
+        IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            SendOp::FetchAdd { remote: counter, add: atomic.compare_add }
+        }
+        _ => return Err(libc::EINVAL),
+    })
+}
+
+/// The list of a request.
+///
+/// # Safety
+/// `list` has `count` entries.
+unsafe fn list<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], c_int> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: the caller says so.
+        Ok(count) if count <= MAX_SGE => Ok(unsafe { slice::from_raw_parts(list, count) }),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Posts one request.
+///
+/// # Safety
+/// The program answers for it and, if it is inline, for the bytes.
+#[inline]
+unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    let (op, list) = unsafe { (operation(wr)?, list(wr.sg_list, wr.num_sge)?) };
+    let (wr_id, flags) = (wr.wr_id, flags(wr.send_flags));
+    let posted = if wr.send_flags & IBV_SEND_INLINE != 0 {
+        let mut parts: [&[u8]; MAX_SGE] = [&[]; MAX_SGE];
+        for (part, sge) in parts.iter_mut().zip(list) {
+            // SAFETY: the program answers for the bytes until the call returns.
+            *part = unsafe {
+                bytes(std::ptr::with_exposed_provenance(address(sge)), sge.length as usize)
+            };
+        }
+        qp.post_send(&SendRequest { wr_id, op, data: Data::Inline(&parts[..list.len()]), flags })
+    } else {
+        let mut sges = [NO_SGE; MAX_SGE];
+        for (to, from) in sges.iter_mut().zip(list) {
+            *to = entry(from);
+        }
+        qp.post_send(&SendRequest { wr_id, op, data: Data::Sges(&sges[..list.len()]), flags })
+    };
+    posted.map_err(errno::of_post)
+}
+
+/// An address of this process as a program writes it, in 64 bits.
+fn address(sge: &ibv_sge) -> usize {
+    usize::try_from(sge.addr).unwrap_or(usize::MAX)
+}
+
+/// Bytes of the program.
+///
+/// # Safety
+/// If `len` is not 0, they can be read at `from` until the result is no longer used.
+pub unsafe fn bytes<'a>(from: *const u8, len: usize) -> &'a [u8] {
+    match len {
+        0 => &[],
+        // SAFETY: the caller says so.
+        _ => unsafe { slice::from_raw_parts(from, len) },
+    }
+}
+
+/// `ibv_post_send`
+pub unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the program passes a live QP.
+    let live = unsafe { object::borrow::<Qp>(qp) };
+    let mut next = first;
+    let done = live.shared.check().and_then(|()| {
+        live.with(|held| {
+            // SAFETY: the program passes a list of requests that ends with null.
+            while let Some(wr) = unsafe { next.as_ref() } {
+                // SAFETY: as above.
+                unsafe { send(&mut held.qp, wr)? };
+                next = wr.next;
+            }
+            Ok(())
+        })
+    });
+    if done.is_err() {
+        // SAFETY: the program passes a place to say which one was not posted.
+        unsafe { *bad = next };
+    }
+    object::code(done)
+}
+
+/// `ibv_post_recv`
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the program passes a live QP.
+    let live = unsafe { object::borrow::<Qp>(qp) };
+    let mut next = first;
+    let done = live.shared.check().and_then(|()| {
+        live.with(|held| {
+            // SAFETY: the program passes a list of requests that ends with null.
+            while let Some(wr) = unsafe { next.as_ref() } {
+                // SAFETY: as above.
+                let list = unsafe { list(wr.sg_list, wr.num_sge)? };
+                let mut sges = [NO_SGE; MAX_SGE];
+                for (to, from) in sges.iter_mut().zip(list) {
+                    *to = entry(from);
+                }
+                let request = RecvRequest { wr_id: wr.wr_id, sges: &sges[..list.len()] };
+                held.qp.post_recv(&request).map_err(errno::of_post)?;
+                next = wr.next;
+            }
+            Ok(())
+        })
+    });
+    if done.is_err() {
+        // SAFETY: the program passes a place to say which one was not posted.
+        unsafe { *bad = next };
+    }
+    object::code(done)
+}

@@ -1,0 +1,60 @@
+//! Symbols of rdma-core's own provider libraries, which some programs link: perftest and UCX load libmlx5 and
+//! libefa, and those do not start without them. They never run, for no device of theirs is ever found.
+
+#![allow(non_upper_case_globals)] // One of them is a variable.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+macro_rules! refused {
+    ($( $name:ident )*) => {
+        $( #[unsafe(no_mangle)] extern "C" fn $name() -> c_int { libc::EOPNOTSUPP } )*
+    };
+}
+
+refused! {
+    __verbs_log execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_mw ibv_cmd_alloc_pd
+    ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_counters
+    ibv_cmd_create_cq ibv_cmd_create_cq_ex ibv_cmd_create_flow ibv_cmd_create_flow_action_esp
+    ibv_cmd_create_qp ibv_cmd_create_qp_ex2 ibv_cmd_create_qp_ex ibv_cmd_create_rwq_ind_table
+    ibv_cmd_create_srq ibv_cmd_create_srq_ex ibv_cmd_create_wq ibv_cmd_dealloc_mw ibv_cmd_dealloc_pd
+    ibv_cmd_dereg_mr ibv_cmd_destroy_ah ibv_cmd_destroy_counters ibv_cmd_destroy_cq
+    ibv_cmd_destroy_flow ibv_cmd_destroy_flow_action ibv_cmd_destroy_qp
+    ibv_cmd_destroy_rwq_ind_table ibv_cmd_destroy_srq ibv_cmd_destroy_wq ibv_cmd_detach_mcast
+    ibv_cmd_free_dm ibv_cmd_get_context ibv_cmd_modify_cq ibv_cmd_modify_flow_action_esp
+    ibv_cmd_modify_qp ibv_cmd_modify_qp_ex ibv_cmd_modify_srq ibv_cmd_modify_wq ibv_cmd_open_qp
+    ibv_cmd_open_xrcd ibv_cmd_poll_cq ibv_cmd_post_recv ibv_cmd_post_send ibv_cmd_post_srq_recv
+    ibv_cmd_query_context ibv_cmd_query_device_any ibv_cmd_query_mr ibv_cmd_query_port
+    ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_counters ibv_cmd_reg_dm_mr ibv_cmd_reg_dmabuf_mr
+    ibv_cmd_reg_mr ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq
+    ibv_read_ibdev_sysfs_file verbs_init_cq verbs_set_ops verbs_uninit_context
+}
+
+/// Provider libraries announce themselves with this when they are loaded.
+#[unsafe(no_mangle)]
+extern "C" fn verbs_register_driver_34(_ops: *const c_void) {}
+
+#[unsafe(no_mangle)]
+extern "C" fn verbs_open_device(_device: *mut c_void, _private: *mut c_void) -> *mut c_void {
+    crate::errno::fail(libc::EOPNOTSUPP)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn _verbs_init_and_alloc_context(
+    _device: *mut c_void,
+    _cmd_fd: c_int,
+    _size: usize,
+    _offset: usize,
+    _driver: u32,
+) -> *mut c_void {
+    crate::errno::fail(libc::EOPNOTSUPP)
+}
+
+/// How many attributes a command has: none.
+#[unsafe(no_mangle)]
+extern "C" fn __ioctl_final_num_attrs(_attributes: c_uint, _link: *const c_void) -> c_uint {
+    0
+}
+
+/// A variable, not a function.
+#[unsafe(no_mangle)]
+static verbs_allow_disassociate_destroy: bool = false;

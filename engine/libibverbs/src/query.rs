@@ -1,0 +1,359 @@
+//! What the device and its port are: `ibv_query_device` and its relatives. Nothing is told that does not work.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use feroce_engine::device::DeviceAttributes;
+use feroce_engine::net::{GID_TABLE_LEN, GidEntry, Interface};
+use feroce_wire::{PathMtu, Pkey};
+use libc::{size_t, ssize_t};
+
+use crate::abi::{
+    IBV_ATOMIC_GLOB, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_PORT_ACTIVE_EVENT,
+    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID, IBV_GID_TYPE_ROCE_V2,
+    IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
+    IBV_QPF_GRH_REQUIRED, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid_entry,
+    ibv_port_attr,
+};
+use crate::context::{self, Shared};
+use crate::device::text;
+use crate::{errno, object};
+
+/// The only port.
+pub const PORT: u8 = 1;
+/// The first revision.
+const HARDWARE_VERSION: u32 = 1;
+
+fn number(value: impl TryInto<c_int>) -> c_int {
+    value.try_into().unwrap_or(c_int::MAX)
+}
+
+fn device(shared: &Shared) -> ibv_device_attr {
+    let DeviceAttributes { max_qp, max_qp_wr, max_sge, max_cqe, max_mr, max_qp_rd_atom, .. } =
+        shared.engine.device.attributes();
+    let (max_qp, reads) = (number(max_qp), number(max_qp_rd_atom));
+    // SAFETY: zeros are values of the plain structure.
+    let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
+    attr.fw_ver = text(env!("CARGO_PKG_VERSION"));
+    attr.node_guid = shared.entry.guid();
+    attr.sys_image_guid = shared.entry.guid();
+    attr.max_mr_size = u64::MAX;
+    attr.page_size_cap = !0xfff; // Memory is not divided into pages here: every size is as good.
+    attr.hw_ver = HARDWARE_VERSION;
+    attr.max_qp = max_qp;
+    attr.max_qp_wr = number(max_qp_wr);
+    attr.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
+        | IBV_DEVICE_PORT_ACTIVE_EVENT
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_RC_RNR_NAK_GEN;
+    attr.max_sge = number(max_sge);
+    attr.max_sge_rd = number(max_sge);
+    attr.max_cq = c_int::MAX;
+    attr.max_cqe = number(max_cqe);
+    attr.max_mr = number(max_mr);
+    attr.max_pd = c_int::MAX;
+    attr.max_qp_rd_atom = reads;
+    attr.max_res_rd_atom = max_qp.saturating_mul(reads);
+    attr.max_qp_init_rd_atom = reads;
+    attr.atomic_cap = IBV_ATOMIC_GLOB; // They are the CPU's.
+    attr.max_pkeys = 1;
+    attr.phys_port_cnt = PORT;
+    attr
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: the program passes an open context, and a structure to fill in.
+    object::code(unsafe { context::shared(context).map(|shared| attr.write(device(shared))) })
+}
+
+/// `ibv_query_device_ex`
+pub unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const c_void,
+    attr: *mut ibv_device_attr_ex,
+    size: size_t,
+) -> c_int {
+    // SAFETY: the program passes nothing or a structure that begins with a mask of what it wants more.
+    if unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
+        return libc::EINVAL;
+    }
+    // SAFETY: the program passes an open context.
+    object::code(unsafe { context::shared(context) }.map(|shared| {
+        // SAFETY: zeros are values of the plain structure.
+        let mut full: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+        full.orig_attr = device(shared);
+        full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags);
+        full.phys_port_cnt_ex = u32::from(PORT);
+        // SAFETY: the program passes a structure of the size that it was compiled with.
+        unsafe { fill(attr, &full, size) };
+    }))
+}
+
+/// Fills in as much of `to` as the program has, and zeros what it has beyond.
+///
+/// # Safety
+/// `to` has `size` bytes.
+unsafe fn fill<T>(to: *mut T, from: &T, size: usize) {
+    let known = size.min(size_of::<T>());
+    // SAFETY: the caller says so, and `from` has the bytes.
+    unsafe {
+        to.cast::<u8>().write_bytes(0, size);
+        to.cast::<u8>().copy_from_nonoverlapping(std::ptr::from_ref(from).cast(), known);
+    }
+}
+
+/// Width and speed codes of a link, as the kernel tells them of Ethernet.
+pub fn width_and_speed(bits_per_second: Option<u64>) -> (u8, u8) {
+    /// From so many Gb/s on: width code (1, 4, 8 or 2 lanes), speed code.
+    const RATES: [(u64, u8, u8); 8] = [
+        (400, 2, 128), // 4 x NDR
+        (200, 2, 64),  // 4 x HDR
+        (100, 2, 32),  // 4 x EDR
+        (50, 16, 32),  // 2 x EDR
+        (40, 2, 8),    // 4 x FDR10
+        (25, 1, 32),   // 1 x EDR
+        (20, 2, 2),    // 4 x DDR
+        (10, 1, 8),    // 1 x FDR10
+    ];
+    let giga = bits_per_second.unwrap_or(0) / 1_000_000_000;
+    let found = RATES.iter().find(|(least, ..)| giga >= *least);
+    found.map_or((1, 1), |(_, width, speed)| (*width, *speed))
+}
+
+fn port(shared: &Shared) -> Result<ibv_port_attr, c_int> {
+    let interface = Interface::read(&shared.entry.interface).map_err(|_| libc::ENODEV)?;
+    let attributes = shared.engine.device.attributes();
+    let code = |mtu: PathMtu| c_uint::from(mtu.code());
+    let is_up = interface.is_usable();
+    // SAFETY: zeros are values of the plain structure.
+    let mut attr: ibv_port_attr = unsafe { std::mem::zeroed() };
+    attr.state = if is_up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
+    attr.max_mtu = code(PathMtu::Mtu4096);
+    attr.active_mtu = attributes.active_mtu.map_or(0, code);
+    attr.gid_tbl_len = number(GID_TABLE_LEN);
+    attr.port_cap_flags = IBV_PORT_IP_BASED_GIDS;
+    attr.max_msg_sz = u32::try_from(attributes.max_message).unwrap_or(u32::MAX);
+    attr.pkey_tbl_len = 1;
+    attr.max_vl_num = 1;
+    (attr.active_width, attr.active_speed) = width_and_speed(attributes.link_rate);
+    attr.active_speed_ex = u32::from(attr.active_speed);
+    attr.phys_state = if is_up { 5 } else { 3 }; // LinkUp, Disabled
+    attr.link_layer = IBV_LINK_LAYER_ETHERNET;
+    attr.flags = IBV_QPF_GRH_REQUIRED;
+    Ok(attr)
+}
+
+/// `ibv_query_port` as programs call it: with the size that they were compiled with.
+pub unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    number: u8,
+    attr: *mut ibv_port_attr,
+    size: size_t,
+) -> c_int {
+    if number != PORT {
+        return libc::EINVAL;
+    }
+    // SAFETY: the program passes an open context.
+    let told = unsafe { context::shared(context) }.and_then(|shared| port(shared));
+    // SAFETY: the program passes a structure of that size.
+    object::code(told.map(|told| unsafe { fill(attr, &told, size) }))
+}
+
+/// What the structure had before it grew: who calls the exported function has no more room.
+const OLD_PORT_ATTR: size_t = 48;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    number: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: the program passes what the other function takes.
+    unsafe { query_port(context, number, attr, OLD_PORT_ATTR) }
+}
+
+/// The halves of a GID as they stand in memory: how C has them.
+pub fn halves(gid: [u8; 16]) -> [u64; 2] {
+    let (one, two) = gid.split_at(8);
+    let half = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    [half(one), half(two)]
+}
+
+fn gid_at(shared: &Shared, index: u32) -> Option<GidEntry> {
+    let gids = shared.engine.device.gids();
+    gids.into_iter().find(|(at, _)| *at == index).map(|(_, entry)| entry)
+}
+
+fn within_table(port: u32, index: u32) -> Result<(), c_int> {
+    let is_there = port == u32::from(PORT) && (index as usize) < GID_TABLE_LEN;
+    if is_there { Ok(()) } else { Err(libc::EINVAL) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut [u64; 2],
+) -> c_int {
+    let index = u32::try_from(index).unwrap_or(u32::MAX);
+    // SAFETY: the program passes an open context.
+    let told = unsafe { context::shared(context) }.and_then(|shared| {
+        within_table(u32::from(port), index)?;
+        Ok(gid_at(shared, index).map_or([0; 2], |entry| halves(entry.gid.0)))
+    });
+    match told {
+        Ok(told) => {
+            // SAFETY: the program passes a GID to fill in; it need not be aligned to eight bytes.
+            unsafe { gid.write_unaligned(told) };
+            0
+        }
+        Err(code) => {
+            errno::set(code);
+            -1
+        }
+    }
+}
+
+fn gid_entry(index: u32, entry: &GidEntry) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: halves(entry.gid.0),
+        gid_index: index,
+        port_num: u32::from(PORT),
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: entry.interface,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    size: size_t,
+) -> c_int {
+    // SAFETY: the program passes an open context.
+    let told = unsafe { context::shared(context) }.and_then(|shared| {
+        within_table(port, index)?;
+        if flags != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        gid_at(shared, index).ok_or(libc::ENODATA)
+    });
+    // SAFETY: the program passes a structure of that size.
+    object::code(told.map(|told| unsafe { fill(entry, &gid_entry(index, &told), size) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    most: size_t,
+    flags: u32,
+    size: size_t,
+) -> ssize_t {
+    let refused = |code: c_int| -ssize_t::try_from(code).unwrap_or(1);
+    // SAFETY: the program passes an open context.
+    let shared = match unsafe { context::shared(context) } {
+        Ok(shared) => shared,
+        Err(code) => return refused(code),
+    };
+    if flags != 0 {
+        return refused(libc::EOPNOTSUPP);
+    }
+    let gids = shared.engine.device.gids();
+    if gids.len() > most {
+        return refused(libc::EINVAL);
+    }
+    for (at, (index, entry)) in gids.iter().enumerate() {
+        // SAFETY: the program passes room for `most` structures of that size.
+        unsafe { fill(entries.byte_add(at * size), &gid_entry(*index, entry), size) };
+    }
+    ssize_t::try_from(gids.len()).unwrap_or(0)
+}
+
+/// `IBV_GID_TYPE_SYSFS_ROCE_V2`
+const SYSFS_ROCE_V2: c_uint = 1;
+
+/// Private by name, and called by programs all the same.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_uint,
+    kind: *mut c_uint,
+) -> c_int {
+    // SAFETY: the program passes an open context.
+    let told = unsafe { context::shared(context) };
+    match told.and_then(|_| within_table(u32::from(port), index)) {
+        Ok(()) => {
+            // SAFETY: the program passes a number to fill in.
+            unsafe { kind.write(SYSFS_ROCE_V2) };
+            0
+        }
+        Err(code) => {
+            errno::set(code);
+            -1
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    if port != PORT || index != 0 {
+        errno::set(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the program passes a number to fill in.
+    unsafe { pkey.write(Pkey::DEFAULT.0.to_be()) };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    if port == PORT && u16::from_be(pkey) == Pkey::DEFAULT.0 {
+        return 0;
+    }
+    errno::set(libc::EINVAL);
+    -1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_multiply_out() {
+        // Lanes by code, and Gb/s by code.
+        let lanes = |code| match code {
+            1 => 1,
+            16 => 2,
+            2 => 4,
+            other => panic!("width {other}"),
+        };
+        let per_lane = |code| match code {
+            1 => 2.5,
+            2 => 5.0,
+            8 => 10.0,
+            32 => 25.0,
+            64 => 50.0,
+            128 => 100.0,
+            other => panic!("speed {other}"),
+        };
+        for giga in [10u32, 20, 25, 40, 50, 100, 200, 400] {
+            let (width, speed) = width_and_speed(Some(u64::from(giga) * 1_000_000_000));
+            assert_eq!(f64::from(lanes(width)) * per_lane(speed), f64::from(giga));
+        }
+        assert_eq!(width_and_speed(None), (1, 1));
+    }
+}

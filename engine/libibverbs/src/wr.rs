@@ -1,0 +1,290 @@
+//! The functions `ibv_wr_*`: requests put together call by call, and posted all or none.
+
+use std::ffi::{c_int, c_void};
+
+use feroce_engine::device::PostError;
+use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+use feroce_wire::Key;
+use libc::size_t;
+
+use crate::abi::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_data_buf,
+    ibv_qp, ibv_qp_ex, ibv_sge,
+};
+use crate::qp::{Qp, State};
+use crate::{errno, object, post};
+
+/// Operations that a QP may be made for.
+pub const OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_SEND_WITH_INV
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+/// Requests that are being put together. The buffers are used again.
+#[derive(Debug, Default)]
+pub struct Batch {
+    requests: Vec<Request>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    /// The first thing that was wrong.
+    error: Option<c_int>,
+}
+
+#[derive(Debug)]
+struct Request {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    data: Local,
+}
+
+/// The local side of a request: a range of one of the batch's buffers.
+#[derive(Debug)]
+enum Local {
+    Sges { from: usize, len: usize },
+    Inline { from: usize, len: usize },
+}
+
+const NOTHING: Local = Local::Sges { from: 0, len: 0 };
+
+impl Batch {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.error = None;
+    }
+
+    fn fail(&mut self, code: c_int) {
+        self.error.get_or_insert(code);
+    }
+
+    /// Gives the request under construction its data.
+    fn set(&mut self, data: Local) {
+        match self.requests.last_mut() {
+            Some(request) => request.data = data,
+            None => self.fail(libc::EINVAL),
+        }
+    }
+
+    fn set_inline<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>, most: u32) {
+        let from = self.inline.len();
+        for part in parts {
+            self.inline.extend_from_slice(part);
+        }
+        let len = self.inline.len() - from;
+        if len > most as usize {
+            return self.fail(libc::EINVAL);
+        }
+        self.set(Local::Inline { from, len });
+    }
+}
+
+/// Posts the batch: all of it or nothing.
+fn complete(held: &mut State) -> c_int {
+    let State { qp, cap, batch, .. } = held;
+    let room = cap.max_send_wr.saturating_sub(qp.sends_posted()) as usize;
+    if batch.requests.len() > room {
+        batch.fail(errno::of_post(PostError::Full));
+    }
+    // What else could be refused is refused for the first one: the state of the QP.
+    for request in &batch.requests {
+        if batch.error.is_some() {
+            break;
+        }
+        let inline: [&[u8]; 1];
+        let data = match &request.data {
+            Local::Sges { from, len } => Data::Sges(&batch.sges[*from..from + len]),
+            Local::Inline { from, len } => {
+                inline = [&batch.inline[*from..from + len]];
+                Data::Inline(&inline)
+            }
+        };
+        let Request { wr_id, op, flags, .. } = *request;
+        let posted = qp.post_send(&SendRequest { wr_id, op, data, flags });
+        batch.error = posted.err().map(errno::of_post);
+    }
+    let code = batch.error.unwrap_or(0);
+    batch.clear();
+    code
+}
+
+/// Gives a QP its functions.
+pub fn fill(qp: &mut ibv_qp_ex) {
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(abort);
+    qp.wr_send = Some(send);
+    qp.wr_send_imm = Some(send_imm);
+    qp.wr_send_inv = Some(send_inv);
+    qp.wr_rdma_write = Some(rdma_write);
+    qp.wr_rdma_write_imm = Some(rdma_write_imm);
+    qp.wr_rdma_read = Some(rdma_read);
+    qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+}
+
+/// # Safety
+/// The program passes a live QP.
+unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
+    // SAFETY: the caller says so.
+    unsafe { object::borrow::<Qp>(qp.cast::<ibv_qp>()) }
+}
+
+/// The batch and the QP's limits.
+///
+/// # Safety
+/// The program passes a live QP and is between start and complete, so that this thread holds the lock.
+unsafe fn state<'a>(qp: *mut ibv_qp_ex) -> &'a mut State {
+    // SAFETY: the caller says so.
+    unsafe { of(qp).locked() }
+}
+
+unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the program passes a live QP.
+    let live = unsafe { of(qp) };
+    live.lock.lock();
+    // SAFETY: the lock is held.
+    let batch = unsafe { &mut live.locked().batch };
+    batch.clear();
+    batch.error = live.shared.check().err();
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the program is between start and complete.
+    let (live, code) = unsafe { (of(qp), complete(state(qp))) };
+    live.lock.unlock();
+    code
+}
+
+unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: the program is between start and complete.
+    unsafe {
+        state(qp).batch.clear();
+        of(qp).lock.unlock();
+    }
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// The program is between start and complete.
+unsafe fn add(qp: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: the caller says so; the program has written the two fields.
+    unsafe {
+        let (wr_id, flags) = ((*qp).wr_id, post::flags((*qp).wr_flags));
+        state(qp).batch.requests.push(Request { wr_id, op, flags, data: NOTHING });
+    }
+}
+
+fn remote(rkey: u32, addr: u64) -> RemoteAddr {
+    RemoteAddr { addr, rkey: Key(rkey) }
+}
+
+unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::Send) };
+}
+
+unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, data: u32) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::SendImm(u32::from_be(data))) };
+}
+
+unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::SendInvalidate(Key(rkey))) };
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::Write(remote(rkey, addr))) };
+}
+
+unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, data: u32) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::WriteImm(remote(rkey, addr), u32::from_be(data))) };
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::Read(remote(rkey, addr))) };
+}
+
+unsafe extern "C" fn atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::CompareSwap { remote: remote(rkey, addr), compare, swap }) };
+}
+
+unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, operand: u64) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::FetchAdd { remote: remote(rkey, addr), add: operand }) };
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: the program is between start and complete.
+    unsafe { set_list(qp, &[ibv_sge { addr, length, lkey }]) };
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
+    let list = match count {
+        0 => &[],
+        // SAFETY: the program passes a list of so many.
+        _ => unsafe { std::slice::from_raw_parts(list, count) },
+    };
+    // SAFETY: the program is between start and complete.
+    unsafe { set_list(qp, list) };
+}
+
+/// # Safety
+/// The program is between start and complete.
+unsafe fn set_list(qp: *mut ibv_qp_ex, entries: &[ibv_sge]) {
+    // SAFETY: the caller says so.
+    let State { cap, batch, .. } = unsafe { state(qp) };
+    if entries.len() > cap.max_send_sge as usize {
+        return batch.fail(libc::EINVAL);
+    }
+    let (from, len) = (batch.sges.len(), entries.len());
+    batch.sges.extend(entries.iter().map(post::entry));
+    batch.set(Local::Sges { from, len });
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
+    // SAFETY: the program is between start and complete, and passes bytes.
+    unsafe {
+        let State { cap, batch, .. } = state(qp);
+        batch.set_inline(std::iter::once(post::bytes(addr.cast(), length)), cap.max_inline_data);
+    }
+}
+
+unsafe extern "C" fn set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: size_t,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: the program is between start and complete, and passes a list of so many and their bytes.
+    unsafe {
+        let parts = (0..count).map(|index| {
+            let part = &*list.add(index);
+            post::bytes(part.addr.cast(), part.length)
+        });
+        let State { cap, batch, .. } = state(qp);
+        batch.set_inline(parts, cap.max_inline_data);
+    }
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Links the C libraries that programs written for verbs load: lib/libibverbs.so.1, and its unversioned name beside it,
+# in the folder of the build profile (target/release/lib). `feroce run` looks for them beside itself.
+#   scripts/build-libs.sh [--debug]
+# The last line is the folder.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+profile=release flag=--release
+case "${1-}" in
+    --debug) profile=debug flag='' ;;
+    '') ;;
+    *) sed -n '2,5s/^# \?//p' "$0" >&2 && exit 2 ;;
+esac
+find_cargo
+out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$profile
+# shellcheck disable=SC2086 # No word, or one.
+"$cargo" build --quiet $flag -p feroce-libibverbs
+
+# link CRATE LIBRARY: the crate's archive as LIBRARY.so.1 with the versions in its map. rustc would link a library with
+# a version script of its own, so the archive is linked here. The linker takes from it what the map exports, which must
+# be there, and what that needs. Programs close the library on failure and go on: nodelete keeps the threads' code.
+link() {
+    local archive=$out/lib${1//-/_}.a map=engine/$2/$2.map so=$out/lib/$2.so wanted name
+    mkdir -p "$out/lib"
+    if [ ! "$so.1" -nt "$archive" ] || [ ! "$so.1" -nt "$map" ]; then
+        wanted=(-Wl,--undefined="feroce_old_ibv_open_device") # The file of the old versions.
+        for name in $(sed -n 's/^ *\([_a-z0-9]*\);$/\1/p' "$map"); do wanted+=(-Wl,--require-defined="$name"); done
+        cc -shared -o "$so.1.new" -Wl,-soname,"$2.so.1" -Wl,--version-script="$map" -Wl,-z,defs -Wl,-z,relro,-z,now \
+            -Wl,-z,nodelete -Wl,--gc-sections "${wanted[@]}" "$archive" -lelf -lz -lpthread -ldl -lm -lgcc_s -lc
+        mv "$so.1.new" "$so.1"
+    fi
+    ln -sf "$2.so.1" "$so"
+}
+
+link feroce-libibverbs libibverbs
+echo "$out/lib"

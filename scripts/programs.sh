@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Runs programs of the distribution, unmodified, with Feroce at both ends: two network namespaces joined by a veth pair.
+# Installs what is missing (Debian), builds, and leaves nothing else behind.
+#   scripts/programs.sh [--port-kind KIND] [--table] [FILTER]
+# FILTER is a regular expression that picks rows of tests/programs/table.txt; --table prints a table for the README.
+# Exit code 0 if every row passed, 1 if one failed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+readonly ROWS=tests/programs/table.txt
+readonly SECONDS_EACH=${FEROCE_PROGRAM_SECONDS:-120} # until a row is given up
+filter=. table=''
+while [ $# -gt 0 ]; do
+    case $1 in
+        --port-kind) export FEROCE_PORT=$2 && shift ;;
+        --table) table=yes ;;
+        -*) sed -n '2,7s/^# \?//p' "$0" >&2 && exit 2 ;;
+        *) filter=$1 ;;
+    esac
+    shift
+done
+
+need_root "$@"
+need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils perftest libibverbs-dev gcc
+find_cargo
+say "Building"
+"$cargo" build --quiet --release -p feroce
+scripts/build-libs.sh > /dev/null
+feroce=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/feroce
+work=$(mktemp -d)
+at_exit "rm -rf $work"
+reserve_hugepages 128
+for source in tests/programs/*.c; do # Against the distribution's headers and library.
+    cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -libverbs -lpthread -ldl
+done
+PATH=$work:$PATH
+pair=fr-programs-$$
+make_pair "$pair" 4500
+plain_frames "$pair"
+
+# on END COMMAND...: runs it as the unmodified program of that end, for so long at most.
+on() {
+    local end=$1 interface=v0
+    [ "$end" = a ] || interface=v1
+    shift
+    timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
+}
+
+# listening: whether the server waits for its client.
+listening() { [ -n "$(ip netns exec "$pair-b" ss -ltnH)" ]; }
+
+# row SERVER CLIENT PATTERN: 0 if it passed; else why it did not, in $why.
+row() {
+    local server=$1 client=$2 pattern=$3 status served=0 waited=0 pid=''
+    if [ "$server" != - ]; then
+        # shellcheck disable=SC2086 # Words.
+        on b $server > "$work/server" 2>&1 &
+        pid=$!
+        until listening || [ $((waited++)) -gt 600 ] || ! kill -0 "$pid" 2> /dev/null; do sleep 0.05; done
+    fi
+    # shellcheck disable=SC2086 # Words.
+    on a ${client//SERVER/10.77.0.2} > "$work/client" 2>&1 && status=0 || status=$?
+    if [ -n "$pid" ]; then
+        [ "$status" = 0 ] || kill "$pid" 2> /dev/null || true
+        wait "$pid" && served=0 || served=$?
+    fi
+    why=''
+    [ "$status" = 0 ] || why="client: exit code $status"
+    [ "$served" = 0 ] || why="${why:+$why, }server: exit code $served"
+    [ -n "$why" ] || grep -qE "$pattern" "$work/client" || why="nothing in the output matches: $pattern"
+    [ -z "$why" ]
+}
+
+trim() { sed 's/^ *//; s/ *$//' <<< "$1"; }
+
+passed=0 failed=0 results=()
+while IFS='|' read -r group what server client pattern; do
+    case $group in '#'* | '') continue ;; esac
+    group=$(trim "$group") what=$(trim "$what") server=$(trim "$server") client=$(trim "$client") pattern=$(trim "$pattern")
+    [[ "$group $what $client" =~ $filter ]] || continue
+    progress "$client"
+    started=$SECONDS
+    if row "$server" "$client" "$pattern"; then
+        verdict=passed passed=$((passed + 1))
+    else
+        verdict=FAILED failed=$((failed + 1))
+    fi
+    progress
+    command=${client// SERVER/}
+    printf '%-6s %4d s  %-9s %-42s %s\n' "$verdict" $((SECONDS - started)) "$group" "$what" "$command"
+    [ "$verdict" = passed ] || {
+        note "    $why"
+        tail -n 5 "$work/client" | sed 's/^/    client: /'
+        [ "$server" = - ] || tail -n 5 "$work/server" | sed 's/^/    server: /'
+    }
+    results+=("| \`$command\` | $what | ${verdict,,} |")
+done < "$ROWS"
+
+[ -z "$table" ] || {
+    echo && echo '| program | shows | result |' && echo '|---|---|---|'
+    printf '%s\n' "${results[@]}"
+}
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
