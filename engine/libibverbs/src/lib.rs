@@ -5,7 +5,7 @@
 //! rdma-core has for it, and is not advertised.
 //!
 //! The whole crate is a room for `unsafe`: its callers are C programs, who answer for the pointers they pass as
-//! the manual pages say. What every function relies on is written down once, in [`object`]. A panic does not
+//! the manual pages say. What every function relies on is written down once, in `object`. A panic does not
 //! unwind into a C program: `extern "C"` functions abort.
 #![allow(clippy::missing_safety_doc)] // The manual page of the function of that name.
 

@@ -7,7 +7,7 @@ use super::ud::UdQp;
 use super::{Env, Qp, QpSnapshot, QpState, Transmit};
 use crate::time::Instant;
 
-/// See the [module](self). The methods are those of [`Qp`].
+/// A queue pair of any service, as a core holds it. The methods are those of [`Qp`].
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Cores keep each in a box of its own.
 pub enum AnyQp {
