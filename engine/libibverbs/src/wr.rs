@@ -3,33 +3,41 @@
 use std::ffi::{c_int, c_void};
 
 use feroce_engine::device::PostError;
-use feroce_engine::verbs::{Data, MAX_SGE, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+use feroce_engine::qp::Service;
+use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
 use feroce_wire::Key;
 use libc::size_t;
 
 use crate::abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_data_buf,
-    ibv_qp, ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah,
+    ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_sge,
 };
+use crate::post::DatagramTo;
 use crate::qp::{Qp, State};
 use crate::{errno, object, post};
 
-/// Operations that a QP may be made for.
-pub const OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_SEND_WITH_IMM
-    | IBV_QP_EX_WITH_SEND_WITH_INV
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+/// Operations that a QP of the service may be made for.
+pub const fn operations(service: Service) -> u64 {
+    const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    const ANSWERED: u64 = IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    match service {
+        Service::Ud => SENDS,
+        Service::Uc => SENDS | WRITES,
+        _ => SENDS | WRITES | ANSWERED,
+    }
+}
 
 /// Requests that are being put together. The buffers are used again.
 #[derive(Debug, Default)]
 pub struct Batch {
     requests: Vec<Request>,
+    sges: Vec<Sge>,
     inline: Vec<u8>,
     /// The first thing that was wrong.
     error: Option<c_int>,
@@ -41,28 +49,23 @@ struct Request {
     op: SendOp,
     flags: SendFlags,
     data: Local,
+    /// Of a datagram.
+    to: Option<DatagramTo>,
 }
 
-/// The local side of a request.
+/// The local side of a request: a range of one of the batch's buffers.
 #[derive(Debug)]
 enum Local {
-    Sges {
-        list: [Sge; MAX_SGE],
-        len: usize,
-    },
-    /// A range of the batch's buffer.
-    Inline {
-        from: usize,
-        len: usize,
-    },
+    Sges { from: usize, len: usize },
+    Inline { from: usize, len: usize },
 }
 
-const NOTHING: Local =
-    Local::Sges { list: [Sge { addr: 0, length: 0, lkey: Key(0) }; MAX_SGE], len: 0 };
+const NOTHING: Local = Local::Sges { from: 0, len: 0 };
 
 impl Batch {
     fn clear(&mut self) {
         self.requests.clear();
+        self.sges.clear();
         self.inline.clear();
         self.error = None;
     }
@@ -106,14 +109,15 @@ fn complete(held: &mut State) -> c_int {
         }
         let inline: [&[u8]; 1];
         let data = match &request.data {
-            Local::Sges { list, len } => Data::Sges(&list[..*len]),
+            Local::Sges { from, len } => Data::Sges(&batch.sges[*from..from + len]),
             Local::Inline { from, len } => {
                 inline = [&batch.inline[*from..from + len]];
                 Data::Inline(&inline)
             }
         };
-        let Request { wr_id, op, flags, .. } = *request;
-        let posted = qp.post_send(&SendRequest { wr_id, op, data, flags });
+        let Request { wr_id, op, flags, to, .. } = *request;
+        // SAFETY: the program has passed a live address handle.
+        let posted = unsafe { post::submit(qp, &SendRequest { wr_id, op, data, flags }, to) };
         batch.error = posted.err().map(errno::of_post);
     }
     let code = batch.error.unwrap_or(0);
@@ -134,6 +138,7 @@ pub fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_rdma_read = Some(rdma_read);
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
     qp.wr_set_inline_data = Some(set_inline_data);
@@ -189,7 +194,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, op: SendOp) {
     // SAFETY: the caller says so; the program has written the two fields.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, post::flags((*qp).wr_flags));
-        state(qp).batch.requests.push(Request { wr_id, op, flags, data: NOTHING });
+        state(qp).batch.requests.push(Request { wr_id, op, flags, data: NOTHING, to: None });
     }
 }
 
@@ -243,6 +248,20 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, 
     unsafe { add(qp, SendOp::FetchAdd { remote: remote(rkey, addr), add: operand }) };
 }
 
+unsafe extern "C" fn set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: the program is between start and complete.
+    let batch = unsafe { &mut state(qp).batch };
+    match batch.requests.last_mut() {
+        Some(request) => request.to = Some(DatagramTo { ah, remote_qpn, remote_qkey }),
+        None => batch.fail(libc::EINVAL),
+    }
+}
+
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the program is between start and complete.
     unsafe { set_list(qp, &[ibv_sge { addr, length, lkey }]) };
@@ -266,14 +285,9 @@ unsafe fn set_list(qp: *mut ibv_qp_ex, entries: &[ibv_sge]) {
     if entries.len() > cap.max_send_sge as usize {
         return batch.fail(libc::EINVAL);
     }
-    let mut data = NOTHING;
-    if let Local::Sges { list, len } = &mut data {
-        for (to, from) in list.iter_mut().zip(entries) {
-            *to = post::entry(from);
-        }
-        *len = entries.len();
-    }
-    batch.set(data);
+    let (from, len) = (batch.sges.len(), entries.len());
+    batch.sges.extend(entries.iter().map(post::entry));
+    batch.set(Local::Sges { from, len });
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
