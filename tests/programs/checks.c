@@ -221,7 +221,8 @@ static void versions(void)
     CHECK(dlvsym(library, "ibv_get_device_list", "IBVERBS_1.1") != NULL);
     CHECK(dlvsym(library, "ibv_reg_mr_iova2", "IBVERBS_1.8") != NULL);
     CHECK(dlvsym(library, "ibv_reg_dmabuf_mr", "IBVERBS_1.12") != NULL);
-    CHECK(dlvsym(library, "ibv_get_device_list", "IBVERBS_1.0") != dlvsym(library, "ibv_get_device_list", "IBVERBS_1.1"));
+    void *old = dlvsym(library, "ibv_get_device_list", "IBVERBS_1.0");
+    CHECK(old != NULL && old != dlvsym(library, "ibv_get_device_list", "IBVERBS_1.1"));
     CHECK(dlclose(library) == 0);
 }
 
