@@ -42,6 +42,10 @@ counters! {
     RxIcrcEncapsulated = "rx_icrc_encapsulated";
     /// Packets for no queue pair, or for one whose state, transport, addresses or P_Key refuse them.
     RxDiscards = "rx_discards";
+    /// Datagrams whose Q_Key is not that of the queue pair they are for.
+    QkeyViolations = "qkey_violations";
+    /// Frames that this device sent to itself, which never reach the link.
+    LoopedBack = "looped_back";
     /// Frames given to the core that owns their queue pair.
     RxHandedOver = "rx_handed_over";
     /// Frames lost on the way to the core that owns their queue pair, its ring being full.
@@ -58,7 +62,7 @@ counters! {
     DuplicateRequest = "duplicate_request";
     /// Times an acknowledgement passed a READ or atomic whose response was lost.
     ImpliedNakSeqErr = "implied_nak_seq_err";
-    /// SENDs and WRITEs WITH IMMEDIATE that found no receive posted (RNR NAKs sent).
+    /// SENDs and WRITEs WITH IMMEDIATE that found no receive posted: RNR NAKs sent, messages of UC and UD dropped.
     OutOfBuffer = "out_of_buffer";
     /// WRITE request packets executed.
     RxWriteRequests = "rx_write_requests";
@@ -74,9 +78,9 @@ counters! {
     ReqRemoteOperationalErrors = "req_remote_operational_errors";
     /// Responses that made no sense: opcode, length or PSN.
     ReqBadResponse = "req_bad_response";
-    /// Requests refused with NAK (remote access error).
+    /// Requests refused with NAK (remote access error); those of UC are dropped for it, without a NAK.
     RespRemoteAccessErrors = "resp_remote_access_errors";
-    /// Requests refused with NAK (invalid request).
+    /// Requests refused with NAK (invalid request); those of UC are dropped for it, without a NAK.
     RespRemoteInvalidRequest = "resp_remote_invalid_request";
     /// Requests refused with NAK (remote operational error).
     RespRemoteOperationalErrors = "resp_remote_operational_errors";

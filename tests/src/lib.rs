@@ -6,6 +6,7 @@ pub mod bench;
 pub mod capture;
 #[allow(unsafe_code)] // A named room: a global allocator.
 pub mod counting_alloc;
+pub mod datagram;
 pub mod fuzz;
 pub mod live;
 pub mod pair;

@@ -1,5 +1,5 @@
 //! A connected pair of QPs in virtual time, and its wire as lines of text: what the tests of the rules of
-//! the RC service are written in.
+//! the connected services are written in.
 //!
 //! End 0 starts at PSN 100, end 1 at PSN 5000; the path MTU is 256 bytes, and a frame takes 1 us.
 
@@ -9,9 +9,10 @@ use std::net::Ipv4Addr;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, DeviceConfig, ProtectionDomain, QpInit, QueuePair,
+    SharedReceiveQueue, SrqInit,
 };
 use feroce_engine::memory::Access;
-use feroce_engine::qp::QpState;
+use feroce_engine::qp::{QpState, Service};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{
     AsyncEvent, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, Status,
@@ -33,6 +34,8 @@ pub const MTU: u32 = 256;
 /// What a pair is like.
 #[derive(Debug, Clone)]
 pub struct PairSetup {
+    /// Service of both QPs.
+    pub service: Service,
     /// How each end connects.
     pub options: [ConnectOptions; 2],
     /// Both devices.
@@ -41,6 +44,8 @@ pub struct PairSetup {
     pub cq_depth: u32,
     /// Bytes of each end's buffer.
     pub buffer: usize,
+    /// End 1 takes its receives from a shared queue like this.
+    pub srq: Option<SrqInit>,
 }
 
 impl Default for PairSetup {
@@ -52,7 +57,8 @@ impl Default for PairSetup {
             ..ConnectOptions::default()
         };
         let (config, buffer) = (manual_config(1), 1 << 16);
-        Self { options: [options; 2], config, cq_depth: 1024, buffer }
+        let service = Service::Rc;
+        Self { service, options: [options; 2], config, cq_depth: 1024, buffer, srq: None }
     }
 }
 
@@ -76,6 +82,8 @@ pub struct Pair {
     pub cqs: [CompletionQueue; 2],
     /// The QPs.
     pub qps: [QueuePair; 2],
+    /// End 1's shared receive queue, if it has one.
+    pub srq: Option<SharedReceiveQueue>,
     /// A buffer of each end, with all rights.
     pub buffers: [Buffer; 2],
     options: [ConnectOptions; 2],
@@ -99,15 +107,18 @@ impl Pair {
         let cqs = [0, 1].map(|end| rig.devices[end].create_cq(setup.cq_depth).expect("a CQ"));
         let buffers = [0, 1]
             .map(|end: usize| pds[end].alloc_buffer(setup.buffer, Access::ALL).expect("a buffer"));
-        let init = |cq| QpInit {
+        let srq = setup.srq.map(|init| pds[1].create_srq(&init).expect("an SRQ"));
+        let init = |end: usize| QpInit {
+            service: setup.service,
             max_send_wr: 512,
             max_recv_wr: 512,
             max_send_sge: 16,
             max_recv_sge: 2,
-            ..QpInit::new(cq)
+            srq: srq.as_ref().filter(|_| end == 1),
+            ..QpInit::new(&cqs[end])
         };
-        let qps = [0, 1].map(|end: usize| pds[end].create_qp(&init(&cqs[end])).expect("a QP"));
-        let mut pair = Self { rig, pds, cqs, qps, buffers, options: setup.options };
+        let qps = [0, 1].map(|end: usize| pds[end].create_qp(&init(end)).expect("a QP"));
+        let mut pair = Self { rig, pds, cqs, qps, srq, buffers, options: setup.options };
         pair.connect();
         pair
     }
@@ -161,7 +172,11 @@ impl Pair {
     pub fn post_recv(&mut self, wr_id: u64, len: u32) {
         let half = self.buffers[1].region().len() / 2;
         let sges = [self.buffers[1].region().sge(half, len)];
-        self.qps[1].post_recv(&RecvRequest { wr_id, sges: &sges }).expect("room");
+        let request = RecvRequest { wr_id, sges: &sges };
+        match &self.srq {
+            Some(srq) => srq.post_recv(&request).expect("room"),
+            None => self.qps[1].post_recv(&request).expect("room"),
+        }
     }
 
     /// A place in end 1's buffer.

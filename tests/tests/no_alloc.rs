@@ -2,18 +2,22 @@
 //! while packets are lost, reordered, doubled and damaged, and not while receives come late.
 
 use feroce_engine::counters::Counter;
-use feroce_engine::device::{Buffer, CompletionQueue, ConnectOptions, Device, QpInit, QueuePair};
-use feroce_engine::memory::Access;
+use feroce_engine::device::{
+    Buffer, CompletionQueue, ConnectOptions, Destination, Device, MemoryWindow, Path, QpInit,
+    QueuePair, SharedReceiveQueue, SrqInit,
+};
+use feroce_engine::memory::{Access, WindowBind, WindowType};
 use feroce_engine::port::Port;
 use feroce_engine::port::fault::{FaultPort, Faults};
+use feroce_engine::qp::Service;
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{
-    Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
+    Completion, Data, LocalOp, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
 };
 use feroce_tests::counting_alloc::{CountingAlloc, HeapUse, heap_use_of};
 use feroce_tests::ports::{Keeper, RigPorts};
-use feroce_tests::{addresses, manual_config};
-use feroce_wire::Psn;
+use feroce_tests::{addresses, gid, manual_config};
+use feroce_wire::{PlacementType, Psn, Qkey, Qpn, Selectivity};
 
 #[global_allocator]
 static ALLOCATOR: CountingAlloc = CountingAlloc;
@@ -27,12 +31,24 @@ struct Cable {
     cqs: [CompletionQueue; 2],
     qps: [QueuePair; 2],
     buffers: [Buffer; 2],
+    /// End 1 takes its receives from here.
+    srq: Option<SharedReceiveQueue>,
+    /// Of end 0: bound and invalidated in each round.
+    window: MemoryWindow,
     completions: Vec<Completion>,
     now: Instant,
     _keeper: Keeper,
 }
 
 fn cable(faults: Faults) -> Cable {
+    cable_of(Service::Rc, faults)
+}
+
+fn cable_of(service: Service, faults: Faults) -> Cable {
+    cable_with(service, faults, false)
+}
+
+fn cable_with(service: Service, faults: Faults, shared: bool) -> Cable {
     let (ports, keeper) = RigPorts::cable();
     let mut ports = ports.into_iter().enumerate();
     let devices = [0, 1].map(|end| {
@@ -44,16 +60,24 @@ fn cable(faults: Faults) -> Cable {
     let pds = [0, 1].map(|end| devices[end].alloc_pd());
     let cqs = [0, 1].map(|end| devices[end].create_cq(1024).unwrap());
     let buffers = [0, 1].map(|end| pds[end].alloc_buffer(1 << 20, Access::ALL).unwrap());
-    let mut qps = [0, 1].map(|end| pds[end].create_qp(&QpInit::new(&cqs[end])).unwrap());
+    let srq = shared.then(|| pds[1].create_srq(&SrqInit::default()).unwrap());
+    let window = pds[0].alloc_mw(WindowType::Two).unwrap();
+    let mut qps = [0, 1].map(|end| {
+        let srq = srq.as_ref().filter(|_| end == 1);
+        let init = QpInit { service, srq, ..QpInit::new(&cqs[end]) };
+        pds[end].create_qp(&init).unwrap()
+    });
     // Close to the wrap, so that it is passed while counting.
     let psns = [Psn::new(0xff_ff00), Psn::new(0xff_fff0)];
-    let options = ConnectOptions { timeout: 8, min_rnr_timer: 1, ..ConnectOptions::default() };
+    let mut options = ConnectOptions { timeout: 8, min_rnr_timer: 1, ..ConnectOptions::default() };
+    options.access |= Access::FLUSH_GLOBAL;
     let ends = [0, 1].map(|end| qps[end].endpoint(psns[end], 0).unwrap());
     for end in 0..2 {
         qps[end].connect(psns[end], &ends[1 - end], &options).unwrap();
     }
     let completions = Vec::with_capacity(64);
-    Cable { devices, cqs, qps, buffers, completions, now: Instant::ZERO, _keeper: keeper }
+    let now = Instant::ZERO;
+    Cable { devices, cqs, qps, buffers, srq, window, completions, now, _keeper: keeper }
 }
 
 impl Cable {
@@ -66,7 +90,11 @@ impl Cable {
         self.turn();
         if receives == 1 {
             let sge = self.buffers[1].region().sge(0, LEN);
-            self.qps[1].post_recv(&RecvRequest { wr_id: 2, sges: &[sge] }).unwrap();
+            let request = RecvRequest { wr_id: 2, sges: &[sge] };
+            match &self.srq {
+                Some(srq) => srq.post_recv(&request).unwrap(),
+                None => self.qps[1].post_recv(&request).unwrap(),
+            }
         }
         let mut sends = 1;
         let mut turns = 0;
@@ -115,6 +143,15 @@ impl Cable {
         let data = Data::Sges(std::slice::from_ref(&sge));
         self.run_one(SendOp::FetchAdd { remote: to, add: 1 }, data);
         self.run_one(SendOp::CompareSwap { remote: to, compare: 0, swap: 1 }, data);
+        self.run_one(SendOp::AtomicWrite(to), data);
+        let (placement, selectivity) = (PlacementType::GLOBAL, Selectivity::Range);
+        let none = Data::Sges(&[]);
+        self.run_one(SendOp::Flush { remote: to, length: 64, placement, selectivity }, none);
+        let (rkey, region) = (self.window.rkey_with(1), self.buffers[0].region());
+        let (lkey, addr, access) = (region.lkey(), region.addr(), Access::REMOTE_READ);
+        let bind = WindowBind { rkey, lkey, addr, length: 64, access };
+        self.run_one(SendOp::Local(LocalOp::Bind(bind)), none);
+        self.run_one(SendOp::Local(LocalOp::Invalidate(rkey)), none);
     }
 
     fn count(&self, counter: Counter) -> u64 {
@@ -132,11 +169,13 @@ fn the_counting_allocator_counts() {
 
 #[test]
 fn a_clean_link_takes_no_memory() {
-    let mut cable = cable(Faults::default());
-    cable.round();
-    let ((), used) = heap_use_of(|| (0..2000).for_each(|_| cable.round()));
-    assert_eq!(used, HeapUse::default());
-    assert!(cable.count(Counter::OutOfBuffer) > 1000, "receives came late");
+    for shared in [false, true] {
+        let mut cable = cable_with(Service::Rc, Faults::default(), shared);
+        cable.round();
+        let ((), used) = heap_use_of(|| (0..2000).for_each(|_| cable.round()));
+        assert_eq!(used, HeapUse::default());
+        assert!(cable.count(Counter::OutOfBuffer) > 1000, "receives came late");
+    }
 }
 
 #[test]
@@ -148,7 +187,7 @@ fn loss_and_retransmission_take_no_memory() {
         corrupt: 5_000,
         ..Faults::default()
     };
-    let mut cable = cable(faults);
+    let mut cable = cable_with(Service::Rc, faults, true);
     cable.round();
     let ((), used) = heap_use_of(|| (0..2000).for_each(|_| cable.round()));
     assert_eq!(used, HeapUse::default());
@@ -165,4 +204,68 @@ fn loss_and_retransmission_take_no_memory() {
     for counter in moved {
         assert!(cable.count(counter) > 20, "{}: {}", counter.name(), cable.count(counter));
     }
+}
+
+#[test]
+fn an_unreliable_connection_takes_no_memory() {
+    let mut cable = cable_of(Service::Uc, Faults { loss: 100_000, ..Faults::default() });
+    let remote = RemoteAddr {
+        addr: cable.buffers[1].region().addr(),
+        rkey: cable.buffers[1].region().rkey(),
+    };
+    let mut round = || {
+        let [from, into] = [0, 1].map(|end: usize| cable.buffers[end].region().sge(0, LEN));
+        for op in [SendOp::Write(remote), SendOp::SendImm(1)] {
+            // What was lost has left its receive behind.
+            let _ = cable.qps[1].post_recv(&RecvRequest { wr_id: 2, sges: &[into] });
+            let (data, flags) = (Data::Sges(std::slice::from_ref(&from)), SendFlags::SIGNALED);
+            cable.qps[0].post_send(&SendRequest { wr_id: 1, op, data, flags }).unwrap();
+            (0..20).for_each(|_| cable.turn());
+            cable.poll(0);
+            cable.poll(1);
+        }
+    };
+    round();
+    let ((), used) = heap_use_of(|| (0..1000).for_each(|_| round()));
+    assert_eq!(used, HeapUse::default());
+    assert!(cable.count(Counter::OutOfSequence) > 100, "packets were lost");
+    assert!(cable.count(Counter::RxWriteRequests) > 1000, "and others were not");
+}
+
+/// To the peer, to the device itself, and to a group with members at both ends.
+#[test]
+fn datagrams_take_no_memory() {
+    let mut cable = cable(Faults::default());
+    let pds = [0, 1].map(|end: usize| cable.devices[end].alloc_pd());
+    let buffers = [0, 1].map(|end: usize| pds[end].alloc_buffer(1 << 14, Access::ALL).unwrap());
+    let group = "239.77.0.1".parse().unwrap();
+    let mut qps = [0, 1].map(|end: usize| {
+        let init = QpInit { service: Service::Ud, ..QpInit::new(&cable.cqs[end]) };
+        let mut qp = pds[end].create_qp(&init).unwrap();
+        qp.activate(Qkey(1), Psn::new(0xff_ff00)).unwrap();
+        qp.attach_multicast(group).unwrap();
+        qp
+    });
+    let ahs = [gid(1), gid(0), group].map(|to| pds[0].create_ah(&Path::new(to, 0)).unwrap());
+    let numbers = [qps[1].qpn(), qps[0].qpn(), Qpn::MULTICAST];
+    let mut round = || {
+        for (ah, remote_qpn) in ahs.iter().zip(numbers) {
+            for end in 0..2 {
+                let sge = buffers[end].region().sge(0, 8192);
+                let _ = qps[end].post_recv(&RecvRequest { wr_id: 2, sges: &[sge] });
+            }
+            let sge = buffers[0].region().sge(8192, 4000);
+            let (data, flags) = (Data::Sges(std::slice::from_ref(&sge)), SendFlags::SIGNALED);
+            let request = SendRequest { wr_id: 1, op: SendOp::Send, data, flags };
+            qps[0].post_send_to(&request, &Destination { ah, remote_qpn, qkey: Qkey(1) }).unwrap();
+            (0..3).for_each(|_| cable.turn());
+            cable.poll(0);
+            cable.poll(1);
+        }
+    };
+    round();
+    let ((), used) = heap_use_of(|| (0..2000).for_each(|_| round()));
+    assert_eq!(used, HeapUse::default());
+    assert!(cable.count(Counter::LoopedBack) > 4000);
+    assert_eq!(cable.count(Counter::PortRcvErrors), 0);
 }

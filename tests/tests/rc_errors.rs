@@ -211,6 +211,7 @@ fn with_imm(mut crafted: Crafted<'_>) -> Crafted<'_> {
 /// Sequences of packets of which the last is refused as invalid.
 fn invalid_sequences(at: RemoteAddr) -> Vec<(&'static str, Vec<Crafted<'static>>)> {
     let packet = Crafted::new;
+    let odd = RemoteAddr { addr: at.addr + 4, ..at };
     let write_first = |len| packet(Opcode::RC_WRITE_FIRST, 100, &FULL).reth(at, len);
     let send_first = || packet(Opcode::RC_SEND_FIRST, 100, &FULL);
     let padded = |mut crafted: Crafted<'static>, pad| {
@@ -271,8 +272,9 @@ fn invalid_sequences(at: RemoteAddr) -> Vec<(&'static str, Vec<Crafted<'static>>
             "READ request with a payload",
             vec![packet(Opcode::RC_READ_REQUEST, 100, &[1; 4]).reth(at, 4)],
         ),
-        ("FLUSH", vec![flush()]),
-        ("ATOMIC WRITE", vec![packet(Opcode::RC_ATOMIC_WRITE, 100, &[1; 8]).reth(at, 8)]),
+        ("FLUSH, which the QP does not allow", vec![flush()]),
+        ("ATOMIC WRITE of 4", vec![packet(Opcode::RC_ATOMIC_WRITE, 100, &[1; 4]).reth(at, 4)]),
+        ("ATOMIC WRITE at 4", vec![packet(Opcode::RC_ATOMIC_WRITE, 100, &[1; 8]).reth(odd, 8)]),
     ]
 }
 

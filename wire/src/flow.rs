@@ -57,12 +57,40 @@ pub enum IpAddresses {
     },
 }
 
+/// Whom a flow is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Audience {
+    /// Another host.
+    Host,
+    /// This host: the flow leads to the Ethernet address that it comes from, which no link returns.
+    Own,
+    /// The members of a multicast group.
+    Group,
+}
+
+impl FlowSpec {
+    /// Whom the flow is for.
+    #[must_use]
+    pub fn audience(&self) -> Audience {
+        let is_group = match self.addresses {
+            IpAddresses::V4 { dst, .. } => dst.is_multicast(),
+            IpAddresses::V6 { dst, .. } => dst.is_multicast(),
+        };
+        match (is_group, self.dst_mac == self.src_mac) {
+            (true, _) => Audience::Group,
+            (false, true) => Audience::Own,
+            (false, false) => Audience::Host,
+        }
+    }
+}
+
 const MAX_LEN: usize = EthernetHeader::LEN + VlanTag::LEN + Ipv6Header::LEN + UdpHeader::LEN;
 
 /// The Ethernet, IP and UDP headers of a flow, ready to be laid in front of transport bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowHeader {
     spec: FlowSpec,
+    audience: Audience,
     /// The headers with lengths, identification and checksum 0.
     template: [u8; MAX_LEN],
     len: usize,
@@ -89,13 +117,39 @@ impl FlowHeader {
             checksum: 0,
         };
         udp.write(&mut template[ip_at + ip_len..]);
-        Self { spec: *spec, template, len: ip_at + ip_len + UdpHeader::LEN, ip_at, ip_sum }
+        let audience = spec.audience();
+        Self {
+            spec: *spec,
+            audience,
+            template,
+            len: ip_at + ip_len + UdpHeader::LEN,
+            ip_at,
+            ip_sum,
+        }
     }
 
     /// What the flow was made from.
     #[must_use]
     pub const fn spec(&self) -> &FlowSpec {
         &self.spec
+    }
+
+    /// Whom the flow is for.
+    #[inline]
+    #[must_use]
+    pub const fn audience(&self) -> Audience {
+        self.audience
+    }
+
+    /// The same flow between other Ethernet addresses.
+    #[inline]
+    #[must_use]
+    pub fn between(mut self, dst_mac: MacAddr, src_mac: MacAddr) -> Self {
+        (self.spec.dst_mac, self.spec.src_mac) = (dst_mac, src_mac);
+        self.audience = self.spec.audience();
+        self.template[..6].copy_from_slice(&dst_mac.0);
+        self.template[6..12].copy_from_slice(&src_mac.0);
+        self
     }
 
     /// Bytes in front of the BTH.
@@ -229,6 +283,22 @@ mod tests {
             udp_source_port: 49152,
             super_frames: false,
         }
+    }
+
+    #[test]
+    fn other_ethernet_addresses_give_what_a_new_flow_has() {
+        let flow = FlowHeader::new(&spec());
+        assert_eq!(flow.audience(), Audience::Host);
+        let own = spec().src_mac;
+        for (dst, audience) in [(MacAddr([7; 6]), Audience::Host), (own, Audience::Own)] {
+            let moved = flow.between(dst, own);
+            let made = FlowHeader::new(&FlowSpec { dst_mac: dst, ..spec() });
+            assert_eq!((moved.template, moved.spec()), (made.template, made.spec()));
+            assert_eq!((moved.audience(), made.audience()), (audience, audience));
+        }
+        let group = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [239, 1, 2, 3].into() };
+        let group = FlowSpec { addresses: group, ..spec() };
+        assert_eq!(FlowHeader::new(&group).audience(), Audience::Group);
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub use ecn::Ecn;
 pub use error::{EmitError, IcrcError, ParseError};
 pub use ethernet::EthernetHeader;
 pub use ext::ExtHeaders;
-pub use flow::{FlowHeader, FlowSpec, IpAddresses};
+pub use flow::{Audience, FlowHeader, FlowSpec, IpAddresses};
 pub use flush::{Feth, PlacementType, Selectivity};
 pub use ids::{Key, Msn, PathMtu, Pkey, Qkey, Qpn};
 pub use ieth::Ieth;

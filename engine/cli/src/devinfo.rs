@@ -5,7 +5,8 @@ use std::path::Path;
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use feroce_engine::device::{
-    Device, DeviceAttributes, DeviceConfig, MAX_CQE, MAX_INLINE, MAX_WR, Owner, owner_of,
+    Device, DeviceAttributes, DeviceConfig, MAX_CQE, MAX_DEVICE_MEMORY, MAX_INLINE, MAX_WR, Owner,
+    owner_of,
 };
 use feroce_engine::net::{GidEntry, GidTable, Interface};
 use feroce_engine::qp::MAX_RD_ATOMIC;
@@ -110,6 +111,8 @@ fn unopened(interface: &Interface) -> Result<Info, Failure> {
         max_inline: MAX_INLINE,
         max_cqe: MAX_CQE,
         max_mr: config.max_mr,
+        max_srq_wr: MAX_WR,
+        max_device_memory: MAX_DEVICE_MEMORY,
         max_qp_rd_atom: MAX_RD_ATOMIC,
         max_message: MAX_MESSAGE,
         active_mtu: PathMtu::largest_for(interface.mtu),

@@ -1,30 +1,35 @@
 //! A core: one thread's worth of the engine, with a port, queue pairs and timers of its own.
 //!
 //! A core is driven by [`Core::turn`]; whoever holds its token may call it. A turn takes the time once,
-//! then: doorbells, timers, frames out, the port's doorbell, frames in, frames handed over by other cores.
+//! then: doorbells, timers, frames out, the port's doorbell, frames in, frames handed over by other cores,
+//! frames that went out to the device itself.
 //! Sending comes first so that a program that answers a message at once has its answer on the link ahead
 //! of the acknowledgement of the message. Nothing in a turn blocks, locks or allocates.
 
 mod doorbell;
+mod loopback;
+mod multicast;
 mod receive;
 mod transmit;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
+pub use loopback::Loopback;
+pub use multicast::Member;
 
 use crate::counters::Counters;
 use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
 use crate::port::Port;
-use crate::qp::{Env, Qp, QpSnapshot};
+use crate::qp::{AnyQp, Env, QpSnapshot, SrqTable};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
-use crate::verbs::EventQueue;
+use crate::verbs::{CqRing, EventQueue};
 
 /// Packets one QP may send before the next one's turn.
 const TRANSMIT_QUANTUM: usize = 16;
@@ -35,7 +40,8 @@ const SUPER_FRAME_QUANTUM: usize = 64 << 10;
 /// Packets sent in one turn at most, so that receiving is never far away.
 const TRANSMIT_BURST: usize = 64;
 
-/// How QP numbers map to cores and slots: numbers `base ..` are dealt to the cores in turn.
+/// How QP numbers map to cores and slots: numbers `base ..` are dealt to the cores in turn. Number 1, the
+/// general services QP, has a slot of its own on the first core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpnMap {
     /// First number.
@@ -47,16 +53,21 @@ pub struct QpnMap {
 }
 
 impl QpnMap {
-    /// Core and slot of `qpn`, if it is in the slice.
+    /// Core and slot of `qpn`, if it is in the slice or is number 1.
     #[inline]
     pub fn locate(&self, qpn: Qpn) -> Option<(usize, u32)> {
-        let index = qpn.value().checked_sub(self.base).filter(|&index| index < self.count)?;
-        Some(((index % self.cores) as usize, index / self.cores))
+        match qpn.value().checked_sub(self.base) {
+            Some(index) if index < self.count => {
+                Some(((index % self.cores) as usize, index / self.cores))
+            }
+            None if qpn == Qpn::GSI => Some((0, self.count.div_ceil(self.cores))),
+            _ => None,
+        }
     }
 
     /// Slots that each core needs.
     pub fn slots(&self) -> usize {
-        self.count.div_ceil(self.cores) as usize
+        self.count.div_ceil(self.cores) as usize + 1
     }
 }
 
@@ -73,6 +84,8 @@ pub struct CoreShared {
     pub qpns: QpnMap,
     /// Packets that a QP may have outstanding.
     pub window: u32,
+    /// Shared receive queues of XRC domains.
+    pub srqs: SrqTable,
 }
 
 /// The rings that carry frames between this core and the others, by core number.
@@ -87,7 +100,7 @@ pub struct Handover {
 /// A QP on its core.
 #[derive(Debug)]
 struct Slot {
-    qp: Qp,
+    qp: AnyQp,
     /// The program has posted since the core last looked.
     posted: Arc<AtomicBool>,
     /// In the list of QPs that may have something to send.
@@ -107,6 +120,10 @@ pub struct Core {
     wheel: TimerWheel,
     doorbell: Arc<Doorbell>,
     handover: Handover,
+    /// CQs that hold notifications back for a time.
+    moderated: Vec<Weak<CqRing>>,
+    loopback: Loopback,
+    groups: multicast::Groups,
     /// Next IPv4 identification; counts up, never 0, as a ConnectX does.
     ip_id: u16,
     port_failed: bool,
@@ -120,6 +137,7 @@ impl Core {
         shared: CoreShared,
         doorbell: Arc<Doorbell>,
         handover: Handover,
+        loopback: Loopback,
         now: Instant,
     ) -> Self {
         let count = shared.qpns.slots();
@@ -134,6 +152,9 @@ impl Core {
             shared,
             doorbell,
             handover,
+            moderated: Vec::new(),
+            loopback,
+            groups: multicast::Groups::default(),
             ip_id: 1,
             port_failed: false,
         }
@@ -146,13 +167,39 @@ impl Core {
         done += self.transmit(now);
         done += self.receive(now);
         done += self.receive_handed_over(now);
+        done += self.receive_looped(now);
+        self.tell_moderated(now);
         done
     }
 
     /// The time at which a turn has something to do although nothing comes in; `None` if never. Now, if
     /// there is something to send.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if self.active.is_empty() { self.wheel.next_deadline_hint() } else { Some(now) }
+        if !self.active.is_empty() {
+            return Some(now);
+        }
+        let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
+        held_back.chain(self.wheel.next_deadline_hint()).min()
+    }
+
+    /// The shared receive queues that requests of the XRC service may name.
+    pub fn srqs(&mut self) -> &mut SrqTable {
+        &mut self.shared.srqs
+    }
+
+    /// Sees to the notifications that `cq` holds back from now on.
+    pub fn watch_moderated(&mut self, cq: &Arc<CqRing>) {
+        let other = |known: &Weak<CqRing>| {
+            known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq))
+        };
+        self.moderated.retain(other);
+        self.moderated.push(Arc::downgrade(cq));
+    }
+
+    fn tell_moderated(&mut self, now: Instant) {
+        for cq in self.moderated.iter().filter_map(Weak::upgrade) {
+            cq.tell_due(now);
+        }
     }
 
     /// Its port.
@@ -164,14 +211,14 @@ impl Core {
     ///
     /// # Panics
     /// If the slot is taken.
-    pub fn insert(&mut self, slot: u32, qp: Qp, posted: Arc<AtomicBool>) {
+    pub fn insert(&mut self, slot: u32, qp: AnyQp, posted: Arc<AtomicBool>) {
         let place = &mut self.slots[slot as usize];
         assert!(place.is_none(), "slot taken");
         *place = Some(Box::new(Slot { qp, posted, active: false, armed: Instant::FAR }));
     }
 
     /// Takes the QP out of slot `slot`: from now on, nothing of it is touched.
-    pub fn remove(&mut self, slot: u32, now: Instant) -> Option<Qp> {
+    pub fn remove(&mut self, slot: u32, now: Instant) -> Option<AnyQp> {
         self.answer_doorbells(now); // So that none of this QP's stays in the queue.
         self.wheel.cancel(slot);
         self.active.retain(|&active| active != slot);
@@ -183,7 +230,7 @@ impl Core {
         &mut self,
         slot: u32,
         now: Instant,
-        act: impl FnOnce(&mut Qp, &mut Env<'_>) -> R,
+        act: impl FnOnce(&mut AnyQp, &mut Env<'_>) -> R,
     ) -> Option<R> {
         let place = self.slots[slot as usize].as_deref_mut()?;
         let mut env = self.shared.env(now);
@@ -254,7 +301,7 @@ impl Core {
 
 impl CoreShared {
     fn env(&self, now: Instant) -> Env<'_> {
-        Env::new(now, &self.memory, &self.counters, &self.events, self.window)
+        Env::new(now, &self.memory, &self.counters, &self.events, self.window, &self.srqs)
     }
 }
 

@@ -1,36 +1,120 @@
-//! Frames in: parse, find the QP's core, verify the ICRC there, give the packet to the QP.
+//! Frames in: parse, find the QP's core, verify the ICRC there, give the packet to the QP. A datagram to a
+//! multicast group goes to every member of the group.
 
-use feroce_wire::Packet;
+use feroce_wire::{Packet, Qpn};
 
+use super::loopback::Loopback;
+use super::multicast::Groups;
 use super::{Core, CoreShared, Slot};
 use crate::counters::Counter;
+use crate::memory::frame_ring::FrameProducer;
 use crate::port::{Priority, RxFrame};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 use std::collections::VecDeque;
 
 /// The part of a core that a packet may change.
-struct Tables<'a> {
+pub(super) struct Tables<'a> {
+    id: usize,
     shared: &'a CoreShared,
     slots: &'a mut [Option<Box<Slot>>],
     active: &'a mut VecDeque<u32>,
     wheel: &'a mut TimerWheel,
+    groups: &'a Groups,
 }
 
 impl Tables<'_> {
+    /// Takes a frame from the port, or one that went out to the device itself: `looped`. `outboxes` lead to
+    /// the other cores.
+    pub(super) fn take(
+        &mut self,
+        frame: RxFrame<'_>,
+        looped: bool,
+        outboxes: &mut [Option<FrameProducer>],
+        now: Instant,
+    ) {
+        let packet = match Packet::parse(frame.first, frame.second) {
+            Ok(packet) => packet,
+            Err(_) => {
+                self.shared.counters.count(Counter::PortRcvErrors);
+                return;
+            }
+        };
+        match self.shared.qpns.locate(packet.bth.dest_qp) {
+            Some((core, slot)) if core == self.id => self.deliver(&packet, slot, now),
+            Some((core, _)) => hand_over(self.shared, &mut outboxes[core], frame),
+            None if packet.bth.dest_qp == Qpn::MULTICAST => {
+                let mut others = self.deliver_to_group(&packet, looped, now);
+                while others != 0 {
+                    let core = others.trailing_zeros() as usize;
+                    hand_over(self.shared, &mut outboxes[core], frame);
+                    others &= others - 1;
+                }
+            }
+            None => self.shared.counters.count(Counter::RxDiscards),
+        }
+    }
+
+    /// Takes a frame that another core received, for QPs of this one.
+    fn take_handed_over(&mut self, frame: &[u8], now: Instant) {
+        let Ok(packet) = Packet::parse(frame, &[]) else { return };
+        match self.shared.qpns.locate(packet.bth.dest_qp) {
+            Some((core, slot)) if core == self.id => self.deliver(&packet, slot, now),
+            None if packet.bth.dest_qp == Qpn::MULTICAST => {
+                self.deliver_to_group(&packet, false, now);
+            }
+            _ => {}
+        }
+    }
+
     /// Gives `packet`, which is for the QP in `slot` of this core, to it.
     fn deliver(&mut self, packet: &Packet<'_>, slot: u32, now: Instant) {
+        if self.is_sound(packet) {
+            self.give(packet, packet.bth.dest_qp, slot, now);
+        }
+    }
+
+    /// Gives `packet` to the members of its group on this core. Returns the cores of the others, one bit each.
+    fn deliver_to_group(&mut self, packet: &Packet<'_>, looped: bool, now: Instant) -> u64 {
+        let groups = self.groups;
+        let members = groups.members(packet.ip.dst());
+        if members.is_empty() {
+            self.shared.counters.count(Counter::RxDiscards);
+            return 0;
+        }
+        if !self.is_sound(packet) {
+            return 0;
+        }
+        let sender = packet.ext.deth.map(|deth| deth.src_qp);
+        let mut others = 0;
+        for member in members {
+            if member.core != self.id {
+                others |= 1 << member.core;
+            } else if !(looped && member.blocks_own && sender == Some(member.qpn)) {
+                self.give(packet, member.qpn, member.slot, now);
+            }
+        }
+        others
+    }
+
+    /// Verifies the ICRC, and counts.
+    fn is_sound(&self, packet: &Packet<'_>) -> bool {
         let counters = &self.shared.counters;
         if !packet.icrc_valid() {
             counters.count(Counter::RxIcrcEncapsulated);
-            return;
+            return false;
         }
         counters.count(Counter::PortRcvPackets);
         let bytes = usize::from(packet.udp.length).saturating_sub(feroce_wire::UdpHeader::LEN);
         counters.add(Counter::PortRcvData, bytes as u64);
+        true
+    }
+
+    /// Gives `packet` to the QP `qpn` in `slot` of this core.
+    fn give(&mut self, packet: &Packet<'_>, qpn: Qpn, slot: u32, now: Instant) {
         let place = self.slots.get_mut(slot as usize).and_then(Option::as_deref_mut);
-        let Some(place) = place.filter(|place| place.qp.qpn() == packet.bth.dest_qp) else {
-            counters.count(Counter::RxDiscards);
+        let Some(place) = place.filter(|place| place.qp.qpn() == qpn) else {
+            self.shared.counters.count(Counter::RxDiscards);
             return;
         };
         let mut env = self.shared.env(now);
@@ -46,57 +130,49 @@ impl Core {
         if count == 0 {
             return 0;
         }
-        let Self { id, port, shared, slots, active, wheel, handover, .. } = self;
-        let mut tables = Tables { shared, slots, active, wheel };
+        let Self { id, port, shared, slots, active, wheel, groups, handover, .. } = self;
+        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups };
         for index in 0..count {
-            let frame = port.rx_frame(index);
-            let packet = match Packet::parse(frame.first, frame.second) {
-                Ok(packet) => packet,
-                Err(_) => {
-                    tables.shared.counters.count(Counter::PortRcvErrors);
-                    continue;
-                }
-            };
-            match tables.shared.qpns.locate(packet.bth.dest_qp) {
-                Some((core, slot)) if core == *id => tables.deliver(&packet, slot, now),
-                Some((core, _)) => hand_over(tables.shared, &mut handover.outbox[core], frame),
-                None => tables.shared.counters.count(Counter::RxDiscards),
-            }
+            tables.take(port.rx_frame(index), false, &mut handover.outbox, now);
         }
-        for outbox in handover.outbox.iter_mut().flatten() {
-            outbox.publish();
-        }
+        self.publish_handed_over();
         count
     }
 
     /// Takes the frames that other cores received for QPs of this one.
     pub(super) fn receive_handed_over(&mut self, now: Instant) -> usize {
         let mut done = 0;
-        let Self { id, shared, slots, active, wheel, handover, .. } = self;
-        let mut tables = Tables { shared, slots, active, wheel };
+        let Self { id, shared, slots, active, wheel, groups, handover, .. } = self;
+        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups };
         for inbox in &mut handover.inbox {
             let count = inbox.burst();
             done += count;
             for index in 0..count {
-                let (frame, _) = inbox.frame(index);
-                let Ok(packet) = Packet::parse(frame, &[]) else { continue };
-                if let Some((core, slot)) = tables.shared.qpns.locate(packet.bth.dest_qp)
-                    && core == *id
-                {
-                    tables.deliver(&packet, slot, now);
-                }
+                tables.take_handed_over(inbox.frame(index).0, now);
             }
         }
         done
     }
+
+    /// What frames that went out to the device itself are taken with.
+    pub(super) fn looped_tables(
+        &mut self,
+    ) -> (Tables<'_>, &mut Loopback, &mut [Option<FrameProducer>]) {
+        let Self { id, shared, slots, active, wheel, groups, handover, loopback, .. } = self;
+        let tables = Tables { id: *id, shared, slots, active, wheel, groups };
+        (tables, loopback, &mut handover.outbox)
+    }
+
+    /// Shows other cores what was handed over to them.
+    pub(super) fn publish_handed_over(&mut self) {
+        for outbox in self.handover.outbox.iter_mut().flatten() {
+            outbox.publish();
+        }
+    }
 }
 
 /// Copies `frame` to the ring of the core that owns its QP.
-fn hand_over(
-    shared: &CoreShared,
-    outbox: &mut Option<crate::memory::frame_ring::FrameProducer>,
-    frame: RxFrame<'_>,
-) {
+fn hand_over(shared: &CoreShared, outbox: &mut Option<FrameProducer>, frame: RxFrame<'_>) {
     let slot = outbox.as_mut().and_then(|outbox| outbox.slot());
     let Some(slot) = slot.filter(|slot| slot.len() >= frame.len()) else {
         shared.counters.count(Counter::RxHandoverDropped);

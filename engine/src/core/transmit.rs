@@ -1,8 +1,10 @@
 //! Frames out: QPs with something to send take turns, a quantum each.
 
-use feroce_wire::icrc;
+use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
 
-use super::{Core, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUANTUM};
+use super::loopback::Loopback;
+use super::multicast::Groups;
+use super::{Core, CoreShared, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUANTUM};
 use crate::counters::Counter;
 use crate::port::Priority;
 use crate::time::Instant;
@@ -14,18 +16,20 @@ const ACKNOWLEDGEMENT_PRIORITY: Priority = Priority::new(6);
 impl Core {
     /// Sends until nothing is left, the port is full or the burst is long enough.
     pub(super) fn transmit(&mut self, now: Instant) -> usize {
-        let room = match self.active.is_empty() {
+        let mut room = match self.active.is_empty() {
             true => 0,
             false => self.port.tx_room().min(TRANSMIT_BURST),
         };
+        let room_before = room;
         let mut sent = 0;
-        // Each active QP gets at most one quantum per turn.
-        for _ in 0..self.active.len() {
-            if sent >= room {
+        // Each active QP gets at most one quantum per turn. Behind a full port, some are still looked at: their
+        // packets may be for this host.
+        for _ in 0..self.active.len().min(if room == 0 { TRANSMIT_BURST } else { usize::MAX }) {
+            if sent >= TRANSMIT_BURST {
                 break;
             }
             let Some(slot) = self.active.pop_front() else { break };
-            let (count, more) = self.transmit_from(slot, room - sent, now);
+            let (count, more) = self.transmit_from(slot, TRANSMIT_BURST - sent, &mut room, now);
             sent += count;
             let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
             place.active = more;
@@ -33,25 +37,36 @@ impl Core {
                 self.active.push_back(slot);
             }
         }
-        self.flush(sent);
+        self.flush(room_before - room);
+        self.loopback.publish();
         sent
     }
 
-    /// Sends a quantum of packets of the QP in `slot`, or as many as there is `room` for; how many, and whether
-    /// it may have more.
-    fn transmit_from(&mut self, slot: u32, room: usize, now: Instant) -> (usize, bool) {
-        let Self { port, slots, shared, wheel, ip_id, .. } = self;
+    /// Sends a quantum of packets of the QP in `slot`, at most `most`, and to the link as many as there is `room`
+    /// for; how many, and whether it may have more.
+    fn transmit_from(
+        &mut self,
+        slot: u32,
+        most: usize,
+        room: &mut usize,
+        now: Instant,
+    ) -> (usize, bool) {
+        let Self { port, slots, shared, wheel, ip_id, loopback, groups, .. } = self;
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
         let (mut count, mut bytes) = (0, 0);
         let more = loop {
-            if count == room {
+            if count == most {
                 break true;
             }
-            let Some(header) = place.qp.flow().map(feroce_wire::FlowHeader::len) else {
-                break false;
-            };
-            let Some(frame) = port.tx_slot() else { break false };
+            let Some(flow) = place.qp.next_flow() else { break false };
+            let (header, audience) = (flow.len(), flow.audience());
+            let is_own = audience == Audience::Own;
+            if !is_own && *room == 0 {
+                break true;
+            }
+            let slot = if is_own { loopback.slot() } else { port.tx_slot() };
+            let Some(frame) = slot else { break is_own };
             let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[header..]) else {
                 break false;
             };
@@ -65,9 +80,20 @@ impl Core {
                 true => ACKNOWLEDGEMENT_PRIORITY,
                 false => Priority::default(),
             };
-            match follows {
-                true => port.tx_commit_next(len, priority),
-                false => port.tx_commit(len, priority),
+            if audience == Audience::Group
+                && let Some(frame) = port.tx_slot()
+            // The same one.
+            {
+                copy_to_members(&frame[..len], flow, groups, loopback, shared);
+            }
+            match (is_own, follows) {
+                (true, _) => loopback.commit(len, priority),
+                (false, true) => port.tx_commit_next(len, priority),
+                (false, false) => port.tx_commit(len, priority),
+            }
+            match is_own {
+                true => shared.counters.count(Counter::LoopedBack),
+                false => *room -= 1,
             }
             shared.counters.count(Counter::PortXmitPackets);
             shared.counters.add(Counter::PortXmitData, (packet.len + icrc::LEN) as u64);
@@ -103,4 +129,25 @@ impl Core {
             }
         }
     }
+}
+
+/// A datagram to a group also goes to the members that this device has itself.
+fn copy_to_members(
+    frame: &[u8],
+    flow: &FlowHeader,
+    groups: &Groups,
+    loopback: &mut Loopback,
+    shared: &CoreShared,
+) {
+    let group = match flow.spec().addresses {
+        IpAddresses::V4 { dst, .. } => dst.into(),
+        IpAddresses::V6 { dst, .. } => dst.into(),
+    };
+    if groups.members(group).is_empty() {
+        return;
+    }
+    shared.counters.count(match loopback.copy(frame) {
+        true => Counter::LoopedBack,
+        false => Counter::RxHandoverDropped,
+    });
 }

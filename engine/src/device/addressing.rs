@@ -8,6 +8,7 @@ use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Qpn, VlanTag};
 
 use crate::net::{
     Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
+    multicast_mac,
 };
 #[cfg(feature = "dpdk")]
 use crate::port::dpdk::PortAddresses;
@@ -138,7 +139,13 @@ impl Addressing {
         self.gids().into_iter().find(|(at, _)| *at == index).map(|(_, entry)| entry)
     }
 
-    /// The headers that lead from `source` to `dgid`. May wait for a neighbour to answer.
+    /// True if `gid` is an address of the device itself.
+    pub fn is_own(&self, gid: Gid) -> bool {
+        self.gids().iter().any(|(_, entry)| entry.gid == gid)
+    }
+
+    /// The headers that lead from `source` to `dgid`. To an address of the device itself, they lead from its
+    /// Ethernet address back to it. May wait for a neighbour to answer.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -148,7 +155,14 @@ impl Addressing {
         source: &GidEntry,
         timeout: Duration,
     ) -> Result<PathHeaders, ResolveError> {
+        let is_own = self.is_own(dgid);
         match self {
+            Self::Kernel(kernel) if is_own => kernel.resolver().resolve_own(dgid, source),
+            Self::Static(given) if is_own => {
+                PathHeaders::to_self(dgid, source, given.mac, given.mtu)
+            }
+            #[cfg(feature = "dpdk")]
+            Self::Port(port) if is_own => port.resolve_own(dgid, source),
             Self::Kernel(kernel) => kernel.resolver().resolve(dgid, source, timeout),
             Self::Static(given) => given.resolve(dgid, source),
             #[cfg(feature = "dpdk")]
@@ -159,21 +173,26 @@ impl Addressing {
 
 impl StaticAddresses {
     fn resolve(&self, dgid: Gid, source: &GidEntry) -> Result<PathHeaders, ResolveError> {
-        let (src_ip, dst_ip) = (source.gid.ip(), dgid.ip());
+        let group = dgid.multicast_group();
+        let (src_ip, dst_ip) = (source.gid.ip(), group.unwrap_or(dgid.ip()));
         if src_ip.is_ipv4() != dst_ip.is_ipv4() {
             return Err(ResolveError::FamilyMismatch { source_ip: src_ip, destination: dst_ip });
         }
         let unresolved = ResolveError::Unresolved { next_hop: dst_ip, after: Duration::ZERO };
+        let dst_mac = match group {
+            Some(group) => multicast_mac(group),
+            None => *self.peers.get(&dgid).ok_or(unresolved)?,
+        };
         Ok(PathHeaders {
-            dst_mac: *self.peers.get(&dgid).ok_or(unresolved)?,
+            dst_mac,
             src_mac: self.mac,
             vlan: source.vlan,
             src_ip,
             dst_ip,
-            hop_limit: 64,
+            hop_limit: if group.is_some() { 1 } else { 64 },
             mtu: self.mtu,
             interface: 0,
-            next_hop: Some(dst_ip),
+            next_hop: group.is_none().then_some(dst_ip),
         })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::{Device, DeviceError, MAX_CQE, Opened};
+use crate::time::Duration;
 use crate::verbs::{Completion, CqId, CqRing, Notify};
 
 /// A completion queue. Threads may share it; clones are handles to the same one.
@@ -43,14 +44,19 @@ impl Device {
         depth: u32,
         waker: Option<Waker>,
     ) -> Result<CompletionQueue, DeviceError> {
-        if depth == 0 || depth > MAX_CQE {
-            let (value, limit) = (u64::from(depth), u64::from(MAX_CQE));
-            return Err(DeviceError::Limit { what: "CQ depth", value, limit });
-        }
+        check_depth(depth)?;
         let id = self.inner.next_cq.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let ring = Arc::new(CqRing::with_waker(CqId(id), depth, waker)?);
         Ok(CompletionQueue { ring, device: Arc::clone(&self.inner) })
     }
+}
+
+fn check_depth(depth: u32) -> Result<(), DeviceError> {
+    if depth == 0 || depth > MAX_CQE {
+        let (value, limit) = (u64::from(depth), u64::from(MAX_CQE));
+        return Err(DeviceError::Limit { what: "CQ depth", value, limit });
+    }
+    Ok(())
 }
 
 impl CompletionQueue {
@@ -88,6 +94,27 @@ impl CompletionQueue {
         self.ring.arm(notify);
         for cell in &self.device.cores {
             cell.doorbell.wake(); // The caller is going to sleep: the helpers take over.
+        }
+    }
+
+    /// Makes it hold `depth` completions. What it holds stays.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`]; [`DeviceError::Busy`] if it holds more now.
+    pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
+        check_depth(depth)?;
+        // With all tokens, in their order: no core is completing anything.
+        let _tokens: Vec<_> = self.device.cores.iter().map(super::CoreCell::lock).collect();
+        let resized = self.ring.resize(depth);
+        resized.map_err(|_| DeviceError::Busy("the completion queue holds more"))
+    }
+
+    /// Holds notifications back until `count` completions have come or `period` is over since the first; zeros
+    /// notify of each at once. As `ibv_modify_cq` with `IBV_CQ_ATTR_MODERATE`.
+    pub fn moderate(&self, count: u16, period: Duration) {
+        self.ring.moderate(u32::from(count), period);
+        for cell in &self.device.cores {
+            cell.lock().watch_moderated(&self.ring);
         }
     }
 

@@ -98,8 +98,12 @@ pub struct DeviceAttributes {
     pub max_inline: u32,
     /// Most entries of one completion queue.
     pub max_cqe: u32,
-    /// Most memory regions.
+    /// Most memory regions and windows together.
     pub max_mr: u32,
+    /// Most receives of one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Most bytes of one piece of device memory.
+    pub max_device_memory: usize,
     /// READs and atomics that one QP may have outstanding, either way.
     pub max_qp_rd_atom: u8,
     /// Longest message in bytes.
@@ -134,6 +138,8 @@ pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
         max_inline: MAX_INLINE,
         max_cqe: MAX_CQE,
         max_mr: config.max_mr,
+        max_srq_wr: MAX_WR,
+        max_device_memory: super::MAX_DEVICE_MEMORY,
         max_qp_rd_atom: MAX_RD_ATOMIC,
         max_message: crate::verbs::MAX_MESSAGE,
         active_mtu: None,

@@ -2,6 +2,7 @@
 
 use feroce_wire::PathMtu;
 
+use crate::memory::AccessError;
 use crate::memory::arena::ArenaError;
 use crate::memory::frame_ring::FrameRingError;
 use crate::net::{Gid, NetError, ResolveError};
@@ -76,6 +77,15 @@ pub enum DeviceError {
     /// A region that is no range of memory, or rights that contradict each other.
     #[error("memory region: {0}")]
     Region(&'static str),
+    /// Memory that was named in advice.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A DMA buffer whose memory cannot be had.
+    #[error("the DMA buffer cannot be mapped: {0}")]
+    DmaBuf(#[source] std::io::Error),
+    /// Something else still needs it.
+    #[error("{0}")]
+    Busy(&'static str),
     /// Objects of different devices or protection domains were put together.
     #[error("{0} belongs to another device or protection domain")]
     Foreign(&'static str),
@@ -102,6 +112,24 @@ pub enum DeviceError {
     /// No entry of the GID table has this index.
     #[error("no GID with index {0}")]
     GidIndex(u32),
+    /// Only UD QPs are attached to multicast groups.
+    #[error("only UD QPs are attached to multicast groups")]
+    NotDatagram,
+    /// The GID is no multicast group's.
+    #[error("{0} is no multicast group")]
+    NotMulticast(Gid),
+    /// The QP is not attached to the group.
+    #[error("the QP is not attached to {0}")]
+    NotAttached(Gid),
+    /// The host could not become a member of a multicast group.
+    #[error("cannot join the multicast group {group}: {source}")]
+    Membership {
+        /// The group.
+        group: Gid,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The peer cannot be reached.
     #[error("no path to {gid}: {source}")]
     Path {
@@ -122,6 +150,12 @@ pub enum PostError {
     /// The QP's state does not take such requests.
     #[error("the QP's state does not take such requests")]
     State,
+    /// The QP takes its receives from a shared queue: they are posted there.
+    #[error("the QP takes its receives from a shared receive queue")]
+    SharedReceives,
+    /// A type 2 window where a type 1 window belongs.
+    #[error("type 2 windows are bound by a request of the send queue, with a key of the program's")]
+    WindowType,
     /// More entries than the QP was made for.
     #[error("more scatter/gather entries than the QP was made for")]
     TooManySges,
@@ -131,4 +165,16 @@ pub enum PostError {
     /// Inline data with a request that returns data.
     #[error("READs and atomics have no inline data")]
     InlineNotAllowed,
+    /// The QP's service has no such operation.
+    #[error("the QP's service has no such operation")]
+    Operation,
+    /// A datagram names no destination, or a request of a connected QP names one.
+    #[error("requests of UD QPs need a destination, those of connected QPs have one")]
+    Destination,
+    /// A datagram is longer than a packet of its path.
+    #[error("a datagram fits one packet of its path")]
+    TooLong,
+    /// The address handle belongs to another device or protection domain.
+    #[error("the address handle belongs to another protection domain")]
+    Foreign,
 }

@@ -6,15 +6,25 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, PathMtu, Qpn};
 
-use super::addressing::Addressing;
-use super::ports::Filter;
-use super::{DeviceInner, OpenError};
+use super::address_handle::EthernetAddresses;
+use super::addressing::{Addressing, PATH_TIMEOUT, Path};
+use super::multicast::{self, Groups};
+use super::{DeviceError, DeviceInner, OpenError};
 use crate::net::{Gid, GidEntry, GidTable, NetEvent, PathHeaders, Resolver, Watcher};
 use crate::time::Duration;
 use crate::verbs::AsyncEvent;
 
-/// The paths that QPs use, by QP number.
-pub(super) type Paths = BTreeMap<Qpn, PathInUse>;
+/// The paths in use, by user.
+pub(super) type Paths = BTreeMap<PathUser, PathInUse>;
+
+/// Who uses a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PathUser {
+    /// A connected QP.
+    Qp(Qpn),
+    /// An address handle, by its number.
+    Handle(u64),
+}
 
 /// What a QP's frame headers were made of.
 #[derive(Debug, Clone)]
@@ -24,6 +34,8 @@ pub(super) struct PathInUse {
     pub(super) headers: PathHeaders,
     /// A route changed, and the next hop that it leads to has not answered yet.
     pub(super) unsettled: bool,
+    /// Where the Ethernet addresses of an address handle are.
+    pub(super) handle: Option<Arc<EthernetAddresses>>,
 }
 
 impl PathInUse {
@@ -43,22 +55,49 @@ impl PathInUse {
     }
 }
 
-/// Lets the port take frames to the device's addresses, and no others.
-pub(super) fn set_filter(device: &DeviceInner, filter: &Filter) -> Result<(), OpenError> {
+/// Finds `path` and follows it from then on, for `user`. Waits for the next hop to answer if it is not known.
+pub(super) fn begin(
+    device: &DeviceInner,
+    user: PathUser,
+    path: &Path,
+    handle: impl FnOnce(&PathHeaders) -> Option<Arc<EthernetAddresses>>,
+) -> Result<PathHeaders, DeviceError> {
+    let index = path.sgid_index;
+    let source = device.addressing.gid(index).ok_or(DeviceError::GidIndex(index))?;
+    let resolve = |timeout| {
+        let headers = device.addressing.resolve(path.dgid, &source, timeout);
+        headers.map_err(|source| DeviceError::Path { gid: path.dgid, source })
+    };
+    let headers = resolve(PATH_TIMEOUT)?;
+    let (dgid, source, handle) = (path.dgid, source.clone(), handle(&headers));
+    let in_use = PathInUse { dgid, source, headers, unsettled: false, handle };
+    lock(device).insert(user, in_use);
+    // What changed before the path was known to those who follow the host is seen now.
+    let headers = resolve(Duration::ZERO).unwrap_or(headers);
+    if let Some(in_use) = lock(device).get_mut(&user) {
+        in_use.headers = headers;
+        if let Some(handle) = &in_use.handle {
+            handle.set(&headers);
+        }
+    }
+    Ok(headers)
+}
+
+/// Lets the port take frames to the device's addresses and to `groups`, and no others. Whoever calls this holds
+/// the groups, so that nobody sets the filter to what was.
+pub(super) fn set_filter(device: &DeviceInner, groups: &Groups) -> Result<(), OpenError> {
+    let Some(filter) = device.filter.get() else { return Ok(()) };
     let gids = device.addressing.gids();
-    let addresses: Vec<Ipv6Addr> = gids.iter().map(|(_, entry)| entry.gid.0.into()).collect();
+    let own = gids.iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0));
+    let groups = groups.keys().map(|&group| Ipv6Addr::from(Gid::from(group).0));
+    let addresses: Vec<_> = own.chain(groups).collect();
     filter.set(&addresses)
 }
 
 /// Starts to follow.
-pub(super) fn start(
-    device: &super::Opened,
-    interface: &str,
-    filter: Filter,
-) -> Result<(), OpenError> {
+pub(super) fn start(device: &super::Opened, interface: &str) -> Result<(), OpenError> {
     let mut follower = Follower {
         device: Arc::downgrade(&device.0),
-        filter,
         resolver: Resolver::open()?,
         name: interface.to_owned(),
         index: None,
@@ -70,7 +109,6 @@ pub(super) fn start(
 
 struct Follower {
     device: Weak<DeviceInner>,
-    filter: Filter,
     /// Its own, so that it never waits for a thread that waits for a neighbour.
     resolver: Resolver,
     /// The device's own interface, and its index, once its link was seen.
@@ -127,7 +165,7 @@ impl Follower {
     }
 
     fn announce_gids(&self, device: &DeviceInner) {
-        if let Err(error) = set_filter(device, &self.filter) {
+        if let Err(error) = set_filter(device, &multicast::lock(device)) {
             tracing::warn!(%error, "cannot follow the interface's addresses");
         }
         device.events.push(AsyncEvent::GidChange);
@@ -153,11 +191,11 @@ impl Follower {
     /// A neighbour has another Ethernet address: so do the frames that go through it. It may also be the
     /// next hop that a changed route waits for.
     fn follow_neighbour(&mut self, device: &DeviceInner, interface: u32, ip: IpAddr, mac: MacAddr) {
-        for (qpn, path) in lock(device).iter_mut() {
+        for (user, path) in lock(device).iter_mut() {
             let hop = (path.headers.interface, path.headers.next_hop);
             if hop == (interface, Some(ip)) && path.headers.dst_mac != mac {
                 path.headers.dst_mac = mac;
-                refresh(device, *qpn, path);
+                refresh(device, *user, path);
             }
         }
         self.follow_routes(device, |path| path.unsettled);
@@ -166,13 +204,17 @@ impl Follower {
     /// Resolves the paths that `concerns` picks again: they may lead through another next hop now. One that
     /// has not answered yet is not waited for; its event settles the path.
     fn follow_routes(&mut self, device: &DeviceInner, concerns: impl Fn(&PathInUse) -> bool) {
-        for (qpn, path) in lock(device).iter_mut().filter(|(_, path)| concerns(path)) {
-            match self.resolver.resolve(path.dgid, &path.source, Duration::ZERO) {
+        for (user, path) in lock(device).iter_mut().filter(|(_, path)| concerns(path)) {
+            let resolved = match device.addressing.is_own(path.dgid) {
+                true => self.resolver.resolve_own(path.dgid, &path.source),
+                false => self.resolver.resolve(path.dgid, &path.source, Duration::ZERO),
+            };
+            match resolved {
                 Ok(headers) => {
                     let moved = headers != path.headers;
                     (path.headers, path.unsettled) = (headers, false);
                     if moved {
-                        refresh(device, *qpn, path);
+                        refresh(device, *user, path);
                     }
                 }
                 Err(_) => path.unsettled = true,
@@ -194,16 +236,21 @@ fn follow_mtu(device: &DeviceInner, mtu: u32) {
 
 /// The interface itself has another Ethernet address.
 fn follow_own_mac(device: &DeviceInner, interface: u32, mac: MacAddr) {
-    for (qpn, path) in lock(device).iter_mut() {
+    for (user, path) in lock(device).iter_mut() {
         if path.headers.interface == interface {
-            path.headers.src_mac = mac;
-            refresh(device, *qpn, path);
+            path.headers.move_own(mac);
+            refresh(device, *user, path);
         }
     }
 }
 
-/// Gives the QP the headers of its path, if it is connected; else `QueuePair::modify` does.
-pub(super) fn refresh(device: &DeviceInner, qpn: Qpn, path: &PathInUse) {
+/// Gives the user the headers of its path: an address handle, or a QP if it is connected; else
+/// `QueuePair::modify` does.
+pub(super) fn refresh(device: &DeviceInner, user: PathUser, path: &PathInUse) {
+    if let Some(handle) = &path.handle {
+        handle.set(&path.headers);
+    }
+    let PathUser::Qp(qpn) = user else { return };
     let Some((core, slot)) = device.qpns.locate(qpn) else { return };
     let mut token = device.cores[core].lock();
     token.with_qp(slot, device.now(), |qp, _| {

@@ -69,12 +69,12 @@ fn ask(device: &DeviceInner, addresses: &PortAddresses) {
 }
 
 fn follow(device: &DeviceInner, addresses: &PortAddresses) {
-    for (qpn, path) in lock(device).iter_mut() {
+    for (user, path) in lock(device).iter_mut() {
         let Some(hop) = path.headers.next_hop else { continue };
         let mac = addresses.neighbour(path.source.vlan, hop);
         if let Some(mac) = mac.filter(|mac| *mac != path.headers.dst_mac) {
             path.headers.dst_mac = mac;
-            refresh(device, *qpn, path);
+            refresh(device, *user, path);
         }
     }
 }

@@ -4,41 +4,56 @@
 //! [`MemoryRegion`], [`CompletionQueue`], [`QueuePair`]. Control calls take a core's token for a moment;
 //! posting and polling do not.
 
+mod address_handle;
 mod addressing;
 mod completion_queue;
 mod config;
+mod datagram;
+mod device_memory;
 mod error;
 mod follow;
 #[cfg(feature = "dpdk")]
 mod follow_lan;
 mod helper;
 mod host;
+mod memory_region;
+mod memory_window;
+mod multicast;
 mod open;
 mod owner;
 mod ports;
 mod protection_domain;
 mod queue_pair;
 pub mod settings;
+mod shared_receive_queue;
 pub mod stat;
+mod xrc;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::thread::JoinHandle;
 
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+pub use address_handle::AddressHandle;
 pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddresses};
 pub use completion_queue::CompletionQueue;
 pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
+pub use datagram::Destination;
+pub use device_memory::{DeviceMemory, MAX_DEVICE_MEMORY};
 pub use error::{DeviceError, OpenError, PostError};
 pub use host::HostId;
+pub use memory_region::{Advice, MemoryRegion, Reregistration};
+pub use memory_window::MemoryWindow;
 pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
-pub use protection_domain::{Buffer, MemoryRegion, ProtectionDomain};
+pub use protection_domain::{Buffer, ProtectionDomain};
 pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
+pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
+pub use xrc::XrcDomain;
 
 use crate::core::{Core, Doorbell, QpnMap};
 use crate::counters::{Counter, Counters};
@@ -136,9 +151,18 @@ struct DeviceInner {
     free_qpns: Mutex<VecDeque<u32>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
+    next_srq: AtomicU32,
+    next_xrcd: AtomicU32,
+    next_ah: AtomicU64,
+    /// QP 1 lives.
+    gsi_taken: AtomicBool,
     addressing: Addressing,
     /// Paths in use, to follow neighbours and routes.
     paths: Mutex<follow::Paths>,
+    /// Multicast groups that QPs are attached to.
+    groups: Mutex<multicast::Groups>,
+    /// What tells the ports which frames are theirs, where something has to.
+    filter: OnceLock<ports::Filter>,
     clock: Clock,
     random: Mutex<Random>,
     stop: AtomicBool,
@@ -260,6 +284,12 @@ impl Device {
     /// Use of the arena.
     pub fn arena_stats(&self) -> ArenaStats {
         self.inner.arena.stats()
+    }
+
+    /// The time by the clock that stamps completions, as `ibv_query_rt_values_ex` reads it. With [`Driver::Manual`] it is
+    /// not the caller's time.
+    pub fn clock(&self) -> Instant {
+        self.inner.now()
     }
 
     /// The oldest asynchronous event not read yet.

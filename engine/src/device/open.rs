@@ -1,7 +1,7 @@
 //! Opening a device: on an interface, or on ports that the caller made.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use feroce_wire::PathMtu;
 
@@ -10,9 +10,9 @@ use super::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW, fixed_attributes};
 use super::host::HostId;
 use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
-    owner, ports, stat,
+    multicast, owner, ports, stat,
 };
-use crate::core::{Core, CoreShared, Doorbell, Handover, QpnMap};
+use crate::core::{Core, CoreShared, Doorbell, Handover, Loopback, QpnMap};
 use crate::counters::Counters;
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
@@ -54,8 +54,9 @@ impl Device {
         let ports::OpenPorts { ports, filter } = ports::open(interface, &config)?;
         let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
         let device = Self::assemble(wrapped, Addressing::Kernel(addresses), config, Some(owner))?;
-        follow::set_filter(&device.inner, &filter)?;
-        follow::start(&device.inner, interface, filter)?;
+        let _ = device.inner.filter.set(filter); // The only call.
+        follow::set_filter(&device.inner, &multicast::lock(&device.inner))?;
+        follow::start(&device.inner, interface)?;
         stat::start(&device.inner, interface)?;
         Ok(device)
     }
@@ -103,8 +104,14 @@ impl Device {
             free_qpns: Mutex::new((0..config.max_qp).collect()),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
+            next_srq: AtomicU32::new(1),
+            next_xrcd: AtomicU32::new(1),
+            next_ah: AtomicU64::new(1),
+            gsi_taken: AtomicBool::new(false),
             addressing,
             paths: Mutex::default(),
+            groups: Mutex::default(),
+            filter: OnceLock::new(),
             clock,
             random: Mutex::new(random),
             stop: AtomicBool::new(false),
@@ -178,11 +185,13 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             counters: Arc::clone(&inner.counters[id]),
             qpns: inner.qpns,
             window: inner.config.window,
+            srqs: crate::qp::SrqTable::new(),
         };
         let handover = std::mem::take(&mut handovers[id]);
+        let loopback = Loopback::new(&inner.arena, frame_max)?;
         // A device that is turned by hand has its own time, which begins at zero.
         let now = crate::time::Instant::ZERO;
-        let core = Core::new(id, port, shared, Arc::clone(&doorbell), handover, now);
+        let core = Core::new(id, port, shared, Arc::clone(&doorbell), handover, loopback, now);
         cells.push(CoreCell {
             core: Mutex::new(core),
             doorbell,

@@ -1,14 +1,16 @@
 //! Protection domains and what is registered in them.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_wire::Key;
 
-use super::{Device, DeviceError, DeviceInner, Opened};
+use super::memory_region::{MemoryRegion, Registered, check_region};
+use super::{Device, DeviceError, Opened};
 use crate::memory::buffer::SharedBytes;
+use crate::memory::dma_buf::DmaBuf;
 use crate::memory::{Access, PdId, Region};
-use crate::verbs::Sge;
 
 /// A protection domain: QPs reach only the memory regions of their own.
 #[derive(Debug, Clone)]
@@ -25,6 +27,14 @@ impl Device {
     }
 }
 
+impl ProtectionDomain {
+    /// True if both are handles to the same domain.
+    #[inline]
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && Arc::ptr_eq(&self.device, &other.device)
+    }
+}
+
 /// Alignment of buffers: a page, so that programs may share them further.
 const BUFFER_ALIGN: usize = 4096;
 
@@ -38,7 +48,7 @@ impl ProtectionDomain {
         let bytes = SharedBytes::new(block, len);
         let host = bytes.address();
         let registered = self.register(host, host, len, access, None)?;
-        Ok(Buffer { region: MemoryRegion { registered }, bytes })
+        Ok(Buffer { region: MemoryRegion::new(registered), bytes })
     }
 
     /// The same, known to peers as `iova ..` under the given key, as a captured exchange needs. The
@@ -56,7 +66,7 @@ impl ProtectionDomain {
         let block = self.device.arena.alloc(len.max(1), BUFFER_ALIGN)?;
         let bytes = SharedBytes::new(block, len);
         let registered = self.register(bytes.address(), iova, len, access, Some(key))?;
-        Ok(Buffer { region: MemoryRegion { registered }, bytes })
+        Ok(Buffer { region: MemoryRegion::new(registered), bytes })
     }
 
     /// Registers `len` bytes at `addr`: any memory of the process, as `ibv_reg_mr`.
@@ -75,17 +85,19 @@ impl ProtectionDomain {
         len: usize,
         access: Access,
     ) -> Result<MemoryRegion, DeviceError> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.reg_mr_iova(addr, len, addr.expose_provenance() as u64, access) }
+        let host = addr.expose_provenance() as u64;
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { host };
+        let registered = self.register(host, iova, len, access, None)?;
+        Ok(MemoryRegion::new(registered))
     }
 
-    /// The same, with the first byte known to work requests and peers as `iova`, as `ibv_reg_mr_iova`.
+    /// The same, named `iova ..` by peers and work requests, as `ibv_reg_mr_iova`.
     ///
     /// # Safety
     /// As for [`ProtectionDomain::reg_mr`].
     ///
     /// # Errors
-    /// [`DeviceError::Region`], [`DeviceError::Exhausted`].
+    /// As for [`ProtectionDomain::reg_mr`].
     #[allow(unsafe_code)] // As above.
     pub unsafe fn reg_mr_iova(
         &self,
@@ -95,13 +107,46 @@ impl ProtectionDomain {
         access: Access,
     ) -> Result<MemoryRegion, DeviceError> {
         let host = addr.expose_provenance() as u64;
-        let registered = self.register(host, iova, len, access, None)?;
-        Ok(MemoryRegion { registered })
+        Ok(MemoryRegion::new(self.register(host, iova, len, access, None)?))
+    }
+
+    /// Registers `len` bytes of a DMA buffer (Linux `dma-buf`) from `offset` on, named `iova ..`, as
+    /// `ibv_reg_dmabuf_mr`: where whoever exports the buffer lets it be mapped. The descriptor is not needed
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`DeviceError::DmaBuf`]; as for [`ProtectionDomain::reg_mr`].
+    pub fn reg_dmabuf_mr(
+        &self,
+        buffer: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, DeviceError> {
+        let writable = access.contains(Access::LOCAL_WRITE);
+        let mapped = DmaBuf::map(buffer, offset, len, writable).map_err(DeviceError::DmaBuf)?;
+        let registered = self.register(mapped.address(), iova, len, access, None)?;
+        Ok(MemoryRegion::keeping(registered, mapped))
+    }
+
+    /// Registers nothing: what is written to any address of it is gone, what is read is zeros. Only own requests
+    /// can name it. As `ibv_alloc_null_mr`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Exhausted`]; [`DeviceError::System`] without randomness.
+    pub fn alloc_null_mr(&self) -> Result<MemoryRegion, DeviceError> {
+        let [variant, ..] = self.device.random()?.to_le_bytes();
+        let key = self.device.memory.insert_null(self.id, variant);
+        let key = key.map_err(|_| DeviceError::Exhausted("memory regions"))?;
+        let (access, len) = (Access::LOCAL_WRITE, u64::MAX);
+        let region = Region { iova: 0, host: 0, len, pd: self.id, access };
+        Ok(MemoryRegion::new(Registered { key, region, pd: self.clone() }))
     }
 
     /// Publishes a region. The callers answer for the memory.
     #[allow(unsafe_code)]
-    fn register(
+    pub(super) fn register(
         &self,
         host: u64,
         iova: u64,
@@ -109,16 +154,8 @@ impl ProtectionDomain {
         access: Access,
         key: Option<Key>,
     ) -> Result<Registered, DeviceError> {
-        let writes =
-            access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC);
-        if writes && !access.contains(Access::LOCAL_WRITE) {
-            return Err(DeviceError::Region("remote write and atomic need local write"));
-        }
-        let len = len as u64;
-        if iova.checked_add(len).is_none() || host.checked_add(len).is_none() {
-            return Err(DeviceError::Region("the range leaves the address space"));
-        }
-        let region = Region { iova, host, len, pd: self.id, access };
+        let region = Region { iova, host, len: len as u64, pd: self.id, access };
+        check_region(&region)?;
         let device = &self.device;
         let full = |_| DeviceError::Exhausted("memory regions");
         let key = match key {
@@ -133,64 +170,7 @@ impl ProtectionDomain {
                 unsafe { device.memory.insert(&region, variant) }.map_err(full)?
             }
         };
-        Ok(Registered { key, iova, len, pd: self.clone() })
-    }
-}
-
-/// Withdraws the region when dropped.
-#[derive(Debug)]
-struct Registered {
-    key: Key,
-    iova: u64,
-    len: u64,
-    pd: ProtectionDomain,
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        let device: &DeviceInner = &self.pd.device;
-        device.memory.withdraw(self.key);
-        device.quiesce();
-        device.memory.release(self.key);
-    }
-}
-
-/// Registered memory. Dropping it deregisters: it returns when the engine has stopped touching the
-/// bytes, and requests that name them fail from then on.
-#[derive(Debug)]
-pub struct MemoryRegion {
-    registered: Registered,
-}
-
-impl MemoryRegion {
-    /// Key for work requests.
-    pub fn lkey(&self) -> Key {
-        self.registered.key
-    }
-
-    /// Key for peers. The same number as [`MemoryRegion::lkey`].
-    pub fn rkey(&self) -> Key {
-        self.registered.key
-    }
-
-    /// Address of the first byte, as work requests and peers name it.
-    pub fn addr(&self) -> u64 {
-        self.registered.iova
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> u64 {
-        self.registered.len
-    }
-
-    /// True if it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.registered.len == 0
-    }
-
-    /// A scatter/gather entry for `length` bytes from `offset` on. Not checked here: the engine does.
-    pub fn sge(&self, offset: u64, length: u32) -> Sge {
-        Sge { addr: self.addr().wrapping_add(offset), length, lkey: self.lkey() }
+        Ok(Registered { key, region, pd: self.clone() })
     }
 }
 

@@ -1,26 +1,33 @@
 //! The program's handle to a queue pair.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 
-use super::addressing::{PATH_TIMEOUT, Path, SourcePort, flow_header};
+use super::addressing::{Path, SourcePort, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
-use super::follow::PathInUse;
+use super::follow::{self, PathUser};
 use super::host::HostId;
-use super::{CompletionQueue, DeviceError, Driver, Opened, PostError, ProtectionDomain};
+use super::{
+    CompletionQueue, DeviceError, Driver, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
+    XrcDomain, multicast,
+};
 use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
-use crate::qp::{Qp, QpParts, QpState, sg};
-use crate::time::Duration;
-use crate::verbs::{Data, MAX_SGE, RecvRequest, RecvWqe, SendRequest, SendWqe, Sge};
+use crate::qp::ud::{UdQp, UdQpParts};
+use crate::qp::{AnyQp, Qp, QpParts, QpState, Service, sg};
+use crate::verbs::{
+    Data, DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge,
+};
 
 /// What a QP is made for, as `ibv_qp_init_attr`.
 #[derive(Debug, Clone, Copy)]
 pub struct QpInit<'a> {
+    /// Transport service.
+    pub service: Service,
     /// Where send requests complete.
     pub send_cq: &'a CompletionQueue,
     /// Where receives complete.
@@ -37,14 +44,22 @@ pub struct QpInit<'a> {
     pub max_inline: u32,
     /// Every send request completes with an entry, flagged or not.
     pub all_signaled: bool,
+    /// Takes its receives from this queue instead of one of its own. `max_recv_wr` and `max_recv_sge` count for
+    /// nothing then.
+    pub srq: Option<&'a SharedReceiveQueue>,
+    /// The domain of the receiving end of XRC.
+    pub xrc_domain: Option<&'a XrcDomain>,
+    /// What a UD QP sends to a multicast group that it is attached to does not come back to it.
+    pub block_own_multicast: bool,
     /// The QP number; `None` takes the one that was free for longest. For replays.
     pub qpn: Option<Qpn>,
 }
 
 impl<'a> QpInit<'a> {
-    /// A QP of ordinary size that completes to `cq`: 128 requests each way, one entry each.
+    /// An RC QP of ordinary size that completes to `cq`: 128 requests each way, one entry each.
     pub fn new(cq: &'a CompletionQueue) -> Self {
         Self {
+            service: Service::Rc,
             send_cq: cq,
             recv_cq: cq,
             max_send_wr: 128,
@@ -53,6 +68,9 @@ impl<'a> QpInit<'a> {
             max_recv_sge: 1,
             max_inline: 64,
             all_signaled: false,
+            srq: None,
+            xrc_domain: None,
+            block_own_multicast: false,
             qpn: None,
         }
     }
@@ -124,22 +142,34 @@ impl Default for ConnectOptions {
     }
 }
 
-/// A queue pair of the reliable connection service. Dropping it destroys it: it returns when the engine
+/// A queue pair. Dropping it destroys it: it returns when the engine
 /// has stopped touching its memory.
 #[derive(Debug)]
 pub struct QueuePair {
     qpn: Qpn,
     core: usize,
     slot: u32,
+    service: Service,
+    block_own_multicast: bool,
     /// As the program last set it; the engine may have moved it to ERR since.
     state: QpState,
-    sq: WorkProducer<SendWqe>,
-    rq: WorkProducer<RecvWqe>,
+    pub(super) sq: SendQueue,
+    /// `None` if its receives come from a shared queue.
+    rq: Option<WorkProducer<RecvWqe>>,
     posted: Arc<AtomicBool>,
     max_send_sge: usize,
     max_recv_sge: usize,
     max_inline: usize,
-    pd: ProtectionDomain,
+    pub(super) pd: ProtectionDomain,
+}
+
+/// The program's end of a send queue.
+#[derive(Debug)]
+pub(super) enum SendQueue {
+    /// Of a connected QP.
+    Connected(WorkProducer<SendWqe>),
+    /// Of a UD QP.
+    Datagram(WorkProducer<DatagramWqe>),
 }
 
 impl ProtectionDomain {
@@ -149,8 +179,17 @@ impl ProtectionDomain {
     /// [`DeviceError::Limit`], [`DeviceError::Foreign`], [`DeviceError::Exhausted`],
     /// [`DeviceError::Qpn`], [`DeviceError::Arena`].
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, DeviceError> {
+        let qpn = take_qpn(&self.device, init.qpn)?;
+        self.make_qp(init, qpn).inspect_err(|_| give_qpn(&self.device, qpn))
+    }
+
+    /// Makes a QP with the number `qpn`, which is not free.
+    pub(super) fn make_qp(&self, init: &QpInit<'_>, qpn: Qpn) -> Result<QueuePair, DeviceError> {
         check_init(init)?;
         let device = &self.device;
+        if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.device(), device)) {
+            return Err(DeviceError::Foreign("the shared receive queue"));
+        }
         for cq in [init.send_cq, init.recv_cq] {
             if !Arc::ptr_eq(&cq.device, device) {
                 return Err(DeviceError::Foreign("the completion queue"));
@@ -158,19 +197,26 @@ impl ProtectionDomain {
         }
         let sges = |count: u32| count as usize * size_of::<Sge>();
         let send_extra = sges(init.max_send_sge).max(init.max_inline as usize);
-        let (sq, core_sq) = work_ring(&device.arena, init.max_send_wr, send_extra)?;
-        let (rq, core_rq) = work_ring(&device.arena, init.max_recv_wr, sges(init.max_recv_sge))?;
-        let qpn = take_qpn(device, init.qpn)?;
+        let (rq, core_rq) = self.receive_queue(init)?;
         let (core, slot) = device.qpns.locate(qpn).expect("a number of the slice");
-        let qp = Qp::new(QpParts {
-            qpn,
-            pd: self.id,
-            send_cq: Arc::clone(&init.send_cq.ring),
-            recv_cq: Arc::clone(&init.recv_cq.ring),
-            sq: core_sq,
-            rq: core_rq,
-            all_signaled: init.all_signaled,
-        });
+        let (pd, all_signaled) = (self.id, init.all_signaled);
+        let [send_cq, recv_cq] = [init.send_cq, init.recv_cq].map(|cq| Arc::clone(&cq.ring));
+        let (sq, qp) = match init.service {
+            Service::Rc | Service::Uc | Service::XrcIni | Service::XrcTgt => {
+                let service = init.service;
+                let (sq, core_sq) = work_ring(&device.arena, init.max_send_wr, send_extra)?;
+                let (sq, rq) = (SendQueue::Connected(sq), core_rq);
+                let parts =
+                    QpParts { service, qpn, pd, send_cq, recv_cq, sq: core_sq, rq, all_signaled };
+                (sq, AnyQp::Connected(Qp::new(parts)))
+            }
+            Service::Ud => {
+                let (sq, core_sq) = work_ring(&device.arena, init.max_send_wr, send_extra)?;
+                let (sq, rq) = (SendQueue::Datagram(sq), core_rq);
+                let parts = UdQpParts { qpn, pd, send_cq, recv_cq, sq: core_sq, rq, all_signaled };
+                (sq, AnyQp::Datagram(UdQp::new(parts)))
+            }
+        };
         let posted = Arc::new(AtomicBool::new(false));
         init.send_cq.ring.add_core(core);
         init.recv_cq.ring.add_core(core);
@@ -179,6 +225,8 @@ impl ProtectionDomain {
             qpn,
             core,
             slot,
+            service: init.service,
+            block_own_multicast: init.block_own_multicast,
             state: QpState::Reset,
             sq,
             rq,
@@ -222,10 +270,35 @@ fn take_qpn(device: &Opened, asked: Option<Qpn>) -> Result<Qpn, DeviceError> {
     Ok(Qpn::masked(device.qpns.base + index))
 }
 
+/// Gives a number back: it is the last to be used again.
+fn give_qpn(device: &Opened, qpn: Qpn) {
+    match qpn.value().checked_sub(device.qpns.base) {
+        Some(index) => {
+            let mut free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner);
+            free.push_back(index);
+        }
+        None => device.gsi_taken.store(false, Ordering::Release),
+    }
+}
+
 impl QueuePair {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// Its transport service.
+    pub fn service(&self) -> Service {
+        self.service
+    }
+
+    /// Its core, and its slot there.
+    pub(super) fn place(&self) -> (usize, u32) {
+        (self.core, self.slot)
+    }
+
+    pub(super) fn blocks_own_multicast(&self) -> bool {
+        self.block_own_multicast
     }
 
     /// What a peer must know to connect to this QP, if it is to start at `psn`.
@@ -238,7 +311,8 @@ impl QueuePair {
         Ok(Endpoint { qpn: self.qpn, psn, gid, super_frames: self.super_frames() })
     }
 
-    /// Takes the QP from RESET to RTS, starting at `psn`, with `peer` at the other end.
+    /// Takes the QP, of a connected service, from RESET to RTS, starting at `psn`, with `peer` at the other end.
+    /// Of the options, a UC QP takes those that are not about acknowledgements.
     ///
     /// # Errors
     /// [`DeviceError`]; the QP stays in the state that it had reached.
@@ -255,6 +329,9 @@ impl QueuePair {
         path.service_level = options.service_level;
         path.super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
         let flow = self.resolve(&path, peer.qpn)?;
+        let acknowledged = self.service.is_reliable();
+        let answers = acknowledged && self.service.takes_requests();
+        let asks = acknowledged && self.service.makes_requests();
         self.modify(&QpAttributes {
             state: Some(QpState::Init),
             pkey: Some(Pkey::DEFAULT),
@@ -268,18 +345,18 @@ impl QueuePair {
             path_mtu: options.path_mtu.or_else(|| self.largest_mtu()),
             dest_qp: Some(peer.qpn),
             rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: Some(options.max_rd_atomic),
-            min_rnr_timer: RnrTimer::new(options.min_rnr_timer),
-            flow_control: Some(options.flow_control),
+            max_dest_rd_atomic: answers.then_some(options.max_rd_atomic),
+            min_rnr_timer: RnrTimer::new(options.min_rnr_timer).filter(|_| answers),
+            flow_control: acknowledged.then_some(options.flow_control),
             ..QpAttributes::default()
         })?;
         self.modify(&QpAttributes {
             state: Some(QpState::Rts),
-            timeout: Some(options.timeout),
-            retry_cnt: Some(options.retry_cnt),
-            rnr_retry: Some(options.rnr_retry),
+            timeout: acknowledged.then_some(options.timeout),
+            retry_cnt: asks.then_some(options.retry_cnt),
+            rnr_retry: asks.then_some(options.rnr_retry),
             sq_psn: Some(psn),
-            max_rd_atomic: Some(options.max_rd_atomic),
+            max_rd_atomic: asks.then_some(options.max_rd_atomic),
             ..QpAttributes::default()
         })
     }
@@ -295,7 +372,7 @@ impl QueuePair {
         let device = self.device();
         let mtu = device.attributes.read().unwrap_or_else(PoisonError::into_inner).mtu;
         let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        let route = paths.get(&self.qpn).map_or(mtu, |path| path.headers.mtu);
+        let route = paths.get(&PathUser::Qp(self.qpn)).map_or(mtu, |path| path.headers.mtu);
         PathMtu::largest_for(mtu.min(route)).or(Some(PathMtu::Mtu256))
     }
 
@@ -306,22 +383,7 @@ impl QueuePair {
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
     pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
         let device = self.device();
-        let index = path.sgid_index;
-        let source = device.addressing.gid(index).ok_or(DeviceError::GidIndex(index))?;
-        let resolve = |timeout| {
-            let headers = device.addressing.resolve(path.dgid, &source, timeout);
-            headers.map_err(|source| DeviceError::Path { gid: path.dgid, source })
-        };
-        let headers = resolve(PATH_TIMEOUT)?;
-        let in_use =
-            PathInUse { dgid: path.dgid, source: source.clone(), headers, unsettled: false };
-        let lock = || device.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        lock().insert(self.qpn, in_use);
-        // What changed before the path was known to those who follow the host is seen now.
-        let headers = resolve(Duration::ZERO).unwrap_or(headers);
-        if let Some(in_use) = lock().get_mut(&self.qpn) {
-            in_use.headers = headers;
-        }
+        let headers = follow::begin(device, PathUser::Qp(self.qpn), path, |_| None)?;
         Ok(flow_header(path, &headers, self.qpn, remote, device.config.ecn))
     }
 
@@ -340,7 +402,7 @@ impl QueuePair {
         let mut attributes = *attributes;
         // Held until the QP has the headers: what the host changes meanwhile comes to it afterwards.
         let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = paths.get(&self.qpn);
+        let path = paths.get(&PathUser::Qp(self.qpn));
         attributes.flow = attributes.flow.map(|flow| match path {
             Some(path) if path.leads_to(&flow) => path.refresh(&flow),
             _ => flow,
@@ -348,7 +410,7 @@ impl QueuePair {
         let now = device.now();
         let cell = &device.cores[self.core];
         let mut token = cell.lock();
-        let change = |qp: &mut Qp, env: &mut crate::qp::Env<'_>| {
+        let change = |qp: &mut AnyQp, env: &mut crate::qp::Env<'_>| {
             qp.modify(&attributes, env).map(|()| qp.state())
         };
         let state = token.with_qp(self.slot, now, change).expect("the QP lives")?;
@@ -371,42 +433,40 @@ impl QueuePair {
     /// [`PostError`]; nothing was posted then.
     #[inline]
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        self.post_connected(request, None)
+    }
+
+    #[inline]
+    pub(super) fn post_connected(
+        &mut self,
+        request: &SendRequest<'_>,
+        srqn: Option<u32>,
+    ) -> Result<(), PostError> {
+        self.check_post(request)?;
+        // What is done here goes to no queue of the peer.
+        let is_local = matches!(request.op, SendOp::Local(_));
+        if !is_local && srqn.is_some() != (self.service == Service::XrcIni) {
+            return Err(PostError::Destination);
+        }
+        let limits = self.send_limits();
+        let SendQueue::Connected(sq) = &mut self.sq else { return Err(PostError::Destination) };
+        let srqn = srqn.unwrap_or(0);
+        let pushed = limits.push(sq, request, |wqe| Ok(SendWqe { srqn, ..wqe }))?;
+        self.after_post(pushed)
+    }
+
+    /// What is wrong with a request whatever its data are.
+    #[inline]
+    pub(super) fn check_post(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State);
         }
-        let mut wqe = SendWqe {
-            wr_id: request.wr_id,
-            op: request.op,
-            length: 0,
-            flags: request.flags,
-            num_sge: 0,
-            inline: false,
-            first_psn: Psn::new(0),
-            psn_count: 0,
-            ssn: 0,
-        };
-        let pushed = match request.data {
-            Data::Sges(sges) => {
-                if sges.len() > self.max_send_sge {
-                    return Err(PostError::TooManySges);
-                }
-                wqe.length = sg::total(sges);
-                wqe.num_sge = u8::try_from(sges.len()).expect("at most 16");
-                self.sq.push(&wqe, sges)
-            }
-            Data::Inline(parts) => {
-                let len: usize = parts.iter().map(|part| part.len()).sum();
-                if request.op.is_read_or_atomic() {
-                    return Err(PostError::InlineNotAllowed);
-                }
-                if len > self.max_inline {
-                    return Err(PostError::InlineTooLong);
-                }
-                (wqe.length, wqe.inline) = (len as u64, true);
-                self.sq.push_inline(&wqe, parts)
-            }
-        };
-        self.after_post(pushed)
+        if self.service.sends(&request.op) { Ok(()) } else { Err(PostError::Operation) }
+    }
+
+    #[inline]
+    pub(super) fn send_limits(&self) -> SendLimits {
+        SendLimits { max_sge: self.max_send_sge, max_inline: self.max_inline }
     }
 
     /// Posts a receive.
@@ -418,6 +478,7 @@ impl QueuePair {
         if self.state == QpState::Reset {
             return Err(PostError::State);
         }
+        let Some(rq) = &mut self.rq else { return Err(PostError::SharedReceives) };
         if request.sges.len() > self.max_recv_sge {
             return Err(PostError::TooManySges);
         }
@@ -426,21 +487,24 @@ impl QueuePair {
             length: sg::total(request.sges),
             num_sge: u8::try_from(request.sges.len()).expect("at most 16"),
         };
-        let pushed = self.rq.push(&wqe, request.sges);
+        let pushed = rq.push(&wqe, request.sges);
         self.after_post(pushed)
     }
 
-    /// Receives posted and not yet consumed.
+    /// Receives posted and not yet consumed; 0 if they come from a shared queue.
     pub fn receives_posted(&self) -> u32 {
-        self.rq.len()
+        self.rq.as_ref().map_or(0, WorkProducer::len)
     }
 
     /// Send requests posted and not yet finished.
     pub fn sends_posted(&self) -> u32 {
-        self.sq.len()
+        match &self.sq {
+            SendQueue::Connected(sq) => sq.len(),
+            SendQueue::Datagram(sq) => sq.len(),
+        }
     }
 
-    fn after_post(&self, pushed: bool) -> Result<(), PostError> {
+    pub(super) fn after_post(&self, pushed: bool) -> Result<(), PostError> {
         if !pushed {
             return Err(PostError::Full);
         }
@@ -448,23 +512,82 @@ impl QueuePair {
         Ok(())
     }
 
-    fn device(&self) -> &Opened {
+    pub(super) fn device(&self) -> &Opened {
         &self.pd.device
+    }
+}
+
+/// What the send requests of a QP may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SendLimits {
+    max_sge: usize,
+    max_inline: usize,
+}
+
+impl SendLimits {
+    /// Writes `request` into `sq`, as `wrap` makes it an entry of such a queue. False if the queue is full.
+    #[inline]
+    pub(super) fn push<T: Copy>(
+        self,
+        sq: &mut WorkProducer<T>,
+        request: &SendRequest<'_>,
+        wrap: impl FnOnce(SendWqe) -> Result<T, PostError>,
+    ) -> Result<bool, PostError> {
+        let mut wqe = SendWqe {
+            wr_id: request.wr_id,
+            op: request.op,
+            length: 0,
+            flags: request.flags,
+            num_sge: 0,
+            inline: false,
+            first_psn: Psn::new(0),
+            psn_count: 0,
+            srqn: 0,
+            ssn: 0,
+        };
+        let pushed = match request.data {
+            Data::Sges(sges) => {
+                if sges.len() > self.max_sge {
+                    return Err(PostError::TooManySges);
+                }
+                wqe.length = sg::total(sges);
+                wqe.num_sge = u8::try_from(sges.len()).expect("at most 16");
+                sq.push(&wrap(wqe)?, sges)
+            }
+            Data::Inline(parts) => {
+                let len: usize = parts.iter().map(|part| part.len()).sum();
+                if request.op.returns_data() {
+                    return Err(PostError::InlineNotAllowed);
+                }
+                if len > self.max_inline {
+                    return Err(PostError::InlineTooLong);
+                }
+                (wqe.length, wqe.inline) = (len as u64, true);
+                sq.push_inline(&wrap(wqe)?, parts)
+            }
+        };
+        Ok(pushed)
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
         let device = self.device();
-        device.paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.qpn);
+        let user = PathUser::Qp(self.qpn);
+        device.paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&user);
+        if self.service == Service::Ud {
+            multicast::detach_all(device, self.qpn);
+        }
         let mut token = device.cores[self.core].lock();
         if device.config.driver != Driver::Manual {
             // Acknowledgements go out with the turn after: the program has seen the last message, its peer shall know.
             token.turn(device.now());
         }
-        drop(token.remove(self.slot, device.now()));
+        let qp = token.remove(self.slot, device.now());
         drop(token);
-        let index = self.qpn.value() - device.qpns.base;
-        device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
+        if qp.is_some_and(|qp| qp.binds_windows()) {
+            device.memory.unbind_all_of(self.qpn); // Before the number is another QP's.
+        }
+        give_qpn(device, self.qpn);
     }
 }

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use feroce_wire::{Key, Payload};
 
-use super::region::{Access, MrTable, PdId};
+use super::on_demand;
+use super::region::{Access, Kind, MrTable, Scope};
 
 /// Why an access to registered memory was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +35,15 @@ pub enum AccessError {
     /// The range leaves the region.
     #[error("the access leaves the memory region")]
     Bounds,
+    /// The key is of a window that another QP was bound to.
+    #[error("the memory window belongs to another QP")]
+    OtherQp,
+    /// Windows are bound to the region.
+    #[error("memory windows are bound to the region")]
+    Bound,
+    /// No memory is at an address of an on-demand region.
+    #[error("no memory is mapped at the address")]
+    Unmapped,
     /// An atomic's address is not a multiple of eight.
     #[error("the address of an atomic is not a multiple of 8")]
     Misaligned,
@@ -68,7 +78,7 @@ impl MrTable {
     pub fn store(
         &self,
         key: Key,
-        pd: PdId,
+        scope: impl Into<Scope>,
         need: Access,
         va: u64,
         payload: Payload<'_>,
@@ -76,7 +86,13 @@ impl MrTable {
         if payload.is_empty() {
             return Ok(());
         }
-        let host = self.check(key, pd, need, Some((va, payload.len() as u64)))?;
+        let target = self.locate(key, scope.into(), need, Some((va, payload.len() as u64)))?;
+        let host = target.host;
+        match target.kind {
+            Kind::OnDemand => return on_demand::store(host, payload),
+            Kind::Null => return Ok(()),
+            Kind::Plain | Kind::Window1 | Kind::Window2 => {}
+        }
         let (first, second) = (payload.first, payload.second);
         // SAFETY: `check` found `payload.len()` writable bytes at `host`: whoever registered the region
         // promised they stay mapped while its key is valid and this turn lasts. The payload lies in a
@@ -99,7 +115,7 @@ impl MrTable {
     pub fn load(
         &self,
         key: Key,
-        pd: PdId,
+        scope: impl Into<Scope>,
         need: Access,
         va: u64,
         out: &mut [u8],
@@ -107,8 +123,16 @@ impl MrTable {
         if out.is_empty() {
             return Ok(());
         }
-        let host = self.check(key, pd, need, Some((va, out.len() as u64)))?;
-        let from = ptr::with_exposed_provenance::<u8>(address(host));
+        let target = self.locate(key, scope.into(), need, Some((va, out.len() as u64)))?;
+        match target.kind {
+            Kind::OnDemand => return on_demand::load(target.host, out),
+            Kind::Null => {
+                out.fill(0);
+                return Ok(());
+            }
+            Kind::Plain | Kind::Window1 | Kind::Window2 => {}
+        }
+        let from = ptr::with_exposed_provenance::<u8>(address(target.host));
         // SAFETY: `check` found `out.len()` readable bytes at `host` (see `store`); `out` is a slot of
         // the port or a local, which is never registered memory.
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
@@ -119,18 +143,14 @@ impl MrTable {
     ///
     /// # Errors
     /// The check that failed; alignment is checked first.
-    pub fn atomic(&self, key: Key, pd: PdId, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        if !va.is_multiple_of(8) {
-            return Err(AccessError::Misaligned);
-        }
-        let host = self.check(key, pd, Access::REMOTE_ATOMIC, Some((va, 8)))?;
-        if !host.is_multiple_of(8) {
-            return Err(AccessError::Misaligned); // An iova that is not congruent to the address.
-        }
-        let word = ptr::with_exposed_provenance_mut::<u64>(address(host));
-        // SAFETY: eight aligned, writable bytes, checked above; other accesses to them by this engine
-        // are atomic or unspecified by contract.
-        let word = unsafe { AtomicU64::from_ptr(word) };
+    pub fn atomic(
+        &self,
+        key: Key,
+        scope: impl Into<Scope>,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessError> {
+        let word = self.word(key, scope.into(), Access::REMOTE_ATOMIC, va)?;
         Ok(match op {
             AtomicOp::CompareSwap { compare, swap } => {
                 match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
@@ -140,17 +160,92 @@ impl MrTable {
             AtomicOp::FetchAdd(add) => word.fetch_add(add, Ordering::AcqRel),
         })
     }
+
+    /// Stores the eight bytes of an ATOMIC WRITE at once, after whatever was stored before.
+    ///
+    /// # Errors
+    /// The check that failed; alignment is checked first.
+    pub fn atomic_write(
+        &self,
+        key: Key,
+        scope: impl Into<Scope>,
+        va: u64,
+        bytes: [u8; 8],
+    ) -> Result<(), AccessError> {
+        let word = self.word(key, scope.into(), Access::REMOTE_WRITE, va)?;
+        word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes what was stored to `range`, or to the whole region, visible to all before anything that follows.
+    /// Which stores those were does not matter: a fence orders all of them.
+    ///
+    /// # Errors
+    /// The check that failed.
+    pub fn flush(
+        &self,
+        key: Key,
+        scope: impl Into<Scope>,
+        need: Access,
+        range: Option<(u64, u64)>,
+    ) -> Result<(), AccessError> {
+        self.check(key, scope, need, range)?;
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Fetches the pages of `range`.
+    ///
+    /// # Errors
+    /// The check that failed; [`AccessError::Unmapped`] where nothing is.
+    pub fn prefetch(
+        &self,
+        key: Key,
+        scope: impl Into<Scope>,
+        need: Access,
+        range: (u64, u64),
+    ) -> Result<(), AccessError> {
+        let target = self.locate(key, scope.into(), need, Some(range))?;
+        match target.kind {
+            Kind::Null => Ok(()),
+            _ => on_demand::populate(target.host, range.1, need.contains(Access::LOCAL_WRITE)),
+        }
+    }
+
+    /// The aligned word at `va`.
+    fn word(
+        &self,
+        key: Key,
+        scope: Scope,
+        need: Access,
+        va: u64,
+    ) -> Result<&AtomicU64, AccessError> {
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned);
+        }
+        let target = self.locate(key, scope, need, Some((va, 8)))?;
+        if !target.host.is_multiple_of(8) {
+            return Err(AccessError::Misaligned); // An iova that is not congruent to the address.
+        }
+        if target.kind == Kind::OnDemand {
+            on_demand::populate(target.host, 8, true)?;
+        }
+        let word = ptr::with_exposed_provenance_mut::<u64>(address(target.host));
+        // SAFETY: eight aligned, writable bytes, checked above and used before the turn ends; other accesses
+        // to them by this engine are atomic or unspecified by contract.
+        Ok(unsafe { AtomicU64::from_ptr(word) })
+    }
 }
 
 #[inline]
-fn address(host: u64) -> usize {
+pub(super) fn address(host: u64) -> usize {
     usize::try_from(host).expect("host addresses fit the pointer size")
 }
 
 /// Where the tail begins of a store of `len` bytes to `host`: at the last multiple of eight before the end,
 /// so that no aligned word lies across the cut.
 #[inline]
-fn tail_start(host: u64, len: usize) -> usize {
+pub(super) fn tail_start(host: u64, len: usize) -> usize {
     let end = host.wrapping_add(len as u64);
     let past = address(end.wrapping_sub(1) % TAIL as u64) + 1; // Bytes of the tail: 1 to 8.
     len.saturating_sub(past)
@@ -250,7 +345,7 @@ unsafe fn store_tail(to: *mut u8, from: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::super::key::KeySpace;
-    use super::super::region::Region;
+    use super::super::region::{PdId, Region};
     use super::*;
 
     const PD: PdId = PdId(1);
@@ -342,10 +437,11 @@ mod tests {
     fn invalidation_needs_its_right() {
         let mut bytes = vec![0; 8];
         let (table, key) = table_with(&mut bytes, 0, Access::REMOTE_WRITE);
-        assert_eq!(table.invalidate(key, PD), Err(AccessError::Rights));
+        let qp = feroce_wire::Qpn::masked(5);
+        assert_eq!(table.invalidate(key, PD, qp), Err(AccessError::Rights));
         let (table, key) = table_with(&mut bytes, 0, Access::REMOTE_INVALIDATE);
-        assert_eq!(table.invalidate(key, PD), Ok(()));
-        assert_eq!(table.invalidate(key, PD), Err(AccessError::Key));
+        assert_eq!(table.invalidate(key, PD, qp), Ok(()));
+        assert_eq!(table.invalidate(key, PD, qp), Err(AccessError::Key));
     }
 
     #[test]

@@ -23,6 +23,18 @@ impl Gid {
         Ipv6Addr::from(self.0).to_canonical()
     }
 
+    /// The multicast group it stands for: an IPv4 group in its mapped form, or in the form `ff0e::ffff:224.1.2.3`
+    /// that RoCE v1 has for it; an IPv6 group otherwise. `None` if it is no multicast address.
+    pub fn multicast_group(&self) -> Option<IpAddr> {
+        let ip = match self.0 {
+            [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a @ 224..=239, b, c, d] => {
+                IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+            }
+            _ => self.ip(),
+        };
+        ip.is_multicast().then_some(ip)
+    }
+
     /// The link-local GID (`fe80::/64`) of an interface with this MAC address: the modified EUI-64
     /// of RFC 4291 as interface identifier.
     pub const fn link_local_from_mac(mac: MacAddr) -> Self {
@@ -303,6 +315,22 @@ mod tests {
         assert_eq!(gid.ip(), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
         let text = "10.0.0";
         assert_eq!(text.parse::<Gid>(), Err(ParseGidError { text: text.into() }));
+    }
+
+    #[test]
+    fn groups_of_both_families_have_gids() {
+        let groups = [
+            ("::ffff:224.1.2.3", Some("224.1.2.3")),
+            ("ff0e::ffff:239.1.2.3", Some("239.1.2.3")),
+            ("ff0e::ffff:10.1.2.3", Some("ff0e::ffff:10.1.2.3")),
+            ("ff0e::1", Some("ff0e::1")),
+            ("::ffff:10.1.2.3", None),
+            ("fd00::1", None),
+        ];
+        for (gid, group) in groups {
+            let expected = group.map(|group| group.parse().unwrap());
+            assert_eq!(gid.parse::<Gid>().unwrap().multicast_group(), expected, "{gid}");
+        }
     }
 
     #[test]

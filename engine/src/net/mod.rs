@@ -26,7 +26,6 @@ mod watch;
 pub use event::NetEvent;
 pub use gid::{GID_TABLE_LEN, Gid, GidEntry, GidTable, ParseGidError};
 pub use interface::{Interface, InterfaceAddress, VlanLink};
-#[cfg(feature = "dpdk")]
 pub(crate) use resolve::multicast_mac;
 pub use resolve::{PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
 pub use watch::Watcher;

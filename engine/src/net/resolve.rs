@@ -45,6 +45,41 @@ pub struct PathHeaders {
     pub next_hop: Option<IpAddr>,
 }
 
+impl PathHeaders {
+    /// Headers that lead from `source` to `destination`, both addresses of the device with Ethernet address
+    /// `mac`.
+    pub(crate) fn to_self(
+        destination: Gid,
+        source: &GidEntry,
+        mac: MacAddr,
+        mtu: u32,
+    ) -> Result<Self, ResolveError> {
+        let (src_ip, dst_ip) = (source.gid.ip(), destination.ip());
+        if src_ip.is_ipv4() != dst_ip.is_ipv4() {
+            return Err(ResolveError::FamilyMismatch { source_ip: src_ip, destination: dst_ip });
+        }
+        Ok(Self {
+            dst_mac: mac,
+            src_mac: mac,
+            vlan: source.vlan,
+            src_ip,
+            dst_ip,
+            hop_limit: HOP_LIMIT,
+            mtu,
+            interface: source.interface,
+            next_hop: None,
+        })
+    }
+
+    /// The interface has another Ethernet address.
+    pub(crate) fn move_own(&mut self, mac: MacAddr) {
+        if self.dst_mac == self.src_mac {
+            self.dst_mac = mac;
+        }
+        self.src_mac = mac;
+    }
+}
+
 /// Why there is no path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
@@ -62,7 +97,7 @@ pub enum ResolveError {
         /// The destination.
         destination: IpAddr,
     },
-    /// The destination is this host, whose frames the wire never returns.
+    /// The destination is an address of this host that is not the device's own: no wire leads there.
     #[error("{destination} is this host")]
     LocalDestination {
         /// The destination.
@@ -140,7 +175,8 @@ impl Resolver {
         source: &GidEntry,
         timeout: Duration,
     ) -> Result<PathHeaders, ResolveError> {
-        let (dst_ip, src_ip) = (destination.ip(), source.gid.ip());
+        let group = destination.multicast_group();
+        let (dst_ip, src_ip) = (group.unwrap_or(destination.ip()), source.gid.ip());
         if dst_ip.is_ipv4() != src_ip.is_ipv4() {
             return Err(ResolveError::FamilyMismatch { source_ip: src_ip, destination: dst_ip });
         }
@@ -181,6 +217,21 @@ impl Resolver {
             Route::Broadcast => Err(ResolveError::NotAHost { destination: dst_ip }),
             Route::None => Err(ResolveError::NoRoute { destination: dst_ip, interface: link.name }),
         }
+    }
+
+    /// The headers of packets from `source` to `destination`, another address of the same interface: they lead
+    /// from its Ethernet address back to it.
+    ///
+    /// # Errors
+    /// [`ResolveError::FamilyMismatch`], or what the kernel refused.
+    pub fn resolve_own(
+        &mut self,
+        destination: Gid,
+        source: &GidEntry,
+    ) -> Result<PathHeaders, ResolveError> {
+        let name = source.interface_name.as_str();
+        let link = Interface::read_index(&mut self.requests, source.interface, name)?;
+        PathHeaders::to_self(destination, source, link.mac, link.mtu)
     }
 
     /// What a route bound to one interface does not tell: IPv6 finds an address of another

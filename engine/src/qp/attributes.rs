@@ -1,6 +1,6 @@
 //! The attributes of a QP, and `modify`: the checks that the specification demands, then the change.
 
-use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
+use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
 use super::response::MAX_RD_ATOMIC;
 use super::timer::{Timer, TimerTable};
@@ -24,6 +24,8 @@ pub struct QpAttributes {
     pub pkey: Option<Pkey>,
     /// The device's port, always 1.
     pub port: Option<u8>,
+    /// The key that datagrams must have to be received. UD only.
+    pub qkey: Option<Qkey>,
     /// Headers of the packets to the peer. Stands for the address vector, resolved.
     pub flow: Option<FlowHeader>,
     /// Path MTU.
@@ -81,6 +83,7 @@ impl QpAttributes {
             (self.access.is_some(), A::ACCESS_FLAGS),
             (self.pkey.is_some(), A::PKEY_INDEX),
             (self.port.is_some(), A::PORT),
+            (self.qkey.is_some(), A::QKEY),
             (self.flow.is_some(), A::AV),
             (self.path_mtu.is_some(), A::PATH_MTU),
             (self.timeout.is_some(), A::TIMEOUT),
@@ -96,7 +99,7 @@ impl QpAttributes {
         given.into_iter().filter(|(is_given, _)| *is_given).fold(A::NONE, |all, (_, bit)| all | bit)
     }
 
-    fn check_ranges(&self) -> Result<(), ModifyError> {
+    pub(super) fn check_ranges(&self) -> Result<(), ModifyError> {
         let limits = [
             ("port", self.port.map(|port| port.wrapping_sub(1)), 0),
             ("timeout", self.timeout, 31),
@@ -110,11 +113,9 @@ impl QpAttributes {
                 return Err(ModifyError::Range(name));
             }
         }
-        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let known = Access::REMOTE | Access::LOCAL_WRITE | Access::MW_BIND;
         match self.access {
-            Some(access) if !(remote | Access::LOCAL_WRITE).contains(access) => {
-                Err(ModifyError::Range("access"))
-            }
+            Some(access) if !known.contains(access) => Err(ModifyError::Range("access")),
             _ => Ok(()),
         }
     }
@@ -131,7 +132,7 @@ impl Qp {
             return Err(ModifyError::CurrentState(from));
         }
         let to = new.state.unwrap_or(from);
-        check_transition(from, to, new.mask())?;
+        check_transition(self.conn.service, from, to, new.mask())?;
         if new.flow_control.is_some() && !matches!(from, QpState::Init | QpState::Rtr) {
             return Err(ModifyError::Range("flow_control, once the QP is in RTS"));
         }

@@ -7,7 +7,7 @@ use super::timer::{Timer, TimerTable};
 use super::{Connection, Env, sg};
 use crate::counters::Counter;
 use crate::time::Duration;
-use crate::verbs::{Completion, Extra, SendFlags, SendWqe, Status};
+use crate::verbs::{Completion, Extra, SendFlags, SendOp, SendWqe, Status};
 
 /// `rnr_retry` that means: try for ever.
 const RNR_RETRY_FOR_EVER: u8 = 7;
@@ -80,6 +80,11 @@ impl SendSide<'_, '_> {
             Operation::AtomicAcknowledge => self.handle_atomic_ack(packet, psn),
             _ => Ok(()),
         }
+    }
+
+    /// A packet of an unreliable service has left: nobody will acknowledge it, and it is finished.
+    pub fn finish_unreliable(&mut self) {
+        self.progress(self.requester.cursor_psn);
     }
 
     /// The local ACK timeout ran out.
@@ -326,7 +331,7 @@ pub(super) fn complete(
         requester.fresh_wqe = requester.sq.head();
     }
     if conn.all_signaled || wqe.flags.contains(SendFlags::SIGNALED) || status != Status::Success {
-        let returns_data = wqe.op.is_read_or_atomic() && status == Status::Success;
+        let returns_data = wqe.op.returns_data() && status == Status::Success;
         let byte_len = if returns_data { u32::try_from(wqe.length).unwrap_or(u32::MAX) } else { 0 };
         match status {
             Status::Success => {}
@@ -343,15 +348,21 @@ pub(super) fn complete(
                 extra: Extra::None,
                 solicited: false,
                 qp: conn.qpn,
+                at: env.now,
+                datagram: None,
             },
         );
     }
 }
 
-/// True if the response packet is the one that answers PSN `psn` of the READ `wqe`.
+/// True if the response packet is the one that answers PSN `psn` of the READ `wqe`, or a FLUSH or ATOMIC WRITE.
 fn fits_read(packet: &Packet<'_>, wqe: &SendWqe, psn: Psn, mtu: usize) -> bool {
-    if !matches!(wqe.op, crate::verbs::SendOp::Read(_)) {
-        return false;
+    match wqe.op {
+        SendOp::Read(_) => {}
+        SendOp::Flush { .. } | SendOp::AtomicWrite(_) => {
+            return packet.info.position == Position::Only && packet.payload.is_empty();
+        }
+        _ => return false,
     }
     let index = wqe.first_psn.distance_to(psn);
     let offset = u64::from(index) * mtu as u64;

@@ -1,42 +1,55 @@
-//! A queue pair of the reliable connection service: a value that eats packets, time and work requests
-//! and gives packets, a next wake-up and completions. No I/O, no clock, no allocation inside.
+//! Queue pairs: values that eat packets, time and work requests and give packets, a next wake-up and
+//! completions. No I/O, no clock, no allocation inside. [`Qp`] is one of a connected service, RC or UC;
+//! [`ud::UdQp`] one of the datagram service; [`AnyQp`] either.
 //!
 //! The send side is a `requester` (what goes out) and a `completer` (what comes back); the receive
 //! side is a `responder`. They meet only in [`Qp`].
 
+mod any;
 pub mod attributes;
 mod completer;
+mod local;
+mod receive;
 mod requester;
 mod responder;
 mod response;
 pub mod segment;
+mod service;
 pub mod sg;
 mod snapshot;
 mod state;
 mod timer;
+mod transitions;
+pub mod ud;
+mod xrc;
 
 use std::sync::Arc;
 
 use feroce_wire::{
-    Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn, Transport,
+    Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn,
 };
 
 use crate::counters::{Counter, Counters};
 use crate::memory::work_ring::WorkConsumer;
-use crate::memory::{Access, MrTable, PdId};
+use crate::memory::{Access, MrTable, PdId, Scope};
 use crate::time::Instant;
-use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, RecvWqe, SendWqe, Status};
+use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SendWqe, Status};
+pub use any::AnyQp;
 use attributes::QpAttributes;
 use completer::{Completer, Failed, SendSide};
+pub use receive::ReceiveQueue;
 pub use requester::ACK_INTERVAL;
 use requester::{Next, Requester};
 use responder::{Responder, Verdict};
 pub use response::MAX_RD_ATOMIC;
+pub use service::Service;
 pub use snapshot::QpSnapshot;
 pub use state::{
     QpAttrMask, QpState, TRANSITIONS, Transition, TransitionError, check as check_transition,
 };
 use timer::{Timer, TimerTable};
+pub use transitions::{UC_TRANSITIONS, UD_TRANSITIONS};
+pub use xrc::SrqTable;
 
 /// What a QP needs of the core it lives on, for one call.
 #[derive(Debug)]
@@ -51,6 +64,8 @@ pub struct Env<'a> {
     pub events: &'a EventQueue,
     /// Packets of SENDs and WRITEs that a QP may have outstanding.
     pub window: u32,
+    /// Shared receive queues of XRC domains.
+    pub srqs: &'a SrqTable,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
     broken: Option<fn(Qpn) -> AsyncEvent>,
 }
@@ -63,8 +78,9 @@ impl<'a> Env<'a> {
         counters: &'a Counters,
         events: &'a EventQueue,
         window: u32,
+        srqs: &'a SrqTable,
     ) -> Self {
-        Self { now, memory, counters, events, window, broken: None }
+        Self { now, memory, counters, events, window, srqs, broken: None }
     }
 
     /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
@@ -84,6 +100,8 @@ impl<'a> Env<'a> {
 /// What both sides of a QP know of the connection.
 #[derive(Debug)]
 pub struct Connection {
+    /// Its service: RC or UC.
+    pub service: Service,
     /// State of the QP.
     pub state: QpState,
     /// Own number.
@@ -109,11 +127,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A BTH as this connection sends it: no pad, nothing asked for.
+    /// Whose memory the peer reaches.
+    #[inline]
+    fn peer(&self) -> Scope {
+        Scope { pd: self.pd, peer_of: Some(self.qpn) }
+    }
+
+    /// A BTH as this connection sends it: no pad, nothing asked for; `opcode` is that of the RC service.
     #[inline]
     fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         Bth {
-            opcode,
+            opcode: self.service.opcode(opcode),
             solicited: false,
             mig_req: true, // A ConnectX treats packets without it on a slow path.
             pad: 0,
@@ -133,6 +157,8 @@ impl Connection {
 /// What makes a QP, once and for all.
 #[derive(Debug)]
 pub struct QpParts {
+    /// Its service: RC or UC.
+    pub service: Service,
     /// Its number.
     pub qpn: Qpn,
     /// Its protection domain.
@@ -143,8 +169,8 @@ pub struct QpParts {
     pub recv_cq: Arc<CqRing>,
     /// The core's end of the send queue.
     pub sq: WorkConsumer<SendWqe>,
-    /// The core's end of the receive queue.
-    pub rq: WorkConsumer<RecvWqe>,
+    /// Where receives come from.
+    pub rq: ReceiveQueue,
     /// Every send request completes with an entry.
     pub all_signaled: bool,
 }
@@ -158,7 +184,8 @@ pub struct Transmit {
     pub is_acknowledgement: bool,
 }
 
-/// A queue pair.
+/// A queue pair of a connected service, RC or UC. A UC QP is one whose packets count as acknowledged when
+/// they leave.
 ///
 /// * Commands: [`Qp::modify`]; requests come through the work queues ([`Qp::handle_doorbell`]).
 /// * Inputs: [`Qp::handle_packet`], [`Qp::handle_timeout`].
@@ -185,9 +212,10 @@ pub struct Qp {
 impl Qp {
     /// A QP in RESET.
     pub fn new(parts: QpParts) -> Self {
-        let QpParts { qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
+        let QpParts { service, qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
         Self {
             conn: Connection {
+                service,
                 state: QpState::Reset,
                 qpn,
                 dest_qp: Qpn::masked(0),
@@ -244,7 +272,11 @@ impl Qp {
 
     /// Takes a packet for this QP. The caller has verified its ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
-        if !self.conn.state.receives() || !self.is_from_peer(packet) {
+        let fits = match packet.info.is_request() {
+            true => self.conn.service.takes_requests(),
+            false => self.conn.service.makes_requests(),
+        };
+        if !self.conn.state.receives() || !fits || !self.is_from_peer(packet) {
             env.counters.count(Counter::RxDiscards);
             return;
         }
@@ -253,7 +285,13 @@ impl Qp {
             env.events.push(AsyncEvent::CommunicationEstablished(self.conn.qpn));
         }
         if packet.info.is_request() {
-            let verdict = self.responder.handle_request(packet, &self.conn, env);
+            let verdict = match self.conn.service {
+                Service::XrcTgt => self.handle_xrc_request(packet, env),
+                service if service.is_reliable() => {
+                    self.responder.handle_request(packet, &self.conn, env)
+                }
+                _ => self.responder.handle_unreliable(packet, &self.conn, env),
+            };
             if let Verdict::Broken { code, tied } = verdict {
                 self.break_off(code, tied, env);
             }
@@ -277,8 +315,10 @@ impl Qp {
 
     /// Takes notice of work requests that were posted.
     pub fn handle_doorbell(&mut self, env: &mut Env<'_>) {
-        if self.conn.state == QpState::Err {
-            self.flush(env);
+        match self.conn.state {
+            QpState::Err => self.flush(env),
+            QpState::Sqe => self.flush_sends(env),
+            _ => {}
         }
         self.finish_call(env);
     }
@@ -314,14 +354,29 @@ impl Qp {
         if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) {
             return None;
         }
-        let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
-        match next {
-            Next::Packet(len) => Some(Transmit { len, is_acknowledgement: false }),
-            Next::Blocked => None,
-            Next::Failed(status) => {
-                self.after_send_side(Some(Failed(status)), env);
-                self.finish_call(env);
-                None
+        loop {
+            let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
+            match next {
+                Next::Packet(len) => {
+                    if !self.conn.service.is_reliable() {
+                        self.send_side(env).finish_unreliable();
+                        self.finish_call(env);
+                    }
+                    return Some(Transmit { len, is_acknowledgement: false });
+                }
+                Next::Blocked => return None,
+                Next::Local => {
+                    self.complete_local(env);
+                    self.finish_call(env);
+                    if !self.conn.state.sends() {
+                        return None; // The CQ was full.
+                    }
+                }
+                Next::Failed(status) => {
+                    self.after_send_side(Some(Failed(status)), env);
+                    self.finish_call(env);
+                    return None;
+                }
             }
         }
     }
@@ -334,7 +389,7 @@ impl Qp {
             (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,
             _ => false,
         };
-        packet.info.transport == Transport::Rc
+        packet.info.transport == self.conn.service.transport()
             && addresses_match
             && packet.bth.pkey.matches(self.conn.pkey)
     }
@@ -352,8 +407,19 @@ impl Qp {
     fn after_send_side(&mut self, failed: Option<Failed>, env: &mut Env<'_>) {
         if let Some(Failed(status)) = failed {
             completer::complete(&mut self.requester, &self.conn, env, status);
-            self.enter_error(env);
+            match self.conn.service.is_reliable() {
+                true => self.enter_error(env),
+                false => self.enter_sqe(env),
+            }
         }
+    }
+
+    /// A send request of an unreliable service failed: the send queue stops, the QP goes on receiving.
+    fn enter_sqe(&mut self, env: &mut Env<'_>) {
+        self.conn.state = QpState::Sqe;
+        self.flush_sends(env);
+        // What the failed message had not sent is never sent: the next one begins behind it.
+        self.requester.start_at(self.requester.fresh_psn);
     }
 
     /// A request of the peer was refused for good (class C error, C9-222.1).
@@ -386,14 +452,21 @@ impl Qp {
         self.timers = TimerTable::default();
         self.responder.stop();
         self.flush(env);
+        if self.responder.rq.has_a_last() {
+            env.events.push(AsyncEvent::LastWqeReached(self.conn.qpn)); // o11-5.2.5
+        }
     }
 
     /// Completes everything posted as flushed (C9-220, C10-42).
     fn flush(&mut self, env: &mut Env<'_>) {
+        self.flush_sends(env);
+        self.responder.flush(&self.conn, env);
+    }
+
+    fn flush_sends(&mut self, env: &mut Env<'_>) {
         while !self.requester.sq.is_empty() {
             let status = Status::WorkRequestFlushed;
             completer::complete(&mut self.requester, &self.conn, env, status);
         }
-        self.responder.flush(&self.conn, env);
     }
 }

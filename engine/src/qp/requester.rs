@@ -8,16 +8,18 @@
 //! A request gets its PSNs when its first packet is sent. Going back (go-back-N) moves the cursor; the
 //! [completer](super::completer) moves `una` and the head.
 
-use feroce_wire::{AtomicEth, Bth, ExtHeaders, Ieth, ImmDt, Psn, Reth, write_transport};
+use feroce_wire::{
+    AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_transport,
+};
 
 use super::segment::{self, Segment};
 use super::timer::{Timer, TimerTable};
-use super::{Connection, Env, QpState, sg};
+use super::{Connection, Env, QpState, Service, sg};
 use crate::counters::Counter;
 use crate::memory::Access;
 use crate::memory::work_ring::WorkConsumer;
 use crate::time::Duration;
-use crate::verbs::{MAX_MESSAGE, SendFlags, SendOp, SendWqe, Status};
+use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Status};
 
 /// At most this many packets are sent between two that ask for an acknowledgement.
 pub const ACK_INTERVAL: u32 = 16;
@@ -52,6 +54,8 @@ pub struct Requester {
     sound: Option<u32>,
     pub(super) ssn: u32,
     credits: Credits,
+    /// It has bound windows.
+    pub(super) binds: bool,
     /// Initiator depth: READs and atomics that may be outstanding.
     pub(super) max_rd_atomic: u8,
     /// Local ACK timeout; `None` waits for ever.
@@ -74,6 +78,8 @@ enum Credits {
 pub enum Next {
     /// Wrote a packet of so many bytes, from the BTH to the pad.
     Packet(usize),
+    /// Did a local request or passed over one: there may be more.
+    Local,
     /// Nothing can be sent now.
     Blocked,
     /// The oldest request cannot be sent: it must be completed with this status.
@@ -97,6 +103,7 @@ impl Requester {
             sound: None,
             ssn: 0,
             credits: Credits::Unknown,
+            binds: false,
             max_rd_atomic: 0,
             timeout: None,
         }
@@ -182,6 +189,9 @@ impl Requester {
         out: &mut [u8],
     ) -> Next {
         let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return Next::Blocked };
+        if let SendOp::Local(op) = wqe.op {
+            return self.next_local(&op, &wqe, conn, env);
+        }
         let mut wqe = wqe;
         if self.cursor_wqe == self.fresh_wqe {
             if let Some(refusal) = self.admit(&wqe, conn, env) {
@@ -205,7 +215,7 @@ impl Requester {
     }
 
     /// Reasons for which a request that was never sent cannot be begun now.
-    fn admit(&self, wqe: &SendWqe, conn: &Connection, env: &Env<'_>) -> Option<Next> {
+    pub(super) fn admit(&self, wqe: &SendWqe, conn: &Connection, env: &Env<'_>) -> Option<Next> {
         if conn.state == QpState::Sqd {
             return Some(Next::Blocked);
         }
@@ -251,13 +261,21 @@ impl Requester {
         conn: &Connection,
         env: &Env<'_>,
     ) -> Result<(), Status> {
-        if wqe.length > MAX_MESSAGE || (wqe.op.is_atomic() && wqe.length != 8) {
+        let length_fits = match wqe.op {
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite(_) => {
+                wqe.length == 8
+            }
+            SendOp::Flush { .. } | SendOp::Local(_) => wqe.length == 0,
+            _ => wqe.length <= MAX_MESSAGE,
+        };
+        if !length_fits {
             return Err(Status::LocalLength);
         }
-        if wqe.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
+        let unable = wqe.op.is_read_or_atomic() && self.max_rd_atomic == 0;
+        if unable || !conn.service.sends(&wqe.op) {
             return Err(Status::LocalQpOperation);
         }
-        let rights = match wqe.op.is_read_or_atomic() {
+        let rights = match wqe.op.returns_data() {
             true => Access::LOCAL_WRITE,
             false => Access::NONE,
         };
@@ -266,7 +284,7 @@ impl Requester {
     }
 
     /// A local error is reported in turn: not before the requests ahead are done.
-    fn fail_in_turn(&self, status: Status) -> Next {
+    pub(super) fn fail_in_turn(&self, status: Status) -> Next {
         if self.cursor_wqe == self.sq.head() { Next::Failed(status) } else { Next::Blocked }
     }
 
@@ -307,7 +325,11 @@ impl Requester {
             ack_req,
             ..conn.bth(segment.opcode, self.cursor_psn)
         };
-        let headers = write_transport(out, &bth, &request_headers(wqe, segment));
+        let mut ext = request_headers(wqe, segment);
+        if conn.service == Service::XrcIni {
+            ext.xrceth = Some(XrcEth { reserved: 0, srqn: wqe.srqn });
+        }
+        let headers = write_transport(out, &bth, &ext);
         let payload = &mut out[headers..headers + segment.len + pad];
         let (payload, pad_bytes) = payload.split_at_mut(segment.len);
         pad_bytes.fill(0);
@@ -332,6 +354,9 @@ impl Requester {
         conn: &Connection,
         env: &Env<'_>,
     ) -> bool {
+        if !conn.service.is_reliable() {
+            return false;
+        }
         if self.since_ack_request + 1 >= ACK_INTERVAL {
             return true;
         }
@@ -347,6 +372,7 @@ impl Requester {
         let follows = conn.state == QpState::Rts
             && !conn.flow_control
             && !next.op.is_read_or_atomic()
+            && !matches!(next.op, SendOp::Local(_))
             && !next.flags.contains(SendFlags::FENCE)
             && self.span_with(next, conn.mtu) <= PSN_SPAN
             && self.validate(index, next, conn, env).is_ok();
@@ -422,6 +448,14 @@ fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
             let (va, rkey) = (remote.addr, remote.rkey);
             ext.atomic_eth = Some(AtomicEth { va, rkey, swap_or_add: add, compare: 0 });
         }
+        SendOp::AtomicWrite(RemoteAddr { addr: va, rkey }) => {
+            ext.reth = Some(Reth { va, rkey, dma_len: 8 });
+        }
+        SendOp::Flush { remote: RemoteAddr { addr: va, rkey }, length, placement, selectivity } => {
+            ext.feth = Some(Feth { reserved: 0, selectivity, placement });
+            ext.reth = Some(Reth { va, rkey, dma_len: length });
+        }
+        SendOp::Local(_) => {}
     }
     ext
 }

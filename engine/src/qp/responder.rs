@@ -5,17 +5,18 @@
 //!   ...... duplicates ............|expected|.......... ahead (a packet is missing) ......
 //! ```
 
+mod placement;
 mod reply;
+mod unreliable;
 
 use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
 
 use super::response::{Answer, AnswerQueue, AtomicReplay, Reply, Source};
-use super::{Connection, Env, segment, sg};
+use super::{Connection, Env, ReceiveQueue, segment, sg};
 use crate::counters::Counter;
 use crate::memory::access::AtomicOp;
-use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, AccessError};
-use crate::verbs::{CompletionOpcode, Extra, MAX_MESSAGE, RecvWqe, Status};
+use crate::verbs::{CompletionOpcode, Extra, MAX_MESSAGE, Status};
 
 /// The message that is being received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub enum Verdict {
 /// Receive side of a QP.
 #[derive(Debug)]
 pub struct Responder {
-    pub(super) rq: WorkConsumer<RecvWqe>,
+    pub(super) rq: ReceiveQueue,
     /// Expected PSN.
     pub(super) epsn: Psn,
     /// PSNs passed since the QP was set up: `epsn` without the wrap.
@@ -85,7 +86,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    pub(super) fn new(rq: WorkConsumer<RecvWqe>) -> Self {
+    pub(super) fn new(rq: ReceiveQueue) -> Self {
         Self {
             rq,
             epsn: Psn::new(0),
@@ -103,9 +104,7 @@ impl Responder {
 
     /// Starts over, expecting `psn`, dropping what is posted.
     pub(super) fn reset(&mut self, psn: Psn) {
-        while !self.rq.is_empty() {
-            self.rq.retire();
-        }
+        while self.rq.retire().is_some() {}
         self.start_at(psn);
         self.msn = Msn::new(0);
         self.answers.clear();
@@ -185,12 +184,14 @@ impl Responder {
     ) -> Result<(), Refusal> {
         self.check_sequence(packet)?;
         self.check_operation(packet, conn)?;
-        self.check_resources(packet)?;
+        self.check_resources(packet, env)?;
         self.check_length(packet, conn.mtu)?;
         match packet.info.operation {
             Operation::Send => self.execute_send(packet, conn, env),
             Operation::Write => self.execute_write(packet, conn, env),
             Operation::ReadRequest => self.execute_read(packet, conn, env),
+            Operation::Flush => self.execute_flush(packet, conn, env),
+            Operation::AtomicWrite => self.execute_atomic_write(packet, conn, env),
             _ => self.execute_atomic(packet, conn, env),
         }
     }
@@ -212,31 +213,36 @@ impl Responder {
     fn check_operation(&self, packet: &Packet<'_>, conn: &Connection) -> Result<(), Refusal> {
         let need = match packet.info.operation {
             Operation::Send => Access::NONE,
-            Operation::Write => Access::REMOTE_WRITE,
+            Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
             Operation::ReadRequest => Access::REMOTE_READ,
             Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            Operation::Flush => placement::flush_rights(packet.ext.feth)?,
             _ => return Err(Refusal::INVALID),
         };
         if conn.access.contains(need) { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
     /// A receive for what consumes one, a free responder resource for what is answered with data.
-    fn check_resources(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+    fn check_resources(&mut self, packet: &Packet<'_>, env: &Env<'_>) -> Result<(), Refusal> {
         let info = packet.info;
         match info.operation {
-            Operation::Send if info.position.starts_message() && self.rq.is_empty() => {
-                Err(Refusal::NoReceive)
-            }
-            Operation::Write if packet.ext.imm.is_some() && self.rq.is_empty() => {
-                Err(Refusal::NoReceive)
-            }
-            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+            Operation::Send if info.position.starts_message() => self.need_receive(env),
+            Operation::Write if packet.ext.imm.is_some() => self.need_receive(env),
+            Operation::ReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::Flush
+            | Operation::AtomicWrite
                 if self.answers.first_time() >= usize::from(self.max_dest_rd_atomic) =>
             {
                 Err(Refusal::INVALID)
             }
             _ => Ok(()),
         }
+    }
+
+    fn need_receive(&mut self, env: &Env<'_>) -> Result<(), Refusal> {
+        if self.rq.provide(env.events) { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
     /// Payload against pad, position and path MTU; message against the lengths that were announced.
@@ -248,7 +254,9 @@ impl Responder {
         }
         let announced = packet.ext.reth.map(|reth| u64::from(reth.dma_len));
         let fits = match (packet.info.operation, packet.info.position, self.inbound) {
-            (Operation::Write, Position::Only, _) => announced == Some(len as u64),
+            (Operation::Write, Position::Only, _) | (Operation::AtomicWrite, ..) => {
+                announced == Some(len as u64)
+            }
             (Operation::Write, Position::First, _) => {
                 announced.is_some_and(|total| total > len as u64 && total <= MAX_MESSAGE)
             }
@@ -275,8 +283,7 @@ impl Responder {
             Inbound::Send { offset } => offset,
             _ => 0,
         };
-        let index = self.rq.head();
-        let Some(&receive) = self.rq.get(index) else { return Err(Refusal::NoReceive) };
+        let Some(receive) = self.rq.current(conn.pd) else { return Err(Refusal::NoReceive) };
         let end = offset + packet.payload.len() as u64;
         if end > receive.length {
             env.counters.count(Counter::RespLocalLengthError);
@@ -285,21 +292,21 @@ impl Responder {
         }
         if let Some(ieth) = packet.ext.ieth {
             // Checked before anything is changed, done after the data are in place.
-            let need = Access::REMOTE_INVALIDATE;
-            env.memory.check(ieth.rkey, conn.pd, need, None).map_err(Refusal::of)?;
+            env.memory.may_invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(Refusal::of)?;
         }
-        let sges = self.rq.sges(index, usize::from(receive.num_sge));
-        sg::scatter(env.memory, conn.pd, sges, offset, packet.payload).map_err(|_| {
-            let (code, receive) = (NakCode::RemoteOperational, Some(Status::LocalProtection));
-            Refusal::Fatal { code, receive }
-        })?;
+        sg::scatter(env.memory, receive.pd, receive.sges, offset, packet.payload).map_err(
+            |_| {
+                let (code, receive) = (NakCode::RemoteOperational, Some(Status::LocalProtection));
+                Refusal::Fatal { code, receive }
+            },
+        )?;
         self.inbound = Inbound::Send { offset: end };
         self.pass(1);
         if packet.info.position.ends_message() {
             let extra = match (packet.ext.imm, packet.ext.ieth) {
                 (Some(imm), _) => Extra::Immediate(imm.0),
                 (_, Some(ieth)) => {
-                    env.memory.invalidate(ieth.rkey, conn.pd).map_err(Refusal::of)?;
+                    env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(Refusal::of)?;
                     Extra::Invalidated(ieth.rkey)
                 }
                 _ => Extra::None,
@@ -331,9 +338,9 @@ impl Responder {
         let need = Access::REMOTE_WRITE;
         let store = || {
             if left > 0 {
-                env.memory.check(rkey, conn.pd, need, Some((va, u64::from(left))))?;
+                env.memory.check(rkey, conn.peer(), need, Some((va, u64::from(left))))?;
             }
-            env.memory.store(rkey, conn.pd, need, va, packet.payload)
+            env.memory.store(rkey, conn.peer(), need, va, packet.payload)
         };
         store().map_err(|_| Refusal::Fatal {
             code: NakCode::RemoteAccess,
@@ -367,7 +374,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let Some(reth) = packet.ext.reth else { return Err(Refusal::INVALID) };
         check_read(&reth, conn, env).map_err(Refusal::of)?;
-        let answer = read_answer(packet.bth.psn, &reth, conn.mtu);
+        let answer = read_answer(packet.bth.psn, &reth, conn);
         let count = packet.bth.psn.distance_to(answer.last) + 1;
         self.answers.insert(answer).map_err(|_| Refusal::INVALID)?;
         env.counters.count(Counter::RxReadRequests);
@@ -389,7 +396,7 @@ impl Responder {
             }
             _ => AtomicOp::FetchAdd(eth.swap_or_add),
         };
-        let value = env.memory.atomic(eth.rkey, conn.pd, eth.va, op).map_err(Refusal::of)?;
+        let value = env.memory.atomic(eth.rkey, conn.peer(), eth.va, op).map_err(Refusal::of)?;
         env.counters.count(Counter::RxAtomicRequests);
         self.replay.save(self.position, value);
         self.answers
@@ -422,6 +429,12 @@ impl Responder {
                         self.answers.insert(Answer { replay: true, ..atomic_answer(psn, value) });
                 }
             }
+            Operation::Flush | Operation::AtomicWrite => {
+                if !self.answers.will_send(psn) {
+                    let answer = Answer { replay: true, ..placement::placed_answer(psn) };
+                    let _ = self.answers.insert(answer); // A full queue drops it, as above.
+                }
+            }
             _ => self.reply = self.reply.or(Some(Reply::Ack)),
         }
         Verdict::Fine
@@ -448,8 +461,18 @@ impl Responder {
             return Verdict::Fine;
         }
         // A full queue drops it; the peer asks again.
-        let _ = self.answers.insert(Answer { replay: true, ..read_answer(psn, &reth, conn.mtu) });
+        let _ = self.answers.insert(Answer { replay: true, ..read_answer(psn, &reth, conn) });
         Verdict::Fine
+    }
+
+    /// Refuses a request that names no queue it may name.
+    pub(super) fn refuse_queue(
+        &mut self,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) -> Verdict {
+        self.refuse(Refusal::INVALID, packet, conn, env)
     }
 
     /// Schedules the NAK for a packet that is not executed.
@@ -477,15 +500,26 @@ impl Responder {
         self.reply = Some(Reply::Refusal(code, packet.bth.psn));
         let tied = receive.is_some();
         if let Some(status) = receive {
-            let opcode = match packet.info.operation {
-                Operation::Write => CompletionOpcode::ReceiveRdmaWithImmediate,
-                _ => CompletionOpcode::Receive,
-            };
-            let (byte_len, extra, solicited) = (0, Extra::None, false);
-            let done = Received { status, opcode, byte_len, extra, solicited };
-            self.complete_receive(done, conn, env);
+            self.fail_receive(status, packet, conn, env);
         }
         Verdict::Broken { code, tied }
+    }
+
+    /// Completes the receive that `packet` met, with an error.
+    fn fail_receive(
+        &mut self,
+        status: Status,
+        packet: &Packet<'_>,
+        conn: &Connection,
+        env: &mut Env<'_>,
+    ) {
+        let opcode = match packet.info.operation {
+            Operation::Write => CompletionOpcode::ReceiveRdmaWithImmediate,
+            _ => CompletionOpcode::Receive,
+        };
+        let (byte_len, extra, solicited) = (0, Extra::None, false);
+        let done = Received { status, opcode, byte_len, extra, solicited };
+        self.complete_receive(done, conn, env);
     }
 
     /// Moves on by `count` PSNs.
@@ -516,12 +550,12 @@ fn check_read(reth: &Reth, conn: &Connection, env: &Env<'_>) -> Result<(), Acces
         return Ok(());
     }
     let range = Some((reth.va, u64::from(reth.dma_len)));
-    env.memory.check(reth.rkey, conn.pd, Access::REMOTE_READ, range).map(|_| ())
+    env.memory.check(reth.rkey, conn.peer(), Access::REMOTE_READ, range)
 }
 
-fn read_answer(psn: Psn, reth: &Reth, mtu: usize) -> Answer {
-    let count = segment::psn_count(u64::from(reth.dma_len), mtu);
-    let source = Source::Memory { va: reth.va, rkey: reth.rkey, left: reth.dma_len };
+fn read_answer(psn: Psn, reth: &Reth, conn: &Connection) -> Answer {
+    let count = segment::psn_count(u64::from(reth.dma_len), conn.mtu);
+    let source = Source::Memory { va: reth.va, rkey: reth.rkey, left: reth.dma_len, pd: conn.pd };
     Answer { next: psn, last: psn.add(count - 1), starts: true, source, replay: false }
 }
 

@@ -3,6 +3,8 @@
 
 use feroce_wire::{Key, NakCode, Psn, RnrTimer};
 
+use crate::memory::PdId;
+
 /// Most READs and atomics that a QP answers or keeps for replay at a time (`max_qp_rd_atom`).
 pub const MAX_RD_ATOMIC: u8 = 16;
 const CAPACITY: usize = MAX_RD_ATOMIC as usize;
@@ -34,9 +36,13 @@ pub enum Source {
         rkey: Key,
         /// Bytes to go.
         left: u32,
+        /// Its protection domain.
+        pd: PdId,
     },
     /// An atomic: the value before.
     Value(u64),
+    /// A FLUSH or ATOMIC WRITE: nothing but that it is done.
+    Placed,
 }
 
 /// Answers to be sent, in PSN order.

@@ -91,6 +91,11 @@ pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
         SendOp::Read(_) => return request(Opcode::RC_READ_REQUEST, index, mtu),
         SendOp::CompareSwap { .. } => return request(Opcode::RC_COMPARE_SWAP, index, mtu),
         SendOp::FetchAdd { .. } => return request(Opcode::RC_FETCH_ADD, index, mtu),
+        SendOp::Flush { .. } => return request(Opcode::RC_FLUSH, index, mtu),
+        SendOp::AtomicWrite(_) => {
+            return Segment { len: 8, ..request(Opcode::RC_ATOMIC_WRITE, index, mtu) };
+        }
+        SendOp::Local(_) => unreachable!("a local request has no packets"),
     };
     let offset = u64::from(index) * mtu as u64;
     let left = usize::try_from(wqe.length - offset).unwrap_or(usize::MAX);
@@ -119,6 +124,7 @@ mod tests {
             inline: false,
             first_psn: Psn::new(0xff_fffe),
             psn_count: 0,
+            srqn: 0,
             ssn: 0,
         };
         wqe.psn_count = wqe_psn_count(&wqe, mtu);

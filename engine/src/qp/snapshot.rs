@@ -64,7 +64,7 @@ impl Qp {
             expected: responder.epsn,
             packets_outstanding: u32::try_from(outstanding).unwrap_or(0),
             sends_posted: requester.sq.len(),
-            receives_posted: responder.rq.len(),
+            receives_posted: responder.rq.posted(),
             reads_in_flight: requester.reads_in_flight,
             retries,
             rnr_retries,

@@ -2,6 +2,11 @@
 
 use std::ops::BitOr;
 
+use super::Service;
+use super::transitions::{
+    UC_TRANSITIONS, UD_TRANSITIONS, XRC_INI_TRANSITIONS, XRC_TGT_TRANSITIONS,
+};
+
 /// State of a QP, with the values of `ibv_qp_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -16,7 +21,8 @@ pub enum QpState {
     Rts = 3,
     /// Send queue drained: what was begun goes on, nothing new is begun.
     Sqd = 4,
-    /// Send queue in error. An RC QP never enters it; the table knows it for completeness.
+    /// Send queue in error, where the unreliable services go when a send request fails: it is flushed, while
+    /// packets are still received. An RC QP never enters it.
     Sqe = 5,
     /// In error: whatever is posted is flushed.
     Err = 6,
@@ -59,6 +65,8 @@ impl QpAttrMask {
     pub const PKEY_INDEX: Self = Self(1 << 4);
     /// `port`
     pub const PORT: Self = Self(1 << 5);
+    /// `qkey`
+    pub const QKEY: Self = Self(1 << 6);
     /// `path`
     pub const AV: Self = Self(1 << 7);
     /// `path_mtu`
@@ -92,7 +100,7 @@ impl QpAttrMask {
         Self(self.0 & !other.0)
     }
 
-    const fn or(self, other: Self) -> Self {
+    pub(super) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
@@ -181,15 +189,27 @@ pub enum TransitionError {
     NotAllowed(QpAttrMask),
 }
 
-/// Checks that a QP may go from `from` to `to` with the attributes `given`.
+/// Checks that a QP of `service` may go from `from` to `to` with the attributes `given`.
 ///
 /// # Errors
 /// The rule that is broken.
-pub fn check(from: QpState, to: QpState, given: QpAttrMask) -> Result<(), TransitionError> {
+pub fn check(
+    service: Service,
+    from: QpState,
+    to: QpState,
+    given: QpAttrMask,
+) -> Result<(), TransitionError> {
+    let transitions = match service {
+        Service::Rc => TRANSITIONS,
+        Service::Uc => UC_TRANSITIONS,
+        Service::XrcIni => XRC_INI_TRANSITIONS,
+        Service::XrcTgt => XRC_TGT_TRANSITIONS,
+        Service::Ud => UD_TRANSITIONS,
+    };
     let given = given.without(QpAttrMask::STATE);
     let (required, optional) = match to {
         QpState::Reset | QpState::Err => (QpAttrMask::NONE, QpAttrMask::NONE),
-        _ => TRANSITIONS
+        _ => transitions
             .iter()
             .find(|row| row.from == from && row.to == to)
             .map(|row| (row.required, row.optional))
@@ -224,7 +244,7 @@ mod tests {
         ];
         for (from, row) in QpState::ALL.into_iter().zip(drawn) {
             for (to, cell) in QpState::ALL.into_iter().zip(row.split(' ')) {
-                let refused = check(from, to, QpAttrMask::NONE);
+                let refused = check(Service::Rc, from, to, QpAttrMask::NONE);
                 let possible = !matches!(refused, Err(TransitionError::Illegal { .. }));
                 assert_eq!(possible, cell == "x", "{from:?} to {to:?}");
             }
@@ -236,20 +256,20 @@ mod tests {
         use QpAttrMask as A;
         use QpState::{Err as Error, Init, Reset, Rtr, Rts};
         let init = A::STATE | A::PKEY_INDEX | A::PORT | A::ACCESS_FLAGS;
-        assert_eq!(check(Reset, Init, init), Ok(()));
+        assert_eq!(check(Service::Rc, Reset, Init, init), Ok(()));
         assert_eq!(
-            check(Reset, Init, A::STATE | A::PORT),
+            check(Service::Rc, Reset, Init, A::STATE | A::PORT),
             Result::Err(TransitionError::Missing(A::PKEY_INDEX | A::ACCESS_FLAGS))
         );
         assert_eq!(
-            check(Reset, Init, init | A::RQ_PSN),
+            check(Service::Rc, Reset, Init, init | A::RQ_PSN),
             Result::Err(TransitionError::NotAllowed(A::RQ_PSN))
         );
         assert_eq!(
-            check(Rts, Error, A::STATE | A::SQ_PSN),
+            check(Service::Rc, Rts, Error, A::STATE | A::SQ_PSN),
             Result::Err(TransitionError::NotAllowed(A::SQ_PSN))
         );
         let rts = A::TIMEOUT | A::RETRY_CNT | A::RNR_RETRY | A::SQ_PSN | A::MAX_QP_RD_ATOMIC;
-        assert_eq!(check(Rtr, Rts, rts | A::MIN_RNR_TIMER), Ok(()));
+        assert_eq!(check(Service::Rc, Rtr, Rts, rts | A::MIN_RNR_TIMER), Ok(()));
     }
 }

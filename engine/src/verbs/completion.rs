@@ -2,6 +2,8 @@
 
 use feroce_wire::{Key, Qpn};
 
+use crate::time::Instant;
+
 /// How a work request ended, with the values of `ibv_wc_status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -16,6 +18,8 @@ pub enum Status {
     LocalProtection = 4,
     /// The request was outstanding when its QP went to ERR.
     WorkRequestFlushed = 5,
+    /// A memory window cannot be bound so.
+    WindowBind = 6,
     /// The peer's answer does not fit the request.
     BadResponse = 7,
     /// Local memory was withdrawn while the request was under way.
@@ -43,6 +47,7 @@ impl Status {
             Self::LocalQpOperation => "local QP operation error",
             Self::LocalProtection => "local protection error",
             Self::WorkRequestFlushed => "Work Request Flushed Error",
+            Self::WindowBind => "memory management operation error",
             Self::BadResponse => "bad response error",
             Self::LocalAccess => "local access error",
             Self::RemoteInvalidRequest => "remote invalid request error",
@@ -75,6 +80,14 @@ pub enum CompletionOpcode {
     CompareSwap = 3,
     /// A fetch and add.
     FetchAdd = 4,
+    /// A memory window bound.
+    BindWindow = 5,
+    /// A key made invalid.
+    LocalInvalidate = 6,
+    /// A FLUSH.
+    Flush = 8,
+    /// An ATOMIC WRITE.
+    AtomicWrite = 9,
     /// A receive that a SEND met.
     Receive = 128,
     /// A receive that a WRITE WITH IMMEDIATE consumed.
@@ -91,6 +104,29 @@ pub enum Extra {
     Immediate(u32),
     /// The key that SEND WITH INVALIDATE made invalid.
     Invalidated(Key),
+}
+
+/// Where a datagram came from. Its first 40 bytes in the receive are always a GRH: an IPv6 header, or 20 bytes
+/// that mean nothing and an IPv4 header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DatagramSource {
+    /// The QP that sent it.
+    pub src_qp: Qpn,
+    /// 802.1Q priority of its frame; 0 if it had no tag.
+    pub sl: u8,
+    /// VLAN of its frame.
+    pub vlan: Option<u16>,
+    /// Which header the GRH holds.
+    pub network: NetworkHeader,
+}
+
+/// The network header of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NetworkHeader {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
 }
 
 /// An entry of a completion queue, as `ibv_wc`.
@@ -110,6 +146,10 @@ pub struct Completion {
     pub solicited: bool,
     /// The local QP.
     pub qp: Qpn,
+    /// The time of the turn that completed it, by the device's clock.
+    pub at: Instant,
+    /// Where a datagram came from: receives of UD QPs only.
+    pub datagram: Option<DatagramSource>,
 }
 
 impl Completion {

@@ -1,17 +1,21 @@
 //! Completion queues.
 //!
 //! Several cores may complete to one queue and several threads may poll it, so the queue is a bounded
-//! lock-free MPMC ring. A core that finds it full raises [`AsyncEvent::CqError`] and takes the QP to ERR.
+//! lock-free MPMC ring. A queue that grows gets another, larger ring behind the first, which is filled no more and
+//! stays: who polls may be looking at it. Each is at least twice as large, so that there are few. A core that
+//! finds the queue full raises [`AsyncEvent::CqError`] and takes the QP to ERR.
 //!
 //! [`AsyncEvent::CqError`]: super::event::AsyncEvent::CqError
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::task::Waker;
 
 use crossbeam_queue::ArrayQueue;
 
 use super::completion::Completion;
+use crate::time::{Duration, Instant};
 use crate::wake::EventFd;
 
 /// Number of a completion queue, unique in its device.
@@ -35,13 +39,62 @@ const ARMED_ANY: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqFull;
 
+#[derive(Debug)]
+struct Ring {
+    queue: ArrayQueue<Completion>,
+    /// The one that took its place.
+    next: OnceLock<Box<Ring>>,
+}
+
+impl Ring {
+    fn new(places: u32) -> Self {
+        Self { queue: ArrayQueue::new(places.max(1) as usize), next: OnceLock::new() }
+    }
+}
+
+/// When completions that somebody waits for are told: at the `count`th, or `period` after the first.
+#[derive(Debug, Default)]
+struct Moderation {
+    count: AtomicU32,
+    /// In nanoseconds; 0 is for ever.
+    period: AtomicU64,
+    /// Completions waited for that have come and were not told.
+    pending: AtomicU32,
+    /// When they must be told, in nanoseconds; 0 if not by time.
+    due: AtomicU64,
+}
+
+impl Moderation {
+    /// Counts a completion; true if it is to be told at once.
+    fn tells(&self, at: Instant) -> bool {
+        let count = self.count.load(Ordering::Relaxed);
+        let period = self.period.load(Ordering::Relaxed);
+        if count <= 1 && period == 0 {
+            return true;
+        }
+        let pending = self.pending.fetch_add(1, Ordering::Relaxed) + 1;
+        if pending == 1 && period > 0 {
+            self.due.store((at + Duration::from_nanos(period)).as_nanos(), Ordering::Relaxed);
+        }
+        count > 0 && pending >= count
+    }
+
+    fn start_over(&self) {
+        self.pending.store(0, Ordering::Relaxed);
+        self.due.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The part of a completion queue that cores and program share.
 #[derive(Debug)]
 pub struct CqRing {
     id: CqId,
-    queue: ArrayQueue<Completion>,
+    first: Ring,
+    /// Completions that it is to hold; the newest ring may have more places.
+    depth: AtomicU32,
     overflowed: AtomicBool,
     armed: AtomicU8,
+    moderation: Moderation,
     fd: EventFd,
     /// Told instead of `fd`, if there is one.
     waker: Option<Waker>,
@@ -65,9 +118,11 @@ impl CqRing {
     pub fn with_waker(id: CqId, depth: u32, waker: Option<Waker>) -> std::io::Result<Self> {
         Ok(Self {
             id,
-            queue: ArrayQueue::new(depth.max(1) as usize),
+            first: Ring::new(depth),
+            depth: AtomicU32::new(depth.max(1)),
             overflowed: AtomicBool::new(false),
             armed: AtomicU8::new(UNARMED),
+            moderation: Moderation::default(),
             fd: EventFd::new()?,
             waker,
             cores: AtomicU64::new(0),
@@ -81,7 +136,63 @@ impl CqRing {
 
     /// Completions it can hold.
     pub fn depth(&self) -> usize {
-        self.queue.capacity()
+        self.depth.load(Ordering::Relaxed) as usize
+    }
+
+    /// Makes it hold `depth` completions. No core may be in a turn meanwhile: the caller has their tokens.
+    ///
+    /// # Errors
+    /// [`CqFull`] if it holds more now; nothing was changed then.
+    pub fn resize(&self, depth: u32) -> Result<(), CqFull> {
+        let mut held = 0;
+        let mut ring = &self.first;
+        loop {
+            held += ring.queue.len();
+            match ring.next.get() {
+                Some(next) => ring = next,
+                None => break,
+            }
+        }
+        if held > depth as usize {
+            return Err(CqFull);
+        }
+        if depth as usize > ring.queue.capacity() {
+            let twice = u32::try_from(ring.queue.capacity() * 2).unwrap_or(u32::MAX);
+            let _ = ring.next.set(Box::new(Ring::new(depth.max(twice))));
+        }
+        self.depth.store(depth.max(1), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Tells those who wait for completions when `count` have come, or `period` after the first, whichever is
+    /// sooner; zeros for each at once.
+    pub fn moderate(&self, count: u32, period: Duration) {
+        let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        self.moderation.count.store(count, Ordering::Relaxed);
+        self.moderation.period.store(period, Ordering::Relaxed);
+    }
+
+    /// When completions that were held back must be told.
+    pub fn due(&self) -> Option<Instant> {
+        let due = self.moderation.due.load(Ordering::Relaxed);
+        (due != 0).then(|| Instant::from_nanos(due))
+    }
+
+    /// Tells completions that were held back, if it is time. True if it was.
+    pub fn tell_due(&self, now: Instant) -> bool {
+        let is_due = self.due().is_some_and(|due| due <= now);
+        if is_due {
+            self.tell();
+        }
+        is_due
+    }
+
+    fn newest(&self) -> &ArrayQueue<Completion> {
+        let mut ring = &self.first;
+        while let Some(next) = ring.next.get() {
+            ring = next;
+        }
+        &ring.queue
     }
 
     /// Appends a completion and wakes whoever waits for one like it.
@@ -90,7 +201,9 @@ impl CqRing {
     /// [`CqFull`]; the completion is lost and the queue is in error from then on.
     #[inline]
     pub fn push(&self, completion: Completion) -> Result<(), CqFull> {
-        if self.overflowed() || self.queue.push(completion).is_err() {
+        let queue = self.newest();
+        let is_full = self.depth() < queue.capacity() && queue.len() >= self.depth();
+        if self.overflowed() || is_full || queue.push(completion).is_err() {
             self.overflowed.store(true, Ordering::Relaxed);
             return Err(CqFull);
         }
@@ -104,7 +217,14 @@ impl CqRing {
 
     fn notify(&self, armed: u8, completion: &Completion) {
         let wanted = armed == ARMED_ANY || completion.solicited || !completion.is_success();
-        if wanted && self.armed.swap(UNARMED, Ordering::Relaxed) != UNARMED {
+        if wanted && self.moderation.tells(completion.at) {
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        self.moderation.start_over();
+        if self.armed.swap(UNARMED, Ordering::Relaxed) != UNARMED {
             match &self.waker {
                 Some(waker) => waker.wake_by_ref(),
                 None => self.fd.signal(),
@@ -117,7 +237,7 @@ impl CqRing {
     pub fn take(&self, out: &mut Vec<Completion>, most: usize) -> usize {
         let before = out.len();
         while out.len() - before < most
-            && let Some(completion) = self.queue.pop()
+            && let Some(completion) = self.pop()
         {
             out.push(completion);
         }
@@ -127,13 +247,21 @@ impl CqRing {
     /// Takes one completion.
     #[inline]
     pub fn pop(&self) -> Option<Completion> {
-        self.queue.pop()
+        let mut ring = &self.first;
+        loop {
+            // What is in an older ring came before what is in a newer one.
+            match ring.queue.pop() {
+                Some(completion) => return Some(completion),
+                None => ring = ring.next.get()?,
+            }
+        }
     }
 
     /// Asks for one wake-up at the next completion of that kind. As with `ibv_req_notify_cq`, poll once
     /// more after arming: what came before is not notified.
     pub fn arm(&self, notify: Notify) {
         self.fd.clear();
+        self.moderation.start_over();
         let armed = match notify {
             Notify::Any => ARMED_ANY,
             Notify::Solicited => ARMED_SOLICITED,
@@ -179,6 +307,8 @@ mod tests {
             extra: Extra::None,
             solicited,
             qp: Qpn::masked(5),
+            at: Instant::from_nanos(1000),
+            datagram: None,
         }
     }
 
@@ -200,6 +330,62 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(cq.take(&mut out, 8), 2);
         assert_eq!(out.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    /// Shrunk and grown in any way, it gives what was put in, in order, and holds at least its depth.
+    #[test]
+    fn a_queue_may_grow_and_shrink() {
+        let cq = CqRing::new(CqId(1), 2).unwrap();
+        let (mut put, mut got) = (0, 0);
+        for (depth, puts, gets) in [
+            (4, 4, 1),
+            (3, 0, 0),
+            (100, 90, 13),
+            (80, 0, 0),
+            (90, 10, 90),
+            (1000, 900, 7),
+            (893, 0, 893),
+        ] {
+            cq.resize(depth).unwrap();
+            assert_eq!(cq.depth(), depth as usize);
+            for _ in 0..puts {
+                cq.push(completion(put, false)).unwrap();
+                put += 1;
+            }
+            for _ in 0..gets {
+                assert_eq!(cq.pop().map(|c| c.wr_id), Some(got));
+                got += 1;
+            }
+        }
+        assert_eq!((cq.pop(), put), (None, got));
+        cq.resize(2).unwrap();
+        cq.push(completion(1, false)).unwrap();
+        cq.push(completion(2, false)).unwrap();
+        assert_eq!(cq.resize(1), Err(CqFull));
+        assert_eq!(cq.push(completion(3, false)), Err(CqFull), "the depth counts, not the places");
+        assert!(cq.overflowed());
+    }
+
+    #[test]
+    fn moderation_counts_and_waits() {
+        let cq = CqRing::new(CqId(1), 64).unwrap();
+        let at = |nanos| Completion { at: Instant::from_nanos(nanos), ..completion(1, false) };
+        cq.moderate(3, Duration::from_nanos(500));
+        cq.arm(Notify::Any);
+        cq.push(at(1000)).unwrap();
+        cq.push(at(1100)).unwrap();
+        assert!(!readable(&cq));
+        assert_eq!(cq.due(), Some(Instant::from_nanos(1500)), "after the first");
+        cq.push(at(1200)).unwrap();
+        assert!(readable(&cq) && cq.due().is_none(), "the third");
+        cq.arm(Notify::Any);
+        cq.push(at(2000)).unwrap();
+        assert!(!cq.tell_due(Instant::from_nanos(2499)) && !readable(&cq));
+        assert!(cq.tell_due(Instant::from_nanos(2500)) && readable(&cq));
+        cq.moderate(0, Duration::ZERO);
+        cq.arm(Notify::Any);
+        cq.push(at(3000)).unwrap();
+        assert!(readable(&cq), "at once again");
     }
 
     #[test]

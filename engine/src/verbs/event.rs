@@ -8,6 +8,7 @@ use crossbeam_queue::ArrayQueue;
 use feroce_wire::Qpn;
 
 use super::cq::CqId;
+use super::srq::SrqId;
 use crate::wake::EventFd;
 
 /// Something that happened to an object while nobody asked, as `ibv_async_event`.
@@ -25,6 +26,10 @@ pub enum AsyncEvent {
     CommunicationEstablished(Qpn),
     /// The send queue of a QP in SQD is drained.
     SqDrained(Qpn),
+    /// A shared receive queue has fewer receives than the limit that was armed.
+    SrqLimitReached(SrqId),
+    /// A QP in ERR has taken its last receive from its shared queue.
+    LastWqeReached(Qpn),
     /// The port came up.
     PortActive,
     /// The port went down.

@@ -3,13 +3,17 @@
 
 mod completion;
 pub mod cq;
+mod datagram;
 mod event;
+mod srq;
 mod work_request;
 
-pub use completion::{Completion, CompletionOpcode, Extra, Status};
+pub use completion::{Completion, CompletionOpcode, DatagramSource, Extra, NetworkHeader, Status};
 pub use cq::{CqId, CqRing, Notify};
+pub use datagram::{DatagramWqe, GRH_LEN};
 pub use event::{AsyncEvent, EventQueue, EventSink};
+pub use srq::{SrqId, SrqRing, XrcDomainId};
 pub use work_request::{
-    Data, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp, SendRequest,
-    SendWqe, Sge,
+    Data, LocalOp, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp,
+    SendRequest, SendWqe, Sge,
 };

@@ -2,9 +2,10 @@
 
 use std::ops::{BitOr, BitOrAssign};
 
-use feroce_wire::{Key, Psn};
+use feroce_wire::{Key, PlacementType, Psn, Selectivity};
 
 use super::completion::CompletionOpcode;
+use crate::memory::WindowBind;
 pub use crate::memory::work_ring::Sge;
 
 /// Most scatter/gather entries of one request.
@@ -53,6 +54,31 @@ pub enum SendOp {
         /// Value to add.
         add: u64,
     },
+    /// Writes eight bytes to the peer's memory at once, behind what was written before.
+    AtomicWrite(RemoteAddr),
+    /// Makes what was written to the peer's memory visible to all its agents, or safe from a loss of power.
+    Flush {
+        /// First byte, and the key.
+        remote: RemoteAddr,
+        /// Bytes.
+        length: u32,
+        /// How far they must have gone.
+        placement: PlacementType,
+        /// These bytes, or all of the region.
+        selectivity: Selectivity,
+    },
+    /// Changes a key of this side, in the order of the queue. Nothing is sent.
+    Local(LocalOp),
+}
+
+/// A request that is done without the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalOp {
+    /// Binds a memory window.
+    Bind(WindowBind),
+    /// Makes the key of a type 2 window, or of a region with
+    /// [`Access::REMOTE_INVALIDATE`](crate::memory::Access::REMOTE_INVALIDATE), invalid.
+    Invalidate(Key),
 }
 
 impl SendOp {
@@ -64,6 +90,10 @@ impl SendOp {
             Self::Read(_) => CompletionOpcode::RdmaRead,
             Self::CompareSwap { .. } => CompletionOpcode::CompareSwap,
             Self::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+            Self::AtomicWrite(_) => CompletionOpcode::AtomicWrite,
+            Self::Flush { .. } => CompletionOpcode::Flush,
+            Self::Local(LocalOp::Bind(_)) => CompletionOpcode::BindWindow,
+            Self::Local(LocalOp::Invalidate(_)) => CompletionOpcode::LocalInvalidate,
         }
     }
 
@@ -72,9 +102,15 @@ impl SendOp {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// True for what is answered with data: READ and atomics.
-    pub const fn is_read_or_atomic(&self) -> bool {
+    /// True for what returns data: READ and atomics.
+    pub const fn returns_data(&self) -> bool {
         matches!(self, Self::Read(_)) || self.is_atomic()
+    }
+
+    /// True for what has an answer of its own and so counts against the depth of READs and atomics: these, ATOMIC
+    /// WRITE and FLUSH.
+    pub const fn is_read_or_atomic(&self) -> bool {
+        self.returns_data() || matches!(self, Self::AtomicWrite(_) | Self::Flush { .. })
     }
 
     /// True for what consumes a receive of the peer.
@@ -166,6 +202,8 @@ pub struct SendWqe {
     pub first_psn: Psn,
     /// PSNs the request takes: packets sent, or response packets of a READ. The core's.
     pub psn_count: u32,
+    /// The peer's shared receive queue: of the XRC service only.
+    pub srqn: u32,
     /// Send sequence number, for end-to-end credits. The core's.
     pub ssn: u32,
 }

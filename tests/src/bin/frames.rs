@@ -13,15 +13,14 @@ use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_tests::wire::{Seen, WireFaults};
 use feroce_tests::{Rig, drain, manual_config};
-use feroce_wire::{Opcode, Packet, PathMtu, Psn, Transport};
+use feroce_wire::{Opcode, Packet, PathMtu, PlacementType, Psn, Selectivity, Transport};
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 
-/// Opcodes that an RC endpoint of this version sends: all of RC but FLUSH and ATOMIC WRITE.
+/// Opcodes that an RC endpoint sends: all of RC.
 fn opcodes() -> BTreeSet<u8> {
-    let not_yet = [Opcode::RC_FLUSH, Opcode::RC_ATOMIC_WRITE];
     let rc = Opcode::all().filter(|info| info.transport == Transport::Rc);
-    rc.map(|info| info.opcode).filter(|opcode| !not_yet.contains(opcode)).map(|o| o.0).collect()
+    rc.map(|info| info.opcode.0).collect()
 }
 
 fn main() -> ExitCode {
@@ -87,6 +86,7 @@ fn exchange(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
         path_mtu: Some(path_mtu),
         service_level: 3,
         timeout: 8,
+        access: Access::REMOTE.without(Access::FLUSH_PERSISTENT),
         ..ConnectOptions::default()
     };
     let mut qps = rig.connect([&pds[0], &pds[1]], [&inits[0], &inits[1]], psns, &options);
@@ -114,6 +114,7 @@ fn post_all(
     let region = buffers[1 - end].region();
     let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
     let window = pds[1 - end].alloc_buffer(64, Access::REMOTE_INVALIDATE).expect("a buffer");
+    let selectivity = Selectivity::Range;
     let ops = [
         SendOp::Send,
         SendOp::SendImm(0x0102_0304),
@@ -123,6 +124,8 @@ fn post_all(
         SendOp::Read(remote),
         SendOp::CompareSwap { remote, compare: 0, swap: 1 },
         SendOp::FetchAdd { remote, add: 5 },
+        SendOp::AtomicWrite(remote),
+        SendOp::Flush { remote, length: 8, placement: PlacementType::GLOBAL, selectivity },
     ];
     for (wr_id, op) in (0..).zip(ops) {
         if op.consumes_receive() {
@@ -130,7 +133,12 @@ fn post_all(
             let receive = RecvRequest { wr_id, sges: std::slice::from_ref(&sge) };
             qps[1 - end].post_recv(&receive).expect("room for a receive");
         }
-        let length = if op.is_atomic() { 8 } else { length };
+        let length = match op {
+            SendOp::Flush { .. } => 0,
+            SendOp::AtomicWrite(_) => 8,
+            _ if op.is_atomic() => 8,
+            _ => length,
+        };
         let sge = buffers[end].region().sge(0, length);
         let data = Data::Sges(std::slice::from_ref(&sge));
         let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;

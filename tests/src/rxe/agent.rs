@@ -10,6 +10,7 @@ use feroce_engine::device::Endpoint;
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::qp::QpState;
+use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, RemoteAddr, Status};
 use feroce_wire::{Key, PathMtu, Psn, Qpn};
 
@@ -320,5 +321,7 @@ fn completion(words: &mut Words) -> Result<Completion, Failure> {
         },
         solicited: false, // The agent does not see it.
         qp: Qpn::masked(0),
+        at: Instant::ZERO, // Another clock than ours.
+        datagram: None,
     })
 }

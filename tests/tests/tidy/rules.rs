@@ -25,12 +25,14 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("engine/src/port/dpdk/", "DPDK's functions and its packet buffers"),
     ("engine/src/sys.rs", "system calls that std has no door for"),
     ("engine/src/device/protection_domain.rs", "the contract of registering a program's memory"),
+    ("engine/src/device/memory_region.rs", "the same, of registering it again"),
     (
         "engine/libibverbs/src/",
         "C programs call it and answer for their pointers: `object.rs` says how",
     ),
     ("engine/cli/src/signal.rs", "one signal handler"),
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
+    ("tests/tests/regions.rs", "memory that the test registers, and takes away"),
     ("tests/src/counting_alloc.rs", "a global allocator"),
 ];
 

@@ -137,7 +137,8 @@ impl PortAddresses {
         timeout: Duration,
     ) -> Result<PathHeaders, ResolveError> {
         let lan = &*self.0;
-        let (dst_ip, src_ip) = (destination.ip(), source.gid.ip());
+        let group = destination.multicast_group();
+        let (dst_ip, src_ip) = (group.unwrap_or(destination.ip()), source.gid.ip());
         let own = lan.own_address(src_ip, source.vlan, dst_ip)?;
         let mut headers = PathHeaders {
             dst_mac: MacAddr::default(),
@@ -159,6 +160,18 @@ impl PortAddresses {
         headers.next_hop = Some(next_hop);
         headers.hop_limit = HOP_LIMIT;
         Ok(headers)
+    }
+
+    /// The headers that lead from `source` to `destination`, another own address.
+    ///
+    /// # Errors
+    /// [`ResolveError::FamilyMismatch`].
+    pub fn resolve_own(
+        &self,
+        destination: Gid,
+        source: &GidEntry,
+    ) -> Result<PathHeaders, ResolveError> {
+        PathHeaders::to_self(destination, source, self.0.own.mac, self.0.mtu)
     }
 
     /// The Ethernet address of a neighbour, if it has answered.

@@ -8,7 +8,7 @@ use super::super::response::{Reply, Source};
 use super::super::{Connection, Env, segment};
 use super::{Received, Responder};
 use crate::counters::Counter;
-use crate::memory::Access;
+use crate::memory::{Access, Scope};
 use crate::verbs::{AsyncEvent, Completion, CompletionOpcode, Extra, Status};
 
 impl Responder {
@@ -69,7 +69,11 @@ impl Responder {
                     &ExtHeaders { aeth, atomic_ack, ..ExtHeaders::default() },
                 )
             }
-            Source::Memory { va, rkey, left } => {
+            Source::Placed => {
+                let bth = conn.bth(segment::read_response_opcode(true, true), psn);
+                write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() })
+            }
+            Source::Memory { va, rkey, left, pd } => {
                 let len = usize::try_from(left).expect("32 bits fit").min(conn.mtu);
                 let opcode = segment::read_response_opcode(answer.starts, last);
                 let pad = len.wrapping_neg() % 4;
@@ -79,13 +83,14 @@ impl Responder {
                 let headers =
                     write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() });
                 let (payload, rest) = out[headers..].split_at_mut(len);
+                let scope = Scope { pd, ..conn.peer() };
                 rest[..pad].fill(0);
-                if env.memory.load(rkey, conn.pd, Access::REMOTE_READ, va, payload).is_err() {
+                if env.memory.load(rkey, scope, Access::REMOTE_READ, va, payload).is_err() {
                     return self.withdraw_answers(psn, conn, env, out);
                 }
                 let sent = u32::try_from(len).expect("at most a path MTU");
                 let va = va.wrapping_add(len as u64);
-                answer.source = Source::Memory { va, rkey, left: left - sent };
+                answer.source = Source::Memory { va, rkey, left: left - sent, pd };
                 headers + len + pad
             }
         };
@@ -115,46 +120,41 @@ impl Responder {
         write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() })
     }
 
-    /// Receives posted, where the connection uses end-to-end credits.
+    /// Receives posted, where the connection uses end-to-end credits and the receives are its own.
     fn credits(&self, conn: &Connection) -> CreditCode {
-        match conn.flow_control {
-            true => CreditCode::for_credits(self.rq.len()),
+        match conn.flow_control && !self.rq.is_shared() {
+            true => CreditCode::for_credits(self.rq.posted()),
             false => CreditCode::UNLIMITED,
         }
     }
 
-    /// Completes the oldest receive.
+    /// Completes the oldest receive, or of a shared queue the one that was taken; false if there is none.
     pub(super) fn complete_receive(
         &mut self,
         done: Received,
         conn: &Connection,
         env: &mut Env<'_>,
-    ) {
-        let Some(receive) = self.rq.get(self.rq.head()) else { return };
-        let wr_id = receive.wr_id;
+    ) -> bool {
+        // First the slot, then the completion: who polls it may post again at once.
+        let Some(wr_id) = self.rq.retire() else { return false };
         match done.status {
             Status::Success => {}
             Status::WorkRequestFlushed => env.counters.count(Counter::RespCqeFlushError),
             _ => env.counters.count(Counter::RespCqeError),
         }
         let Received { status, opcode, byte_len, extra, solicited } = done;
-        let qp = conn.qpn;
-        let completion = Completion { wr_id, status, opcode, byte_len, extra, solicited, qp };
-        // First the slot, then the completion: who polls it may post again at once.
-        self.rq.retire();
+        let (qp, at, datagram) = (conn.qpn, env.now, None);
+        let completion =
+            Completion { wr_id, status, opcode, byte_len, extra, solicited, qp, at, datagram };
         env.complete(&conn.recv_cq, completion);
+        true
     }
 
-    /// Flushes every posted receive.
+    /// Flushes every receive that is this QP's.
     pub(in crate::qp) fn flush(&mut self, conn: &Connection, env: &mut Env<'_>) {
-        while !self.rq.is_empty() {
-            let (status, opcode) = (Status::WorkRequestFlushed, CompletionOpcode::Receive);
-            let (byte_len, extra, solicited) = (0, Extra::None, false);
-            self.complete_receive(
-                Received { status, opcode, byte_len, extra, solicited },
-                conn,
-                env,
-            );
-        }
+        let (status, opcode) = (Status::WorkRequestFlushed, CompletionOpcode::Receive);
+        let (byte_len, extra, solicited) = (0, Extra::None, false);
+        let flushed = Received { status, opcode, byte_len, extra, solicited };
+        while self.complete_receive(flushed, conn, env) {}
     }
 }

@@ -1,0 +1,93 @@
+//! Multicast groups: which QPs get a copy of a datagram. Every core knows all members.
+
+use std::net::IpAddr;
+
+use feroce_wire::Qpn;
+
+use super::Core;
+
+/// A QP that is attached to a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its core.
+    pub core: usize,
+    /// Its slot there.
+    pub slot: u32,
+    /// What it sends to the group does not come back to it.
+    pub blocks_own: bool,
+}
+
+/// The groups, by address. There are few: a search is cheaper than a hash.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Vec<(IpAddr, Vec<Member>)>);
+
+impl Groups {
+    /// The members of `group`.
+    #[inline]
+    pub(super) fn members(&self, group: IpAddr) -> &[Member] {
+        match self.0.binary_search_by_key(&group, |(address, _)| *address) {
+            Ok(at) => &self.0[at].1,
+            Err(_) => &[],
+        }
+    }
+
+    fn attach(&mut self, group: IpAddr, member: Member) {
+        let at = match self.0.binary_search_by_key(&group, |(address, _)| *address) {
+            Ok(at) => at,
+            Err(at) => {
+                self.0.insert(at, (group, Vec::new()));
+                at
+            }
+        };
+        let members = &mut self.0[at].1;
+        if members.iter().all(|known| known.qpn != member.qpn) {
+            members.push(member);
+        }
+    }
+
+    fn detach(&mut self, group: IpAddr, qpn: Qpn) {
+        self.0.retain_mut(|(address, members)| {
+            if *address == group {
+                members.retain(|member| member.qpn != qpn);
+            }
+            !members.is_empty()
+        });
+    }
+}
+
+impl Core {
+    /// Lets `member` have the datagrams to `group`; nothing changes if it has them already.
+    pub fn attach(&mut self, group: IpAddr, member: Member) {
+        self.groups.attach(group, member);
+    }
+
+    /// The datagrams to `group` no longer concern the QP `qpn`.
+    pub fn detach(&mut self, group: IpAddr, qpn: Qpn) {
+        self.groups.detach(group, qpn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_come_once_and_go_alone() {
+        let member = |qpn| Member { qpn: Qpn::masked(qpn), core: 0, slot: qpn, blocks_own: false };
+        let [a, b]: [IpAddr; 2] = ["ff0e::1", "239.1.2.3"].map(|text| text.parse().unwrap());
+        let mut groups = Groups::default();
+        for (group, qpn) in [(a, 5), (b, 5), (b, 6), (b, 6), (a, 7)] {
+            groups.attach(group, member(qpn));
+        }
+        assert_eq!(groups.members(a), [member(5), member(7)]);
+        assert_eq!(groups.members(b), [member(5), member(6)]);
+        groups.detach(b, Qpn::masked(5));
+        groups.detach(a, Qpn::masked(6));
+        assert_eq!(groups.members(a), [member(5), member(7)]);
+        assert_eq!(groups.members(b), [member(6)]);
+        groups.detach(b, Qpn::masked(6));
+        assert_eq!((groups.members(b), groups.0.len()), (&[][..], 1));
+    }
+}

@@ -1,0 +1,92 @@
+//! Datagrams from a program's side: UD QPs, QP 1, and posting to whom a request names.
+
+use std::sync::atomic::Ordering;
+
+use feroce_wire::{Pkey, Psn, Qkey, Qpn};
+
+use super::address_handle::AddressHandle;
+use super::queue_pair::{QpInit, QueuePair, SendQueue};
+use super::{DeviceError, PostError, ProtectionDomain};
+use crate::qp::attributes::QpAttributes;
+use crate::qp::{QpState, Service};
+use crate::verbs::{DatagramWqe, SendRequest};
+
+/// Whom a datagram is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Destination<'a> {
+    /// The way there.
+    pub ah: &'a AddressHandle,
+    /// The QP; [`Qpn::MULTICAST`] for a group.
+    pub remote_qpn: Qpn,
+    /// The key that lets the datagram in. One with the top bit set stands for the QP's own.
+    pub qkey: Qkey,
+}
+
+impl ProtectionDomain {
+    /// Makes QP 1, the general services QP, which connection management talks through: a UD QP whose Q_Key
+    /// is [`Qkey::GSI`], in RTS. There is one per device; until then packets to it are counted and dropped.
+    /// `init` says all but the service and the number.
+    ///
+    /// # Errors
+    /// [`DeviceError::Qpn`] while another one lives; else as for [`ProtectionDomain::create_qp`].
+    pub fn create_gsi_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, DeviceError> {
+        let device = &self.device;
+        if device.gsi_taken.swap(true, Ordering::AcqRel) {
+            return Err(DeviceError::Qpn(Qpn::GSI.value()));
+        }
+        let init = QpInit { service: Service::Ud, qpn: Some(Qpn::GSI), ..*init };
+        match self.make_qp(&init, Qpn::GSI) {
+            // From here on, dropping the QP gives the number back.
+            Ok(mut qp) => qp.activate(Qkey::GSI, Psn::new(0)).map(|()| qp),
+            Err(error) => {
+                device.gsi_taken.store(false, Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl QueuePair {
+    /// Takes a UD QP from RESET to RTS: it receives datagrams with the key `qkey`, and sends from `psn` on.
+    ///
+    /// # Errors
+    /// [`DeviceError::Modify`]; the QP stays in the state that it had reached.
+    pub fn activate(&mut self, qkey: Qkey, psn: Psn) -> Result<(), DeviceError> {
+        let to = |state| QpAttributes { state: Some(state), ..QpAttributes::default() };
+        self.modify(&QpAttributes {
+            pkey: Some(Pkey::DEFAULT),
+            port: Some(1),
+            qkey: Some(qkey),
+            ..to(QpState::Init)
+        })?;
+        self.modify(&to(QpState::Rtr))?;
+        self.modify(&QpAttributes { sq_psn: Some(psn), ..to(QpState::Rts) })
+    }
+
+    /// Posts a datagram: a SEND, with or without immediate data, of a UD QP. It goes out with the next turn of
+    /// the QP's core and completes when it is handed to the port.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    #[inline]
+    pub fn post_send_to(
+        &mut self,
+        request: &SendRequest<'_>,
+        to: &Destination<'_>,
+    ) -> Result<(), PostError> {
+        self.check_post(request)?;
+        if !self.pd.is_same(&to.ah.pd) {
+            return Err(PostError::Foreign);
+        }
+        let limits = self.send_limits();
+        let SendQueue::Datagram(sq) = &mut self.sq else { return Err(PostError::Destination) };
+        let pushed = limits.push(sq, request, |send| {
+            if send.length > u64::from(to.ah.max_datagram()) {
+                return Err(PostError::TooLong);
+            }
+            let (remote_qpn, qkey) = (to.remote_qpn, to.qkey);
+            Ok(DatagramWqe { send, flow: to.ah.flow(), remote_qpn, qkey })
+        })?;
+        self.after_post(pushed)
+    }
+}

@@ -1,0 +1,226 @@
+//! Shared rings: work queues that many threads post to and many cores take from.
+//!
+//! A shared receive queue is posted to by any thread and consumed by QPs of any core, and a message holds
+//! its receive from its first packet to its last: receives finish in another order than they are taken.
+//! A ring with a head and a tail cannot give back slots from its middle. So slots stay where they are, in
+//! the arena, and only their numbers move: through a bounded lock-free queue of free ones and another of
+//! posted ones. Whoever has popped a number owns its slot alone until it pushes the number again; the
+//! queues order what was written to the slot before what is read from it.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+
+use super::arena::{Arena, ArenaError, Block};
+use super::work_ring::Sge;
+
+/// A work queue of requests `T`, shared at both ends.
+#[derive(Debug)]
+pub struct SharedRing<T> {
+    block: Block,
+    capacity: u32,
+    stride: usize,
+    /// Bytes of the fixed part, rounded up to the alignment of [`Sge`].
+    fixed: usize,
+    free: ArrayQueue<u32>,
+    posted: ArrayQueue<u32>,
+    _requests: PhantomData<fn(T) -> T>,
+}
+
+impl<T: Copy + Send> SharedRing<T> {
+    /// A queue of `requests` slots, each with room for `max_sge` entries.
+    ///
+    /// # Errors
+    /// [`ArenaError`] if the arena cannot hold it.
+    pub fn new(arena: &Arc<Arena>, requests: u32, max_sge: usize) -> Result<Self, ArenaError> {
+        assert!(align_of::<T>() <= 16, "slots are 16-byte aligned");
+        let capacity = requests.max(1);
+        let fixed = size_of::<T>().next_multiple_of(align_of::<Sge>());
+        let stride = (fixed + max_sge * size_of::<Sge>()).next_multiple_of(16);
+        let block = arena.alloc(capacity as usize * stride, 64)?;
+        let free = ArrayQueue::new(capacity as usize);
+        for index in 0..capacity {
+            free.push(index).expect("as many places as slots");
+        }
+        let posted = ArrayQueue::new(capacity as usize);
+        Ok(Self { block, capacity, stride, fixed, free, posted, _requests: PhantomData })
+    }
+
+    /// Slots in the ring.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Requests posted and not taken.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.posted.len()).expect("at most the capacity")
+    }
+
+    /// True if no request waits to be taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.posted.is_empty()
+    }
+
+    /// Appends `request` with its scatter/gather entries. False if every slot is posted or taken.
+    ///
+    /// # Panics
+    /// If the entries do not fit the slot.
+    pub fn push(&self, request: &T, sges: &[Sge]) -> bool {
+        assert!(self.fixed + size_of_val(sges) <= self.stride, "request larger than its slot");
+        let Some(index) = self.free.pop() else { return false };
+        let slot = self.slot(index);
+        // SAFETY: the slot's number was in no queue and in no `Taken`: this thread has it alone. The room
+        // was checked, and the slot is aligned for both.
+        unsafe {
+            slot.cast::<T>().write(*request);
+            let entries = slot.add(self.fixed).cast::<Sge>();
+            entries.copy_from_nonoverlapping(NonNull::from(sges).cast(), sges.len());
+        }
+        self.posted.push(index).expect("as many places as slots");
+        true
+    }
+
+    /// Takes the oldest request.
+    pub fn take(self: &Arc<Self>) -> Option<Taken<T>> {
+        let index = self.posted.pop()?;
+        Some(Taken { ring: Arc::clone(self), index })
+    }
+
+    fn slot(&self, index: u32) -> NonNull<u8> {
+        assert!(index < self.capacity, "no such slot");
+        // SAFETY: the block holds `capacity` slots of `stride` bytes.
+        unsafe { self.block.as_ptr().add(index as usize * self.stride) }
+    }
+}
+
+/// A request that was taken and that nobody else sees. Dropping it makes its slot free again.
+#[derive(Debug)]
+pub struct Taken<T: Copy + Send> {
+    ring: Arc<SharedRing<T>>,
+    index: u32,
+}
+
+impl<T: Copy + Send> Taken<T> {
+    /// The request.
+    #[inline]
+    pub fn request(&self) -> &T {
+        // SAFETY: the slot was written before its number was posted, and is this owner's until it is dropped.
+        unsafe { self.ring.slot(self.index).cast::<T>().as_ref() }
+    }
+
+    /// Its first `count` scatter/gather entries.
+    ///
+    /// # Panics
+    /// If the slot has no room for so many.
+    #[inline]
+    pub fn sges(&self, count: usize) -> &[Sge] {
+        let ring = &*self.ring;
+        assert!(ring.fixed + count * size_of::<Sge>() <= ring.stride, "more than a slot holds");
+        // SAFETY: inside the slot, which is this owner's; what the poster did not write is arena memory, whose
+        // bytes are a valid `Sge` whatever they are.
+        unsafe {
+            slice::from_raw_parts(ring.slot(self.index).add(ring.fixed).cast().as_ptr(), count)
+        }
+    }
+}
+
+impl<T: Copy + Send> Drop for Taken<T> {
+    fn drop(&mut self) {
+        self.ring.free.push(self.index).expect("as many places as slots");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feroce_wire::Key;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn sge(n: u64) -> Sge {
+        Sge { addr: n << 32, length: 7, lkey: Key::from_parts(1, 1) }
+    }
+
+    proptest! {
+        /// Against a queue and a set: what is posted is taken once, oldest first, whole, and slots come back
+        /// in whatever order their owners are done.
+        #[test]
+        fn posts_takes_and_returns_in_any_order(steps in prop::collection::vec((0u8..3, 0usize..8), 1..200)) {
+            let arena = Arena::new(1 << 22).unwrap();
+            let ring = Arc::new(SharedRing::<u64>::new(&arena, 5, 2).unwrap());
+            let (mut posted, mut taken) = (VecDeque::new(), Vec::new());
+            for (n, (step, which)) in (0u64..).zip(steps) {
+                match step {
+                    0 => {
+                        let room = posted.len() + taken.len() < 5;
+                        prop_assert_eq!(ring.push(&n, &[sge(n), sge(n + 1)]), room);
+                        if room {
+                            posted.push_back(n);
+                        }
+                    }
+                    1 => match (ring.take(), posted.pop_front()) {
+                        (Some(held), Some(n)) => {
+                            prop_assert_eq!(*held.request(), n);
+                            taken.push((held, n));
+                        }
+                        (held, expected) => prop_assert!(held.is_none() && expected.is_none()),
+                    },
+                    _ if !taken.is_empty() => drop(taken.swap_remove(which % taken.len())),
+                    _ => {}
+                }
+                prop_assert_eq!(ring.len() as usize, posted.len());
+                for (held, n) in &taken {
+                    prop_assert_eq!((*held.request(), held.sges(2)), (*n, &[sge(*n), sge(*n + 1)][..]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_at_both_ends_see_each_request_once() {
+        const EACH: u64 = 20_000;
+        let arena = Arena::new(1 << 22).unwrap();
+        let ring = Arc::new(SharedRing::<u64>::new(&arena, 16, 1).unwrap());
+        let (sum, count) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for poster in 0..2 {
+                let ring = &ring;
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        while !ring.push(&(poster * EACH + n), &[sge(poster * EACH + n)]) {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while count.load(Ordering::Relaxed) < 2 * EACH {
+                        let Some(held) = ring.take() else {
+                            std::thread::yield_now();
+                            continue;
+                        };
+                        assert_eq!(held.sges(1), [sge(*held.request())]);
+                        sum.fetch_add(*held.request(), Ordering::Relaxed);
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.into_inner(), (0..2 * EACH).sum::<u64>());
+    }
+
+    #[test]
+    #[should_panic(expected = "request larger than its slot")]
+    fn too_many_entries_panic() {
+        let arena = Arena::new(1 << 22).unwrap();
+        let ring = SharedRing::<u64>::new(&arena, 4, 1).unwrap();
+        ring.push(&0, &[sge(1), sge(2)]);
+    }
+}

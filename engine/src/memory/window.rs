@@ -1,0 +1,245 @@
+//! Memory windows: part of a region under a key of its own, which a send queue gives and takes back.
+//!
+//! Windows are slots of the table of regions. A bound window holds the host address itself, so that an access
+//! through it costs what any other does; the region counts the windows bound to it and cannot go before them.
+//! Binding and invalidating happen in a core's turn: they take no lock, and change a slot under a claim.
+//!
+//! A type 2 window belongs to the QP it was bound on, and only that QP's core changes it. A type 1 window is
+//! for all QPs of its domain: when a bind completes, other cores may still be at the last packet that they
+//! found the old key for.
+
+use std::sync::atomic::Ordering;
+
+use feroce_wire::{Key, Qpn};
+
+use super::access::AccessError;
+use super::region::{Access, Kind, MrTable, PdId, Region, Scope, Slot, TableFull, VALID};
+
+/// The two kinds of windows of verbs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WindowType {
+    /// Type 1: for every QP of the domain; bound again at will.
+    One,
+    /// Type 2B: for the QP it was bound on, until it is invalidated.
+    Two,
+}
+
+/// What a bind asks for, as `ibv_mw_bind_info` and the new key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowBind {
+    /// The window, by its index, and the variant that its key is to have.
+    pub rkey: Key,
+    /// The region.
+    pub lkey: Key,
+    /// First byte, as the region knows it.
+    pub addr: u64,
+    /// Bytes. None takes a type 1 window away from where it was.
+    pub length: u64,
+    /// What its key allows: rights of [`Access::REMOTE`], and [`Access::ZERO_BASED`].
+    pub access: Access,
+}
+
+/// Why a window was not bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// The region's key, domain or bounds.
+    #[error(transparent)]
+    Region(#[from] AccessError),
+    /// A rule of windows.
+    #[error("the window cannot be bound: {0}")]
+    Window(&'static str),
+}
+
+impl MrTable {
+    /// A window of `pd`, not bound. Its key has the variant `variant` until then, and is not valid.
+    ///
+    /// # Errors
+    /// [`TableFull`].
+    pub fn insert_window(
+        &self,
+        window: WindowType,
+        pd: PdId,
+        variant: u8,
+    ) -> Result<Key, TableFull> {
+        let (slot, key) = self.take_slot(variant)?;
+        let before = slot.claim().expect("a free slot is changed by whoever takes it");
+        let kind = match window {
+            WindowType::One => Kind::Window1,
+            WindowType::Two => Kind::Window2,
+        };
+        slot.write(&Region { iova: 0, host: 0, len: 0, pd, access: Access::NONE }, kind);
+        slot.settle(before, key, false);
+        Ok(key)
+    }
+
+    /// Takes a window away, bound or not, whatever its key is now: it cannot be bound any more. Its slot stays
+    /// taken until [`MrTable::release`].
+    pub fn drop_window(&self, window: Key) {
+        let Some(slot) = self.slot(window) else { return };
+        let before = loop {
+            match slot.claim() {
+                Some(before) => break before,
+                None => std::hint::spin_loop(), // A core is at it, for a moment.
+            }
+        };
+        let (pd, access) = (slot.pd(), Access::NONE);
+        slot.write(&Region { iova: 0, host: 0, len: 0, pd, access }, Kind::Plain);
+        self.end_binding(slot, before, window);
+    }
+
+    /// Binds a window, on behalf of a request of the QP `qp` of domain `pd`.
+    ///
+    /// # Errors
+    /// [`BindError`]; nothing was changed then.
+    pub fn bind(&self, bind: &WindowBind, pd: PdId, qp: Qpn) -> Result<(), BindError> {
+        let slot = self.slot(bind.rkey).filter(|slot| slot.kind().is_window());
+        let slot = slot.ok_or(BindError::Window("the key names no window"))?;
+        self.check_window(slot, bind, pd)?;
+        let region = match bind.length {
+            0 => None,
+            _ => Some(self.region_for(bind, pd)?),
+        };
+        if let Some((parent, _)) = region
+            && !self.slots[parent].add_window()
+        {
+            return Err(BindError::Region(AccessError::Key)); // On its way out.
+        }
+        let undo = |why| {
+            if let Some((parent, _)) = region {
+                self.slots[parent].remove_window();
+            }
+            Err(BindError::Window(why))
+        };
+        let Some(before) = slot.claim() else { return undo("another core changes it") };
+        let is_bound = before & VALID != 0;
+        if is_bound && slot.kind() == Kind::Window2 {
+            slot.restore(before);
+            return undo("a type 2 window is invalidated before it is bound again"); // o10-37.2.30
+        }
+        if is_bound {
+            self.slots[slot.parent.load(Ordering::Relaxed) as usize].remove_window();
+        }
+        if let Some((parent, view)) = region {
+            slot.write(&view, slot.kind());
+            slot.parent.store(u32::try_from(parent).expect("24 bits"), Ordering::Relaxed);
+            slot.qp.store(qp.value(), Ordering::Relaxed);
+        }
+        slot.settle(before, bind.rkey, region.is_some());
+        Ok(())
+    }
+
+    /// What the window itself must fulfil.
+    fn check_window(&self, slot: &Slot, bind: &WindowBind, pd: PdId) -> Result<(), BindError> {
+        let is_two = slot.kind() == Kind::Window2;
+        let zero_based = bind.access.contains(Access::ZERO_BASED);
+        let unknown = bind.access.without(Access::REMOTE).without(Access::ZERO_BASED);
+        let rules = [
+            (slot.pd() != pd, "it is of another protection domain"), // C10-72
+            (unknown != Access::NONE, "it cannot have such rights"),
+            (!is_two && zero_based, "a type 1 window is not zero-based"), // o10-36.2.2
+            (is_two && bind.length == 0, "a type 2 window has a length"), // o10-37.2.40
+        ];
+        match rules.into_iter().find(|(broken, _)| *broken) {
+            Some((_, rule)) => Err(BindError::Window(rule)),
+            None => Ok(()),
+        }
+    }
+
+    /// The slot of the region that `bind` names, and what the window is to be.
+    fn region_for(&self, bind: &WindowBind, pd: PdId) -> Result<(usize, Region), BindError> {
+        let range = Some((bind.addr, bind.length));
+        let target = self.locate(bind.lkey, Scope::from(pd), Access::NONE, range)?; // C10-75
+        let region = self.find(bind.lkey)?;
+        let writes = bind.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let flushes = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+        let missing = flushes.without(region.access);
+        let rules = [
+            (target.kind != Kind::Plain, "its memory must be there"),
+            (!region.access.contains(Access::MW_BIND), "the region takes no windows"), // C10-73
+            // C10-74
+            (writes && !region.access.contains(Access::LOCAL_WRITE), "the region is read-only"),
+            (bind.access.intersects(missing), "the region cannot be flushed so far"),
+        ];
+        if let Some((_, rule)) = rules.into_iter().find(|(broken, _)| *broken) {
+            return Err(BindError::Window(rule));
+        }
+        let zero_based = bind.access.contains(Access::ZERO_BASED);
+        let iova = if zero_based { 0 } else { bind.addr };
+        let (host, len, access) = (target.host, bind.length, bind.access);
+        Ok((self.slot_index(bind.lkey), Region { iova, host, len, pd, access }))
+    }
+
+    /// Checks that `key` may be invalidated by a request on, or from the peer of, the QP `qp` of `pd`.
+    ///
+    /// # Errors
+    /// [`AccessError::Rights`] for a type 1 window and for a region without [`Access::REMOTE_INVALIDATE`];
+    /// [`AccessError::OtherQp`]; [`AccessError::Bound`]; as [`MrTable::check`].
+    pub fn may_invalidate(&self, key: Key, pd: PdId, qp: Qpn) -> Result<(), AccessError> {
+        let view = self.view(key)?;
+        let scope = Scope { pd, peer_of: Some(qp) };
+        match view.kind {
+            Kind::Window1 => Err(AccessError::Rights),
+            Kind::Window2 => self.check(key, scope, Access::NONE, None),
+            Kind::Plain | Kind::OnDemand | Kind::Null => {
+                self.check(key, scope, Access::REMOTE_INVALIDATE, None)?;
+                match self.slot(key).is_some_and(Slot::has_windows) {
+                    true => Err(AccessError::Bound),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Invalidates `key`, as LOCAL INVALIDATE and SEND WITH INVALIDATE do.
+    ///
+    /// # Errors
+    /// As [`MrTable::may_invalidate`].
+    pub fn invalidate(&self, key: Key, pd: PdId, qp: Qpn) -> Result<(), AccessError> {
+        self.may_invalidate(key, pd, qp)?;
+        let slot = self.slot(key).ok_or(AccessError::Key)?;
+        let before = slot.claim().ok_or(AccessError::Key)?;
+        match slot.kind().is_window() {
+            true => self.end_binding(slot, before, key),
+            false => slot.settle(before, key, false),
+        }
+        Ok(())
+    }
+
+    /// Takes every type 2 window away that is bound on `qp`: it is going.
+    pub fn unbind_all_of(&self, qp: Qpn) {
+        self.unbind_where(|slot| {
+            slot.kind() == Kind::Window2 && slot.qp.load(Ordering::Relaxed) == qp.value()
+        });
+    }
+
+    /// Takes every window away that is bound to the region `key`, which was closed and withdrawn, and which no
+    /// core can still be binding to.
+    pub fn unbind_all_from(&self, key: Key) {
+        let parent = u32::try_from(self.slot_index(key)).expect("24 bits");
+        self.unbind_where(|slot| {
+            slot.kind().is_window() && slot.parent.load(Ordering::Relaxed) == parent
+        });
+    }
+
+    fn unbind_where(&self, wanted: impl Fn(&Slot) -> bool) {
+        for slot in &self.slots {
+            while slot.state.load(Ordering::Acquire) & VALID != 0 && wanted(slot) {
+                let Some(before) = slot.claim() else { continue }; // A core is at it, for a moment.
+                if before & VALID == 0 || !wanted(slot) {
+                    slot.restore(before); // It was bound elsewhere meanwhile.
+                    break;
+                }
+                let key = Key(u32::try_from(before & u64::from(u32::MAX)).expect("masked"));
+                self.end_binding(slot, before, key);
+            }
+        }
+    }
+
+    /// Ends the binding of a claimed window.
+    fn end_binding(&self, slot: &Slot, before: u64, key: Key) {
+        if before & VALID != 0 {
+            self.slots[slot.parent.load(Ordering::Relaxed) as usize].remove_window();
+        }
+        slot.settle(before, key, false);
+    }
+}

@@ -1,0 +1,141 @@
+//! A queue pair of any service, as its core holds it.
+
+use feroce_wire::{FlowHeader, Packet, Qpn};
+
+use super::attributes::{ModifyError, QpAttributes};
+use super::ud::UdQp;
+use super::{Env, Qp, QpSnapshot, QpState, Transmit};
+use crate::time::Instant;
+
+/// See the [module](self). The methods are those of [`Qp`].
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Cores keep each in a box of its own.
+pub enum AnyQp {
+    /// Of a connected service.
+    Connected(Qp),
+    /// Of the datagram service.
+    Datagram(UdQp),
+}
+
+impl AnyQp {
+    /// Its state.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        match self {
+            Self::Connected(qp) => qp.state(),
+            Self::Datagram(qp) => qp.state(),
+        }
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn qpn(&self) -> Qpn {
+        match self {
+            Self::Connected(qp) => qp.qpn(),
+            Self::Datagram(qp) => qp.qpn(),
+        }
+    }
+
+    /// Headers of the packet that [`AnyQp::poll_transmit`] would write now; `None` if it would write none.
+    #[inline]
+    pub fn next_flow(&mut self) -> Option<&FlowHeader> {
+        match self {
+            Self::Connected(qp) => qp.flow(),
+            Self::Datagram(qp) => qp.next_flow(),
+        }
+    }
+
+    /// Headers of the packet that was written last.
+    #[inline]
+    pub fn flow(&self) -> Option<&FlowHeader> {
+        match self {
+            Self::Connected(qp) => qp.flow(),
+            Self::Datagram(qp) => qp.flow(),
+        }
+    }
+
+    /// Changes the headers of the packets to the peer, if it has one.
+    pub fn set_flow(&mut self, flow: FlowHeader) {
+        if let Self::Connected(qp) = self {
+            qp.set_flow(flow);
+        }
+    }
+
+    /// Attributes as they stand now.
+    pub fn attributes(&self) -> QpAttributes {
+        match self {
+            Self::Connected(qp) => qp.attributes(),
+            Self::Datagram(qp) => qp.attributes(),
+        }
+    }
+
+    /// Changes state and attributes.
+    ///
+    /// # Errors
+    /// The rule that is broken; nothing was changed then.
+    pub fn modify(&mut self, new: &QpAttributes, env: &mut Env<'_>) -> Result<(), ModifyError> {
+        match self {
+            Self::Connected(qp) => qp.modify(new, env),
+            Self::Datagram(qp) => qp.modify(new, env),
+        }
+    }
+
+    /// Takes a packet for this QP. The caller has verified its ICRC.
+    #[inline]
+    pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+        match self {
+            Self::Connected(qp) => qp.handle_packet(packet, env),
+            Self::Datagram(qp) => qp.handle_packet(packet, env),
+        }
+    }
+
+    /// Does what has become due at `env.now`.
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        if let Self::Connected(qp) = self {
+            qp.handle_timeout(env);
+        }
+    }
+
+    /// Takes notice of work requests that were posted.
+    #[inline]
+    pub fn handle_doorbell(&mut self, env: &mut Env<'_>) {
+        match self {
+            Self::Connected(qp) => qp.handle_doorbell(env),
+            Self::Datagram(qp) => qp.handle_doorbell(env),
+        }
+    }
+
+    /// The earliest time at which [`AnyQp::handle_timeout`] has something to do.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Connected(qp) => qp.poll_timeout(),
+            Self::Datagram(_) => None,
+        }
+    }
+
+    /// Writes the next packet, BTH first, to the front of `out`.
+    #[inline]
+    pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        match self {
+            Self::Connected(qp) => qp.poll_transmit(env, out),
+            Self::Datagram(qp) => qp.poll_transmit(env, out),
+        }
+    }
+
+    /// Windows may be bound on it.
+    pub fn binds_windows(&self) -> bool {
+        match self {
+            Self::Connected(qp) => qp.binds_windows(),
+            Self::Datagram(_) => false,
+        }
+    }
+
+    /// Where it stands now.
+    pub fn snapshot(&self) -> QpSnapshot {
+        match self {
+            Self::Connected(qp) => qp.snapshot(),
+            Self::Datagram(qp) => qp.snapshot(),
+        }
+    }
+}

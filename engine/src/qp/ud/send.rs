@@ -1,0 +1,139 @@
+//! Datagrams out: one request, one packet, done when it is handed to the port.
+
+use feroce_wire::{
+    Bth, Deth, ExtHeaders, FlowHeader, ImmDt, Opcode, PathMtu, Qkey, icrc, write_transport,
+};
+
+use super::super::{Env, QpState, Service, Transmit, sg};
+use super::UdQp;
+use crate::counters::Counter;
+use crate::memory::Access;
+use crate::verbs::{Completion, DatagramWqe, Extra, SendFlags, SendOp, Status};
+
+/// The longest datagram of any path.
+const MAX_DATAGRAM: u64 = PathMtu::Mtu4096.bytes() as u64;
+
+impl UdQp {
+    /// Headers of the packet that [`UdQp::poll_transmit`] would write now; `None` if it would write none.
+    #[inline]
+    pub fn next_flow(&mut self) -> Option<&FlowHeader> {
+        if self.state != QpState::Rts {
+            return None;
+        }
+        let wqe = self.sq.get(self.sq.head())?;
+        self.flow = Some(wqe.flow);
+        self.flow.as_ref()
+    }
+
+    /// Writes the next packet, BTH first, to the front of `out`, which must hold a path MTU and 64 bytes of
+    /// headers. It goes out behind the headers that [`UdQp::next_flow`] gave.
+    pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        if self.state != QpState::Rts {
+            return None;
+        }
+        let wqe = *self.sq.get(self.sq.head())?;
+        let written = self.write_packet(&wqe, env, out);
+        match written {
+            Ok(_) => self.psn = self.psn.next(),
+            Err(_) => self.state = QpState::Sqe,
+        }
+        self.complete_send(written.err().unwrap_or(Status::Success), env);
+        if self.state == QpState::Sqe {
+            self.flush_sends(env);
+        }
+        self.finish_call(env);
+        written.ok().map(|len| Transmit { len, is_acknowledgement: false })
+    }
+
+    /// Writes BTH, extended headers, payload and pad; returns their length.
+    fn write_packet(
+        &self,
+        wqe: &DatagramWqe,
+        env: &Env<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, Status> {
+        let send = &wqe.send;
+        if !Service::Ud.sends(&send.op) {
+            return Err(Status::LocalQpOperation);
+        }
+        let len = usize::try_from(send.length.min(MAX_DATAGRAM + 1)).expect("a few thousand");
+        let pad = len.wrapping_neg() % 4;
+        let (bth, ext) = self.headers(wqe, pad);
+        let longest = Bth::LEN + ExtHeaders::len(ext.present()) + len + pad + icrc::LEN;
+        if send.length > MAX_DATAGRAM || longest > out.len() {
+            return Err(Status::LocalLength);
+        }
+        let headers = write_transport(out, &bth, &ext);
+        let (payload, pad_bytes) = out[headers..headers + len + pad].split_at_mut(len);
+        pad_bytes.fill(0);
+        let index = self.sq.head();
+        if send.inline {
+            payload.copy_from_slice(self.sq.inline_data(index, len));
+        } else {
+            let sges = self.sq.sges(index, usize::from(send.num_sge));
+            sg::check(env.memory, self.pd, sges, Access::NONE)
+                .and_then(|()| sg::gather(env.memory, self.pd, sges, 0, payload))
+                .map_err(|_| Status::LocalProtection)?;
+        }
+        Ok(headers + len + pad)
+    }
+
+    fn headers(&self, wqe: &DatagramWqe, pad: usize) -> (Bth, ExtHeaders) {
+        let imm = match wqe.send.op {
+            SendOp::SendImm(imm) => Some(ImmDt(imm)),
+            _ => None,
+        };
+        let bth = Bth {
+            opcode: if imm.is_some() { Opcode::UD_SEND_ONLY_IMM } else { Opcode::UD_SEND_ONLY },
+            solicited: wqe.send.flags.contains(SendFlags::SOLICITED),
+            mig_req: true, // As a connected QP sends it.
+            pad: u8::try_from(pad).expect("less than four"),
+            pkey: self.pkey,
+            dest_qp: wqe.remote_qpn,
+            psn: self.psn,
+            ..Bth::default()
+        };
+        let deth = Some(Deth { qkey: self.sent_qkey(wqe.qkey), reserved: 0, src_qp: self.qpn });
+        (bth, ExtHeaders { deth, imm, ..ExtHeaders::default() })
+    }
+
+    /// Programs may not send with controlled keys of their choice: asked for one, the QP's own is sent.
+    fn sent_qkey(&self, asked: Qkey) -> Qkey {
+        if asked.is_controlled() { self.qkey } else { asked }
+    }
+
+    /// Completes the oldest send request and gives its slot back.
+    fn complete_send(&mut self, status: Status, env: &mut Env<'_>) {
+        let Some(wqe) = self.sq.get(self.sq.head()) else { return };
+        let (wr_id, op, flags) = (wqe.send.wr_id, wqe.send.op, wqe.send.flags);
+        // First the slot, then the completion: who polls it may post again at once.
+        self.sq.retire();
+        if status == Status::Success && !self.all_signaled && !flags.contains(SendFlags::SIGNALED) {
+            return;
+        }
+        match status {
+            Status::Success => {}
+            Status::WorkRequestFlushed => env.counters.count(Counter::ReqCqeFlushError),
+            _ => env.counters.count(Counter::ReqCqeError),
+        }
+        let completion = Completion {
+            wr_id,
+            status,
+            opcode: op.completion_opcode(),
+            byte_len: 0,
+            extra: Extra::None,
+            solicited: false,
+            qp: self.qpn,
+            at: env.now,
+            datagram: None,
+        };
+        env.complete(&self.send_cq, completion);
+    }
+
+    /// Completes every send request as flushed.
+    pub(super) fn flush_sends(&mut self, env: &mut Env<'_>) {
+        while !self.sq.is_empty() {
+            self.complete_send(Status::WorkRequestFlushed, env);
+        }
+    }
+}

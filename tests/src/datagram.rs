@@ -1,0 +1,196 @@
+//! UD QPs at the two ends of a rig, in virtual time.
+
+use std::collections::VecDeque;
+
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{
+    AddressHandle, Buffer, CompletionQueue, Destination, Device, Path, PostError, ProtectionDomain,
+    QpInit, QueuePair,
+};
+use feroce_engine::memory::Access;
+use feroce_engine::net::Gid;
+use feroce_engine::qp::Service;
+use feroce_engine::time::Duration;
+use feroce_engine::verbs::{
+    Completion, Data, GRH_LEN, RecvRequest, SendFlags, SendOp, SendRequest,
+};
+use feroce_wire::{Psn, Qkey, Qpn};
+
+use crate::wire::Seen;
+use crate::{Rig, drain, manual_config};
+
+/// The key of every QP that [`Datagrams::qp`] makes.
+pub const QKEY: Qkey = Qkey(0x1122_3344);
+
+/// Bytes of one receive: a GRH and the longest payload.
+pub const RECEIVE: u32 = 4096 + 40;
+
+/// Two devices; QPs are made as tests need them.
+#[derive(Debug)]
+pub struct Datagrams {
+    /// Devices, wire, clock.
+    pub rig: Rig,
+    /// A protection domain of each.
+    pub pds: [ProtectionDomain; 2],
+}
+
+impl Default for Datagrams {
+    fn default() -> Self {
+        let mut rig = Rig::new(&manual_config(1), Duration::from_micros(1));
+        rig.wire.set_record(true);
+        let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
+        Self { rig, pds }
+    }
+}
+
+impl Datagrams {
+    /// A UD QP of end `end`, in RTS, sending from PSN 100 on.
+    ///
+    /// # Panics
+    /// If the device refuses.
+    pub fn qp(&self, end: usize) -> DatagramQp {
+        self.qp_with(end, |_| {})
+    }
+
+    /// The same, made with what `change` does to its description.
+    ///
+    /// # Panics
+    /// If the device refuses.
+    pub fn qp_with(&self, end: usize, change: impl FnOnce(&mut QpInit<'_>)) -> DatagramQp {
+        DatagramQp::new(&self.rig.devices[end], &self.pds[end], change)
+    }
+
+    /// An address handle of end `end` that leads to `gid`, from GID `sgid_index`.
+    ///
+    /// # Panics
+    /// If nothing leads there.
+    pub fn ah(&self, end: usize, gid: Gid, sgid_index: u32) -> AddressHandle {
+        self.pds[end].create_ah(&Path::new(gid, sgid_index)).expect("a path")
+    }
+
+    /// Lets 10 us pass.
+    pub fn run(&mut self) {
+        self.rig.run_for(Duration::from_micros(10));
+    }
+
+    /// What went over the wire since last asked.
+    pub fn frames(&mut self) -> Vec<Seen> {
+        self.rig.wire.take_record()
+    }
+
+    /// A counter of end `end`.
+    pub fn count(&self, end: usize, counter: Counter) -> u64 {
+        self.rig.devices[end].counter(counter)
+    }
+}
+
+/// A UD QP with a CQ and a buffer of its own. The lower half of the buffer is what it sends, receives go to
+/// the upper.
+#[derive(Debug)]
+pub struct DatagramQp {
+    /// The QP.
+    pub qp: QueuePair,
+    /// Where everything completes.
+    pub cq: CompletionQueue,
+    /// Its memory.
+    pub buffer: Buffer,
+    posted: VecDeque<u64>,
+    next: u64,
+}
+
+/// Receives that fit the upper half of the buffer.
+const PLACES: u64 = 16;
+
+impl DatagramQp {
+    /// A UD QP of `device`, in RTS, sending from PSN 100 on.
+    ///
+    /// # Panics
+    /// If the device refuses.
+    pub fn new(
+        device: &Device,
+        pd: &ProtectionDomain,
+        change: impl FnOnce(&mut QpInit<'_>),
+    ) -> Self {
+        let cq = device.create_cq(256).expect("a CQ");
+        let mut init = QpInit { service: Service::Ud, max_recv_sge: 2, ..QpInit::new(&cq) };
+        change(&mut init);
+        let mut qp = pd.create_qp(&init).expect("a QP");
+        qp.activate(QKEY, Psn::new(100)).expect("in RESET");
+        Self::of(qp, cq, pd)
+    }
+
+    /// One around `qp`, which completes to `cq`.
+    ///
+    /// # Panics
+    /// If there is no memory for its buffer.
+    pub fn of(qp: QueuePair, cq: CompletionQueue, pd: &ProtectionDomain) -> Self {
+        let len = usize::try_from(2 * PLACES * u64::from(RECEIVE)).expect("small");
+        let buffer = pd.alloc_buffer(len, Access::ALL).expect("a buffer");
+        Self { qp, cq, buffer, posted: VecDeque::new(), next: 0 }
+    }
+
+    /// Posts `count` receives, each long enough for anything.
+    ///
+    /// # Panics
+    /// If the QP does not take them.
+    pub fn receive(&mut self, count: usize) {
+        for _ in 0..count {
+            let at = (PLACES + self.next % PLACES) * u64::from(RECEIVE);
+            let sges = [self.buffer.region().sge(at, RECEIVE)];
+            self.qp.post_recv(&RecvRequest { wr_id: self.next, sges: &sges }).expect("room");
+            self.posted.push_back(at);
+            self.next += 1;
+        }
+    }
+
+    /// Posts a signalled datagram with the bytes `payload` to the QP `remote`, by way of `ah`.
+    ///
+    /// # Errors
+    /// What the QP finds wrong.
+    pub fn send(
+        &mut self,
+        op: SendOp,
+        payload: &[u8],
+        ah: &AddressHandle,
+        remote: Qpn,
+    ) -> Result<(), PostError> {
+        self.send_with_key(op, payload, ah, remote, QKEY)
+    }
+
+    /// The same with another key.
+    ///
+    /// # Errors
+    /// What the QP finds wrong.
+    pub fn send_with_key(
+        &mut self,
+        op: SendOp,
+        payload: &[u8],
+        ah: &AddressHandle,
+        remote_qpn: Qpn,
+        qkey: Qkey,
+    ) -> Result<(), PostError> {
+        self.buffer.write(0, payload);
+        let len = u32::try_from(payload.len()).expect("short");
+        let sges = [self.buffer.region().sge(0, len)];
+        let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+        let request = SendRequest { wr_id: 1000, op, data, flags };
+        self.qp.post_send_to(&request, &Destination { ah, remote_qpn, qkey })
+    }
+
+    /// What has completed.
+    pub fn done(&self) -> Vec<Completion> {
+        drain(&self.cq)
+    }
+
+    /// The bytes of the oldest receive that was not read yet: GRH and payload.
+    ///
+    /// # Panics
+    /// If none was posted.
+    pub fn received(&mut self, done: &Completion) -> (Vec<u8>, Vec<u8>) {
+        let at = self.posted.pop_front().expect("posted");
+        let mut bytes = vec![0; done.byte_len as usize];
+        self.buffer.read(usize::try_from(at).expect("small"), &mut bytes);
+        let payload = bytes.split_off(GRH_LEN);
+        (bytes, payload)
+    }
+}
