@@ -23,7 +23,6 @@ out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$profile
 # be there, and what that needs. Programs close the library on failure and go on: nodelete keeps the threads' code.
 link() {
     local archive=$out/lib${1//-/_}.a map=engine/$2/$2.map so=$out/lib/$2.so wanted name
-    mkdir -p "$out/lib"
     if [ ! "$so.1" -nt "$archive" ] || [ ! "$so.1" -nt "$map" ]; then
         wanted=(-Wl,--undefined="feroce_old_ibv_open_device") # The file of the old versions.
         for name in $(sed -n 's/^ *\([_a-z0-9]*\);$/\1/p' "$map"); do wanted+=(-Wl,--require-defined="$name"); done
@@ -34,5 +33,8 @@ link() {
     ln -sf "$2.so.1" "$so"
 }
 
+mkdir -p "$out/lib"
+exec 9> "$out/lib/.lock"
+flock 9 # Tests run it side by side.
 link feroce-libibverbs libibverbs
 echo "$out/lib"

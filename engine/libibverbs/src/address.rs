@@ -1,19 +1,63 @@
 //! Address handles: those of a received datagram, and the resolution of addresses.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use feroce_engine::device::AddressHandle;
 
 use crate::abi::{IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
-use crate::modify::gid;
+use crate::context::Shared;
+use crate::memory::Pd;
+use crate::modify::{gid, path};
+use crate::object::{self, Object};
 use crate::{context, errno};
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_create_ah(_pd: *mut ibv_pd, _attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    errno::fail(libc::EOPNOTSUPP)
+/// An address handle.
+#[repr(C)]
+pub struct Ah {
+    abi: UnsafeCell<ibv_ah>,
+    shared: Arc<Shared>,
+    /// The engine's.
+    pub handle: AddressHandle,
+}
+
+// SAFETY: the first field is the C structure.
+unsafe impl Object for Ah {
+    type Abi = ibv_ah;
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_ah(_ah: *mut ibv_ah) -> c_int {
-    libc::EOPNOTSUPP
+unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the program passes a live PD, whose context is not written, and attributes.
+    let (live, context, attr) = unsafe { (object::borrow::<Pd>(pd), (*pd).context, &*attr) };
+    let made = live.shared.check().and_then(|()| {
+        let path = path(attr, &live.shared.engine)?;
+        let handle = live.pd.create_ah(&path).map_err(|error| {
+            crate::log::say(&error.to_string());
+            errno::of_device(&error)
+        })?;
+        live.users.fetch_add(1, Ordering::AcqRel);
+        let abi = UnsafeCell::new(ibv_ah { context, pd, handle: 0 });
+        Ok(Box::new(Ah { abi, shared: Arc::clone(&live.shared), handle }))
+    });
+    object::give_or_fail(made)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: the program passes a live handle of a live PD.
+    unsafe {
+        let live = object::borrow::<Ah>(ah);
+        if let Err(code) = live.shared.check() {
+            return code;
+        }
+        let pd = (*live.abi.get()).pd;
+        drop(object::take::<Ah>(ah));
+        object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
+    }
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -27,7 +71,11 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the program passes a live PD, a completion and the GRH that it announces.
     let code = unsafe { ibv_init_ah_from_wc((*pd).context, port, wc, grh, &raw mut attr) };
-    if code != 0 { std::ptr::null_mut() } else { ibv_create_ah(pd, &raw mut attr) }
+    if code != 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as above.
+    unsafe { ibv_create_ah(pd, &raw mut attr) }
 }
 
 /// The flow label's bits of the first word of a GRH.

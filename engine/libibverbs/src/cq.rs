@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-use feroce_engine::device::CompletionQueue;
+use feroce_engine::device::{CompletionQueue, MAX_CQE};
+use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, Notify};
 
 use crate::abi::{
-    IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
-    ibv_modify_cq_attr, ibv_wc,
+    IBV_CQ_ATTR_MODERATE, IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc,
 };
 use crate::channel::Unacknowledged;
 use crate::completion::{CompChannel, CqWaker};
@@ -59,6 +60,17 @@ pub struct Wanted {
     pub vector: u32,
 }
 
+/// Places for `entries` completions. Devices round up, and programs have come to need it: perftest's latency tests with
+/// events make a queue for one completion, and at times let two come.
+fn places(entries: u32) -> u32 {
+    match entries {
+        1..MAX_CQE => (entries + 1).next_power_of_two().max(LEAST_PLACES),
+        _ => entries, // 0, and what is beyond the most, are refused as they are.
+    }
+}
+
+const LEAST_PLACES: u32 = 16;
+
 impl Wanted {
     /// Makes the queue.
     ///
@@ -79,10 +91,10 @@ impl Wanted {
             // SAFETY: as above.
             .then(|| unsafe { object::borrow::<CompChannel>(self.channel) });
         let waker = channel.map(CqWaker::new);
-        let device = &shared.engine.device;
+        let (device, entries) = (&shared.engine.device, places(self.entries));
         let made = match &waker {
-            Some(waker) => device.create_cq_waking(self.entries, Waker::from(Arc::clone(waker))),
-            None => device.create_cq(self.entries),
+            Some(waker) => device.create_cq_waking(entries, Waker::from(Arc::clone(waker))),
+            None => device.create_cq(entries),
         };
         let queue = made.map_err(|error| errno::of_device(&error))?;
         // SAFETY: null pointers, empty entries and zeros are values of the plain structure.
@@ -164,13 +176,34 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_resize_cq(_cq: *mut ibv_cq, _entries: c_int) -> c_int {
-    libc::EOPNOTSUPP
+unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
+    // SAFETY: the program passes a live queue.
+    let live = unsafe { object::borrow::<Cq>(cq) };
+    object::code(live.shared.check().and_then(|()| {
+        let entries = u32::try_from(entries).map_err(|_| libc::EINVAL)?;
+        live.queue.resize(places(entries)).map_err(|error| errno::of_device(&error))?;
+        // SAFETY: who resizes a queue in two threads gets one of the sizes.
+        unsafe {
+            (*live.abi.get()).cqe = c_int::try_from(live.queue.depth()).unwrap_or(c_int::MAX);
+        }
+        Ok(())
+    }))
 }
 
 /// `ibv_modify_cq`
-pub unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modify_cq_attr) -> c_int {
-    libc::EOPNOTSUPP
+pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    // SAFETY: the program passes a live queue and attributes.
+    let (live, attr) = unsafe { (object::borrow::<Cq>(cq), *attr) };
+    object::code(live.shared.check().and_then(|()| {
+        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(libc::EINVAL);
+        }
+        if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
+            let period = Duration::from_micros(u64::from(attr.moderate.cq_period));
+            live.queue.moderate(attr.moderate.cq_count, period);
+        }
+        Ok(())
+    }))
 }
 
 /// `ibv_req_notify_cq`
@@ -215,10 +248,11 @@ pub fn opcode(completion: &Completion) -> u32 {
 
 /// What came with a message: `wc_flags`, and immediate data as they were on the wire or the key.
 pub fn extra(completion: &Completion) -> (u32, u32) {
+    let grh = if completion.datagram.is_some() { IBV_WC_GRH } else { 0 };
     match completion.extra {
-        Extra::None => (0, 0),
-        Extra::Immediate(data) => (IBV_WC_WITH_IMM, data.to_be()),
-        Extra::Invalidated(key) => (IBV_WC_WITH_INV, key.value()),
+        Extra::None => (grh, 0),
+        Extra::Immediate(data) => (grh | IBV_WC_WITH_IMM, data.to_be()),
+        Extra::Invalidated(key) => (grh | IBV_WC_WITH_INV, key.value()),
     }
 }
 
@@ -232,11 +266,11 @@ fn work_completion(completion: &Completion) -> ibv_wc {
         byte_len: completion.byte_len,
         imm_data,
         qp_num: completion.qp.value(),
-        src_qp: 0,
+        src_qp: completion.datagram.map_or(0, |from| from.src_qp.value()),
         wc_flags,
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: completion.datagram.map_or(0, |from| from.sl),
         dlid_path_bits: 0,
     }
 }

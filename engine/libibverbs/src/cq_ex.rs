@@ -7,9 +7,9 @@ use feroce_engine::verbs::{Completion, Status};
 
 use crate::abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_BYTE_LEN,
-    IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL,
-    IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_poll_cq_attr,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM,
+    IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
 use crate::cq::{self, Cq, Wanted};
 use crate::lock::HeldLock;
@@ -38,7 +38,8 @@ const FIELDS: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_SRC_QP
     | IBV_WC_EX_WITH_SLID
     | IBV_WC_EX_WITH_SL
-    | IBV_WC_EX_WITH_DLID_PATH_BITS;
+    | IBV_WC_EX_WITH_DLID_PATH_BITS
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
 
 /// `ibv_create_cq_ex`
 pub unsafe extern "C" fn create_cq_ex(
@@ -76,6 +77,7 @@ pub unsafe extern "C" fn create_cq_ex(
         abi.read_slid = Some(read_slid);
         abi.read_sl = Some(read_sl);
         abi.read_dlid_path_bits = Some(read_dlid_path_bits);
+        abi.read_completion_ts = Some(read_completion_ts);
     });
     object::give_or_fail(made).cast()
 }
@@ -178,8 +180,15 @@ unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
 }
 
 /// A datagram's; connected QPs have none.
-unsafe extern "C" fn read_src_qp(_cq: *mut ibv_cq_ex) -> u32 {
-    0
+unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the program is between start and end.
+    unsafe { field(cq, |completion| completion.datagram.map_or(0, |from| from.src_qp.value())) }
+}
+
+/// In nanoseconds of the device's clock: `hca_core_clock` is a gigahertz.
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the program is between start and end.
+    unsafe { field(cq, |completion| completion.at.as_nanos()) }
 }
 
 /// Ethernet has no LIDs.
@@ -187,8 +196,9 @@ unsafe extern "C" fn read_slid(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-unsafe extern "C" fn read_sl(_cq: *mut ibv_cq_ex) -> u8 {
-    0
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: the program is between start and end.
+    unsafe { field(cq, |completion| completion.datagram.map_or(0, |from| from.sl)) }
 }
 
 unsafe extern "C" fn read_dlid_path_bits(_cq: *mut ibv_cq_ex) -> u8 {

@@ -31,6 +31,7 @@ struct Listeners {
     contexts: Vec<Weak<Channel<Event>>>,
     qps: BTreeMap<u32, Listener>,
     cqs: BTreeMap<u32, Listener>,
+    srqs: BTreeMap<u32, Listener>,
 }
 
 /// An object that events are about.
@@ -116,6 +117,19 @@ impl Engine {
         self.listeners().cqs.insert(id, listener);
     }
 
+    /// Events of the shared receive queue `id` go to `listener`.
+    pub fn add_srq(&self, id: u32, listener: Listener) {
+        self.listeners().srqs.insert(id, listener);
+    }
+
+    /// No more events of the shared receive queue; returns when those that were read are acknowledged.
+    pub fn remove_srq(&self, id: u32) {
+        let listener = self.listeners().srqs.remove(&id);
+        if let Some(listener) = listener {
+            listener.retire();
+        }
+    }
+
     /// No more events of the QP; returns when those that were read are acknowledged.
     pub fn remove_qp(&self, qpn: u32) {
         let listener = self.listeners().qps.remove(&qpn);
@@ -170,11 +184,13 @@ impl Listeners {
             AsyncEvent::CommunicationEstablished(qpn) => {
                 (abi::IBV_EVENT_COMM_EST, self.qps.get(&qpn.value()))
             }
-            AsyncEvent::SqDrained(qpn) => (abi::IBV_EVENT_SQ_DRAINED, self.qps.get(&qpn.value())),
             AsyncEvent::LastWqeReached(qpn) => {
                 (abi::IBV_EVENT_QP_LAST_WQE_REACHED, self.qps.get(&qpn.value()))
             }
-            AsyncEvent::SrqLimitReached(_) => return, // Programs cannot make one yet.
+            AsyncEvent::SrqLimitReached(id) => {
+                (abi::IBV_EVENT_SRQ_LIMIT_REACHED, self.srqs.get(&id.0))
+            }
+            AsyncEvent::SqDrained(qpn) => (abi::IBV_EVENT_SQ_DRAINED, self.qps.get(&qpn.value())),
             AsyncEvent::PortActive => return self.to_contexts(abi::IBV_EVENT_PORT_ACTIVE),
             AsyncEvent::PortError => return self.to_contexts(abi::IBV_EVENT_PORT_ERR),
             AsyncEvent::GidChange => return self.to_contexts(abi::IBV_EVENT_GID_CHANGE),

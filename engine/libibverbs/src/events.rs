@@ -2,9 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::abi::{self, ibv_async_event, ibv_context, ibv_cq, ibv_qp};
+use crate::abi::{self, ibv_async_event, ibv_context, ibv_cq, ibv_qp, ibv_srq};
 use crate::cq::Cq;
 use crate::qp::Qp;
+use crate::srq::Srq;
 use crate::{context, errno, object};
 
 #[unsafe(no_mangle)]
@@ -53,6 +54,10 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
             | abi::IBV_EVENT_QP_LAST_WQE_REACHED => {
                 let qp = object::borrow::<Qp>(element.cast::<ibv_qp>());
                 qp.async_events.acknowledge(1);
+            }
+            abi::IBV_EVENT_SRQ_LIMIT_REACHED | abi::IBV_EVENT_SRQ_ERR => {
+                let srq = object::borrow::<Srq>(element.cast::<ibv_srq>());
+                srq.async_events.acknowledge(1);
             }
             _ => {} // A port's.
         }

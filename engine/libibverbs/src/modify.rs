@@ -7,14 +7,14 @@ use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::qp::{QpAttrMask, QpState, check_transition};
-use feroce_wire::{PathMtu, Pkey, Psn, Qpn, RnrTimer};
+use feroce_wire::{PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
 use crate::abi::{
     IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_RANGE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
     IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
     IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
-    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    ibv_ah_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
+    IBV_QP_TIMEOUT, ibv_ah_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
 };
 use crate::engine::Engine;
 use crate::qp::{Qp, State};
@@ -27,6 +27,7 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_ACCESS_FLAGS
     | IBV_QP_PKEY_INDEX
     | IBV_QP_PORT
+    | IBV_QP_QKEY
     | IBV_QP_AV
     | IBV_QP_PATH_MTU
     | IBV_QP_TIMEOUT
@@ -68,6 +69,7 @@ fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
             .transpose()?,
         pkey: has(IBV_QP_PKEY_INDEX).then_some(Pkey::DEFAULT),
         port: given(IBV_QP_PORT, attr.port_num),
+        qkey: has(IBV_QP_QKEY).then_some(Qkey(attr.qkey)),
         flow: None,
         path_mtu: has(IBV_QP_PATH_MTU).then(|| mtu().ok_or(libc::EINVAL)).transpose()?,
         timeout: given(IBV_QP_TIMEOUT, attr.timeout),
@@ -82,7 +84,6 @@ fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
             .transpose()?,
         dest_qp: has(IBV_QP_DEST_QPN).then(|| Qpn::masked(attr.dest_qp_num)),
         flow_control: None,
-        qkey: None,
     })
 }
 
@@ -199,6 +200,7 @@ fn shown(now: &QpAttributes, held: &State) -> ibv_qp_attr {
     attr.qp_state = number(now.state);
     attr.cur_qp_state = number(now.state);
     attr.path_mtu = now.path_mtu.map_or(0, |mtu| u32::from(mtu.code()));
+    attr.qkey = now.qkey.map_or(0, |qkey| qkey.0);
     attr.rq_psn = now.rq_psn.map_or(0, Psn::value);
     attr.sq_psn = now.sq_psn.map_or(0, Psn::value);
     attr.dest_qp_num = now.dest_qp.map_or(0, Qpn::value);

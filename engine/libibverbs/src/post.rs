@@ -3,18 +3,20 @@
 use std::ffi::c_int;
 use std::slice;
 
-use feroce_engine::device::QueuePair;
+use feroce_engine::device::{Destination, PostError, QueuePair};
+use feroce_engine::qp::Service;
 use feroce_engine::verbs::{
     Data, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
 };
-use feroce_wire::Key;
+use feroce_wire::{Key, Qkey, Qpn};
 
 use crate::abi::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
-    ibv_recv_wr, ibv_send_wr, ibv_sge,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_ah,
+    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, send_wr_ud,
 };
+use crate::address::Ah;
 use crate::qp::Qp;
 use crate::{errno, object};
 
@@ -81,6 +83,37 @@ unsafe fn list<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], 
     }
 }
 
+/// Where the datagram of a request goes; `None` for a connected QP, whose requests all go to its peer.
+#[derive(Debug, Clone, Copy)]
+pub struct DatagramTo {
+    /// The address handle.
+    pub ah: *mut ibv_ah,
+    /// The peer's QP.
+    pub remote_qpn: u32,
+    /// Its key.
+    pub remote_qkey: u32,
+}
+
+/// Posts a request to its queue.
+///
+/// # Safety
+/// The address handle, if there is one, is live.
+#[inline]
+pub unsafe fn submit(
+    qp: &mut QueuePair,
+    request: &SendRequest<'_>,
+    to: Option<DatagramTo>,
+) -> Result<(), PostError> {
+    let Some(to) = to else { return qp.post_send(request) };
+    if to.ah.is_null() {
+        return Err(PostError::Destination);
+    }
+    // SAFETY: the caller says so.
+    let ah = unsafe { &object::borrow::<Ah>(to.ah).handle };
+    let (remote_qpn, qkey) = (Qpn::masked(to.remote_qpn), Qkey(to.remote_qkey));
+    qp.post_send_to(request, &Destination { ah, remote_qpn, qkey })
+}
+
 /// Posts one request.
 ///
 /// # Safety
@@ -90,22 +123,28 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
     // SAFETY: the caller says so.
     let (op, list) = unsafe { (operation(wr)?, list(wr.sg_list, wr.num_sge)?) };
     let (wr_id, flags) = (wr.wr_id, flags(wr.send_flags));
-    let posted = if wr.send_flags & IBV_SEND_INLINE != 0 {
-        let mut parts: [&[u8]; MAX_SGE] = [&[]; MAX_SGE];
+    let to = (qp.service() == Service::Ud).then(|| {
+        // SAFETY: the fields are plain numbers and a pointer.
+        let send_wr_ud { ah, remote_qpn, remote_qkey } = unsafe { wr.wr.ud };
+        DatagramTo { ah, remote_qpn, remote_qkey }
+    });
+    let mut parts: [&[u8]; MAX_SGE] = [&[]; MAX_SGE];
+    let mut sges = [NO_SGE; MAX_SGE];
+    let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
         for (part, sge) in parts.iter_mut().zip(list) {
+            let from = std::ptr::with_exposed_provenance(address(sge));
             // SAFETY: the program answers for the bytes until the call returns.
-            *part = unsafe {
-                bytes(std::ptr::with_exposed_provenance(address(sge)), sge.length as usize)
-            };
+            *part = unsafe { bytes(from, sge.length as usize) };
         }
-        qp.post_send(&SendRequest { wr_id, op, data: Data::Inline(&parts[..list.len()]), flags })
+        Data::Inline(&parts[..list.len()])
     } else {
-        let mut sges = [NO_SGE; MAX_SGE];
         for (to, from) in sges.iter_mut().zip(list) {
             *to = entry(from);
         }
-        qp.post_send(&SendRequest { wr_id, op, data: Data::Sges(&sges[..list.len()]), flags })
+        Data::Sges(&sges[..list.len()])
     };
+    // SAFETY: the program passes a live address handle with a datagram.
+    let posted = unsafe { submit(qp, &SendRequest { wr_id, op, data, flags }, to) };
     posted.map_err(errno::of_post)
 }
 
@@ -153,35 +192,51 @@ pub unsafe extern "C" fn post_send(
     object::code(done)
 }
 
+/// Posts a list of receives by `post`, if `allowed`.
+///
+/// # Safety
+/// `first` begins a list of requests that ends with null; `bad` is a place to say which one was not posted.
+pub unsafe fn receives(
+    allowed: Result<(), c_int>,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    mut post: impl FnMut(&RecvRequest<'_>) -> Result<(), c_int>,
+) -> c_int {
+    let mut next = first;
+    let done = allowed.and_then(|()| {
+        // SAFETY: the caller says so.
+        while let Some(wr) = unsafe { next.as_ref() } {
+            // SAFETY: as above.
+            let list = unsafe { list(wr.sg_list, wr.num_sge)? };
+            let mut sges = [NO_SGE; MAX_SGE];
+            for (to, from) in sges.iter_mut().zip(list) {
+                *to = entry(from);
+            }
+            post(&RecvRequest { wr_id: wr.wr_id, sges: &sges[..list.len()] })?;
+            next = wr.next;
+        }
+        Ok(())
+    });
+    if done.is_err() {
+        // SAFETY: the caller says so.
+        unsafe { *bad = next };
+    }
+    object::code(done)
+}
+
 /// `ibv_post_recv`
 pub unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the program passes a live QP.
-    let live = unsafe { object::borrow::<Qp>(qp) };
-    let mut next = first;
-    let done = live.shared.check().and_then(|()| {
+    // SAFETY: the program passes a live QP, a list of requests that ends with null, and a place for the bad one.
+    unsafe {
+        let live = object::borrow::<Qp>(qp);
         live.with(|held| {
-            // SAFETY: the program passes a list of requests that ends with null.
-            while let Some(wr) = unsafe { next.as_ref() } {
-                // SAFETY: as above.
-                let list = unsafe { list(wr.sg_list, wr.num_sge)? };
-                let mut sges = [NO_SGE; MAX_SGE];
-                for (to, from) in sges.iter_mut().zip(list) {
-                    *to = entry(from);
-                }
-                let request = RecvRequest { wr_id: wr.wr_id, sges: &sges[..list.len()] };
-                held.qp.post_recv(&request).map_err(errno::of_post)?;
-                next = wr.next;
-            }
-            Ok(())
+            receives(live.shared.check(), first, bad, |request| {
+                held.qp.post_recv(request).map_err(errno::of_post)
+            })
         })
-    });
-    if done.is_err() {
-        // SAFETY: the program passes a place to say which one was not posted.
-        unsafe { *bad = next };
     }
-    object::code(done)
 }

@@ -5,12 +5,14 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use feroce_engine::device::{QpInit, QueuePair};
+use feroce_engine::device::{DeviceError, QpInit, QueuePair};
+use feroce_engine::net::Gid;
+use feroce_engine::qp::Service;
 
 use crate::abi::{
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QPT_RC, ibv_ah_attr, ibv_context, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_ah_attr, ibv_context,
+    ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::channel::Unacknowledged;
 use crate::context::Shared;
@@ -19,6 +21,7 @@ use crate::engine::Listener;
 use crate::lock::HeldLock;
 use crate::memory::Pd;
 use crate::object::{self, Object};
+use crate::srq::Srq;
 use crate::wr::Batch;
 use crate::{errno, wr};
 
@@ -86,6 +89,7 @@ struct Wanted<'a> {
     init: &'a mut ibv_qp_init_attr,
     /// For `ibv_wr_*`, with these operations.
     operations: Option<u64>,
+    flags: u32,
 }
 
 impl Wanted<'_> {
@@ -98,10 +102,13 @@ impl Wanted<'_> {
         if self.pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
             return Err(libc::EINVAL);
         }
-        if init.qp_type != IBV_QPT_RC || !init.srq.is_null() {
-            return Err(libc::EOPNOTSUPP);
-        }
-        if self.operations.is_some_and(|wanted| wanted & !wr::OPERATIONS != 0) {
+        let service = match init.qp_type {
+            IBV_QPT_RC => Service::Rc,
+            IBV_QPT_UC => Service::Uc,
+            IBV_QPT_UD => Service::Ud,
+            _ => return Err(libc::EOPNOTSUPP),
+        };
+        if self.operations.is_some_and(|wanted| wanted & !wr::operations(service) != 0) {
             return Err(libc::EOPNOTSUPP);
         }
         // SAFETY: the caller says that they are live.
@@ -109,8 +116,15 @@ impl Wanted<'_> {
             let cq = |cq: *mut ibv_cq| object::borrow::<Cq>(cq);
             (object::borrow::<Pd>(self.pd), cq(init.send_cq), cq(init.recv_cq))
         };
+        // SAFETY: as above.
+        let srq = (!init.srq.is_null()).then(|| unsafe { object::borrow::<Srq>(init.srq) });
         pd.shared.check()?;
         let qp = pd.pd.create_qp(&QpInit {
+            service,
+            srq: srq.map(|srq| &srq.queue),
+            block_own_multicast: self.flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+            xrc_domain: None,
+            send_cq: &send_cq.queue,
             recv_cq: &recv_cq.queue,
             max_send_wr: init.cap.max_send_wr,
             max_recv_wr: init.cap.max_recv_wr,
@@ -118,14 +132,20 @@ impl Wanted<'_> {
             max_recv_sge: init.cap.max_recv_sge,
             max_inline: init.cap.max_inline_data,
             all_signaled: init.sq_sig_all != 0,
-            ..QpInit::new(&send_cq.queue)
+            qpn: None,
         });
         let qp = qp.map_err(|error| errno::of_device(&error))?;
         for users in [&pd.users, &send_cq.users, &recv_cq.users] {
             users.fetch_add(1, Ordering::AcqRel);
         }
+        if let Some(srq) = srq {
+            srq.users.fetch_add(1, Ordering::AcqRel);
+        }
         self.init.cap.max_send_wr = self.init.cap.max_send_wr.max(1).next_power_of_two();
-        self.init.cap.max_recv_wr = self.init.cap.max_recv_wr.max(1).next_power_of_two();
+        self.init.cap.max_recv_wr = match srq {
+            Some(_) => 0,
+            None => self.init.cap.max_recv_wr.max(1).next_power_of_two(),
+        };
         let made = self.wrap(qp, &pd.shared);
         made.announce();
         Ok(made)
@@ -141,6 +161,7 @@ impl Wanted<'_> {
         base.pd = self.pd;
         base.send_cq = self.init.send_cq;
         base.recv_cq = self.init.recv_cq;
+        base.srq = self.init.srq;
         base.qp_num = qp.qpn().value();
         base.qp_type = self.init.qp_type;
         base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
@@ -187,7 +208,9 @@ impl Qp {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the program passes attributes with live objects.
-    object::give_or_fail(unsafe { Wanted { pd, init: &mut *init, operations: None }.make() })
+    object::give_or_fail(unsafe {
+        Wanted { pd, init: &mut *init, operations: None, flags: 0 }.make()
+    })
 }
 
 /// `ibv_create_qp_ex`
@@ -204,12 +227,12 @@ pub unsafe extern "C" fn create_qp_ex(
         return errno::fail(libc::EINVAL);
     }
     let flags = if given(IBV_QP_INIT_ATTR_CREATE_FLAGS) { extended.create_flags } else { 0 };
-    if extended.comp_mask & !KNOWN != 0 || flags != 0 {
+    if extended.comp_mask & !KNOWN != 0 || flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
         return errno::fail(libc::EOPNOTSUPP);
     }
     let operations = given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(extended.send_ops_flags);
     // SAFETY: the program passes live objects.
-    object::give_or_fail(unsafe { Wanted { pd: extended.pd, init, operations }.make() })
+    object::give_or_fail(unsafe { Wanted { pd: extended.pd, init, operations, flags }.make() })
 }
 
 #[unsafe(no_mangle)]
@@ -235,6 +258,9 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         object::borrow::<Pd>(base.pd).users.fetch_sub(1, Ordering::AcqRel);
         for cq in [base.send_cq, base.recv_cq] {
             object::borrow::<Cq>(cq).users.fetch_sub(1, Ordering::AcqRel);
+        }
+        if !base.srq.is_null() {
+            object::borrow::<Srq>(base.srq).users.fetch_sub(1, Ordering::AcqRel);
         }
     }
     0
@@ -268,12 +294,28 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const u8, _lid: u16) -> c_int {
-    libc::EOPNOTSUPP
+/// # Safety
+/// The program passes a live QP and a group, which need not be aligned.
+unsafe fn membership(
+    qp: *mut ibv_qp,
+    group: *const [u8; 16],
+    change: impl Fn(&QueuePair, Gid) -> Result<(), DeviceError>,
+) -> c_int {
+    // SAFETY: the caller says so.
+    let (live, group) = unsafe { (object::borrow::<Qp>(qp), Gid(*group)) };
+    object::code(live.shared.check().and_then(|()| {
+        live.with(|held| change(&held.qp, group)).map_err(|error| errno::of_device(&error))
+    }))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const u8, _lid: u16) -> c_int {
-    libc::EOPNOTSUPP
+unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, group: *const [u8; 16], _lid: u16) -> c_int {
+    // SAFETY: the program passes a live QP and a group.
+    unsafe { membership(qp, group, QueuePair::attach_multicast) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, group: *const [u8; 16], _lid: u16) -> c_int {
+    // SAFETY: the program passes a live QP and a group.
+    unsafe { membership(qp, group, QueuePair::detach_multicast) }
 }

@@ -20,6 +20,8 @@ use crate::{errno, object};
 
 /// The only port.
 pub const PORT: u8 = 1;
+/// Completions are stamped in nanoseconds.
+const KILOHERTZ: u64 = 1_000_000;
 /// The first revision.
 const HARDWARE_VERSION: u32 = 1;
 
@@ -28,8 +30,16 @@ fn number(value: impl TryInto<c_int>) -> c_int {
 }
 
 fn device(shared: &Shared) -> ibv_device_attr {
-    let DeviceAttributes { max_qp, max_qp_wr, max_sge, max_cqe, max_mr, max_qp_rd_atom, .. } =
-        shared.engine.device.attributes();
+    let DeviceAttributes {
+        max_qp,
+        max_qp_wr,
+        max_sge,
+        max_cqe,
+        max_mr,
+        max_srq_wr,
+        max_qp_rd_atom,
+        ..
+    } = shared.engine.device.attributes();
     let (max_qp, reads) = (number(max_qp), number(max_qp_rd_atom));
     // SAFETY: zeros are values of the plain structure.
     let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
@@ -55,6 +65,13 @@ fn device(shared: &Shared) -> ibv_device_attr {
     attr.max_res_rd_atom = max_qp.saturating_mul(reads);
     attr.max_qp_init_rd_atom = reads;
     attr.atomic_cap = IBV_ATOMIC_GLOB; // They are the CPU's.
+    attr.max_mcast_grp = c_int::MAX;
+    attr.max_mcast_qp_attach = max_qp;
+    attr.max_total_mcast_qp_attach = c_int::MAX;
+    attr.max_ah = c_int::MAX;
+    attr.max_srq = c_int::MAX;
+    attr.max_srq_wr = number(max_srq_wr);
+    attr.max_srq_sge = number(max_sge);
     attr.max_pkeys = 1;
     attr.phys_port_cnt = PORT;
     attr
@@ -86,6 +103,9 @@ pub unsafe extern "C" fn query_device_ex(
         let mut full: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
         full.orig_attr = device(shared);
         full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags);
+        full.completion_timestamp_mask = u64::MAX;
+        full.hca_core_clock = KILOHERTZ;
+        full.cq_mod_caps = [u16::MAX; 2];
         full.phys_port_cnt_ex = u32::from(PORT);
         // SAFETY: the program passes a structure of the size that it was compiled with.
         unsafe { fill(attr, &full, size) };

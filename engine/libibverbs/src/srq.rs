@@ -1,37 +1,147 @@
 //! Shared receive queues.
 
-use std::ffi::c_int;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::abi::{ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
-use crate::errno;
+use feroce_engine::device::{SharedReceiveQueue, SrqInit};
+use feroce_engine::verbs::RecvRequest;
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_create_srq(_pd: *mut ibv_pd, _init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    errno::fail(libc::EOPNOTSUPP)
+use crate::abi::{IBV_SRQ_LIMIT, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use crate::channel::Unacknowledged;
+use crate::context::Shared;
+use crate::engine::Listener;
+use crate::memory::Pd;
+use crate::object::{self, Object};
+use crate::{errno, post};
+
+/// A shared receive queue.
+#[repr(C)]
+pub struct Srq {
+    abi: UnsafeCell<ibv_srq>,
+    shared: Arc<Shared>,
+    /// The engine's.
+    pub queue: SharedReceiveQueue,
+    /// Asynchronous events that the program has not acknowledged.
+    pub async_events: Arc<Unacknowledged>,
+    /// QPs that take receives from it.
+    pub users: AtomicUsize,
+}
+
+// SAFETY: the first field is the C structure.
+unsafe impl Object for Srq {
+    type Abi = ibv_srq;
+}
+
+/// # Safety
+/// The PD is live.
+unsafe fn make(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<Box<Srq>, c_int> {
+    if pd.is_null() || init.attr.max_wr == 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller says so, and its context is not written.
+    let (live, context) = unsafe { (object::borrow::<Pd>(pd), (*pd).context) };
+    live.shared.check()?;
+    let wanted = SrqInit { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge };
+    let queue = live.pd.create_srq(&wanted).map_err(|error| errno::of_device(&error))?;
+    init.attr.max_wr = queue.capacity();
+    init.attr.max_sge = u32::try_from(queue.max_sge()).unwrap_or(u32::MAX);
+    live.users.fetch_add(1, Ordering::AcqRel);
+    // SAFETY: zeros are values of the plain structure.
+    let mut abi: ibv_srq = unsafe { std::mem::zeroed() };
+    abi.context = context;
+    abi.srq_context = init.srq_context;
+    abi.pd = pd;
+    abi.handle = queue.id().0;
+    abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    abi.cond = libc::PTHREAD_COND_INITIALIZER;
+    let made = Box::new(Srq {
+        abi: UnsafeCell::new(abi),
+        shared: Arc::clone(&live.shared),
+        queue,
+        async_events: Arc::default(),
+        users: AtomicUsize::new(0),
+    });
+    let listener = Listener {
+        object: made.abi.get().expose_provenance(),
+        unacknowledged: Arc::clone(&made.async_events),
+        channel: Arc::clone(&made.shared.events),
+    };
+    made.shared.engine.add_srq(made.queue.id().0, listener);
+    Ok(made)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_modify_srq(_srq: *mut ibv_srq, _attr: *mut ibv_srq_attr, _mask: c_int) -> c_int {
-    libc::EOPNOTSUPP
+unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: the program passes a live PD and attributes.
+    object::give_or_fail(unsafe { make(pd, &mut *init) })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_query_srq(_srq: *mut ibv_srq, _attr: *mut ibv_srq_attr) -> c_int {
-    libc::EOPNOTSUPP
+unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the program passes a live queue and attributes.
+    let (live, attr) = unsafe { (object::borrow::<Srq>(srq), *attr) };
+    let mask: c_uint = mask.cast_unsigned();
+    object::code(live.shared.check().and_then(|()| {
+        if mask & !IBV_SRQ_LIMIT != 0 {
+            return Err(libc::EOPNOTSUPP); // The size is what it was made with.
+        }
+        if mask & IBV_SRQ_LIMIT == 0 {
+            return Ok(());
+        }
+        live.queue.arm_limit(attr.srq_limit).map_err(|error| errno::of_device(&error))
+    }))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_srq(_srq: *mut ibv_srq) -> c_int {
-    libc::EOPNOTSUPP
+unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: the program passes a live queue, and a structure to fill in.
+    unsafe {
+        let live = object::borrow::<Srq>(srq);
+        object::code(live.shared.check().map(|()| {
+            attr.write(ibv_srq_attr {
+                max_wr: live.queue.capacity(),
+                max_sge: u32::try_from(live.queue.max_sge()).unwrap_or(u32::MAX),
+                srq_limit: live.queue.limit(),
+            });
+        }))
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the program passes a live queue.
+    let live = unsafe { object::borrow::<Srq>(srq) };
+    if let Err(code) = live.shared.check() {
+        return code;
+    }
+    if live.users.load(Ordering::Acquire) > 0 {
+        return libc::EBUSY;
+    }
+    live.shared.engine.remove_srq(live.queue.id().0);
+    // SAFETY: as above, and the program does not use it from now on; its PD lives.
+    unsafe {
+        let pd = (*live.abi.get()).pd;
+        drop(object::take::<Srq>(srq));
+        object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
+    }
+    0
 }
 
 /// `ibv_post_srq_recv`
 pub unsafe extern "C" fn post_srq_recv(
-    _srq: *mut ibv_srq,
+    srq: *mut ibv_srq,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the program passes a place to say which one was not posted.
-    unsafe { *bad = first };
-    libc::EOPNOTSUPP
+    // SAFETY: the program passes a live queue.
+    let live = unsafe { object::borrow::<Srq>(srq) };
+    let post = |request: &RecvRequest<'_>| live.queue.post_recv(request).map_err(errno::of_post);
+    // SAFETY: the program passes a list of requests that ends with null, and a place for the bad one.
+    unsafe { post::receives(live.shared.check(), first, bad, post) }
 }

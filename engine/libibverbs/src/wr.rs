@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use feroce_engine::device::PostError;
+use feroce_engine::qp::Service;
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
 use feroce_wire::Key;
 use libc::size_t;
@@ -10,21 +11,27 @@ use libc::size_t;
 use crate::abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_data_buf,
-    ibv_qp, ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah,
+    ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_sge,
 };
+use crate::post::DatagramTo;
 use crate::qp::{Qp, State};
 use crate::{errno, object, post};
 
-/// Operations that a QP may be made for.
-pub const OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_SEND_WITH_IMM
-    | IBV_QP_EX_WITH_SEND_WITH_INV
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+/// Operations that a QP of the service may be made for.
+pub const fn operations(service: Service) -> u64 {
+    const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    const ANSWERED: u64 = IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    match service {
+        Service::Ud => SENDS,
+        Service::Uc => SENDS | WRITES,
+        _ => SENDS | WRITES | ANSWERED,
+    }
+}
 
 /// Requests that are being put together. The buffers are used again.
 #[derive(Debug, Default)]
@@ -42,6 +49,8 @@ struct Request {
     op: SendOp,
     flags: SendFlags,
     data: Local,
+    /// Of a datagram.
+    to: Option<DatagramTo>,
 }
 
 /// The local side of a request: a range of one of the batch's buffers.
@@ -106,8 +115,9 @@ fn complete(held: &mut State) -> c_int {
                 Data::Inline(&inline)
             }
         };
-        let Request { wr_id, op, flags, .. } = *request;
-        let posted = qp.post_send(&SendRequest { wr_id, op, data, flags });
+        let Request { wr_id, op, flags, to, .. } = *request;
+        // SAFETY: the program has passed a live address handle.
+        let posted = unsafe { post::submit(qp, &SendRequest { wr_id, op, data, flags }, to) };
         batch.error = posted.err().map(errno::of_post);
     }
     let code = batch.error.unwrap_or(0);
@@ -128,6 +138,7 @@ pub fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_rdma_read = Some(rdma_read);
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
     qp.wr_set_inline_data = Some(set_inline_data);
@@ -183,7 +194,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, op: SendOp) {
     // SAFETY: the caller says so; the program has written the two fields.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, post::flags((*qp).wr_flags));
-        state(qp).batch.requests.push(Request { wr_id, op, flags, data: NOTHING });
+        state(qp).batch.requests.push(Request { wr_id, op, flags, data: NOTHING, to: None });
     }
 }
 
@@ -235,6 +246,20 @@ unsafe extern "C" fn atomic_cmp_swp(
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, operand: u64) {
     // SAFETY: the program is between start and complete.
     unsafe { add(qp, SendOp::FetchAdd { remote: remote(rkey, addr), add: operand }) };
+}
+
+unsafe extern "C" fn set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: the program is between start and complete.
+    let batch = unsafe { &mut state(qp).batch };
+    match batch.requests.last_mut() {
+        Some(request) => request.to = Some(DatagramTo { ah, remote_qpn, remote_qkey }),
+        None => batch.fail(libc::EINVAL),
+    }
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

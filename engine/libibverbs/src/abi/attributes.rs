@@ -242,6 +242,12 @@ abi_structs! {
 pub(super) const LATER_ATTRIBUTES: &[&str] = &["ibv_port_attr.active_speed_ex"];
 
 constants! { c_uint:
+    IBV_SRQ_LIMIT = 1 << 1,
+
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB = 1 << 1,
+
+    IBV_CQ_ATTR_MODERATE = 1,
+
     IBV_QPT_RC = 2,
     IBV_QPT_UC = 3,
     IBV_QPT_UD = 4,
@@ -275,6 +281,7 @@ constants! { c_uint:
     IBV_QP_ACCESS_FLAGS = 1 << 3,
     IBV_QP_PKEY_INDEX = 1 << 4,
     IBV_QP_PORT = 1 << 5,
+    IBV_QP_QKEY = 1 << 6,
     IBV_QP_AV = 1 << 7,
     IBV_QP_PATH_MTU = 1 << 8,
     IBV_QP_TIMEOUT = 1 << 9,
@@ -311,6 +318,7 @@ constants! { u64:
     IBV_WC_EX_WITH_SLID = 1 << 4,
     IBV_WC_EX_WITH_SL = 1 << 5,
     IBV_WC_EX_WITH_DLID_PATH_BITS = 1 << 6,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 1 << 7,
 
     IBV_QP_EX_WITH_RDMA_WRITE = 1,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,
