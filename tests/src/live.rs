@@ -3,10 +3,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::num::NonZeroU64;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use feroce_engine::device::{ConnectOptions, Device, DeviceConfig, Endpoint, PortKind, QpInit};
+use feroce_engine::device::{
+    ConnectOptions, Device, DeviceConfig, Endpoint, HostId, PortKind, QpInit,
+};
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::verbs::RemoteAddr;
@@ -143,7 +146,8 @@ impl Peer {
     /// # Panics
     /// If the peer cannot.
     pub fn connect(&mut self, own: &Endpoint) -> (Endpoint, RemoteAddr) {
-        self.tell(&format!("connect {} {} {}", own.qpn.value(), own.psn.value(), own.gid));
+        let host = host_to_text(own.super_frames);
+        self.tell(&format!("connect {} {} {} {host}", own.qpn.value(), own.psn.value(), own.gid));
         let answer = self.hear();
         let words: Vec<&str> = answer.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
@@ -152,7 +156,7 @@ impl Peer {
             qpn: Qpn::masked(small(0)),
             psn: Psn::new(small(1)),
             gid: words[2].parse().expect("a GID"),
-            super_frames: None,
+            super_frames: host_from_text(words[5]),
         };
         (endpoint, RemoteAddr { addr: number(3), rkey: Key(small(4)) })
     }
@@ -213,7 +217,7 @@ pub fn serve() {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["checksum"] => println!("{MARK}{}", checksum(&buffer)),
-            ["connect", qpn, psn, gid] => {
+            ["connect", qpn, psn, gid, host] => {
                 let mut qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
                 let own_psn = device.random_psn().expect("a PSN");
                 let sgid_index = device.default_gid_index();
@@ -222,18 +226,28 @@ pub fn serve() {
                     qpn: Qpn::masked(qpn.parse().expect("a number")),
                     psn: Psn::new(psn.parse().expect("a number")),
                     gid: gid.parse::<Gid>().expect("a GID"),
-                    super_frames: None,
+                    super_frames: host_from_text(host),
                 };
                 let options = ConnectOptions { sgid_index, ..ConnectOptions::default() };
                 qp.connect(own_psn, &peer, &options).expect("connected");
                 let (addr, rkey) = (buffer.region().addr(), buffer.region().rkey());
                 let (qpn, psn) = (own.qpn.value(), own.psn.value());
-                println!("{MARK}{qpn} {psn} {} {addr} {}", own.gid, rkey.value());
+                let host = host_to_text(own.super_frames);
+                println!("{MARK}{qpn} {psn} {} {addr} {} {host}", own.gid, rkey.value());
                 qps.push(qp);
             }
             _ => panic!("what is `{line}`?"),
         }
     }
+}
+
+/// The host within which an end carries super-frames, as it stands in a line; 0 for none.
+fn host_to_text(host: Option<HostId>) -> String {
+    host.map_or(0, |HostId(id)| id.get()).to_string()
+}
+
+fn host_from_text(text: &str) -> Option<HostId> {
+    NonZeroU64::new(text.parse().expect("a number")).map(HostId)
 }
 
 /// A configuration for tests: small.

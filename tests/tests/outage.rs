@@ -7,6 +7,7 @@ use std::io::{Read, Seek};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use feroce_engine::device::stat::{self, Request};
 use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, PortKind, ProtectionDomain,
     QpInit, QueuePair,
@@ -65,6 +66,8 @@ struct Transfer {
     target: RemoteAddr,
     posted: u64,
     done: u64,
+    /// Of the device alone.
+    arena_used: usize,
 }
 
 impl Transfer {
@@ -78,6 +81,7 @@ impl Transfer {
             Ok(Box::new(PcapPort::new(port, capture, SNAPLEN).expect("a capture")))
         });
         let device = device.expect("a device");
+        let arena_used = device.arena_stats().used;
         let cq = device.create_cq(64).unwrap();
         let pd = device.alloc_pd();
         let buffer = pd.alloc_buffer(BUFFER, Access::ALL).unwrap();
@@ -85,7 +89,7 @@ impl Transfer {
             buffer.store_word(word * 8, (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         }
         let (qp, target) = connect(&device, &pd, &cq, peer);
-        Self { device, pd, cq, buffer, qp, target, posted: 0, done: 0 }
+        Self { device, pd, cq, buffer, qp, target, posted: 0, done: 0, arena_used }
     }
 
     /// The same over a new QP, as a program does after an error.
@@ -132,6 +136,8 @@ impl Transfer {
         let failed = self.run_to(MESSAGES).expect_err("the peer cannot have got everything");
         let after = start.elapsed();
         assert_eq!(failed.status, Status::RetryExceeded);
+        // Nothing was outstanding before.
+        assert!(after >= GIVES_UP_AFTER, "given up after {after:?} already");
         assert!(after < 4 * GIVES_UP_AFTER + PATIENCE, "given up only after {after:?}");
         let mut flushed = 0;
         while let Some(completion) = self.cq.poll_one() {
@@ -139,6 +145,15 @@ impl Transfer {
             flushed += 1;
         }
         assert_eq!(self.done + 1 + flushed, self.posted, "each request completes once");
+    }
+
+    /// Everything that was made on the device goes, and nothing stays there.
+    fn leaves_nothing(self) {
+        let Self { device, pd, cq, buffer, qp, arena_used, .. } = self;
+        drop((qp, buffer, cq, pd));
+        let left = stat::ask(INTERFACES[0], Request::default()).expect("figures of our own");
+        assert_eq!((left.qps, left.arena_used), (0, arena_used), "QPs, bytes of the arena");
+        drop(device);
     }
 
     fn finishes(&mut self, peer: &mut Peer) {
@@ -205,7 +220,7 @@ fn half_way_captured(
                 let mut transfer = Transfer::new(&net, &mut peer, port, capture);
                 transfer.run_to(MESSAGES / 2).expect("all is well");
                 act(&mut transfer, &net, &mut peer);
-                drop(transfer);
+                transfer.leaves_nothing();
                 let mut bytes = Vec::new();
                 captured.rewind().unwrap();
                 captured.read_to_end(&mut bytes).unwrap();
