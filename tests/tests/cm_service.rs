@@ -1,0 +1,192 @@
+//! Connection management over QP 1, with real threads: two devices find each other, a message goes through the QPs that they
+//! connect, and a question is answered.
+
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use feroce_engine::cm::{
+    CmConfig, CmId, DeviceKey, Event, EventKind, Parameters, QpKind, QpParameters, Status,
+    Unresolved,
+};
+use feroce_engine::device::{
+    CompletionQueue, ConnectOptions, ConnectionManager, Device, DeviceConfig, Driver, Endpoint,
+    QpInit, QueuePair,
+};
+use feroce_engine::memory::Access;
+use feroce_engine::net::Gid;
+use feroce_engine::verbs::{Data, RecvRequest, SendFlags, SendOp, SendRequest};
+use feroce_tests::ports::{Keeper, RigPorts};
+use feroce_tests::{addresses, manual_config};
+use feroce_wire::cm::{PortSpace, RejectReason};
+use feroce_wire::{Qkey, Qpn};
+
+const KEY: DeviceKey = DeviceKey(0);
+
+struct End {
+    manager: ConnectionManager,
+    events: Receiver<Event>,
+    device: Device,
+}
+
+impl End {
+    #[track_caller]
+    fn expect(&self, kind: EventKind) -> Event {
+        let event = self.events.recv_timeout(Duration::from_secs(60)).expect("an event in time");
+        assert_eq!(event.kind, kind, "{event:?}");
+        event
+    }
+
+    /// An address of the device that routers know.
+    fn address(&self) -> IpAddr {
+        let index = self.device.default_gid_index();
+        let gids = self.device.gids();
+        gids.iter().find(|(at, _)| *at == index).expect("a GID").1.gid.ip()
+    }
+
+    fn listen(&self, space: PortSpace, port: u16) -> CmId {
+        let address = std::net::SocketAddr::new(self.address(), port);
+        self.manager.with(|endpoint, _| {
+            let id = endpoint.create(space, QpKind::of(space));
+            endpoint.bind(id, address).expect("a free port");
+            endpoint.listen(id, 0).expect("bound");
+            id
+        })
+    }
+
+    fn dial(&self, to: &Self, space: PortSpace, port: u16, own: &Parameters) -> CmId {
+        let remote = to.address();
+        let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0u8; 16].into() };
+        let path = self.manager.resolve(any, remote);
+        self.manager.with(|endpoint, now| {
+            let id = endpoint.create(space, QpKind::of(space));
+            endpoint.resolve_address(id, None, std::net::SocketAddr::new(remote, port)).unwrap();
+            endpoint.address_resolved(id, path).unwrap();
+            endpoint.resolve_route(id).unwrap();
+            endpoint.route_resolved(id, Ok(())).unwrap();
+            endpoint.connect(id, own, b"hello", now).unwrap();
+            id
+        })
+    }
+}
+
+fn ends() -> ([End; 2], Keeper) {
+    let config = DeviceConfig { driver: Driver::Helper, seed: None, ..manual_config(0) };
+    let (ports, keeper) = RigPorts::cable();
+    let mut end = 0..2;
+    let ends = ports.map(|port| {
+        let end = end.next().unwrap();
+        let device = Device::with_ports(vec![port], addresses(end), config.clone()).unwrap();
+        let (sender, events) = channel();
+        let sink = Box::new(move |event| drop(sender.send(event)));
+        let manager = ConnectionManager::new(CmConfig::default(), sink).unwrap();
+        manager.attach(KEY, &device, 0x0200_00ff_fe00_0000 + end as u64).unwrap();
+        assert!(manager.attach(KEY, &device, 1).is_err(), "QP 1 is taken");
+        End { manager, events, device }
+    });
+    (ends, keeper)
+}
+
+fn connect(end: &End, qp: &mut QueuePair, parameters: &QpParameters) {
+    let peer = Endpoint {
+        qpn: parameters.remote_qpn,
+        psn: parameters.rq_psn,
+        gid: Gid::from(parameters.path.remote),
+        super_frames: None,
+    };
+    let options = ConnectOptions {
+        path_mtu: Some(parameters.path.mtu),
+        sgid_index: end.device.default_gid_index(),
+        timeout: 20,
+        ..ConnectOptions::default()
+    };
+    qp.connect(parameters.sq_psn, &peer, &options).unwrap();
+}
+
+fn wait(cq: &CompletionQueue) {
+    let done = loop {
+        match cq.poll_one() {
+            Some(done) => break done,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert!(done.is_success(), "{done:?}");
+}
+
+#[test]
+fn a_connection_and_a_message() {
+    let (ends, _keeper) = ends();
+    let [passive, active] = &ends;
+    let pds = [passive, active].map(|end| end.device.alloc_pd());
+    let cqs = [passive, active].map(|end| end.device.create_cq(16).unwrap());
+    let mut qps = [0, 1].map(|end| pds[end].create_qp(&QpInit::new(&cqs[end])).unwrap());
+    let buffer = pds[0].alloc_buffer(64, Access::LOCAL_WRITE).unwrap();
+    let own =
+        |qp: &QueuePair| Parameters { qpn: qp.qpn(), retry_count: 7, ..Parameters::default() };
+
+    passive.listen(PortSpace::Tcp, 7174);
+    let dialled = active.dial(passive, PortSpace::Tcp, 7174, &own(&qps[1]));
+    active.expect(EventKind::AddrResolved);
+    active.expect(EventKind::RouteResolved);
+    let asked = passive.expect(EventKind::ConnectRequest);
+    assert_eq!(&asked.private_data[..5], b"hello");
+    let parameters = passive.manager.with(|endpoint, _| endpoint.qp_parameters(asked.id)).unwrap();
+    connect(passive, &mut qps[0], &parameters);
+    let sge = buffer.region().sge(0, 64);
+    qps[0].post_recv(&RecvRequest { wr_id: 1, sges: &[sge] }).unwrap();
+    let accept = own(&qps[0]);
+    passive.manager.with(|endpoint, now| endpoint.accept(asked.id, &accept, b"", now)).unwrap();
+    active.expect(EventKind::ConnectResponse);
+    let parameters = active.manager.with(|endpoint, _| endpoint.qp_parameters(dialled)).unwrap();
+    connect(active, &mut qps[1], &parameters);
+    active.manager.with(|endpoint, _| endpoint.establish(dialled, b"")).unwrap();
+    passive.expect(EventKind::Established);
+
+    let data = Data::Inline(&[b"through the connection"]);
+    let (wr_id, op, flags) = (1, SendOp::Send, SendFlags::SIGNALED);
+    qps[1].post_send(&SendRequest { wr_id, op, data, flags }).unwrap();
+    wait(&cqs[1]);
+    wait(&cqs[0]);
+    let mut got = [0; 22];
+    buffer.read(0, &mut got);
+    assert_eq!(&got, b"through the connection");
+
+    active.manager.with(|endpoint, now| endpoint.disconnect(dialled, now)).unwrap();
+    passive.expect(EventKind::Disconnected);
+    passive.manager.with(|endpoint, now| endpoint.disconnect(asked.id, now)).unwrap();
+    active.expect(EventKind::Disconnected);
+    // The deadline of timewait wakes the thread by itself.
+    active.expect(EventKind::TimewaitExit);
+    passive.expect(EventKind::TimewaitExit);
+}
+
+#[test]
+fn a_question_and_a_refusal() {
+    let (ends, _keeper) = ends();
+    let [passive, active] = &ends;
+    passive.listen(PortSpace::Udp, 7175);
+    active.dial(passive, PortSpace::Udp, 7175, &Parameters::default());
+    let asked = passive.expect(EventKind::ConnectRequest);
+    let own =
+        Parameters { qpn: Qpn::masked(0x65), qkey: Qkey(0x0123_4567), ..Parameters::default() };
+    passive.manager.with(|endpoint, now| endpoint.accept(asked.id, &own, b"", now)).unwrap();
+    active.expect(EventKind::AddrResolved);
+    active.expect(EventKind::RouteResolved);
+    let answer = active.expect(EventKind::Established);
+    assert_eq!((answer.parameters.qpn, answer.parameters.qkey), (own.qpn, own.qkey));
+
+    active.dial(passive, PortSpace::Tcp, 7175, &Parameters::default());
+    active.expect(EventKind::AddrResolved);
+    active.expect(EventKind::RouteResolved);
+    let refused = active.expect(EventKind::Rejected);
+    assert_eq!(refused.status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
+}
+
+/// Nobody has the source address: no device is asked.
+#[test]
+fn no_device() {
+    let (ends, _keeper) = ends();
+    let nobody =
+        ends[0].manager.resolve("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+    assert_eq!(nobody, Err(Unresolved::NoDevice));
+}
