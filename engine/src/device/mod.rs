@@ -174,7 +174,7 @@ struct DeviceInner {
     #[cfg(feature = "dpdk")]
     lan_follower: Mutex<Option<follow_lan::LanFollower>>,
     /// Held for as long as the device owns its interface.
-    owner: Option<owner::Ownership>,
+    _owner: Option<owner::Ownership>,
 }
 
 /// Where keys and PSNs come from.

@@ -121,7 +121,7 @@ impl Device {
             stat: Mutex::default(),
             #[cfg(feature = "dpdk")]
             lan_follower: Mutex::default(),
-            owner,
+            _owner: owner,
             config,
         };
         inner.cores = make_cores(&inner, ports)?;

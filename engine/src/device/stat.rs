@@ -388,18 +388,20 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     let bind = |name: &str| UnixListener::bind_addr(&address(name)?);
     let mut interface = interface.to_owned();
     let listener = match bind(&interface) {
-        // Processes have a DPDK device each that they call the same.
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && device.owner.is_none() => {
-            interface = format!("{interface}.{}", std::process::id());
-            bind(&interface).map_err(failed)?
-        }
+        // By a stranger, or by a process with a DPDK device of the same name.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let holder = holder(&interface);
+            let taken = std::mem::take(&mut interface);
+            interface = format!("{taken}.{}", std::process::id());
+            let holder = holder(&taken);
             tracing::warn!(
-                "`feroce stat` will not see {interface}: {holder} has taken the name for it"
+                "`feroce stat` knows {taken} as {interface}: {holder} has taken the name"
             );
-            return Ok(());
+            bind(&interface)
         }
+        other => other,
+    };
+    let listener = match listener {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Ok(()),
         other => other.map_err(failed)?,
     };
     listener.set_nonblocking(true).map_err(failed)?;
@@ -626,8 +628,11 @@ mod tests {
         let name = name("taken");
         let _squatter = UnixListener::bind_addr(&address(&name).unwrap()).unwrap();
         let device = served(&name);
-        assert!(device.inner.stat.lock().unwrap().is_none());
         assert_eq!(u32::try_from(holder(&name).pid), Ok(std::process::id()));
+        let other = format!("{name}.{}", std::process::id());
+        assert_eq!(ask(&other, Request::default()).unwrap().interface, other);
+        let _third = served(&name);
+        drop(device);
     }
 
     #[test]
