@@ -31,10 +31,10 @@ use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 use crate::verbs::{CqRing, EventQueue};
 
-/// Packets one QP may send before the next one's turn, if another waits.
+/// Packets one QP may send before the next one's turn.
 const TRANSMIT_QUANTUM: usize = 16;
 
-/// The same in bytes, if more packets of it make a longer super-frame.
+/// The same in bytes, if more packets of it make a longer super-frame and another QP waits.
 const SUPER_FRAME_QUANTUM: usize = 64 << 10;
 
 /// Packets sent in one turn at most, so that receiving is never far away.

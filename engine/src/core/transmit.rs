@@ -104,10 +104,10 @@ impl Core {
             count += 1;
             bytes += len;
             let enough = match super_frames {
-                true => bytes >= SUPER_FRAME_QUANTUM,
+                true => bytes >= SUPER_FRAME_QUANTUM && !alone,
                 false => count >= TRANSMIT_QUANTUM,
             };
-            if enough && !alone {
+            if enough {
                 break true;
             }
         };

@@ -358,6 +358,31 @@ mod tests {
         frame
     }
 
+    /// Whether the XDP program takes a frame, which is whether its sibling drops it.
+    fn both_programs(
+        addresses: &Map<[u8; 16], u32>,
+        sockets: &Map<u32, u32>,
+    ) -> impl Fn(&[u8]) -> bool {
+        // There is no socket, so what is taken meets the fallback: here, `Drop`.
+        let text = filter(addresses.fd(), sockets.fd(), Action::Drop);
+        let behind = drop_behind_sockets(addresses.fd());
+        let load = |hook, text: &[_]| {
+            Program::load(hook, text, "feroce_test").expect("the verifier agrees")
+        };
+        let (program, behind) = (load(Hook::Xdp, &text), load(Hook::Ingress, &behind));
+        move |frame: &[u8]| {
+            let taken = program.test_run(frame).expect("a run") == Action::Drop as u32;
+            match behind.test_run(frame).map(u32::cast_signed) {
+                Ok(answer) => {
+                    assert_eq!(answer, if taken { INGRESS_DROP } else { INGRESS_NEXT });
+                }
+                // Not long enough for what the kernel makes of it ahead of the program.
+                Err(error) => assert!(!taken && error.raw_os_error() == Some(libc::EINVAL)),
+            }
+            taken
+        }
+    }
+
     #[test]
     fn takes_roce_to_our_addresses_and_nothing_else() {
         let addresses = Map::<[u8; 16], u32>::create(MapKind::Hash, "test", 4);
@@ -373,24 +398,7 @@ mod tests {
             let address: std::net::Ipv6Addr = address.parse().expect("an address");
             addresses.insert(address.octets(), 1).expect("room");
         }
-        // There is no socket, so what is taken meets the fallback: here, `Drop`.
-        let text = filter(addresses.fd(), sockets.fd(), Action::Drop);
-        let behind = drop_behind_sockets(addresses.fd());
-        let load = |hook, text: &[_]| {
-            Program::load(hook, text, "feroce_test").expect("the verifier agrees")
-        };
-        let (program, behind) = (load(Hook::Xdp, &text), load(Hook::Ingress, &behind));
-        let taken = |frame: &[u8]| {
-            let taken = program.test_run(frame).expect("a run") == Action::Drop as u32;
-            match behind.test_run(frame).map(u32::cast_signed) {
-                Ok(answer) => {
-                    assert_eq!(answer, if taken { INGRESS_DROP } else { INGRESS_NEXT });
-                }
-                // Not long enough for what the kernel makes of it ahead of the program.
-                Err(error) => assert!(!taken && error.raw_os_error() == Some(libc::EINVAL)),
-            }
-            taken
-        };
+        let taken = both_programs(&addresses, &sockets);
 
         for tags in [&[][..], &[0x8100]] {
             for version in [4, 6] {
