@@ -43,7 +43,7 @@ const WAYS: usize = 256;
 /// Takes events, in their order. It is called under the endpoint's lock: it must neither block nor call the manager.
 pub type CmEventSink = Box<dyn Fn(Event) + Send + Sync>;
 
-/// Connection management of a process: see the [module](self).
+/// Connection management of a process.
 pub struct ConnectionManager {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
