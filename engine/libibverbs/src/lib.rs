@@ -9,7 +9,7 @@
 //! unwind into a C program: `extern "C"` functions abort.
 #![allow(clippy::missing_safety_doc)] // The manual page of the function of that name.
 
-mod abi;
+use feroce_verbs_abi as abi;
 mod address;
 mod channel;
 mod completion;

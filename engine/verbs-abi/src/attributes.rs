@@ -239,7 +239,7 @@ abi_structs! {
 
 /// Fields that release 44 does not have.
 #[cfg(test)]
-pub(super) const LATER_ATTRIBUTES: &[&str] = &["ibv_port_attr.active_speed_ex"];
+pub(crate) const LATER_ATTRIBUTES: &[&str] = &["ibv_port_attr.active_speed_ex"];
 
 constants! { c_uint:
     IBV_SRQ_LIMIT = 1 << 1,

@@ -3,8 +3,8 @@
 //! They are an interface: fields are where rdma-core's `verbs.h` has them, and structures that later releases
 //! have made longer have their newest size (44 to 64 only appended). Only what the library touches is spelled
 //! out. A test compiles a C program against the system's headers and compares every offset.
-#![allow(non_camel_case_types, non_snake_case)] // Names as in C.
-#![allow(dead_code)] // A structure is complete whether or not each field is used.
+#![allow(non_camel_case_types, non_snake_case, missing_docs)] // Names as in C, which the manual pages explain.
+#![allow(missing_debug_implementations)] // Most are pointers to what C programs own.
 
 mod attributes;
 mod context;
@@ -42,7 +42,7 @@ macro_rules! abi_structs {
         )*
 
         #[cfg(test)]
-        pub(super) const LAYOUTS: &[super::Layout] = &[ $( super::Layout {
+        pub(crate) const LAYOUTS: &[super::Layout] = &[ $( super::Layout {
             name: stringify!($name),
             size: size_of::<$name>(),
             fields: &[ $( (

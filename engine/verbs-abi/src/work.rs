@@ -113,7 +113,7 @@ pub struct send_wr_bind_mw {
 
 /// Members of unions, which C names by a path: structure, path, offset.
 #[cfg(test)]
-pub(super) const PATHS: &[(&str, &str, usize)] = {
+pub(crate) const PATHS: &[(&str, &str, usize)] = {
     use std::mem::offset_of;
     const WR: usize = offset_of!(ibv_send_wr, wr);
     const BIND: usize = offset_of!(ibv_send_wr, bind_mw);

@@ -156,4 +156,4 @@ abi_structs! {
 
 /// Fields that release 44 does not have.
 #[cfg(test)]
-pub(super) const LATER: &[&str] = &["ibv_qp_ex.wr_flush"];
+pub(crate) const LATER: &[&str] = &["ibv_qp_ex.wr_flush"];
