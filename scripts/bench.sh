@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints a line per figure: name, value, bar, ok or short. Exit code 1 if one is short, 2 if FILTER matches none.
 # All are ratios within this run but the instructions, which are counts. Needs root; installs what is missing (Debian).
-#   scripts/bench.sh [FILTER]      figures whose name contains FILTER: shm, af_xdp native, WRITE, icount, ...
+#   scripts/bench.sh [FILTER]      figures whose name contains FILTER: shm, af_xdp native, WRITE, verbs, icount, ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -13,7 +13,7 @@ esac
 filter=${1:-}
 target=${CARGO_TARGET_DIR:-target}
 need_root "$@"
-need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool valgrind
+need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool valgrind perftest
 find_cargo
 reserve_hugepages 1024
 
@@ -28,6 +28,62 @@ if pkg-config --exists libdpdk; then
     as_caller "$cargo" build --quiet --release -p feroce-tests --features dpdk --bin bench_dpdk
     "$target/release/bench_dpdk" "$filter" 2> "$work/dpdk.log" | tee -a "$work/figures" || { status=1 && cat "$work/dpdk.log" >&2; }
 fi
+
+# The distribution's perftest on the C libraries, and `feroce perf` on the Rust library, by turns on the same veth pair.
+readonly ROUNDS=7
+readonly SEND_LAT="verbs: 64 B SEND half-RTT, perftest / Rust" WRITE_BW="verbs: 64 KiB WRITE, perftest / Rust"
+
+verbs_figures() {
+    [[ $SEND_LAT == *"$filter"* || $WRITE_BW == *"$filter"* ]] || return 0
+    as_caller "$cargo" build --quiet --release -p feroce
+    as_caller scripts/build-libs.sh > /dev/null
+    local feroce pair=fr-bench-$$ failed=0
+    feroce=$(realpath "$target")/release/feroce
+    make_pair "$pair" 4500
+    plain_frames "$pair"
+    [[ $SEND_LAT != *"$filter"* ]] || ratio "$SEND_LAT" "<= 1.5" us "$feroce" "$pair" \
+        "ib_send_lat -F -s 64 -n 30000" 5 "--op send --latency -s 64 -n 30000" 4 || failed=1
+    [[ $WRITE_BW != *"$filter"* ]] || ratio "$WRITE_BW" ">= 0.9" MiB/s "$feroce" "$pair" \
+        "ib_write_bw -F -s 65536 -n 20000" 4 "--op write -s 65536 -n 20000" 3 || failed=1
+    return $failed
+}
+
+# ratio NAME BAR UNIT FEROCE PAIR PERFTEST COLUMN OPTIONS COLUMN: the line of the figure: the ratio of the medians, of what
+# stands in these columns of the two programs' results; fails if it is short.
+ratio() {
+    local name=$1 bar=$2 unit=$3 feroce=$4 pair=$5 perftest=$6 theirs=$7 options=$8 ours=$9 round
+    rm -f "$work/theirs" "$work/ours"
+    for ((round = 0; round < ROUNDS; round++)); do
+        between "$pair" "$feroce run --quiet --interface v1 -- $perftest" \
+            "$feroce run --quiet --interface v0 -- $perftest 10.77.0.2" "$theirs" >> "$work/theirs"
+        between "$pair" "$feroce perf --interface v1" \
+            "$feroce perf --interface v0 $options 10.77.0.2" "$ours" >> "$work/ours"
+    done
+    awk -v name="$name" -v bar="$bar" -v unit="$unit" -v a="$(median "$work/theirs")" -v b="$(median "$work/ours")" 'BEGIN {
+        split(bar, limit, " ")
+        value = b > 0 ? a / b : 0
+        ok = value > 0 && (limit[1] == "<=" ? value <= limit[2] : value >= limit[2])
+        printf "%-44s %9.2f  %8s  %-5s  %s of %s %s\n", name, value, bar, ok ? "ok" : "short", a, b, unit
+        exit !ok
+    }'
+}
+
+# between PAIR SERVER CLIENT COLUMN: runs both, and prints the column of the client's line of results.
+between() {
+    local server waited=0
+    # shellcheck disable=SC2086 # Words.
+    timeout 60 ip netns exec "$1-b" $2 > "$work/server" 2>&1 &
+    server=$!
+    until [ -n "$(ip netns exec "$1-b" ss -ltnH)" ] || [ $((waited++)) -gt 200 ]; do sleep 0.05; done
+    # shellcheck disable=SC2086 # Words.
+    timeout 60 ip netns exec "$1-a" $3 > "$work/client" 2>&1 || cat "$work/client" "$work/server" >&2
+    wait "$server" || true
+    awk -v column="$4" '$1 ~ /^(64|65536)$/ && $2 ~ /^[0-9]+$/ { print $column }' "$work/client"
+}
+
+median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+
+verbs_figures | tee -a "$work/figures" || status=1
 
 # Instructions per 64-byte SEND: the difference between a long and a short run, so that set-up cancels out.
 instructions() { # BATCHES: prints "requester responder"
