@@ -368,7 +368,7 @@ struct Way {
 }
 
 /// Fills a short frame up with zeroes; returns its length then.
-fn padded(out: &mut [u8], len: usize) -> usize {
+pub(super) fn padded(out: &mut [u8], len: usize) -> usize {
     if len < SHORTEST {
         out[len..SHORTEST].fill(0);
     }
