@@ -13,7 +13,7 @@ readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames rx
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
-    zstd valgrind python3-venv libdpdk-dev libclang-dev)
+    iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev)
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
 
