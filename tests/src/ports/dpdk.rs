@@ -40,6 +40,7 @@ pub fn device(number: u32, interface: &str, frames: u32) -> String {
 #[cfg(feature = "dpdk")]
 pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
     use feroce_engine::port::dpdk::{Address, DpdkConfig, DpdkMemory, DpdkPort};
 
@@ -55,6 +56,8 @@ pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
         memory: DpdkMemory::Ordinary { mib: 1024 },
         rx_descriptors: 256,
         tx_descriptors: 256,
+        // Tests with helpers hand over to and fro thousands of times.
+        longest_nap: Duration::from_micros(50),
         ..DpdkConfig::new(device(number, interface, 1024), addresses.concat())
     };
     Box::new(DpdkPort::open(&config, 1).expect("a port").remove(0))
