@@ -13,7 +13,7 @@ readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames rx
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
-    zstd valgrind python3-venv libdpdk-dev libclang-dev)
+    iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev)
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
 
@@ -77,24 +77,25 @@ step_ports() {
     FEROCE_RIG=super-frames FEROCE_SWARM=1000 cargo test -p feroce-tests --test swarm --test progress
 }
 
-# test_on KIND: those tests, on ports of that kind.
+# test_on KIND [OPTION...]: those tests, on ports of that kind, with options for cargo.
 test_on() {
     local kind=$1 test tests=()
+    shift
     for test in tests/tests/rc_*.rs tests/tests/{progress,last_byte,no_alloc,swarm}.rs; do
         tests+=(--test "$(basename "$test" .rs)")
     done
     note "on $kind"
-    FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast -p feroce-tests "${tests[@]}"
+    FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast -p feroce-tests "$@" "${tests[@]}"
 }
 
-# The workspace builds without libdpdk; the feature adds a port, with tests of its own and some of those of every port.
+# The workspace builds without libdpdk; the feature adds a port, with tests of its own and those of every port.
 step_dpdk() {
     cargo clippy -p dpdk-sys -p feroce-engine -p feroce -p feroce-tests --features feroce/dpdk,feroce-tests/dpdk --all-targets -- -D warnings &&
         RUSTDOCFLAGS="-D warnings" cargo doc -p feroce-engine --features dpdk --no-deps &&
         cargo test -p feroce-engine --features dpdk --lib dpdk &&
         cargo test -p feroce-engine --features dpdk --test dpdk &&
         cargo test -p feroce --features dpdk --test dpdk &&
-        FEROCE_RIG=dpdk FEROCE_SWARM=60 cargo test -p feroce-tests --features dpdk --test rc_basic --test swarm
+        test_on dpdk --features dpdk
 }
 
 knows_no_dpdk() { # PROGRAM

@@ -13,6 +13,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use feroce_engine::counters::Counter;
 use feroce_engine::device::{
     Addressing, Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Endpoint, QpInit,
     QueuePair,
@@ -21,7 +22,7 @@ use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::port::dpdk::{Address, DpdkConfig, DpdkError, DpdkMemory, DpdkPort};
 use feroce_engine::port::pcap::PcapPort;
-use feroce_engine::port::{Port, PortStats};
+use feroce_engine::port::{Port, PortStats, Priority};
 use feroce_engine::verbs::{
     Completion, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
 };
@@ -101,6 +102,8 @@ fn role() {
         "lone memif" => lone_memif(&meeting),
         "survivor" => survivor(&meeting),
         "victim" => victim(&meeting),
+        "downed" => downed(&meeting),
+        "deaf" => deaf(&meeting),
         other => panic!("no role {other}"),
     }
 }
@@ -621,6 +624,56 @@ fn a_peer_that_is_killed_is_an_error() {
     assert!(!status.success(), "{status}");
 }
 
+/// Its interface goes down under it and comes up again. The driver goes on to say that the link is up.
+fn downed(meeting: &Path) {
+    let namespace = fs::read_to_string(meeting.join("namespace")).expect("its name");
+    enter(&namespace);
+    let few = "net_af_packet0,iface=v0,blocksz=65536,framesz=8192,framecnt=64,qdisc_bypass=0";
+    let device = open(&config(few.to_owned(), &["10.9.0.1/24"]));
+    let (cq, pd) = (device.create_cq(256).expect("a CQ"), device.alloc_pd());
+    let connect = |qp: &mut QueuePair, to: &str| {
+        let gid = Gid::from(to.parse::<IpAddr>().expect("an address"));
+        let peer = Endpoint { qpn: Qpn::masked(17), psn: Psn::new(0), gid, super_frames: None };
+        qp.connect(Psn::new(0), &peer, &ConnectOptions::default())
+    };
+    let mut qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
+    connect(&mut qp, "10.9.0.2").expect("the kernel answers");
+    run(&format!("ip -n {namespace} link set v0 down"));
+    let buffer = pd.alloc_buffer(1 << 20, Access::ALL).expect("a buffer");
+    let sge = buffer.region().sge(0, 1 << 20);
+    let data = Data::Sges(std::slice::from_ref(&sge));
+    let op = SendOp::Write(RemoteAddr { addr: 0, rkey: Key(0) });
+    let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED };
+    for _ in 0..4 {
+        qp.post_send(&request).expect("room for a request");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let done = loop {
+        if let Some(done) = cq.poll_one() {
+            break done;
+        }
+        assert!(Instant::now() < deadline, "the QP hangs: {:?}", device.port_stats());
+        thread::yield_now();
+    };
+    assert_eq!(done.status, Status::RetryExceeded);
+    assert!(device.port_stats()[0].tx_dropped > 0, "{:?}", device.port_stats());
+    assert!(device.counter(Counter::PortErrors) > 0, "the port tells");
+    run(&format!("ip -n {namespace} link set v0 up"));
+    let mut next = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
+    connect(&mut next, "10.9.0.3").expect("frames go out again");
+}
+
+#[test]
+fn an_interface_that_is_down_is_an_error() {
+    if !root() {
+        return;
+    }
+    let (meeting, pair) = (Meeting::new("downed"), Pair::new("downed"));
+    run(&format!("ip -n {} address add 10.9.0.3/24 dev v1", pair.names[1]));
+    fs::write(meeting.path.join("namespace"), &pair.names[0]).expect("a file");
+    meeting.start("downed").finish();
+}
+
 // ---- captures
 
 /// The frames of a capture.
@@ -715,11 +768,18 @@ fn questions() -> Vec<Vec<u8>> {
     ]
 }
 
-fn pcap_end(meeting: &Path) {
+fn open_pcap(meeting: &Path) -> DpdkPort {
     let path = |name: &str| meeting.join(name).display().to_string();
     let device = format!("net_pcap0,rx_pcap={},tx_pcap={}", path("in"), path("out"));
     let config = config(device, &["10.7.0.1/24", "fd07::1/64"]);
-    let mut port = DpdkPort::open(&config, 1).expect("a port").remove(0);
+    DpdkPort::open(&config, 1).expect("a port").remove(0)
+}
+
+/// The shortest RoCE frame: a SEND of nothing over IPv4.
+const SHORTEST_ROCE: usize = 58;
+
+fn pcap_end(meeting: &Path) {
+    let mut port = open_pcap(meeting);
     fs::write(meeting.join("mac"), port.attributes().mac.to_string()).expect("a file");
     port.flush().expect("a device that sends"); // The announcements, ahead of the answers.
     let mut shown = Vec::new();
@@ -734,11 +794,43 @@ fn pcap_end(meeting: &Path) {
     assert_eq!((rx_frames, rx_dropped), (12, 0));
     assert_eq!(rx_foreign, 6, "neither RoCE nor questions");
     assert_eq!(tx_frames, 6, "two announcements, four answers");
+    let own = port.attributes().mac;
+    let slot = port.tx_slot().expect("a slot");
+    slot[..64].fill(0xff);
+    slot[6..12].copy_from_slice(&own.0);
+    port.tx_commit(SHORTEST_ROCE, Priority::default());
+    port.flush().expect("a device that sends");
+}
+
+/// With no room to answer, questions are heard all the same.
+fn deaf(meeting: &Path) {
+    let mut port = open_pcap(meeting);
+    while port.tx_slot().is_some() {
+        port.tx_commit(64, Priority::default());
+    }
+    let (addresses, sent) = (port.addresses(), port.stats().tx_frames);
+    let source = addresses.gids()[0].clone();
+    let asker = Gid::from("10.7.0.7".parse::<IpAddr>().expect("an address"));
+    let path = thread::scope(|scope| {
+        let waits = scope.spawn(|| addresses.resolve(asker, &source, PATIENCE));
+        thread::sleep(Duration::from_millis(300)); // Only who is waited for is noted.
+        let shown: usize = (0..100).map(|_| port.rx_burst()).sum();
+        assert_eq!(shown, 1, "RoCE");
+        waits.join().expect("no panic")
+    });
+    assert_eq!(path.expect("it was there").dst_mac.0, ASKER);
+    assert_eq!(port.stats().rx_foreign, 6, "neither RoCE nor questions");
+    assert_eq!(port.stats().tx_frames, sent, "no answer without a slot");
 }
 
 #[test]
-fn questions_of_strangers_are_answered() {
-    let meeting = Meeting::new("pcap");
+fn without_room_to_answer_it_is_listened_to() {
+    let meeting = Meeting::new("deaf");
+    write_questions(&meeting);
+    meeting.start("deaf").finish();
+}
+
+fn write_questions(meeting: &Meeting) {
     let file = File::create(meeting.path.join("in")).expect("a file");
     let mut writer = pcap_file::pcap::PcapWriter::new(file).expect("a capture");
     for (at, data) in (0..).zip(questions()) {
@@ -746,15 +838,21 @@ fn questions_of_strangers_are_answered() {
         let packet = pcap_file::pcap::PcapPacket::new(Duration::from_millis(at), len, &data);
         writer.write_packet(&packet).expect("a frame");
     }
-    drop(writer);
+}
+
+#[test]
+fn questions_of_strangers_are_answered() {
+    let meeting = Meeting::new("pcap");
+    write_questions(&meeting);
     meeting.start("pcap").finish();
     let own = mac(&fs::read_to_string(meeting.path.join("mac")).expect("a file"));
     let sent = frames(&fs::read(meeting.path.join("out")).expect("a capture"));
     assert!(sent.iter().all(|frame| frame.len() >= 60 && frame[6..12] == own));
     // Two announcements, then the answers: to ARP, to the ping, to two solicitations.
-    let [arp_here, nd_here, arp_answer, pong, advert, defence] = &sent[..] else {
+    let [arp_here, nd_here, arp_answer, pong, advert, defence, short] = &sent[..] else {
         panic!("{} frames", sent.len())
     };
+    assert_eq!(short[SHORTEST_ROCE - 1..], [0xff, 0, 0], "a short frame is padded to 60 bytes");
     assert_eq!(arp_here[..6], [0xff; 6]);
     assert_eq!((&arp_here[28..32], &arp_here[38..42]), (&[10, 7, 0, 1][..], &[10, 7, 0, 1][..]));
     let answer = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &own, &[10, 7, 0, 1], &ASKER, &[10, 7, 0, 7]];
@@ -815,6 +913,16 @@ fn refusals(meeting: &Path) {
     }
     drop(first);
     drop(DpdkPort::open(&null("net_null0"), 1).expect("a port"));
+    // Also while others open and close.
+    thread::scope(|scope| {
+        for own in ["net_null5", "net_null6", "net_null7"] {
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    drop(DpdkPort::open(&null(own), 1).expect("a port"));
+                }
+            });
+        }
+    });
     let socket = meeting.join("nobody").display().to_string();
     let nobody = format!("net_memif0,role=client,socket={socket},socket-abstract=no");
     let nobody = config(nobody, &["10.6.0.1/24"]);

@@ -44,6 +44,26 @@ fn perf_runs_on_dpdk_at_both_ends_and_stat_sees_it() {
 }
 
 #[test]
+fn the_advice_on_the_path_mtu_holds() {
+    let Some(pair) = Pair::new() else { return };
+    let exchange = |mtu: &str| {
+        let server = Server::start(&mut perf(&pair, 1, mtu));
+        let client = perf(&pair, 0, &format!("{mtu} -s 8K -n 100 --mtu 4096 10.9.0.2"));
+        let client = { client }.output().expect("a client");
+        let server = server.end();
+        (client, server)
+    };
+    let (client, server) = exchange("--dpdk-mtu 4100");
+    assert!(!client.status.success() && !server.status.success());
+    let told = text(&client.stderr);
+    let advice = told.split('`').find(|part| part.starts_with("--dpdk-mtu"));
+    let advice = advice.unwrap_or_else(|| panic!("no advice for DPDK: {told}"));
+    let (client, server) = exchange(advice);
+    assert!(client.status.success(), "{}", text(&client.stderr));
+    assert!(server.status.success(), "{}", text(&server.stderr));
+}
+
+#[test]
 fn programs_that_call_their_devices_the_same_are_told_apart() {
     let Some(pair) = Pair::new() else { return };
     let first = Server::start(&mut perf(&pair, 0, ""));

@@ -14,7 +14,8 @@ use feroce_tests::rxe::packets::{self, Deviation, Examined, Frame};
 use feroce_tests::rxe::{Failure, failed, feroce, judge, run, table};
 
 const USAGE: &str = "usage: rxe --list [FILTER]
-       rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N] [FILTER]";
+       rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N]
+           [--skip-mtu] [FILTER]";
 /// Where Feroce is.
 const INTERFACE: &str = "v0";
 
@@ -26,6 +27,7 @@ const MOST_FAILURES: usize = 20;
 struct Options {
     list: bool,
     keep: bool,
+    skip_mtu: bool,
     port: Option<PortKind>,
     switch: Option<String>,
     captures: Option<PathBuf>,
@@ -41,6 +43,7 @@ fn options() -> Option<Options> {
         match arg.as_str() {
             "--list" => options.list = true,
             "--keep" => options.keep = true,
+            "--skip-mtu" => options.skip_mtu = true,
             "--port" => options.port = Some(args.next()?.parse().ok()?),
             "--switch" => options.switch = Some(args.next()?),
             "--captures" => options.captures = Some(args.next()?.into()),
@@ -72,7 +75,8 @@ fn main() -> ExitCode {
     let cases: Vec<_> =
         cases.iter().cycle().take(cases.len() * options.repeat.unwrap_or(1)).collect();
     let python = options.python.unwrap_or_else(|| "python3".into());
-    let suite = Suite { network: Network { switch }, captures, python, keep: options.keep };
+    let Options { keep, skip_mtu, .. } = options;
+    let suite = Suite { network: Network { switch }, captures, python, keep, skip_mtu };
     match suite.run(&cases, port) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -89,6 +93,8 @@ struct Suite {
     captures: PathBuf,
     python: String,
     keep: bool,
+    /// Cases for which the interface is too small may be left out.
+    skip_mtu: bool,
 }
 
 /// A case that was played.
@@ -113,8 +119,16 @@ impl Suite {
         let device = feroce::open(INTERFACE, port, file).map_err(failed("open Feroce"))?;
         let attributes = device.attributes();
         println!("{} cases on {}", cases.len(), attributes.port);
-        // What the interface does not carry is not played.
+        // What the interface does not carry cannot be played.
         let fits = |case: &&&Case| attributes.active_mtu.is_some_and(|mtu| case.mtu <= mtu);
+        let too_large = cases.iter().filter(|case| !fits(case)).count();
+        if too_large > 0 && !self.skip_mtu {
+            let mtu = attributes.active_mtu.map_or(0, |mtu| mtu.bytes());
+            let reason = format!("{too_large} cases need a path MTU of more than {mtu} bytes");
+            return Err(Failure(format!(
+                "{reason}: a larger interface plays them all, --skip-mtu the others"
+            )));
+        }
         let mut operator = RxeEnd::new()?;
         let mut played = Vec::new();
         let mut failures = 0;

@@ -5,6 +5,10 @@ use std::sync::{Condvar, Mutex, PoisonError};
 /// Rigs that there can be at a time: each has four devices, and DPDK has 32 in a process.
 pub const MOST_RIGS: usize = 8;
 
+/// Ordinary memory of the process, in MiB.
+#[cfg(feature = "dpdk")]
+const MEMORY: u32 = 1024;
+
 static RIGS: Mutex<usize> = Mutex::new(0);
 static GONE: Condvar = Condvar::new();
 
@@ -15,6 +19,7 @@ pub(super) struct Place(());
 impl Place {
     /// Waits until there is room for one more.
     pub(super) fn take() -> Self {
+        start();
         let rigs = RIGS.lock().unwrap_or_else(PoisonError::into_inner);
         let rigs = GONE.wait_while(rigs, |rigs| *rigs == MOST_RIGS);
         *rigs.unwrap_or_else(PoisonError::into_inner) += 1;
@@ -36,10 +41,31 @@ pub fn device(number: u32, interface: &str, frames: u32) -> String {
     )
 }
 
+/// Starts DPDK, with a device that goes again. Its drivers change the process's environment as they are loaded, which
+/// must not happen while another thread starts a program.
+#[cfg(feature = "dpdk")]
+fn start() {
+    use std::sync::Once;
+
+    use feroce_engine::port::dpdk::{Address, DpdkConfig, DpdkMemory, DpdkPort};
+
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let nobody = Address { ip: [10, 0, 0, 1].into(), prefix: 24, vlan: None };
+        let memory = DpdkMemory::Ordinary { mib: MEMORY };
+        let config = DpdkConfig { memory, ..DpdkConfig::new("net_null_start", vec![nobody]) };
+        drop(DpdkPort::open(&config, 1).expect("a port"));
+    });
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn start() {}
+
 /// Takes frames to the addresses of both ends.
 #[cfg(feature = "dpdk")]
 pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
     use feroce_engine::port::dpdk::{Address, DpdkConfig, DpdkMemory, DpdkPort};
 
@@ -52,9 +78,11 @@ pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
             .map(|(gid, prefix, vlan)| Address { ip: gid.ip(), prefix, vlan })
     });
     let config = DpdkConfig {
-        memory: DpdkMemory::Ordinary { mib: 1024 },
+        memory: DpdkMemory::Ordinary { mib: MEMORY },
         rx_descriptors: 256,
         tx_descriptors: 256,
+        // Tests with helpers hand over to and fro thousands of times.
+        longest_nap: Duration::from_micros(50),
         ..DpdkConfig::new(device(number, interface, 1024), addresses.concat())
     };
     Box::new(DpdkPort::open(&config, 1).expect("a port").remove(0))

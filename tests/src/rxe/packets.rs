@@ -163,6 +163,9 @@ pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
             _ => {}
         }
     }
+    if examined.right.is_empty() && examined.suspect.is_empty() {
+        examined.complaints.push("no RoCE frame was captured".into());
+    }
     examined.complain_of_missing_fault(case);
     examined
 }
@@ -257,6 +260,16 @@ mod tests {
             due.insert(0, Deviation::MigReq);
             assert_eq!(examined.deviations.into_keys().collect::<Vec<_>>(), due, "{file}");
             assert_eq!(examined.complaints, Vec::<String>::new(), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_case_without_frames_proves_nothing() {
+        let case = &table::cases()[0];
+        let others = [Frame { at: Duration::ZERO, bytes: vec![0; 60] }];
+        for frames in [&[][..], &others] {
+            let complaints = examine(case, frames, REQUESTER).complaints;
+            assert_eq!(complaints, ["no RoCE frame was captured"]);
         }
     }
 

@@ -375,8 +375,9 @@ impl Plan {
         match self.mtu.and_then(PathMtu::from_bytes) {
             Some(asked) if asked.bytes() > active.bytes() => Err(Failure::Plan(format!(
                 "path MTU {asked} is asked for, and the ports carry {active}: raise the interfaces' MTU \
-                 to {} (`ip link set IFACE mtu N`) or ask for less",
-                asked.bytes() + PathMtu::OVERHEAD
+                 to {needed} (`ip link set IFACE mtu {needed}`; on DPDK `--dpdk-mtu {needed}`, at both ends) \
+                 or ask for less",
+                needed = asked.bytes() + PathMtu::OVERHEAD
             ))),
             Some(asked) => Ok(asked),
             None => Ok(active),

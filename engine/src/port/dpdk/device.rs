@@ -239,6 +239,8 @@ impl Drop for Ethdev {
                 dpdk_sys::rte_dev_remove(device);
             }
         }
+        // Their names are made of the number, which the next to open may get.
+        self.pools.clear();
         eal.close(self.id);
     }
 }

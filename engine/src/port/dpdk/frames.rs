@@ -11,7 +11,7 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
     Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv4Packet, Ipv4Repr,
-    Ipv6Packet, Ipv6Repr, NdiscNeighborFlags, NdiscRepr, UdpPacket,
+    Ipv6Packet, Ipv6Repr, NdiscNeighborFlags, NdiscRepr,
 };
 
 use super::config::Address;
@@ -82,27 +82,30 @@ impl Own {
         self.addresses.iter().any(|own| own.ip == ip && own.vlan == vlan)
     }
 
-    /// Whether `frame` is RoCEv2 for one of our addresses.
+    /// Whether `frame` says that it is RoCEv2 for one of our addresses. Whether it is whole, whoever takes it sees.
     #[inline]
     pub fn is_roce(&self, frame: &[u8]) -> bool {
         let check = || {
             let link = Link::parse(frame)?;
-            let (to, udp) = match link.protocol {
+            let packet = link.payload;
+            let (to, protocol, udp) = match link.protocol {
                 EthernetProtocol::Ipv4 => {
-                    let ip = Ipv4Packet::new_checked(link.payload).ok()?;
-                    let whole = !ip.more_frags() && ip.frag_offset() == 0;
-                    let udp = ip.next_header() == IpProtocol::Udp && whole;
-                    (IpAddr::V4(ip.dst_addr()), udp.then(|| ip.payload())?)
+                    let head = packet.first_chunk::<20>()?;
+                    let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3fff;
+                    let to = Ipv4Addr::new(head[16], head[17], head[18], head[19]);
+                    let udp = packet.get(usize::from(head[0] & 0xf) * 4..)?;
+                    (IpAddr::V4(to), (fragment == 0).then_some(head[9])?, udp)
                 }
                 EthernetProtocol::Ipv6 => {
-                    let ip = Ipv6Packet::new_checked(link.payload).ok()?;
-                    let udp = ip.next_header() == IpProtocol::Udp;
-                    (IpAddr::V6(ip.dst_addr()), udp.then(|| ip.payload())?)
+                    let (head, udp) = packet.split_first_chunk::<40>()?;
+                    let to = head.last_chunk::<16>()?;
+                    (IpAddr::V6(Ipv6Addr::from(*to)), head[6], udp)
                 }
                 _ => return None,
             };
-            let port = UdpPacket::new_checked(udp).ok()?.dst_port();
-            Some(port == ROCE_PORT && self.has(link.vlan, to))
+            let port = u16::from_be_bytes([*udp.get(2)?, *udp.get(3)?]);
+            let is_udp = protocol == u8::from(IpProtocol::Udp);
+            Some(is_udp && port == ROCE_PORT && self.has(link.vlan, to))
         };
         check().unwrap_or(false)
     }
@@ -368,7 +371,7 @@ struct Way {
 }
 
 /// Fills a short frame up with zeroes; returns its length then.
-fn padded(out: &mut [u8], len: usize) -> usize {
+pub(super) fn padded(out: &mut [u8], len: usize) -> usize {
     if len < SHORTEST {
         out[len..SHORTEST].fill(0);
     }

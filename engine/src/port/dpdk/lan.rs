@@ -14,10 +14,12 @@ use feroce_wire::MacAddr;
 use super::config::{Address, DpdkConfig};
 use super::frames::{Heard, Own, Sighting};
 use crate::net::{Gid, GidEntry, PathHeaders, ResolveError, multicast_mac};
-use crate::time::{Clock, Duration};
+use crate::time::{Clock, Duration, Instant};
 
 /// A neighbour that does not answer is asked again after so long, as Linux does.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// So long an answer holds for those who ask for the way: as long as a neighbour is reachable for Linux.
+const HOLDS: Duration = Duration::from_secs(30);
 const HOP_LIMIT: u8 = 64;
 const HOP_LIMIT_MULTICAST: u8 = 1;
 
@@ -35,6 +37,7 @@ struct Lan {
     name: String,
     /// Something is to be sent. Read by the ports in every turn, hence not under the lock.
     asked: AtomicBool,
+    clock: Clock,
     table: Mutex<Table>,
     changed: Condvar,
 }
@@ -45,11 +48,19 @@ type Key = (Option<u16>, IpAddr);
 #[derive(Debug, Default)]
 struct Table {
     /// Those asked for; `None` until they answer.
-    neighbours: BTreeMap<Key, Option<MacAddr>>,
+    neighbours: BTreeMap<Key, Option<Neighbour>>,
     to_send: VecDeque<Message>,
     /// How often a neighbour that was known moved to another Ethernet address.
     moves: u64,
     closed: bool,
+}
+
+/// One that has answered.
+#[derive(Debug, Clone, Copy)]
+struct Neighbour {
+    mac: MacAddr,
+    /// Until then, whoever asks for the way believes it.
+    holds_until: Instant,
 }
 
 /// What a port is to send.
@@ -71,6 +82,7 @@ impl PortAddresses {
             mtu: config.mtu,
             name,
             asked: AtomicBool::new(false),
+            clock: Clock::start(),
             table: Mutex::default(),
             changed: Condvar::new(),
         }))
@@ -125,8 +137,8 @@ impl PortAddresses {
         self.0.own.addresses.iter().map(entry).collect()
     }
 
-    /// The headers that lead from `source` to `destination`. Waits for the next hop to answer, asking it each
-    /// second, for at most `timeout`.
+    /// The headers that lead from `source` to `destination`. If nothing was heard of the next hop for 30 s, waits
+    /// for it to answer, asking it each second, for at most `timeout`.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -176,7 +188,7 @@ impl PortAddresses {
 
     /// The Ethernet address of a neighbour, if it has answered.
     pub fn neighbour(&self, vlan: Option<u16>, ip: IpAddr) -> Option<MacAddr> {
-        self.0.lock().neighbours.get(&(vlan, ip)).copied().flatten()
+        self.0.lock().neighbours.get(&(vlan, ip)).copied().flatten().map(|known| known.mac)
     }
 
     /// Asks for a neighbour once more, from the own address `source`, without waiting for the answer.
@@ -256,25 +268,31 @@ impl Lan {
         timeout: Duration,
     ) -> Result<MacAddr, ResolveError> {
         let key = (own.vlan, next_hop);
-        let clock = Clock::start();
-        let start = clock.now();
+        let start = self.clock.now();
         let mut ask_at = Duration::ZERO;
         let mut table = self.lock();
         loop {
-            if let Some(mac) = *table.neighbours.entry(key).or_insert(None) {
-                return Ok(mac);
+            let now = self.clock.now();
+            let known = *table.neighbours.entry(key).or_insert(None);
+            if let Some(known) = known.filter(|known| now < known.holds_until) {
+                return Ok(known.mac);
             }
-            let after = clock.now() - start;
+            let after = now - start;
             let is_over = after >= timeout;
             if after >= ask_at && !is_over || ask_at.is_zero() {
                 self.send(&mut table, Message::Ask(*own, next_hop));
                 ask_at = after + ASK_AGAIN;
             }
             if is_over {
-                table.neighbours.remove(&key); // Asked for and unknown: there is nothing to follow.
+                if known.is_none() {
+                    table.neighbours.remove(&key); // There is nothing to follow.
+                }
                 return Err(ResolveError::Unresolved { next_hop, after });
             }
-            let unknown = |table: &mut Table| table.neighbours.get(&key) == Some(&None);
+            let unknown = |table: &mut Table| {
+                let known = table.neighbours.get(&key).copied().flatten();
+                known.is_none_or(|known| self.clock.now() >= known.holds_until)
+            };
             let wait = timeout.min(ask_at).saturating_sub(after);
             let waited = self.changed.wait_timeout_while(table, wait, unknown);
             (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -285,13 +303,14 @@ impl Lan {
     fn take(&self, sighting: &Sighting) {
         let mut table = self.lock();
         let Some(known) = table.neighbours.get_mut(&(sighting.vlan, sighting.ip)) else { return };
-        match *known {
-            Some(mac) if mac == sighting.mac || !sighting.overrides => return,
-            was => {
-                *known = Some(sighting.mac);
-                table.moves += u64::from(was.is_some());
-            }
+        let was = known.map(|known| known.mac);
+        let has_moved = was.is_some_and(|mac| mac != sighting.mac);
+        if has_moved && !sighting.overrides {
+            return;
         }
+        let holds_until = self.clock.now() + HOLDS;
+        *known = Some(Neighbour { mac: sighting.mac, holds_until });
+        table.moves += u64::from(has_moved);
         drop(table);
         self.changed.notify_all();
     }
@@ -351,6 +370,37 @@ mod tests {
         assert_eq!(resolve(&lan, "10.0.0.2", Duration::ZERO).unwrap().dst_mac, mac(3));
         lan.close();
         assert_eq!(lan.wait_for_move(1, Duration::from_secs(10)), None);
+    }
+
+    #[test]
+    fn a_neighbour_of_long_ago_is_asked_again() {
+        let lan = lan();
+        let key = (None, "10.0.0.2".parse().unwrap());
+        lan.0.lock().neighbours.insert(key, None);
+        lan.0.take(&sighting("10.0.0.2", 2, true));
+        let held = lan.0.lock().neighbours[&key].unwrap().holds_until;
+        assert!(held > lan.0.clock.now() + HOLDS / 2);
+        assert_eq!(resolve(&lan, "10.0.0.2", Duration::ZERO).unwrap().dst_mac, mac(2));
+        assert!(!lan.has_to_send(), "what is known is not asked for");
+        let grows_old = || {
+            let long_ago = Some(Neighbour { mac: mac(2), holds_until: lan.0.clock.now() });
+            lan.0.lock().neighbours.insert(key, long_ago);
+        };
+        grows_old();
+        let headers = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| resolve(&lan, "10.0.0.2", Duration::from_secs(10)));
+            while !lan.has_to_send() {
+                std::thread::yield_now();
+            }
+            lan.0.take(&sighting("10.0.0.2", 2, false));
+            waits.join().unwrap().unwrap()
+        });
+        assert_eq!(headers.dst_mac, mac(2));
+        grows_old();
+        let error = resolve(&lan, "10.0.0.2", Duration::ZERO).unwrap_err();
+        assert!(matches!(error, ResolveError::Unresolved { .. }), "{error}");
+        assert_eq!(lan.neighbour(None, key.1), Some(mac(2)), "who talks to it goes on");
+        assert_eq!(lan.wait_for_move(0, Duration::ZERO), Some(0), "it was there all the time");
     }
 
     #[test]

@@ -7,16 +7,21 @@ use std::sync::Arc;
 use super::config::DpdkConfig;
 use super::device::{self, Ethdev};
 use super::error::DpdkError;
+use super::frames::padded;
 use super::lan::PortAddresses;
 use super::mbuf::{BURST, Frames, Pool};
 use super::nap::Nap;
 use crate::port::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use crate::time::{Clock, Duration, Instant};
 
 /// Frames that wait for the device at most.
 const PENDING: usize = 256;
 /// How often a device that takes nothing is offered the same frames again: the second time, it may have cleared
 /// up behind itself.
 const OFFERS: u32 = 2;
+/// How long frames wait for a device that takes none. Longer than a peer behind a memif, or a pause of the link,
+/// keeps a device that works; what its driver says of the link does not count: AF_PACKET's says that it is up, always.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The DPDK port of one core.
 #[derive(Debug)]
@@ -26,7 +31,12 @@ pub struct DpdkPort {
     rx: Frames,
     /// Frames at the front of `rx` that are RoCE.
     shown: usize,
+    /// Where an answer is written that cannot be sent.
+    scratch: Box<[u8]>,
     tx: Transmit,
+    clock: Clock,
+    /// When the device took nothing for the first time since it last took something.
+    stuck_since: Option<Instant>,
     nap: Nap,
     stats: PortStats,
     addresses: PortAddresses,
@@ -60,8 +70,11 @@ impl Transmit {
         self.free.last_buffer(pool).map(|buffer| &mut buffer[..self.frame_max])
     }
 
-    fn commit(&mut self, len: usize) {
+    /// Queues the last slot's first `len` bytes, as a frame of the length that is returned.
+    fn commit(&mut self, len: usize, pool: &Pool) -> usize {
+        let len = self.free.last_buffer(pool).map_or(len, |buffer| padded(buffer, len));
         self.free.move_last(&mut self.pending, len);
+        len
     }
 }
 
@@ -80,6 +93,7 @@ impl DpdkPort {
             addresses.announce();
         }
         let frame_max = device::frame_max(config.mtu) as usize;
+        let clock = Clock::start();
         let port = |queue: usize| {
             let nap = Nap::new(config.longest_nap)
                 .map_err(|source| DpdkError::Refused { action: "make a timer", source })?;
@@ -97,6 +111,9 @@ impl DpdkPort {
                 queue: u16::try_from(queue).expect("as many as the device has"),
                 rx: Frames::with_capacity(RX_BURST),
                 shown: 0,
+                scratch: vec![0; frame_max].into(),
+                clock,
+                stuck_since: None,
                 tx: Transmit {
                     free: Frames::with_capacity(2 * BURST),
                     pending: Frames::with_capacity(PENDING),
@@ -128,21 +145,20 @@ impl DpdkPort {
                 self.shown += 1;
                 continue;
             }
-            // Without room there is no answer: whoever asked asks again.
-            let Some(slot) = self.tx.slot(self.device.pool(self.queue)) else { continue };
-            match self.addresses.hear(frame, slot) {
-                Some(heard) => {
-                    if let Some(len) = heard.reply {
-                        self.commit(len);
-                    }
-                }
+            // Without room there is no answer: whoever asked asks again. But it is listened to.
+            let slot = self.tx.slot(self.device.pool(self.queue));
+            let has_room = slot.is_some();
+            let heard = self.addresses.hear(frame, slot.unwrap_or(&mut self.scratch[..]));
+            match heard.map(|heard| heard.reply) {
+                Some(Some(len)) if has_room => self.commit(len),
+                Some(_) => {}
                 None => self.stats.rx_foreign += 1,
             }
         }
     }
 
     fn commit(&mut self, len: usize) {
-        self.tx.commit(len);
+        let len = self.tx.commit(len, self.device.pool(self.queue));
         self.stats.tx_frames += 1;
         self.stats.tx_bytes += len as u64;
     }
@@ -157,17 +173,29 @@ impl DpdkPort {
 
     /// Gives the device what it takes of what is committed.
     fn send(&mut self) -> io::Result<()> {
-        let mut refused = 0;
+        let (waiting, mut refused) = (self.tx.pending.len(), 0);
         while !self.tx.pending.is_empty() && refused < OFFERS {
             let taken = self.tx.pending.transmit(self.device.id, self.queue);
             refused = if taken == 0 { refused + 1 } else { 0 };
         }
-        if refused == 0 || self.device.link().0 {
+        if self.tx.pending.len() < waiting {
+            self.stuck_since = None;
             return Ok(()); // The rest waits for the device.
         }
-        self.stats.tx_dropped += self.tx.pending.len() as u64;
+        let now = self.clock.now();
+        let since = *self.stuck_since.get_or_insert(now);
+        if now.saturating_since(since) < PATIENCE {
+            return Ok(());
+        }
+        self.stats.tx_dropped += waiting as u64;
         self.tx.pending.clear();
-        let what = format!("the link of DPDK device {} is down", self.attributes.name);
+        let name = &self.attributes.name;
+        let what = match self.device.link() {
+            (true, _) => {
+                format!("DPDK device {name} takes no frames any more: its interface may be down")
+            }
+            (false, _) => format!("the link of DPDK device {name} is down"),
+        };
         Err(io::Error::new(io::ErrorKind::NotConnected, what))
     }
 }
