@@ -10,6 +10,8 @@
 //! | which device is it on? | `device.rs`; where does it lead? `address.rs` |
 //! | how is a QP set up? | `qp.rs`, `attributes.rs` |
 //! | how is it connected, and ended? | `connect.rs` |
+//! | and in one call? | `endpoint.rs`, `addrinfo.rs` |
+//! | who is in a group? | `multicast.rs` |
 //!
 //! The whole crate is a room for `unsafe`, as libibverbs is: what every function relies on is written down in `object` of
 //! `feroce_verbs_abi`.
@@ -22,12 +24,17 @@ use feroce_verbs_abi::{self as abi, channel, errno, object};
 use feroce_libibverbs as _;
 
 mod address;
+mod addrinfo;
 mod attributes;
 mod connect;
 mod device;
+mod endpoint;
 mod event;
 mod id;
+mod multicast;
 mod names;
+mod option;
 mod outcome;
 mod qp;
+mod srq;
 mod verbs;
