@@ -22,7 +22,8 @@ while [ $# -gt 0 ]; do
 done
 
 need_root "$@"
-need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils perftest libibverbs-dev gcc
+need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils rdmacm-utils perftest fio qperf \
+    libibverbs-dev librdmacm-dev gcc
 find_cargo
 say "Building"
 "$cargo" build --quiet --release -p feroce
@@ -47,23 +48,33 @@ on() {
     timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
 }
 
-# listening: whether the server waits for its client.
-listening() { [ -n "$(ip netns exec "$pair-b" ss -ltnH)" ]; }
+# listening: whether the server waits for its client: at a TCP port, or with the thread that serves connections (which is there a
+# moment before it listens; the client takes longer to start).
+listening() {
+    local pid
+    [ -z "$(ip netns exec "$pair-b" ss -ltnH)" ] || return 0
+    for pid in $(ip netns pids "$pair-b"); do
+        ! grep -qsx feroce-cm "/proc/$pid/task/"*/comm || return 0
+    done
+    return 1
+}
 
-# row SERVER CLIENT PATTERN: 0 if it passed; else why it did not, in $why.
+# row SERVER CLIENT PATTERN: 0 if it passed; else why it did not, in $why. A server that begins with ~ serves for ever.
 row() {
-    local server=$1 client=$2 pattern=$3 status served=0 waited=0 pid=''
+    local server=${1#\~} client=$2 pattern=$3 status served=0 waited=0 pid='' endless=''
+    [ "$server" = "$1" ] || endless=yes
     if [ "$server" != - ]; then
         # shellcheck disable=SC2086 # Words.
-        on b $server > "$work/server" 2>&1 &
+        on b ${server//SERVER/10.77.0.2} > "$work/server" 2>&1 &
         pid=$!
         until listening || [ $((waited++)) -gt 600 ] || ! kill -0 "$pid" 2> /dev/null; do sleep 0.05; done
     fi
     # shellcheck disable=SC2086 # Words.
     on a ${client//SERVER/10.77.0.2} > "$work/client" 2>&1 && status=0 || status=$?
     if [ -n "$pid" ]; then
-        [ "$status" = 0 ] || kill "$pid" 2> /dev/null || true
+        [ "$status" = 0 ] && [ -z "$endless" ] || kill "$pid" 2> /dev/null || true
         wait "$pid" && served=0 || served=$?
+        [ -z "$endless" ] || served=0
     fi
     why=''
     [ "$status" = 0 ] || why="client: exit code $status"
