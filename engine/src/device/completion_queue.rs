@@ -97,6 +97,11 @@ impl CompletionQueue {
         }
     }
 
+    /// Completions that it holds, roughly while cores complete to it.
+    pub fn held(&self) -> usize {
+        self.ring.held()
+    }
+
     /// Makes it hold `depth` completions. What it holds stays.
     ///
     /// # Errors

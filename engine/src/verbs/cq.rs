@@ -139,26 +139,28 @@ impl CqRing {
         self.depth.load(Ordering::Relaxed) as usize
     }
 
+    /// The rings, oldest first.
+    fn rings(&self) -> impl Iterator<Item = &Ring> {
+        std::iter::successors(Some(&self.first), |ring| ring.next.get().map(Box::as_ref))
+    }
+
+    /// Completions that it holds.
+    pub fn held(&self) -> usize {
+        self.rings().map(|ring| ring.queue.len()).sum()
+    }
+
     /// Makes it hold `depth` completions. No core may be in a turn meanwhile: the caller has their tokens.
     ///
     /// # Errors
     /// [`CqFull`] if it holds more now; nothing was changed then.
     pub fn resize(&self, depth: u32) -> Result<(), CqFull> {
-        let mut held = 0;
-        let mut ring = &self.first;
-        loop {
-            held += ring.queue.len();
-            match ring.next.get() {
-                Some(next) => ring = next,
-                None => break,
-            }
-        }
-        if held > depth as usize {
+        if self.held() > depth as usize {
             return Err(CqFull);
         }
-        if depth as usize > ring.queue.capacity() {
-            let twice = u32::try_from(ring.queue.capacity() * 2).unwrap_or(u32::MAX);
-            let _ = ring.next.set(Box::new(Ring::new(depth.max(twice))));
+        let newest = self.rings().last().expect("the first");
+        if depth as usize > newest.queue.capacity() {
+            let twice = u32::try_from(newest.queue.capacity() * 2).unwrap_or(u32::MAX);
+            let _ = newest.next.set(Box::new(Ring::new(depth.max(twice))));
         }
         self.depth.store(depth.max(1), Ordering::Relaxed);
         Ok(())
