@@ -233,7 +233,9 @@ static void forks(void)
         failures = 0;
         FAILS(ibv_alloc_pd(context), EIO);
         struct ibv_device_attr attr;
-        CHECK(ibv_query_device(context, &attr) == EIO);
+        CHECK(ibv_query_device(context, &attr) == 0);
+        struct ibv_port_attr port;
+        CHECK(ibv_query_port(context, 1, &port) == EIO);
         CHECK(ibv_dealloc_pd(pd) == EIO);
         CHECK(ibv_close_device(context) == 0);
         fflush(stdout);

@@ -27,6 +27,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// False in a forked child.
+    pub fn is_own(&self) -> bool {
+        fork::generation() == self.generation
+    }
+
     /// Refuses if this is a forked child.
     ///
     /// # Errors
@@ -119,10 +124,19 @@ unsafe fn of(abi: *mut ibv_context) -> *mut Context {
 /// # Errors
 /// EIO in a forked child.
 pub unsafe fn shared<'a>(abi: *mut ibv_context) -> Result<&'a Arc<Shared>, c_int> {
-    // SAFETY: the caller says that the context is open.
-    let shared = unsafe { &(*of(abi)).shared };
+    // SAFETY: the caller says so.
+    let shared = unsafe { of_any_process(abi) };
     shared.check()?;
     Ok(shared)
+}
+
+/// What the program's context shares with its objects, in whatever process this is: for what needs no engine.
+///
+/// # Safety
+/// As for [`of`].
+pub unsafe fn of_any_process<'a>(abi: *mut ibv_context) -> &'a Arc<Shared> {
+    // SAFETY: the caller says that the context is open.
+    unsafe { &(*of(abi)).shared }
 }
 
 #[unsafe(no_mangle)]

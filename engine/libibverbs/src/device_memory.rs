@@ -2,8 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_engine::device::{DeviceMemory, MAX_DEVICE_MEMORY};
 use libc::size_t;
@@ -20,9 +20,44 @@ use crate::{errno, post};
 pub struct Dm {
     abi: UnsafeCell<ibv_dm>,
     shared: Arc<Shared>,
-    memory: DeviceMemory,
+    memory: Memory,
     /// Its registrations.
     users: AtomicUsize,
+}
+
+/// Where the bytes are.
+enum Memory {
+    /// In the engine's arena.
+    Engine(DeviceMemory),
+    /// Made in a forked child, which has no engine: its own. Only registering it needs one, and is refused.
+    Own(Mutex<Vec<u8>>),
+}
+
+impl Memory {
+    fn len(&self) -> usize {
+        match self {
+            Self::Engine(memory) => memory.len(),
+            Self::Own(bytes) => lock(bytes).len(),
+        }
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        match self {
+            Self::Engine(memory) => memory.write(offset, bytes),
+            Self::Own(own) => lock(own)[offset..offset + bytes.len()].copy_from_slice(bytes),
+        }
+    }
+
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        match self {
+            Self::Engine(memory) => memory.read(offset, to),
+            Self::Own(own) => to.copy_from_slice(&lock(own)[offset..offset + to.len()]),
+        }
+    }
+}
+
+fn lock(bytes: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
+    bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // SAFETY: the first field is the C structure.
@@ -42,8 +77,8 @@ pub unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     // SAFETY: the program passes an open context and attributes.
-    let (shared, attr) = unsafe { (context::shared(context), *attr) };
-    let made = shared.and_then(|shared| {
+    let (shared, attr) = unsafe { (context::of_any_process(context), *attr) };
+    let make = || {
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > MOST_ALIGNED {
             return Err(libc::EINVAL);
         }
@@ -51,8 +86,12 @@ pub unsafe extern "C" fn alloc_dm(
             return Err(libc::ENOMEM);
         }
         let align = (1 << attr.log_align_req).max(size_of::<u64>());
-        let memory = shared.engine.device.alloc_dm(attr.length, align);
-        let memory = memory.map_err(|error| errno::of_device(&error))?;
+        let memory = if shared.is_own() {
+            let memory = shared.engine.device.alloc_dm(attr.length, align);
+            Memory::Engine(memory.map_err(|error| errno::of_device(&error))?)
+        } else {
+            Memory::Own(Mutex::new(vec![0; attr.length]))
+        };
         let abi = ibv_dm {
             context,
             memcpy_to_dm: Some(copy_to),
@@ -66,15 +105,15 @@ pub unsafe extern "C" fn alloc_dm(
             memory,
             users: AtomicUsize::new(0),
         }))
-    });
-    object::give_or_fail(made)
+    };
+    object::give_or_fail(make())
 }
 
 /// `ibv_free_dm`
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the program passes live device memory.
     let live = unsafe { object::borrow::<Dm>(dm) };
-    if let Err(code) = live.shared.check() {
+    if let Err(code) = live.check() {
         return code;
     }
     if live.users.load(Ordering::Acquire) > 0 {
@@ -86,9 +125,17 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 }
 
 impl Dm {
+    /// Refuses what the parent of this process made.
+    fn check(&self) -> Result<(), c_int> {
+        match self.memory {
+            Memory::Engine(_) => self.shared.check(),
+            Memory::Own(_) => Ok(()),
+        }
+    }
+
     /// Where a copy of `length` bytes begins.
     fn place(&self, offset: u64, length: usize) -> Result<usize, c_int> {
-        self.shared.check()?;
+        self.check()?;
         let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
         let fits = offset.checked_add(length).is_some_and(|end| end <= self.memory.len());
         let is_aligned = offset.is_multiple_of(UNIT) && length.is_multiple_of(UNIT);
@@ -144,11 +191,12 @@ pub unsafe extern "C" fn reg_dm_mr(
     let (domain, live) = unsafe { (object::borrow::<Pd>(pd), object::borrow::<Dm>(dm)) };
     let made = domain.shared.check().and_then(|()| {
         // It has no address that a program could name.
-        if access & IBV_ACCESS_ZERO_BASED == 0 || length == 0 {
+        if access & IBV_ACCESS_ZERO_BASED == 0 {
             return Err(libc::EINVAL);
         }
         let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
-        let region = domain.pd.reg_dm_mr(&live.memory, offset, length, rights(access)?);
+        let Memory::Engine(memory) = &live.memory else { return Err(libc::EIO) };
+        let region = domain.pd.reg_dm_mr(memory, offset, length, rights(access)?);
         let region = region.map_err(|error| errno::of_device(&error))?;
         live.users.fetch_add(1, Ordering::AcqRel);
         // SAFETY: the PD is live.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use feroce_engine::device::Device;
 use feroce_engine::device::settings::Settings;
+use feroce_engine::device::{Device, DeviceAttributes};
 use feroce_engine::verbs::{AsyncEvent, EventSink};
 use feroce_wire::Qpn;
 
@@ -19,6 +19,8 @@ use crate::{errno, fork, log, xrc};
 pub struct Engine {
     /// The device.
     pub device: Device,
+    /// What it can do, as far as that does not change.
+    pub limits: DeviceAttributes,
     /// What the host's administrator chose where the program has no wish.
     pub settings: Settings,
     /// XRC domains that were opened by a file.
@@ -93,9 +95,9 @@ impl Engine {
         let deliver = move |event| lock(&heard).deliver(event);
         device.set_event_sink(EventSink(Box::new(deliver)));
         let interface = entry.interface.clone();
-        let xrc_files = xrc::Files::default();
-        let engine =
-            Arc::new(Self { device, settings, xrc_files, interface, generation, listeners });
+        let (limits, xrc_files) = (device.attributes(), xrc::Files::default());
+        let engine = Self { device, limits, settings, xrc_files, interface, generation, listeners };
+        let engine = Arc::new(engine);
         engines.push(Arc::downgrade(&engine));
         drop(engines);
         at_exit();

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::{Device, DeviceError, MAX_CQE, Opened};
+use super::{Device, DeviceError, Driver, MAX_CQE, Opened};
 use crate::time::Duration;
 use crate::verbs::{Completion, CqId, CqRing, Notify};
 
@@ -97,8 +97,13 @@ impl CompletionQueue {
         }
     }
 
-    /// Completions that it holds, roughly while cores complete to it.
+    /// Completions that it holds, when what was posted has gone as far as it can without the peers.
     pub fn held(&self) -> usize {
+        if self.device.config.driver != Driver::Manual {
+            for cell in &self.device.cores {
+                cell.lock().turn(self.device.now());
+            }
+        }
         self.ring.held()
     }
 
