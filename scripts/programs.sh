@@ -21,6 +21,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 
+export -n FEROCE_PROGRAM_SECONDS # The programs' own settings begin alike.
 need_root "$@"
 need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils perftest libibverbs-dev gcc
 find_cargo

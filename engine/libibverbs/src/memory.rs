@@ -91,6 +91,14 @@ impl Mr {
         unsafe { (*self.abi.get()).pd }
     }
 
+    /// Whether it is of memory that the program named: no DMA buffer, device memory, or nothing.
+    fn is_programs(&self) -> bool {
+        // SAFETY: as above.
+        let (abi, access) = unsafe { (*self.abi.get(), *self.access.get()) };
+        let is_implicit = abi.length == usize::MAX && access & IBV_ACCESS_ON_DEMAND != 0;
+        !abi.addr.is_null() || is_implicit
+    }
+
     /// Its key.
     pub fn lkey(&self) -> Key {
         // SAFETY: as above.
@@ -315,7 +323,11 @@ unsafe extern "C" fn ibv_rereg_mr(
     let given = |bit: c_int| flags & bit != 0;
     let unknown = flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0;
     let nowhere = given(CHANGE_TRANSLATION) && (addr.is_null() || length == 0);
-    if flags == 0 || unknown || nowhere || given(CHANGE_PD) && pd.is_null() {
+    let domainless = given(CHANGE_PD) && pd.is_null();
+    let mistaken = access != 0 && !given(CHANGE_ACCESS);
+    // SAFETY: the program passes a live MR.
+    let is_programs = unsafe { object::borrow::<Mr>(mr).is_programs() };
+    if flags == 0 || unknown || nowhere || domainless || mistaken || !is_programs {
         errno::set(libc::EINVAL);
         return INPUT;
     }
@@ -350,9 +362,6 @@ unsafe fn reregister(live: &Mr, wanted: &Wanted, moves: bool) -> Result<(), c_in
         let old = *live.abi.get();
         let (before, after) = (object::borrow::<Pd>(old.pd), object::borrow::<Pd>(wanted.pd));
         after.shared.check()?;
-        if !live.dm.is_null() || old.addr.is_null() && !moves {
-            return Err(libc::EOPNOTSUPP); // Not of the program's memory.
-        }
         let access = wanted.check()?;
         let region = (*live.region.get()).as_mut().ok_or(libc::EINVAL)?;
         let change = Reregistration {

@@ -6,7 +6,7 @@ use feroce_engine::device::Path;
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::qp::attributes::QpAttributes;
-use feroce_engine::qp::{QpAttrMask, QpState, check_transition};
+use feroce_engine::qp::{QpAttrMask, QpState, Service, check_transition};
 use feroce_wire::{PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
 use crate::abi::{
@@ -40,6 +40,16 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_SQ_PSN
     | IBV_QP_MAX_DEST_RD_ATOMIC
     | IBV_QP_DEST_QPN;
+
+/// Without what belongs to the other end of XRC: programs set up both ends alike, and the kernel's interface leaves it
+/// out, too.
+fn own_part(service: Service, mask: c_uint) -> c_uint {
+    mask & !match service {
+        Service::XrcIni => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        Service::XrcTgt => IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY,
+        Service::Rc | Service::Uc | Service::Ud => 0,
+    }
+}
 
 /// Flags of regions that mean nothing to a QP, and that no device minds there.
 const OF_REGIONS: c_uint = IBV_ACCESS_OPTIONAL_RANGE
@@ -130,6 +140,7 @@ fn modify(
     attr: &ibv_qp_attr,
     mask: c_uint,
 ) -> Result<QpState, c_int> {
+    let mask = own_part(held.qp.service(), mask);
     let mut wanted = attributes(attr, mask)?;
     if mask & IBV_QP_AV != 0 {
         let now = held.qp.query();
