@@ -58,6 +58,13 @@ for _, reason in result.skipped:
     print("SKIPPED", " ".join(reason.split()))
 sys.exit(not result.wasSuccessful())
 END
+# out_of_reach NAME: why the test cannot be run, if so.
+out_of_reach() {
+    case $1 in
+        test_rdmacm.*) echo "two processes would use one interface, whose RoCE traffic is one program's" ;;
+    esac
+}
+
 reserve_hugepages 128
 pair=fr-pyverbs-$$
 make_pair "$pair" 4500
@@ -69,10 +76,11 @@ passed=0 skipped=0 failed=0
 for name in "${tests[@]}"; do
     progress "$name"
     started=$SECONDS
-    timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-a" "$feroce" run --quiet --interface v0 -- \
+    reason=$(out_of_reach "$name")
+    [ -n "$reason" ] || timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-a" "$feroce" run --quiet --interface v0 -- \
         $PYTHON one.py "tests.$name" > log 2>&1 && status=0 || status=$?
     progress
-    reason=$(sed -n 's/^SKIPPED //p' log)
+    reason=${reason:-$(sed -n 's/^SKIPPED //p' log)}
     if [ "$status" != 0 ]; then
         failed=$((failed + 1)) verdict=FAILED
     elif [ -n "$reason" ]; then
