@@ -1,29 +1,36 @@
 #!/usr/bin/env bash
 # Runs programs of the distribution, unmodified, with Feroce at both ends: two network namespaces joined by a veth pair.
 # Installs what is missing (Debian), builds, and leaves nothing else behind.
-#   scripts/programs.sh [--port-kind KIND] [--table] [FILTER]
+#   scripts/programs.sh [--port-kind KIND] [--table] [--valgrind] [FILTER]
 # FILTER is a regular expression that picks rows of tests/programs/table.txt; --table prints a table for the README.
+# --valgrind runs both ends in Valgrind, which fails a row whose memory is misused; FILTER is then ^pingpong.
 # Exit code 0 if every row passed, 1 if one failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
 readonly ROWS=tests/programs/table.txt
-readonly SECONDS_EACH=${FEROCE_PROGRAM_SECONDS:-120} # until a row is given up
-filter=. table=''
+SECONDS_EACH=${FEROCE_PROGRAM_SECONDS:-120} # until a row is given up
+filter='' table='' wrap=()
 while [ $# -gt 0 ]; do
     case $1 in
         --port-kind) export FEROCE_PORT=$2 && shift ;;
         --table) table=yes ;;
-        -*) sed -n '2,7s/^# \?//p' "$0" >&2 && exit 2 ;;
+        --valgrind)
+            wrap=(valgrind --quiet --error-exitcode=99 --suppressions="$PWD/tests/programs/valgrind.supp")
+            SECONDS_EACH=$((SECONDS_EACH * 3))
+            ;;
+        -*) usage >&2 && exit 2 ;;
         *) filter=$1 ;;
     esac
     shift
 done
+[ -n "$filter" ] || { [ ${#wrap[@]} -gt 0 ] && filter='^pingpong' || filter=.; }
 
+export -n FEROCE_PROGRAM_SECONDS # The programs' own settings begin alike.
 need_root "$@"
 need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils rdmacm-utils perftest fio qperf \
-    libibverbs-dev librdmacm-dev gcc
+    libibverbs-dev librdmacm-dev gcc ${wrap[0]:-}
 find_cargo
 say "Building"
 "$cargo" build --quiet --release -p feroce
@@ -45,7 +52,7 @@ on() {
     local end=$1 interface=v0
     [ "$end" = a ] || interface=v1
     shift
-    timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
+    timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "${wrap[@]}" "$@"
 }
 
 # listening: whether the server waits for its client: at a TCP port, or with the thread that serves connections (which is there a

@@ -35,8 +35,15 @@ static void memory(void)
     uint32_t old = mr->lkey;
     mprotect(page, 4096, PROT_READ | PROT_WRITE);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == 0);
-    CHECK(mr->lkey == mr->rkey && mr->lkey != old);
-    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)8, 16, 0) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(mr->lkey == mr->rkey && mr->lkey == old); /* The memory is the same. */
+    CHECK(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, page, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+    errno = 0;
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)8, 16, 0) == IBV_REREG_MR_ERR_CMD && errno == EFAULT);
+    CHECK(mr->lkey == old && mr->addr == page);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, page + 64, 64, 0) == 0);
+    CHECK(mr->lkey != old && mr->addr == page + 64 && mr->length == 64);
     CHECK(ibv_dereg_mr(mr) == 0);
     munmap(page, 4096);
 }
@@ -233,7 +240,9 @@ static void forks(void)
         failures = 0;
         FAILS(ibv_alloc_pd(context), EIO);
         struct ibv_device_attr attr;
-        CHECK(ibv_query_device(context, &attr) == EIO);
+        CHECK(ibv_query_device(context, &attr) == 0);
+        struct ibv_port_attr port;
+        CHECK(ibv_query_port(context, 1, &port) == EIO);
         CHECK(ibv_dealloc_pd(pd) == EIO);
         CHECK(ibv_close_device(context) == 0);
         fflush(stdout);

@@ -12,7 +12,7 @@ use feroce_wire::Ipv4Header;
 
 use crate::abi::{IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
 use crate::context::Shared;
-use crate::memory::Pd;
+use crate::domain::Pd;
 use crate::modify::{gid, path};
 use crate::object::{self, Object};
 use crate::query::halves;
@@ -163,12 +163,30 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     0
 }
 
+/// No VLAN.
+const UNTAGGED: u16 = 0xffff;
+
 #[unsafe(no_mangle)]
-extern "C" fn ibv_resolve_eth_l2_from_gid(
-    _context: *mut ibv_context,
-    _attr: *mut ibv_ah_attr,
-    _mac: *mut [u8; 6],
-    _vlan: *mut u16,
+unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
+    context: *mut ibv_context,
+    attr: *mut ibv_ah_attr,
+    mac: *mut [u8; 6],
+    vlan: *mut u16,
 ) -> c_int {
-    libc::EOPNOTSUPP
+    // SAFETY: the program passes an open context and attributes.
+    let (shared, attr) = unsafe { (context::shared(context), &*attr) };
+    let found = shared.and_then(|shared| {
+        let path = path(attr, &shared.engine)?;
+        let handle = shared.engine.device.alloc_pd().create_ah(&path);
+        Ok(handle.map_err(|error| errno::of_device(&error))?.ethernet())
+    });
+    object::code(found.map(|(address, tag)| {
+        // SAFETY: the program passes room for an Ethernet address and, if it wants it, the VLAN.
+        unsafe {
+            mac.write(address.0);
+            if !vlan.is_null() {
+                vlan.write(tag.unwrap_or(UNTAGGED));
+            }
+        }
+    }))
 }

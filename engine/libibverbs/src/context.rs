@@ -2,13 +2,16 @@
 
 use std::ffi::c_int;
 use std::mem::offset_of;
+use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use crate::abi::{EXTENDED, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::channel::Channel;
 use crate::device::{self, DeviceEntry};
 use crate::engine::{Engine, Event};
-use crate::{cq, cq_ex, errno, fork, post, qp, query, srq};
+use crate::{
+    cq, cq_ex, device_memory, domain, errno, fork, memory, post, qp, query, srq, window, xrc,
+};
 
 /// What a context and the objects made from it share.
 #[derive(Debug)]
@@ -24,6 +27,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// False in a forked child.
+    pub fn is_own(&self) -> bool {
+        fork::generation() == self.generation
+    }
+
     /// Refuses if this is a forked child.
     ///
     /// # Errors
@@ -56,21 +64,45 @@ impl Context {
         abi.query_device_ex = Some(query::query_device_ex);
         abi.create_cq_ex = Some(cq_ex::create_cq_ex);
         abi.create_qp_ex = Some(qp::create_qp_ex);
+        abi.open_qp = Some(qp::open_qp);
+        abi.create_srq_ex = Some(srq::create_srq_ex);
+        abi.get_srq_num = Some(srq::get_srq_num);
+        abi.open_xrcd = Some(xrc::open_xrcd);
+        abi.close_xrcd = Some(xrc::close_xrcd);
+        abi.advise_mr = Some(memory::advise_mr);
+        abi.alloc_null_mr = Some(memory::alloc_null_mr);
+        abi.alloc_dm = Some(device_memory::alloc_dm);
+        abi.free_dm = Some(device_memory::free_dm);
+        abi.reg_dm_mr = Some(device_memory::reg_dm_mr);
+        abi.alloc_td = Some(domain::alloc_td);
+        abi.dealloc_td = Some(domain::dealloc_td);
+        abi.alloc_parent_domain = Some(domain::alloc_parent_domain);
+        abi.query_rt_values = Some(query::query_rt_values);
         abi.modify_cq = Some(cq::modify_cq);
         abi.sz = size_of::<verbs_context>();
         abi.context.device = entry.abi();
+        abi.context.ops.alloc_mw = Some(window::alloc_mw);
+        abi.context.ops.dealloc_mw = Some(window::dealloc_mw);
+        abi.context.ops.bind_mw = Some(window::bind_mw);
         abi.context.ops.poll_cq = Some(cq::poll_cq);
         abi.context.ops.req_notify_cq = Some(cq::req_notify_cq);
         abi.context.ops.post_send = Some(post::post_send);
         abi.context.ops.post_recv = Some(post::post_recv);
         abi.context.ops.post_srq_recv = Some(srq::post_srq_recv);
-        abi.context.cmd_fd = -1;
+        abi.context.cmd_fd = command_fd()?;
         abi.context.async_fd = shared.events.fd();
         abi.context.num_comp_vectors = VECTORS;
         abi.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         abi.context.abi_compat = std::ptr::without_provenance_mut(EXTENDED);
         Ok(Box::new(Self { abi, shared: Arc::new(shared) }))
     }
+}
+
+/// A descriptor for programs that duplicate that of the kernel's interface. There are no commands to give through it:
+/// what is made from it (`ibv_import_device`) is refused.
+fn command_fd() -> Result<c_int, c_int> {
+    let file = std::fs::File::open("/dev/null");
+    file.map(IntoRawFd::into_raw_fd).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 const _: () = assert!(size_of::<ibv_context_ops>() == 32 * size_of::<usize>());
@@ -92,10 +124,19 @@ unsafe fn of(abi: *mut ibv_context) -> *mut Context {
 /// # Errors
 /// EIO in a forked child.
 pub unsafe fn shared<'a>(abi: *mut ibv_context) -> Result<&'a Arc<Shared>, c_int> {
-    // SAFETY: the caller says that the context is open.
-    let shared = unsafe { &(*of(abi)).shared };
+    // SAFETY: the caller says so.
+    let shared = unsafe { of_any_process(abi) };
     shared.check()?;
     Ok(shared)
+}
+
+/// What the program's context shares with its objects, in whatever process this is: for what needs no engine.
+///
+/// # Safety
+/// As for [`of`].
+pub unsafe fn of_any_process<'a>(abi: *mut ibv_context) -> &'a Arc<Shared> {
+    // SAFETY: the caller says that the context is open.
+    unsafe { &(*of(abi)).shared }
 }
 
 #[unsafe(no_mangle)]
@@ -112,6 +153,8 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the program passes an open context, and does not use it from now on.
     let context = unsafe { Box::from_raw(of(context)) };
+    // SAFETY: it was opened with the context, and is of nobody else.
+    unsafe { libc::close(context.abi.context.cmd_fd) };
     if context.shared.check().is_err() {
         // The parent's engine: its threads are not here to be waited for.
         std::mem::forget(context);

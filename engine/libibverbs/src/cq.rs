@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-use feroce_engine::device::{CompletionQueue, MAX_CQE};
+use feroce_engine::device::{CompletionQueue, DeviceError, MAX_CQE};
 use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, Notify};
 
@@ -181,7 +181,15 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
     let live = unsafe { object::borrow::<Cq>(cq) };
     object::code(live.shared.check().and_then(|()| {
         let entries = u32::try_from(entries).map_err(|_| libc::EINVAL)?;
-        live.queue.resize(places(entries)).map_err(|error| errno::of_device(&error))?;
+        // It may have more places than the program asks for, but not hold more completions.
+        let holds = || u32::try_from(live.queue.held()).unwrap_or(u32::MAX);
+        if entries == 0 || entries < holds() {
+            return Err(libc::EINVAL);
+        }
+        live.queue.resize(places(entries)).map_err(|error| match error {
+            DeviceError::Busy(_) => libc::EINVAL,
+            other => errno::of_device(&other),
+        })?;
         // SAFETY: who resizes a queue in two threads gets one of the sizes.
         unsafe {
             (*live.abi.get()).cqe = c_int::try_from(live.queue.depth()).unwrap_or(c_int::MAX);

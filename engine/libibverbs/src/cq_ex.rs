@@ -2,14 +2,16 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
+use std::time::SystemTime;
 
 use feroce_engine::verbs::{Completion, Status};
 
 use crate::abi::{
-    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_BYTE_LEN,
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM,
-    IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP,
-    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_EX_WITH_DLID_PATH_BITS,
+    IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID,
+    IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
 use crate::cq::{self, Cq, Wanted};
 use crate::lock::HeldLock;
@@ -39,7 +41,8 @@ const FIELDS: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_SLID
     | IBV_WC_EX_WITH_SL
     | IBV_WC_EX_WITH_DLID_PATH_BITS
-    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 /// `ibv_create_cq_ex`
 pub unsafe extern "C" fn create_cq_ex(
@@ -48,11 +51,19 @@ pub unsafe extern "C" fn create_cq_ex(
 ) -> *mut ibv_cq_ex {
     // SAFETY: the program passes attributes.
     let attr = unsafe { *attr };
-    let flags = match attr.comp_mask {
-        0 => 0,
-        IBV_CQ_INIT_ATTR_MASK_FLAGS => attr.flags,
-        _ => return errno::fail(libc::EOPNOTSUPP),
-    };
+    let given = |bit: u32| attr.comp_mask & bit != 0;
+    if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
+        return errno::fail(libc::EOPNOTSUPP);
+    }
+    let flags = if given(IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
+    if given(IBV_CQ_INIT_ATTR_MASK_PD) {
+        // SAFETY: the program passes no or a live parent domain.
+        let domain = unsafe { attr.parent_domain.as_ref() };
+        // What it says about threads is of no use here.
+        if domain.is_none_or(|domain| domain.context != context) {
+            return errno::fail(libc::EINVAL);
+        }
+    }
     // A function that is not there would be called: what cannot be read is refused now.
     if attr.wc_flags & !FIELDS != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
         return errno::fail(libc::EOPNOTSUPP);
@@ -78,6 +89,7 @@ pub unsafe extern "C" fn create_cq_ex(
         abi.read_sl = Some(read_sl);
         abi.read_dlid_path_bits = Some(read_dlid_path_bits);
         abi.read_completion_ts = Some(read_completion_ts);
+        abi.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
     });
     object::give_or_fail(made).cast()
 }
@@ -189,6 +201,22 @@ unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: the program is between start and end.
     unsafe { field(cq, |completion| completion.at.as_nanos()) }
+}
+
+/// In nanoseconds since 1970.
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the program passes a live queue.
+    let live = unsafe { of(cq) };
+    let ago = |at| live.shared.engine.device.clock().saturating_since(at);
+    let now = SystemTime::now();
+    // SAFETY: the program is between start and end.
+    unsafe {
+        field(cq, |completion| {
+            let then = now.checked_sub(ago(completion.at)).unwrap_or(SystemTime::UNIX_EPOCH);
+            let since = then.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+        })
+    }
 }
 
 /// Ethernet has no LIDs.

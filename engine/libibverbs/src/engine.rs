@@ -4,22 +4,27 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use feroce_engine::device::Device;
 use feroce_engine::device::settings::Settings;
+use feroce_engine::device::{Device, DeviceAttributes};
 use feroce_engine::verbs::{AsyncEvent, EventSink};
+use feroce_wire::Qpn;
 
 use crate::abi;
 use crate::channel::{Channel, Unacknowledged};
 use crate::device::DeviceEntry;
-use crate::{errno, fork, log};
+use crate::{errno, fork, log, xrc};
 
 /// The engine of an interface, and who hears of its events.
 #[derive(Debug)]
 pub struct Engine {
     /// The device.
     pub device: Device,
+    /// What it can do, as far as that does not change.
+    pub limits: DeviceAttributes,
     /// What the host's administrator chose where the program has no wish.
     pub settings: Settings,
+    /// XRC domains that were opened by a file.
+    pub xrc_files: xrc::Files,
     interface: String,
     generation: u32,
     /// The device holds them, too, but they do not hold the device: it must not end in one of its own threads.
@@ -29,7 +34,8 @@ pub struct Engine {
 #[derive(Debug, Default)]
 struct Listeners {
     contexts: Vec<Weak<Channel<Event>>>,
-    qps: BTreeMap<u32, Listener>,
+    /// Of a QP with several handles, each.
+    qps: BTreeMap<u32, Vec<Listener>>,
     cqs: BTreeMap<u32, Listener>,
     srqs: BTreeMap<u32, Listener>,
 }
@@ -89,7 +95,9 @@ impl Engine {
         let deliver = move |event| lock(&heard).deliver(event);
         device.set_event_sink(EventSink(Box::new(deliver)));
         let interface = entry.interface.clone();
-        let engine = Arc::new(Self { device, settings, interface, generation, listeners });
+        let (limits, xrc_files) = (device.attributes(), xrc::Files::default());
+        let engine = Self { device, limits, settings, xrc_files, interface, generation, listeners };
+        let engine = Arc::new(engine);
         engines.push(Arc::downgrade(&engine));
         drop(engines);
         at_exit();
@@ -109,7 +117,7 @@ impl Engine {
 
     /// Events of the QP `qpn` go to `listener`.
     pub fn add_qp(&self, qpn: u32, listener: Listener) {
-        self.listeners().qps.insert(qpn, listener);
+        self.listeners().qps.entry(qpn).or_default().push(listener);
     }
 
     /// Events of the CQ `id` go to `listener`.
@@ -130,9 +138,19 @@ impl Engine {
         }
     }
 
-    /// No more events of the QP; returns when those that were read are acknowledged.
-    pub fn remove_qp(&self, qpn: u32) {
-        let listener = self.listeners().qps.remove(&qpn);
+    /// No more events of the QP for who has the account; returns when those that were read are acknowledged.
+    pub fn remove_qp(&self, qpn: u32, account: &Arc<Unacknowledged>) {
+        let is_its = |listener: &Listener| Arc::ptr_eq(&listener.unacknowledged, account);
+        let listener = {
+            let mut listeners = self.listeners();
+            let Some(handles) = listeners.qps.get_mut(&qpn) else { return };
+            let at = handles.iter().position(is_its);
+            let listener = at.map(|at| handles.remove(at));
+            if handles.is_empty() {
+                listeners.qps.remove(&qpn);
+            }
+            listener
+        };
         if let Some(listener) = listener {
             listener.retire();
         }
@@ -172,30 +190,27 @@ fn lock(listeners: &Mutex<Listeners>) -> MutexGuard<'_, Listeners> {
 
 impl Listeners {
     fn deliver(&self, event: AsyncEvent) {
-        let (kind, listener) = match event {
-            AsyncEvent::CqError(id) => (abi::IBV_EVENT_CQ_ERR, self.cqs.get(&id.0)),
-            AsyncEvent::QpFatal(qpn) => (abi::IBV_EVENT_QP_FATAL, self.qps.get(&qpn.value())),
-            AsyncEvent::QpRequestError(qpn) => {
-                (abi::IBV_EVENT_QP_REQ_ERR, self.qps.get(&qpn.value()))
-            }
-            AsyncEvent::QpAccessError(qpn) => {
-                (abi::IBV_EVENT_QP_ACCESS_ERR, self.qps.get(&qpn.value()))
-            }
-            AsyncEvent::CommunicationEstablished(qpn) => {
-                (abi::IBV_EVENT_COMM_EST, self.qps.get(&qpn.value()))
-            }
-            AsyncEvent::LastWqeReached(qpn) => {
-                (abi::IBV_EVENT_QP_LAST_WQE_REACHED, self.qps.get(&qpn.value()))
-            }
+        fn one(listener: Option<&Listener>) -> &[Listener] {
+            listener.map_or(&[], std::slice::from_ref)
+        }
+        let all = |qpn: Qpn| self.qps.get(&qpn.value()).map_or(&[][..], Vec::as_slice);
+        let of_qp = |kind, qpn| (kind, all(qpn));
+        let (kind, listeners) = match event {
+            AsyncEvent::CqError(id) => (abi::IBV_EVENT_CQ_ERR, one(self.cqs.get(&id.0))),
             AsyncEvent::SrqLimitReached(id) => {
-                (abi::IBV_EVENT_SRQ_LIMIT_REACHED, self.srqs.get(&id.0))
+                (abi::IBV_EVENT_SRQ_LIMIT_REACHED, one(self.srqs.get(&id.0)))
             }
-            AsyncEvent::SqDrained(qpn) => (abi::IBV_EVENT_SQ_DRAINED, self.qps.get(&qpn.value())),
+            AsyncEvent::QpFatal(qpn) => of_qp(abi::IBV_EVENT_QP_FATAL, qpn),
+            AsyncEvent::QpRequestError(qpn) => of_qp(abi::IBV_EVENT_QP_REQ_ERR, qpn),
+            AsyncEvent::QpAccessError(qpn) => of_qp(abi::IBV_EVENT_QP_ACCESS_ERR, qpn),
+            AsyncEvent::CommunicationEstablished(qpn) => of_qp(abi::IBV_EVENT_COMM_EST, qpn),
+            AsyncEvent::LastWqeReached(qpn) => of_qp(abi::IBV_EVENT_QP_LAST_WQE_REACHED, qpn),
+            AsyncEvent::SqDrained(qpn) => of_qp(abi::IBV_EVENT_SQ_DRAINED, qpn),
             AsyncEvent::PortActive => return self.to_contexts(abi::IBV_EVENT_PORT_ACTIVE),
             AsyncEvent::PortError => return self.to_contexts(abi::IBV_EVENT_PORT_ERR),
             AsyncEvent::GidChange => return self.to_contexts(abi::IBV_EVENT_GID_CHANGE),
         };
-        if let Some(listener) = listener {
+        for listener in listeners {
             listener.channel.push(Event {
                 kind,
                 element: listener.object,
@@ -203,6 +218,7 @@ impl Listeners {
             });
         }
     }
+
     fn to_contexts(&self, kind: c_uint) {
         for channel in self.contexts.iter().filter_map(Weak::upgrade) {
             channel.push(Event { kind, element: PORT, unacknowledged: None });

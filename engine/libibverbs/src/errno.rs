@@ -25,7 +25,10 @@ pub fn of_open(error: &OpenError) -> c_int {
 pub fn of_device(error: &DeviceError) -> c_int {
     match error {
         DeviceError::Exhausted(_) | DeviceError::Arena(_) => libc::ENOMEM,
-        DeviceError::System(source) => source.raw_os_error().unwrap_or(libc::EIO),
+        DeviceError::System(source) | DeviceError::DmaBuf(source) => {
+            source.raw_os_error().unwrap_or(libc::EIO)
+        }
+        DeviceError::Busy(_) => libc::EBUSY,
         DeviceError::Path { source, .. } => match source {
             ResolveError::Unresolved { .. } => libc::EHOSTUNREACH,
             _ => libc::ENETUNREACH,

@@ -1,80 +1,109 @@
-//! Protection domains and memory regions.
+//! Memory regions.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 
-use feroce_engine::device::{MemoryRegion, ProtectionDomain};
-use feroce_engine::memory::Access;
+use feroce_engine::device::{Advice, DeviceError, MemoryRegion, Reregistration};
+use feroce_engine::memory::{Access, AccessError, on_demand_is_supported};
+use feroce_wire::Key;
 use libc::size_t;
 
 use crate::abi::{
-    IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE,
-    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, ibv_context, ibv_mr,
-    ibv_pd,
+    IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND,
+    IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_ATOMIC,
+    IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED,
+    IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, ibv_dm, ibv_mr, ibv_pd, ibv_sge,
 };
-use crate::context::{self, Shared};
-use crate::errno;
+use crate::device_memory::Dm;
+use crate::domain::Pd;
 use crate::object::{self, Object};
-
-/// A protection domain.
-#[repr(C)]
-pub struct Pd {
-    abi: UnsafeCell<ibv_pd>,
-    /// Of the context it was made from.
-    pub shared: Arc<Shared>,
-    /// The engine's.
-    pub pd: ProtectionDomain,
-    /// Objects made from it that live.
-    pub users: AtomicUsize,
-}
-
-// SAFETY: the first field is the C structure.
-unsafe impl Object for Pd {
-    type Abi = ibv_pd;
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the program passes an open context.
-    let made = unsafe { context::shared(context) }.map(|shared| {
-        Box::new(Pd {
-            abi: UnsafeCell::new(ibv_pd { context, handle: 0 }),
-            shared: Arc::clone(shared),
-            pd: shared.engine.device.alloc_pd(),
-            users: AtomicUsize::new(0),
-        })
-    });
-    object::give_or_fail(made)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the program passes a live PD.
-    let live = unsafe { object::borrow::<Pd>(pd) };
-    if let Err(code) = live.shared.check() {
-        return code;
-    }
-    if live.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
-    }
-    // SAFETY: as above; nothing was made from it.
-    drop(unsafe { object::take::<Pd>(pd) });
-    0
-}
+use crate::{errno, post};
 
 /// A memory region.
 #[repr(C)]
 pub struct Mr {
     abi: UnsafeCell<ibv_mr>,
-    region: UnsafeCell<MemoryRegion>,
+    /// Taken out by who deregisters.
+    region: UnsafeCell<Option<MemoryRegion>>,
     access: UnsafeCell<c_uint>,
+    /// The device memory that it is of, or null.
+    dm: *mut ibv_dm,
 }
 
 // SAFETY: the first field is the C structure.
 unsafe impl Object for Mr {
     type Abi = ibv_mr;
+}
+
+impl Mr {
+    /// The object for a region of `pd`, which has one user more.
+    ///
+    /// # Safety
+    /// The PD is live.
+    unsafe fn new(
+        pd: *mut ibv_pd,
+        region: MemoryRegion,
+        (addr, length): (*mut c_void, size_t),
+        access: c_uint,
+        dm: *mut ibv_dm,
+    ) -> Box<Self> {
+        // SAFETY: the caller says so.
+        let domain = unsafe { object::borrow::<Pd>(pd) };
+        domain.users.fetch_add(1, Ordering::AcqRel);
+        let abi = ibv_mr {
+            context: domain.context(),
+            pd,
+            addr,
+            length,
+            handle: region.lkey().index(),
+            lkey: region.lkey().value(),
+            rkey: region.rkey().value(),
+        };
+        Box::new(Self {
+            abi: UnsafeCell::new(abi),
+            region: UnsafeCell::new(Some(region)),
+            access: UnsafeCell::new(access),
+            dm,
+        })
+    }
+
+    /// The object for registered device memory.
+    ///
+    /// # Safety
+    /// The PD is live.
+    pub unsafe fn of_device_memory(
+        pd: *mut ibv_pd,
+        region: MemoryRegion,
+        access: c_uint,
+        dm: *mut ibv_dm,
+    ) -> Box<Self> {
+        let length = usize::try_from(region.len()).unwrap_or(usize::MAX);
+        // SAFETY: the caller says so.
+        unsafe { Self::new(pd, region, (std::ptr::null_mut(), length), access, dm) }
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> *mut ibv_pd {
+        // SAFETY: who registers it again uses it for nothing else meanwhile.
+        unsafe { (*self.abi.get()).pd }
+    }
+
+    /// Whether it is of memory that the program named: no DMA buffer, device memory, or nothing.
+    fn is_programs(&self) -> bool {
+        // SAFETY: as above.
+        let (abi, access) = unsafe { (*self.abi.get(), *self.access.get()) };
+        let is_implicit = abi.length == usize::MAX && access & IBV_ACCESS_ON_DEMAND != 0;
+        !abi.addr.is_null() || is_implicit
+    }
+
+    /// Its key.
+    pub fn lkey(&self) -> Key {
+        // SAFETY: as above.
+        Key(unsafe { (*self.abi.get()).lkey })
+    }
 }
 
 /// What a region is to be.
@@ -89,6 +118,12 @@ struct Wanted {
 
 const REMOTE: c_uint = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 const WRITES: c_uint = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+const MEANT: c_uint = IBV_ACCESS_LOCAL_WRITE
+    | REMOTE
+    | IBV_ACCESS_MW_BIND
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_FLUSH_GLOBAL;
 
 /// The engine's rights for `ibv_access_flags`.
 ///
@@ -97,55 +132,41 @@ const WRITES: c_uint = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_AC
 pub fn rights(flags: c_uint) -> Result<Access, c_int> {
     // Optional ones are hints, and huge pages are no different to the engine.
     let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB);
-    if flags & !(IBV_ACCESS_LOCAL_WRITE | REMOTE) != 0 {
+    let unknown = flags & !MEANT != 0;
+    if unknown || flags & IBV_ACCESS_ON_DEMAND != 0 && !on_demand_is_supported() {
         return Err(libc::EOPNOTSUPP);
     }
     Access::from_bits(flags).ok_or(libc::EINVAL)
 }
 
 impl Wanted {
-    /// Registers.
-    ///
-    /// # Safety
-    /// `pd` is a live PD, and the memory is the program's to register: see [`ProtectionDomain::reg_mr`].
-    unsafe fn register(&self) -> Result<MemoryRegion, c_int> {
-        // SAFETY: the caller says so.
-        let pd = unsafe { object::borrow::<Pd>(self.pd) };
-        pd.shared.check()?;
+    /// The engine's rights, if there is such memory.
+    fn check(&self) -> Result<Access, c_int> {
         let access = rights(self.access)?;
         if self.length == 0 || self.addr.addr().checked_add(self.length).is_none() {
             return Err(libc::EINVAL);
         }
-        reach(self.addr, self.length, self.access & WRITES != 0)?;
-        // SAFETY: the caller says so.
-        let made = unsafe { pd.pd.reg_mr_iova(self.addr.cast(), self.length, self.iova, access) };
-        made.map_err(|error| errno::of_device(&error))
+        if !access.contains(Access::ON_DEMAND) {
+            reach(self.addr, self.length, self.access & WRITES != 0)?;
+        }
+        Ok(access)
     }
 
     /// Registers and makes the object.
     ///
     /// # Safety
-    /// As for [`Wanted::register`].
+    /// `pd` is a live PD, and the memory is the program's to register: see `ProtectionDomain::reg_mr`.
     unsafe fn make(&self) -> Result<Box<Mr>, c_int> {
         // SAFETY: the caller says so.
-        let (region, pd) = unsafe { (self.register()?, object::borrow::<Pd>(self.pd)) };
-        pd.users.fetch_add(1, Ordering::AcqRel);
-        // SAFETY: the PD is live, and its context is not written.
-        let context = unsafe { (*pd.abi.get()).context };
-        let abi = ibv_mr {
-            context,
-            pd: self.pd,
-            addr: self.addr,
-            length: self.length,
-            handle: 0,
-            lkey: region.lkey().value(),
-            rkey: region.rkey().value(),
-        };
-        Ok(Box::new(Mr {
-            abi: UnsafeCell::new(abi),
-            region: UnsafeCell::new(region),
-            access: UnsafeCell::new(self.access),
-        }))
+        let pd = unsafe { object::borrow::<Pd>(self.pd) };
+        pd.shared.check()?;
+        let access = self.check()?;
+        // SAFETY: the caller says so.
+        let made = unsafe { pd.pd.reg_mr_iova(self.addr.cast(), self.length, self.iova, access) };
+        let region = made.map_err(|error| errno::of_device(&error))?;
+        let (range, none) = ((self.addr, self.length), std::ptr::null_mut());
+        // SAFETY: the caller says so.
+        Ok(unsafe { Mr::new(self.pd, region, range, self.access, none) })
     }
 }
 
@@ -184,8 +205,10 @@ unsafe extern "C" fn ibv_reg_mr(
     length: size_t,
     access: c_int,
 ) -> *mut ibv_mr {
+    let access = access.cast_unsigned();
+    let iova = if access & IBV_ACCESS_ZERO_BASED == 0 { addr.addr() as u64 } else { 0 };
     // SAFETY: the program passes what the other function takes.
-    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) }
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access) }
 }
 
 #[unsafe(no_mangle)]
@@ -213,35 +236,80 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_reg_dmabuf_mr(
-    _pd: *mut ibv_pd,
-    _offset: u64,
-    _length: size_t,
-    _iova: u64,
-    _fd: c_int,
-    _access: c_int,
+unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: size_t,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
 ) -> *mut ibv_mr {
-    errno::fail(libc::EOPNOTSUPP)
+    let access = access.cast_unsigned();
+    // SAFETY: the program passes a live PD.
+    let live = unsafe { object::borrow::<Pd>(pd) };
+    let made = live.shared.check().and_then(|()| {
+        if fd < 0 {
+            return Err(libc::EBADF);
+        }
+        if length == 0 || access & IBV_ACCESS_ON_DEMAND != 0 {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the program's descriptor, which it does not close meanwhile.
+        let buffer = unsafe { BorrowedFd::borrow_raw(fd) };
+        let region = live.pd.reg_dmabuf_mr(buffer, offset, length, iova, rights(access)?);
+        let region = region.map_err(|error| errno::of_device(&error))?;
+        let none = std::ptr::null_mut();
+        // SAFETY: the PD is live.
+        Ok(unsafe { Mr::new(pd, region, (std::ptr::null_mut(), length), access, none) })
+    });
+    object::give_or_fail(made)
+}
+
+/// `ibv_alloc_null_mr`
+pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the program passes a live PD.
+    let live = unsafe { object::borrow::<Pd>(pd) };
+    let made = live.shared.check().and_then(|()| {
+        let region = live.pd.alloc_null_mr().map_err(|error| errno::of_device(&error))?;
+        let (nowhere, none) = ((std::ptr::null_mut(), 0), std::ptr::null_mut());
+        // SAFETY: the PD is live.
+        Ok(unsafe { Mr::new(pd, region, nowhere, IBV_ACCESS_LOCAL_WRITE, none) })
+    });
+    object::give_or_fail(made)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the program passes a live MR of a live PD.
-    let pd = unsafe { object::borrow::<Pd>((*mr).pd) };
+    let (live, pd) = unsafe { (object::borrow::<Mr>(mr), object::borrow::<Pd>((*mr).pd)) };
     if let Err(code) = pd.shared.check() {
         return code;
     }
-    // SAFETY: as above; the program does not use it from now on.
-    drop(unsafe { object::take::<Mr>(mr) });
+    // SAFETY: as above; the program does not use it meanwhile.
+    let region = unsafe { &mut *live.region.get() };
+    if let Some(Err(bound)) = region.take().map(MemoryRegion::deregister) {
+        *region = Some(bound); // To windows.
+        return libc::EBUSY;
+    }
+    // SAFETY: as above, and from now on.
+    let gone = unsafe { object::take::<Mr>(mr) };
+    let dm = gone.dm;
+    drop(gone);
     pd.users.fetch_sub(1, Ordering::AcqRel);
+    if !dm.is_null() {
+        // SAFETY: it lives: freeing it is refused while it is registered.
+        unsafe { object::borrow::<Dm>(dm) }.release();
+    }
     0
 }
 
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 1 << 1;
 const CHANGE_ACCESS: c_int = 1 << 2;
-/// `IBV_REREG_MR_ERR_INPUT`: the region is as it was.
-const AS_IT_WAS: c_int = -1;
+/// `IBV_REREG_MR_ERR_INPUT`: the call makes no sense.
+const INPUT: c_int = -1;
+/// `IBV_REREG_MR_ERR_CMD`: it was not done. The region is as it was, after either.
+const COMMAND: c_int = -4;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
@@ -252,45 +320,60 @@ unsafe extern "C" fn ibv_rereg_mr(
     length: size_t,
     access: c_int,
 ) -> c_int {
-    if flags == 0 || flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 {
+    let given = |bit: c_int| flags & bit != 0;
+    let unknown = flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0;
+    let nowhere = given(CHANGE_TRANSLATION) && (addr.is_null() || length == 0);
+    let domainless = given(CHANGE_PD) && pd.is_null();
+    let mistaken = access != 0 && !given(CHANGE_ACCESS);
+    // SAFETY: the program passes a live MR.
+    let is_programs = unsafe { object::borrow::<Mr>(mr).is_programs() };
+    if flags == 0 || unknown || nowhere || domainless || mistaken || !is_programs {
         errno::set(libc::EINVAL);
-        return AS_IT_WAS;
+        return INPUT;
     }
     // SAFETY: the program passes a live MR, which no other thread uses meanwhile, a live PD where it changes, and
     // answers for the memory.
-    unsafe {
+    let done = unsafe {
         let live = object::borrow::<Mr>(mr);
         let old = *live.abi.get();
-        let mut wanted = Wanted {
-            pd: old.pd,
-            addr: old.addr,
-            length: old.length,
-            iova: (*live.region.get()).addr(),
-            access: *live.access.get(),
+        let wanted = Wanted {
+            pd: if given(CHANGE_PD) { pd } else { old.pd },
+            addr: if given(CHANGE_TRANSLATION) { addr } else { old.addr },
+            length: if given(CHANGE_TRANSLATION) { length } else { old.length },
+            iova: addr.addr() as u64,
+            access: if given(CHANGE_ACCESS) { access.cast_unsigned() } else { *live.access.get() },
         };
-        if flags & CHANGE_PD != 0 {
-            wanted.pd = pd;
+        reregister(live, &wanted, given(CHANGE_TRANSLATION))
+    };
+    match done {
+        Ok(()) => 0,
+        Err(code) => {
+            errno::set(code);
+            COMMAND
         }
-        if flags & CHANGE_TRANSLATION != 0 {
-            (wanted.addr, wanted.length, wanted.iova) = (addr, length, addr.addr() as u64);
-        }
-        if flags & CHANGE_ACCESS != 0 {
-            wanted.access = access.cast_unsigned();
-        }
-        if wanted.pd.is_null() {
-            errno::set(libc::EINVAL);
-            return AS_IT_WAS;
-        }
-        let region = match wanted.register() {
-            Ok(region) => region,
-            Err(code) => {
-                errno::set(code);
-                return AS_IT_WAS;
-            }
+    }
+}
+
+/// # Safety
+/// As for `ibv_rereg_mr`.
+unsafe fn reregister(live: &Mr, wanted: &Wanted, moves: bool) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        let old = *live.abi.get();
+        let (before, after) = (object::borrow::<Pd>(old.pd), object::borrow::<Pd>(wanted.pd));
+        after.shared.check()?;
+        let access = wanted.check()?;
+        let region = (*live.region.get()).as_mut().ok_or(libc::EINVAL)?;
+        let change = Reregistration {
+            translation: moves.then_some((wanted.addr.cast(), wanted.length, wanted.iova)),
+            pd: Some(&after.pd),
+            access: Some(access),
         };
-        object::borrow::<Pd>(wanted.pd).users.fetch_add(1, Ordering::AcqRel);
-        object::borrow::<Pd>(old.pd).users.fetch_sub(1, Ordering::AcqRel);
+        region.reregister(&change).map_err(|error| errno::of_device(&error))?;
+        after.users.fetch_add(1, Ordering::AcqRel);
+        before.users.fetch_sub(1, Ordering::AcqRel);
         *live.abi.get() = ibv_mr {
+            context: after.context(),
             pd: wanted.pd,
             addr: wanted.addr,
             length: wanted.length,
@@ -298,19 +381,42 @@ unsafe extern "C" fn ibv_rereg_mr(
             rkey: region.rkey().value(),
             ..old
         };
-        *live.region.get() = region;
         *live.access.get() = wanted.access;
     }
-    0
+    Ok(())
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
-    errno::fail(libc::EOPNOTSUPP)
+/// `ibv_advise_mr`
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: c_uint,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    let advice = match advice {
+        IBV_ADVISE_MR_ADVICE_PREFETCH => Advice::Prefetch,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => Advice::PrefetchWrite,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Advice::PrefetchNoFault,
+        _ => return libc::EOPNOTSUPP,
+    };
+    // All advice is followed before the call returns, whether the program waits for it or not.
+    if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the program passes a live PD, and a list of so many.
+    let (live, list) =
+        unsafe { (object::borrow::<Pd>(pd), std::slice::from_raw_parts(list, count as usize)) };
+    let list: Vec<_> = list.iter().map(post::entry).collect();
+    object::code(live.shared.check().and_then(|()| {
+        live.pd.advise(advice, &list).map_err(|error| match error {
+            DeviceError::Access(AccessError::Key) => libc::ENOENT,
+            DeviceError::Access(AccessError::ProtectionDomain | AccessError::Rights) => libc::EPERM,
+            DeviceError::Access(_) => libc::EFAULT,
+            other => errno::of_device(&other),
+        })
+    }))
 }
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
@@ -319,11 +425,3 @@ extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
-    errno::fail(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}

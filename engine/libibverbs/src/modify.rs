@@ -6,15 +6,16 @@ use feroce_engine::device::Path;
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::qp::attributes::QpAttributes;
-use feroce_engine::qp::{QpAttrMask, QpState, check_transition};
+use feroce_engine::qp::{QpAttrMask, QpState, Service, check_transition};
 use feroce_wire::{PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
 use crate::abi::{
-    IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_RANGE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
-    IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
-    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
-    IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
-    IBV_QP_TIMEOUT, ibv_ah_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    IBV_ACCESS_HUGETLB, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE,
+    IBV_ACCESS_ZERO_BASED, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
+    IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    ibv_ah_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
 };
 use crate::engine::Engine;
 use crate::qp::{Qp, State};
@@ -40,6 +41,23 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_MAX_DEST_RD_ATOMIC
     | IBV_QP_DEST_QPN;
 
+/// Without what belongs to the other end of XRC: programs set up both ends alike, and the kernel's interface leaves it
+/// out, too.
+fn own_part(service: Service, mask: c_uint) -> c_uint {
+    mask & !match service {
+        Service::XrcIni => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        Service::XrcTgt => IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY,
+        Service::Rc | Service::Uc | Service::Ud => 0,
+    }
+}
+
+/// Flags of regions that mean nothing to a QP, and that no device minds there.
+const OF_REGIONS: c_uint = IBV_ACCESS_OPTIONAL_RANGE
+    | IBV_ACCESS_HUGETLB
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_MW_BIND;
+
 /// The only partition's index.
 const PKEY_INDEX: u16 = 0;
 
@@ -57,7 +75,7 @@ fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
         return Err(libc::EINVAL);
     }
     let mtu = || u8::try_from(attr.path_mtu).ok().and_then(PathMtu::from_code);
-    let rights = attr.qp_access_flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB);
+    let rights = attr.qp_access_flags & !OF_REGIONS;
     let given = |bit, value: u8| has(bit).then_some(value);
     Ok(QpAttributes {
         state: has(IBV_QP_STATE).then(|| state(attr.qp_state)).transpose()?,
@@ -122,6 +140,7 @@ fn modify(
     attr: &ibv_qp_attr,
     mask: c_uint,
 ) -> Result<QpState, c_int> {
+    let mask = own_part(held.qp.service(), mask);
     let mut wanted = attributes(attr, mask)?;
     if mask & IBV_QP_AV != 0 {
         let now = held.qp.query();

@@ -6,19 +6,20 @@ use std::slice;
 use feroce_engine::device::{Destination, PostError, QueuePair};
 use feroce_engine::qp::Service;
 use feroce_engine::verbs::{
-    Data, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
+    Data, LocalOp, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
 };
 use feroce_wire::{Key, Qkey, Qpn};
 
 use crate::abi::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_ah,
-    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, send_wr_ud,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
+    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    send_wr_bind_mw, send_wr_ud,
 };
 use crate::address::Ah;
 use crate::qp::Qp;
-use crate::{errno, object};
+use crate::{errno, object, window};
 
 const NO_SGE: Sge = Sge { addr: 0, length: 0, lkey: Key(0) };
 
@@ -46,7 +47,7 @@ pub fn entry(sge: &ibv_sge) -> Sge {
 /// The operation of a request.
 ///
 /// # Safety
-/// The fields that the opcode uses are filled in.
+/// The fields that the opcode uses are filled in, with objects that live.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     // SAFETY: the fields are plain numbers, which the caller filled in.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
@@ -66,6 +67,13 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         IBV_WR_ATOMIC_FETCH_AND_ADD => {
             SendOp::FetchAdd { remote: counter, add: atomic.compare_add }
         }
+        IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite(remote),
+        IBV_WR_LOCAL_INV => SendOp::Local(LocalOp::Invalidate(Key(wr.imm_data))),
+        IBV_WR_BIND_MW => {
+            let send_wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
+            // SAFETY: the caller says so.
+            SendOp::Local(LocalOp::Bind(unsafe { window::bind_two(mw, rkey, &bind_info) }?))
+        }
         _ => return Err(libc::EINVAL),
     })
 }
@@ -83,15 +91,15 @@ unsafe fn list<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], 
     }
 }
 
-/// Where the datagram of a request goes; `None` for a connected QP, whose requests all go to its peer.
-#[derive(Debug, Clone, Copy)]
-pub struct DatagramTo {
-    /// The address handle.
-    pub ah: *mut ibv_ah,
-    /// The peer's QP.
-    pub remote_qpn: u32,
-    /// Its key.
-    pub remote_qkey: u32,
+/// Where a request goes.
+#[derive(Clone, Copy)]
+pub enum To {
+    /// To the QP's peer.
+    Peer,
+    /// A datagram, by an address handle.
+    Datagram(send_wr_ud),
+    /// To the peer's shared receive queue with this number: XRC.
+    Srq(u32),
 }
 
 /// Posts a request to its queue.
@@ -102,9 +110,13 @@ pub struct DatagramTo {
 pub unsafe fn submit(
     qp: &mut QueuePair,
     request: &SendRequest<'_>,
-    to: Option<DatagramTo>,
+    to: To,
 ) -> Result<(), PostError> {
-    let Some(to) = to else { return qp.post_send(request) };
+    let to = match to {
+        To::Peer => return qp.post_send(request),
+        To::Srq(number) => return qp.post_send_xrc(request, number),
+        To::Datagram(to) => to,
+    };
     if to.ah.is_null() {
         return Err(PostError::Destination);
     }
@@ -123,11 +135,13 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
     // SAFETY: the caller says so.
     let (op, list) = unsafe { (operation(wr)?, list(wr.sg_list, wr.num_sge)?) };
     let (wr_id, flags) = (wr.wr_id, flags(wr.send_flags));
-    let to = (qp.service() == Service::Ud).then(|| {
+    let to = match qp.service() {
         // SAFETY: the fields are plain numbers and a pointer.
-        let send_wr_ud { ah, remote_qpn, remote_qkey } = unsafe { wr.wr.ud };
-        DatagramTo { ah, remote_qpn, remote_qkey }
-    });
+        Service::Ud => To::Datagram(unsafe { wr.wr.ud }),
+        #[allow(clippy::cast_possible_truncation)] // Of a union that is eight bytes long.
+        Service::XrcIni => To::Srq(wr.qp_type as u32),
+        _ => To::Peer,
+    };
     let mut parts: [&[u8]; MAX_SGE] = [&[]; MAX_SGE];
     let mut sges = [NO_SGE; MAX_SGE];
     let data = if wr.send_flags & IBV_SEND_INLINE != 0 {

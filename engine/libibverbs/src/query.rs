@@ -2,17 +2,23 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use feroce_engine::device::DeviceAttributes;
+use feroce_engine::device::MAX_DEVICE_MEMORY;
+use feroce_engine::memory::on_demand_is_supported;
 use feroce_engine::net::{GID_TABLE_LEN, GidEntry, Interface};
+use feroce_engine::time::Instant;
 use feroce_wire::{PathMtu, Pkey};
 use libc::{size_t, ssize_t};
 
 use crate::abi::{
-    IBV_ATOMIC_GLOB, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_PORT_ACTIVE_EVENT,
-    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID, IBV_GID_TYPE_ROCE_V2,
-    IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
-    IBV_QPF_GRH_REQUIRED, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid_entry,
-    ibv_port_attr,
+    IBV_ATOMIC_GLOB, IBV_DEVICE_ATOMIC_WRITE, IBV_DEVICE_CURR_QP_STATE_MOD,
+    IBV_DEVICE_FLUSH_GLOBAL, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_PORT_ACTIVE_EVENT, IBV_DEVICE_RC_RNR_NAK_GEN,
+    IBV_DEVICE_SYS_IMAGE_GUID, IBV_DEVICE_XRC, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
+    IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ,
+    IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
+    IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid_entry,
+    ibv_odp_caps, ibv_port_attr, ibv_values_ex,
 };
 use crate::context::{self, Shared};
 use crate::device::text;
@@ -22,6 +28,8 @@ use crate::{errno, object};
 pub const PORT: u8 = 1;
 /// Completions are stamped in nanoseconds.
 const KILOHERTZ: u64 = 1_000_000;
+/// No manufacturer's number, as rxe has it.
+const NO_VENDOR: u32 = 0xff_ffff;
 /// The first revision.
 const HARDWARE_VERSION: u32 = 1;
 
@@ -30,17 +38,8 @@ fn number(value: impl TryInto<c_int>) -> c_int {
 }
 
 fn device(shared: &Shared) -> ibv_device_attr {
-    let DeviceAttributes {
-        max_qp,
-        max_qp_wr,
-        max_sge,
-        max_cqe,
-        max_mr,
-        max_srq_wr,
-        max_qp_rd_atom,
-        ..
-    } = shared.engine.device.attributes();
-    let (max_qp, reads) = (number(max_qp), number(max_qp_rd_atom));
+    let limits = &shared.engine.limits;
+    let (max_qp, reads) = (number(limits.max_qp), number(limits.max_qp_rd_atom));
     // SAFETY: zeros are values of the plain structure.
     let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
     attr.fw_ver = text(env!("CARGO_PKG_VERSION"));
@@ -48,30 +47,36 @@ fn device(shared: &Shared) -> ibv_device_attr {
     attr.sys_image_guid = shared.entry.guid();
     attr.max_mr_size = u64::MAX;
     attr.page_size_cap = !0xfff; // Memory is not divided into pages here: every size is as good.
+    attr.vendor_id = NO_VENDOR;
     attr.hw_ver = HARDWARE_VERSION;
     attr.max_qp = max_qp;
-    attr.max_qp_wr = number(max_qp_wr);
+    attr.max_qp_wr = number(limits.max_qp_wr);
     attr.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
         | IBV_DEVICE_PORT_ACTIVE_EVENT
         | IBV_DEVICE_SYS_IMAGE_GUID
-        | IBV_DEVICE_RC_RNR_NAK_GEN;
-    attr.max_sge = number(max_sge);
-    attr.max_sge_rd = number(max_sge);
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS
+        | IBV_DEVICE_XRC;
+    attr.max_sge = number(limits.max_sge);
+    attr.max_sge_rd = number(limits.max_sge);
     attr.max_cq = c_int::MAX;
-    attr.max_cqe = number(max_cqe);
-    attr.max_mr = number(max_mr);
+    attr.max_cqe = number(limits.max_cqe);
+    attr.max_mr = number(limits.max_mr);
     attr.max_pd = c_int::MAX;
     attr.max_qp_rd_atom = reads;
     attr.max_res_rd_atom = max_qp.saturating_mul(reads);
     attr.max_qp_init_rd_atom = reads;
     attr.atomic_cap = IBV_ATOMIC_GLOB; // They are the CPU's.
+    attr.max_mw = number(limits.max_mr);
     attr.max_mcast_grp = c_int::MAX;
     attr.max_mcast_qp_attach = max_qp;
     attr.max_total_mcast_qp_attach = c_int::MAX;
     attr.max_ah = c_int::MAX;
     attr.max_srq = c_int::MAX;
-    attr.max_srq_wr = number(max_srq_wr);
-    attr.max_srq_sge = number(max_sge);
+    attr.max_srq_wr = number(limits.max_srq_wr);
+    attr.max_srq_sge = number(limits.max_sge);
     attr.max_pkeys = 1;
     attr.phys_port_cnt = PORT;
     attr
@@ -83,7 +88,8 @@ unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     // SAFETY: the program passes an open context, and a structure to fill in.
-    object::code(unsafe { context::shared(context).map(|shared| attr.write(device(shared))) })
+    unsafe { attr.write(device(context::of_any_process(context))) };
+    0
 }
 
 /// `ibv_query_device_ex`
@@ -97,18 +103,54 @@ pub unsafe extern "C" fn query_device_ex(
     if unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
         return libc::EINVAL;
     }
-    // SAFETY: the program passes an open context.
-    object::code(unsafe { context::shared(context) }.map(|shared| {
-        // SAFETY: zeros are values of the plain structure.
-        let mut full: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
-        full.orig_attr = device(shared);
-        full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags);
-        full.completion_timestamp_mask = u64::MAX;
-        full.hca_core_clock = KILOHERTZ;
-        full.cq_mod_caps = [u16::MAX; 2];
-        full.phys_port_cnt_ex = u32::from(PORT);
-        // SAFETY: the program passes a structure of the size that it was compiled with.
-        unsafe { fill(attr, &full, size) };
+    // SAFETY: the program passes an open context; zeros are values of the plain structure.
+    let (shared, mut full): (_, ibv_device_attr_ex) =
+        unsafe { (context::of_any_process(context), std::mem::zeroed()) };
+    full.orig_attr = device(shared);
+    full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags)
+        | IBV_DEVICE_ATOMIC_WRITE
+        | IBV_DEVICE_FLUSH_GLOBAL;
+    if on_demand_is_supported() {
+        (full.odp_caps, full.xrc_odp_caps) = on_demand();
+    }
+    full.max_dm_size = MAX_DEVICE_MEMORY as u64;
+    full.completion_timestamp_mask = u64::MAX;
+    full.hca_core_clock = KILOHERTZ;
+    full.cq_mod_caps = [u16::MAX; 2];
+    full.phys_port_cnt_ex = u32::from(PORT);
+    // SAFETY: the program passes a structure of the size that it was compiled with.
+    unsafe { fill(attr, &full, size) };
+    0
+}
+
+/// What on-demand regions may be used for: by service, and by XRC.
+fn on_demand() -> (ibv_odp_caps, u32) {
+    const MESSAGES: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    const UC: u32 = MESSAGES | IBV_ODP_SUPPORT_WRITE;
+    const RC: u32 = UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    let general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+    (ibv_odp_caps { general_caps, per_transport_caps: [RC, UC, MESSAGES] }, RC)
+}
+
+/// `ibv_query_rt_values_ex`
+pub unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: the program passes an open context, and a structure that says what it wants.
+    let (shared, values) = unsafe { (context::shared(context), &mut *values) };
+    object::code(shared.and_then(|shared| {
+        if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            // Of the clock that stamps completions.
+            let now = shared.engine.device.clock().saturating_since(Instant::ZERO);
+            let seconds = libc::time_t::try_from(now.as_secs()).unwrap_or(libc::time_t::MAX);
+            let (tv_sec, tv_nsec) = (seconds, now.subsec_nanos().into());
+            values.raw_clock = libc::timespec { tv_sec, tv_nsec };
+        }
+        Ok(())
     }))
 }
 

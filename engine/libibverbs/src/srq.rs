@@ -8,12 +8,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use feroce_engine::device::{SharedReceiveQueue, SrqInit};
 use feroce_engine::verbs::RecvRequest;
 
-use crate::abi::{IBV_SRQ_LIMIT, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use crate::abi::{
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+    IBV_SRQ_LIMIT, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq,
+    ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd,
+};
 use crate::channel::Unacknowledged;
 use crate::context::Shared;
+use crate::cq::Cq;
+use crate::domain::Pd;
 use crate::engine::Listener;
-use crate::memory::Pd;
 use crate::object::{self, Object};
+use crate::xrc::Xrcd;
 use crate::{errno, post};
 
 /// A shared receive queue.
@@ -27,6 +33,9 @@ pub struct Srq {
     pub async_events: Arc<Unacknowledged>,
     /// QPs that take receives from it.
     pub users: AtomicUsize,
+    /// Of XRC: its domain, and where its receives complete. Else null.
+    xrcd: *mut ibv_xrcd,
+    cq: *mut ibv_cq,
 }
 
 // SAFETY: the first field is the C structure.
@@ -34,23 +43,50 @@ unsafe impl Object for Srq {
     type Abi = ibv_srq;
 }
 
+/// What a queue is of besides its protection domain, if it is one of XRC.
+struct Extended {
+    xrcd: *mut ibv_xrcd,
+    cq: *mut ibv_cq,
+}
+
 /// # Safety
-/// The PD is live.
-unsafe fn make(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<Box<Srq>, c_int> {
-    if pd.is_null() || init.attr.max_wr == 0 {
+/// The PD, and what the queue is of, are live or null.
+unsafe fn make(
+    pd: *mut ibv_pd,
+    init: &mut ibv_srq_init_attr,
+    xrc: Option<Extended>,
+) -> Result<Box<Srq>, c_int> {
+    let none = Extended { xrcd: std::ptr::null_mut(), cq: std::ptr::null_mut() };
+    let lacks = xrc.as_ref().is_some_and(|xrc| xrc.xrcd.is_null() || xrc.cq.is_null());
+    if pd.is_null() || lacks || init.attr.max_wr == 0 {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller says so, and its context is not written.
-    let (live, context) = unsafe { (object::borrow::<Pd>(pd), (*pd).context) };
+    // SAFETY: the caller says so.
+    let live = unsafe { object::borrow::<Pd>(pd) };
     live.shared.check()?;
     let wanted = SrqInit { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge };
-    let queue = live.pd.create_srq(&wanted).map_err(|error| errno::of_device(&error))?;
+    let queue = match &xrc {
+        None => live.pd.create_srq(&wanted),
+        Some(xrc) => {
+            // SAFETY: the caller says so.
+            let (xrcd, cq) =
+                unsafe { (object::borrow::<Xrcd>(xrc.xrcd), object::borrow::<Cq>(xrc.cq)) };
+            let made = live.pd.create_xrc_srq(&wanted, &xrcd.domain.xrc, &cq.queue);
+            if made.is_ok() {
+                xrcd.users.fetch_add(1, Ordering::AcqRel);
+                cq.users.fetch_add(1, Ordering::AcqRel);
+            }
+            made
+        }
+    };
+    let queue = queue.map_err(|error| errno::of_device(&error))?;
+    let Extended { xrcd, cq } = xrc.unwrap_or(none);
     init.attr.max_wr = queue.capacity();
     init.attr.max_sge = u32::try_from(queue.max_sge()).unwrap_or(u32::MAX);
     live.users.fetch_add(1, Ordering::AcqRel);
     // SAFETY: zeros are values of the plain structure.
     let mut abi: ibv_srq = unsafe { std::mem::zeroed() };
-    abi.context = context;
+    abi.context = live.context();
     abi.srq_context = init.srq_context;
     abi.pd = pd;
     abi.handle = queue.id().0;
@@ -62,6 +98,8 @@ unsafe fn make(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<Box<Srq>
         queue,
         async_events: Arc::default(),
         users: AtomicUsize::new(0),
+        xrcd,
+        cq,
     });
     let listener = Listener {
         object: made.abi.get().expose_provenance(),
@@ -75,7 +113,43 @@ unsafe fn make(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<Box<Srq>
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: the program passes a live PD and attributes.
-    object::give_or_fail(unsafe { make(pd, &mut *init) })
+    object::give_or_fail(unsafe { make(pd, &mut *init, None) })
+}
+
+/// `ibv_create_srq_ex`
+pub unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    const KNOWN: u32 = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | OF_XRC;
+    const OF_XRC: u32 = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    // SAFETY: the program passes attributes, which begin with the shorter form.
+    let (extended, init) = unsafe { (*init, &mut *init.cast::<ibv_srq_init_attr>()) };
+    let given = |bits: u32| extended.comp_mask & bits == bits;
+    let kind = if given(IBV_SRQ_INIT_ATTR_TYPE) { extended.srq_type } else { IBV_SRQT_BASIC };
+    if extended.comp_mask & !KNOWN != 0 || kind > IBV_SRQT_XRC {
+        return errno::fail(libc::EOPNOTSUPP); // Tag matching.
+    }
+    let is_xrc = kind == IBV_SRQT_XRC;
+    if !given(IBV_SRQ_INIT_ATTR_PD) || is_xrc && !given(OF_XRC) {
+        return errno::fail(libc::EINVAL);
+    }
+    let xrc = is_xrc.then_some(Extended { xrcd: extended.xrcd, cq: extended.cq });
+    // SAFETY: the program passes live objects.
+    object::give_or_fail(unsafe { make(extended.pd, init, xrc) })
+}
+
+/// `ibv_get_srq_num`
+pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: the program passes a live queue, and a number to fill in.
+    unsafe {
+        let live = object::borrow::<Srq>(srq);
+        if !live.queue.is_xrc() {
+            return libc::EINVAL; // Peers cannot name it.
+        }
+        number.write(live.queue.id().0);
+    }
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -124,11 +198,15 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         return libc::EBUSY;
     }
     live.shared.engine.remove_srq(live.queue.id().0);
-    // SAFETY: as above, and the program does not use it from now on; its PD lives.
+    // SAFETY: as above, and the program does not use it from now on; what it is of lives.
     unsafe {
-        let pd = (*live.abi.get()).pd;
+        let (pd, xrcd, cq) = ((*live.abi.get()).pd, live.xrcd, live.cq);
         drop(object::take::<Srq>(srq));
         object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
+        if !xrcd.is_null() {
+            object::borrow::<Xrcd>(xrcd).users.fetch_sub(1, Ordering::AcqRel);
+            object::borrow::<Cq>(cq).users.fetch_sub(1, Ordering::AcqRel);
+        }
     }
     0
 }

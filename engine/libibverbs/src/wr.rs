@@ -4,19 +4,21 @@ use std::ffi::{c_int, c_void};
 
 use feroce_engine::device::PostError;
 use feroce_engine::qp::Service;
-use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
-use feroce_wire::Key;
+use feroce_engine::verbs::{Data, LocalOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+use feroce_wire::{Key, PlacementType, Selectivity};
 use libc::size_t;
 
 use crate::abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah,
-    ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
+    ibv_qp_ex, ibv_sge, send_wr_ud,
 };
-use crate::post::DatagramTo;
+use crate::post::To;
 use crate::qp::{Qp, State};
-use crate::{errno, object, post};
+use crate::{errno, object, post, window};
 
 /// Operations that a QP of the service may be made for.
 pub const fn operations(service: Service) -> u64 {
@@ -26,15 +28,19 @@ pub const fn operations(service: Service) -> u64 {
         | IBV_QP_EX_WITH_RDMA_READ
         | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
         | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    const LOCAL: u64 = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
+    const PLACED: u64 = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
     match service {
+        Service::XrcTgt => 0,
         Service::Ud => SENDS,
-        Service::Uc => SENDS | WRITES,
-        _ => SENDS | WRITES | ANSWERED,
+        Service::Uc => SENDS | WRITES | LOCAL,
+        Service::XrcIni => SENDS | WRITES | LOCAL | ANSWERED,
+        Service::Rc => SENDS | WRITES | LOCAL | ANSWERED | PLACED,
     }
 }
 
 /// Requests that are being put together. The buffers are used again.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Batch {
     requests: Vec<Request>,
     sges: Vec<Sge>,
@@ -43,14 +49,12 @@ pub struct Batch {
     error: Option<c_int>,
 }
 
-#[derive(Debug)]
 struct Request {
     wr_id: u64,
     op: SendOp,
     flags: SendFlags,
     data: Local,
-    /// Of a datagram.
-    to: Option<DatagramTo>,
+    to: To,
 }
 
 /// The local side of a request: a range of one of the batch's buffers.
@@ -138,6 +142,11 @@ pub fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_rdma_read = Some(rdma_read);
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_bind_mw = Some(bind_mw);
+    qp.wr_local_inv = Some(local_inv);
+    qp.wr_atomic_write = Some(atomic_write);
+    qp.wr_flush = Some(flush);
+    qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
@@ -164,7 +173,7 @@ unsafe fn state<'a>(qp: *mut ibv_qp_ex) -> &'a mut State {
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: the program passes a live QP.
     let live = unsafe { of(qp) };
-    live.lock.lock();
+    live.lock();
     // SAFETY: the lock is held.
     let batch = unsafe { &mut live.locked().batch };
     batch.clear();
@@ -174,7 +183,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the program is between start and complete.
     let (live, code) = unsafe { (of(qp), complete(state(qp))) };
-    live.lock.unlock();
+    live.unlock();
     code
 }
 
@@ -182,7 +191,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: the program is between start and complete.
     unsafe {
         state(qp).batch.clear();
-        of(qp).lock.unlock();
+        of(qp).unlock();
     }
 }
 
@@ -194,7 +203,8 @@ unsafe fn add(qp: *mut ibv_qp_ex, op: SendOp) {
     // SAFETY: the caller says so; the program has written the two fields.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, post::flags((*qp).wr_flags));
-        state(qp).batch.requests.push(Request { wr_id, op, flags, data: NOTHING, to: None });
+        let (data, to) = (NOTHING, To::Peer);
+        state(qp).batch.requests.push(Request { wr_id, op, flags, data, to });
     }
 }
 
@@ -248,6 +258,61 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, 
     unsafe { add(qp, SendOp::FetchAdd { remote: remote(rkey, addr), add: operand }) };
 }
 
+unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the program is between start and complete.
+    unsafe { add(qp, SendOp::Local(LocalOp::Invalidate(Key(rkey)))) };
+}
+
+unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the program is between start and complete, and passes a live window and what to bind it to.
+    unsafe {
+        match window::bind_two(mw, rkey, &*info) {
+            Ok(bind) => add(qp, SendOp::Local(LocalOp::Bind(bind))),
+            Err(code) => state(qp).batch.fail(code),
+        }
+    }
+}
+
+unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
+    const LENGTH: usize = size_of::<u64>();
+    // SAFETY: the program is between start and complete, and passes eight bytes.
+    unsafe {
+        add(qp, SendOp::AtomicWrite(remote(rkey, addr)));
+        let value = post::bytes(value.cast(), LENGTH);
+        state(qp).batch.set_inline(std::iter::once(value), LENGTH as u32);
+    }
+}
+
+unsafe extern "C" fn flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    length: size_t,
+    kind: u8,
+    level: u8,
+) {
+    let (placement, selectivity) = (PlacementType(kind), Selectivity::from_bits(level));
+    let known = PlacementType(PlacementType::GLOBAL.0 | PlacementType::PERSISTENT.0);
+    let is_known = kind != 0 && known.contains(placement) && level <= 1;
+    // SAFETY: the program is between start and complete.
+    unsafe {
+        match u32::try_from(length) {
+            Ok(length) if is_known => {
+                add(
+                    qp,
+                    SendOp::Flush { remote: remote(rkey, addr), length, placement, selectivity },
+                );
+            }
+            _ => state(qp).batch.fail(libc::EINVAL),
+        }
+    }
+}
+
 unsafe extern "C" fn set_ud_addr(
     qp: *mut ibv_qp_ex,
     ah: *mut ibv_ah,
@@ -255,9 +320,21 @@ unsafe extern "C" fn set_ud_addr(
     remote_qkey: u32,
 ) {
     // SAFETY: the program is between start and complete.
+    unsafe { set_to(qp, To::Datagram(send_wr_ud { ah, remote_qpn, remote_qkey })) };
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: the program is between start and complete.
+    unsafe { set_to(qp, To::Srq(remote_srqn)) };
+}
+
+/// # Safety
+/// The program is between start and complete.
+unsafe fn set_to(qp: *mut ibv_qp_ex, to: To) {
+    // SAFETY: the caller says so.
     let batch = unsafe { &mut state(qp).batch };
     match batch.requests.last_mut() {
-        Some(request) => request.to = Some(DatagramTo { ah, remote_qpn, remote_qkey }),
+        Some(request) => request.to = to,
         None => batch.fail(libc::EINVAL),
     }
 }

@@ -102,6 +102,12 @@ impl AddressHandle {
         self.mtu
     }
 
+    /// The Ethernet address that datagrams go to now, and the VLAN.
+    pub fn ethernet(&self) -> (MacAddr, Option<u16>) {
+        let flow = self.flow();
+        (flow.spec().dst_mac, flow.spec().vlan.map(|tag| tag.id))
+    }
+
     /// The headers of datagrams posted now.
     #[inline]
     pub(super) fn flow(&self) -> FlowHeader {

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::{Device, DeviceError, MAX_CQE, Opened};
+use super::{Device, DeviceError, Driver, MAX_CQE, Opened};
 use crate::time::Duration;
 use crate::verbs::{Completion, CqId, CqRing, Notify};
 
@@ -95,6 +95,16 @@ impl CompletionQueue {
         for cell in &self.device.cores {
             cell.doorbell.wake(); // The caller is going to sleep: the helpers take over.
         }
+    }
+
+    /// Completions that it holds, when what was posted has gone as far as it can without the peers.
+    pub fn held(&self) -> usize {
+        if self.device.config.driver != Driver::Manual {
+            for cell in &self.device.cores {
+                cell.lock().turn(self.device.now());
+            }
+        }
+        self.ring.held()
     }
 
     /// Makes it hold `depth` completions. What it holds stays.

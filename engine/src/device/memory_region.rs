@@ -147,8 +147,9 @@ impl MemoryRegion {
         if pd.device.memory.close(*key) { Ok(()) } else { Err(self) }
     }
 
-    /// Changes the registration. Its keys are others afterwards, so that who had the old ones has lost them; when
-    /// it returns, the engine has stopped touching the memory as it was registered before.
+    /// Changes the registration. If the memory is other memory, so are the keys, so that who had the old ones has
+    /// lost them; else they stay, as with other devices, whose programs do not ask for them again. When it returns, the
+    /// engine has stopped touching the memory as it was registered before.
     ///
     /// # Safety
     /// As for [`ProtectionDomain::reg_mr`], for the memory that is registered afterwards, with the rights it has
@@ -174,10 +175,12 @@ impl MemoryRegion {
         check_region(&region)?;
         let device = &pd.device;
         let old = registered.key;
-        let [mut variant, ..] = device.random()?.to_le_bytes();
-        if variant == old.variant() {
-            variant = variant.wrapping_add(1);
-        }
+        let [random, ..] = device.random()?.to_le_bytes();
+        let variant = match (change.translation, random == old.variant()) {
+            (None, _) => old.variant(),
+            (Some(_), false) => random,
+            (Some(_), true) => random.wrapping_add(1),
+        };
         if !device.memory.close(old) {
             return Err(DeviceError::Busy("memory windows are bound to the region"));
         }

@@ -28,6 +28,11 @@ impl Device {
 }
 
 impl ProtectionDomain {
+    /// Its number, unique in its device.
+    pub fn number(&self) -> u32 {
+        self.id.0
+    }
+
     /// True if both are handles to the same domain.
     #[inline]
     pub(super) fn is_same(&self, other: &Self) -> bool {

@@ -217,8 +217,10 @@ impl ProtectionDomain {
             }
         };
         let posted = Arc::new(AtomicBool::new(false));
-        init.send_cq.ring.add_core(core);
-        init.recv_cq.ring.add_core(core);
+        for cq in [init.send_cq, init.recv_cq] {
+            cq.ring.add_core(core);
+            cq.ring.recall(qpn);
+        }
         device.cores[core].lock().insert(slot, qp, Arc::clone(&posted));
         Ok(QueuePair {
             qpn,
@@ -386,7 +388,7 @@ impl QueuePair {
         Ok(flow_header(path, &headers, self.qpn, remote, device.config.ecn))
     }
 
-    /// Changes state and attributes, as `ibv_modify_qp`.
+    /// Changes state and attributes, as `ibv_modify_qp`. Going to RESET takes what the QP completed out of its queues.
     ///
     /// # Errors
     /// [`DeviceError::PathMtu`], [`DeviceError::Modify`]; nothing was changed then.

@@ -113,6 +113,11 @@ impl SharedReceiveQueue {
         self.ring().id()
     }
 
+    /// True for one of an XRC domain, which requests name by its number.
+    pub fn is_xrc(&self) -> bool {
+        self.ring().xrc().is_some()
+    }
+
     /// Posts a receive for whichever QP gets a message next. Any number of threads may post.
     ///
     /// # Errors

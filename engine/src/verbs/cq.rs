@@ -8,11 +8,12 @@
 //! [`AsyncEvent::CqError`]: super::event::AsyncEvent::CqError
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use crossbeam_queue::ArrayQueue;
+use feroce_wire::Qpn;
 
 use super::completion::Completion;
 use crate::time::{Duration, Instant};
@@ -39,9 +40,46 @@ const ARMED_ANY: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqFull;
 
+/// A completion, and in which life of its QP: resetting the QP begins another.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    completion: Completion,
+    life: u32,
+}
+
+/// Lives of QPs that ended while completions of them may have waited here: those are not shown any more.
+#[derive(Debug, Default)]
+struct Ended {
+    /// False for an empty list, which is the rule: who polls does not take the lock then.
+    any: AtomicBool,
+    lives: Mutex<Vec<(Qpn, u32)>>,
+}
+
+impl Ended {
+    fn lives(&self) -> MutexGuard<'_, Vec<(Qpn, u32)>> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self, entry: &Entry) -> bool {
+        self.any.load(Ordering::Acquire) && {
+            let life = (entry.completion.qp, entry.life);
+            self.lives().contains(&life)
+        }
+    }
+
+    /// Keeps those lives that `keep` says.
+    fn retain(&self, keep: impl Fn(Qpn) -> bool) {
+        if self.any.load(Ordering::Acquire) {
+            let mut lives = self.lives();
+            lives.retain(|(qp, _)| keep(*qp));
+            self.any.store(!lives.is_empty(), Ordering::Release);
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Ring {
-    queue: ArrayQueue<Completion>,
+    queue: ArrayQueue<Entry>,
     /// The one that took its place.
     next: OnceLock<Box<Ring>>,
 }
@@ -93,6 +131,7 @@ pub struct CqRing {
     /// Completions that it is to hold; the newest ring may have more places.
     depth: AtomicU32,
     overflowed: AtomicBool,
+    ended: Ended,
     armed: AtomicU8,
     moderation: Moderation,
     fd: EventFd,
@@ -121,6 +160,7 @@ impl CqRing {
             first: Ring::new(depth),
             depth: AtomicU32::new(depth.max(1)),
             overflowed: AtomicBool::new(false),
+            ended: Ended::default(),
             armed: AtomicU8::new(UNARMED),
             moderation: Moderation::default(),
             fd: EventFd::new()?,
@@ -139,26 +179,28 @@ impl CqRing {
         self.depth.load(Ordering::Relaxed) as usize
     }
 
+    /// The rings, oldest first.
+    fn rings(&self) -> impl Iterator<Item = &Ring> {
+        std::iter::successors(Some(&self.first), |ring| ring.next.get().map(Box::as_ref))
+    }
+
+    /// Completions that it holds.
+    pub fn held(&self) -> usize {
+        self.rings().map(|ring| ring.queue.len()).sum()
+    }
+
     /// Makes it hold `depth` completions. No core may be in a turn meanwhile: the caller has their tokens.
     ///
     /// # Errors
     /// [`CqFull`] if it holds more now; nothing was changed then.
     pub fn resize(&self, depth: u32) -> Result<(), CqFull> {
-        let mut held = 0;
-        let mut ring = &self.first;
-        loop {
-            held += ring.queue.len();
-            match ring.next.get() {
-                Some(next) => ring = next,
-                None => break,
-            }
-        }
-        if held > depth as usize {
+        if self.held() > depth as usize {
             return Err(CqFull);
         }
-        if depth as usize > ring.queue.capacity() {
-            let twice = u32::try_from(ring.queue.capacity() * 2).unwrap_or(u32::MAX);
-            let _ = ring.next.set(Box::new(Ring::new(depth.max(twice))));
+        let newest = self.rings().last().expect("the first");
+        if depth as usize > newest.queue.capacity() {
+            let twice = u32::try_from(newest.queue.capacity() * 2).unwrap_or(u32::MAX);
+            let _ = newest.next.set(Box::new(Ring::new(depth.max(twice))));
         }
         self.depth.store(depth.max(1), Ordering::Relaxed);
         Ok(())
@@ -187,7 +229,7 @@ impl CqRing {
         is_due
     }
 
-    fn newest(&self) -> &ArrayQueue<Completion> {
+    fn newest(&self) -> &ArrayQueue<Entry> {
         let mut ring = &self.first;
         while let Some(next) = ring.next.get() {
             ring = next;
@@ -201,9 +243,18 @@ impl CqRing {
     /// [`CqFull`]; the completion is lost and the queue is in error from then on.
     #[inline]
     pub fn push(&self, completion: Completion) -> Result<(), CqFull> {
+        self.push_in_life(completion, 0)
+    }
+
+    /// The same, of a QP in the life `life`.
+    ///
+    /// # Errors
+    /// As for [`CqRing::push`].
+    #[inline]
+    pub fn push_in_life(&self, completion: Completion, life: u32) -> Result<(), CqFull> {
         let queue = self.newest();
         let is_full = self.depth() < queue.capacity() && queue.len() >= self.depth();
-        if self.overflowed() || is_full || queue.push(completion).is_err() {
+        if self.overflowed() || is_full || queue.push(Entry { completion, life }).is_err() {
             self.overflowed.store(true, Ordering::Relaxed);
             return Err(CqFull);
         }
@@ -247,11 +298,42 @@ impl CqRing {
     /// Takes one completion.
     #[inline]
     pub fn pop(&self) -> Option<Completion> {
+        loop {
+            match self.pop_entry() {
+                Some(entry) if self.ended.has(&entry) => {}
+                Some(entry) => return Some(entry.completion),
+                None => {
+                    self.tidy();
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Completions of the QP `qp` in the life `life` are not shown any more. There will be no further ones.
+    pub fn forget(&self, qp: Qpn, life: u32) {
+        self.ended.lives().push((qp, life));
+        self.ended.any.store(true, Ordering::Release);
+    }
+
+    /// The number `qp` is another QP's from now on.
+    pub fn recall(&self, qp: Qpn) {
+        self.ended.retain(|ended| ended != qp);
+    }
+
+    /// An empty queue has nothing of a life that ended, nor will it have.
+    #[inline]
+    fn tidy(&self) {
+        self.ended.retain(|_| self.held() > 0);
+    }
+
+    #[inline]
+    fn pop_entry(&self) -> Option<Entry> {
         let mut ring = &self.first;
         loop {
             // What is in an older ring came before what is in a newer one.
             match ring.queue.pop() {
-                Some(completion) => return Some(completion),
+                Some(entry) => return Some(entry),
                 None => ring = ring.next.get()?,
             }
         }
@@ -386,6 +468,26 @@ mod tests {
         cq.arm(Notify::Any);
         cq.push(at(3000)).unwrap();
         assert!(readable(&cq), "at once again");
+    }
+
+    #[test]
+    fn a_life_that_ended_is_not_shown() {
+        let cq = CqRing::new(CqId(1), 8).unwrap();
+        let qp = completion(0, false).qp;
+        for (wr_id, life) in [(1, 0), (2, 0), (3, 1)] {
+            cq.push_in_life(completion(wr_id, false), life).unwrap();
+        }
+        cq.push(Completion { qp: Qpn::masked(6), ..completion(4, false) }).unwrap();
+        cq.forget(qp, 0);
+        let shown: Vec<_> = std::iter::from_fn(|| cq.pop()).map(|shown| shown.wr_id).collect();
+        assert_eq!(shown, [3, 4]);
+        // It was empty: the same number and life are another QP's by now.
+        cq.push(completion(5, false)).unwrap();
+        assert_eq!(cq.pop().map(|shown| shown.wr_id), Some(5));
+        cq.forget(qp, 0);
+        cq.recall(qp);
+        cq.push(completion(6, false)).unwrap();
+        assert_eq!(cq.pop().map(|shown| shown.wr_id), Some(6));
     }
 
     #[test]

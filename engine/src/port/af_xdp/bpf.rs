@@ -99,6 +99,7 @@ struct MapCreate {
     inner_map: u32,
     numa_node: u32,
     name: [u8; NAME_LENGTH],
+    interface: u32,
 }
 // SAFETY: as `union bpf_attr` for BPF_MAP_CREATE; no addresses.
 unsafe impl Attributes for MapCreate {}

@@ -1,0 +1,147 @@
+//! Memory windows.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use feroce_engine::device::MemoryWindow;
+use feroce_engine::memory::{Access, WindowBind, WindowType};
+use feroce_wire::Key;
+
+use crate::abi::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info,
+    ibv_pd, ibv_qp,
+};
+use crate::context::Shared;
+use crate::domain::Pd;
+use crate::lock::HeldLock;
+use crate::memory::{Mr, rights};
+use crate::object::{self, Object};
+use crate::qp::Qp;
+use crate::{errno, post};
+
+/// A memory window.
+#[repr(C)]
+pub struct Mw {
+    abi: UnsafeCell<ibv_mw>,
+    shared: Arc<Shared>,
+    /// Held while the window below is bound.
+    lock: HeldLock,
+    window: UnsafeCell<MemoryWindow>,
+}
+
+// SAFETY: the first field is the C structure.
+unsafe impl Object for Mw {
+    type Abi = ibv_mw;
+}
+
+/// `ibv_alloc_mw`
+pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
+    // SAFETY: the program passes a live PD.
+    let live = unsafe { object::borrow::<Pd>(pd) };
+    let made = live.shared.check().and_then(|()| {
+        let window = match kind {
+            IBV_MW_TYPE_1 => WindowType::One,
+            IBV_MW_TYPE_2 => WindowType::Two,
+            _ => return Err(libc::EINVAL),
+        };
+        let window = live.pd.alloc_mw(window).map_err(|error| errno::of_device(&error))?;
+        live.users.fetch_add(1, Ordering::AcqRel);
+        let rkey = window.rkey();
+        let (context, handle) = (live.context(), rkey.index());
+        let abi = ibv_mw { context, pd, rkey: rkey.value(), handle, r#type: kind };
+        Ok(Box::new(Mw {
+            abi: UnsafeCell::new(abi),
+            shared: Arc::clone(&live.shared),
+            lock: HeldLock::new(),
+            window: UnsafeCell::new(window),
+        }))
+    });
+    object::give_or_fail(made)
+}
+
+/// `ibv_dealloc_mw`
+pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: the program passes a live window of a live PD, and does not use it from now on.
+    unsafe {
+        let live = object::borrow::<Mw>(mw);
+        if let Err(code) = live.shared.check() {
+            return code;
+        }
+        let pd = (*live.abi.get()).pd;
+        drop(object::take::<Mw>(mw));
+        object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
+    }
+    0
+}
+
+/// What the engine is to bind under `rkey`.
+///
+/// # Safety
+/// The region is null or live.
+pub unsafe fn bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBind, c_int> {
+    let lkey = match info.mr.is_null() {
+        true if info.length > 0 => return Err(libc::EINVAL),
+        true => Key(0),
+        // SAFETY: the caller says so.
+        false => unsafe { object::borrow::<Mr>(info.mr) }.lkey(),
+    };
+    // A window is for peers: what this end may write is the region's.
+    let access = rights(info.mw_access_flags & !IBV_ACCESS_LOCAL_WRITE)?;
+    let known = access.without(Access::REMOTE).without(Access::ZERO_BASED) == Access::NONE;
+    if !known {
+        return Err(libc::EINVAL);
+    }
+    Ok(WindowBind { rkey, lkey, addr: info.addr, length: info.length, access })
+}
+
+/// The engine's request for a window of type 2, whose next key the program chooses.
+///
+/// # Safety
+/// The window and the region are null or live.
+pub unsafe fn bind_two(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<WindowBind, c_int> {
+    // SAFETY: the caller says so.
+    let window = unsafe { mw.as_ref() }.ok_or(libc::EINVAL)?;
+    // The index is the window's: the program has the last eight bits.
+    let is_its = Key(rkey).index() == Key(window.rkey).index();
+    if window.r#type != IBV_MW_TYPE_2 || !is_its || info.mr.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller says so.
+    if unsafe { object::borrow::<Mr>(info.mr) }.pd() != window.pd {
+        return Err(libc::EPERM);
+    }
+    // SAFETY: as above.
+    unsafe { bind(info, Key(rkey)) }
+}
+
+/// `ibv_bind_mw`
+pub unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: the program passes a live QP, a live window and what to bind.
+    let (qp, live, asked) = unsafe { (object::borrow::<Qp>(qp), object::borrow::<Mw>(mw), *bind) };
+    let done = live.shared.check().and_then(|()| {
+        // SAFETY: the program passes no or a live region.
+        let wanted = unsafe { self::bind(&asked.bind_info, Key(0)) }?;
+        live.lock.lock();
+        // SAFETY: the lock is held.
+        let window = unsafe { &mut *live.window.get() };
+        let flags = post::flags(asked.send_flags);
+        let bound = qp.with(|held| held.qp.bind_mw(asked.wr_id, window, &wanted, flags));
+        if let Ok(key) = bound {
+            // SAFETY: as above.
+            unsafe { (*live.abi.get()).rkey = key.value() };
+        }
+        live.lock.unlock();
+        bound.map_err(errno::of_post).map(|_| ())
+    });
+    object::code(done)
+}

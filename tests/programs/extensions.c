@@ -1,0 +1,367 @@
+/* What came to verbs after their first version, between two QPs of this process: windows, XRC, device memory, thread
+ * domains, on-demand and empty regions, ATOMIC WRITE and FLUSH, clocks, and the error numbers of each. Runs alone.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static int failures;
+#define CHECK(is_so) do { int ok = (is_so); if (!ok) { failures++; printf("%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #is_so, errno); } } while (0)
+#define FAILS(call, number) do { errno = 0; CHECK(!(call)); CHECK(errno == (number)); } while (0)
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_qp *from, *to;
+static char *bytes; /* Two pages: what is sent from, what is written to. */
+static struct ibv_mr *local;
+enum { PAGE = 4096, GID_INDEX = 1 };
+#define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+static void connect_to(struct ibv_qp *qp, uint32_t number)
+{
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+    attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = number, .max_dest_rd_atomic = 4,
+        .min_rnr_timer = 12, .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = GID_INDEX, .hop_limit = 1 } } };
+    CHECK(ibv_query_gid(context, 1, GID_INDEX, &attr.ah_attr.grh.dgid) == 0);
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
+                        | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+    attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4 };
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN
+                        | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+}
+
+static struct ibv_qp *new_qp(void)
+{
+    struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1, .pd = pd,
+        .cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1 },
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_BIND_MW | 1 << 11 /* FLUSH */ };
+    struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
+    CHECK(qp != NULL);
+    return qp;
+}
+
+/* Two new QPs, connected to each other: an error has ended the old ones. */
+static void new_pair(void)
+{
+    if (from) CHECK(ibv_destroy_qp(from) == 0 && ibv_destroy_qp(to) == 0);
+    from = new_qp(), to = new_qp();
+    connect_to(from, to->qp_num);
+    connect_to(to, from->qp_num);
+}
+
+static struct ibv_wc completion(void)
+{
+    struct ibv_wc wc = { .status = IBV_WC_GENERAL_ERR };
+    for (int i = 0; i < 5000000; i++)
+        if (ibv_poll_cq(cq, 1, &wc) > 0) return wc;
+    CHECK(!"a completion");
+    return wc;
+}
+
+/* Writes eight times `value` to `addr`. */
+static enum ibv_wc_status write_to(uint64_t addr, uint32_t rkey, char value)
+{
+    memset(bytes, value, 8);
+    struct ibv_sge sge = { .addr = (uintptr_t)bytes, .length = 8, .lkey = local->lkey };
+    struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1, .wr.rdma = { addr, rkey } }, *bad;
+    CHECK(ibv_post_send(from, &wr, &bad) == 0);
+    return completion().status;
+}
+
+static void windows(void)
+{
+    char *target = bytes + PAGE;
+    struct ibv_mr *mr = ibv_reg_mr(pd, target, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1), *two = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+    FAILS(ibv_alloc_mw(pd, 3), EINVAL);
+    CHECK(mr && one && two && one->type == IBV_MW_TYPE_1 && one->pd == pd);
+    struct ibv_mw_bind bind = { .wr_id = 1, .bind_info = { mr, (uintptr_t)target, 64, IBV_ACCESS_REMOTE_WRITE } };
+    uint32_t old = one->rkey;
+    CHECK(ibv_bind_mw(to, one, &bind) == 0 && one->rkey != old);
+    struct ibv_wc wc = completion();
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_BIND_MW && wc.wr_id == 1);
+    CHECK(write_to((uintptr_t)target, one->rkey, 'a') == IBV_WC_SUCCESS && target[7] == 'a');
+    CHECK(ibv_dereg_mr(mr) == EBUSY);
+    bind.bind_info.length = 0;
+    CHECK(ibv_bind_mw(to, one, &bind) == 0 && completion().status == IBV_WC_SUCCESS);
+    /* The key of a type 2 window is the program's choice, but for its index. */
+    struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .bind_mw = { two, ibv_inc_rkey(two->rkey),
+        { mr, (uintptr_t)target, 64, IBV_ACCESS_REMOTE_WRITE } } }, *bad;
+    uint32_t key = wr.bind_mw.rkey;
+    wr.bind_mw.rkey += 256;
+    CHECK(ibv_post_send(to, &wr, &bad) == EINVAL && bad == &wr);
+    wr.bind_mw.rkey = key, wr.bind_mw.mw = one;
+    CHECK(ibv_post_send(to, &wr, &bad) == EINVAL);
+    wr.bind_mw.mw = two;
+    CHECK(ibv_post_send(to, &wr, &bad) == 0 && completion().status == IBV_WC_SUCCESS);
+    CHECK(write_to((uintptr_t)target, key, 'b') == IBV_WC_SUCCESS && target[7] == 'b');
+    struct ibv_send_wr invalidate = { .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = key };
+    CHECK(ibv_post_send(to, &invalidate, &bad) == 0);
+    wc = completion();
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_LOCAL_INV);
+    CHECK(write_to((uintptr_t)target, key, 'c') == IBV_WC_REM_ACCESS_ERR && target[7] == 'b');
+    CHECK(ibv_dealloc_mw(one) == 0 && ibv_dealloc_mw(two) == 0 && ibv_dereg_mr(mr) == 0);
+    new_pair();
+}
+
+/* Eight bytes at once, and the order to make them visible, which headers of this release do not know yet. */
+static void placement(void)
+{
+    typedef void flush_function(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
+    uint64_t value = 0x1122334455667788, *target = (uint64_t *)(bytes + PAGE);
+    struct ibv_mr *mr = ibv_reg_mr(pd, target, PAGE, ALL | 1 << 8 /* FLUSH_GLOBAL */);
+    FAILS(ibv_reg_mr(pd, target, PAGE, ALL | 1 << 9), EOPNOTSUPP);
+    struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(from);
+    ibv_wr_start(qp);
+    qp->wr_id = 7;
+    ibv_wr_atomic_write(qp, mr->rkey, (uintptr_t)target, &value);
+    CHECK(ibv_wr_complete(qp) == 0);
+    struct ibv_wc wc = completion();
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_ATOMIC_WRITE && wc.wr_id == 7 && *target == value);
+    flush_function *flush = *(flush_function **)((char *)qp + 352);
+    ibv_wr_start(qp);
+    flush(qp, mr->rkey, (uintptr_t)target, 8, 4, 0);
+    CHECK(ibv_wr_complete(qp) == EINVAL);
+    struct ibv_qp_attr attr = { .qp_access_flags = ALL | 1 << 8 };
+    CHECK(ibv_modify_qp(to, &attr, IBV_QP_ACCESS_FLAGS) == 0);
+    ibv_wr_start(qp);
+    flush(qp, mr->rkey, (uintptr_t)target, 8, 1, 0);
+    CHECK(ibv_wr_complete(qp) == 0);
+    wc = completion();
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == 8 /* FLUSH */);
+    CHECK(ibv_dereg_mr(mr) == 0);
+}
+
+static void device_memory(void)
+{
+    struct ibv_device_attr_ex attr;
+    CHECK(ibv_query_device_ex(context, NULL, &attr) == 0 && attr.max_dm_size > 0);
+    struct ibv_alloc_dm_attr wanted = { .length = attr.max_dm_size + 1 };
+    FAILS(ibv_alloc_dm(context, &wanted), ENOMEM);
+    wanted.length = 0;
+    FAILS(ibv_alloc_dm(context, &wanted), EINVAL);
+    wanted.length = 128, wanted.comp_mask = 1;
+    FAILS(ibv_alloc_dm(context, &wanted), EINVAL);
+    wanted.comp_mask = 0, wanted.log_align_req = 6;
+    struct ibv_dm *dm = ibv_alloc_dm(context, &wanted);
+    char text[8] = "12345678", back[8];
+    CHECK(dm && ibv_memcpy_to_dm(dm, 2, text, 4) == EINVAL && ibv_memcpy_to_dm(dm, 128, text, 4) == EINVAL);
+    CHECK(ibv_memcpy_to_dm(dm, 120, text, 8) == 0 && ibv_memcpy_from_dm(back, dm, 120, 8) == 0 && !memcmp(text, back, 8));
+    FAILS(ibv_reg_dm_mr(pd, dm, 0, 128, ALL), EINVAL);
+    FAILS(ibv_reg_dm_mr(pd, dm, 64, 128, ALL | IBV_ACCESS_ZERO_BASED), EINVAL);
+    struct ibv_mr *mr = ibv_reg_dm_mr(pd, dm, 64, 64, ALL | IBV_ACCESS_ZERO_BASED);
+    CHECK(mr && mr->length == 64 && ibv_free_dm(dm) == EBUSY);
+    CHECK(write_to(8, mr->rkey, 'd') == IBV_WC_SUCCESS);
+    CHECK(ibv_memcpy_from_dm(back, dm, 72, 8) == 0 && !memcmp(back, "dddddddd", 8));
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(ibv_dereg_mr(mr) == 0 && ibv_free_dm(dm) == 0);
+}
+
+static void domains(void)
+{
+    struct ibv_td_init_attr none = { 0 }, unknown = { 1 };
+    FAILS(ibv_alloc_td(context, &unknown), EINVAL);
+    struct ibv_td *td = ibv_alloc_td(context, &none);
+    struct ibv_pd *own = ibv_alloc_pd(context);
+    struct ibv_parent_domain_init_attr attr = { .td = td };
+    FAILS(ibv_alloc_parent_domain(context, &attr), EINVAL);
+    attr.pd = own, attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
+    FAILS(ibv_alloc_parent_domain(context, &attr), EOPNOTSUPP);
+    attr.comp_mask = 0;
+    struct ibv_pd *parent = ibv_alloc_parent_domain(context, &attr);
+    CHECK(parent && ibv_dealloc_pd(own) == EBUSY && ibv_dealloc_td(td) == EBUSY);
+    struct ibv_mr *mr = ibv_reg_mr(parent, bytes, PAGE, 0);
+    CHECK(mr && mr->pd == parent && ibv_dealloc_pd(parent) == EBUSY && ibv_dereg_mr(mr) == 0);
+    CHECK(ibv_dealloc_pd(parent) == 0 && ibv_dealloc_pd(own) == 0 && ibv_dealloc_td(td) == 0);
+}
+
+static void regions(void)
+{
+    /* Nothing: it reads as zeros. */
+    struct ibv_mr *null = ibv_alloc_null_mr(pd), *mr = ibv_reg_mr_iova(pd, bytes + PAGE, PAGE, 0x10000, ALL);
+    CHECK(null && mr && mr->addr == bytes + PAGE);
+    memset(bytes + PAGE, 1, 16);
+    struct ibv_sge sge = { .addr = 0x5000, .length = 8, .lkey = null->lkey };
+    struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1, .wr.rdma = { 0x10008, mr->rkey } }, *bad;
+    CHECK(ibv_post_send(from, &wr, &bad) == 0 && completion().status == IBV_WC_SUCCESS);
+    CHECK(bytes[PAGE + 7] == 1 && bytes[PAGE + 8] == 0 && bytes[PAGE + 15] == 0);
+    CHECK(ibv_dereg_mr(null) == 0 && ibv_dereg_mr(mr) == 0);
+    FAILS(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, ALL), EBADF);
+    struct ibv_device_attr_ex attr;
+    CHECK(ibv_query_device_ex(context, NULL, &attr) == 0);
+    sge = (struct ibv_sge){ .addr = (uintptr_t)bytes, .length = PAGE, .lkey = local->lkey };
+    CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 0) == EINVAL);
+    CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 2, &sge, 1) == EINVAL);
+    CHECK(ibv_advise_mr(pd, 9, 0, &sge, 1) == EOPNOTSUPP);
+    sge.lkey ^= 0x55;
+    CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1) == ENOENT);
+    if (attr.odp_caps.general_caps == 0) return; /* Where process_vm_readv is forbidden. */
+    /* Whatever the process has mapped, and no more. */
+    struct ibv_mr *all = ibv_reg_mr(pd, NULL, SIZE_MAX, ALL | IBV_ACCESS_ON_DEMAND);
+    sge.lkey = all->lkey;
+    CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1) == 0);
+    char *late = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(write_to((uintptr_t)late, all->rkey, 'o') == IBV_WC_SUCCESS && late[7] == 'o');
+    munmap(late, PAGE);
+    CHECK(write_to((uintptr_t)late, all->rkey, 'o') != IBV_WC_SUCCESS);
+    CHECK(ibv_dereg_mr(all) == 0);
+    while (ibv_poll_cq(cq, 1, &(struct ibv_wc){ 0 }) > 0) {}
+    new_pair();
+}
+
+static void xrc(void)
+{
+    char name[] = "/tmp/xrc-XXXXXX";
+    int file = mkstemp(name);
+    unlink(name);
+    struct ibv_xrcd_init_attr attr = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = file };
+    FAILS(ibv_open_xrcd(context, &attr), EAGAIN);
+    attr.oflags = O_CREAT;
+    struct ibv_xrcd *xrcd = ibv_open_xrcd(context, &attr), *again = ibv_open_xrcd(context, &attr);
+    CHECK(xrcd && again);
+    attr.oflags = O_CREAT | O_EXCL;
+    FAILS(ibv_open_xrcd(context, &attr), EINVAL);
+    attr.comp_mask = IBV_XRCD_INIT_ATTR_FD;
+    FAILS(ibv_open_xrcd(context, &attr), EINVAL);
+    struct ibv_srq_init_attr_ex wanted = { .attr = { .max_wr = 4, .max_sge = 1 }, .srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd = xrcd,
+        .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD };
+    FAILS(ibv_create_srq_ex(context, &wanted), EINVAL);
+    wanted.cq = cq, wanted.comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
+    struct ibv_srq *srq = ibv_create_srq_ex(context, &wanted);
+    uint32_t number = 0, other;
+    CHECK(srq && ibv_get_srq_num(srq, &number) == 0 && ibv_close_xrcd(xrcd) == EBUSY);
+    struct ibv_srq_init_attr plain = { .attr = { .max_wr = 4, .max_sge = 1 } };
+    struct ibv_srq *basic = ibv_create_srq(pd, &plain);
+    CHECK(ibv_get_srq_num(basic, &other) == EINVAL && ibv_destroy_srq(basic) == 0);
+    struct ibv_srq_attr size = { .max_wr = 64 };
+    CHECK(ibv_modify_srq(srq, &size, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
+    struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd };
+    FAILS(ibv_create_qp_ex(context, &init), EINVAL);
+    init.comp_mask = IBV_QP_INIT_ATTR_XRCD, init.xrcd = xrcd;
+    struct ibv_qp *receiver = ibv_create_qp_ex(context, &init);
+    init = (struct ibv_qp_init_attr_ex){ .qp_type = IBV_QPT_XRC_SEND, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd, .send_cq = cq,
+        .cap = { .max_send_wr = 4, .max_send_sge = 1 }, .sq_sig_all = 1 };
+    struct ibv_qp *sender = ibv_create_qp_ex(context, &init);
+    CHECK(receiver && sender && !receiver->send_cq && !receiver->pd && !sender->recv_cq);
+    struct ibv_qp_open_attr open = { .comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+        .qp_num = receiver->qp_num, .xrcd = again, .qp_type = IBV_QPT_XRC_RECV };
+    struct ibv_qp *opened = ibv_open_qp(context, &open);
+    CHECK(opened && opened->qp_num == receiver->qp_num && ibv_close_xrcd(again) == EBUSY);
+    open.qp_num = sender->qp_num;
+    FAILS(ibv_open_qp(context, &open), EINVAL);
+    connect_to(receiver, sender->qp_num);
+    connect_to(sender, receiver->qp_num);
+    /* The QP stays with whoever has it open. */
+    CHECK(ibv_destroy_qp(receiver) == 0);
+    struct ibv_sge sge = { .addr = (uintptr_t)bytes, .length = 8, .lkey = local->lkey };
+    struct ibv_recv_wr recv = { .wr_id = 5, .sg_list = &sge, .num_sge = 1 }, *bad_recv;
+    CHECK(ibv_post_srq_recv(srq, &recv, &bad_recv) == 0);
+    struct ibv_send_wr wr = { .wr_id = 6, .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1, .qp_type.xrc.remote_srqn = number }, *bad;
+    CHECK(ibv_post_send(sender, &wr, &bad) == 0);
+    struct ibv_wc one = completion(), two = completion();
+    CHECK(one.status == IBV_WC_SUCCESS && two.status == IBV_WC_SUCCESS && one.wr_id + two.wr_id == 11);
+    CHECK(ibv_destroy_qp(opened) == 0 && ibv_destroy_qp(sender) == 0 && ibv_destroy_srq(srq) == 0);
+    CHECK(ibv_close_xrcd(xrcd) == 0 && ibv_close_xrcd(again) == 0);
+    close(file);
+}
+
+static void clocks(void)
+{
+    struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+    CHECK(ibv_query_rt_values_ex(context, &values) == 0);
+    struct timespec before = values.raw_clock;
+    usleep(2000);
+    CHECK(ibv_query_rt_values_ex(context, &values) == 0);
+    long passed = (values.raw_clock.tv_sec - before.tv_sec) * 1000000000 + values.raw_clock.tv_nsec - before.tv_nsec;
+    CHECK(passed >= 2000000 && passed < 2000000000);
+    values.comp_mask = 2;
+    CHECK(ibv_query_rt_values_ex(context, &values) == EOPNOTSUPP);
+    struct ibv_cq_init_attr_ex attr = { .cqe = 16, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
+    struct ibv_cq_ex *timed = ibv_create_cq_ex(context, &attr);
+    struct ibv_qp_init_attr init = { .send_cq = ibv_cq_ex_to_cq(timed), .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+        .cap = { .max_send_wr = 1, .max_recv_wr = 1 } };
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+    struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
+    CHECK(ibv_modify_qp(qp, &error, IBV_QP_STATE) == 0 && ibv_post_send(qp, &wr, &bad) == 0);
+    struct ibv_poll_cq_attr poll = { 0 };
+    int begun = ENOENT;
+    for (int i = 0; i < 5000 && begun == ENOENT; i++) begun = ibv_start_poll(timed, &poll), usleep(100);
+    CHECK(begun == 0);
+    if (begun == 0) {
+        long age = time(NULL) - (long)(ibv_wc_read_completion_wallclock_ns(timed) / 1000000000);
+        CHECK(age >= -1 && age < 10);
+        ibv_end_poll(timed);
+    }
+    struct ibv_modify_cq_attr moderate = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 4, 100 } };
+    CHECK(ibv_modify_cq(ibv_cq_ex_to_cq(timed), &moderate) == 0);
+    moderate.attr_mask = 2;
+    CHECK(ibv_modify_cq(ibv_cq_ex_to_cq(timed), &moderate) == EINVAL);
+    CHECK(ibv_resize_cq(ibv_cq_ex_to_cq(timed), 0) == EINVAL && ibv_resize_cq(ibv_cq_ex_to_cq(timed), 100) == 0 && timed->cqe >= 100);
+    CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(timed)) == 0);
+}
+
+static void addresses(void)
+{
+    struct ibv_ah_attr attr = { .port_num = 1, .grh.sgid_index = GID_INDEX };
+    uint8_t mac[6] = { 0 }, none[6] = { 0 };
+    uint16_t vlan = 0;
+    CHECK(ibv_query_gid(context, 1, GID_INDEX, &attr.grh.dgid) == 0);
+    CHECK(ibv_resolve_eth_l2_from_gid(context, &attr, mac, &vlan) == EINVAL);
+    attr.is_global = 1;
+    CHECK(ibv_resolve_eth_l2_from_gid(context, &attr, mac, &vlan) == 0 && memcmp(mac, none, 6) && vlan == 0xffff);
+    union ibv_gid group = { .raw = { [10] = 0xff, 0xff, 239, 1, 2, 3 } };
+    CHECK(ibv_attach_mcast(from, &group, 0) == EINVAL);
+    struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = { .max_send_wr = 1, .max_recv_wr = 1 } };
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    CHECK(ibv_attach_mcast(qp, &attr.grh.dgid, 0) == EINVAL && ibv_detach_mcast(qp, &group, 0) == EINVAL);
+    CHECK(ibv_attach_mcast(qp, &group, 0) == 0 && ibv_attach_mcast(qp, &group, 0) == 0 && ibv_detach_mcast(qp, &group, 0) == 0);
+    CHECK(ibv_destroy_qp(qp) == 0);
+}
+
+/* A QP that is reset takes its completions with it. */
+static void resets(void)
+{
+    struct ibv_recv_wr recv = { .wr_id = 1 }, *bad;
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    CHECK(ibv_post_recv(to, &recv, &bad) == 0 && ibv_modify_qp(to, &attr, IBV_QP_STATE) == 0);
+    attr.qp_state = IBV_QPS_RESET;
+    CHECK(ibv_modify_qp(to, &attr, IBV_QP_STATE) == 0);
+    struct ibv_wc wc;
+    CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+    new_pair();
+}
+
+int main(void)
+{
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    context = list && list[0] ? ibv_open_device(list[0]) : NULL;
+    if (!context || !(pd = ibv_alloc_pd(context)) || !(cq = ibv_create_cq(context, 64, NULL, NULL, 0))) return perror("open"), 1;
+    ibv_free_device_list(list);
+    bytes = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    local = ibv_reg_mr(pd, bytes, PAGE, IBV_ACCESS_LOCAL_WRITE);
+    CHECK(local != NULL);
+    new_pair();
+    windows();
+    placement();
+    device_memory();
+    domains();
+    regions();
+    xrc();
+    clocks();
+    addresses();
+    resets();
+    CHECK(ibv_destroy_qp(from) == 0 && ibv_destroy_qp(to) == 0 && ibv_dereg_mr(local) == 0);
+    CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+    printf("%d checks failed\n", failures);
+    return failures != 0;
+}
