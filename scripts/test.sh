@@ -3,13 +3,13 @@
 # and leaves nothing behind.
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports dpdk swarm mutants frames rxe
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports dpdk swarm mutants frames install rxe
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames rxe"
+readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames install rxe"
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
@@ -126,6 +126,9 @@ step_mutants() {
 }
 
 step_frames() { scripts/frames.sh; }
+
+# What users install, from there.
+step_install() { scripts/check-install.sh; }
 
 # Linux rxe, live in a guest; what it needs besides PACKAGES it installs.
 step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
