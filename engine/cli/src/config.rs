@@ -225,7 +225,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 /// A file of which any line may be uncommented, and changed.
 fn example() -> String {
     let defaults = Settings::default();
-    let mut text = "# Settings of Feroce: /etc/feroce.toml. Each line below is the default.\n".to_owned();
+    let mut text =
+        "# Settings of Feroce: /etc/feroce.toml. Each line below is the default.\n".to_owned();
     for key in KEYS {
         let value = (key.show)(&defaults);
         let is_bare = value.parse::<u64>().is_ok() || value.parse::<bool>().is_ok();

@@ -5,6 +5,7 @@
 
 mod interface;
 mod mounts;
+mod program;
 mod sysfs;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use std::process::Command;
 use clap::Args;
 use feroce_engine::device::settings::Settings;
 
+use crate::doctor;
 use crate::failure::Failure;
 
 /// Options of `feroce run`.
@@ -51,20 +53,28 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     } else {
         named.iter().map(|name| interface::named(name)).collect::<Result<_, _>>()?
     };
-    let libraries = libraries()?;
+    let libraries = ahead_of_others(&libraries()?);
+    let (program, arguments) = options.program.split_first().expect("clap demands one");
+    let program = program::find(program)?;
+    for obstacle in program::obstacles(&program, &libraries) {
+        eprintln!("feroce: {}: {obstacle}", program.display());
+    }
+    // It may yet do what needs no open device: listing them, say.
+    for obstacle in doctor::obstacles(&settings, &interfaces) {
+        eprintln!("feroce: {obstacle}");
+    }
     if let Err(why) = mounts::surround(&sysfs::devices(&interfaces)?) {
         eprintln!(
             "feroce: programs that look for devices in /dev/infiniband and /sys/class/infiniband will find none: {why}"
         );
     }
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let (program, arguments) = options.program.split_first().expect("clap demands one");
-    let error = Command::new(program)
+    let error = Command::new(&program)
         .args(arguments)
         .env("FEROCE_INTERFACES", names.join(","))
-        .env("LD_LIBRARY_PATH", ahead_of_others(&libraries))
+        .env("LD_LIBRARY_PATH", libraries)
         .exec();
-    Err(Failure::Program { program: PathBuf::from(program), source: error })
+    Err(Failure::Program { program, source: error })
 }
 
 /// The library that programs load.
