@@ -1,0 +1,102 @@
+# shellcheck shell=bash
+# Rows of tests/programs/table.txt, for scripts/programs.sh and scripts/interop-kit.sh; after lib.sh.
+#   . scripts/rows.sh
+# The caller has two functions. `on END COMMAND...` becomes COMMAND at that end, by exec. `listeners END` prints how many
+# TCP sockets listen there. Files are in $work.
+
+readonly ROWS=tests/programs/table.txt
+readonly SECONDS_EACH=${FEROCE_PROGRAM_SECONDS:-120} # until a row is given up
+
+# each_row FILTER COMMAND...: calls COMMAND for each row that FILTER picks, with the row in $group, $what, $server, $client,
+# $pattern, and the client's command line without its server in $command.
+each_row() {
+    local filter=$1
+    shift
+    while IFS='|' read -r group what server client pattern <&7; do
+        case $group in '#'* | '') continue ;; esac
+        group=$(trim "$group") what=$(trim "$what") server=$(trim "$server") client=$(trim "$client") pattern=$(trim "$pattern")
+        command=${client// SERVER/}
+        [[ "$group $what $command" =~ $filter ]] || continue
+        "$@"
+    done 7< "$ROWS"
+}
+
+trim() { sed 's/^ *//; s/ *$//' <<< "$1"; }
+
+# row END_OF_SERVER END_OF_CLIENT ADDRESS: 0 if the row passed; else why it did not, in $why.
+row() {
+    local serves=$1 calls=$2 address=$3 status served=0 waited=0 pid='' before
+    why=''
+    if [ "$server" != - ]; then
+        before=$(listeners "$serves")
+        # shellcheck disable=SC2086 # Words.
+        (on "$serves" $server) > "$work/server" 2>&1 &
+        pid=$!
+        until [ "$(listeners "$serves")" -gt "$before" ] || [ $((waited++)) -gt 300 ] || ! kill -0 "$pid" 2> /dev/null; do
+            sleep 0.05
+        done
+    else
+        : > "$work/server"
+    fi
+    # shellcheck disable=SC2086 # Words.
+    (on "$calls" ${client//SERVER/$address}) > "$work/client" 2>&1 && status=0 || status=$?
+    if [ -n "$pid" ]; then
+        [ "$status" = 0 ] || stop "$serves" "$pid"
+        wait "$pid" && served=0 || served=$?
+    fi
+    [ "$status" = 0 ] || why="client: exit code $status"
+    [ "$served" = 0 ] || why="${why:+$why, }server: exit code $served"
+    [ -n "$why" ] || grep -qE "$pattern" "$work/client" || why="nothing in the output matches: $pattern"
+    [ -z "$why" ]
+}
+
+# tell_why: what the two said at the end.
+tell_why() {
+    note "    $why"
+    tail -n 5 "$work/client" | sed 's/^/    client: /'
+    tail -n 5 "$work/server" | sed 's/^/    server: /'
+}
+
+# --- Results: a line `PROGRAM<tab>WHAT<tab>CASE<tab>VERDICT` each in $work/results.
+
+record() { # CASE VERDICT
+    printf '%s\t%s\t%s\t%s\n' "${command%% *}" "$group: $what" "$1" "$2" >> "$work/results"
+}
+
+# table CASE...: a line per program, with what it was run for and, for each case, how many of its rows passed.
+table() {
+    awk -F'\t' -v cases="$(IFS='|' && echo "$*")" '
+        BEGIN {
+            count = split(cases, names, "|")
+            printf "| program | runs |"; for (n = 1; n <= count; n++) printf " %s |", names[n]
+            printf "\n|---|---|"; for (n = 1; n <= count; n++) printf "---|"
+            printf "\n"
+        }
+        !($1 in seen) { seen[$1] = ++programs; order[programs] = $1 }
+        !(($1, $2) in told) { told[$1, $2] = 1; runs[$1] = runs[$1] (runs[$1] == "" ? "" : "; ") $2 }
+        $4 == "skipped" { skipped[$1, $3] = 1; next }
+        { all[$1, $3]++ }
+        $4 == "passed" { passed[$1, $3]++; next }
+        { failed[$1, $3] = failed[$1, $3] (failed[$1, $3] == "" ? "" : "; ") $2 }
+        END {
+            for (p = 1; p <= programs; p++) {
+                name = order[p]
+                printf "| `%s` | %s |", name, runs[name]
+                for (n = 1; n <= count; n++) {
+                    key = name SUBSEP names[n]
+                    if (!all[key]) { printf " - |"; continue }
+                    printf " %d of %d%s |", passed[key], all[key], failed[key] == "" ? "" : " (not: " failed[key] ")"
+                }
+                printf "\n"
+            }
+        }' "$work/results"
+}
+
+# write_section FILE NAME: puts standard input between the marks `<!-- NAME -->` and `<!-- /NAME -->` of FILE.
+write_section() {
+    local text
+    text=$(cat)
+    grep -q "^<!-- $2 -->$" "$1" && grep -q "^<!-- /$2 -->$" "$1" || die "$1 has no marks for $2"
+    { sed "/^<!-- $2 -->$/q" "$1" && printf '%s\n' "$text" && sed -n "/^<!-- \/$2 -->$/,\$p" "$1"; } > "$work/section"
+    cat "$work/section" > "$1"
+}
