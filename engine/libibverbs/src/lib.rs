@@ -29,6 +29,7 @@ mod memory;
 mod modify;
 mod names;
 mod object;
+mod pcap;
 mod post;
 mod private;
 mod qp;

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use feroce_engine::device::settings::Settings;
 
 use crate::doctor;
@@ -29,6 +29,12 @@ pub struct Options {
     /// Do not say which interface was chosen
     #[arg(short, long)]
     quiet: bool,
+    /// Capture what crosses the device, for Wireshark; further devices and cores write FILE.feroce1, FILE.1, ...
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pcap: Option<PathBuf>,
+    /// Keep so many bytes of each captured frame [default: all]
+    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = clap::value_parser!(u32).range(64..))]
+    pcap_snap: Option<u32>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -69,7 +75,15 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         );
     }
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let error = Command::new(&program)
+    let mut command = Command::new(&program);
+    if let Some(file) = &options.pcap {
+        // The program may change its folder before it opens the device.
+        command.env("FEROCE_PCAP", std::path::absolute(file).map_err(Failure::Capture)?);
+    }
+    if let Some(bytes) = options.pcap_snap {
+        command.env("FEROCE_PCAP_SNAP", bytes.to_string());
+    }
+    let error = command
         .args(arguments)
         .env("FEROCE_INTERFACES", names.join(","))
         .env("LD_LIBRARY_PATH", libraries)
