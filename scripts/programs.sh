@@ -2,10 +2,11 @@
 # Runs programs of the distribution, unmodified, with Feroce at both ends: two network namespaces joined by a veth pair.
 # Or with Linux rxe at one end, in a guest, each program in both roles: either end serves.
 # Installs what is missing (Debian), builds, and leaves nothing else behind.
-#   scripts/programs.sh [--port-kind KIND] [--peer rxe] [--judge] [--table] [--list] [FILTER]
+#   scripts/programs.sh [--port-kind KIND] [--peer rxe [--kit]] [--judge] [--table] [--list] [FILTER]
 #     --port-kind KIND   Feroce's port
 #     --peer rxe         rxe at the other end. What it cannot do is in tests/programs/rxe.txt. Captures of rows that fail
 #                        are left in target/programs
+#     --kit              has scripts/interop-kit.sh run the rows, with the guest as its peer, which tests the kit
 #     --judge            has tshark and scapy look at the first packets of each row (the ends meet at a bridge then)
 #     --table            writes the results into README.md, with --peer into docs/interop.md
 #     --list             prints the rows
@@ -19,13 +20,14 @@ cd "$(dirname "$0")/.."
 
 readonly CAPTURES=target/programs
 readonly JUDGED=2000 # packets of a row; scapy takes a second for them
-filter=. table='' peer='' judge='' list=''
+filter=. table='' peer='' judge='' list='' kit=''
 arguments=("$@")
 while [ $# -gt 0 ]; do
     case $1 in
         --port-kind) [ $# -gt 1 ] || { usage >&2 && exit 2; }; export FEROCE_PORT_KIND=$2 && shift ;;
         --peer) [ "${2-}" = rxe ] || { usage >&2 && exit 2; }; peer=rxe && shift ;;
         --judge) judge=yes ;;
+        --kit) kit=yes ;;
         --table) table=yes ;;
         --list) list=yes ;;
         -h | --help) usage && exit ;;
@@ -40,7 +42,7 @@ main() {
     [ -z "$list" ] || { each_row "$filter" eval 'printf "%-9s %-42s %s\n" "$group" "$what" "$command"' && return; }
     need_root "${arguments[@]}"
     need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils perftest \
-        libibverbs-dev gcc
+        rdmacm-utils libibverbs-dev gcc
     [ -z "$judge" ] || { need_packages tshark tcpdump python3-venv && need_scapy; }
     find_cargo
     say "Building"
@@ -72,7 +74,7 @@ on() { # END COMMAND...
     if [ "$end" = rxe ]; then
         # Its process, for who ends it.
         # shellcheck disable=SC2093 # It becomes that.
-        exec ip netns exec "$engine" ssh -n -F "$work/ssh" guest \
+        exec timeout --kill-after=5 $((SECONDS_EACH + 20)) ip netns exec "$engine" ssh -n -F "$work/ssh" guest \
             "echo \$\$ > /run/row; exec timeout --kill-after=5 $SECONDS_EACH $*"
     fi
     exec timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "${namespace[$end]}" \
@@ -88,7 +90,7 @@ listeners() { # END
     if [ "$1" = rxe ]; then in_guest 'ss -ltnH | wc -l'; else ip netns exec "${namespace[$1]}" ss -ltnH | wc -l; fi
 }
 
-in_guest() { ip netns exec "$engine" ssh -n -F "$work/ssh" guest "$*"; }
+in_guest() { timeout 20 ip netns exec "$engine" ssh -n -F "$work/ssh" guest "$*"; }
 
 # ---- Feroce at both ends
 
@@ -138,12 +140,22 @@ with_rxe() {
     guest_ssh "$work/ssh"
     printf '    ControlMaster auto\n    ControlPath %s\n    ControlPersist yes\n' "$work/ssh.%r" >> "$work/ssh"
     at_exit "ip netns exec $engine ssh -F $work/ssh -O exit guest 2> /dev/null"
+    if [ -n "$kit" ]; then
+        with_kit
+        exit
+    fi
     in_guest true || die "the guest's SSH server does not answer"
     namespace=([a]=$engine) interface=([a]=v0) tap=br-data
     export FEROCE_WINDOW=${FEROCE_WINDOW:-64} # A quarter of a mebibyte is on its way to a slow peer at most.
     mkdir -p "$CAPTURES"
     each_row "$filter" play_with_rxe
     [ -z "$table" ] || table 'Feroce serves' 'rxe serves' | write_section docs/interop.md rxe
+}
+
+# The kit knows nothing of guests: a host that it reaches by ssh.
+with_kit() {
+    ip netns exec "$engine" scripts/interop-kit.sh --interface v0 --transport "ssh -n -F $work/ssh guest" \
+        --peer-address 10.77.0.2 --slow --report target/interop guest "$filter"
 }
 
 play_with_rxe() {
@@ -155,23 +167,9 @@ play_with_rxe() {
         record 'Feroce serves' skipped
         return
     fi
-    suit_the_guest
+    suit_slow_peer
     play a rxe 10.77.0.1 'Feroce serves'
     play rxe a 10.77.0.2 'rxe serves'
-}
-
-# suit_the_guest: an emulated CPU moves 10 MB/s. So perftest gets an eighth of the iterations, and an ACK timeout of 1 s:
-# packets that wait for the guest are not to be sent again and again.
-suit_the_guest() {
-    local count fewer total
-    [[ $server =~ ^ib_ ]] || return 0
-    server="${server/ / -u 18 }" client="${client/ / -u 18 }"
-    [[ $server =~ \ -n\ ([0-9]+) ]] || return 0
-    count=${BASH_REMATCH[1]} fewer=$((BASH_REMATCH[1] / 8))
-    [ $fewer -ge 5 ] || fewer=5 # What perftest takes.
-    server=${server/ -n $count/ -n $fewer} client=${client/ -n $count/ -n $fewer} command=${client// SERVER/}
-    [[ $pattern =~ ^(.*\+)([0-9]+)$ ]] || return 0
-    total=$((BASH_REMATCH[2] * fewer / count)) pattern=${BASH_REMATCH[1]}$total
 }
 
 # excluded: whether rxe, or the guest, cannot run the row; prints why.
