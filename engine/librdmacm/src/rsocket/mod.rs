@@ -1,0 +1,4 @@
+//! rsockets: the calls of sockets, over RDMA.
+
+mod protocol;
+mod stream;
