@@ -17,7 +17,6 @@ use super::poll::{self, Sets};
 use super::socket::StreamSocket;
 use super::{Socket, service, table};
 use crate::abi::RDMA_PS_TCP;
-use crate::errno;
 use crate::outcome::returned;
 
 /// `RDMA_ROUTE`, which is no number.

@@ -161,7 +161,7 @@ fn answer(
     let mut inner = socket.lock();
     let accepted = (|| {
         let peer = ConnectData::decode(data).ok_or(libc::ENOTSUP)?;
-        let ready = inner.ready()?;
+        let ready = inner.prepare()?;
         let own = ready.connect_data().encode();
         inner.state = State::Accepting(ready.connect(peer));
         inner.identifier.accept(asked, &own)
@@ -183,7 +183,7 @@ fn answer(
 
 impl Inner {
     /// Queues and memory, as the options say.
-    fn ready(&self) -> Result<Ready, c_int> {
+    fn prepare(&self) -> Result<Ready, c_int> {
         let sizes = self.options.sizes();
         Ready::new(&self.identifier, sizes, self.options.inline, self.options.mappings)
     }
@@ -234,7 +234,7 @@ impl Inner {
         if !matches!(self.state, State::Opening(_)) {
             return Ok(());
         }
-        let ready = self.ready()?;
+        let ready = self.prepare()?;
         let own = ready.connect_data().encode();
         self.state = State::Connecting(ready);
         self.identifier.connect(&own)

@@ -6,23 +6,24 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 use super::address::{self, Raw};
-use super::{check, last_error};
 use crate::abi::{
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, ibv_qp_init_attr, rdma_cm_event,
     rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
-use crate::calls::{
-    rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,
-    rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id,
-    rdma_disconnect, rdma_get_cm_event, rdma_listen, rdma_migrate_id, rdma_reject,
-    rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
+use crate::address::{rdma_bind_addr, rdma_listen, rdma_resolve_addr, rdma_resolve_route};
+use crate::connect::{rdma_accept, rdma_connect, rdma_disconnect, rdma_reject};
+use crate::errno;
+use crate::event::{
+    rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
 };
+use crate::id::{rdma_create_id, rdma_destroy_id, rdma_migrate_id};
+use crate::option::rdma_set_option;
+use crate::qp::rdma_create_qp;
 
 /// How long private data of an event is at most.
 const DATA_MAX: usize = 196;
 
 /// What an event of the connection manager says.
-#[derive(Debug)]
 pub struct Event {
     /// `rdma_cm_event_type`
     pub kind: u32,
@@ -83,7 +84,7 @@ impl Identifier {
         let mut event: *mut rdma_cm_event = ptr::null_mut();
         // SAFETY: the channel is live; it does not block.
         if unsafe { rdma_get_cm_event(self.channel, &raw mut event) } != 0 {
-            return match last_error() {
+            return match errno::last() {
                 libc::EAGAIN => Ok(None),
                 code => Err(code),
             };
@@ -212,12 +213,16 @@ impl Drop for Identifier {
     }
 }
 
+/// What a function says that returns 0, or -1 and `errno`.
+fn check(code: c_int) -> Result<(), c_int> {
+    if code == 0 { Ok(()) } else { Err(errno::last()) }
+}
+
 /// A channel that does not block.
 fn channel() -> Result<*mut rdma_event_channel, c_int> {
-    // SAFETY: there are no arguments.
-    let channel = unsafe { rdma_create_event_channel() };
+    let channel = rdma_create_event_channel();
     if channel.is_null() {
-        return Err(last_error());
+        return Err(errno::last());
     }
     // SAFETY: the descriptor is the channel's.
     unsafe { libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK) };

@@ -7,7 +7,7 @@ use super::protocol::{Mapping, Remote};
 use super::socket::{State, StreamSocket};
 use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_mr};
 use crate::errno;
-use crate::verbs::{ibv_dereg_mr, ibv_reg_mr};
+use super::verbs::{ibv_dereg_mr, ibv_reg_mr};
 
 /// A registered buffer.
 #[derive(Debug)]

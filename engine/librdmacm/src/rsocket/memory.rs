@@ -5,10 +5,10 @@ use std::ffi::{c_int, c_uint};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::last_error;
 use super::protocol::{MAPPING_LENGTH, Mapping, REMOTE_LENGTH, Remote, TARGETS};
 use super::stream::{Piece, Tables};
 use super::verbs::{ibv_dereg_mr, ibv_reg_mr};
+use crate::errno;
 use crate::abi::{ibv_mr, ibv_pd, ibv_sge};
 
 const PAGE: usize = 4096;
@@ -40,7 +40,7 @@ impl Region {
         // SAFETY: the domain is live; the pages are there until the region is dropped.
         region.mr =
             unsafe { ibv_reg_mr(pd, pages.as_ptr().cast(), size, access.cast_signed()) };
-        if region.mr.is_null() { Err(last_error()) } else { Ok(region) }
+        if region.mr.is_null() { Err(errno::last()) } else { Ok(region) }
     }
 
     /// How the peer names it, and says that it is so long.

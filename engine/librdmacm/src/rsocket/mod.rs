@@ -38,6 +38,7 @@ mod stream;
 mod table;
 mod transfer;
 mod udp;
+mod verbs;
 mod wait;
 
 /// A socket of either kind.

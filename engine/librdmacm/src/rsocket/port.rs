@@ -15,7 +15,7 @@ use crate::abi::{
     ibv_ah_attr, ibv_grh, ibv_send_wr, send_wr_ud,
 };
 use crate::errno;
-use crate::verbs::{ibv_create_ah, ibv_destroy_ah, ibv_query_gid};
+use super::verbs::{ibv_create_ah, ibv_destroy_ah, ibv_query_gid};
 
 /// Bytes of a datagram with its header, at most.
 pub const DATAGRAM_MAX: usize = 2048;

@@ -5,16 +5,18 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 use super::identifier::Identifier;
-use super::last_error;
 use super::verbs::{
-    ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel,
-    ibv_destroy_cq, ibv_get_cq_event, poll_cq, post_recv, post_send, req_notify_cq,
+    ibv_ack_cq_events, ibv_get_cq_event, poll_cq, post_recv, post_send, req_notify_cq,
+};
+use crate::verbs::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
 use crate::abi::{
     ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr,
     ibv_send_wr, ibv_sge, ibv_wc, rdma_cm_id,
 };
-use crate::calls::rdma_destroy_qp;
+use crate::qp::rdma_destroy_qp;
+use crate::errno;
 
 /// How many completions are taken at a time.
 const BATCH: usize = 32;
@@ -69,14 +71,14 @@ impl Queues {
         // SAFETY: the context is the identifier's.
         queues.channel = unsafe { ibv_create_comp_channel(context) };
         if queues.channel.is_null() {
-            return Err(last_error());
+            return Err(errno::last());
         }
         let entries = c_int::from(capacity.send_queue) + c_int::from(capacity.receive_queue);
         let user = identifier.raw().cast();
         // SAFETY: all of them are live.
         queues.cq = unsafe { ibv_create_cq(context, entries, user, queues.channel, 0) };
         if queues.cq.is_null() {
-            return Err(last_error());
+            return Err(errno::last());
         }
         // SAFETY: the descriptor is the channel's.
         unsafe { libc::fcntl(queues.fd(), libc::F_SETFL, libc::O_NONBLOCK) };

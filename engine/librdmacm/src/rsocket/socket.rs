@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::Socket;
-use super::configuration::Configuration;
 use super::connecting::Attempt;
 use super::identifier::Identifier;
 use super::link::{Link, Ready};

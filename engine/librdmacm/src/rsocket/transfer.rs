@@ -6,7 +6,7 @@ use super::gather::Gather;
 use super::mapping::Announced;
 use super::socket::{Inner, StreamSocket};
 use super::stream::Pieces;
-use super::wait::{Awaited, lock};
+use super::wait::lock;
 
 /// Whether a call can go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

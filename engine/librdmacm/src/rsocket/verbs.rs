@@ -1,4 +1,4 @@
-//! The functions of `libibverbs.so.1` that sockets use.
+//! More functions of `libibverbs.so.1`: those that move data, which only sockets use.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -8,16 +8,6 @@ use crate::abi::{
 };
 
 unsafe extern "C" {
-    pub fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-    pub fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
-    pub fn ibv_create_cq(
-        context: *mut ibv_context,
-        cqe: c_int,
-        cq_context: *mut c_void,
-        channel: *mut ibv_comp_channel,
-        comp_vector: c_int,
-    ) -> *mut ibv_cq;
-    pub fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
     pub fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel,
         cq: *mut *mut ibv_cq,
