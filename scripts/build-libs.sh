@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Links the C libraries that programs written for verbs load: lib/libibverbs.so.1, and its unversioned name beside it,
-# in the folder of the build profile (target/release/lib). `feroce run` looks for them beside itself.
+# Links the C libraries that programs written for verbs load: lib/libibverbs.so.1 and lib/librdmacm.so.1, and their
+# unversioned names beside them, in the folder of the build profile (target/release/lib). `feroce run` looks for them
+# beside itself.
 #   scripts/build-libs.sh [--debug]
 # The last line is the folder.
 set -euo pipefail
@@ -11,23 +12,22 @@ profile=release flag=--release
 case "${1-}" in
     --debug) profile=debug flag='' ;;
     '') ;;
-    *) sed -n '2,5s/^# \?//p' "$0" >&2 && exit 2 ;;
+    *) sed -n '2,6s/^# \?//p' "$0" >&2 && exit 2 ;;
 esac
 find_cargo
 out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$profile
 # shellcheck disable=SC2086 # No word, or one.
-"$cargo" build --quiet $flag -p feroce-libibverbs
+"$cargo" build --quiet $flag -p feroce-libibverbs -p feroce-librdmacm
 
-# link CRATE LIBRARY: the crate's archive as LIBRARY.so.1 with the versions in its map. rustc would link a library with
+# link CRATE LIBRARY WITH...: the crate's archive as LIBRARY.so.1 with the versions in its map. rustc would link a library with
 # a version script of its own, so the archive is linked here. The linker takes from it what the map exports, which must
 # be there, and what that needs. Programs close the library on failure and go on: nodelete keeps the threads' code.
 link() {
-    local archive=$out/lib${1//-/_}.a map=engine/$2/$2.map so=$out/lib/$2.so wanted name
+    local archive=$out/lib${1//-/_}.a map=engine/$2/$2.map so=$out/lib/$2.so wanted=() name with=("${@:3}")
     if [ ! "$so.1" -nt "$archive" ] || [ ! "$so.1" -nt "$map" ]; then
-        wanted=(-Wl,--undefined="feroce_old_ibv_open_device") # The file of the old versions.
         for name in $(sed -n 's/^ *\([_a-z0-9]*\);$/\1/p' "$map"); do wanted+=(-Wl,--require-defined="$name"); done
         cc -shared -o "$so.1.new" -Wl,-soname,"$2.so.1" -Wl,--version-script="$map" -Wl,-z,defs -Wl,-z,relro,-z,now \
-            -Wl,-z,nodelete -Wl,--gc-sections "${wanted[@]}" "$archive" -lelf -lz -lpthread -ldl -lm -lgcc_s -lc
+            -Wl,-z,nodelete -Wl,--gc-sections "${wanted[@]}" "$archive" "${with[@]}" -lpthread -ldl -lm -lgcc_s -lc
         mv "$so.1.new" "$so.1"
     fi
     ln -sf "$2.so.1" "$so"
@@ -36,5 +36,6 @@ link() {
 mkdir -p "$out/lib"
 exec 9> "$out/lib/.lock"
 flock 9 # Tests run it side by side.
-link feroce-libibverbs libibverbs
+link feroce-libibverbs libibverbs -Wl,--undefined=feroce_old_ibv_open_device -lelf -lz # The file of the old versions, too.
+link feroce-librdmacm librdmacm "$out/lib/libibverbs.so.1"
 echo "$out/lib"

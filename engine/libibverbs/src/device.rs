@@ -60,6 +60,11 @@ impl DeviceEntry {
         std::ptr::from_ref(&self.abi).cast_mut()
     }
 
+    /// Its number in the list.
+    pub fn number(&self) -> u32 {
+        self.index.cast_unsigned()
+    }
+
     /// The node's GUID as the octets stand in memory.
     pub fn guid(&self) -> u64 {
         self.guid

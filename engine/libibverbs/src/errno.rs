@@ -5,22 +5,7 @@ use std::ffi::c_int;
 use feroce_engine::device::{DeviceError, OpenError, PostError};
 use feroce_engine::net::{NetError, ResolveError};
 
-/// Sets `errno`.
-pub fn set(code: c_int) {
-    // SAFETY: the location is the thread's own and always there.
-    unsafe { *libc::__errno_location() = code };
-}
-
-/// Sets `errno` and returns a null pointer.
-pub fn fail<T>(code: c_int) -> *mut T {
-    set(code);
-    std::ptr::null_mut()
-}
-
-/// The number of the last failed system call.
-pub fn last() -> c_int {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-}
+pub use crate::abi::errno::{fail, last, set};
 
 /// The number for a device that does not open.
 pub fn of_open(error: &OpenError) -> c_int {

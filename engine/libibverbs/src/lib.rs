@@ -5,14 +5,14 @@
 //! rdma-core has for it, and is not advertised.
 //!
 //! The whole crate is a room for `unsafe`: its callers are C programs, who answer for the pointers they pass as
-//! the manual pages say. What every function relies on is written down once, in `object`. A panic does not
+//! the manual pages say. What every function relies on is written down once, in `object` of `feroce_verbs_abi`. A panic does not
 //! unwind into a C program: `extern "C"` functions abort.
 #![allow(clippy::missing_safety_doc)] // The manual page of the function of that name.
 
-use feroce_verbs_abi as abi;
+use feroce_verbs_abi::{self as abi, channel, object};
 mod address;
-mod channel;
 mod completion;
+mod connections;
 mod context;
 mod cq;
 mod cq_ex;
@@ -28,7 +28,6 @@ mod log;
 mod memory;
 mod modify;
 mod names;
-mod object;
 mod post;
 mod private;
 mod qp;

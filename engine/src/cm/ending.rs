@@ -275,6 +275,14 @@ impl Endpoint {
         self.keep_answer(Over::Request(guid, comm_id), answer, until);
     }
 
+    /// The program ends: destroys every identifier.
+    pub fn destroy_all(&mut self, now: Instant) {
+        let ids: Vec<CmId> = self.ids.keys().copied().collect();
+        for id in ids {
+            let _ = self.destroy(id, now); // Those that are destroyed already are none of the program's.
+        }
+    }
+
     /// Destroys it. What it has begun is ended towards the peer; its port is free at once, and of its events none will come.
     ///
     /// # Errors

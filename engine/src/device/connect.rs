@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -24,7 +24,7 @@ use crate::memory::Access;
 use crate::net::Gid;
 use crate::qp::Service;
 use crate::sys;
-use crate::time::{Clock, Instant};
+use crate::time::{Clock, Duration, Instant};
 use crate::verbs::{
     Completion, CompletionOpcode, Data, DatagramSource, GRH_LEN, NetworkHeader, Notify,
     RecvRequest, SendFlags, SendOp, SendRequest, Status,
@@ -68,6 +68,8 @@ struct Line {
     device: Device,
     waiting: Mutex<VecDeque<Outgoing>>,
     wake: EventFd,
+    /// MADs that wait, or that the device has not sent yet.
+    unsent: AtomicUsize,
 }
 
 /// Why a device cannot serve connections.
@@ -116,6 +118,7 @@ impl ConnectionManager {
             device: device.clone(),
             waiting: Mutex::default(),
             wake: EventFd::new()?,
+            unsent: AtomicUsize::new(0),
         });
         let gsi = Gsi::new(key, &line)?;
         let shared = Arc::clone(&self.shared);
@@ -132,43 +135,97 @@ impl ConnectionManager {
         self.shared.with(act)
     }
 
-    /// The way from `source` (an unspecified address is any of the devices') to `destination`. Waits for the next hop to answer,
-    /// if it is not known.
+    /// The way from `source` (an unspecified address is any of the devices', the kernel's choice first) to `destination`. Waits
+    /// for the next hop to answer, if it is not known. To be called from a thread in the devices' network namespace.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn resolve(&self, source: IpAddr, destination: IpAddr) -> Result<cm::Path, Unresolved> {
-        let lines: Vec<(DeviceKey, Arc<Line>)> = {
-            let lines = lock(&self.shared.lines);
-            lines.iter().map(|(key, line)| (*key, Arc::clone(line))).collect()
+    pub fn resolve(&self, source: IpAddr, destination: SocketAddr) -> Result<cm::Path, Unresolved> {
+        let wanted =
+            if source.is_unspecified() { chosen_source(destination) } else { Some(source) };
+        let ways = self.ways(destination.ip());
+        let is_wanted = |way: &Way| Some(way.local) == wanted;
+        let mut ways = match ways.iter().any(is_wanted) {
+            true => ways.into_iter().filter(is_wanted).collect(),
+            false if source.is_unspecified() => ways,
+            false => Vec::new(),
         };
         let mut why = Unresolved::NoDevice;
-        for (key, line) in lines {
-            let own = line.device.gids().into_iter().filter(|(_, entry)| {
-                let ip = entry.gid.ip();
-                ip.is_ipv4() == destination.is_ipv4() && (source.is_unspecified() || ip == source)
-            });
-            for (index, entry) in own {
-                let path = Path::new(Gid::from(destination), index);
-                match line.device.alloc_pd().create_ah(&path) {
-                    Ok(ah) => {
-                        let mtu = PathMtu::ALL.into_iter().rev();
-                        let mut mtu = mtu.filter(|mtu| mtu.bytes() <= ah.max_datagram());
-                        return Ok(cm::Path {
-                            device: key,
-                            local: entry.gid.ip(),
-                            remote: destination,
-                            mtu: mtu.next().ok_or(Unresolved::NotPossible)?,
-                            hop_limit: 64,
-                            traffic_class: 0,
-                        });
-                    }
-                    Err(error) => why = unresolved(&error),
-                }
+        for way in ways.drain(..) {
+            match way.resolve(destination.ip()) {
+                Ok(path) => return Ok(path),
+                Err(error) => why = error,
             }
         }
         Err(why)
     }
+
+    /// Own addresses of the family of `destination`.
+    fn ways(&self, destination: IpAddr) -> Vec<Way> {
+        let lines = lock(&self.shared.lines);
+        let ways = lines.iter().flat_map(|(&device, line)| {
+            line.device.gids().into_iter().map(move |(index, entry)| Way {
+                device,
+                line: Arc::clone(line),
+                local: entry.gid.ip(),
+                index,
+            })
+        });
+        ways.filter(|way| way.local.is_ipv4() == destination.is_ipv4()).collect()
+    }
+
+    /// The program ends: its identifiers are destroyed, and what their peers shall hear is sent, if that takes no longer than
+    /// `patience`.
+    pub fn close(&self, patience: Duration) {
+        self.with(Endpoint::destroy_all);
+        let end = self.shared.clock.now() + patience;
+        let is_unsent = |line: &Arc<Line>| line.unsent.load(Ordering::Acquire) > 0;
+        while lock(&self.shared.lines).values().any(is_unsent) && self.shared.clock.now() < end {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+/// An own address as the begin of a way.
+struct Way {
+    device: DeviceKey,
+    line: Arc<Line>,
+    local: IpAddr,
+    /// Of its GID.
+    index: u32,
+}
+
+impl Way {
+    fn resolve(&self, destination: IpAddr) -> Result<cm::Path, Unresolved> {
+        let path = Path::new(Gid::from(destination), self.index);
+        let ah =
+            self.line.device.alloc_pd().create_ah(&path).map_err(|error| unresolved(&error))?;
+        let mut mtus = PathMtu::ALL.into_iter().rev();
+        let mtu = mtus.find(|mtu| mtu.bytes() <= ah.max_datagram());
+        Ok(cm::Path {
+            device: self.device,
+            local: self.local,
+            remote: destination,
+            mtu: mtu.ok_or(Unresolved::NotPossible)?,
+            hop_limit: 64,
+            traffic_class: 0,
+        })
+    }
+}
+
+/// The address that the kernel would send from.
+fn chosen_source(destination: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match destination {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Port 0 is nobody's, and refused.
+    let port = if destination.port() == 0 { 1 } else { destination.port() };
+    let mut destination = destination;
+    destination.set_port(port);
+    socket.connect(destination).ok()?;
+    socket.local_addr().ok().map(|own| own.ip())
 }
 
 fn unresolved(error: &DeviceError) -> Unresolved {
@@ -200,6 +257,7 @@ impl Shared {
         let lines = lock(&self.lines);
         while let Some(outgoing) = endpoint.transmit() {
             if let Some(line) = lines.get(&outgoing.device) {
+                line.unsent.fetch_add(1, Ordering::AcqRel);
                 lock(&line.waiting).push_back(outgoing);
                 line.wake.signal();
             }
@@ -280,6 +338,7 @@ impl Gsi {
     fn on_completion(&mut self, completion: &Completion, shared: &Shared) {
         if completion.opcode != CompletionOpcode::Receive {
             self.under_way -= 1;
+            self.line.unsent.fetch_sub(1, Ordering::AcqRel);
             return;
         }
         let slot = u32::try_from(completion.wr_id).unwrap_or(0);
@@ -320,6 +379,7 @@ impl Gsi {
             let Some(outgoing) = lock(&self.line.waiting).pop_front() else { return };
             if let Err(error) = self.send(&outgoing) {
                 // It will be sent again, if it needs an answer.
+                self.line.unsent.fetch_sub(1, Ordering::AcqRel);
                 tracing::debug!("MAD to {}: {error}", outgoing.remote);
             }
         }

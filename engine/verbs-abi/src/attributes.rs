@@ -2,8 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use libc::{size_t, timespec};
+
 use super::work::constants;
-use super::{abi_structs, ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq};
+use super::{abi_structs, ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq, ibv_td, ibv_xrcd};
 
 abi_structs! {
     struct ibv_device_attr [232] {
@@ -185,7 +187,7 @@ abi_structs! {
         sq_sig_all: c_int,
         comp_mask: u32,
         pd: *mut ibv_pd,
-        xrcd: *mut c_void,
+        xrcd: *mut ibv_xrcd,
         create_flags: u32,
         max_tso_header: u16,
         rwq_ind_tbl: *mut c_void,
@@ -230,6 +232,53 @@ abi_structs! {
         srq_context: *mut c_void,
         attr: ibv_srq_attr,
     }
+    struct ibv_tm_cap [8] {
+        max_num_tags: u32,
+        max_ops: u32,
+    }
+    // Begins with `ibv_srq_init_attr`.
+    struct ibv_srq_init_attr_ex [64] {
+        srq_context: *mut c_void,
+        attr: ibv_srq_attr,
+        comp_mask: u32,
+        srq_type: c_uint,
+        pd: *mut ibv_pd,
+        xrcd: *mut ibv_xrcd,
+        cq: *mut ibv_cq,
+        tm_cap: ibv_tm_cap,
+    }
+    struct ibv_xrcd_init_attr [12] {
+        comp_mask: u32,
+        fd: c_int,
+        oflags: c_int,
+    }
+    struct ibv_qp_open_attr [32] {
+        comp_mask: u32,
+        qp_num: u32,
+        xrcd: *mut ibv_xrcd,
+        qp_context: *mut c_void,
+        qp_type: c_uint,
+    }
+    struct ibv_alloc_dm_attr [16] {
+        length: size_t,
+        log_align_req: u32,
+        comp_mask: u32,
+    }
+    struct ibv_td_init_attr [4] {
+        comp_mask: u32,
+    }
+    struct ibv_parent_domain_init_attr [48] {
+        pd: *mut ibv_pd,
+        td: *mut ibv_td,
+        comp_mask: u32,
+        alloc: Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, size_t, u64) -> *mut c_void>,
+        free: Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64)>,
+        pd_context: *mut c_void,
+    }
+    struct ibv_values_ex [24] {
+        comp_mask: u32,
+        raw_clock: timespec,
+    }
     struct ibv_ece [12] {
         vendor_id: u32,
         options: u32,
@@ -258,6 +307,10 @@ constants! { c_uint:
     IBV_DEVICE_PORT_ACTIVE_EVENT = 1 << 10,
     IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11,
     IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12,
+    IBV_DEVICE_MEM_WINDOW = 1 << 17,
+    IBV_DEVICE_XRC = 1 << 20,
+    IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
 
     IBV_ATOMIC_GLOB = 2,
 
@@ -268,10 +321,41 @@ constants! { c_uint:
     IBV_ACCESS_REMOTE_WRITE = 1 << 1,
     IBV_ACCESS_REMOTE_READ = 1 << 2,
     IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
+    IBV_ACCESS_MW_BIND = 1 << 4,
+    IBV_ACCESS_ZERO_BASED = 1 << 5,
+    IBV_ACCESS_ON_DEMAND = 1 << 6,
     IBV_ACCESS_HUGETLB = 1 << 7,
+    IBV_ACCESS_FLUSH_GLOBAL = 1 << 8,
     IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
 
+    IBV_SRQT_BASIC = 0,
+    IBV_SRQT_XRC = 1,
+
+    IBV_SRQ_INIT_ATTR_TYPE = 1,
+    IBV_SRQ_INIT_ATTR_PD = 1 << 1,
+    IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
+    IBV_SRQ_INIT_ATTR_CQ = 1 << 3,
+
+    IBV_XRCD_INIT_ATTR_FD = 1,
+    IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1,
+
+    IBV_QP_OPEN_ATTR_NUM = 1,
+    IBV_QP_OPEN_ATTR_XRCD = 1 << 1,
+    IBV_QP_OPEN_ATTR_CONTEXT = 1 << 2,
+    IBV_QP_OPEN_ATTR_TYPE = 1 << 3,
+
+    IBV_MW_TYPE_1 = 1,
+    IBV_MW_TYPE_2 = 2,
+
+    IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
+
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1,
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
+
     IBV_QP_INIT_ATTR_PD = 1,
+    IBV_QP_INIT_ATTR_XRCD = 1 << 1,
     IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
 
@@ -295,6 +379,7 @@ constants! { c_uint:
     IBV_QP_DEST_QPN = 1 << 20,
 
     IBV_CQ_INIT_ATTR_MASK_FLAGS = 1,
+    IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1,
 
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1,
 
@@ -308,6 +393,17 @@ constants! { u8:
 
 constants! { u32:
     IBV_PORT_IP_BASED_GIDS = 1 << 26,
+
+    IBV_ADVISE_MR_FLAG_FLUSH = 1,
+
+    IBV_VALUES_MASK_RAW_CLOCK = 1,
+
+    IBV_ODP_SUPPORT_SEND = 1,
+    IBV_ODP_SUPPORT_RECV = 1 << 1,
+    IBV_ODP_SUPPORT_WRITE = 1 << 2,
+    IBV_ODP_SUPPORT_READ = 1 << 3,
+    IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
+    IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
 }
 
 constants! { u64:
@@ -319,6 +415,14 @@ constants! { u64:
     IBV_WC_EX_WITH_SL = 1 << 5,
     IBV_WC_EX_WITH_DLID_PATH_BITS = 1 << 6,
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 1 << 7,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
+
+    IBV_ODP_SUPPORT = 1,
+    IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
+
+    // Of `device_cap_flags_ex`.
+    IBV_DEVICE_FLUSH_GLOBAL = 1 << 38,
+    IBV_DEVICE_ATOMIC_WRITE = 1 << 40,
 
     IBV_QP_EX_WITH_RDMA_WRITE = 1,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,
@@ -327,5 +431,9 @@ constants! { u64:
     IBV_QP_EX_WITH_RDMA_READ = 1 << 4,
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 1 << 5,
     IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 1 << 6,
+    IBV_QP_EX_WITH_LOCAL_INV = 1 << 7,
+    IBV_QP_EX_WITH_BIND_MW = 1 << 8,
     IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9,
+    IBV_QP_EX_WITH_FLUSH = 1 << 11,
+    IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12,
 }

@@ -7,13 +7,19 @@
 #![allow(missing_debug_implementations)] // Most are pointers to what C programs own.
 
 mod attributes;
+pub mod channel;
+mod cma;
+pub mod connections;
 mod context;
+pub mod errno;
+pub mod object;
 mod objects;
 #[cfg(test)]
 mod probe;
 mod work;
 
 pub use attributes::*;
+pub use cma::*;
 pub use context::*;
 pub use objects::*;
 pub use work::*;

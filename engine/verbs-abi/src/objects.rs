@@ -143,7 +143,20 @@ abi_structs! {
         wr_complete: Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>,
         wr_abort: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
         wr_atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
-        wr_flush: Unused,
+        wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, size_t, u8, u8)>,
+    }
+    struct ibv_xrcd [8] {
+        context: *mut ibv_context,
+    }
+    struct ibv_td [8] {
+        context: *mut ibv_context,
+    }
+    struct ibv_dm [32] {
+        context: *mut ibv_context,
+        memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, size_t) -> c_int>,
+        memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, size_t) -> c_int>,
+        comp_mask: u32,
+        handle: u32,
     }
     struct ibv_mw [32] {
         context: *mut ibv_context,

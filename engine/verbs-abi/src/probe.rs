@@ -1,10 +1,10 @@
-//! The system's `verbs.h` has every field where this crate has it: a C program tells.
+//! The system's `verbs.h` and `rdma_cma.h` have every field where this crate has it: a C program tells.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Layout, attributes, context, objects, work};
+use super::{Layout, attributes, cma, context, objects, work};
 
 /// Longer here than in the headers of release 44; later ones have them as long.
 const GROWN: [&str; 3] = ["ibv_qp_ex", "ibv_port_attr", "verbs_context"];
@@ -13,8 +13,14 @@ const GROWN: [&str; 3] = ["ibv_qp_ex", "ibv_port_attr", "verbs_context"];
 const SKIPPED: [&str; 3] = ["ibv_send_wr.wr", "ibv_send_wr.qp_type", "ibv_send_wr.bind_mw"];
 
 fn layouts() -> impl Iterator<Item = &'static Layout> {
-    let tables = [attributes::LAYOUTS, context::LAYOUTS, objects::LAYOUTS, work::LAYOUTS];
+    let tables =
+        [attributes::LAYOUTS, context::LAYOUTS, objects::LAYOUTS, work::LAYOUTS, cma::LAYOUTS];
     tables.into_iter().flatten()
+}
+
+/// Members by their paths.
+fn paths() -> impl Iterator<Item = &'static (&'static str, &'static str, usize)> {
+    work::PATHS.iter().chain(cma::CMA_PATHS)
 }
 
 fn is_later(path: &str) -> bool {
@@ -46,14 +52,15 @@ fn expected() -> Vec<String> {
             lines.push(format!("{} {}", layout.name, layout.size));
         }
     }
-    lines.extend(work::PATHS.iter().map(|(name, path, offset)| format!("{name}:{path} {offset}")));
+    lines.extend(paths().map(|(name, path, offset)| format!("{name}:{path} {offset}")));
     lines
 }
 
 /// A C program that prints the lines.
 fn program() -> String {
     let mut text =
-        "#include <infiniband/verbs.h>\n#include <stdio.h>\nint main(void) {\n".to_owned();
+        "#include <rdma/rdma_cma.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n"
+            .to_owned();
     for layout in layouts() {
         let (name, from) = (
             layout.name,
@@ -77,7 +84,7 @@ fn program() -> String {
             writeln!(text, "printf(\"{name} %zu\\n\", sizeof(struct {name}));").expect("a string");
         }
     }
-    for (name, path, _) in work::PATHS {
+    for (name, path, _) in paths() {
         writeln!(text, "printf(\"{name}:{path} %zu\\n\", offsetof(struct {name}, {path}));")
             .expect("a string");
     }
@@ -92,7 +99,7 @@ fn a_c_program_sees_the_same_offsets() {
     let (source, binary) = (folder.join("offsets.c"), folder.join("offsets"));
     std::fs::write(&source, program()).expect("a file");
     let built = Command::new("cc").arg("-w").arg(&source).arg("-o").arg(&binary).status();
-    assert!(built.expect("a C compiler").success(), "install libibverbs-dev");
+    assert!(built.expect("a C compiler").success(), "install libibverbs-dev and librdmacm-dev");
     let told = Command::new(&binary).output().expect("it runs");
     let told = String::from_utf8(told.stdout).expect("text");
     let expected = expected();

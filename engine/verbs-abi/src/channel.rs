@@ -73,11 +73,12 @@ impl<T> Channel<T> {
     }
 
     /// Takes out the events that `which` says.
-    pub fn remove(&self, which: impl Fn(&T) -> bool) {
+    pub fn remove(&self, which: impl Fn(&T) -> bool) -> Vec<T> {
         let mut events = self.events();
-        let before = events.len();
-        events.retain(|event| !which(event));
-        for _ in events.len()..before {
+        let (removed, kept): (VecDeque<T>, VecDeque<T>) =
+            std::mem::take(&mut *events).into_iter().partition(|event| which(event));
+        *events = kept;
+        for _ in &removed {
             let mut count = [0u8; 8];
             let mut part =
                 libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
@@ -85,6 +86,7 @@ impl<T> Channel<T> {
             // SAFETY: the kernel writes eight bytes to `count`, which outlives the call.
             unsafe { libc::preadv2(self.fd(), &raw mut part, 1, -1, libc::RWF_NOWAIT) };
         }
+        removed.into()
     }
 }
 
@@ -126,10 +128,10 @@ mod tests {
     use super::*;
 
     fn readable(fd: RawFd) -> bool {
-        let mut scratch = Vec::new();
-        let no_wait = Some(std::time::Duration::ZERO);
-        feroce_engine::sys::poll_readable(&[fd], &mut scratch, no_wait);
-        scratch[0].revents != 0
+        let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which outlives the call.
+        unsafe { libc::poll(&raw mut polled, 1, 0) };
+        polled.revents != 0
     }
 
     #[test]

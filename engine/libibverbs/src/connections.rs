@@ -1,0 +1,576 @@
+//! The connection manager of the process, for `librdmacm.so.1`: see `connections` of `feroce_verbs_abi`.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use feroce_engine::cm::{
+    CmConfig, CmError, CmId, DeviceKey, Ece, Endpoint, Event, EventKind, Parameters, Path, QpKind,
+    Status, Unresolved,
+};
+use feroce_engine::device::{AttachError, ConnectionManager};
+use feroce_engine::net::Gid;
+use feroce_engine::time::{Duration, Instant};
+use feroce_wire::cm::{PortSpace, RejectReason};
+use feroce_wire::{Qkey, Qpn};
+
+use crate::abi::connections::{
+    self as contract, CmAddress, CmEce, CmEvent, CmParameters, CmPath, CmQp, CmSink, CmView, option,
+};
+use crate::abi::{self, ibv_context};
+use crate::engine::Engine;
+use crate::{context, errno, fork, log};
+
+/// The connection manager, and what it serves.
+struct Connections {
+    manager: ConnectionManager,
+    /// Open as long as the process: by index.
+    engines: Mutex<BTreeMap<u32, Arc<Engine>>>,
+    /// To the thread that looks for ways.
+    questions: OnceLock<Sender<Question>>,
+    /// The process that it belongs to: see [`fork`].
+    generation: u32,
+}
+
+/// Whose way is looked for.
+struct Question {
+    id: CmId,
+    source: IpAddr,
+    destination: SocketAddr,
+}
+
+static CONNECTIONS: OnceLock<Result<Connections, c_int>> = OnceLock::new();
+
+/// How long a program that ends waits until its last words are sent.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Ports below are for the privileged.
+const FIRST_FREE_PORT: u16 = 1024;
+
+impl Connections {
+    /// The process's, made at the first call.
+    fn get_or_start(sink: CmSink) -> Result<&'static Self, c_int> {
+        CONNECTIONS.get_or_init(|| Self::start(sink));
+        Self::get()
+    }
+
+    fn get() -> Result<&'static Self, c_int> {
+        let connections = CONNECTIONS.get().ok_or(libc::EINVAL)?.as_ref().map_err(|code| *code)?;
+        fork::check(connections.generation)?;
+        Ok(connections)
+    }
+
+    fn start(sink: CmSink) -> Result<Self, c_int> {
+        extern "C" fn last_words() {
+            if let Ok(connections) = Connections::get() {
+                connections.manager.close(LAST_WORDS);
+            }
+        }
+        let tell = move |event| tell(sink, &event);
+        let manager = ConnectionManager::new(CmConfig::default(), Box::new(tell));
+        let manager = manager.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        // SAFETY: the library is never unloaded, so the function stays.
+        unsafe { libc::atexit(last_words) };
+        let (engines, questions) = (Mutex::default(), OnceLock::new());
+        Ok(Self { manager, engines, questions, generation: fork::generation() })
+    }
+
+    fn engines(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Engine>>> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attach(&self, index: u32, engine: &Arc<Engine>, guid: u64) -> Result<(), c_int> {
+        let mut engines = self.engines();
+        if engines.contains_key(&index) {
+            return Ok(());
+        }
+        let attached = self.manager.attach(DeviceKey(index), &engine.device, u64::from_be(guid));
+        attached.map_err(|error| {
+            log::say(&format!("no connections through feroce{index}: {error}"));
+            match error {
+                AttachError::Device(error) => errno::of_device(&error),
+                AttachError::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            }
+        })?;
+        engines.insert(index, Arc::clone(engine));
+        Ok(())
+    }
+
+    /// The device and the GID index of an own address.
+    fn device_of(&self, ip: IpAddr) -> Option<(u32, u32)> {
+        let gid = Gid::from(ip);
+        self.engines().iter().find_map(|(device, engine)| {
+            let gids = engine.device.gids();
+            gids.into_iter().find(|(_, entry)| entry.gid == gid).map(|(at, _)| (*device, at))
+        })
+    }
+
+    /// An own address: where a program that connects to none in particular goes.
+    fn any_address(&self, like: IpAddr) -> Option<IpAddr> {
+        let engines = self.engines();
+        let gids = engines.values().flat_map(|engine| engine.device.gids());
+        let mut ips = gids.map(|(_, entry)| entry.gid.ip());
+        ips.find(|ip| ip.is_ipv4() == like.is_ipv4())
+    }
+
+    /// The index of the interface that an address on one link is on.
+    fn scope_of(&self, path: &Path) -> u32 {
+        let engines = self.engines();
+        let gids = engines.get(&path.device.0).map(|engine| engine.device.gids());
+        let own = Gid::from(path.local);
+        let entry = gids.into_iter().flatten().find(|(_, entry)| entry.gid == own);
+        entry.map_or(0, |(_, entry)| entry.interface)
+    }
+
+    /// Has the way looked for by a thread that may wait.
+    fn ask(&'static self, question: Question) -> Result<(), c_int> {
+        let questions = self.questions.get_or_init(|| {
+            let (sender, receiver) = mpsc::channel::<Question>();
+            let answer = move || {
+                while let Ok(Question { id, source, destination }) = receiver.recv() {
+                    let found = self.manager.resolve(source, destination);
+                    // The program may have destroyed it meanwhile.
+                    let _ = self.manager.with(|endpoint, _| endpoint.address_resolved(id, found));
+                }
+            };
+            let thread = std::thread::Builder::new().name("feroce-cm-ways".to_owned());
+            if let Err(error) = thread.spawn(answer) {
+                log::say(&format!("nobody looks for ways: {error}"));
+            }
+            sender
+        });
+        questions.send(question).map_err(|_| libc::EAGAIN)
+    }
+
+    /// A command about an identifier.
+    fn with<R>(
+        &self,
+        id: u32,
+        act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<R, CmError>,
+    ) -> Result<R, c_int> {
+        let id = CmId::from_number(id);
+        self.manager.with(|endpoint, now| act(endpoint, id, now)).map_err(errno_of)
+    }
+}
+
+/// Error numbers as the kernel gives them.
+fn errno_of(error: CmError) -> c_int {
+    match error {
+        CmError::Unknown => libc::ENOENT,
+        CmError::State | CmError::PrivateData { .. } | CmError::Family => libc::EINVAL,
+        CmError::IsConnected => libc::EISCONN,
+        CmError::AddressInUse => libc::EADDRINUSE,
+        CmError::AddressNotAvailable => libc::EADDRNOTAVAIL,
+        CmError::NoDevice => libc::ENODEV,
+    }
+}
+
+fn kind_of(kind: EventKind) -> c_uint {
+    match kind {
+        EventKind::AddrResolved => abi::RDMA_CM_EVENT_ADDR_RESOLVED,
+        EventKind::AddrError => abi::RDMA_CM_EVENT_ADDR_ERROR,
+        EventKind::RouteResolved => abi::RDMA_CM_EVENT_ROUTE_RESOLVED,
+        EventKind::RouteError => abi::RDMA_CM_EVENT_ROUTE_ERROR,
+        EventKind::ConnectRequest => abi::RDMA_CM_EVENT_CONNECT_REQUEST,
+        EventKind::ConnectResponse => abi::RDMA_CM_EVENT_CONNECT_RESPONSE,
+        EventKind::Unreachable => abi::RDMA_CM_EVENT_UNREACHABLE,
+        EventKind::Rejected => abi::RDMA_CM_EVENT_REJECTED,
+        EventKind::Established => abi::RDMA_CM_EVENT_ESTABLISHED,
+        EventKind::Disconnected => abi::RDMA_CM_EVENT_DISCONNECTED,
+        EventKind::DeviceRemoval => abi::RDMA_CM_EVENT_DEVICE_REMOVAL,
+        EventKind::TimewaitExit => abi::RDMA_CM_EVENT_TIMEWAIT_EXIT,
+    }
+}
+
+/// Negative for errors of this side, positive for what the peer said.
+fn status_of(status: Status) -> c_int {
+    match status {
+        Status::Success => 0,
+        Status::Rejected(reason) => c_int::from(reason.0),
+        Status::Sidr(status) => c_int::from(status.0),
+        Status::TimedOut | Status::Unresolved(Unresolved::NoAnswer) => -libc::ETIMEDOUT,
+        Status::Unresolved(Unresolved::NoDevice) => -libc::ENODEV,
+        Status::Unresolved(Unresolved::NoRoute) => -libc::ENETUNREACH,
+        Status::Unresolved(Unresolved::NotPossible) => -libc::EHOSTUNREACH,
+    }
+}
+
+fn parameters_of(from: &Parameters) -> CmParameters {
+    CmParameters {
+        qpn: from.qpn.value(),
+        qkey: from.qkey.0,
+        responder_resources: from.responder_resources,
+        initiator_depth: from.initiator_depth,
+        flow_control: from.flow_control.into(),
+        retry_count: from.retry_count,
+        rnr_retry_count: from.rnr_retry_count,
+        srq: from.srq.into(),
+    }
+}
+
+fn parameters(from: &CmParameters) -> Parameters {
+    Parameters {
+        qpn: Qpn::masked(from.qpn),
+        qkey: Qkey(from.qkey),
+        responder_resources: from.responder_resources,
+        initiator_depth: from.initiator_depth,
+        flow_control: from.flow_control != 0,
+        retry_count: from.retry_count,
+        rnr_retry_count: from.rnr_retry_count,
+        srq: from.srq != 0,
+    }
+}
+
+fn tell(sink: CmSink, event: &Event) {
+    let told = CmEvent {
+        id: event.id.number(),
+        listener: event.listener.map_or(0, CmId::number),
+        kind: kind_of(event.kind),
+        status: status_of(event.status),
+        parameters: parameters_of(&event.parameters),
+        data: event.private_data.as_ptr(),
+        data_len: event.private_data.len(),
+    };
+    // SAFETY: librdmacm's function, which is never unloaded; the event and its data outlive the call.
+    unsafe { sink(&raw const told) };
+}
+
+/// The program's bytes.
+///
+/// # Safety
+/// `data` has `length` bytes.
+unsafe fn bytes<'a>(data: *const c_void, length: usize) -> &'a [u8] {
+    match data.is_null() {
+        true => &[],
+        // SAFETY: the caller says so.
+        false => unsafe { std::slice::from_raw_parts(data.cast(), length) },
+    }
+}
+
+fn code(done: Result<(), c_int>) -> c_int {
+    crate::object::code(done)
+}
+
+/// Runs a command about an identifier that gives nothing.
+fn command(
+    id: u32,
+    act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<(), CmError>,
+) -> c_int {
+    code(Connections::get().and_then(|connections| connections.with(id, act)))
+}
+
+/// Every function has the type that librdmacm calls it by.
+macro_rules! as_in_contract {
+    ($( $name:ident )*) => { $( const _: contract::$name = $name; )* };
+}
+
+as_in_contract! {
+    feroce_cm_attach feroce_cm_create feroce_cm_destroy feroce_cm_device_of feroce_cm_bind feroce_cm_listen
+    feroce_cm_take_request feroce_cm_resolve_address feroce_cm_resolve_route feroce_cm_connect feroce_cm_accept
+    feroce_cm_establish feroce_cm_reject feroce_cm_disconnect feroce_cm_notify_established feroce_cm_query
+    feroce_cm_qp_parameters feroce_cm_set_option feroce_cm_set_local_ece
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_attach(
+    context: *mut ibv_context,
+    sink: CmSink,
+    index: *mut u32,
+) -> c_int {
+    // SAFETY: librdmacm passes an open context.
+    code(unsafe { context::shared(context) }.and_then(|shared| {
+        let number = shared.entry.number();
+        Connections::get_or_start(sink)?.attach(number, &shared.engine, shared.entry.guid())?;
+        // SAFETY: librdmacm passes a place for it.
+        unsafe { index.write(number) };
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_create(
+    sink: CmSink,
+    space: c_uint,
+    qp_type: c_uint,
+    id: *mut u32,
+) -> c_int {
+    code(Connections::get_or_start(sink).and_then(|connections| {
+        let number = u16::try_from(space).map_err(|_| libc::EINVAL)?;
+        let space = PortSpace::from_number(number).ok_or(libc::EINVAL)?;
+        let kind = match (space, qp_type) {
+            (PortSpace::Ib, abi::IBV_QPT_RC) => QpKind::Rc,
+            (PortSpace::Ib, abi::IBV_QPT_UC) => QpKind::Uc,
+            (PortSpace::Ib, abi::IBV_QPT_UD) => QpKind::Ud,
+            (PortSpace::Ib, _) => return Err(libc::EINVAL),
+            (space, _) => QpKind::of(space),
+        };
+        let made = connections.manager.with(|endpoint, _| endpoint.create(space, kind));
+        // SAFETY: librdmacm passes a place for it.
+        unsafe { id.write(made.number()) };
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_destroy(id: u32) -> c_int {
+    command(id, Endpoint::destroy)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_device_of(
+    address: *const CmAddress,
+    index: *mut u32,
+    gid_index: *mut u32,
+) -> c_int {
+    code(Connections::get().and_then(|connections| {
+        // SAFETY: librdmacm passes an address.
+        let address = unsafe { *address }.socket().ok_or(libc::EINVAL)?;
+        let (device, at) = connections.device_of(address.ip()).ok_or(libc::ENODEV)?;
+        // SAFETY: librdmacm passes places for them.
+        unsafe {
+            index.write(device);
+            gid_index.write(at);
+        }
+        Ok(())
+    }))
+}
+
+/// Whether the process may have ports of the privileged.
+fn is_privileged() -> bool {
+    const CAP_NET_BIND_SERVICE: u32 = 10;
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.unwrap_or(0) & 1 << CAP_NET_BIND_SERVICE != 0
+}
+
+/// Refuses addresses that are not to be bound to.
+fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c_int> {
+    if (1..FIRST_FREE_PORT).contains(&address.port()) && !is_privileged() {
+        return Err(libc::EACCES);
+    }
+    let is_local = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
+    match address {
+        address if address.ip().is_unspecified() => Ok(()),
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
+            Err(libc::EINVAL)
+        }
+        address if connections.device_of(address.ip()).is_some() => Ok(()),
+        address if is_local(address.ip()) => Err(libc::ENODEV),
+        _ => Err(libc::EADDRNOTAVAIL),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_bind(id: u32, address: *const CmAddress) -> c_int {
+    code(Connections::get().and_then(|connections| {
+        // SAFETY: librdmacm passes an address.
+        let address = unsafe { *address }.socket().ok_or(libc::EINVAL)?;
+        check_address(connections, address)?;
+        connections.with(id, |endpoint, id, _| endpoint.bind(id, address))
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_listen(id: u32, backlog: u32) -> c_int {
+    command(id, |endpoint, id, _| endpoint.listen(id, backlog))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_take_request(id: u32) -> c_int {
+    command(id, |endpoint, id, _| endpoint.take_request(id))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_resolve_address(
+    id: u32,
+    source: *const CmAddress,
+    destination: *const CmAddress,
+) -> c_int {
+    code(Connections::get().and_then(|connections| {
+        // SAFETY: librdmacm passes addresses.
+        let (source, destination) = unsafe { ((*source).socket(), (*destination).socket()) };
+        let mut destination = destination.ok_or(libc::EINVAL)?;
+        if destination.ip().is_unspecified() {
+            let own = connections.any_address(destination.ip()).ok_or(libc::ENODEV)?;
+            destination.set_ip(own);
+        }
+        if let Some(source) = source {
+            check_address(connections, source)?;
+        }
+        let bound = connections.with(id, |endpoint, id, _| {
+            endpoint.resolve_address(id, source, destination)?;
+            endpoint.source(id)
+        })?;
+        let any = match destination.is_ipv4() {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let source = bound.map_or(any, |bound| bound.ip());
+        connections.ask(Question { id: CmId::from_number(id), source, destination })
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_resolve_route(id: u32) -> c_int {
+    // There is no subnet administrator to ask: what is known of the address is the route.
+    command(id, |endpoint, id, _| {
+        endpoint.resolve_route(id)?;
+        endpoint.route_resolved(id, Ok(()))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_connect(
+    id: u32,
+    own: *const CmParameters,
+    data: *const c_void,
+    data_len: usize,
+) -> c_int {
+    // SAFETY: librdmacm passes parameters and private data.
+    let (own, data) = unsafe { (parameters(&*own), bytes(data, data_len)) };
+    command(id, |endpoint, id, now| endpoint.connect(id, &own, data, now))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_accept(
+    id: u32,
+    own: *const CmParameters,
+    data: *const c_void,
+    data_len: usize,
+) -> c_int {
+    // SAFETY: librdmacm passes parameters and private data.
+    let (own, data) = unsafe { (parameters(&*own), bytes(data, data_len)) };
+    command(id, |endpoint, id, now| endpoint.accept(id, &own, data, now))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_establish(id: u32) -> c_int {
+    command(id, |endpoint, id, _| endpoint.establish(id, &[]))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_reject(
+    id: u32,
+    reason: u16,
+    data: *const c_void,
+    data_len: usize,
+) -> c_int {
+    // SAFETY: librdmacm passes private data.
+    let data = unsafe { bytes(data, data_len) };
+    command(id, |endpoint, id, now| endpoint.reject(id, RejectReason(reason), data, now))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_disconnect(id: u32) -> c_int {
+    command(id, Endpoint::disconnect)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_notify_established(id: u32) -> c_int {
+    command(id, |endpoint, id, _| endpoint.notify_established(id))
+}
+
+/// An address of one link says which.
+fn on_link(address: Option<SocketAddr>, scope: u32) -> Option<SocketAddr> {
+    address.map(|mut address| {
+        if let SocketAddr::V6(v6) = &mut address
+            && v6.ip().is_unicast_link_local()
+            && v6.scope_id() == 0
+        {
+            v6.set_scope_id(scope);
+        }
+        address
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_query(id: u32, view: *mut CmView) -> c_int {
+    code(Connections::get().and_then(|connections| {
+        let (source, destination, path, ece) = connections.with(id, |endpoint, id, _| {
+            let (source, destination) = (endpoint.source(id)?, endpoint.destination(id)?);
+            Ok((source, destination, endpoint.path(id)?, endpoint.remote_ece(id)?))
+        })?;
+        let scope = path.map_or(0, |path| connections.scope_of(&path));
+        let gid_index = path.and_then(|path| connections.device_of(path.local));
+        let told = CmView {
+            source: on_link(source, scope).into(),
+            destination: on_link(destination, scope).into(),
+            path: path
+                .map(|path| seen(&path, gid_index.map_or(0, |(_, at)| at)))
+                .unwrap_or_default(),
+            remote_ece: CmEce { vendor_id: ece.vendor_id, options: ece.options },
+        };
+        // SAFETY: librdmacm passes a place for it.
+        unsafe { view.write(told) };
+        Ok(())
+    }))
+}
+
+fn seen(path: &Path, gid_index: u32) -> CmPath {
+    CmPath {
+        local: path.local.into(),
+        remote: path.remote.into(),
+        device: path.device.0,
+        gid_index,
+        mtu: path.mtu.code(),
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        packet_lifetime: CmConfig::default().packet_lifetime,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_qp_parameters(id: u32, qp: *mut CmQp) -> c_int {
+    command(id, |endpoint, id, _| {
+        let known = endpoint.qp_parameters(id)?;
+        let told = CmQp {
+            remote_qpn: known.remote_qpn.value(),
+            rq_psn: known.rq_psn.value(),
+            sq_psn: known.sq_psn.value(),
+            responder_resources: known.responder_resources,
+            initiator_depth: known.initiator_depth,
+            retry_count: known.retry_count,
+            rnr_retry_count: known.rnr_retry_count,
+            ack_timeout: known.ack_timeout,
+        };
+        // SAFETY: librdmacm passes a place for it.
+        unsafe { qp.write(told) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_set_option(id: u32, which: c_uint, value: u32) -> c_int {
+    let byte = || u8::try_from(value).map_err(|_| CmError::State);
+    command(id, |endpoint, id, _| match which {
+        option::TRAFFIC_CLASS => endpoint.set_traffic_class(id, byte()?),
+        option::REUSE_ADDRESS => endpoint.set_reuse_address(id, value != 0),
+        option::V6_ONLY => endpoint.set_v6_only(id, value != 0),
+        option::ACK_TIMEOUT => endpoint.set_ack_timeout(id, byte()?),
+        _ => Err(CmError::State),
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn feroce_cm_set_local_ece(id: u32, ece: *const CmEce) -> c_int {
+    // SAFETY: librdmacm passes it.
+    let CmEce { vendor_id, options } = unsafe { *ece };
+    command(id, |endpoint, id, _| endpoint.set_local_ece(id, Ece { vendor_id, options }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_numbers_are_the_kernels() {
+        assert_eq!(errno_of(CmError::State), libc::EINVAL);
+        assert_eq!(errno_of(CmError::AddressInUse), libc::EADDRINUSE);
+        assert_eq!(status_of(Status::TimedOut), -libc::ETIMEDOUT);
+        assert_eq!(status_of(Status::Rejected(RejectReason::CONSUMER)), 28);
+        assert_eq!(status_of(Status::Unresolved(Unresolved::NoRoute)), -libc::ENETUNREACH);
+    }
+}

@@ -1,0 +1,283 @@
+//! Addresses: binding, listening, and the way to a peer.
+
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+
+use crate::abi::connections::{
+    CmAddress, CmPath, feroce_cm_bind, feroce_cm_device_of, feroce_cm_listen,
+    feroce_cm_resolve_address, feroce_cm_resolve_route,
+};
+use crate::abi::{ibv_sa_path_rec, rdma_cm_id};
+use crate::device;
+use crate::event::complete;
+use crate::id::{self, Id};
+use crate::outcome::{checked, returned};
+
+/// The only port of a device.
+const PORT: u8 = 1;
+
+/// The only partition.
+pub const PKEY: u16 = 0xffff;
+
+/// The program's address; `None` for a family that is none of IP.
+///
+/// # Safety
+/// `address` is null, or an address of its family.
+pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the caller says so; programs keep it where it fits, not always aligned for the longer form.
+    unsafe {
+        match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
+            libc::AF_INET => {
+                let v4 = address.cast::<sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+                Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+            }
+            libc::AF_INET6 => {
+                let v6 = address.cast::<sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                let port = u16::from_be(v6.sin6_port);
+                Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+const _: () = assert!(size_of::<sockaddr_storage>() >= size_of::<sockaddr_in6>());
+
+/// As programs know it.
+fn write(to: &mut sockaddr_storage, address: SocketAddr) {
+    let to = std::ptr::from_mut(to);
+    // Families fit: the constants are small.
+    #[allow(clippy::cast_possible_truncation)]
+    let (inet, inet6) = (libc::AF_INET as u16, libc::AF_INET6 as u16);
+    // SAFETY: there is room for the longer of both, aligned for each, and zeros are values of them.
+    unsafe {
+        match address {
+            SocketAddr::V4(v4) => {
+                let mut told: sockaddr_in = std::mem::zeroed();
+                told.sin_family = inet;
+                told.sin_port = v4.port().to_be();
+                told.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+                to.cast::<sockaddr_in>().write(told);
+            }
+            SocketAddr::V6(v6) => {
+                let mut told: sockaddr_in6 = std::mem::zeroed();
+                told.sin6_family = inet6;
+                told.sin6_port = v6.port().to_be();
+                told.sin6_addr.s6_addr = v6.ip().octets();
+                told.sin6_scope_id = v6.scope_id();
+                to.cast::<sockaddr_in6>().write(told);
+            }
+        }
+    }
+}
+
+/// The halves of a GID, as C has them.
+pub fn gid(address: &CmAddress) -> [u64; 2] {
+    let octets = match address.socket().map(|address| address.ip()) {
+        Some(std::net::IpAddr::V4(ip)) => ip.to_ipv6_mapped().octets(),
+        _ => address.octets,
+    };
+    let half = |at: usize| {
+        let mut half = [0; 8];
+        half.copy_from_slice(&octets[at..at + 8]);
+        u64::from_ne_bytes(half)
+    };
+    [half(0), half(8)]
+}
+
+/// Addresses and the device as they are now.
+///
+/// # Safety
+/// The identifier is live.
+///
+/// # Errors
+/// That there is no such device.
+pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    let live = unsafe { id::of(id) };
+    let view = live.view()?;
+    // SAFETY: as above; its program does not read it meanwhile.
+    let addr = unsafe { &mut (*id).route.addr };
+    if let Some(source) = view.source.socket() {
+        write(&mut addr.src_storage, source);
+    }
+    if let Some(destination) = view.destination.socket() {
+        write(&mut addr.dst_storage, destination);
+    }
+    let found = match view.path.local.socket() {
+        Some(_) => {
+            addr.addr.sgid = gid(&view.path.local);
+            addr.addr.dgid = gid(&view.path.remote);
+            Some(view.path.device)
+        }
+        None => match view.source.socket() {
+            Some(source) if !source.ip().is_unspecified() => {
+                addr.addr.sgid = gid(&view.source);
+                let (mut index, mut at) = (0, 0);
+                // SAFETY: both are written.
+                checked(unsafe {
+                    feroce_cm_device_of(&raw const view.source, &raw mut index, &raw mut at)
+                })?;
+                Some(index)
+            }
+            _ => None,
+        },
+    };
+    if let Some(index) = found.filter(|_| live.private().device.is_none()) {
+        let device = device::by_index(index)?;
+        live.private().device = Some(device);
+        addr.addr.pkey = PKEY.to_be();
+        // SAFETY: as above.
+        unsafe {
+            (*id).verbs = device.context;
+            (*id).pd = device.pd;
+            (*id).port_num = PORT;
+        }
+    }
+    Ok(())
+}
+
+/// Notes the path where programs look for it.
+///
+/// # Safety
+/// The identifier is live.
+pub unsafe fn note_path(id: *mut rdma_cm_id) {
+    // SAFETY: the caller says so.
+    let view = unsafe { id::of(id) }.view();
+    let Some(path) = view.ok().map(|view| view.path).filter(|path| path.local.version != 0) else {
+        return;
+    };
+    // SAFETY: as above; the record is the allocator's of C, for programs that put one of theirs in its place.
+    unsafe {
+        let route = &mut (*id).route;
+        if route.path_rec.is_null() {
+            route.path_rec = libc::calloc(1, size_of::<ibv_sa_path_rec>()).cast();
+        }
+        if let Some(place) = route.path_rec.as_mut() {
+            *place = record(&path);
+            route.num_paths = 1;
+        }
+    }
+}
+
+/// `IBV_RATE_10_GBPS`: nobody measures it.
+const RATE: u8 = 3;
+
+fn record(path: &CmPath) -> ibv_sa_path_rec {
+    const EXACTLY: u8 = 2;
+    ibv_sa_path_rec {
+        dgid: gid(&path.remote),
+        sgid: gid(&path.local),
+        dlid: 0,
+        slid: 0,
+        raw_traffic: 0,
+        flow_label: 0,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        reversible: 1,
+        numb_path: 1,
+        pkey: PKEY.to_be(),
+        sl: 0,
+        mtu_selector: EXACTLY,
+        mtu: path.mtu,
+        rate_selector: EXACTLY,
+        rate: RATE,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: path.packet_lifetime,
+        preference: 0,
+    }
+}
+
+/// # Safety
+/// The identifier is live.
+unsafe fn bind(id: *mut rdma_cm_id, address: SocketAddr) -> Result<(), c_int> {
+    device::open()?;
+    let address = CmAddress::from(address);
+    // SAFETY: the caller says so.
+    unsafe {
+        checked(feroce_cm_bind(id::of(id).number(), &raw const address))?;
+        settle(id)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
+    // SAFETY: the program passes a live identifier and an address.
+    returned(unsafe { read(address).ok_or(libc::EINVAL).and_then(|address| bind(id, address)) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    // SAFETY: the program passes a live identifier.
+    let live: &Id = unsafe { id::of(id) };
+    // As many as there may be, if the program is not in its senses.
+    let backlog = u32::try_from(backlog).unwrap_or(0);
+    returned(device::open().and_then(|()| {
+        // SAFETY: as above.
+        unsafe {
+            checked(feroce_cm_listen(live.number(), backlog))?;
+            settle(id)
+        }
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    source: *mut sockaddr,
+    destination: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: the program passes a live identifier, a destination, and a source or none.
+    unsafe {
+        let Some(to) = read(destination) else { return returned(Err(libc::EINVAL)) };
+        let from = read(source);
+        if !source.is_null() && from.is_none() {
+            return returned(Err(libc::EINVAL));
+        }
+        let (from, to_address) = (CmAddress::from(from), CmAddress::from(to));
+        returned(device::open().and_then(|()| {
+            let number = id::of(id).number();
+            checked(feroce_cm_resolve_address(number, &raw const from, &raw const to_address))?;
+            write(&mut (*id).route.addr.dst_storage, to);
+            complete(id)
+        }))
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    // SAFETY: the program passes a live identifier.
+    returned(unsafe {
+        checked(feroce_cm_resolve_route(id::of(id).number())).and_then(|()| complete(id))
+    })
+}
+
+/// The port of an address as it stands in memory.
+///
+/// # Safety
+/// The storage begins with an address.
+unsafe fn port(of: &sockaddr_storage) -> u16 {
+    // SAFETY: the caller says so.
+    let address = unsafe { read(std::ptr::from_ref(of).cast()) };
+    address.map_or(0, |address| address.port().to_be())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the program passes a live identifier.
+    unsafe { port(&(*id).route.addr.src_storage) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the program passes a live identifier.
+    unsafe { port(&(*id).route.addr.dst_storage) }
+}

@@ -1,0 +1,266 @@
+//! `rdma_getaddrinfo`: names and services to addresses, by the C library's `getaddrinfo`.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::{addrinfo, sockaddr, socklen_t};
+
+use crate::abi::{
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, RAI_NUMERICHOST,
+    RAI_PASSIVE, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, rdma_addrinfo,
+};
+use crate::errno;
+use crate::outcome::returned;
+
+/// Why there is no list: the number of `getaddrinfo`, which is returned, or an error number.
+enum Refusal {
+    Name(c_int),
+    Errno(c_int),
+}
+
+impl From<c_int> for Refusal {
+    fn from(code: c_int) -> Self {
+        Self::Errno(code)
+    }
+}
+
+/// A list of one, with nothing in it.
+fn empty() -> Result<*mut rdma_addrinfo, c_int> {
+    // The allocator's of C, as everything in it: the program may put its own there.
+    // SAFETY: zeros are values of the plain structure.
+    let made = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) };
+    if made.is_null() { Err(libc::ENOMEM) } else { Ok(made.cast()) }
+}
+
+/// # Safety
+/// `from` has `length` bytes, and `to` and `to_length` can be written.
+unsafe fn copy(
+    to: *mut *mut sockaddr,
+    to_length: *mut socklen_t,
+    from: *const sockaddr,
+    length: socklen_t,
+) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        let place = libc::malloc(length as usize);
+        if place.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        place.copy_from_nonoverlapping(from.cast::<c_void>(), length as usize);
+        to.write(place.cast());
+        to_length.write(length);
+    }
+    Ok(())
+}
+
+/// What `getaddrinfo` is asked, for the kind of QP and the port space.
+///
+/// # Safety
+/// The hints are the program's.
+unsafe fn question(hints: &rdma_addrinfo) -> addrinfo {
+    // SAFETY: zeros are values of the plain structure.
+    let mut asked: addrinfo = unsafe { std::mem::zeroed() };
+    if hints.ai_flags & RAI_PASSIVE != 0 {
+        asked.ai_flags |= libc::AI_PASSIVE;
+    }
+    if hints.ai_flags & RAI_NUMERICHOST != 0 {
+        asked.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    asked.ai_family = hints.ai_family;
+    asked.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
+        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
+        IBV_QPT_UD => libc::SOCK_DGRAM,
+        _ => 0,
+    };
+    asked.ai_protocol = match (hints.ai_port_space.cast_unsigned(), asked.ai_socktype) {
+        (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+        (RDMA_PS_IPOIB | RDMA_PS_UDP, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+        _ => 0,
+    };
+    asked
+}
+
+/// The first answer, as this library's structure.
+///
+/// # Safety
+/// `answer` came from `getaddrinfo`, and `told` is empty.
+unsafe fn convert(
+    told: &mut rdma_addrinfo,
+    hints: Option<&rdma_addrinfo>,
+    answer: &addrinfo,
+) -> Result<(), c_int> {
+    let chosen = |hint: fn(&rdma_addrinfo) -> c_int| hints.map_or(0, hint);
+    told.ai_qp_type = match (chosen(|hints| hints.ai_qp_type), answer.ai_socktype) {
+        (0, libc::SOCK_STREAM) => IBV_QPT_RC.cast_signed(),
+        (0, libc::SOCK_DGRAM) => IBV_QPT_UD.cast_signed(),
+        (chosen, _) => chosen,
+    };
+    told.ai_port_space = match (chosen(|hints| hints.ai_port_space), answer.ai_protocol) {
+        (0, libc::IPPROTO_TCP) => RDMA_PS_TCP.cast_signed(),
+        (0, libc::IPPROTO_UDP) => RDMA_PS_UDP.cast_signed(),
+        (chosen, _) => chosen,
+    };
+    told.ai_family = answer.ai_family;
+    let is_passive = answer.ai_flags & libc::AI_PASSIVE != 0;
+    let (name, to, length): (&mut *mut c_char, _, _) = match is_passive {
+        true => {
+            told.ai_flags = RAI_PASSIVE;
+            (&mut told.ai_src_canonname, &raw mut told.ai_src_addr, &raw mut told.ai_src_len)
+        }
+        false => (&mut told.ai_dst_canonname, &raw mut told.ai_dst_addr, &raw mut told.ai_dst_len),
+    };
+    // SAFETY: the caller says so.
+    unsafe {
+        if !answer.ai_canonname.is_null() {
+            *name = libc::strdup(answer.ai_canonname);
+        }
+        copy(to, length, answer.ai_addr, answer.ai_addrlen)
+    }
+}
+
+/// # Safety
+/// `node` and `service` are strings or null; `told` is empty.
+unsafe fn ask(
+    told: &mut rdma_addrinfo,
+    node: *const c_char,
+    service: *const c_char,
+    hints: Option<&rdma_addrinfo>,
+) -> Result<(), Refusal> {
+    // SAFETY: the caller says so.
+    unsafe {
+        let asked = hints.map(|hints| question(hints));
+        let asked = asked.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let mut answers = std::ptr::null_mut();
+        match libc::getaddrinfo(node, service, asked, &raw mut answers) {
+            0 => {}
+            code => return Err(Refusal::Name(code)),
+        }
+        let done = convert(told, hints, &*answers);
+        libc::freeaddrinfo(answers);
+        done?;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As of [`rdma_getaddrinfo`].
+unsafe fn fill(
+    told: &mut rdma_addrinfo,
+    node: *const c_char,
+    service: *const c_char,
+    hints: Option<&rdma_addrinfo>,
+) -> Result<(), Refusal> {
+    // SAFETY: the caller says so.
+    unsafe {
+        if !node.is_null() || !service.is_null() {
+            ask(told, node, service, hints)?;
+        } else if let Some(hints) = hints {
+            told.ai_flags = hints.ai_flags;
+            told.ai_family = hints.ai_family;
+            told.ai_qp_type = hints.ai_qp_type;
+            told.ai_port_space = hints.ai_port_space;
+            if hints.ai_dst_len > 0 {
+                let (to, length) = (&raw mut told.ai_dst_addr, &raw mut told.ai_dst_len);
+                copy(to, length, hints.ai_dst_addr, hints.ai_dst_len)?;
+            }
+        }
+        if let Some(hints) = hints.filter(|hints| told.ai_src_len == 0 && hints.ai_src_len > 0) {
+            let (to, length) = (&raw mut told.ai_src_addr, &raw mut told.ai_src_len);
+            copy(to, length, hints.ai_src_addr, hints.ai_src_len)?;
+        }
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    list: *mut *mut rdma_addrinfo,
+) -> c_int {
+    if node.is_null() && service.is_null() && hints.is_null() {
+        return returned(Err(libc::EINVAL));
+    }
+    let told = match empty() {
+        Ok(told) => told,
+        Err(code) => return returned(Err(code)),
+    };
+    // SAFETY: the program passes strings or nothing, hints or none, and a place for the list.
+    unsafe {
+        match fill(&mut *told, node, service, hints.as_ref()) {
+            Ok(()) => {
+                list.write(told);
+                0
+            }
+            Err(refusal) => {
+                rdma_freeaddrinfo(told);
+                match refusal {
+                    Refusal::Name(code) => code,
+                    Refusal::Errno(code) => {
+                        errno::set(code);
+                        -1
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
+    let mut rest = list;
+    while !rest.is_null() {
+        // SAFETY: the program passes a list that it was given, and does not use it from now on.
+        unsafe {
+            let entry = *rest;
+            for part in [
+                entry.ai_connect,
+                entry.ai_route,
+                entry.ai_src_canonname.cast(),
+                entry.ai_dst_canonname.cast(),
+                entry.ai_src_addr.cast(),
+                entry.ai_dst_addr.cast(),
+                rest.cast(),
+            ] {
+                libc::free(part);
+            }
+            rest = entry.ai_next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look_up(node: &std::ffi::CStr, hints: &rdma_addrinfo) -> (c_int, *mut rdma_addrinfo) {
+        let mut list = std::ptr::null_mut();
+        // SAFETY: strings, hints and a place.
+        let code = unsafe {
+            rdma_getaddrinfo(node.as_ptr(), c"7174".as_ptr(), hints, &raw mut list)
+        };
+        (code, list)
+    }
+
+    #[test]
+    fn the_port_space_follows_from_the_hints() {
+        // SAFETY: zeros are values of the plain structure.
+        let mut hints: rdma_addrinfo = unsafe { std::mem::zeroed() };
+        hints.ai_port_space = RDMA_PS_UDP.cast_signed();
+        hints.ai_flags = RAI_NUMERICHOST | RAI_PASSIVE;
+        let (code, list) = look_up(c"10.0.0.1", &hints);
+        assert_eq!(code, 0);
+        // SAFETY: a list that was given.
+        unsafe {
+            let told = *list;
+            assert_eq!(told.ai_qp_type, IBV_QPT_UD.cast_signed());
+            assert_eq!(told.ai_family, libc::AF_INET);
+            let address = crate::address::read(told.ai_src_addr);
+            assert_eq!(address, Some("10.0.0.1:7174".parse().unwrap()));
+            assert!(told.ai_dst_addr.is_null());
+            rdma_freeaddrinfo(list);
+        }
+        let (code, _) = look_up(c"no address", &hints);
+        assert_eq!(code, libc::EAI_NONAME, "as getaddrinfo says it");
+    }
+}

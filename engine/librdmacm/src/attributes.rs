@@ -1,0 +1,130 @@
+//! What a QP is set to, to be connected: `rdma_init_qp_attr`.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::abi::connections::{CmPath, CmQp, feroce_cm_qp_parameters};
+use crate::abi::{
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS,
+    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    IBV_QPT_UC, IBV_QPT_UD, RDMA_UDP_QKEY, ibv_ah_attr, ibv_qp_attr, rdma_cm_id,
+};
+use crate::address::gid;
+use crate::id;
+use crate::outcome::{checked, returned};
+
+/// `IBV_QPS_INIT`, `IBV_QPS_RTR`, `IBV_QPS_RTS`, `IBV_QPS_ERR`
+pub const INIT: c_uint = 1;
+pub const RTR: c_uint = 2;
+pub const RTS: c_uint = 3;
+pub const ERR: c_uint = 6;
+
+/// Attributes that say nothing.
+pub fn empty() -> ibv_qp_attr {
+    // SAFETY: zeros are values of the plain structure.
+    unsafe { std::mem::zeroed() }
+}
+
+/// The way to a peer as verbs have it; without a way, zeros.
+pub fn ah_attr(path: &CmPath) -> ibv_ah_attr {
+    let mut attr = empty().ah_attr;
+    if path.local.version != 0 {
+        attr.grh.dgid = gid(&path.remote);
+        attr.grh.sgid_index = u8::try_from(path.gid_index).unwrap_or(u8::MAX);
+        attr.grh.hop_limit = path.hop_limit;
+        attr.grh.traffic_class = path.traffic_class;
+        attr.is_global = 1;
+        attr.port_num = 1;
+    }
+    attr
+}
+
+/// Attributes and their mask for the state `attr.qp_state`.
+///
+/// # Safety
+/// The identifier is live.
+///
+/// # Errors
+/// EINVAL if it is too early for the state.
+pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c_uint), c_int> {
+    // SAFETY: the caller says so.
+    let (live, qp_type) = unsafe { (id::of(id), (*id).qp_type) };
+    live.device()?;
+    let mut attr = empty();
+    attr.qp_state = state;
+    attr.port_num = 1;
+    let begin = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    if qp_type == IBV_QPT_UD {
+        attr.qkey = RDMA_UDP_QKEY;
+        return Ok((attr, begin | IBV_QP_QKEY));
+    }
+    let mut known = CmQp::default();
+    // SAFETY: it is written.
+    let known =
+        checked(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) }).map(|()| known);
+    match (state, known) {
+        (INIT, known) => {
+            attr.qp_access_flags = known.map_or(0, |known| access(&known));
+            Ok((attr, begin | IBV_QP_ACCESS_FLAGS))
+        }
+        (RTR, Ok(known)) => {
+            attr.ah_attr = ah_attr(&live.view()?.path);
+            attr.path_mtu = u32::from(live.view()?.path.mtu);
+            let more = receiving(&mut attr, &known, qp_type);
+            Ok((attr, IBV_QP_STATE | more))
+        }
+        (RTS, Ok(known)) => {
+            let more = sending(&mut attr, &known, qp_type);
+            Ok((attr, IBV_QP_STATE | more))
+        }
+        (RTR | RTS, Err(code)) => Err(code),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn access(known: &CmQp) -> c_uint {
+    match known.responder_resources {
+        0 => IBV_ACCESS_REMOTE_WRITE,
+        _ => IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+    }
+}
+
+fn receiving(attr: &mut ibv_qp_attr, known: &CmQp, qp_type: c_uint) -> c_uint {
+    attr.dest_qp_num = known.remote_qpn;
+    attr.rq_psn = known.rq_psn;
+    let mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if qp_type == IBV_QPT_UC {
+        return mask;
+    }
+    attr.max_dest_rd_atomic = known.responder_resources;
+    attr.min_rnr_timer = 0;
+    mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
+}
+
+fn sending(attr: &mut ibv_qp_attr, known: &CmQp, qp_type: c_uint) -> c_uint {
+    attr.sq_psn = known.sq_psn;
+    if qp_type == IBV_QPT_UC {
+        return IBV_QP_SQ_PSN;
+    }
+    attr.timeout = known.ack_timeout;
+    attr.retry_cnt = known.retry_count;
+    attr.rnr_retry = known.rnr_retry_count;
+    attr.max_rd_atomic = known.initiator_depth;
+    IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    // SAFETY: the program passes a live identifier, attributes with the state, and a place for the mask.
+    returned(unsafe {
+        init(id, (*attr).qp_state).map(|(told, known)| {
+            attr.write(told);
+            mask.write(known.cast_signed());
+        })
+    })
+}

@@ -1,0 +1,308 @@
+//! Connections: asking for one, accepting, refusing and ending it.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::Ordering;
+
+use crate::abi::connections::{
+    CmEce, CmParameters, feroce_cm_accept, feroce_cm_connect, feroce_cm_disconnect,
+    feroce_cm_establish, feroce_cm_notify_established, feroce_cm_reject, feroce_cm_set_local_ece,
+};
+use crate::abi::{
+    IBV_EVENT_COMM_EST, IBV_QPT_UD, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_PS_TCP,
+    RDMA_UDP_QKEY, ibv_ece, rdma_cm_id, rdma_conn_param,
+};
+use crate::event::{acknowledge_last, complete};
+use crate::id::{self, Id};
+use crate::outcome::{checked, returned};
+use crate::qp;
+use crate::verbs;
+
+/// Reasons to refuse: the program's own, and that it does not support the peer's enhancements.
+const CONSUMER: u16 = 28;
+const VENDOR_OPTION: u16 = 35;
+
+/// How often is tried again if the program does not say.
+const RETRIES: u8 = 7;
+
+/// Refuses what a device cannot do.
+///
+/// # Safety
+/// The identifier is live.
+unsafe fn check(id: *mut rdma_cm_id, wanted: Option<&rdma_conn_param>) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    let (live, space, qp) = unsafe { (id::of(id), (*id).ps, (*id).qp) };
+    if space != RDMA_PS_TCP {
+        return Ok(());
+    }
+    let device = live.device()?;
+    let Some(wanted) = wanted else {
+        return if qp.is_null() { Err(libc::EINVAL) } else { Ok(()) };
+    };
+    let fits = |wanted: u8, any: u8, most: u8| wanted == any || wanted <= most;
+    let responds =
+        fits(wanted.responder_resources, RDMA_MAX_RESP_RES, device.max_responder_resources);
+    let initiates = fits(wanted.initiator_depth, RDMA_MAX_INIT_DEPTH, device.max_initiator_depth);
+    if responds && initiates { Ok(()) } else { Err(libc::EINVAL) }
+}
+
+/// What is said to the peer, the QP's number and private data included.
+///
+/// # Safety
+/// The identifier is live, and its QP.
+unsafe fn parameters(
+    id: *mut rdma_cm_id,
+    wanted: Option<&rdma_conn_param>,
+) -> (CmParameters, Vec<u8>) {
+    // SAFETY: the caller says so.
+    let (live, qp) = unsafe { (id::of(id), (*id).qp.as_ref()) };
+    let private = live.private();
+    let mut data = private.connect_data.clone();
+    if let Some(wanted) = wanted.filter(|wanted| !wanted.private_data.is_null()) {
+        let length = usize::from(wanted.private_data_len);
+        // SAFETY: the program passes so many bytes.
+        data.extend(unsafe {
+            std::slice::from_raw_parts(wanted.private_data.cast::<u8>(), length)
+        });
+    }
+    let given = wanted.map_or((0, 0), |wanted| (wanted.qp_num, wanted.srq));
+    let own = CmParameters {
+        qpn: qp.map_or(given.0, |qp| qp.qp_num),
+        qkey: RDMA_UDP_QKEY,
+        responder_resources: private.responder_resources,
+        initiator_depth: private.initiator_depth,
+        flow_control: wanted.map_or(0, |wanted| wanted.flow_control),
+        retry_count: wanted.map_or(RETRIES, |wanted| wanted.retry_count),
+        rnr_retry_count: wanted.map_or(RETRIES, |wanted| wanted.rnr_retry_count),
+        srq: qp.map_or(given.1, |qp| u8::from(!qp.srq.is_null())),
+    };
+    (own, data)
+}
+
+fn say_ece(live: &Id, ece: CmEce) -> Result<(), c_int> {
+    // SAFETY: it is read.
+    checked(unsafe { feroce_cm_set_local_ece(live.number(), &raw const ece) })
+}
+
+/// What the program wants, or the most that the device can.
+fn wanted_or(wanted: Option<u8>, any: u8, most: u8) -> u8 {
+    wanted.filter(|wanted| *wanted != any).unwrap_or(most)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the program passes a live identifier, and parameters or none.
+    returned(unsafe { connect(id, param.as_ref()) })
+}
+
+/// # Safety
+/// The identifier is live.
+unsafe fn connect(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        check(id, param)?;
+        let live = id::of(id);
+        let device = live.device()?;
+        {
+            let mut private = live.private();
+            let initiates = param.map(|param| param.initiator_depth);
+            let most = device.max_initiator_depth;
+            private.initiator_depth = wanted_or(initiates, RDMA_MAX_INIT_DEPTH, most);
+            let responds = param.map(|param| param.responder_resources);
+            let most = device.max_responder_resources;
+            private.responder_resources = wanted_or(responds, RDMA_MAX_RESP_RES, most);
+        }
+        let (own, data) = parameters(id, param);
+        let ece = live.private().local_ece;
+        say_ece(live, ece)?;
+        let data_at = data.as_ptr().cast::<c_void>();
+        checked(feroce_cm_connect(live.number(), &raw const own, data_at, data.len()))?;
+        live.private().connect_data.clear();
+        complete(id)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the program passes a live identifier, and parameters or none.
+    returned(unsafe { accept(id, param.as_ref()) })
+}
+
+/// # Safety
+/// The identifier is live.
+unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        check(id, param)?;
+        let live = id::of(id);
+        let device = live.device()?;
+        let (responds, initiates) = {
+            let mut private = live.private();
+            let initiates = param.map(|param| param.initiator_depth);
+            let most = private.initiator_depth.min(device.max_initiator_depth);
+            private.initiator_depth = wanted_or(initiates, RDMA_MAX_INIT_DEPTH, most);
+            let responds = param.map(|param| param.responder_resources);
+            let most = private.responder_resources.min(device.max_responder_resources);
+            private.responder_resources = wanted_or(responds, RDMA_MAX_RESP_RES, most);
+            (private.responder_resources, private.initiator_depth)
+        };
+        let is_datagram = (*id).qp_type == IBV_QPT_UD;
+        if !is_datagram {
+            qp::modify_to_send(id, responds, initiates)?;
+        }
+        let (own, data) = parameters(id, param);
+        let CmEce { vendor_id, .. } = live.private().remote_ece;
+        let options = live.private().local_ece.options;
+        let data_at = data.as_ptr().cast::<c_void>();
+        live.heard.is_told.store(true, Ordering::Release);
+        let accepted = say_ece(live, CmEce { vendor_id, options }).and_then(|()| {
+            checked(feroce_cm_accept(live.number(), &raw const own, data_at, data.len()))
+        });
+        if let Err(code) = accepted {
+            let _ = qp::modify_to_error(id);
+            return Err(code);
+        }
+        if !is_datagram {
+            return complete(id);
+        }
+        if live.is_sync() {
+            acknowledge_last(id);
+        }
+        Ok(())
+    }
+}
+
+/// The peer has accepted: connects the QP, and says that it is.
+///
+/// # Safety
+/// The identifier is live, with its QP.
+///
+/// # Errors
+/// What verbs or the connection manager refuse.
+pub unsafe fn respond(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        let live = id::of(id);
+        let done = respond_with_ece(id).and_then(|()| {
+            qp::modify_to_send(id, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH)?;
+            checked(feroce_cm_establish(live.number()))
+        });
+        if done.is_err() {
+            let _ = qp::modify_to_error(id);
+        }
+        done
+    }
+}
+
+/// # Safety
+/// As of [`respond`].
+unsafe fn respond_with_ece(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    let (live, qp) = unsafe { (id::of(id), (*id).qp) };
+    let (local, remote) = {
+        let private = live.private();
+        (private.local_ece, private.remote_ece)
+    };
+    let (vendor_id, options) = match remote.vendor_id {
+        0 => (local.vendor_id, 0),
+        vendor if vendor == local.vendor_id => (vendor, remote.options),
+        _ => return Err(libc::EINVAL),
+    };
+    let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };
+    // SAFETY: as above.
+    let code = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
+    live.private().local_ece.options = options;
+    if code == libc::EOPNOTSUPP { Ok(()) } else { checked(code) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the program passes a live identifier.
+    unsafe {
+        if !(*id).qp.is_null() {
+            return returned(Err(libc::EINVAL)); // It is established with its QP.
+        }
+        returned(checked(feroce_cm_establish(id::of(id).number())))
+    }
+}
+
+/// # Safety
+/// The identifier is live, and `data` has `length` bytes or is null.
+unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8, reason: u16) -> c_int {
+    // SAFETY: the caller says so.
+    returned(unsafe {
+        checked(feroce_cm_reject(id::of(id).number(), reason, data, usize::from(length)))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_reject(
+    id: *mut rdma_cm_id,
+    data: *const c_void,
+    length: u8,
+) -> c_int {
+    // SAFETY: the program passes a live identifier and private data.
+    unsafe { reject(id, data, length, CONSUMER) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_reject_ece(
+    id: *mut rdma_cm_id,
+    data: *const c_void,
+    length: u8,
+) -> c_int {
+    // SAFETY: the program passes a live identifier and private data.
+    unsafe { reject(id, data, length, VENDOR_OPTION) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
+    if event != IBV_EVENT_COMM_EST {
+        return returned(Err(libc::EINVAL));
+    }
+    // SAFETY: the program passes a live identifier.
+    returned(checked(unsafe { feroce_cm_notify_established(id::of(id).number()) }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the program passes a live identifier.
+    returned(unsafe {
+        id::of(id).device().and_then(|_| {
+            qp::modify_to_error(id)?;
+            checked(feroce_cm_disconnect(id::of(id).number()))?;
+            complete(id)
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    if id.is_null() || ece.is_null() {
+        return returned(Err(libc::EINVAL));
+    }
+    // SAFETY: the program passes a live identifier and enhancements.
+    unsafe {
+        let ibv_ece { vendor_id, options, comp_mask } = *ece;
+        if !(*id).qp.is_null() || vendor_id == 0 || comp_mask != 0 {
+            return returned(Err(libc::EINVAL));
+        }
+        id::of(id).private().local_ece = CmEce { vendor_id, options };
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    if id.is_null() || ece.is_null() {
+        return returned(Err(libc::EINVAL));
+    }
+    // SAFETY: the program passes a live identifier and a place for the enhancements.
+    unsafe {
+        if !(*id).qp.is_null() {
+            return returned(Err(libc::EINVAL));
+        }
+        let CmEce { vendor_id, options } = id::of(id).private().remote_ece;
+        ece.write(ibv_ece { vendor_id, options, comp_mask: 0 });
+    }
+    0
+}

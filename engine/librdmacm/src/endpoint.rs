@@ -1,0 +1,156 @@
+//! Endpoints: identifiers that are made ready in one call, `rdma_create_ep`, and the requests to a listener that waits for them.
+
+use std::ffi::c_int;
+
+use crate::abi::{
+    RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, ibv_pd, ibv_qp_init_attr,
+    rdma_addrinfo, rdma_cm_id,
+};
+use crate::address::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use crate::errno;
+use crate::event::{acknowledge_last, rdma_get_cm_event};
+use crate::id::{self, Begin, rdma_destroy_id};
+use crate::option::rdma_set_option;
+use crate::outcome::returned;
+use crate::qp::{rdma_create_qp, rdma_destroy_qp};
+use crate::srq::rdma_destroy_srq;
+
+/// How long the way to a peer may be looked for.
+const PATIENCE_MS: c_int = 2000;
+
+/// What a function of ours that sets `errno` says.
+fn done(code: c_int) -> Result<(), c_int> {
+    if code == 0 { Ok(()) } else { Err(errno::last()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_ep(
+    id: *mut *mut rdma_cm_id,
+    info: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the program passes a place, an address, and a domain and attributes or none.
+    unsafe {
+        let begin = Begin {
+            channel: std::ptr::null_mut(),
+            context: std::ptr::null_mut(),
+            space: (*info).ai_port_space.cast_unsigned(),
+            qp_type: (*info).ai_qp_type.cast_unsigned(),
+            number: None,
+        };
+        returned(begin.make().and_then(|made| {
+            let ready = match (*info).ai_flags & RAI_PASSIVE {
+                0 => active(made, &*info, pd, init.as_mut()),
+                _ => passive(made, &*info, pd, init.as_ref()),
+            };
+            match ready {
+                Ok(()) => id.write(made),
+                Err(_) => rdma_destroy_ep(made),
+            }
+            ready
+        }))
+    }
+}
+
+/// # Safety
+/// As of [`rdma_create_ep`].
+unsafe fn passive(
+    id: *mut rdma_cm_id,
+    info: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: Option<&ibv_qp_init_attr>,
+) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        done(rdma_bind_addr(id, info.ai_src_addr))?;
+        if !pd.is_null() {
+            (*id).pd = pd;
+        }
+        let qp_type = info.ai_qp_type.cast_unsigned();
+        id::of(id).private().qp_init = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As of [`rdma_create_ep`].
+unsafe fn active(
+    id: *mut rdma_cm_id,
+    info: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: Option<&mut ibv_qp_init_attr>,
+) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        done(rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, PATIENCE_MS))?;
+        if info.ai_route_len > 0 {
+            use crate::abi::{RDMA_OPTION_IB, RDMA_OPTION_IB_PATH};
+            let (route, length) = (info.ai_route, info.ai_route_len);
+            done(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, route, length))?;
+        }
+        done(rdma_resolve_route(id, PATIENCE_MS))?;
+        if let Some(init) = init {
+            init.qp_type = info.ai_qp_type.cast_unsigned();
+            done(rdma_create_qp(id, pd, init))?;
+        }
+        if info.ai_connect_len > 0 {
+            let data = std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len);
+            id::of(id).private().connect_data = data.to_vec();
+        }
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
+    // SAFETY: the program passes a live identifier, and does not use it from now on.
+    unsafe {
+        if !(*id).qp.is_null() {
+            rdma_destroy_qp(id);
+        }
+        if !(*id).srq.is_null() {
+            rdma_destroy_srq(id);
+        }
+        rdma_destroy_id(id);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_request(
+    listener: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
+    // SAFETY: the program passes a live listener and a place.
+    unsafe {
+        if !id::of(listener).is_sync() {
+            return returned(Err(libc::EINVAL));
+        }
+        acknowledge_last(listener);
+        let mut event = std::ptr::null_mut();
+        if rdma_get_cm_event((*listener).channel, &raw mut event) != 0 {
+            return -1;
+        }
+        let told = &*event;
+        let ready = match (told.event, told.status) {
+            (RDMA_CM_EVENT_REJECTED, _) => Err(libc::ECONNREFUSED),
+            (_, status) if status != 0 => Err(status.abs()),
+            (RDMA_CM_EVENT_CONNECT_REQUEST, _) => {
+                let init = id::of(listener).private().qp_init;
+                match init {
+                    Some(mut init) => done(rdma_create_qp(told.id, (*listener).pd, &raw mut init)),
+                    None => Ok(()),
+                }
+            }
+            _ => Err(libc::EINVAL),
+        };
+        match ready {
+            Ok(()) => {
+                id.write(told.id);
+                (*told.id).event = event;
+            }
+            Err(_) => (*listener).event = event,
+        }
+        returned(ready)
+    }
+}

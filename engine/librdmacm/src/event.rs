@@ -1,0 +1,345 @@
+//! Event channels, and events from the connection manager to the program.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::abi::connections::{CmEvent, CmParameters, feroce_cm_destroy, feroce_cm_take_request};
+use crate::abi::{
+    IBV_QPT_UD, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR,
+    RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
+    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_RESOLVED,
+    cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
+};
+use crate::channel::Channel;
+use crate::id::{self, Begin, Heard, Id};
+use crate::object::{self, Object};
+use crate::outcome::returned;
+use crate::{address, attributes, connect, qp};
+
+/// Events that wait.
+pub type Queue = Channel<Waiting>;
+
+/// An event that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Whose account it is on: of a request, the listener's.
+    pub heard: Arc<Heard>,
+    /// The new identifier of a request.
+    child: Option<u32>,
+    kind: c_uint,
+    status: c_int,
+    parameters: CmParameters,
+    data: Vec<u8>,
+}
+
+/// A channel.
+#[repr(C)]
+pub struct EventChannel {
+    abi: rdma_event_channel,
+    queue: Arc<Queue>,
+}
+
+// SAFETY: the first field is the C structure.
+unsafe impl Object for EventChannel {
+    type Abi = rdma_event_channel;
+}
+
+impl EventChannel {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// The system's number when no descriptor is left.
+    pub fn new() -> Result<Box<Self>, c_int> {
+        let queue = Arc::new(Queue::new()?);
+        Ok(Box::new(Self { abi: rdma_event_channel { fd: queue.fd() }, queue }))
+    }
+
+    /// Its events.
+    pub fn queue(&self) -> Arc<Queue> {
+        Arc::clone(&self.queue)
+    }
+}
+
+/// An event in the program's hands.
+#[repr(C)]
+pub struct Told {
+    abi: rdma_cm_event,
+    heard: Arc<Heard>,
+    data: Vec<u8>,
+}
+
+// SAFETY: the first field is the C structure.
+unsafe impl Object for Told {
+    type Abi = rdma_cm_event;
+}
+
+/// Takes events of the connection manager.
+pub unsafe extern "C" fn sink(event: *const CmEvent) {
+    // SAFETY: libibverbs passes an event, and its data.
+    let (event, data) = unsafe {
+        let event = *event;
+        let data = match event.data_len {
+            0 => Vec::new(),
+            length => std::slice::from_raw_parts(event.data, length).to_vec(),
+        };
+        (event, data)
+    };
+    let is_request = event.kind == RDMA_CM_EVENT_CONNECT_REQUEST;
+    let Some(heard) = id::heard(if is_request { event.listener } else { event.id }) else { return };
+    if !heard.is_told.load(Ordering::Acquire) {
+        return; // As the kernel: the program learns of it when it tries to accept.
+    }
+    let waiting = Waiting {
+        heard: Arc::clone(&heard),
+        child: is_request.then_some(event.id),
+        kind: event.kind,
+        status: event.status,
+        parameters: event.parameters,
+        data,
+    };
+    heard.queue().push(waiting);
+}
+
+/// Takes back what waits about an identifier.
+pub fn forget(heard: &Arc<Heard>) {
+    heard.queue().remove(|waiting| Arc::ptr_eq(&waiting.heard, heard));
+}
+
+/// Events of the identifier go to `queue` from now on, those that wait included.
+pub fn move_to(heard: &Arc<Heard>, queue: Arc<Queue>) {
+    let mut place = heard.queue();
+    for waiting in place.remove(|waiting| Arc::ptr_eq(&waiting.heard, heard)) {
+        queue.push(waiting);
+    }
+    *place = queue;
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    object::give_or_fail(EventChannel::new())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    // SAFETY: the program passes a live channel, and does not use it from now on.
+    drop(unsafe { object::take::<EventChannel>(channel) });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    if channel.is_null() || event.is_null() {
+        return returned(Err(libc::EINVAL));
+    }
+    // SAFETY: the program passes a live channel.
+    let queue = unsafe { object::borrow::<EventChannel>(channel) }.queue();
+    returned(loop {
+        let waiting = match queue.get(|waiting| waiting.heard.unacknowledged.add()) {
+            Ok(waiting) => waiting,
+            Err(code) => break Err(code),
+        };
+        let heard = Arc::clone(&waiting.heard);
+        // SAFETY: the identifier lives: destroying it waits until the event is acknowledged.
+        match unsafe { process(waiting) } {
+            Some(told) => {
+                // SAFETY: the program passes a place for it.
+                unsafe { event.write(object::give(told)) };
+                break Ok(());
+            }
+            None => heard.unacknowledged.acknowledge(1),
+        }
+    })
+}
+
+/// Does what the event asks for, and makes of it what the program is told; `None` for nothing.
+///
+/// # Safety
+/// Its identifier is live.
+unsafe fn process(waiting: Waiting) -> Option<Box<Told>> {
+    let mut id = waiting.heard.id();
+    let mut listen_id = std::ptr::null_mut();
+    let (mut kind, mut status) = (waiting.kind, waiting.status);
+    // SAFETY: the caller says that it is live.
+    unsafe {
+        let live = id::of(id);
+        match kind {
+            RDMA_CM_EVENT_ADDR_RESOLVED => {
+                if let Err(code) = address::settle(id) {
+                    (kind, status) = (RDMA_CM_EVENT_ADDR_ERROR, -code);
+                }
+            }
+            RDMA_CM_EVENT_ROUTE_RESOLVED => address::note_path(id),
+            RDMA_CM_EVENT_CONNECT_REQUEST => {
+                listen_id = id;
+                id = request(live, id, &waiting)?;
+            }
+            RDMA_CM_EVENT_CONNECT_RESPONSE => {
+                if let Ok(view) = live.view() {
+                    live.private().remote_ece = view.remote_ece;
+                }
+                if !(*id).qp.is_null() {
+                    (kind, status) = match connect::respond(id) {
+                        Ok(()) => (RDMA_CM_EVENT_ESTABLISHED, 0),
+                        Err(code) => {
+                            live.private().connect_failed = true;
+                            (RDMA_CM_EVENT_CONNECT_ERROR, -code)
+                        }
+                    };
+                }
+            }
+            RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED
+                if live.private().connect_failed =>
+            {
+                return None;
+            }
+            RDMA_CM_EVENT_REJECTED => drop(qp::modify_to_error(id)),
+            _ => {}
+        }
+    }
+    let Waiting { heard, parameters, data, .. } = waiting;
+    let data_pointer =
+        if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast::<c_void>() };
+    let length = u8::try_from(data.len()).unwrap_or(u8::MAX);
+    // SAFETY: as above, or it is new.
+    let param = match unsafe { (*id).qp_type } {
+        IBV_QPT_UD => cm_event_param {
+            // SAFETY: as above.
+            ud: unsafe { about_datagrams(id::of(id), kind, &parameters, data_pointer, length) },
+        },
+        _ => cm_event_param { conn: about_connection(&parameters, data_pointer, length) },
+    };
+    let abi = rdma_cm_event { id, listen_id, event: kind, status, param };
+    Some(Box::new(Told { abi, heard, data }))
+}
+
+fn about_connection(
+    parameters: &CmParameters,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data,
+        private_data_len,
+        responder_resources: parameters.responder_resources,
+        initiator_depth: parameters.initiator_depth,
+        flow_control: parameters.flow_control,
+        retry_count: parameters.retry_count,
+        rnr_retry_count: parameters.rnr_retry_count,
+        srq: parameters.srq,
+        qp_num: parameters.qpn,
+    }
+}
+
+fn about_datagrams(
+    live: &Id,
+    kind: c_uint,
+    parameters: &CmParameters,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> rdma_ud_param {
+    let answered = kind == RDMA_CM_EVENT_ESTABLISHED;
+    let view = live.view().ok().filter(|_| answered);
+    rdma_ud_param {
+        private_data,
+        private_data_len,
+        ah_attr: attributes::ah_attr(&view.unwrap_or_default().path),
+        qp_num: parameters.qpn,
+        qkey: parameters.qkey,
+    }
+}
+
+/// The identifier of a request. `None` if it cannot be had, or is gone.
+///
+/// # Safety
+/// The listener is live.
+unsafe fn request(
+    listener: &Id,
+    listen_id: *mut rdma_cm_id,
+    waiting: &Waiting,
+) -> Option<*mut rdma_cm_id> {
+    let number = waiting.child?;
+    // SAFETY: no pointers are involved.
+    unsafe { feroce_cm_take_request(number) };
+    // SAFETY: the caller says that the listener is live, and so is its channel.
+    let made = unsafe {
+        let rdma_cm_id { context, ps: space, qp_type, channel, .. } = *listen_id;
+        let channel = if listener.is_sync() { std::ptr::null_mut() } else { channel };
+        Begin { channel, context, space, qp_type, number: Some(number) }.make()
+    };
+    let Ok(id) = made else {
+        // SAFETY: no pointers are involved.
+        unsafe { feroce_cm_destroy(number) };
+        return None;
+    };
+    // SAFETY: it is new.
+    let live = unsafe { id::of(id) };
+    {
+        let mut private = live.private();
+        private.initiator_depth = waiting.parameters.initiator_depth;
+        private.responder_resources = waiting.parameters.responder_resources;
+        private.remote_ece = live.view().map(|view| view.remote_ece).unwrap_or_default();
+    }
+    // SAFETY: as above.
+    unsafe {
+        if address::settle(id).is_err() {
+            id::rdma_destroy_id(id);
+            return None;
+        }
+        address::note_path(id);
+    }
+    Some(id)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    if event.is_null() {
+        return returned(Err(libc::EINVAL));
+    }
+    // SAFETY: the program passes an event that it was given, and does not use it from now on.
+    let told = unsafe { object::take::<Told>(event) };
+    told.heard.unacknowledged.acknowledge(1);
+    0
+}
+
+/// Waits for the event of a call, if nobody else does.
+///
+/// # Safety
+/// The identifier is live.
+///
+/// # Errors
+/// What the event says.
+pub unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        if !id::of(id).is_sync() {
+            return Ok(());
+        }
+        acknowledge_last(id);
+        if rdma_get_cm_event((*id).channel, &raw mut (*id).event) != 0 {
+            return Err(crate::errno::last());
+        }
+        let told = &*(*id).event;
+        match (told.status, told.event) {
+            (0, _) => Ok(()),
+            (_, RDMA_CM_EVENT_REJECTED) => Err(libc::ECONNREFUSED),
+            (status, _) => Err(status.abs()),
+        }
+    }
+}
+
+/// The last event of a call that waited is the program's no more.
+///
+/// # Safety
+/// The identifier is live.
+pub unsafe fn acknowledge_last(id: *mut rdma_cm_id) {
+    // SAFETY: the caller says so.
+    unsafe {
+        let last = std::mem::replace(&mut (*id).event, std::ptr::null_mut());
+        if !last.is_null() {
+            rdma_ack_cm_event(last);
+        }
+    }
+}

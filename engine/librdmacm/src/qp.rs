@@ -1,0 +1,277 @@
+//! QPs that belong to an identifier: making them, with the queues that the program does not make itself, and moving them from state
+//! to state.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::abi::connections::CmEce;
+use crate::abi::{
+    IBV_QP_INIT_ATTR_PD, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPT_UD, RDMA_MAX_INIT_DEPTH,
+    RDMA_MAX_RESP_RES, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    rdma_cm_id,
+};
+use crate::attributes::{self, ERR, INIT, RTR, RTS};
+use crate::id;
+use crate::outcome::{checked, made, returned};
+use crate::verbs;
+
+/// # Safety
+/// The QP is live.
+unsafe fn modify(
+    qp: *mut ibv_qp,
+    (mut attr, mask): (crate::abi::ibv_qp_attr, c_uint),
+) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    checked(unsafe { verbs::ibv_modify_qp(qp, &raw mut attr, mask.cast_signed()) })
+}
+
+/// Connects the QP of the identifier, if it has one.
+///
+/// # Safety
+/// The identifier is live.
+///
+/// # Errors
+/// What verbs refuse.
+pub unsafe fn modify_to_send(
+    id: *mut rdma_cm_id,
+    responder_resources: u8,
+    initiator_depth: u8,
+) -> Result<(), c_int> {
+    // SAFETY: the caller says so, and its QP is live, too.
+    unsafe {
+        let qp = (*id).qp;
+        if qp.is_null() {
+            return Ok(());
+        }
+        modify(qp, attributes::init(id, INIT)?)?; // The rights follow from what both ends want.
+        let (mut attr, mask) = attributes::init(id, RTR)?;
+        if responder_resources != RDMA_MAX_RESP_RES {
+            attr.max_dest_rd_atomic = responder_resources;
+        }
+        modify(qp, (attr, mask))?;
+        let (mut attr, mask) = attributes::init(id, RTS)?;
+        if initiator_depth != RDMA_MAX_INIT_DEPTH {
+            attr.max_rd_atomic = initiator_depth;
+        }
+        modify(qp, (attr, mask))
+    }
+}
+
+/// Ends the work of the QP of the identifier, if it has one.
+///
+/// # Safety
+/// The identifier is live.
+///
+/// # Errors
+/// What verbs refuse.
+pub unsafe fn modify_to_error(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: the caller says so, and its QP is live, too.
+    let qp = unsafe { (*id).qp };
+    if qp.is_null() {
+        return Ok(());
+    }
+    let mut attr = attributes::empty();
+    attr.qp_state = ERR;
+    // SAFETY: as above.
+    unsafe { modify(qp, (attr, IBV_QP_STATE)) }
+}
+
+/// Makes the queues that the program leaves to us, for so many completions; 0 for none.
+///
+/// # Safety
+/// The identifier is live.
+pub unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, receive: u32) -> Result<(), c_int> {
+    // SAFETY: the caller says so, and every pointer goes where the program finds it.
+    unsafe {
+        let (context, cq_context) = ((*id).verbs, id.cast());
+        let make = |entries: u32| {
+            let channel = made(verbs::ibv_create_comp_channel(context))?;
+            let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+            match made(verbs::ibv_create_cq(context, entries, cq_context, channel, 0)) {
+                Ok(cq) => Ok((channel, cq)),
+                Err(code) => {
+                    verbs::ibv_destroy_comp_channel(channel);
+                    Err(code)
+                }
+            }
+        };
+        if receive > 0 {
+            ((*id).recv_cq_channel, (*id).recv_cq) = make(receive)?;
+        }
+        if send > 0 {
+            match make(send) {
+                Ok((channel, cq)) => ((*id).send_cq_channel, (*id).send_cq) = (channel, cq),
+                Err(code) => {
+                    destroy_cqs(id);
+                    return Err(code);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Destroys the queues that are ours.
+///
+/// # Safety
+/// The identifier is live, and nothing uses the queues.
+pub unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
+    // SAFETY: the caller says so. A queue goes before its channel.
+    unsafe {
+        let taken = |place: *mut *mut _| std::mem::replace(&mut *place, std::ptr::null_mut());
+        for cq in [taken(&raw mut (*id).recv_cq), taken(&raw mut (*id).send_cq)] {
+            if !cq.is_null() {
+                verbs::ibv_destroy_cq(cq);
+            }
+        }
+        let channels = [&raw mut (*id).recv_cq_channel, &raw mut (*id).send_cq_channel];
+        for place in channels {
+            let channel = std::mem::replace(&mut *place, std::ptr::null_mut());
+            if !channel.is_null() {
+                verbs::ibv_destroy_comp_channel(channel);
+            }
+        }
+    }
+}
+
+/// A QP as the program wants it, ready for the identifier's connection.
+///
+/// # Safety
+/// The identifier is live, and so is what the attributes name.
+unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        id::of(id).device()?;
+        if !(*id).qp.is_null() {
+            return Err(libc::EINVAL);
+        }
+        if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || init.pd.is_null() {
+            init.comp_mask |= IBV_QP_INIT_ATTR_PD;
+            init.pd = (*id).pd;
+        } else if (*init.pd).context != (*id).verbs {
+            return Err(libc::EINVAL);
+        }
+        let differ = |own: *mut ibv_cq, given: *mut ibv_cq| {
+            !own.is_null() && !given.is_null() && own != given
+        };
+        if differ((*id).recv_cq, init.recv_cq) || differ((*id).send_cq, init.send_cq) {
+            return Err(libc::EINVAL);
+        }
+        let needed = |own: *mut ibv_cq, given: *mut ibv_cq, entries: u32| {
+            if own.is_null() && given.is_null() { entries } else { 0 }
+        };
+        let send = needed((*id).send_cq, init.send_cq, init.cap.max_send_wr);
+        let receive = needed((*id).recv_cq, init.recv_cq, init.cap.max_recv_wr);
+        create_cqs(id, send, receive)?;
+        if init.send_cq.is_null() {
+            init.send_cq = (*id).send_cq;
+        }
+        if init.recv_cq.is_null() {
+            init.recv_cq = (*id).recv_cq;
+        }
+        if init.srq.is_null() {
+            init.srq = (*id).srq;
+        }
+        let qp = match init.comp_mask {
+            IBV_QP_INIT_ATTR_PD => {
+                verbs::ibv_create_qp(init.pd, std::ptr::from_mut(init).cast::<ibv_qp_init_attr>())
+            }
+            _ => verbs::create_qp_ex((*id).verbs, init),
+        };
+        let done = made(qp).and_then(|qp| {
+            prepare(id, qp).inspect_err(|_| _ = verbs::ibv_destroy_qp(qp)).map(|()| qp)
+        });
+        let qp = done.inspect_err(|_| destroy_cqs(id))?;
+        (*id).pd = (*qp).pd;
+        (*id).qp = qp;
+        Ok(())
+    }
+}
+
+/// A new QP's enhancements, and its first states: datagrams can be sent at once.
+///
+/// # Safety
+/// The identifier and the QP are live.
+unsafe fn prepare(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        agree(id, qp)?;
+        let (attr, mask) = attributes::init(id, INIT)?;
+        modify(qp, (attr, mask))?;
+        if (*id).qp_type != IBV_QPT_UD {
+            return Ok(());
+        }
+        let mut attr = attributes::empty();
+        attr.qp_state = RTR;
+        modify(qp, (attr, IBV_QP_STATE))?;
+        attr.qp_state = RTS;
+        modify(qp, (attr, IBV_QP_STATE | IBV_QP_SQ_PSN))
+    }
+}
+
+/// What the QP can, and what of it the peer has asked for.
+///
+/// # Safety
+/// The identifier and the QP are live.
+unsafe fn agree(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
+    let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
+    let unless_unsupported = |code| if code == libc::EOPNOTSUPP { Ok(()) } else { checked(code) };
+    // SAFETY: the caller says so.
+    unsafe {
+        unless_unsupported(verbs::ibv_query_ece(qp, &raw mut ece))?;
+        let remote = {
+            let mut private = id::of(id).private();
+            private.local_ece = CmEce { vendor_id: ece.vendor_id, options: ece.options };
+            private.remote_ece
+        };
+        if remote.vendor_id == 0 {
+            return Ok(());
+        }
+        // The options of another vendor mean something else.
+        ece.options = if remote.vendor_id == ece.vendor_id { remote.options } else { 0 };
+        unless_unsupported(verbs::ibv_set_ece(qp, &raw mut ece))?;
+        unless_unsupported(verbs::ibv_query_ece(qp, &raw mut ece))?;
+        id::of(id).private().local_ece.options = ece.options;
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut rdma_cm_id,
+    init: *mut ibv_qp_init_attr_ex,
+) -> c_int {
+    // SAFETY: the program passes a live identifier, and attributes with live objects.
+    returned(unsafe { create(id, &mut *init) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: zeros are values of the plain structure, which begins with the shorter form; the program passes a live identifier,
+    // and attributes with live objects.
+    unsafe {
+        let mut extended: ibv_qp_init_attr_ex = std::mem::zeroed();
+        let shorter = (&raw mut extended).cast::<ibv_qp_init_attr>();
+        shorter.write(*init);
+        extended.comp_mask = IBV_QP_INIT_ATTR_PD;
+        extended.pd = pd;
+        let done = create(id, &mut extended);
+        *init = shorter.read();
+        returned(done)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    // SAFETY: the program passes a live identifier with a QP.
+    unsafe {
+        let qp = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
+        if !qp.is_null() {
+            verbs::ibv_destroy_qp(qp);
+        }
+        destroy_cqs(id);
+    }
+}

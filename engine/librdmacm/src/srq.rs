@@ -1,0 +1,95 @@
+//! Shared receive queues of an identifier.
+
+use std::ffi::c_int;
+
+use crate::abi::{ibv_pd, ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id};
+use crate::id;
+use crate::outcome::{made, returned};
+use crate::qp::{create_cqs, destroy_cqs};
+use crate::verbs;
+
+/// `IBV_SRQ_INIT_ATTR_...`
+const TYPE: u32 = 1;
+const PD: u32 = 1 << 1;
+const XRCD: u32 = 1 << 2;
+const CQ: u32 = 1 << 3;
+
+/// `IBV_SRQT_...`
+const BASIC: u32 = 0;
+const XRC: u32 = 1;
+
+/// # Safety
+/// The identifier is live, and so is what the attributes name.
+unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_srq_init_attr_ex) -> Result<(), c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        let device = id::of(id).device()?;
+        if init.comp_mask & TYPE == 0 {
+            return Err(libc::EINVAL);
+        }
+        if init.comp_mask & PD == 0 || init.pd.is_null() {
+            init.pd = (*id).pd;
+            init.comp_mask |= PD;
+        }
+        if init.srq_type == XRC {
+            if init.comp_mask & XRCD == 0 || init.xrcd.is_null() {
+                init.xrcd = device.xrc_domain()?;
+            }
+            if init.comp_mask & CQ == 0 || init.cq.is_null() {
+                create_cqs(id, 0, init.attr.max_wr)?;
+                init.cq = (*id).recv_cq;
+            }
+            init.comp_mask |= XRCD | CQ;
+        }
+        let srq = made(verbs::create_srq_ex((*id).verbs, init));
+        let srq = srq.inspect_err(|_| destroy_cqs(id))?;
+        if (*id).pd.is_null() {
+            (*id).pd = init.pd;
+        }
+        (*id).srq = srq;
+        Ok(())
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_srq_ex(
+    id: *mut rdma_cm_id,
+    init: *mut ibv_srq_init_attr_ex,
+) -> c_int {
+    // SAFETY: the program passes a live identifier, and attributes with live objects.
+    returned(unsafe { create(id, &mut *init) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_srq(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> c_int {
+    // SAFETY: zeros are values of the plain structure, which begins with the shorter form; the program passes a live identifier
+    // and attributes.
+    unsafe {
+        let mut extended: ibv_srq_init_attr_ex = std::mem::zeroed();
+        let shorter = (&raw mut extended).cast::<ibv_srq_init_attr>();
+        shorter.write(*init);
+        extended.comp_mask = TYPE | PD;
+        extended.pd = pd;
+        let is_xrc = (*id).qp_type == crate::abi::IBV_QPT_XRC_RECV;
+        extended.srq_type = if is_xrc { XRC } else { BASIC };
+        let done = create(id, &mut extended);
+        *init = shorter.read();
+        returned(done)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+    // SAFETY: the program passes a live identifier with a queue.
+    unsafe {
+        let srq = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
+        if !srq.is_null() {
+            verbs::ibv_destroy_srq(srq);
+        }
+        destroy_cqs(id);
+    }
+}
