@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use crate::abi::connections::feroce_cm_attach;
-use crate::abi::{ibv_context, ibv_device_attr, ibv_pd};
+use crate::abi::{ibv_context, ibv_device_attr, ibv_pd, ibv_xrcd};
 use crate::errno;
 use crate::event::sink;
 use crate::outcome::{checked, made};
@@ -18,6 +18,8 @@ pub struct Device {
     pub context: *mut ibv_context,
     /// For QPs whose program has no domain of its own.
     pub pd: *mut ibv_pd,
+    /// For XRC, made when it is needed.
+    xrc_domain: OnceLock<Result<XrcDomain, c_int>>,
     /// By `ibv_get_device_index`.
     pub index: u32,
     /// READs and atomics that a QP may have under way.
@@ -26,10 +28,17 @@ pub struct Device {
     pub max_responder_resources: u8,
 }
 
+#[derive(Debug)]
+struct XrcDomain(*mut ibv_xrcd);
+
 // SAFETY: contexts and domains may be used by every thread.
 unsafe impl Sync for Device {}
 // SAFETY: as above.
 unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for XrcDomain {}
+// SAFETY: as above.
+unsafe impl Send for XrcDomain {}
 
 /// The devices of the process; those that do not open are left out, after libibverbs' word on standard error.
 pub fn all() -> &'static [Device] {
@@ -72,6 +81,16 @@ pub fn by_index(index: u32) -> Result<&'static Device, c_int> {
 }
 
 impl Device {
+    /// The domain of XRC queues whose program has none.
+    ///
+    /// # Errors
+    /// What verbs refuse.
+    pub fn xrc_domain(&self) -> Result<*mut ibv_xrcd, c_int> {
+        // SAFETY: the context stays open.
+        let open = || made(unsafe { verbs::open_xrcd(self.context) }).map(XrcDomain);
+        self.xrc_domain.get_or_init(open).as_ref().map(|domain| domain.0).map_err(|code| *code)
+    }
+
     /// # Safety
     /// The context is open; it is closed on failure.
     unsafe fn new(context: *mut ibv_context) -> Result<Self, c_int> {
@@ -90,6 +109,7 @@ impl Device {
             Ok(pd) => Ok(Self {
                 context,
                 pd,
+                xrc_domain: OnceLock::new(),
                 index,
                 max_initiator_depth: most(attr.max_qp_init_rd_atom),
                 max_responder_resources: most(attr.max_qp_rd_atom),

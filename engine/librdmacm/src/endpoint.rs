@@ -95,7 +95,8 @@ unsafe fn active(
             done(rdma_create_qp(id, pd, init))?;
         }
         if info.ai_connect_len > 0 {
-            let data = std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len);
+            let data =
+                std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len);
             id::of(id).private().connect_data = data.to_vec();
         }
     }

@@ -8,11 +8,13 @@ use crate::abi::connections::{CmEvent, CmParameters, feroce_cm_destroy, feroce_c
 use crate::abi::{
     IBV_QPT_UD, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR,
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
-    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_RESOLVED,
-    cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
+    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_REJECTED,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param,
+    rdma_event_channel, rdma_ud_param,
 };
 use crate::channel::Channel;
 use crate::id::{self, Begin, Heard, Id};
+use crate::multicast::Membership;
 use crate::object::{self, Object};
 use crate::outcome::returned;
 use crate::{address, attributes, connect, qp};
@@ -21,16 +23,26 @@ use crate::{address, attributes, connect, qp};
 pub type Queue = Channel<Waiting>;
 
 /// An event that waits.
-#[derive(Debug)]
 pub struct Waiting {
     /// Whose account it is on: of a request, the listener's.
     pub heard: Arc<Heard>,
     /// The new identifier of a request.
     child: Option<u32>,
+    /// Of a group that was joined: on its account, too.
+    membership: Option<Arc<Membership>>,
     kind: c_uint,
     status: c_int,
     parameters: CmParameters,
     data: Vec<u8>,
+}
+
+impl Waiting {
+    fn note_taken(&self) {
+        self.heard.unacknowledged.add();
+        if let Some(membership) = &self.membership {
+            membership.unacknowledged.add();
+        }
+    }
 }
 
 /// A channel.
@@ -66,7 +78,9 @@ impl EventChannel {
 pub struct Told {
     abi: rdma_cm_event,
     heard: Arc<Heard>,
-    data: Vec<u8>,
+    membership: Option<Arc<Membership>>,
+    /// What `abi` points to.
+    _data: Vec<u8>,
 }
 
 // SAFETY: the first field is the C structure.
@@ -93,12 +107,35 @@ pub unsafe extern "C" fn sink(event: *const CmEvent) {
     let waiting = Waiting {
         heard: Arc::clone(&heard),
         child: is_request.then_some(event.id),
+        membership: None,
         kind: event.kind,
         status: event.status,
         parameters: event.parameters,
         data,
     };
     heard.queue().push(waiting);
+}
+
+impl Heard {
+    /// The identifier has joined a group.
+    pub fn tell_joined(self: &Arc<Self>, membership: Arc<Membership>) {
+        let waiting = Waiting {
+            heard: Arc::clone(self),
+            child: None,
+            membership: Some(membership),
+            kind: RDMA_CM_EVENT_MULTICAST_JOIN,
+            status: 0,
+            parameters: CmParameters::default(),
+            data: Vec::new(),
+        };
+        self.queue().push(waiting);
+    }
+
+    /// It has left one.
+    pub fn forget_joined(&self, left: &Arc<Membership>) {
+        let its = |group: &Arc<Membership>| Arc::ptr_eq(group, left);
+        self.queue().remove(|waiting| waiting.membership.as_ref().is_some_and(its));
+    }
 }
 
 /// Takes back what waits about an identifier.
@@ -137,7 +174,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     // SAFETY: the program passes a live channel.
     let queue = unsafe { object::borrow::<EventChannel>(channel) }.queue();
     returned(loop {
-        let waiting = match queue.get(|waiting| waiting.heard.unacknowledged.add()) {
+        let waiting = match queue.get(Waiting::note_taken) {
             Ok(waiting) => waiting,
             Err(code) => break Err(code),
         };
@@ -199,20 +236,25 @@ unsafe fn process(waiting: Waiting) -> Option<Box<Told>> {
             _ => {}
         }
     }
-    let Waiting { heard, parameters, data, .. } = waiting;
-    let data_pointer =
-        if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast::<c_void>() };
+    let Waiting { heard, membership, parameters, data, .. } = waiting;
+    let at = if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast::<c_void>() };
     let length = u8::try_from(data.len()).unwrap_or(u8::MAX);
     // SAFETY: as above, or it is new.
-    let param = match unsafe { (*id).qp_type } {
-        IBV_QPT_UD => cm_event_param {
+    let (live, qp_type) = unsafe { (id::of(id), (*id).qp_type) };
+    let param = match (&membership, qp_type) {
+        (Some(membership), _) => {
+            let param;
             // SAFETY: as above.
-            ud: unsafe { about_datagrams(id::of(id), kind, &parameters, data_pointer, length) },
-        },
-        _ => cm_event_param { conn: about_connection(&parameters, data_pointer, length) },
+            (kind, status, param) = unsafe { membership.joined(id) };
+            param
+        }
+        (None, IBV_QPT_UD) => {
+            cm_event_param { ud: about_datagrams(live, kind, &parameters, at, length) }
+        }
+        (None, _) => cm_event_param { conn: about_connection(&parameters, at, length) },
     };
     let abi = rdma_cm_event { id, listen_id, event: kind, status, param };
-    Some(Box::new(Told { abi, heard, data }))
+    Some(Box::new(Told { abi, heard, membership, _data: data }))
 }
 
 fn about_connection(
@@ -300,6 +342,9 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     }
     // SAFETY: the program passes an event that it was given, and does not use it from now on.
     let told = unsafe { object::take::<Told>(event) };
+    if let Some(membership) = &told.membership {
+        membership.unacknowledged.acknowledge(1);
+    }
     told.heard.unacknowledged.acknowledge(1);
     0
 }

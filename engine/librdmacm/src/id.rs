@@ -16,6 +16,7 @@ use crate::abi::{
 use crate::channel::Unacknowledged;
 use crate::device::Device;
 use crate::event::{self, EventChannel, Queue, rdma_ack_cm_event, sink};
+use crate::multicast::Membership;
 use crate::object::{self, Object};
 use crate::outcome::{checked, returned};
 
@@ -49,10 +50,11 @@ pub struct Private {
     pub qp_init: Option<ibv_qp_init_attr>,
     /// Goes ahead of the private data of the program.
     pub connect_data: Vec<u8>,
+    /// Groups that it has joined.
+    pub memberships: Vec<Arc<Membership>>,
 }
 
 /// What events need of an identifier.
-#[derive(Debug)]
 pub struct Heard {
     /// Its number.
     pub number: u32,

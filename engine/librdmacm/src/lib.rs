@@ -11,6 +11,8 @@
 //! | how is a QP set up? | `qp.rs`, `attributes.rs` |
 //! | how is it connected, and ended? | `connect.rs` |
 //! | what are rsockets? | `rsocket` |
+//! | and in one call? | `endpoint.rs`, `addrinfo.rs` |
+//! | who is in a group? | `multicast.rs` |
 //!
 //! The whole crate is a room for `unsafe`, as libibverbs is: what every function relies on is written down in `object` of
 //! `feroce_verbs_abi`.
@@ -23,14 +25,18 @@ use feroce_verbs_abi::{self as abi, channel, errno, object};
 use feroce_libibverbs as _;
 
 mod address;
+mod addrinfo;
 mod attributes;
 mod connect;
 mod device;
+mod endpoint;
 mod event;
 mod id;
+mod multicast;
 mod names;
 mod option;
 mod outcome;
 mod qp;
 mod rsocket;
+mod srq;
 mod verbs;

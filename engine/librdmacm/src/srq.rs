@@ -2,21 +2,15 @@
 
 use std::ffi::c_int;
 
-use crate::abi::{ibv_pd, ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id};
+use crate::abi::{
+    IBV_QPT_XRC_RECV, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_pd, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex, rdma_cm_id,
+};
 use crate::id;
 use crate::outcome::{made, returned};
 use crate::qp::{create_cqs, destroy_cqs};
 use crate::verbs;
-
-/// `IBV_SRQ_INIT_ATTR_...`
-const TYPE: u32 = 1;
-const PD: u32 = 1 << 1;
-const XRCD: u32 = 1 << 2;
-const CQ: u32 = 1 << 3;
-
-/// `IBV_SRQT_...`
-const BASIC: u32 = 0;
-const XRC: u32 = 1;
 
 /// # Safety
 /// The identifier is live, and so is what the attributes name.
@@ -24,22 +18,22 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_srq_init_attr_ex) -> Result
     // SAFETY: the caller says so.
     unsafe {
         let device = id::of(id).device()?;
-        if init.comp_mask & TYPE == 0 {
+        if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
             return Err(libc::EINVAL);
         }
-        if init.comp_mask & PD == 0 || init.pd.is_null() {
+        if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || init.pd.is_null() {
             init.pd = (*id).pd;
-            init.comp_mask |= PD;
+            init.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
         }
-        if init.srq_type == XRC {
-            if init.comp_mask & XRCD == 0 || init.xrcd.is_null() {
+        if init.srq_type == IBV_SRQT_XRC {
+            if init.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || init.xrcd.is_null() {
                 init.xrcd = device.xrc_domain()?;
             }
-            if init.comp_mask & CQ == 0 || init.cq.is_null() {
+            if init.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || init.cq.is_null() {
                 create_cqs(id, 0, init.attr.max_wr)?;
                 init.cq = (*id).recv_cq;
             }
-            init.comp_mask |= XRCD | CQ;
+            init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
         }
         let srq = made(verbs::create_srq_ex((*id).verbs, init));
         let srq = srq.inspect_err(|_| destroy_cqs(id))?;
@@ -72,10 +66,10 @@ pub unsafe extern "C" fn rdma_create_srq(
         let mut extended: ibv_srq_init_attr_ex = std::mem::zeroed();
         let shorter = (&raw mut extended).cast::<ibv_srq_init_attr>();
         shorter.write(*init);
-        extended.comp_mask = TYPE | PD;
+        extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
         extended.pd = pd;
-        let is_xrc = (*id).qp_type == crate::abi::IBV_QPT_XRC_RECV;
-        extended.srq_type = if is_xrc { XRC } else { BASIC };
+        let is_xrc = (*id).qp_type == IBV_QPT_XRC_RECV;
+        extended.srq_type = if is_xrc { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
         let done = create(id, &mut extended);
         *init = shorter.read();
         returned(done)

@@ -4,8 +4,10 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
 use crate::abi::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_ece, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, verbs_context,
+    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, IBV_XRCD_INIT_ATTR_FD,
+    IBV_XRCD_INIT_ATTR_OFLAGS, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr,
+    ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
 };
 
 unsafe extern "C" {
@@ -57,6 +59,43 @@ pub unsafe fn create_qp_ex(
     match unsafe { (*extended(context)).create_qp_ex } {
         // SAFETY: as above.
         Some(create) => unsafe { create(context, init) },
+        None => crate::errno::fail(libc::EOPNOTSUPP),
+    }
+}
+
+/// `ibv_create_srq_ex`
+///
+/// # Safety
+/// The context is open, and the attributes name live objects.
+pub unsafe fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    const PLAIN: u32 = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+    // SAFETY: the caller says so.
+    unsafe {
+        let ibv_srq_init_attr_ex { comp_mask, srq_type, pd, .. } = *init;
+        if comp_mask == PLAIN && srq_type == IBV_SRQT_BASIC {
+            return ibv_create_srq(pd, init.cast::<ibv_srq_init_attr>());
+        }
+        match (*extended(context)).create_srq_ex {
+            Some(create) => create(context, init),
+            None => crate::errno::fail(libc::EOPNOTSUPP),
+        }
+    }
+}
+
+/// `ibv_open_xrcd`, of a domain that no other process has.
+///
+/// # Safety
+/// The context is open.
+pub unsafe fn open_xrcd(context: *mut ibv_context) -> *mut ibv_xrcd {
+    const COMP_MASK: u32 = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    let mut init = ibv_xrcd_init_attr { comp_mask: COMP_MASK, fd: -1, oflags: libc::O_CREAT };
+    // SAFETY: the caller says so.
+    match unsafe { (*extended(context)).open_xrcd } {
+        // SAFETY: as above.
+        Some(open) => unsafe { open(context, &raw mut init) },
         None => crate::errno::fail(libc::EOPNOTSUPP),
     }
 }
