@@ -57,9 +57,11 @@ extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     // SAFETY: the program answers for the address.
-    let bound = table::get(fd).and_then(|socket| match (&*socket, unsafe { address::read(address, length)? }) {
-        (Socket::Stream(stream), address) => stream.bind(address),
-        (Socket::Datagram(datagram), address) => datagram.bind(address),
+    let bound = table::get(fd).and_then(|socket| {
+        match (&*socket, unsafe { address::read(address, length)? }) {
+            (Socket::Stream(stream), address) => stream.bind(address),
+            (Socket::Datagram(datagram), address) => datagram.bind(address),
+        }
     });
     returned(bound)
 }
@@ -86,9 +88,11 @@ unsafe extern "C" fn raccept(fd: c_int, address: *mut sockaddr, length: *mut soc
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rconnect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     // SAFETY: the program answers for the address.
-    let connected = table::get(fd).and_then(|socket| match (&*socket, unsafe { address::read(address, length)? }) {
-        (Socket::Stream(stream), address) => stream.connect(address),
-        (Socket::Datagram(datagram), address) => datagram.connect(address),
+    let connected = table::get(fd).and_then(|socket| {
+        match (&*socket, unsafe { address::read(address, length)? }) {
+            (Socket::Stream(stream), address) => stream.connect(address),
+            (Socket::Datagram(datagram), address) => datagram.connect(address),
+        }
     });
     returned(connected)
 }
@@ -207,7 +211,12 @@ unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rsend(fd: c_int, from: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C" fn rsend(
+    fd: c_int,
+    from: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the program answers for the bytes.
     counted(unsafe { send(fd, Gather::one(from, length), flags) })
 }

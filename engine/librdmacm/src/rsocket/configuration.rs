@@ -47,7 +47,11 @@ impl Configuration {
             send_queue: small("sqsize_default", 384),
             receive_queue: small("rqsize_default", 384),
             receive_buffer: number("mem_default", 1 << 17).max(1),
-            send_buffer: if send_buffer < SEND_LOW_WATER { 2 * SEND_LOW_WATER } else { send_buffer },
+            send_buffer: if send_buffer < SEND_LOW_WATER {
+                2 * SEND_LOW_WATER
+            } else {
+                send_buffer
+            },
             mappings: protocol::round_mappings(small("iomap_size", 0)),
         }
     }

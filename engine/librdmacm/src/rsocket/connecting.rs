@@ -153,11 +153,7 @@ impl StreamSocket {
 }
 
 /// Accepts or refuses a request to connect.
-fn answer(
-    socket: StreamSocket,
-    asked: &rdma_conn_param,
-    data: &[u8],
-) -> Option<Arc<Socket>> {
+fn answer(socket: StreamSocket, asked: &rdma_conn_param, data: &[u8]) -> Option<Arc<Socket>> {
     let mut inner = socket.lock();
     let accepted = (|| {
         let peer = ConnectData::decode(data).ok_or(libc::ENOTSUP)?;

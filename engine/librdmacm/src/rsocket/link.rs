@@ -109,7 +109,8 @@ impl Ready {
                 (pieces.map(|piece| self.send.entry(piece)), false)
             }
             Source::Inline(length) => {
-                let take = |part: &[u8], at: usize| bytes[at..at + part.len()].copy_from_slice(part);
+                let take =
+                    |part: &[u8], at: usize| bytes[at..at + part.len()].copy_from_slice(part);
                 // SAFETY: the caller says so; no more than the stream was allowed.
                 unsafe { from.take(length as usize, take) };
                 (local(&bytes[..length as usize]), true)
@@ -141,11 +142,8 @@ fn write(post: &Post) -> ibv_send_wr {
     request.wr_id = post.work.id();
     request.wr.rdma.remote_addr = post.address;
     request.wr.rdma.rkey = post.key;
-    request.opcode = if post.message.is_some() {
-        IBV_WR_RDMA_WRITE_WITH_IMM
-    } else {
-        IBV_WR_RDMA_WRITE
-    };
+    request.opcode =
+        if post.message.is_some() { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE };
     request.imm_data = post.message.map_or(0, Message::encode).to_be();
     request
 }

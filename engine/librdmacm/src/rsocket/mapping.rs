@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_void};
 
 use super::protocol::{Mapping, Remote};
 use super::socket::{State, StreamSocket};
+use super::verbs::{ibv_dereg_mr, ibv_reg_mr};
 use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_mr};
 use crate::errno;
-use super::verbs::{ibv_dereg_mr, ibv_reg_mr};
 
 /// A registered buffer.
 #[derive(Debug)]

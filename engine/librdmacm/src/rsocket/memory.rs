@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::protocol::{MAPPING_LENGTH, Mapping, REMOTE_LENGTH, Remote, TARGETS};
 use super::stream::{Piece, Tables};
 use super::verbs::{ibv_dereg_mr, ibv_reg_mr};
-use crate::errno;
 use crate::abi::{ibv_mr, ibv_pd, ibv_sge};
+use crate::errno;
 
 const PAGE: usize = 4096;
 
@@ -38,8 +38,7 @@ impl Region {
         let pages = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(libc::ENOMEM)?;
         let mut region = Self { pages, layout, mr: std::ptr::null_mut() };
         // SAFETY: the domain is live; the pages are there until the region is dropped.
-        region.mr =
-            unsafe { ibv_reg_mr(pd, pages.as_ptr().cast(), size, access.cast_signed()) };
+        region.mr = unsafe { ibv_reg_mr(pd, pages.as_ptr().cast(), size, access.cast_signed()) };
         if region.mr.is_null() { Err(errno::last()) } else { Ok(region) }
     }
 

@@ -135,10 +135,7 @@ impl Options {
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => return Err(libc::EINVAL),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => self.no_delay = on,
             // A reliable connection counts its retries itself, and cuts messages as it likes.
-            (
-                libc::IPPROTO_TCP,
-                libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG,
-            ) => {}
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG) => {}
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => self.v6_only = on,
             (SOL_RDMA, RDMA_SQSIZE) => self.send_queue = queue(value),
             (SOL_RDMA, RDMA_RQSIZE) => self.receive_queue = queue(value),

@@ -10,12 +10,12 @@ use super::memory::Region;
 use super::protocol::{DATAGRAM_HEADER_MAX, DatagramHeader};
 use super::queues::{Capacity, Queues};
 use super::stream::Piece;
+use super::verbs::{ibv_create_ah, ibv_destroy_ah, ibv_query_gid};
 use crate::abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_QPT_UD, IBV_WR_SEND, RDMA_PS_UDP, RDMA_UDP_QKEY, ibv_ah,
     ibv_ah_attr, ibv_grh, ibv_send_wr, send_wr_ud,
 };
 use crate::errno;
-use super::verbs::{ibv_create_ah, ibv_destroy_ah, ibv_query_gid};
 
 /// Bytes of a datagram with its header, at most.
 pub const DATAGRAM_MAX: usize = 2048;
@@ -178,8 +178,7 @@ impl Port {
         let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
         (request.wr_id, request.opcode) = (slot.into(), IBV_WR_SEND);
         (request.sg_list, request.num_sge) = (list.as_mut_ptr(), 1);
-        request.wr.ud =
-            send_wr_ud { ah: to.ah, remote_qpn: to.qpn, remote_qkey: RDMA_UDP_QKEY };
+        request.wr.ud = send_wr_ud { ah: to.ah, remote_qpn: to.qpn, remote_qkey: RDMA_UDP_QKEY };
         // SAFETY: the slot is there as long as the queue is, and the handle is live.
         let posted = unsafe { self.queues.send(&mut request) };
         posted.inspect_err(|_| self.free.push(slot))

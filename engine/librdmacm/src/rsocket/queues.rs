@@ -8,15 +8,15 @@ use super::identifier::Identifier;
 use super::verbs::{
     ibv_ack_cq_events, ibv_get_cq_event, poll_cq, post_recv, post_send, req_notify_cq,
 };
-use crate::verbs::{
-    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
-};
 use crate::abi::{
     ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr,
     ibv_send_wr, ibv_sge, ibv_wc, rdma_cm_id,
 };
-use crate::qp::rdma_destroy_qp;
 use crate::errno;
+use crate::qp::rdma_destroy_qp;
+use crate::verbs::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+};
 
 /// How many completions are taken at a time.
 const BATCH: usize = 32;

@@ -141,6 +141,9 @@ impl StreamSocket {
     /// # Errors
     /// EAGAIN, EINTR; ENOTCONN if there will be none.
     pub fn wait_open(&self, nonblocking: bool) -> Result<(), c_int> {
+        if matches!(self.lock().state, State::Open(_)) {
+            return Ok(()); // Nothing has to have come.
+        }
         self.wait(nonblocking, |inner| match inner.state {
             State::Open(_) => Some(Ok(())),
             State::Opening(_) | State::Connecting(_) | State::Accepting(_) => None,

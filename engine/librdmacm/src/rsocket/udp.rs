@@ -116,9 +116,8 @@ impl Udp {
         let mut length = from.length();
         let (to, room, flags) = (bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT);
         // SAFETY: there is as much room as is said.
-        let received = unsafe {
-            libc::recvfrom(self.fd(), to, room, flags, from.pointer(), &raw mut length)
-        };
+        let received =
+            unsafe { libc::recvfrom(self.fd(), to, room, flags, from.pointer(), &raw mut length) };
         let received = usize::try_from(received).ok()?;
         // SAFETY: the kernel has written as many bytes.
         Some((received, unsafe { address::read(from.pointer(), length) }.ok()?))
