@@ -84,7 +84,9 @@ impl StreamSocket {
             return Err(libc::EINVAL);
         }
         let mut inner = self.lock();
-        let State::Open(link) = &mut inner.state else { return Err(libc::EINVAL) };
+        let (State::Open(link) | State::Accepting(link)) = &mut inner.state else {
+            return Err(libc::EINVAL);
+        };
         let (pd, entries) = (link.queues().pd(), link.stream.peer().mappings);
         let (index, access) = if protection & libc::PROT_WRITE == 0 {
             (None, IBV_ACCESS_LOCAL_WRITE)
