@@ -22,18 +22,20 @@ while [ $# -gt 0 ]; do
 done
 
 need_root "$@"
-need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils perftest libibverbs-dev gcc
+need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils perftest libibverbs-dev gcc \
+    rdmacm-utils librdmacm-dev iperf
 find_cargo
 say "Building"
 "$cargo" build --quiet --release -p feroce
-scripts/build-libs.sh > /dev/null
+preload=$(scripts/build-libs.sh | tail -n 1)/rsocket/librspreload.so.1
 feroce=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/feroce
 work=$(mktemp -d)
 at_exit "rm -rf $work"
 reserve_hugepages 128
 for source in tests/programs/*.c; do # Against the distribution's headers and library.
-    cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -libverbs -lpthread -ldl
+    cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -libverbs -lrdmacm -lpthread -ldl
 done
+cp tests/programs/rcopy-and-compare "$work"
 PATH=$work:$PATH
 pair=fr-programs-$$
 make_pair "$pair" 4500
@@ -41,18 +43,28 @@ plain_frames "$pair"
 
 # on END COMMAND...: runs it as the unmodified program of that end, for so long at most.
 on() {
-    local end=$1 interface=v0
+    local end=$1 interface=v0 run=''
     [ "$end" = a ] || interface=v1
     shift
-    timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
+    [ "$BASH_SUBSHELL" = 0 ] || run=exec # In the background, it is the process that is killed.
+    $run timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
 }
 
-# listening: whether the server waits for its client.
-listening() { [ -n "$(ip netns exec "$pair-b" ss -ltnH)" ]; }
+# listening: whether the server waits for its client. rsockets do so where the kernel does not see it: when they have
+# their device, or a UDP socket.
+listening() {
+    case $group in
+        rsocket) { ip netns exec "$pair-b" grep -q feroce/stat /proc/net/unix || [ -n "$(ip netns exec "$pair-b" ss -lunH)" ]; } && sleep 0.3 ;;
+        *) [ -n "$(ip netns exec "$pair-b" ss -ltnH)" ] ;;
+    esac
+}
 
 # row SERVER CLIENT PATTERN: 0 if it passed; else why it did not, in $why.
 row() {
-    local server=$1 client=$2 pattern=$3 status served=0 waited=0 pid=''
+    local server=${1//PRELOAD/LD_PRELOAD=$preload} client=${2//PRELOAD/LD_PRELOAD=$preload} pattern=$3
+    local status served=0 waited=0 pid='' endless=''
+    case $server in '! '*) endless=yes server=${server#! } ;; esac
+    server=${server//SERVER/10.77.0.2}
     if [ "$server" != - ]; then
         # shellcheck disable=SC2086 # Words.
         on b $server > "$work/server" 2>&1 &
@@ -62,8 +74,9 @@ row() {
     # shellcheck disable=SC2086 # Words.
     on a ${client//SERVER/10.77.0.2} > "$work/client" 2>&1 && status=0 || status=$?
     if [ -n "$pid" ]; then
-        [ "$status" = 0 ] || kill "$pid" 2> /dev/null || true
+        [ "$status" = 0 ] && [ -z "$endless" ] || kill "$pid" 2> /dev/null || true
         wait "$pid" && served=0 || served=$?
+        [ -z "$endless" ] || served=0
     fi
     why=''
     [ "$status" = 0 ] || why="client: exit code $status"
