@@ -42,12 +42,12 @@ main() {
     [ -z "$list" ] || { each_row "$filter" eval 'printf "%-9s %-42s %s\n" "$group" "$what" "$command"' && return; }
     need_root "${arguments[@]}"
     need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils perftest \
-        rdmacm-utils libibverbs-dev gcc
+        rdmacm-utils
     [ -z "$judge" ] || { need_packages tshark tcpdump python3-venv && need_scapy; }
     find_cargo
     say "Building"
     "$cargo" build --quiet --release -p feroce
-    scripts/build-libs.sh > /dev/null
+    preload=$(scripts/build-libs.sh | tail -n 1)/rsocket/librspreload.so.1
     feroce=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/feroce
     work=$(mktemp -d)
     at_exit "rm -rf $work"
@@ -87,7 +87,13 @@ stop() { # END PROCESS
 }
 
 listeners() { # END
-    if [ "$1" = rxe ]; then in_guest 'ss -ltnH | wc -l'; else ip netns exec "${namespace[$1]}" ss -ltnH | wc -l; fi
+    local command='ss -ltnH | wc -l'
+    # Who listens by RDMA CM has no TCP socket: the kernel knows rxe's, and of a Feroce program that it has its device.
+    case $group-$1 in
+        cm-rxe | rsocket-rxe) command='{ rdma resource show cm_id | grep LISTEN; ss -lunH; } | wc -l' ;;
+        cm-* | rsocket-*) command='{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l' ;;
+    esac
+    if [ "$1" = rxe ]; then in_guest "$command"; else ip netns exec "${namespace[$1]}" sh -c "$command"; fi
 }
 
 in_guest() { timeout 20 ip netns exec "$engine" ssh -n -F "$work/ssh" guest "$*"; }
@@ -96,10 +102,11 @@ in_guest() { timeout 20 ip netns exec "$engine" ssh -n -F "$work/ssh" guest "$*"
 
 with_feroce() {
     local source pair=fr-programs-$$
-    need_packages libibverbs-dev gcc
+    need_packages libibverbs-dev librdmacm-dev gcc iperf
     for source in tests/programs/*.c; do # Against the distribution's headers and library.
-        cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -libverbs -lpthread -ldl
+        cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -libverbs -lrdmacm -lpthread -ldl
     done
+    cp tests/programs/rcopy-and-compare "$work"
     PATH=$work:$PATH
     if [ -n "$judge" ]; then make_bridged_pair "$pair" 4500; else make_pair "$pair" 4500; fi
     plain_frames "$pair"

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Rows of tests/programs/table.txt, for scripts/programs.sh and scripts/interop-kit.sh; after lib.sh.
 #   . scripts/rows.sh
-# The caller has two functions. `on END COMMAND...` becomes COMMAND at that end, by exec. `listeners END` prints how many
-# TCP sockets listen there. Files are in $work.
+# The caller has three functions. `on END COMMAND...` becomes COMMAND at that end, by exec. `stop END PROCESS` ends what it became.
+# `listeners END` prints how many servers wait for clients there. Files are in $work; $preload is librspreload's path.
 
 readonly ROWS=tests/programs/table.txt
 readonly SECONDS_EACH=${FEROCE_PROGRAM_SECONDS:-120} # until a row is given up
@@ -39,32 +39,35 @@ suit_slow_peer() {
 
 # row END_OF_SERVER END_OF_CLIENT ADDRESS: 0 if the row passed; else why it did not, in $why.
 row() {
-    local serves=$1 calls=$2 address=$3 status served=0 waited=0 patience=300 pid='' before
+    local serves=$1 calls=$2 address=$3 status served=0 waited=0 pid='' before endless='' serve=$server
     why=''
-    if [ "$server" != - ]; then
-        # Who listens with RDMA CM has no TCP socket.
-        [ "$group" != cm ] || patience=60
+    case $serve in '! '*) endless=yes serve=${serve#! } ;; esac
+    : > "$work/server"
+    if [ "$serve" != - ]; then
         before=$(listeners "$serves")
-        # shellcheck disable=SC2086 # Words.
-        (on "$serves" $server) > "$work/server" 2>&1 &
+        # shellcheck disable=SC2046,SC2086 # Words.
+        (on "$serves" $(filled_in "$serve")) > "$work/server" 2>&1 &
         pid=$!
-        until [ "$(listeners "$serves")" -gt "$before" ] || [ $((waited++)) -gt $patience ] || ! kill -0 "$pid" 2> /dev/null; do
+        until [ "$(listeners "$serves")" -gt "$before" ] || [ $((waited++)) -gt 300 ] || ! kill -0 "$pid" 2> /dev/null; do
             sleep 0.05
         done
-    else
-        : > "$work/server"
+        case $group in cm | rsocket) sleep 0.3 ;; esac # They have their device first, and listen then.
     fi
-    # shellcheck disable=SC2086 # Words.
-    (on "$calls" ${client//SERVER/$address}) > "$work/client" 2>&1 && status=0 || status=$?
+    # shellcheck disable=SC2046,SC2086 # Words.
+    (on "$calls" $(filled_in "$client")) > "$work/client" 2>&1 && status=0 || status=$?
     if [ -n "$pid" ]; then
-        [ "$status" = 0 ] || stop "$serves" "$pid"
+        [ "$status" = 0 ] && [ -z "$endless" ] || stop "$serves" "$pid"
         wait "$pid" && served=0 || served=$?
+        [ -z "$endless" ] || served=0
     fi
     [ "$status" = 0 ] || why="client: exit code $status"
     [ "$served" = 0 ] || why="${why:+$why, }server: exit code $served"
     [ -n "$why" ] || grep -qE "$pattern" "$work/client" || why="nothing in the output matches: $pattern"
     [ -z "$why" ]
 }
+
+# filled_in COMMAND: with the address of the server, and the library that puts TCP programs on rsockets.
+filled_in() { sed "s|SERVER|$address|g; s|PRELOAD|LD_PRELOAD=${preload-}|g" <<< "$1"; }
 
 # tell_why: what the two said at the end.
 tell_why() {
