@@ -147,3 +147,21 @@ wait_for_port() {
     done
     die "nobody listens on port $2 in $1"
 }
+
+# judge_frames CAPTURE [COUNT]: whether tshark finds no frame malformed, and scapy ($python: need_scapy) computes the same ICRC for
+# every one; at least COUNT are wanted.
+# tshark guesses that payloads are RPC over RDMA and calls short SENDs malformed for it, those of rxe too
+# (tests/captures/rxe/ops_zero_len.pcap.zst). It also reads on in datagrams of UD that carry nothing: those of up to 36
+# bytes of UDP are left to scapy. A UDP checksum of 0 over IPv6 is what RoCEv2 demands.
+judge_frames() {
+    local total roce bad
+    decode() { tshark --disable-protocol rpcordma -r "$@" 2> /dev/null | wc -l; }
+    total=$(decode "$1")
+    roce=$(decode "$1" -Y infiniband.bth)
+    bad=$(decode "$1" -Y '(_ws.malformed || (_ws.expert.severity == error && !udp.checksum.zero)) && !(infiniband.deth && udp.length <= 36)')
+    echo "tshark: $total frames, $roce RoCE, $bad malformed or in error"
+    [ "$total" -ge "${2:-1}" ] || { echo "${2:-1} frames were asked for, $total came" && return 1; }
+    [ "$roce" = "$total" ] || { echo "$((total - roce)) frames are not RoCE to tshark" && return 1; }
+    [ "$bad" = 0 ] || { echo "tshark finds $bad frames malformed or in error" && return 1; }
+    "$python" scripts/icrc.py "$1"
+}

@@ -3,19 +3,21 @@
 # and leaves nothing behind.
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports dpdk swarm mutants frames rxe
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports dpdk swarm mutants frames install programs rxe
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames rxe"
+readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames install programs rxe"
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
     iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev)
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
+# A row of each kind that runs against rxe; scripts/programs.sh --peer rxe without a filter runs all.
+readonly WITH_RXE='RC, data checked|^pingpong (UC|UD) ibv|16 QPs ibv_srq|bandwidth ib_(write|send)_bw -F -n 1000$|latency ib_(read|atomic)_lat -F -n 1000$|^cm '
 
 main() {
     local steps=$ALL
@@ -128,8 +130,14 @@ step_mutants() {
 
 step_frames() { scripts/frames.sh; }
 
+# What users install, from there.
+step_install() { scripts/check-install.sh; }
+
+# The distribution's programs, Feroce at both ends; UC's and UD's packets are looked at by tshark and scapy.
+step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) |^pingpong (UC|UD|XRC)'; }
+
 # Linux rxe, live in a guest; what it needs besides PACKAGES it installs.
-step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
+step_rxe() { scripts/rxe.sh --port af_xdp --port packet && scripts/programs.sh --peer rxe --judge "$WITH_RXE"; }
 
 # ---- before and after
 

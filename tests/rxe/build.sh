@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Builds the guest that is the live peer: Debian's stock kernel, with rxe, and an initramfs with the agent
-# (peer.c). From Debian's packages only, by the machine's own apt sources; about 20 s, then cached.
-#   tests/rxe/build.sh FOLDER     makes FOLDER/vmlinux and FOLDER/initrd.cpio
+# (peer.c), the programs that scripts/programs.sh runs, and an SSH server. From Debian's packages only, by the machine's own apt sources; about 20 s, then cached.
+#   tests/rxe/build.sh FOLDER     makes FOLDER/vmlinux and FOLDER/initrd.cpio, and FOLDER/key, which root's SSH takes
 # What was downloaded is kept in FOLDER and used again when only the agent or the init changed. The recipe was
 # measured with Debian 12's kernel 6.1: in QEMU without KVM the guest boots in 4 s, 24 s on a busy machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 
-# User space: a shell, ip, tc and rdma, and the verbs library with rxe's driver.
-readonly PACKAGES=busybox-static,dash,iproute2,kmod,libc-bin,libibverbs1,ibverbs-providers,ibverbs-utils
+# User space: a shell, ip, tc and rdma, the verbs library with rxe's driver, programs written for it.
+readonly PACKAGES=busybox-static,dash,iproute2,kmod,libc-bin,libibverbs1,ibverbs-providers,ibverbs-utils,perftest,librdmacm1,rdmacm-utils,dropbear-bin,coreutils
 readonly KERNEL=linux-image-amd64
 # In this order; modprobe adds what they need.
-readonly AT_BOOT="virtio_mmio virtio_net crc32_pclmul ib_uverbs rdma_rxe"
+readonly AT_BOOT="virtio_mmio virtio_net crc32_pclmul ib_uverbs rdma_ucm rdma_rxe"
 readonly ALSO="sch_netem"
 
 main() {
@@ -66,6 +66,7 @@ make_initrd() {
     copy_modules "$initrd"
     gcc -O2 -Wall -Wextra -Werror -o "$initrd/usr/bin/rxe-peer" "$here/peer.c" -libverbs
     install -m 755 "$here/init" "$initrd/init"
+    let_us_in "$initrd"
     (cd "$initrd" && find . -print0 | LC_ALL=C sort -z | cpio --quiet -o -0 -H newc -R 0:0) > "$out/initrd.cpio"
     rm -rf "$initrd"
 }
@@ -81,6 +82,16 @@ copy_user_space() {
         [ -n "$(find "$1"/{,usr/}{bin,sbin}/"$tool" 2> /dev/null)" ] || ln -s busybox "$1/bin/$tool"
     done
     ldconfig -r "$1"
+}
+
+# What the SSH server knows: root, by a key of this build's.
+let_us_in() {
+    [ -e "$out/key" ] || ssh-keygen -q -t ed25519 -N '' -C guest -f "$out/key"
+    echo 'root:x:0:0:root:/root:/bin/sh' > "$1/etc/passwd"
+    echo 'root:x:0:' > "$1/etc/group"
+    mkdir -p "$1"/etc/dropbear "$1"/root/.ssh "$1"/tmp
+    cp "$out/key.pub" "$1/root/.ssh/authorized_keys"
+    chmod -R go= "$1/root"
 }
 
 # The modules named above and what they depend on, uncompressed.

@@ -166,6 +166,9 @@ pub struct Options {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print a configuration file with every setting and its default, commented out
+    #[arg(long, conflicts_with = "json")]
+    example: bool,
     /// As on the command line of a program
     #[command(flatten)]
     settings: AllFlags,
@@ -196,6 +199,9 @@ struct Row {
 
 /// Shows the settings.
 pub fn run(options: &Options) -> Result<(), Failure> {
+    if options.example {
+        return output::line(&example());
+    }
     let settings = options.settings.load()?;
     let row = |key: &Key| Row {
         setting: key.name,
@@ -214,4 +220,18 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         table.add_row([row.setting, &row.value, &row.from, row.about]);
     }
     output::line(&table.trim_fmt())
+}
+
+/// A file of which any line may be uncommented, and changed.
+fn example() -> String {
+    let defaults = Settings::default();
+    let mut text =
+        "# Settings of Feroce: /etc/feroce.toml. Each line below is the default.\n".to_owned();
+    for key in KEYS {
+        let value = (key.show)(&defaults);
+        let is_bare = value.parse::<u64>().is_ok() || value.parse::<bool>().is_ok();
+        let value = if is_bare { value } else { format!("{value:?}") };
+        text += &format!("\n# {}: {}\n#{} = {value}\n", key.about, (key.expects)(), key.name);
+    }
+    text.trim_end().to_owned()
 }

@@ -36,6 +36,22 @@ impl Drop for File {
 }
 
 #[test]
+fn the_example_is_a_file_of_the_defaults() {
+    let example = text(&feroce("config --example", &[]).stdout);
+    let settings: Vec<_> = example.lines().filter_map(|line| line.strip_prefix('#')).collect();
+    let settings = settings.iter().filter(|line| !line.is_empty() && !line.starts_with(' '));
+    let file = File::new("example.toml", &settings.copied().collect::<Vec<_>>().join("\n"));
+    let values = |variables: &[(&str, &str)]| {
+        let output = feroce("config --json", variables);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let rows = json(&output);
+        let rows = rows.as_array().expect("rows").iter();
+        rows.map(|row| (row["setting"].clone(), row["value"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&[("FEROCE_CONFIG", file.path())]), values(&[]));
+}
+
+#[test]
 fn each_value_says_where_it_came_from() {
     let file = File::new("order.toml", "hop_limit = 9\ncores = 2\nwindow = 64\n");
     let variables = [("FEROCE_CONFIG", file.path()), ("FEROCE_CORES", "3")];

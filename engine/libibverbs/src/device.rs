@@ -20,7 +20,8 @@ pub struct DeviceEntry {
     pub interface: String,
     /// The node's GUID as the octets stand in memory.
     guid: u64,
-    index: c_int,
+    /// Of `feroce0`, `feroce1`, ...
+    pub index: c_int,
 }
 
 // SAFETY: nothing in it changes once it is made, and its pointers are null.

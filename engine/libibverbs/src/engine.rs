@@ -12,7 +12,7 @@ use feroce_wire::Qpn;
 use crate::abi;
 use crate::channel::{Channel, Unacknowledged};
 use crate::device::DeviceEntry;
-use crate::{errno, fork, log, xrc};
+use crate::{errno, fork, log, pcap, xrc};
 
 /// The engine of an interface, and who hears of its events.
 #[derive(Debug)]
@@ -65,6 +65,9 @@ pub struct Event {
 /// Engines of this process that are open.
 static ENGINES: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
 
+/// Turns in which nothing comes until a core is idle to its capture.
+const IDLE_TURNS: u32 = 2_048;
+
 /// The number of the only port.
 const PORT: usize = 1;
 
@@ -88,7 +91,7 @@ impl Engine {
             code
         };
         let settings = Settings::load().map_err(|error| refused(&error, libc::EINVAL))?;
-        let device = Device::open(&entry.interface, settings.device_config());
+        let device = pcap::open(entry, settings.device_config());
         let device = device.map_err(|error| refused(&error, errno::of_open(&error)))?;
         let listeners = Arc::<Mutex<Listeners>>::default();
         let heard = Arc::clone(&listeners);
@@ -172,7 +175,9 @@ fn at_exit() {
         let generation = fork::generation();
         for engine in engines.iter().filter_map(Weak::upgrade) {
             if engine.generation == generation {
-                engine.device.drive();
+                // A capture is brought up to date when a core idles.
+                let turns = if pcap::is_wanted() { IDLE_TURNS } else { 1 };
+                (0..turns).for_each(|_| engine.device.drive());
                 std::mem::forget(engine); // Closing waits for threads: not while the process ends.
             }
         }

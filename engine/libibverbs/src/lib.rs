@@ -10,6 +10,7 @@
 #![allow(clippy::missing_safety_doc)] // The manual page of the function of that name.
 
 use feroce_verbs_abi::{self as abi, channel, object};
+
 mod address;
 mod completion;
 mod connections;
@@ -30,6 +31,7 @@ mod log;
 mod memory;
 mod modify;
 mod names;
+mod pcap;
 mod post;
 mod private;
 mod qp;

@@ -10,6 +10,7 @@
 //! | which device is it on? | `device.rs`; where does it lead? `address.rs` |
 //! | how is a QP set up? | `qp.rs`, `attributes.rs` |
 //! | how is it connected, and ended? | `connect.rs` |
+//! | what are rsockets? | `rsocket` |
 //! | and in one call? | `endpoint.rs`, `addrinfo.rs` |
 //! | who is in a group? | `multicast.rs` |
 //!
@@ -36,5 +37,6 @@ mod names;
 mod option;
 mod outcome;
 mod qp;
+mod rsocket;
 mod srq;
 mod verbs;

@@ -21,7 +21,8 @@ pub enum OpenError {
     Config(&'static str),
     /// Another program runs Feroce on the interface.
     #[error(
-        "interface {interface} is in use by {owner}: one program owns an interface's RoCE traffic"
+        "interface {interface} is in use by {owner}: one program owns an interface's RoCE traffic, and another needs an \
+         interface of its own (docs/programs.md)"
     )]
     Owned {
         /// Interface.

@@ -29,7 +29,7 @@ pub const FILE_VARIABLE: &str = "FEROCE_CONFIG";
 /// What the variables of settings begin with.
 const PREFIX: &str = "FEROCE_";
 /// Variables that begin so and are no settings: the file, and what tests, scripts and the build read.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 18] = [
     FILE_VARIABLE,
     "FEROCE_DPDK_MEETING",
     "FEROCE_DPDK_ROLE",
@@ -38,6 +38,9 @@ const OTHERS: [&str; 15] = [
     "FEROCE_INTERFACES",
     "FEROCE_LIVE_PORT",
     "FEROCE_MUTANT_SCENARIOS",
+    "FEROCE_PCAP",
+    "FEROCE_PCAP_SNAP",
+    "FEROCE_PROGRAM_SECONDS",
     "FEROCE_PYTHON",
     "FEROCE_RIG",
     "FEROCE_SEED",

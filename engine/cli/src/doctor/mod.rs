@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use clap::{Args, ValueHint};
 use feroce_engine::device::Device;
+use feroce_engine::device::settings::Settings;
 use feroce_engine::net::Interface;
 use serde::Serialize;
 
@@ -193,6 +194,37 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
         false => show(&report)?,
     }
     Ok(report.worst)
+}
+
+/// Checks whose errors keep a program written for verbs from opening its device.
+const OBSTACLES: [&str; 8] =
+    ["privilege", "kernel", "memlock", "interface", "link", "address", "owner", "xdp-program"];
+
+/// What will keep a program from opening `interfaces` as its devices, and what helps, a line each.
+pub fn obstacles(settings: &Settings, interfaces: &[Interface]) -> Vec<String> {
+    let mut report = Report { worst: Severity::Ok, findings: Vec::new() };
+    let host = Rc::new(Host::look(Ok(settings.clone())));
+    report.take(None, host::CHECKS, &host);
+    for interface in interfaces {
+        let place = Place::look(&interface.name, &host);
+        report.take(Some(&interface.name), interface::CHECKS, &place);
+        report.take(Some(&interface.name), sharing::CHECKS, &place);
+    }
+    // Another owner ends sooner or later: a warning there, and an obstacle now.
+    let is_obstacle = |finding: &Finding| {
+        let severe = finding.severity == Severity::Error || finding.id == "owner";
+        severe && finding.remedy.is_some() && OBSTACLES.contains(&finding.id)
+    };
+    let found = report.findings.into_iter().filter(is_obstacle).map(|finding| {
+        let place = finding.interface.map_or_else(String::new, |name| format!("{name}: "));
+        let remedy = match finding.id {
+            // Capabilities of a file would make the loader ignore Feroce's libraries.
+            "privilege" => "`sudo feroce run`, or a user namespace: `unshare -Urn`".to_owned(),
+            _ => finding.remedy.unwrap_or_default(),
+        };
+        format!("{place}{}: {} -> {remedy}", finding.what, finding.found)
+    });
+    found.collect()
 }
 
 /// The interfaces worth a look. VLAN sub-interfaces are served by the interface that carries their frames.

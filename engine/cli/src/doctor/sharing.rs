@@ -25,7 +25,7 @@ fn owner(place: &Place) -> Option<Verdict> {
         Some(owner) => Verdict::warning(
             format!("{owner}: a second one will be refused"),
             format!(
-                "`feroce stat -i {}` shows what it does; `kill {}` ends it",
+                "`feroce stat -i {}` shows what it does; `kill {}` ends it; several programs on a host: docs/programs.md",
                 place.name, owner.pid
             ),
         ),

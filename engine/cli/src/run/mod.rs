@@ -5,6 +5,7 @@
 
 mod interface;
 mod mounts;
+mod program;
 mod sysfs;
 
 use std::ffi::OsString;
@@ -12,9 +13,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use feroce_engine::device::settings::Settings;
 
+use crate::doctor;
 use crate::failure::Failure;
 
 /// Options of `feroce run`.
@@ -27,6 +29,12 @@ pub struct Options {
     /// Do not say which interface was chosen
     #[arg(short, long)]
     quiet: bool,
+    /// Capture what crosses the device, for Wireshark; further devices and cores write FILE.feroce1, FILE.1, ...
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pcap: Option<PathBuf>,
+    /// Keep so many bytes of each captured frame [default: all]
+    #[arg(long, value_name = "BYTES", requires = "pcap", value_parser = clap::value_parser!(u32).range(64..))]
+    pcap_snap: Option<u32>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -51,20 +59,36 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     } else {
         named.iter().map(|name| interface::named(name)).collect::<Result<_, _>>()?
     };
-    let libraries = libraries()?;
+    let libraries = ahead_of_others(&libraries()?);
+    let (program, arguments) = options.program.split_first().expect("clap demands one");
+    let program = program::find(program)?;
+    for obstacle in program::obstacles(&program, &libraries) {
+        eprintln!("feroce: {}: {obstacle}", program.display());
+    }
+    // It may yet do what needs no open device: listing them, say.
+    for obstacle in doctor::obstacles(&settings, &interfaces) {
+        eprintln!("feroce: {obstacle}");
+    }
     if let Err(why) = mounts::surround(&sysfs::devices(&interfaces)?) {
         eprintln!(
             "feroce: programs that look for devices in /dev/infiniband and /sys/class/infiniband will find none: {why}"
         );
     }
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let (program, arguments) = options.program.split_first().expect("clap demands one");
-    let error = Command::new(program)
+    let mut command = Command::new(&program);
+    if let Some(file) = &options.pcap {
+        // The program may change its folder before it opens the device.
+        command.env("FEROCE_PCAP", std::path::absolute(file).map_err(Failure::Capture)?);
+    }
+    if let Some(bytes) = options.pcap_snap {
+        command.env("FEROCE_PCAP_SNAP", bytes.to_string());
+    }
+    let error = command
         .args(arguments)
         .env("FEROCE_INTERFACES", names.join(","))
-        .env("LD_LIBRARY_PATH", ahead_of_others(&libraries))
+        .env("LD_LIBRARY_PATH", libraries)
         .exec();
-    Err(Failure::Program { program: PathBuf::from(program), source: error })
+    Err(Failure::Program { program, source: error })
 }
 
 /// The library that programs load.

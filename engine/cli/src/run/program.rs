@@ -1,0 +1,181 @@
+//! The program that is to be started: where it is, and whether Feroce's libraries can take their place in it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::unistd::Uid;
+
+use crate::failure::Failure;
+
+/// Where Debian has programs written for verbs: how their names begin, and the package.
+const PACKAGES: &[(&str, &str)] = &[
+    ("ibv_", "ibverbs-utils"),
+    ("ib_", "perftest"),
+    ("raw_ethernet_", "perftest"),
+    ("rping", "rdmacm-utils"),
+    ("ucmatose", "rdmacm-utils"),
+    ("udaddy", "rdmacm-utils"),
+    ("udpong", "rdmacm-utils"),
+    ("mckey", "rdmacm-utils"),
+    ("cmtime", "rdmacm-utils"),
+    ("rstream", "rdmacm-utils"),
+    ("riostream", "rdmacm-utils"),
+    ("rcopy", "rdmacm-utils"),
+    ("rdma_", "rdmacm-utils"),
+    ("fio", "fio"),
+    ("qperf", "qperf"),
+];
+
+/// Where Debian has what such programs load besides.
+const LIBRARIES: &[(&str, &str)] = &[
+    ("libmlx", "ibverbs-providers"),
+    ("libefa", "ibverbs-providers"),
+    ("libmana", "ibverbs-providers"),
+    ("libibumad", "libibumad3"),
+    ("libibmad", "libibmad5"),
+];
+
+/// Finds `name` as a shell would.
+///
+/// # Errors
+/// [`Failure::Program`], with the package that has it.
+pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
+    let given = Path::new(name);
+    if given.components().count() > 1 {
+        return Ok(given.to_owned()); // The system says what is wrong with it.
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(name));
+    let is_program = |place: &PathBuf| {
+        place.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    places.find(is_program).ok_or_else(|| Failure::Program {
+        program: given.to_owned(),
+        source: std::io::Error::new(std::io::ErrorKind::NotFound, missing(&name.to_string_lossy())),
+    })
+}
+
+/// What to say of a program that is not there.
+fn missing(name: &str) -> String {
+    match package(PACKAGES, name) {
+        Some(package) => format!("not found (Debian has it in the package {package})"),
+        None => "not found in PATH (sudo has a PATH of its own)".to_owned(),
+    }
+}
+
+fn package(packages: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    packages.iter().find(|(start, _)| name.starts_with(start)).map(|(_, package)| *package)
+}
+
+/// How a program comes to its libraries.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    /// By glibc's loader.
+    Loaded,
+    /// By another loader, or it is a script: not looked into.
+    Other,
+    /// It has them built in.
+    Static,
+}
+
+/// Why Feroce's libraries will not take their place in `program`, or it will not start.
+pub fn obstacles(program: &Path, library_path: &OsStr) -> Vec<String> {
+    let Ok(file) = File::open(program) else { return Vec::new() };
+    let mut found = Vec::new();
+    match kind(&file) {
+        Some(Kind::Static) => found.push(
+            "it is statically linked: no library can take the place of one that is built in"
+                .to_owned(),
+        ),
+        Some(Kind::Loaded) => found.extend(not_found(program, library_path)),
+        Some(Kind::Other) | None => {}
+    }
+    let changes_user = file.metadata().is_ok_and(|it| it.permissions().mode() & 0o6000 != 0);
+    if changes_user && !Uid::effective().is_root() {
+        found.push(
+            "it changes its user, and the system's loader takes no libraries from a caller then: run it as root"
+                .to_owned(),
+        );
+    }
+    found
+}
+
+/// From the program headers of an ELF file of 64 bits; `None` if they cannot be read.
+fn kind(file: &File) -> Option<Kind> {
+    const PT_INTERP: u32 = 3;
+    let mut header = [0; 64];
+    if file.read_exact_at(&mut header, 0).is_err() || header[..5] != *b"\x7fELF\x02" {
+        return Some(Kind::Other);
+    }
+    let short = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+    let table = u64::from_le_bytes(header[32..40].try_into().ok()?);
+    let (size, count) = (u64::from(short(54)), u64::from(short(56)));
+    for row in 0..count {
+        let mut entry = [0; 56];
+        file.read_exact_at(&mut entry, table.checked_add(row * size)?).ok()?;
+        if entry[..4] != PT_INTERP.to_le_bytes() {
+            continue;
+        }
+        let place = u64::from_le_bytes(entry[8..16].try_into().ok()?);
+        let mut name = [0; 64];
+        let read = file.read_at(&mut name, place).ok()?;
+        let name = String::from_utf8_lossy(&name[..read]);
+        let is_glibc = name.split('\0').next().is_some_and(|name| name.contains("/ld-linux"));
+        return Some(if is_glibc { Kind::Loaded } else { Kind::Other });
+    }
+    Some(Kind::Static)
+}
+
+/// The libraries that glibc's loader, which lists them instead of starting the program, does not find.
+fn not_found(program: &Path, library_path: &OsStr) -> Vec<String> {
+    let mut loader = Command::new(program);
+    loader.env("LD_TRACE_LOADED_OBJECTS", "1").env("LD_LIBRARY_PATH", library_path);
+    let Ok(told) = loader.stdin(Stdio::null()).output() else { return Vec::new() };
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let missing = told.lines().filter_map(|line| line.strip_suffix(" => not found"));
+    let explain = |name: &str| match package(LIBRARIES, name) {
+        Some(package) => format!("it needs {name}, which Debian has in the package {package}"),
+        None => format!("it needs {name}, which is not installed"),
+    };
+    missing.map(|name| explain(name.trim())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_known_by_names() {
+        assert!(missing("ib_write_bw").contains("package perftest"));
+        assert!(missing("ibv_devinfo").contains("package ibverbs-utils"));
+        assert!(missing("rdma_server").contains("package rdmacm-utils"));
+        assert!(missing("my-program").contains("PATH"));
+    }
+
+    #[test]
+    fn programs_are_told_apart() {
+        let own = File::open("/proc/self/exe").expect("this test");
+        assert_eq!(kind(&own), Some(Kind::Loaded));
+        let script = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("text");
+        assert_eq!(kind(&script), Some(Kind::Other));
+        // Without program headers, nothing names a loader.
+        let path = std::env::temp_dir().join(format!("fr-static-{}", std::process::id()));
+        let mut header = [0_u8; 64];
+        header[..5].copy_from_slice(b"\x7fELF\x02");
+        std::fs::write(&path, header).expect("a file");
+        let told = obstacles(&path, OsStr::new(""));
+        std::fs::remove_file(&path).expect("a file");
+        assert!(matches!(told.as_slice(), [one] if one.contains("statically linked")), "{told:?}");
+    }
+
+    #[test]
+    fn what_is_installed_is_found() {
+        let shell = find(OsStr::new("sh")).expect("a shell");
+        assert_eq!(obstacles(&shell, OsStr::new("")), Vec::<String>::new());
+        let told = find(OsStr::new("ib_no_such_program")).expect_err("none").to_string();
+        assert!(told.contains("perftest"), "{told}");
+    }
+}

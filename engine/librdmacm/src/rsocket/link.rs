@@ -1,0 +1,289 @@
+//! A stream with its QP and its memory: what the value says is done here.
+
+use std::ffi::c_int;
+
+use super::gather::Gather;
+use super::identifier::Identifier;
+use super::memory::{PeerTables, Region, tables_length};
+use super::protocol::{ConnectData, MAPPING_LENGTH, Mapping, Message, Order, TARGETS};
+use super::queues::{Capacity, Queues};
+use super::stream::{Half, Phase, Piece, Pieces, Post, Sizes, Source, Stream, Work};
+use crate::abi::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_SEND_INLINE,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, ibv_send_wr, ibv_sge,
+};
+
+/// The mark of a request to receive.
+const RECEIVE: u64 = 1 << 63;
+/// Most bytes that go into a work request.
+const INLINE_MAX: usize = 256;
+
+/// What an end has before it is connected: queues and memory.
+#[derive(Debug)]
+pub struct Ready {
+    queues: Queues,
+    sizes: Sizes,
+    /// Most bytes that data has in a work request.
+    inline: u32,
+    send: Region,
+    receive: Region,
+    tables: PeerTables,
+}
+
+impl Ready {
+    /// Makes it for an identifier that has a device, and receives.
+    pub fn new(
+        identifier: &Identifier,
+        sizes: Sizes,
+        inline: u16,
+        mappings: u16,
+    ) -> Result<Self, c_int> {
+        let inline = u32::from(inline).min(INLINE_MAX as u32);
+        let capacity = Capacity {
+            kind: IBV_QPT_RC,
+            send_queue: sizes.send_queue,
+            receive_queue: sizes.receive_queue,
+            inline: inline.max(MAPPING_LENGTH as u32), // Entries of tables always go inline.
+        };
+        let queues = Queues::new(identifier, capacity)?;
+        let pd = queues.pd();
+        let written = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+        // SAFETY: the domain is the QP's.
+        let region = |length: usize, access| unsafe { Region::new(pd, length, access) };
+        let ready = Self {
+            sizes,
+            inline,
+            send: region(sizes.send_buffer as usize, IBV_ACCESS_LOCAL_WRITE)?,
+            receive: region(sizes.receive_buffer as usize, written)?,
+            tables: PeerTables { region: region(tables_length(mappings), written)?, mappings },
+            queues,
+        };
+        for _ in 0..sizes.receive_queue {
+            ready.post_receive()?;
+        }
+        Ok(ready)
+    }
+
+    /// What it says to its peer.
+    pub fn connect_data(&self) -> ConnectData {
+        ConnectData {
+            order: Order::Same,
+            credits: self.sizes.receive_queue,
+            targets: self.tables.region.remote(TARGETS),
+            mappings: self.tables.mappings,
+            buffer: self.receive.remote(self.sizes.receive_buffer / 2),
+        }
+    }
+
+    /// WRITEs with immediate data need a request without memory.
+    fn post_receive(&self) -> Result<(), c_int> {
+        // SAFETY: it has no list.
+        unsafe { self.queues.receive(RECEIVE, &mut []) }
+    }
+
+    /// Connects it to a peer that has said that.
+    pub fn connect(self, peer: ConnectData) -> Link {
+        let receive_buffer = self.receive.remote(self.sizes.receive_buffer);
+        Link { stream: Stream::new(self.sizes, receive_buffer, peer), ready: self }
+    }
+
+    /// Posts what the stream says, with bytes of the program where it says so.
+    ///
+    /// # Safety
+    /// The program answers for the bytes of `from`.
+    unsafe fn post(&self, post: Post, from: &mut Gather<'_>) -> Result<(), c_int> {
+        let mut bytes = [0u8; INLINE_MAX];
+        let (mut entries, inline) = match post.source {
+            Source::Nothing => ([ibv_sge { addr: 0, length: 0, lkey: 0 }; 2], false),
+            Source::Buffer(pieces) => {
+                for piece in pieces {
+                    // SAFETY: the caller says so.
+                    unsafe {
+                        from.take(piece.length as usize, |part, at| {
+                            let offset = piece.offset + u32::try_from(at).unwrap_or(0);
+                            let length = u32::try_from(part.len()).unwrap_or(0);
+                            self.send.copy_from(Piece { offset, length }, part.as_ptr());
+                        });
+                    }
+                }
+                (pieces.map(|piece| self.send.entry(piece)), false)
+            }
+            Source::Inline(length) => {
+                let take =
+                    |part: &[u8], at: usize| bytes[at..at + part.len()].copy_from_slice(part);
+                // SAFETY: the caller says so; no more than the stream was allowed.
+                unsafe { from.take(length as usize, take) };
+                (local(&bytes[..length as usize]), true)
+            }
+            Source::Entry(entry, length) => {
+                bytes[..length].copy_from_slice(&entry[..length]);
+                (local(&bytes[..length]), true)
+            }
+        };
+        let used = entries.iter().filter(|entry| entry.length > 0).count();
+        let mut request = write(&post);
+        (request.sg_list, request.num_sge) = (entries.as_mut_ptr(), used.try_into().unwrap_or(0));
+        request.send_flags = if inline { IBV_SEND_INLINE } else { 0 };
+        // SAFETY: the list is there for the call; what it names is inline, or in the buffer until the completion.
+        unsafe { self.queues.send(&mut request) }
+    }
+}
+
+fn local(bytes: &[u8]) -> [ibv_sge; 2] {
+    let length = u32::try_from(bytes.len()).unwrap_or(0);
+    let addr = bytes.as_ptr().expose_provenance() as u64;
+    [ibv_sge { addr, length, lkey: 0 }, ibv_sge { addr: 0, length: 0, lkey: 0 }]
+}
+
+/// The WRITE that a post is.
+fn write(post: &Post) -> ibv_send_wr {
+    // SAFETY: all zeros is a request without a list.
+    let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+    request.wr_id = post.work.id();
+    request.wr.rdma.remote_addr = post.address;
+    request.wr.rdma.rkey = post.key;
+    request.opcode =
+        if post.message.is_some() { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE };
+    request.imm_data = post.message.map_or(0, Message::encode).to_be();
+    request
+}
+
+/// A connected end.
+#[derive(Debug)]
+pub struct Link {
+    /// What is known of the connection.
+    pub stream: Stream,
+    ready: Ready,
+}
+
+impl Link {
+    /// Takes what has come, and tells the peer what it may send; whether anything has come.
+    pub fn progress(&mut self) -> bool {
+        let (stream, mut received, mut broken) = (&mut self.stream, 0u32, false);
+        let polled = self.ready.queues.poll(|completion| {
+            let good = completion.status == 0;
+            if completion.wr_id & RECEIVE != 0 {
+                // Those without success were not used: the QP is on its way down.
+                if good {
+                    received += 1;
+                    broken |= stream.on_message(u32::from_be(completion.imm_data)).is_err();
+                }
+            } else {
+                stream.on_done(Work::of_id(completion.wr_id));
+                broken |= !good;
+            }
+        });
+        broken |= polled.is_err() || (0..received).any(|_| self.ready.post_receive().is_err());
+        if broken {
+            self.stream.fail();
+        }
+        while let Some(post) = self.stream.grant() {
+            self.post_own(post);
+        }
+        broken || polled != Ok(0)
+    }
+
+    /// Posts what has no bytes of the program.
+    fn post_own(&mut self, post: Post) {
+        // SAFETY: there are none.
+        if unsafe { self.ready.post(post, &mut Gather::default()) }.is_err() {
+            self.stream.fail();
+        }
+    }
+
+    /// Whether data can be sent now.
+    pub fn can_send(&mut self) -> bool {
+        self.stream.can_send(&mut self.ready.tables)
+    }
+
+    /// Sends the next piece, when it [can](Self::can_send).
+    ///
+    /// # Safety
+    /// The program answers for the bytes of `from`.
+    pub unsafe fn send(&mut self, from: &mut Gather<'_>, pieces: &mut Pieces) -> Result<(), c_int> {
+        let (post, _) = self.stream.send(from.left(), pieces, self.ready.inline);
+        // SAFETY: the caller says so.
+        unsafe { self.ready.post(post, from) }
+    }
+
+    /// The buffer that the peer has mapped at an offset.
+    pub fn mapping(&self, offset: u64) -> Option<Mapping> {
+        self.ready.tables.find(offset)
+    }
+
+    /// Sends the next piece into a mapped buffer, when it [can](Self::can_send); how long it was.
+    ///
+    /// # Safety
+    /// The program answers for the bytes of `from`.
+    pub unsafe fn send_mapped(
+        &mut self,
+        from: &mut Gather<'_>,
+        (offset, mapping): (u64, &Mapping),
+        pieces: &mut Pieces,
+    ) -> Result<u32, c_int> {
+        let what = (from.left(), offset);
+        let (post, length) = self.stream.send_mapped(what, mapping, pieces, self.ready.inline);
+        // SAFETY: the caller says so.
+        unsafe { self.ready.post(post, from) }.map(|()| length)
+    }
+
+    /// Tells the peer of a mapped buffer, when it [can](Self::can_send).
+    pub fn announce_mapping(&mut self, index: u32, mapping: &Mapping) {
+        let post = self.stream.announce_mapping(index, mapping);
+        self.post_own(post);
+    }
+
+    /// Whether it ended other than in order.
+    pub fn is_broken(&self) -> bool {
+        self.stream.phase() == Phase::Failed
+    }
+
+    /// Closes a half.
+    pub fn close(&mut self, half: Half) {
+        if let Some(post) = self.stream.close(half) {
+            self.post_own(post);
+        }
+    }
+
+    /// Shows the peer's network card that this end lives, and finds out whether it does.
+    pub fn keep_alive(&mut self) {
+        if let Some(post) = self.stream.keep_alive() {
+            self.post_own(post);
+        }
+    }
+
+    /// Copies what has come to the program, at most `length` bytes; how many.
+    ///
+    /// # Safety
+    /// `to` has as many bytes.
+    pub unsafe fn read(&mut self, to: *mut u8, length: usize) -> usize {
+        let mut total = 0;
+        while total < length
+            && let Some(piece) = self.stream.read(length - total)
+        {
+            // SAFETY: the caller says so.
+            unsafe { self.ready.receive.copy_to(piece, to.add(total)) };
+            total += piece.length as usize;
+        }
+        total
+    }
+
+    /// The same, and what has come stays.
+    ///
+    /// # Safety
+    /// `to` has as many bytes.
+    pub unsafe fn peek(&self, to: *mut u8, length: usize) -> usize {
+        let mut total = 0;
+        for piece in self.stream.peek(length) {
+            // SAFETY: the caller says so.
+            unsafe { self.ready.receive.copy_to(piece, to.add(total)) };
+            total += piece.length as usize;
+        }
+        total
+    }
+
+    /// The queues, to wait for a completion and to register memory.
+    pub fn queues(&mut self) -> &mut Queues {
+        &mut self.ready.queues
+    }
+}

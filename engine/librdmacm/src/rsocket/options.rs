@@ -1,0 +1,297 @@
+//! What programs set and ask with `rsetsockopt` and `rgetsockopt`.
+
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use super::configuration::Configuration;
+use super::protocol;
+use super::socket::{State, StreamSocket};
+use super::stream::{SEND_LOW_WATER, Sizes};
+use super::wait::Awaited;
+use crate::abi::{
+    RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY,
+    RDMA_OPTION_ID_REUSEADDR,
+};
+
+/// The level of options that only rsockets have.
+pub const SOL_RDMA: c_int = 0x10000;
+const RDMA_SQSIZE: c_int = 0;
+const RDMA_RQSIZE: c_int = 1;
+const RDMA_INLINE: c_int = 2;
+const RDMA_IOMAPSIZE: c_int = 3;
+const RDMA_ROUTE: c_int = 4;
+
+/// Sizes of queues that any device has.
+const QUEUE_MIN: u16 = 16;
+const QUEUE_MAX: u16 = 0xfffe;
+/// What the host's connections do without an own setting: two hours.
+const KEEP_ALIVE_TIME: u32 = 7200;
+/// What `TCP_MAXSEG` says ahead of a connection.
+const MAXSEG: c_int = 2048;
+
+/// What a socket is set to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Work requests to send.
+    pub send_queue: u16,
+    /// Messages that can be received ahead.
+    pub receive_queue: u16,
+    /// Bytes that can be sent ahead.
+    pub send_buffer: u32,
+    /// Bytes that can be received ahead.
+    pub receive_buffer: u32,
+    /// Most bytes of data in a work request.
+    pub inline: u16,
+    /// How many buffers the peer may map.
+    pub mappings: u16,
+    reuse_address: bool,
+    keep_alive: bool,
+    /// Seconds; 0 for what the host says.
+    keep_alive_time: u32,
+    oob_inline: bool,
+    linger_off: bool,
+    no_delay: bool,
+    v6_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let configured = Configuration::get();
+        Self {
+            send_queue: configured.send_queue,
+            receive_queue: configured.receive_queue,
+            send_buffer: configured.send_buffer,
+            receive_buffer: configured.receive_buffer,
+            inline: configured.inline,
+            mappings: configured.mappings,
+            reuse_address: false,
+            keep_alive: false,
+            keep_alive_time: 0,
+            oob_inline: false,
+            linger_off: false,
+            no_delay: false,
+            v6_only: false,
+        }
+    }
+}
+
+impl Options {
+    /// Those of a socket that a listener with these has accepted.
+    pub fn inherited(&self) -> Self {
+        Self {
+            send_queue: self.send_queue,
+            receive_queue: self.receive_queue,
+            send_buffer: self.send_buffer,
+            receive_buffer: self.receive_buffer,
+            inline: self.inline,
+            mappings: self.mappings,
+            ..Self::default()
+        }
+    }
+
+    /// The sizes of a stream.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            send_queue: self.send_queue.clamp(QUEUE_MIN, QUEUE_MAX),
+            receive_queue: self.receive_queue.clamp(QUEUE_MIN, QUEUE_MAX),
+            send_buffer: self.send_buffer,
+            receive_buffer: self.receive_buffer.max(2) & !1, // Two halves.
+        }
+    }
+
+    /// How long a connection may be silent before a sign of life is sent.
+    pub fn keep_alive_period(&self) -> Option<Duration> {
+        self.keep_alive.then(|| Duration::from_secs(self.keep_alive_seconds().into()))
+    }
+
+    fn keep_alive_seconds(&self) -> u32 {
+        if self.keep_alive_time > 0 {
+            return self.keep_alive_time;
+        }
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_keepalive_time");
+        text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(KEEP_ALIVE_TIME)
+    }
+
+    /// Sets one that is kept here alone.
+    ///
+    /// # Errors
+    /// ENOTSUP for others, EINVAL for what cannot be.
+    pub fn set(&mut self, option: (c_int, c_int), value: c_int) -> Result<(), c_int> {
+        let on = value != 0;
+        match option {
+            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => self.reuse_address = on,
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => self.keep_alive = on,
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => self.oob_inline = on,
+            (libc::SOL_SOCKET, libc::SO_LINGER) => self.linger_off = !on,
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => self.receive_buffer = doubled(value),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+                let doubled = doubled(value);
+                let enough = doubled >= SEND_LOW_WATER;
+                self.send_buffer = if enough { doubled } else { 2 * SEND_LOW_WATER };
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) if value > 0 => {
+                self.keep_alive_time = value.unsigned_abs();
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => return Err(libc::EINVAL),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => self.no_delay = on,
+            // A reliable connection counts its retries itself, and cuts messages as it likes.
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG) => {}
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => self.v6_only = on,
+            (SOL_RDMA, RDMA_SQSIZE) => self.send_queue = queue(value),
+            (SOL_RDMA, RDMA_RQSIZE) => self.receive_queue = queue(value),
+            (SOL_RDMA, RDMA_INLINE) => self.inline = queue(value),
+            (SOL_RDMA, RDMA_IOMAPSIZE) => {
+                let entries = u16::try_from(value.max(0)).unwrap_or(u16::MAX);
+                self.mappings = protocol::round_mappings(entries);
+            }
+            _ => return Err(libc::ENOTSUP),
+        }
+        Ok(())
+    }
+
+    /// What one is set to.
+    ///
+    /// # Errors
+    /// ENOTSUP for those that there are not.
+    pub fn get(&self, option: (c_int, c_int)) -> Result<c_int, c_int> {
+        let size = |bytes: u32| c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        Ok(match option {
+            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => self.reuse_address.into(),
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => self.keep_alive.into(),
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => self.oob_inline.into(),
+            (libc::SOL_SOCKET, libc::SO_LINGER) => (!self.linger_off).into(),
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => size(self.receive_buffer),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => size(self.send_buffer),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => 1,
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => size(self.keep_alive_time),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => self.no_delay.into(),
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => MAXSEG,
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => self.v6_only.into(),
+            (SOL_RDMA, RDMA_SQSIZE) => self.send_queue.into(),
+            (SOL_RDMA, RDMA_RQSIZE) => self.receive_queue.into(),
+            (SOL_RDMA, RDMA_INLINE) => self.inline.into(),
+            (SOL_RDMA, RDMA_IOMAPSIZE) => self.mappings.into(),
+            _ => return Err(libc::ENOTSUP),
+        })
+    }
+}
+
+fn doubled(value: c_int) -> u32 {
+    value.cast_unsigned() << 1
+}
+
+fn queue(value: c_int) -> u16 {
+    u16::try_from(value.cast_unsigned()).unwrap_or(QUEUE_MAX).min(QUEUE_MAX)
+}
+
+/// The number that a program passes; of `SO_LINGER`, the first of two.
+///
+/// # Safety
+/// `value` has `length` bytes.
+pub unsafe fn number(value: *const c_void, length: usize) -> Result<c_int, c_int> {
+    if value.is_null() || length < size_of::<c_int>() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: as many bytes are there.
+    Ok(unsafe { value.cast::<c_int>().read_unaligned() })
+}
+
+impl StreamSocket {
+    /// Sets an option.
+    ///
+    /// # Safety
+    /// `value` has `length` bytes.
+    pub unsafe fn set_option(
+        &self,
+        option: (c_int, c_int),
+        value: *const c_void,
+        length: usize,
+    ) -> Result<(), c_int> {
+        let mut inner = self.lock();
+        let begun = !matches!(inner.state, State::Idle | State::Listening(_));
+        let of_manager = match option {
+            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR),
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY),
+            (SOL_RDMA, RDMA_ROUTE) => (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH),
+            _ => {
+                // Queues and buffers are made with the connection.
+                let made = matches!(option, (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF));
+                if begun && option.0 == SOL_RDMA {
+                    return Err(libc::EINVAL);
+                }
+                if begun && made {
+                    return Ok(());
+                }
+                // SAFETY: the caller says so.
+                return inner.options.set(option, unsafe { number(value, length)? });
+            }
+        };
+        // SAFETY: the caller says so.
+        unsafe { inner.identifier.set_option(of_manager, value.cast_mut(), length)? };
+        if option.0 == SOL_RDMA {
+            return Ok(());
+        }
+        // SAFETY: the caller says so.
+        inner.options.set(option, unsafe { number(value, length)? })
+    }
+
+    /// What an option is set to; `SO_ERROR` is forgotten with it.
+    pub fn option(&self, option: (c_int, c_int)) -> Result<c_int, c_int> {
+        let mut inner = self.lock();
+        match option {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                inner.progress();
+                Ok(std::mem::take(&mut inner.error))
+            }
+            _ => inner.options.get(option),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_told() {
+        let mut options = Options::default();
+        let cases = [
+            ((libc::SOL_SOCKET, libc::SO_REUSEADDR), 5, 1),
+            ((libc::SOL_SOCKET, libc::SO_LINGER), 0, 0),
+            ((libc::SOL_SOCKET, libc::SO_RCVBUF), 10_000, 20_000),
+            ((libc::SOL_SOCKET, libc::SO_SNDBUF), 10_000, 20_000),
+            ((libc::SOL_SOCKET, libc::SO_SNDBUF), 100, 4096),
+            ((libc::IPPROTO_TCP, libc::TCP_NODELAY), 1, 1),
+            ((libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 9, 9),
+            ((SOL_RDMA, RDMA_SQSIZE), 1 << 20, 0xfffe),
+            ((SOL_RDMA, RDMA_RQSIZE), 100, 100),
+            ((SOL_RDMA, RDMA_INLINE), 16, 16),
+            ((SOL_RDMA, RDMA_IOMAPSIZE), 300, 256),
+        ];
+        for (option, value, told) in cases {
+            assert_eq!(options.set(option, value), Ok(()));
+            assert_eq!(options.get(option), Ok(told), "{option:?}");
+        }
+        let inherited = options.inherited();
+        assert_eq!((inherited.receive_buffer, inherited.no_delay), (20_000, false));
+        assert_eq!(options.keep_alive_period(), None);
+        options.set((libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1).unwrap();
+        assert_eq!(options.keep_alive_period(), Some(Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        let mut options = Options::default();
+        assert_eq!(options.set((libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 0), Err(libc::EINVAL));
+        assert_eq!(options.set((libc::SOL_SOCKET, libc::SO_BROADCAST), 1), Err(libc::ENOTSUP));
+        assert_eq!(options.get((libc::SOL_IP, libc::IP_TOS)), Err(libc::ENOTSUP));
+    }
+
+    #[test]
+    fn a_stream_has_two_halves_and_enough_requests() {
+        let mut options = Options::default();
+        (options.receive_buffer, options.send_queue) = (1, 2);
+        let sizes = options.sizes();
+        assert_eq!((sizes.receive_buffer, sizes.send_queue), (2, 16));
+    }
+}

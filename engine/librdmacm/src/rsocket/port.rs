@@ -1,0 +1,234 @@
+//! An address of a datagram socket: its UD QP and its memory.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+use super::gather::Gather;
+use super::identifier::Identifier;
+use super::memory::Region;
+use super::protocol::{DATAGRAM_HEADER_MAX, DatagramHeader};
+use super::queues::{Capacity, Queues};
+use super::stream::Piece;
+use super::verbs::{ibv_create_ah, ibv_destroy_ah, ibv_query_gid};
+use crate::abi::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_QPT_UD, IBV_WR_SEND, RDMA_PS_UDP, RDMA_UDP_QKEY, ibv_ah,
+    ibv_ah_attr, ibv_grh, ibv_send_wr, send_wr_ud,
+};
+use crate::errno;
+
+/// Bytes of a datagram with its header, at most.
+pub const DATAGRAM_MAX: usize = 2048;
+/// A slot for one that comes: what the network card says of it lies ahead.
+const GRH: u32 = size_of::<ibv_grh>() as u32;
+const SLOT: u32 = (GRH + DATAGRAM_MAX as u32).next_multiple_of(64);
+/// The mark of a request to receive.
+const RECEIVE: u64 = 1 << 63;
+/// Hops to a peer.
+const HOPS: u8 = 64;
+/// Entries of a table of GIDs that are looked at.
+const GIDS: c_int = 256;
+
+/// How a peer's QP is reached.
+#[derive(Debug)]
+pub struct Handle {
+    ah: *mut ibv_ah,
+    /// The QP.
+    pub qpn: u32,
+}
+
+// SAFETY: the library's objects are shared between threads, and this is the only owner.
+unsafe impl Send for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: this is the only owner.
+        unsafe { ibv_destroy_ah(self.ah) };
+    }
+}
+
+/// A datagram that came: a slot, and how long it is with its header.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrived {
+    slot: u32,
+    length: u32,
+}
+
+/// The QP. The order is that in which it goes.
+#[derive(Debug)]
+pub struct Port {
+    queues: Queues,
+    send: Region,
+    receive: Region,
+    identifier: Identifier,
+    /// Slots of `send` that no request has.
+    free: Vec<u32>,
+    slots: u16,
+    /// The address.
+    pub source: SocketAddr,
+}
+
+impl Port {
+    /// One for an address of this host, with room for so many datagrams each way.
+    pub fn new(source: SocketAddr, send_queue: u16, receive_queue: u16) -> Result<Self, c_int> {
+        let identifier = Identifier::new(RDMA_PS_UDP)?;
+        identifier.bind(source)?;
+        let capacity = Capacity { kind: IBV_QPT_UD, send_queue, receive_queue, inline: 0 };
+        let queues = Queues::new(&identifier, capacity)?;
+        // SAFETY: the domain is the QP's.
+        let region = |slots: u16, size: usize| unsafe {
+            Region::new(queues.pd(), usize::from(slots) * size, IBV_ACCESS_LOCAL_WRITE)
+        };
+        let port = Self {
+            send: region(send_queue, DATAGRAM_MAX)?,
+            receive: region(receive_queue, SLOT as usize)?,
+            free: (0..send_queue.into()).collect(),
+            slots: send_queue,
+            queues,
+            identifier,
+            source,
+        };
+        for slot in 0..receive_queue.into() {
+            port.post_receive(slot)?;
+        }
+        Ok(port)
+    }
+
+    /// Its QP's number.
+    pub fn qpn(&self) -> u32 {
+        self.queues.qpn()
+    }
+
+    /// Whether a datagram can be sent.
+    pub fn can_send(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether all that were sent are gone.
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == usize::from(self.slots)
+    }
+
+    fn post_receive(&self, slot: u32) -> Result<(), c_int> {
+        let piece = Piece { offset: slot * SLOT, length: GRH + DATAGRAM_MAX as u32 };
+        let mut list = [self.receive.entry(piece)];
+        // SAFETY: the slot is there as long as the queue is, and nobody uses it.
+        unsafe { self.queues.receive(RECEIVE | u64::from(slot), &mut list) }
+    }
+
+    /// Gives what has come to `take`; whether anything has, or a slot is free again.
+    pub fn progress(&mut self, mut take: impl FnMut(Arrived)) -> bool {
+        let (mut failed, free) = (Vec::new(), &mut self.free);
+        let polled = self.queues.poll(|completion| {
+            #[allow(clippy::cast_possible_truncation)] // The number of a slot.
+            let slot = completion.wr_id as u32;
+            if completion.wr_id & RECEIVE == 0 {
+                free.push(slot);
+            } else if completion.status == 0 && completion.byte_len > GRH {
+                take(Arrived { slot, length: completion.byte_len - GRH });
+            } else {
+                failed.push(slot);
+            }
+        });
+        for slot in failed {
+            let _ = self.post_receive(slot); // A QP on its way down takes none.
+        }
+        polled.is_ok_and(|count| count > 0)
+    }
+
+    /// Who sent a datagram, and what; `None` if it has no header.
+    pub fn read(&self, arrived: Arrived) -> Option<(SocketAddr, &[u8])> {
+        let piece = Piece { offset: arrived.slot * SLOT + GRH, length: arrived.length };
+        let (DatagramHeader(source), payload) = DatagramHeader::decode(self.receive.bytes(piece))?;
+        Some((source, payload))
+    }
+
+    /// The slot of a datagram may be used again.
+    pub fn release(&self, arrived: Arrived) {
+        let _ = self.post_receive(arrived.slot); // A QP on its way down takes none.
+    }
+
+    /// Sends a datagram, when it [can](Self::can_send).
+    ///
+    /// # Errors
+    /// EMSGSIZE if it is too long; what posting says.
+    ///
+    /// # Safety
+    /// The program answers for the bytes.
+    pub unsafe fn send(&mut self, from: &mut Gather<'_>, to: &Handle) -> Result<(), c_int> {
+        let (header, header_length) = DatagramHeader(self.source).encode();
+        let length = from.left();
+        if length > DATAGRAM_MAX - header_length {
+            return Err(libc::EMSGSIZE);
+        }
+        let slot = self.free.pop().ok_or(libc::EAGAIN)?;
+        let mut datagram = [0; DATAGRAM_MAX + DATAGRAM_HEADER_MAX];
+        datagram[..header_length].copy_from_slice(&header[..header_length]);
+        let payload = &mut datagram[header_length..];
+        // SAFETY: the caller says so.
+        unsafe {
+            from.take(length, |part, at| payload[at..at + part.len()].copy_from_slice(part));
+        }
+        let total = u32::try_from(header_length + length).unwrap_or(0);
+        let piece = Piece { offset: slot * DATAGRAM_MAX as u32, length: total };
+        // SAFETY: there are as many bytes, and no request has the slot.
+        unsafe { self.send.copy_from(piece, datagram.as_ptr()) };
+        let mut list = [self.send.entry(piece)];
+        // SAFETY: all zeros is a request without a list.
+        let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+        (request.wr_id, request.opcode) = (slot.into(), IBV_WR_SEND);
+        (request.sg_list, request.num_sge) = (list.as_mut_ptr(), 1);
+        request.wr.ud = send_wr_ud { ah: to.ah, remote_qpn: to.qpn, remote_qkey: RDMA_UDP_QKEY };
+        // SAFETY: the slot is there as long as the queue is, and the handle is live.
+        let posted = unsafe { self.queues.send(&mut request) };
+        posted.inspect_err(|_| self.free.push(slot))
+    }
+
+    /// How the QP of a peer is reached from here.
+    pub fn handle(&self, peer: IpAddr, qpn: u32) -> Result<Handle, c_int> {
+        // SAFETY: the identifier is live; all zeros is an attribute.
+        let (id, mut attributes) =
+            unsafe { (&*self.identifier.raw(), std::mem::zeroed::<ibv_ah_attr>()) };
+        (attributes.is_global, attributes.port_num) = (1, id.port_num);
+        attributes.grh.dgid = gid(peer);
+        attributes.grh.hop_limit = HOPS;
+        let own = gid(self.source.ip());
+        let index = (0..GIDS).find(|&index| {
+            let mut found = [0; 2];
+            // SAFETY: the context is the identifier's; there is room for a GID.
+            let code = unsafe { ibv_query_gid(id.verbs, id.port_num, index, &raw mut found) };
+            code == 0 && found == own
+        });
+        attributes.grh.sgid_index =
+            index.and_then(|index| u8::try_from(index).ok()).ok_or(libc::EADDRNOTAVAIL)?;
+        // SAFETY: the domain is the QP's, the attributes are there for the call.
+        let ah = unsafe { ibv_create_ah(self.queues.pd(), &raw mut attributes) };
+        if ah.is_null() { Err(errno::last()) } else { Ok(Handle { ah, qpn }) }
+    }
+
+    /// Asks to be told of the next completion; on which descriptor.
+    pub fn arm(&mut self) -> RawFd {
+        self.queues.arm();
+        self.queues.fd()
+    }
+
+    /// Takes the word that there is a completion.
+    pub fn disarm(&mut self) {
+        self.queues.disarm();
+    }
+}
+
+/// The GID of an address, as it lies in memory.
+fn gid(address: IpAddr) -> [u64; 2] {
+    let octets = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+    .octets();
+    let half = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&octets[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    [half(0), half(8)]
+}

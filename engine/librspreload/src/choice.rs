@@ -1,0 +1,97 @@
+//! Which sockets are to be rsockets, and how large: the file `preload_config`, and the environment.
+//!
+//! A line of the file is `PROGRAM DOMAIN TYPE PROTOCOL`, each of which may be `*`; a program is named by how its name begins. Without
+//! lines, all sockets are meant.
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+const FILE: &str = "/etc/rdma/rsocket/preload_config";
+
+/// A line of the file; `None` is any.
+#[derive(Debug)]
+struct Line {
+    program: Option<String>,
+    domain: Option<c_int>,
+    kind: Option<c_int>,
+    protocol: Option<c_int>,
+}
+
+/// What one word of a line means: `*`, or a name in one of its spellings.
+fn word(text: &str, prefixes: &[&str], names: &[(&str, c_int)]) -> Option<Option<c_int>> {
+    if text == "*" {
+        return Some(None);
+    }
+    let upper = text.to_ascii_uppercase();
+    let bare = prefixes.iter().find_map(|prefix| upper.strip_prefix(prefix)).unwrap_or(&upper);
+    let (_, value) = names.iter().find(|(name, _)| *name == bare)?;
+    Some(Some(*value))
+}
+
+impl Line {
+    fn parse(line: &str) -> Option<Self> {
+        if line.starts_with('#') {
+            return None;
+        }
+        let mut words = line.split_whitespace();
+        let program = words.next()?;
+        let domains = [("INET", libc::AF_INET), ("INET6", libc::AF_INET6), ("IB", libc::AF_IB)];
+        let kinds = [("STREAM", libc::SOCK_STREAM), ("DGRAM", libc::SOCK_DGRAM)];
+        let protocols = [("TCP", libc::IPPROTO_TCP), ("UDP", libc::IPPROTO_UDP)];
+        Some(Self {
+            program: (program != "*").then(|| program.to_owned()),
+            domain: word(words.next()?, &["AF_", "PF_"], &domains)?,
+            kind: word(words.next()?, &["SOCK_"], &kinds)?,
+            protocol: word(words.next()?, &["IPPROTO_"], &protocols)?,
+        })
+    }
+
+    fn means(&self, program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
+        let is_program = self.program.as_ref().is_none_or(|name| {
+            let begin = program.get(..name.len());
+            begin.is_some_and(|begin| begin.eq_ignore_ascii_case(name))
+        });
+        is_program
+            && self.domain.is_none_or(|wanted| wanted == domain)
+            && self.kind.is_none_or(|wanted| wanted == kind)
+            && self.protocol.is_none_or(|wanted| wanted == protocol)
+    }
+}
+
+/// Whether a socket is to be an rsocket.
+pub fn is_meant(domain: c_int, kind: c_int, protocol: c_int) -> bool {
+    static LINES: OnceLock<Vec<Line>> = OnceLock::new();
+    let lines = LINES.get_or_init(|| {
+        let text = std::fs::read_to_string(FILE).unwrap_or_default();
+        text.lines().filter_map(Line::parse).collect()
+    });
+    let protocol = match (protocol, kind) {
+        (0, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+        (0, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+        _ => protocol,
+    };
+    let own = std::env::current_exe().unwrap_or_default();
+    let program = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    lines.is_empty() || lines.iter().any(|line| line.means(program, domain, kind, protocol))
+}
+
+/// A number of the environment, 0 if it is not there.
+fn number(name: &str) -> c_int {
+    std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// What each rsocket is set to: options of `SOL_RDMA`, and their values where the environment has them.
+pub fn sizes() -> &'static [(c_int, c_int)] {
+    static SIZES: OnceLock<Vec<(c_int, c_int)>> = OnceLock::new();
+    SIZES.get_or_init(|| {
+        let names = [(0, "RS_SQ_SIZE"), (1, "RS_RQ_SIZE"), (2, "RS_INLINE")];
+        let sizes = names.map(|(option, name)| (option, number(name)));
+        sizes.into_iter().filter(|&(_, size)| size != 0).collect()
+    })
+}
+
+/// Whether connections are made in whichever process uses them.
+pub fn forks() -> bool {
+    static FORKS: OnceLock<bool> = OnceLock::new();
+    *FORKS.get_or_init(|| number("RDMAV_FORK_SAFE") != 0)
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Whether what users install works: scripts/install.sh into a folder and away again, and the Debian package in a file system
+# of its own. From both places a program of the distribution finds a device, and an RNIC's data comes across.
+#   scripts/check-install.sh
+# Needs root, and leaves nothing behind. Exit code 0 if all is well.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+[ $# = 0 ] || { usage >&2 && exit 2; }
+
+need_root "$@"
+need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool binutils ibverbs-utils
+work=$(mktemp -d)
+at_exit "rm -rf $work"
+pair=fr-install-$$
+make_pair "$pair" 4500
+plain_frames "$pair"
+distribution=$(dpkg -L libibverbs1 | xargs -d '\n' sha256sum 2> /dev/null || true)
+
+# works FEROCE: the devices, and a conversation.
+works() {
+    local server
+    ip netns exec "$pair-a" "$1" run --interface v0 -- ibv_devices | grep -q feroce0 ||
+        die "$1 run shows no device"
+    timeout 60 ip netns exec "$pair-b" "$1" run --interface v1 -- ibv_rc_pingpong -g 1 -c > "$work/server" 2>&1 &
+    server=$!
+    wait_for_port "$pair-b" 18515
+    timeout 60 ip netns exec "$pair-a" "$1" run --interface v0 -- ibv_rc_pingpong -g 1 -c 10.77.0.2 > "$work/client" 2>&1 ||
+        die "the client: $(cat "$work/client")"
+    wait $server || die "the server: $(cat "$work/server")"
+    note "$1 runs ibv_devices and ibv_rc_pingpong"
+}
+
+# nothing_below FOLDER: no file is left there.
+nothing_below() {
+    local left
+    left=$([ ! -e "$1" ] || find "$1" ! -type d)
+    [ -z "$left" ] || die "left behind: $left"
+}
+
+say "scripts/install.sh"
+scripts/install.sh --prefix "$work/prefix"
+works "$work/prefix/bin/feroce"
+man --warnings -l "$work/prefix/share/man/man1/feroce-run.1" > /dev/null 2>&1 || [ -z "$(command -v man)" ] ||
+    die "man does not show the page"
+bash -n "$work/prefix/share/bash-completion/completions/feroce"
+FEROCE_CONFIG=$work/prefix/share/doc/feroce/examples/feroce.toml "$work/prefix/bin/feroce" config > /dev/null
+scripts/install.sh --prefix "$work/prefix" > /dev/null # Over what is there.
+scripts/install.sh --prefix "$work/prefix" --uninstall
+nothing_below "$work/prefix"
+
+say "scripts/build-deb.sh"
+package=$(scripts/build-deb.sh | tail -n 1)
+dpkg-deb --info "$package" | grep -E '^ (Package|Version|Depends|Suggests):'
+strangers=$(dpkg-deb --contents "$package" | awk '$1 !~ /^d/ { print $6 }' |
+    grep -vE '^\./usr/(bin/feroce$|lib/feroce/|share/(man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/))' || true)
+[ -z "$strangers" ] || die "the package has files in other places: $strangers"
+mkdir -p "$work/root/var/lib/dpkg"/{info,updates}
+touch "$work/root/var/lib/dpkg"/{status,available}
+dpkg --root="$work/root" --force-depends --install "$package" > "$work/dpkg" 2>&1 || die "dpkg: $(cat "$work/dpkg")"
+works "$work/root/usr/bin/feroce"
+dpkg --root="$work/root" --purge feroce > "$work/dpkg" 2>&1 || die "dpkg: $(cat "$work/dpkg")"
+nothing_below "$work/root/usr"
+
+[ "$distribution" = "$(dpkg -L libibverbs1 | xargs -d '\n' sha256sum 2> /dev/null || true)" ] ||
+    die "files of the distribution's libibverbs1 have changed"
+echo "installed, run and removed twice: by install.sh, and by the Debian package"
