@@ -101,6 +101,24 @@ fn the_ack_of_a_duplicate_carries_the_newest_psn() {
     assert_ne!(pair.buffers[1].load_byte(0), 7, "written again");
 }
 
+/// rxe takes a bare acknowledgement with the PSN of an atomic for the atomic's own, without its value: seen in
+/// `every-50th-lost/mixed` of `scripts/rxe.sh`.
+#[test]
+fn the_ack_of_a_duplicate_leaves_an_atomic_to_its_own_answer() {
+    let mut pair = Pair::default();
+    pair.post(1, SendOp::Write(pair.remote(0)), 4);
+    pair.post(2, SendOp::FetchAdd { remote: pair.remote(512), add: 1 }, 8);
+    pair.run(10);
+    pair.trace();
+    pair.inject(&Crafted::new(Opcode::RC_WRITE_ONLY, 100, &[7; 4]).reth(pair.remote(0), 4));
+    pair.inject(&fetch_add(&pair, 101));
+    pair.run(10);
+    assert_eq!(
+        pair.packets(),
+        ["< Acknowledge 100 ack msn 2", "< Atomic Acknowledge 101 ack msn 2"]
+    );
+}
+
 /// The local ACK timeout is exactly 4.096 us * 2^n.
 #[test]
 fn timeouts_of_every_length() {

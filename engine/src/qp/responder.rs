@@ -71,6 +71,9 @@ pub struct Responder {
     pub(super) rq: ReceiveQueue,
     /// Expected PSN.
     pub(super) epsn: Psn,
+    /// PSN of the last SEND or WRITE packet. Acknowledgements of duplicates speak for what is up to it: a READ or an atomic behind it
+    /// needs its answer, and there are requesters (Linux rxe) that take an acknowledgement with its PSN for one without data.
+    last_plain: Psn,
     /// PSNs passed since the QP was set up: `epsn` without the wrap.
     position: u64,
     pub(super) msn: Msn,
@@ -90,6 +93,7 @@ impl Responder {
         Self {
             rq,
             epsn: Psn::new(0),
+            last_plain: Psn::new(0).prev(),
             position: 0,
             msn: Msn::new(0),
             inbound: Inbound::None,
@@ -115,6 +119,7 @@ impl Responder {
     /// Sets the PSN expected first.
     pub(super) fn start_at(&mut self, psn: Psn) {
         self.epsn = psn;
+        self.last_plain = psn.prev();
         self.position = 1 << 32; // So that positions of duplicates before the start do not go below zero.
         self.inbound = Inbound::None;
         self.gap_reported = false;
@@ -155,6 +160,9 @@ impl Responder {
     /// acknowledges what is before it.
     fn schedule_ack(&mut self, packet: &Packet<'_>) {
         let answered = !matches!(packet.info.operation, Operation::Send | Operation::Write);
+        if !answered {
+            self.last_plain = packet.bth.psn;
+        }
         self.reply = match self.reply {
             // Packets behind this one were dropped: the NAK, now for the next, acknowledges this one too.
             Some(Reply::SequenceNak) => self.reply,

@@ -25,7 +25,7 @@ impl Responder {
         }
         let reply = self.reply.take()?;
         let (psn, syndrome) = match reply {
-            Reply::Ack => (self.epsn.prev(), Syndrome::Ack(self.credits(conn))),
+            Reply::Ack => (self.last_plain, Syndrome::Ack(self.credits(conn))),
             Reply::SequenceNak => (self.epsn, Syndrome::Nak(NakCode::PsnSequence)),
             Reply::RnrNak(timer) => (self.epsn, Syndrome::RnrNak(timer)),
             Reply::Refusal(code, psn) => (psn, Syndrome::Nak(code)),
@@ -42,7 +42,7 @@ impl Responder {
     pub(in crate::qp) fn answer_goes_first(&mut self) -> bool {
         let reply_psn = match self.reply {
             None => None,
-            Some(Reply::Ack) => Some(self.epsn.prev()),
+            Some(Reply::Ack) => Some(self.last_plain),
             Some(Reply::Refusal(_, psn)) => Some(psn),
             Some(_) => Some(self.epsn),
         };
