@@ -158,10 +158,12 @@ impl Wanted<'_> {
         if service == Service::XrcIni {
             (self.init.recv_cq, self.init.srq) = (std::ptr::null_mut(), std::ptr::null_mut());
         }
-        // SAFETY: the caller says so.
-        let qp = match service {
-            Service::XrcTgt => unsafe { self.receiving()? },
-            _ => unsafe { self.ordinary(service)? },
+        let qp = if service == Service::XrcTgt {
+            // SAFETY: the caller says so.
+            unsafe { self.receiving()? }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.ordinary(service)? }
         };
         // SAFETY: as above: they are those that it was made with.
         unsafe { Users::of(self).add() };
@@ -192,7 +194,7 @@ impl Wanted<'_> {
         // An ATOMIC WRITE holds its eight bytes itself.
         let writes =
             self.operations.is_some_and(|wanted| wanted & IBV_QP_EX_WITH_ATOMIC_WRITE != 0);
-        let least_inline = if writes { size_of::<u64>() as u32 } else { 0 };
+        let least_inline = if writes { wr::ATOMIC_LENGTH } else { 0 };
         let qp = pd.pd.create_qp(&QpInit {
             service,
             srq: srq.map(|srq| &srq.queue),
