@@ -16,8 +16,8 @@ while [ $# -gt 0 ]; do
     case $1 in
         --port-kind) export FEROCE_PORT=$2 && shift ;;
         --table) table=yes ;;
-        --valgrind)
-            wrap=(valgrind --quiet --error-exitcode=99 --suppressions="$PWD/tests/programs/valgrind.supp")
+        --valgrind) # Which turns one thread at a time: the one that waits longest, or the helper would come too late.
+            wrap=(valgrind --quiet --fair-sched=yes --error-exitcode=99 --suppressions="$PWD/tests/programs/valgrind.supp")
             SECONDS_EACH=$((SECONDS_EACH * 3))
             ;;
         -*) usage >&2 && exit 2 ;;
