@@ -29,8 +29,8 @@ while [ $# -gt 0 ]; do
         --peer) [ "${2-}" = rxe ] || { usage >&2 && exit 2; }; peer=rxe && shift ;;
         --judge) judge=yes ;;
         --kit) kit=yes ;;
-        --valgrind)
-            wrap=(valgrind --quiet --error-exitcode=99 --suppressions="$PWD/tests/programs/valgrind.supp")
+        --valgrind) # Which turns one thread at a time: the one that waits longest, or the helper would come too late.
+            wrap=(valgrind --quiet --fair-sched=yes --error-exitcode=99 --suppressions="$PWD/tests/programs/valgrind.supp")
             SECONDS_EACH=$((SECONDS_EACH * 3))
             ;;
         --table) table=yes ;;

@@ -74,9 +74,11 @@ fn a_region_is_registered_again_under_another_key() {
         access: Some(Access::REMOTE_READ),
         ..Default::default()
     };
+    let key = region.rkey();
     // SAFETY: leaked pages.
     unsafe { region.reregister(&change) }.unwrap();
     assert_eq!((region.addr(), region.access()), (0x2000, Access::REMOTE_READ));
+    assert_eq!(region.rkey(), key, "the memory is the same");
     assert_eq!(write(&mut pair, 0x2000, region.rkey(), 3), Status::RemoteAccess);
     // What is refused changes nothing.
     let key = region.rkey();

@@ -161,10 +161,12 @@ impl Wanted<'_> {
         if service == Service::XrcIni {
             (self.init.recv_cq, self.init.srq) = (std::ptr::null_mut(), std::ptr::null_mut());
         }
-        // SAFETY: the caller says so.
-        let qp = match service {
-            Service::XrcTgt => unsafe { self.receiving()? },
-            _ => unsafe { self.ordinary(service)? },
+        let qp = if service == Service::XrcTgt {
+            // SAFETY: the caller says so.
+            unsafe { self.receiving()? }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.ordinary(service)? }
         };
         // SAFETY: as above: they are those that it was made with.
         unsafe { Users::of(self).add() };

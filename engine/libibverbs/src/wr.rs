@@ -39,6 +39,9 @@ pub const fn operations(service: Service) -> u64 {
     }
 }
 
+/// Bytes of an ATOMIC WRITE.
+pub const ATOMIC_LENGTH: u32 = 8;
+
 /// Requests that are being put together. The buffers are used again.
 #[derive(Default)]
 pub struct Batch {
@@ -279,12 +282,11 @@ unsafe extern "C" fn bind_mw(
 }
 
 unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
-    const LENGTH: usize = size_of::<u64>();
     // SAFETY: the program is between start and complete, and passes eight bytes.
     unsafe {
         add(qp, SendOp::AtomicWrite(remote(rkey, addr)));
-        let value = post::bytes(value.cast(), LENGTH);
-        state(qp).batch.set_inline(std::iter::once(value), LENGTH as u32);
+        let value = post::bytes(value.cast(), ATOMIC_LENGTH as usize);
+        state(qp).batch.set_inline(std::iter::once(value), ATOMIC_LENGTH);
     }
 }
 
