@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
 readonly ROWS=tests/programs/table.txt
-readonly SECONDS_EACH=${FEROCE_PROGRAM_SECONDS:-120} # until a row is given up
+readonly SECONDS_EACH=${PROGRAM_SECONDS:-120} # until a row is given up
 filter=. table=''
 while [ $# -gt 0 ]; do
     case $1 in
@@ -40,12 +40,12 @@ pair=fr-programs-$$
 make_pair "$pair" 4500
 plain_frames "$pair"
 
-# on END COMMAND...: runs it as the unmodified program of that end, for so long at most.
+# on END COMMAND...: becomes it, as the unmodified program of that end, for so long at most.
 on() {
     local end=$1 interface=v0
     [ "$end" = a ] || interface=v1
     shift
-    timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
+    exec timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
 }
 
 # listening: whether the server waits for its client: at a TCP port, or with the thread that serves connections (which is there a
@@ -70,7 +70,7 @@ row() {
         until listening || [ $((waited++)) -gt 600 ] || ! kill -0 "$pid" 2> /dev/null; do sleep 0.05; done
     fi
     # shellcheck disable=SC2086 # Words.
-    on a ${client//SERVER/10.77.0.2} > "$work/client" 2>&1 && status=0 || status=$?
+    (on a ${client//SERVER/10.77.0.2}) > "$work/client" 2>&1 && status=0 || status=$?
     if [ -n "$pid" ]; then
         [ "$status" = 0 ] && [ -z "$endless" ] || kill "$pid" 2> /dev/null || true
         wait "$pid" && served=0 || served=$?
