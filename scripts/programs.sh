@@ -33,7 +33,7 @@ work=$(mktemp -d)
 at_exit "rm -rf $work"
 reserve_hugepages 128
 for source in tests/programs/*.c; do # Against the distribution's headers and library.
-    cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -libverbs -lpthread -ldl
+    cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -Wl,--as-needed -lrdmacm -libverbs -lpthread -ldl
 done
 PATH=$work:$PATH
 pair=fr-programs-$$
