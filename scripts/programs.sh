@@ -13,7 +13,7 @@ readonly SECONDS_EACH=${PROGRAM_SECONDS:-120} # until a row is given up
 filter=. table=''
 while [ $# -gt 0 ]; do
     case $1 in
-        --port-kind) export FEROCE_PORT=$2 && shift ;;
+        --port-kind) export FEROCE_PORT_KIND=$2 && shift ;;
         --table) table=yes ;;
         -*) sed -n '2,7s/^# \?//p' "$0" >&2 && exit 2 ;;
         *) filter=$1 ;;
