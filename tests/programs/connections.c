@@ -6,6 +6,7 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,7 +110,7 @@ static void errors(const char *own) {
     CHECK(refused(rdma_set_option(other, RDMA_OPTION_ID, 99, &tos, 1), ENOSYS));
     CHECK(refused(rdma_ack_cm_event(NULL), EINVAL));
     pid_t child = fork();
-    if (!child) _exit(refused(rdma_listen(id, 1), EIO) ? 0 : 1);
+    if (!child) exit(refused(rdma_listen(id, 1), EIO) ? 0 : 1);
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(other) == 0);
