@@ -110,7 +110,7 @@ with_feroce() {
     local source pair=fr-programs-$$
     need_packages libibverbs-dev librdmacm-dev gcc iperf
     for source in tests/programs/*.c; do # Against the distribution's headers and library.
-        cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -libverbs -lrdmacm -lpthread -ldl
+        cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -Wl,--as-needed -lrdmacm -libverbs -lpthread -ldl
     done
     cp tests/programs/rcopy-and-compare "$work"
     PATH=$work:$PATH

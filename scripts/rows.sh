@@ -5,8 +5,7 @@
 # `listeners END` prints how many servers wait for clients there. Files are in $work; $preload is librspreload's path.
 
 readonly ROWS=tests/programs/table.txt
-SECONDS_EACH=${FEROCE_PROGRAM_SECONDS:-120} # until a row is given up
-export -n FEROCE_PROGRAM_SECONDS # The programs' own settings begin alike.
+SECONDS_EACH=${PROGRAM_SECONDS:-120} # until a row is given up
 
 # each_row FILTER COMMAND...: calls COMMAND for each row that FILTER picks, with the row in $group, $what, $server, $client,
 # $pattern, and the client's command line without its server in $command.
