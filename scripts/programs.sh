@@ -22,8 +22,8 @@ while [ $# -gt 0 ]; do
 done
 
 need_root "$@"
-need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils perftest libibverbs-dev gcc \
-    rdmacm-utils librdmacm-dev iperf
+need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool ibverbs-utils rdmacm-utils perftest fio qperf iperf \
+    libibverbs-dev librdmacm-dev gcc
 find_cargo
 say "Building"
 "$cargo" build --quiet --release -p feroce
@@ -50,24 +50,26 @@ on() {
     $run timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
 }
 
-# listening: whether the server waits for its client. rsockets do so where the kernel does not see it: when they have
-# their device, or a UDP socket.
+# listening: whether the server waits for its client: at a TCP port, or with the thread that serves connections (which is there a
+# moment before it listens; the client takes longer to start).
 listening() {
-    case $group in
-        rsocket) { ip netns exec "$pair-b" grep -q feroce/stat /proc/net/unix || [ -n "$(ip netns exec "$pair-b" ss -lunH)" ]; } && sleep 0.3 ;;
-        *) [ -n "$(ip netns exec "$pair-b" ss -ltnH)" ] ;;
-    esac
+    local pid
+    [ -z "$(ip netns exec "$pair-b" ss -ltnH)" ] || return 0
+    [ -z "$(ip netns exec "$pair-b" ss -lunH 'sport = :7174')" ] || return 0 # udpong
+    for pid in $(ip netns pids "$pair-b"); do
+        ! grep -qsx feroce-cm "/proc/$pid/task/"*/comm || return 0
+    done
+    return 1
 }
 
-# row SERVER CLIENT PATTERN: 0 if it passed; else why it did not, in $why.
+# row SERVER CLIENT PATTERN: 0 if it passed; else why it did not, in $why. A server that begins with ~ serves for ever.
 row() {
-    local server=${1//PRELOAD/LD_PRELOAD=$preload} client=${2//PRELOAD/LD_PRELOAD=$preload} pattern=$3
-    local status served=0 waited=0 pid='' endless=''
-    case $server in '! '*) endless=yes server=${server#! } ;; esac
-    server=${server//SERVER/10.77.0.2}
+    local server=${1#\~} client=${2//PRELOAD/LD_PRELOAD=$preload} pattern=$3 status served=0 waited=0 pid='' endless=''
+    [ "$server" = "$1" ] || endless=yes
+    server=${server//PRELOAD/LD_PRELOAD=$preload}
     if [ "$server" != - ]; then
         # shellcheck disable=SC2086 # Words.
-        on b $server > "$work/server" 2>&1 &
+        on b ${server//SERVER/10.77.0.2} > "$work/server" 2>&1 &
         pid=$!
         until listening || [ $((waited++)) -gt 600 ] || ! kill -0 "$pid" 2> /dev/null; do sleep 0.05; done
     fi

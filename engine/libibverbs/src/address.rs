@@ -2,16 +2,20 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use feroce_engine::device::AddressHandle;
+use feroce_engine::net::Gid;
+use feroce_wire::Ipv4Header;
 
 use crate::abi::{IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
 use crate::context::Shared;
 use crate::memory::Pd;
 use crate::modify::{gid, path};
 use crate::object::{self, Object};
+use crate::query::halves;
 use crate::{context, errno};
 
 /// An address handle.
@@ -81,6 +85,35 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 /// The flow label's bits of the first word of a GRH.
 const FLOW_LABEL: u32 = 0xf_ffff;
 
+/// What an answer needs of a datagram's header.
+#[derive(Debug, PartialEq, Eq)]
+struct Header {
+    source: Gid,
+    destination: Gid,
+    label: u32,
+    class: u8,
+}
+
+/// Of IPv6 the header is all of the GRH, of IPv4 its second half, and then the first has no version.
+fn header(grh: &ibv_grh) -> Option<Header> {
+    let words = u32::from_be(grh.version_tclass_flow);
+    let class = |word: u32, shift: u32| u8::try_from(word >> shift & 0xff).unwrap_or(0);
+    if words >> 28 == 6 {
+        let (source, destination) = (gid(grh.sgid), gid(grh.dgid));
+        return Some(Header {
+            source,
+            destination,
+            label: words & FLOW_LABEL,
+            class: class(words, 20),
+        });
+    }
+    // SAFETY: both are plain bytes of this size.
+    let bytes: [u8; size_of::<ibv_grh>()] = unsafe { std::mem::transmute(*grh) };
+    let ip = Ipv4Header::parse(&bytes[bytes.len() - Ipv4Header::LEN..]).ok()?;
+    let (source, destination) = (IpAddr::V4(ip.src).into(), IpAddr::V4(ip.dst).into());
+    Some(Header { source, destination, label: 0, class: ip.tos })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_init_ah_from_wc(
     context: *mut ibv_context,
@@ -105,20 +138,21 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
         }
         (shared, *wc, grh.read_unaligned())
     };
+    let Some(Header { source, destination: own, label, class }) = header(&grh) else {
+        return failed(libc::EPROTONOSUPPORT);
+    };
     // The datagram came to our address: that is whom the answer comes from.
-    let own = gid(grh.dgid);
     let gids = shared.engine.device.gids();
     let Some((index, _)) = gids.iter().find(|(_, entry)| entry.gid == own) else {
         return failed(libc::ENOENT);
     };
-    let words = u32::from_be(grh.version_tclass_flow);
     // SAFETY: zeros are values of the plain structure.
     let mut told: ibv_ah_attr = unsafe { std::mem::zeroed() };
-    told.grh.dgid = grh.sgid;
-    told.grh.flow_label = words & FLOW_LABEL;
+    told.grh.dgid = halves(source.0);
+    told.grh.flow_label = label;
     told.grh.sgid_index = u8::try_from(*index).unwrap_or(u8::MAX);
     told.grh.hop_limit = u8::MAX;
-    told.grh.traffic_class = u8::try_from(words >> 20 & 0xff).unwrap_or(0);
+    told.grh.traffic_class = class;
     told.dlid = wc.slid;
     told.sl = wc.sl;
     told.src_path_bits = wc.dlid_path_bits;

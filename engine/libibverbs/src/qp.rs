@@ -92,6 +92,9 @@ struct Wanted<'a> {
     flags: u32,
 }
 
+/// Bytes of an entry of a list in a send request.
+const LIST_ENTRY: u32 = 16;
+
 impl Wanted<'_> {
     /// Makes the QP and writes back its capabilities.
     ///
@@ -119,6 +122,9 @@ impl Wanted<'_> {
         // SAFETY: as above.
         let srq = (!init.srq.is_null()).then(|| unsafe { object::borrow::<Srq>(init.srq) });
         pd.shared.check()?;
+        // A request has room for its list, or for as many bytes: devices say so, and programs have come to need it.
+        let list = init.cap.max_send_sge.max(1).saturating_mul(LIST_ENTRY);
+        let max_inline = init.cap.max_inline_data.max(list);
         let qp = pd.pd.create_qp(&QpInit {
             service,
             srq: srq.map(|srq| &srq.queue),
@@ -130,7 +136,7 @@ impl Wanted<'_> {
             max_recv_wr: init.cap.max_recv_wr,
             max_send_sge: init.cap.max_send_sge,
             max_recv_sge: init.cap.max_recv_sge,
-            max_inline: init.cap.max_inline_data,
+            max_inline,
             all_signaled: init.sq_sig_all != 0,
             qpn: None,
         });
@@ -141,6 +147,7 @@ impl Wanted<'_> {
         if let Some(srq) = srq {
             srq.users.fetch_add(1, Ordering::AcqRel);
         }
+        self.init.cap.max_inline_data = max_inline;
         self.init.cap.max_send_wr = self.init.cap.max_send_wr.max(1).next_power_of_two();
         self.init.cap.max_recv_wr = match srq {
             Some(_) => 0,

@@ -25,6 +25,12 @@ impl Endpoint {
         data: &[u8],
         now: Instant,
     ) -> Result<(), CmError> {
+        // Three bits each, in messages and in QPs: programs ask for more.
+        let own = &Parameters {
+            retry_count: own.retry_count.min(7),
+            rnr_retry_count: own.rnr_retry_count.min(7),
+            ..*own
+        };
         let conn = self.conn(id)?;
         if conn.phase != Phase::RouteResolved || conn.state != State::Idle {
             return Err(CmError::State);
@@ -85,10 +91,10 @@ impl Endpoint {
             flow_control: own.flow_control,
             starting_psn: conn.local_psn,
             local_response_timeout: self.config.response_timeout,
-            retry_count: own.retry_count.min(7),
+            retry_count: own.retry_count,
             pkey: Pkey::DEFAULT,
             path_mtu: path.mtu.code(),
-            rnr_retry_count: own.rnr_retry_count.min(7),
+            rnr_retry_count: own.rnr_retry_count,
             max_cm_retries: self.config.max_retries,
             srq: own.srq,
             primary_local_lid: lid,
