@@ -30,6 +30,9 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
         "engine/libibverbs/src/",
         "C programs call it and answer for their pointers: `object.rs` says how",
     ),
+    ("engine/librdmacm/src/", "the same, for programs that connect by addresses"),
+    ("engine/librspreload/src/", "it stands between C programs and the C library"),
+    ("engine/verbs-abi/src/", "the objects that C programs hold, and what both libraries do with them"),
     ("engine/cli/src/signal.rs", "one signal handler"),
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
     ("tests/tests/regions.rs", "memory that the test registers, and takes away"),
@@ -74,14 +77,20 @@ pub const PURE: &[Pure] = &[
     Pure { place: "wire/src/", without: WORLD, because: "bytes and meaning, nothing else" },
     Pure { place: "engine/src/qp/", without: WORLD, because: "a QP is a value" },
     Pure { place: "engine/src/cm/", without: WORLD, because: "an endpoint is a value" },
+    Pure {
+        place: "engine/librdmacm/src/rsocket/stream.rs",
+        without: WORLD,
+        because: "two ends are played against each other",
+    },
     Pure { place: "engine/src/timer_wheel.rs", without: WORLD, because: "time is an argument" },
 ];
 
 /// Packages from the bottom up: each depends on lower layers only.
 pub const LAYERS: &[&[&str]] = &[
-    &["feroce-wire", "dpdk-sys"],
+    &["feroce-wire", "feroce-verbs-abi", "dpdk-sys"],
     &["feroce-engine"],
-    &["feroce", "feroce-libibverbs", "feroce-tests"],
+    &["feroce-libibverbs"],
+    &["feroce", "feroce-librdmacm", "feroce-librspreload", "feroce-tests"],
 ];
 
 /// What a user configures, and the document that gives the reason for each field's default.
