@@ -9,11 +9,11 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
 readonly ROWS=tests/programs/table.txt
-readonly SECONDS_EACH=${FEROCE_PROGRAM_SECONDS:-120} # until a row is given up
+readonly SECONDS_EACH=${PROGRAM_SECONDS:-120} # until a row is given up
 filter=. table=''
 while [ $# -gt 0 ]; do
     case $1 in
-        --port-kind) export FEROCE_PORT=$2 && shift ;;
+        --port-kind) export FEROCE_PORT_KIND=$2 && shift ;;
         --table) table=yes ;;
         -*) sed -n '2,7s/^# \?//p' "$0" >&2 && exit 2 ;;
         *) filter=$1 ;;
@@ -33,7 +33,7 @@ work=$(mktemp -d)
 at_exit "rm -rf $work"
 reserve_hugepages 128
 for source in tests/programs/*.c; do # Against the distribution's headers and library.
-    cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -libverbs -lrdmacm -lpthread -ldl
+    cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -Wl,--as-needed -lrdmacm -libverbs -lpthread -ldl
 done
 cp tests/programs/rcopy-and-compare "$work"
 PATH=$work:$PATH
@@ -41,13 +41,12 @@ pair=fr-programs-$$
 make_pair "$pair" 4500
 plain_frames "$pair"
 
-# on END COMMAND...: runs it as the unmodified program of that end, for so long at most.
+# on END COMMAND...: becomes it, as the unmodified program of that end, for so long at most.
 on() {
-    local end=$1 interface=v0 run=''
+    local end=$1 interface=v0
     [ "$end" = a ] || interface=v1
     shift
-    [ "$BASH_SUBSHELL" = 0 ] || run=exec # In the background, it is the process that is killed.
-    $run timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
+    exec timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "$pair-$end" "$feroce" run --quiet --interface $interface -- "$@"
 }
 
 # listening: whether the server waits for its client: at a TCP port, or with the thread that serves connections (which is there a
@@ -74,7 +73,7 @@ row() {
         until listening || [ $((waited++)) -gt 600 ] || ! kill -0 "$pid" 2> /dev/null; do sleep 0.05; done
     fi
     # shellcheck disable=SC2086 # Words.
-    on a ${client//SERVER/10.77.0.2} > "$work/client" 2>&1 && status=0 || status=$?
+    (on a ${client//SERVER/10.77.0.2}) > "$work/client" 2>&1 && status=0 || status=$?
     if [ -n "$pid" ]; then
         [ "$status" = 0 ] && [ -z "$endless" ] || kill "$pid" 2> /dev/null || true
         wait "$pid" && served=0 || served=$?

@@ -57,7 +57,7 @@ impl End {
     fn dial(&self, to: &Self, space: PortSpace, port: u16, own: &Parameters) -> CmId {
         let remote = to.address();
         let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0u8; 16].into() };
-        let path = self.manager.resolve(any, remote);
+        let path = self.manager.resolve(any, std::net::SocketAddr::new(remote, port));
         self.manager.with(|endpoint, now| {
             let id = endpoint.create(space, QpKind::of(space));
             endpoint.resolve_address(id, None, std::net::SocketAddr::new(remote, port)).unwrap();
@@ -187,6 +187,6 @@ fn a_question_and_a_refusal() {
 fn no_device() {
     let (ends, _keeper) = ends();
     let nobody =
-        ends[0].manager.resolve("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        ends[0].manager.resolve("192.0.2.1".parse().unwrap(), "192.0.2.2:7".parse().unwrap());
     assert_eq!(nobody, Err(Unresolved::NoDevice));
 }

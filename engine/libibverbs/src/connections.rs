@@ -64,7 +64,10 @@ impl Connections {
 
     fn start(sink: CmSink) -> Result<Self, c_int> {
         extern "C" fn last_words() {
-            if let Ok(connections) = Connections::get() {
+            // A child has none, and ends without a word.
+            if let Some(Ok(connections)) = CONNECTIONS.get()
+                && connections.generation == fork::generation()
+            {
                 connections.manager.close(LAST_WORDS);
             }
         }

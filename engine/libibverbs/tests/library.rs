@@ -39,8 +39,9 @@ fn every_symbol_of_the_distribution_is_there_in_its_version() {
     let ours = exported(library.to_str().expect("text"));
     let missing: Vec<_> = wanted.difference(&ours).collect();
     assert_eq!(missing, Vec::<&String>::new());
-    // Nothing else either: a stray symbol could stand in the way of a program's own.
-    let extra: Vec<_> = ours.difference(&wanted).collect();
+    // Nothing else either, but for librdmacm: a stray symbol could stand in the way of a program's own.
+    let extra = ours.difference(&wanted).filter(|name| !name.ends_with("@@FEROCE_PRIVATE"));
+    let extra: Vec<_> = extra.collect();
     assert_eq!(extra, Vec::<&String>::new());
 }
 

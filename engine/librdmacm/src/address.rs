@@ -228,6 +228,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     }))
 }
 
+/// A neighbour is waited for as long as the kernel asks, three seconds: the program's patience is not needed to end it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -252,6 +253,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     }
 }
 
+/// The route is known with the address: there is nothing to wait for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     // SAFETY: the program passes a live identifier.

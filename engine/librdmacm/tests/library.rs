@@ -1,0 +1,80 @@
+//! The shared library as programs find it: names, versions, and what it needs of others.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What the distribution's library exports.
+const DISTRIBUTION: &str = include_str!("../symbols-44.txt");
+
+/// Links the library; its path.
+fn library() -> PathBuf {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-libs.sh");
+    let built = Command::new(script).output().expect("a shell");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let told = String::from_utf8(built.stdout).expect("text");
+    PathBuf::from(told.lines().last().expect("the folder")).join("librdmacm.so.1")
+}
+
+fn readelf(what: &str, path: &str) -> String {
+    let told = Command::new("readelf").args(["--wide", what, path]).output();
+    String::from_utf8(told.expect("binutils").stdout).expect("text")
+}
+
+/// Type and name of each symbol that `path` exports.
+fn exported(path: &str) -> BTreeSet<String> {
+    let told = readelf("--dyn-syms", path);
+    let symbols = told.lines().filter_map(|line| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let [_, _, _, kind, _, _, place, name] = columns.get(..8)?.try_into().ok()?;
+        // A version node is an object of its own name.
+        let is_ours = place != "UND" && place != "ABS" && name.contains('@');
+        is_ours.then(|| format!("{kind} {name}"))
+    });
+    symbols.collect()
+}
+
+fn wanted() -> BTreeSet<String> {
+    DISTRIBUTION.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_symbol_of_connections_is_there_in_its_version() {
+    let is_of_connections = |symbol: &&String| symbol.starts_with("FUNC rdma_");
+    let wanted = wanted();
+    let wanted: BTreeSet<_> = wanted.iter().filter(is_of_connections).collect();
+    assert_eq!(wanted.len(), 41);
+    let ours = exported(library().to_str().expect("text"));
+    let ours: BTreeSet<_> = ours.iter().filter(is_of_connections).collect();
+    assert_eq!(ours, wanted);
+}
+
+#[test]
+fn no_symbol_is_there_that_the_distribution_has_not() {
+    let ours = exported(library().to_str().expect("text"));
+    let extra: Vec<_> = ours.difference(&wanted()).cloned().collect();
+    assert_eq!(extra, Vec::<String>::new());
+}
+
+#[test]
+fn the_list_is_what_the_installed_library_exports() {
+    let installed = "/usr/lib/x86_64-linux-gnu/librdmacm.so.1";
+    let version = std::fs::read_link(installed).unwrap_or_default();
+    if version.to_string_lossy().ends_with(".44.0") {
+        assert_eq!(exported(installed), wanted());
+    } // Another release has more.
+}
+
+#[test]
+fn it_asks_for_this_projects_verbs_by_a_version_of_their_own() {
+    let library = library();
+    let path = library.to_str().expect("text");
+    let told = readelf("--dynamic", path);
+    assert!(told.contains("Library soname: [librdmacm.so.1]"), "{told}");
+    assert!(told.contains("Shared library: [libibverbs.so.1]"), "{told}");
+    assert!(told.contains("NODELETE") && told.contains("NOW"), "{told}");
+    // With the distribution's libibverbs the loader says that this is missing.
+    assert!(readelf("--version-info", path).contains("FEROCE_PRIVATE"));
+    let unversioned = library.with_file_name("librdmacm.so");
+    assert_eq!(std::fs::read_link(unversioned).expect("a link").to_str(), Some("librdmacm.so.1"));
+}

@@ -1,0 +1,126 @@
+// Both ends of a connection in one process, to the device's own address, and the error numbers of `rdma_*`. Prints what is wrong.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int failed;
+#define CHECK(what)                                                                            \
+    do {                                                                                       \
+        errno = 0;                                                                             \
+        if (!(what)) printf("line %d: %s (%s)\n", __LINE__, #what, strerror(errno)), failed++; \
+    } while (0)
+
+static struct sockaddr_in at(const char *ip, int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, ip, &address.sin_addr);
+    return address;
+}
+
+static int refused(int returned, int code) { return returned == -1 && errno == code; }
+
+static struct ibv_qp_init_attr attributes(void) {
+    struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .sq_sig_all = 1};
+    init.cap.max_send_wr = init.cap.max_recv_wr = init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+    init.cap.max_inline_data = 16;
+    return init;
+}
+
+static void *serve(void *listener) {
+    struct rdma_cm_id *id;
+    struct ibv_qp_init_attr init = attributes();
+    struct rdma_conn_param param = {.private_data = "yes", .private_data_len = 3};
+    struct ibv_wc wc;
+    char text[16] = "";
+    CHECK(rdma_get_request(listener, &id) == 0);
+    CHECK(id->verbs && id->event->param.conn.private_data_len == 56);
+    CHECK(memcmp(id->event->param.conn.private_data, "hello", 5) == 0);
+    CHECK(rdma_create_qp(id, NULL, &init) == 0);
+    struct ibv_mr *mr = rdma_reg_msgs(id, text, sizeof text);
+    CHECK(rdma_post_recv(id, NULL, text, sizeof text, mr) == 0);
+    param.responder_resources = param.initiator_depth = 1;
+    CHECK(rdma_accept(id, &param) == 0);
+    CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS && !strcmp(text, "to myself"));
+    CHECK(rdma_disconnect(id) == 0);
+    rdma_dereg_mr(mr);
+    rdma_destroy_qp(id);
+    CHECK(rdma_destroy_id(id) == 0);
+    return NULL;
+}
+
+// A connection of a process with itself, in calls that wait.
+static void with_itself(const char *own) {
+    struct rdma_cm_id *listener, *id;
+    struct sockaddr_in address = at(own, 7411);
+    struct ibv_qp_init_attr init = attributes();
+    struct rdma_conn_param param = {.private_data = "hello", .private_data_len = 5, .retry_count = 7};
+    struct ibv_wc wc;
+    char text[16] = "to myself";
+    pthread_t server;
+    CHECK(rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_bind_addr(listener, (struct sockaddr *)&address) == 0);
+    CHECK(listener->verbs && rdma_get_src_port(listener) == htons(7411));
+    CHECK(rdma_listen(listener, 1) == 0);
+    pthread_create(&server, NULL, serve, listener);
+    CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 2000) == 0);
+    CHECK(id->verbs == listener->verbs && rdma_get_dst_port(id) == htons(7411));
+    CHECK(rdma_resolve_route(id, 2000) == 0 && id->route.num_paths == 1);
+    CHECK(rdma_create_qp(id, NULL, &init) == 0);
+    param.responder_resources = param.initiator_depth = 1;
+    CHECK(rdma_connect(id, &param) == 0);
+    CHECK(id->event->param.conn.private_data_len == 196);
+    CHECK(memcmp(id->event->param.conn.private_data, "yes", 3) == 0);
+    CHECK(rdma_post_send(id, NULL, text, sizeof text, NULL, IBV_SEND_INLINE) == 0);
+    CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+    CHECK(rdma_disconnect(id) == 0);
+    pthread_join(server, NULL);
+    rdma_destroy_qp(id);
+    CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(listener) == 0);
+}
+
+static void errors(const char *own) {
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *id, *other;
+    struct rdma_cm_event *event;
+    struct sockaddr_in address = at(own, 7412), foreign = at("192.0.2.1", 0);
+    struct rdma_conn_param param = {0};
+    unsigned char tos = 8;
+    CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(refused(rdma_get_cm_event(channel, &event), EAGAIN));
+    CHECK(refused(rdma_create_id(channel, &id, NULL, 77), EINVAL));
+    CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0 && !id->verbs);
+    CHECK(refused(rdma_bind_addr(id, (struct sockaddr *)&foreign), EADDRNOTAVAIL));
+    CHECK(refused(rdma_resolve_route(id, 1), EINVAL));
+    CHECK(refused(rdma_connect(id, &param), EINVAL));
+    CHECK(refused(rdma_disconnect(id), EINVAL));
+    CHECK(rdma_bind_addr(id, (struct sockaddr *)&address) == 0);
+    CHECK(refused(rdma_bind_addr(id, (struct sockaddr *)&address), EINVAL));
+    CHECK(rdma_create_id(channel, &other, NULL, RDMA_PS_TCP) == 0);
+    CHECK(refused(rdma_bind_addr(other, (struct sockaddr *)&address), EADDRINUSE));
+    CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1) == 0);
+    CHECK(refused(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 4), EINVAL));
+    CHECK(refused(rdma_set_option(other, RDMA_OPTION_ID, 99, &tos, 1), ENOSYS));
+    CHECK(refused(rdma_ack_cm_event(NULL), EINVAL));
+    pid_t child = fork();
+    if (!child) exit(refused(rdma_listen(id, 1), EIO) ? 0 : 1);
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(other) == 0);
+    rdma_destroy_event_channel(channel);
+}
+
+int main(int count, char **words) {
+    (void)count;
+    with_itself(words[1]);
+    errors(words[1]);
+    printf("%d checks failed\n", failed);
+    return failed != 0;
+}
