@@ -32,6 +32,7 @@ pub const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ),
     ("engine/librdmacm/src/", "the same"),
     ("engine/verbs-abi/src/", "objects that programs hold, and what the two libraries share"),
+    ("engine/librspreload/src/", "it stands between C programs and the C library"),
     ("engine/cli/src/signal.rs", "one signal handler"),
     ("engine/tests/", "namespaces and raw sockets, to test against the kernel"),
     ("tests/tests/regions.rs", "memory that the test registers, and takes away"),
@@ -76,6 +77,11 @@ pub const PURE: &[Pure] = &[
     Pure { place: "wire/src/", without: WORLD, because: "bytes and meaning, nothing else" },
     Pure { place: "engine/src/qp/", without: WORLD, because: "a QP is a value" },
     Pure { place: "engine/src/cm/", without: WORLD, because: "an endpoint is a value" },
+    Pure {
+        place: "engine/librdmacm/src/rsocket/stream.rs",
+        without: WORLD,
+        because: "two ends are played against each other",
+    },
     Pure { place: "engine/src/timer_wheel.rs", without: WORLD, because: "time is an argument" },
 ];
 
@@ -84,7 +90,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["feroce-wire", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce", "feroce-libibverbs", "feroce-tests"],
-    &["feroce-librdmacm"],
+    &["feroce-librdmacm", "feroce-librspreload"],
 ];
 
 /// What a user configures, and the document that gives the reason for each field's default.

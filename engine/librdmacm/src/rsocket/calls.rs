@@ -40,10 +40,10 @@ extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let made = || match (domain, kind, protocol) {
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
             let identifier = Identifier::new(RDMA_PS_TCP)?;
-            Ok(Socket::Stream(StreamSocket::new(identifier, Options::default())))
+            Ok(Socket::Stream(Box::new(StreamSocket::new(identifier, Options::default()))))
         }
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
-            Ok(Socket::Datagram(Datagram::new(domain)?))
+            Ok(Socket::Datagram(Box::new(Datagram::new(domain)?)))
         }
         _ => Err(libc::ENOTSUP),
     };
@@ -56,11 +56,12 @@ extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: the program answers for the address.
     let bound = table::get(fd).and_then(|socket| {
-        match (&*socket, unsafe { address::read(address, length)? }) {
-            (Socket::Stream(stream), address) => stream.bind(address),
-            (Socket::Datagram(datagram), address) => datagram.bind(address),
+        // SAFETY: the program answers for the address.
+        let address = unsafe { address::read(address, length)? };
+        match &*socket {
+            Socket::Stream(stream) => stream.bind(address),
+            Socket::Datagram(datagram) => datagram.bind(address),
         }
     });
     returned(bound)
@@ -87,11 +88,12 @@ unsafe extern "C" fn raccept(fd: c_int, address: *mut sockaddr, length: *mut soc
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rconnect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: the program answers for the address.
     let connected = table::get(fd).and_then(|socket| {
-        match (&*socket, unsafe { address::read(address, length)? }) {
-            (Socket::Stream(stream), address) => stream.connect(address),
-            (Socket::Datagram(datagram), address) => datagram.connect(address),
+        // SAFETY: the program answers for the address.
+        let address = unsafe { address::read(address, length)? };
+        match &*socket {
+            Socket::Stream(stream) => stream.connect(address),
+            Socket::Datagram(datagram) => datagram.connect(address),
         }
     });
     returned(connected)

@@ -168,7 +168,7 @@ fn answer(socket: StreamSocket, asked: &rdma_conn_param, data: &[u8]) -> Option<
     }
     drop(inner);
     let fd = socket.fd();
-    let socket = Arc::new(Socket::Stream(socket));
+    let socket = Arc::new(Socket::Stream(Box::new(socket)));
     table::insert(fd, Arc::clone(&socket));
     if service::watch(fd).is_err() {
         service::close(&socket);

@@ -17,6 +17,7 @@ use super::options::{self, Options, SOL_RDMA};
 use super::port::{Arrived, DATAGRAM_MAX, Handle, Port};
 use super::protocol::{UDP_HEADER_MAX, UdpHeader, UdpOp};
 use super::service;
+use super::stream::SEND_LOW_WATER;
 use super::udp::Udp;
 use super::wait::{self, Awaited, Waiters};
 
@@ -350,7 +351,7 @@ impl Inner {
 
 /// How many datagrams a queue is for: as many as its buffer has room for.
 fn datagrams(queue: u16, buffer: u32) -> u16 {
-    let room = buffer / DATAGRAM_MAX as u32;
+    let room = buffer / SEND_LOW_WATER; // A datagram's.
     queue.min(u16::try_from(room).unwrap_or(u16::MAX)).max(1)
 }
 

@@ -16,7 +16,11 @@ use crate::abi::{
 /// The mark of a request to receive.
 const RECEIVE: u64 = 1 << 63;
 /// Most bytes that go into a work request.
-const INLINE_MAX: usize = 256;
+const INLINE_MAX: u16 = 256;
+
+/// Bytes of the longest entry of a table.
+const ENTRY_MAX: u32 = 24;
+const _: () = assert!(ENTRY_MAX as usize == MAPPING_LENGTH);
 
 /// What an end has before it is connected: queues and memory.
 #[derive(Debug)]
@@ -38,12 +42,12 @@ impl Ready {
         inline: u16,
         mappings: u16,
     ) -> Result<Self, c_int> {
-        let inline = u32::from(inline).min(INLINE_MAX as u32);
+        let inline = u32::from(inline.min(INLINE_MAX));
         let capacity = Capacity {
             kind: IBV_QPT_RC,
             send_queue: sizes.send_queue,
             receive_queue: sizes.receive_queue,
-            inline: inline.max(MAPPING_LENGTH as u32), // Entries of tables always go inline.
+            inline: inline.max(ENTRY_MAX), // Entries of tables always go inline.
         };
         let queues = Queues::new(identifier, capacity)?;
         let pd = queues.pd();
@@ -92,7 +96,7 @@ impl Ready {
     /// # Safety
     /// The program answers for the bytes of `from`.
     unsafe fn post(&self, post: Post, from: &mut Gather<'_>) -> Result<(), c_int> {
-        let mut bytes = [0u8; INLINE_MAX];
+        let mut bytes = [0u8; INLINE_MAX as usize];
         let (mut entries, inline) = match post.source {
             Source::Nothing => ([ibv_sge { addr: 0, length: 0, lkey: 0 }; 2], false),
             Source::Buffer(pieces) => {

@@ -44,8 +44,8 @@ mod wait;
 /// A socket of either kind.
 #[derive(Debug)]
 enum Socket {
-    Stream(StreamSocket),
-    Datagram(Datagram),
+    Stream(Box<StreamSocket>),
+    Datagram(Box<Datagram>),
 }
 
 impl Socket {

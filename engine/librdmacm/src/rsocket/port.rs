@@ -18,10 +18,12 @@ use crate::abi::{
 use crate::errno;
 
 /// Bytes of a datagram with its header, at most.
-pub const DATAGRAM_MAX: usize = 2048;
+pub const DATAGRAM_MAX: usize = SEND_SLOT as usize;
 /// A slot for one that comes: what the network card says of it lies ahead.
-const GRH: u32 = size_of::<ibv_grh>() as u32;
-const SLOT: u32 = (GRH + DATAGRAM_MAX as u32).next_multiple_of(64);
+const GRH: u32 = 40;
+const _: () = assert!(GRH as usize == size_of::<ibv_grh>());
+const SLOT: u32 = (GRH + SEND_SLOT).next_multiple_of(64);
+const SEND_SLOT: u32 = 2048;
 /// The mark of a request to receive.
 const RECEIVE: u64 = 1 << 63;
 /// Hops to a peer.
@@ -110,7 +112,7 @@ impl Port {
     }
 
     fn post_receive(&self, slot: u32) -> Result<(), c_int> {
-        let piece = Piece { offset: slot * SLOT, length: GRH + DATAGRAM_MAX as u32 };
+        let piece = Piece { offset: slot * SLOT, length: GRH + SEND_SLOT };
         let mut list = [self.receive.entry(piece)];
         // SAFETY: the slot is there as long as the queue is, and nobody uses it.
         unsafe { self.queues.receive(RECEIVE | u64::from(slot), &mut list) }
@@ -170,7 +172,7 @@ impl Port {
             from.take(length, |part, at| payload[at..at + part.len()].copy_from_slice(part));
         }
         let total = u32::try_from(header_length + length).unwrap_or(0);
-        let piece = Piece { offset: slot * DATAGRAM_MAX as u32, length: total };
+        let piece = Piece { offset: slot * SEND_SLOT, length: total };
         // SAFETY: there are as many bytes, and no request has the slot.
         unsafe { self.send.copy_from(piece, datagram.as_ptr()) };
         let mut list = [self.send.entry(piece)];

@@ -13,7 +13,7 @@ use crate::errno;
 
 /// How often connections are looked at whose peers say nothing.
 const TICK: Duration = Duration::from_secs(5);
-const EVENTS: usize = 16;
+const EVENTS: c_int = 16;
 
 /// What the thread sleeps on, and the process that has the thread.
 static SERVICE: Mutex<Option<(u32, OwnedFd)>> = Mutex::new(None);
@@ -67,12 +67,11 @@ pub fn close(socket: &Arc<Socket>) {
 }
 
 fn run(epoll: RawFd) {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS as usize];
     let timeout = c_int::try_from(TICK.as_millis()).unwrap_or(c_int::MAX);
     loop {
         // SAFETY: the kernel writes as many events as there is room for.
-        let ready =
-            unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), EVENTS as c_int, timeout) };
+        let ready = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), EVENTS, timeout) };
         for event in events.iter().take(usize::try_from(ready).unwrap_or(0)) {
             let data = event.u64;
             let Ok(fd) = RawFd::try_from(data) else { continue };

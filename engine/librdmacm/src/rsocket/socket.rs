@@ -258,6 +258,12 @@ impl Awaited for Inner {
                 }
                 let ended = match link.stream.phase() {
                     Phase::Connected => 0,
+                    // First what came before: rstream takes the word as an error.
+                    Phase::Disconnected
+                        if ready & asked & libc::POLLIN != 0 && link.stream.has_data() =>
+                    {
+                        0
+                    }
                     Phase::Disconnected => libc::POLLHUP,
                     Phase::Failed => libc::POLLERR,
                 };

@@ -300,11 +300,11 @@ impl Stream {
 
     /// Whether data can be sent now.
     pub fn can_send(&mut self, tables: &mut impl Tables) -> bool {
-        if self.target.length == 0 {
-            if let Some(target) = tables.take_target(self.next_target) {
-                self.target = target;
-                self.next_target = (self.next_target + 1) % TARGETS;
-            }
+        if self.target.length == 0
+            && let Some(target) = tables.take_target(self.next_target)
+        {
+            self.target = target;
+            self.next_target = (self.next_target + 1) % TARGETS;
         }
         self.has_room() && self.target.length > 0
     }
@@ -628,7 +628,8 @@ mod tests {
                 0x1020.. => (&mut self.mapping[..], 0x1020),
                 _ => (&mut self.targets.0[..], TABLES),
             };
-            place[(post.address - base) as usize..][..bytes.len()].copy_from_slice(bytes);
+            let at = usize::try_from(post.address - base).unwrap();
+            place[at..][..bytes.len()].copy_from_slice(bytes);
         }
     }
 
