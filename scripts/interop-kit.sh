@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 . scripts/rows.sh
 
-readonly SNAP=256      # octets of a packet: all headers
+readonly SNAP=512      # octets of a packet: all headers, and the messages of connection management
 readonly PEERS=20000   # packets that the peer captures in a run
 readonly SHOWN=60      # packets of each side in the report
 host='' filter=. iface='' address='' transport='' slow='' folder=target/interop print=''
@@ -135,16 +135,27 @@ stop() { # END PROCESS
 }
 
 listeners() { # END
-    if [ "$1" = peer ]; then at_peer 'ss -ltnH | wc -l' || echo 0; else ss -ltnH | wc -l; fi
+    local command='ss -ltnH | wc -l'
+    # Who listens by RDMA CM has no TCP socket: the kernel knows the peer's, and of a Feroce program that it has its device.
+    case $group-$1 in
+        cm-peer | rsocket-peer) command='{ rdma resource show cm_id | grep LISTEN; ss -lunH; } | wc -l' ;;
+        cm-* | rsocket-*) command='{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l' ;;
+    esac
+    if [ "$1" = peer ]; then at_peer "$command" || echo 0; else sh -c "$command"; fi
 }
 
 # ---- a row
 
 play_both() {
-    [ "$server" != - ] && [ "$group" != own ] || return 0 # One end only, or not at the peer.
+    is_for_two || return 0
     [ -z "$slow" ] || suit_slow_peer
     play here peer "$own" 'Feroce serves'
     play peer here "$address" 'the peer serves'
+}
+
+# is_for_two: whether the row has two ends, and needs nothing at the peer but the distribution's packages.
+is_for_two() {
+    [ "$server" != - ] && [ "$group" != own ] && [[ ! "$command" =~ rcopy-and-compare|^rsockets|PRELOAD ]] || return 1
 }
 
 play() { # END_OF_SERVER END_OF_CLIENT ADDRESS CASE
@@ -229,7 +240,7 @@ print_commands() {
 }
 
 print_row() {
-    [ "$server" != - ] && [ "$group" != own ] || return 0
+    is_for_two || return 0
     [ -z "$slow" ] || suit_slow_peer
     number=$((number + 1))
     echo && echo "# $number. $group: $what. Right if the client prints a line that matches: $pattern"

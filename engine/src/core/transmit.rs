@@ -43,6 +43,19 @@ impl Core {
         sent
     }
 
+    /// Sends a quantum of the QP in `slot` at once, before it stops: a program that was told of a message may end the
+    /// connection in the same turn, and the peer would wait for ever for an acknowledgement of what has arrived.
+    pub fn settle(&mut self, slot: u32, now: Instant) {
+        if !self.slots[slot as usize].as_deref().is_some_and(|place| place.active) {
+            return;
+        }
+        let room_before = self.port.tx_room().min(TRANSMIT_BURST);
+        let mut room = room_before;
+        self.transmit_from(slot, TRANSMIT_BURST, &mut room, now);
+        self.flush(room_before - room);
+        self.loopback.publish();
+    }
+
     /// Sends a quantum of packets of the QP in `slot`, at most `most`, and to the link as many as there is `room`
     /// for; how many, and whether it may have more.
     fn transmit_from(

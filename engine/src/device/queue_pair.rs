@@ -417,6 +417,9 @@ impl QueuePair {
         let change = |qp: &mut AnyQp, env: &mut crate::qp::Env<'_>| {
             qp.modify(&attributes, env).map(|()| qp.state())
         };
+        if matches!(attributes.state, Some(QpState::Err | QpState::Reset)) {
+            token.settle(self.slot, now);
+        }
         let state = token.with_qp(self.slot, now, change).expect("the QP lives")?;
         cell.rouse(&token, now);
         drop((token, paths));
