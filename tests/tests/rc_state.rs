@@ -137,7 +137,7 @@ fn reset_clears_everything_and_the_qps_connect_again() {
         pair.qps[end].modify(&to(QpState::Reset)).unwrap();
     }
     assert_eq!(pair.done(0), [], "no completion for what was dropped");
-    assert_eq!(pair.done(1), [(7, Status::Success)]);
+    assert_eq!(pair.done(1), [], "what was not polled before goes, too");
     let request =
         SendRequest { wr_id: 3, op: SendOp::Send, data: Data::Sges(&[]), flags: SendFlags::NONE };
     assert_eq!(pair.qps[0].post_send(&request), Err(PostError::State));
