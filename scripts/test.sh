@@ -17,7 +17,7 @@ readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config ip
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
 # A row of each kind that runs against rxe; scripts/programs.sh --peer rxe without a filter runs all.
-readonly WITH_RXE='RC, data checked|^pingpong (UC|UD) ibv|16 QPs ibv_srq|bandwidth ib_(write|send)_bw -F -n 1000$|latency ib_(read|atomic)_lat -F -n 1000$|^cm '
+readonly WITH_RXE='RC, data checked|^pingpong (UC|UD) ibv|bandwidth ib_(write|send)_bw -F -n 1000$|^cm (rping, data|ucmatose, one|udaddy, datagrams|rdma_create_ep )'
 
 main() {
     local steps=$ALL
