@@ -119,12 +119,13 @@ impl Qp {
 }
 
 /// What a QP is to be.
-struct Wanted<'a> {
+struct Wanted {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     /// Null but for a receiving QP of XRC.
     xrcd: *mut ibv_xrcd,
-    init: &'a mut ibv_qp_init_attr,
+    /// A copy: of the program's own, only the capabilities are written.
+    init: ibv_qp_init_attr,
     /// For `ibv_wr_*`, with these operations.
     operations: Option<u64>,
     flags: u32,
@@ -145,8 +146,8 @@ fn service(kind: c_uint) -> Result<Service, c_int> {
     })
 }
 
-impl Wanted<'_> {
-    /// Makes the QP and writes back its capabilities.
+impl Wanted {
+    /// Makes the QP; its capabilities are in `init` then.
     ///
     /// # Safety
     /// The context is open; PD, domain, CQs and SRQ are live or null.
@@ -182,7 +183,7 @@ impl Wanted<'_> {
     /// # Safety
     /// PD, CQs and SRQ are live or null.
     unsafe fn ordinary(&mut self, service: Service) -> Result<QueuePair, c_int> {
-        let init = &*self.init;
+        let init = &self.init;
         // SAFETY: the caller says so.
         let (pd, send_cq, recv_cq, srq) = unsafe {
             let cq = |cq: *mut ibv_cq| live::<Cq>(cq).ok_or(libc::EINVAL);
@@ -239,7 +240,7 @@ impl Wanted<'_> {
         // SAFETY: zeros and null pointers are values of the plain structure.
         let nothing: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         let (qp_context, qp_type) = (self.init.qp_context, self.init.qp_type);
-        *self.init = ibv_qp_init_attr { qp_context, qp_type, ..nothing };
+        self.init = ibv_qp_init_attr { qp_context, qp_type, ..nothing };
         self.pd = std::ptr::null_mut();
         qp.map_err(|error| errno::of_device(&error))
     }
@@ -311,7 +312,7 @@ struct Users {
 }
 
 impl Users {
-    fn of(wanted: &Wanted<'_>) -> Self {
+    fn of(wanted: &Wanted) -> Self {
         let Wanted { pd, xrcd, ref init, .. } = *wanted;
         Self { pd, cqs: [init.send_cq, init.recv_cq], srq: init.srq, xrcd }
     }
@@ -373,9 +374,20 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     let (xrcd, operations, flags) = (std::ptr::null_mut(), None, 0);
     // SAFETY: the program passes a live PD, whose context is not written, and attributes with live objects.
     object::give_or_fail(unsafe {
-        let (context, init) = ((*pd).context, &mut *init);
-        Wanted { context, pd, xrcd, init, operations, flags }.make()
+        let context = (*pd).context;
+        create(Wanted { context, pd, xrcd, init: *init, operations, flags }, &raw mut (*init).cap)
     })
+}
+
+/// # Safety
+/// As for [`Wanted::make`]; `cap` is a place for the capabilities.
+unsafe fn create(mut wanted: Wanted, cap: *mut ibv_qp_cap) -> Result<Box<Qp>, c_int> {
+    // SAFETY: the caller says so.
+    unsafe {
+        let made = wanted.make()?;
+        cap.write(wanted.init.cap);
+        Ok(made)
+    }
 }
 
 /// `ibv_create_qp_ex`
@@ -388,9 +400,9 @@ pub unsafe extern "C" fn create_qp_ex(
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     // SAFETY: the program passes attributes, which begin with the shorter form.
-    let (extended, init) = unsafe { (*init, &mut *init.cast::<ibv_qp_init_attr>()) };
+    let (extended, init) = unsafe { (*init, init.cast::<ibv_qp_init_attr>()) };
     let given = |bit: c_uint| extended.comp_mask & bit != 0;
-    let receives = init.qp_type == IBV_QPT_XRC_RECV;
+    let receives = extended.qp_type == IBV_QPT_XRC_RECV;
     if !given(if receives { IBV_QP_INIT_ATTR_XRCD } else { IBV_QP_INIT_ATTR_PD }) {
         return errno::fail(libc::EINVAL);
     }
@@ -402,7 +414,9 @@ pub unsafe extern "C" fn create_qp_ex(
     let xrcd = if receives { extended.xrcd } else { std::ptr::null_mut() };
     let pd = extended.pd;
     // SAFETY: the program passes live objects.
-    object::give_or_fail(unsafe { Wanted { context, pd, xrcd, init, operations, flags }.make() })
+    object::give_or_fail(unsafe {
+        create(Wanted { context, pd, xrcd, init: *init, operations, flags }, &raw mut (*init).cap)
+    })
 }
 
 /// `ibv_open_qp`: another handle to a receiving QP of XRC.
@@ -431,7 +445,7 @@ pub unsafe extern "C" fn open_qp(
             init.qp_context = attr.qp_context;
         }
         let (pd, operations, flags) = (std::ptr::null_mut(), None, 0);
-        let wanted = Wanted { context, pd, xrcd: attr.xrcd, init: &mut init, operations, flags };
+        let wanted = Wanted { context, pd, xrcd: attr.xrcd, init, operations, flags };
         // SAFETY: the domain is live, the others are null.
         unsafe { Users::of(&wanted).add() };
         let made = wanted.handle(held, shared);

@@ -47,7 +47,8 @@ struct Entry {
     life: u32,
 }
 
-/// Lives of QPs that ended while completions of them may have waited here: those are not shown any more.
+/// Lives of QPs that ended while completions of them may have waited here: those are not shown any more. Of each QP, the last that
+/// ended stands for those before.
 #[derive(Debug, Default)]
 struct Ended {
     /// False for an empty list, which is the rule: who polls does not take the lock then.
@@ -62,8 +63,8 @@ impl Ended {
 
     fn has(&self, entry: &Entry) -> bool {
         self.any.load(Ordering::Acquire) && {
-            let life = (entry.completion.qp, entry.life);
-            self.lives().contains(&life)
+            let is_over = |&(qp, last)| qp == entry.completion.qp && entry.life <= last;
+            self.lives().iter().any(is_over)
         }
     }
 
@@ -312,7 +313,12 @@ impl CqRing {
 
     /// Completions of the QP `qp` in the life `life` are not shown any more. There will be no further ones.
     pub fn forget(&self, qp: Qpn, life: u32) {
-        self.ended.lives().push((qp, life));
+        if self.held() == 0 {
+            return;
+        }
+        let mut lives = self.ended.lives();
+        lives.retain(|(other, _)| *other != qp);
+        lives.push((qp, life));
         self.ended.any.store(true, Ordering::Release);
     }
 
