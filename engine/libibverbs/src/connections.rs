@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use feroce_engine::cm::{
@@ -21,6 +20,7 @@ use crate::abi::connections::{
 };
 use crate::abi::{self, ibv_context};
 use crate::engine::Engine;
+use crate::ways::{Question, Ways};
 use crate::{context, errno, fork, log};
 
 /// The connection manager, and what it serves.
@@ -28,17 +28,9 @@ struct Connections {
     manager: ConnectionManager,
     /// Open as long as the process: by index.
     engines: Mutex<BTreeMap<u32, Arc<Engine>>>,
-    /// To the thread that looks for ways.
-    questions: OnceLock<Sender<Question>>,
+    ways: Ways,
     /// The process that it belongs to: see [`fork`].
     generation: u32,
-}
-
-/// Whose way is looked for.
-struct Question {
-    id: CmId,
-    source: IpAddr,
-    destination: SocketAddr,
 }
 
 static CONNECTIONS: OnceLock<Result<Connections, c_int>> = OnceLock::new();
@@ -46,7 +38,7 @@ static CONNECTIONS: OnceLock<Result<Connections, c_int>> = OnceLock::new();
 /// How long a program that ends waits until its last words are sent.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Ports below are for the privileged.
+/// Ports below are for the privileged, unless the administrator says otherwise.
 const FIRST_FREE_PORT: u16 = 1024;
 
 impl Connections {
@@ -76,8 +68,8 @@ impl Connections {
         let manager = manager.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
         // SAFETY: the library is never unloaded, so the function stays.
         unsafe { libc::atexit(last_words) };
-        let (engines, questions) = (Mutex::default(), OnceLock::new());
-        Ok(Self { manager, engines, questions, generation: fork::generation() })
+        let (engines, ways) = (Mutex::default(), Ways::default());
+        Ok(Self { manager, engines, ways, generation: fork::generation() })
     }
 
     fn engines(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Engine>>> {
@@ -110,6 +102,14 @@ impl Connections {
         })
     }
 
+    /// The index of the address that a path begins at, on the path's device: another may have the same, of one link.
+    fn gid_index_of(&self, path: &Path) -> Option<u32> {
+        let gid = Gid::from(path.local);
+        let engines = self.engines();
+        let mut gids = engines.get(&path.device.0)?.device.gids().into_iter();
+        gids.find(|(_, entry)| entry.gid == gid).map(|(at, _)| at)
+    }
+
     /// An own address: where a program that connects to none in particular goes.
     fn any_address(&self, like: IpAddr) -> Option<IpAddr> {
         let engines = self.engines();
@@ -127,24 +127,13 @@ impl Connections {
         entry.map_or(0, |(_, entry)| entry.interface)
     }
 
-    /// Has the way looked for by a thread that may wait.
-    fn ask(&'static self, question: Question) -> Result<(), c_int> {
-        let questions = self.questions.get_or_init(|| {
-            let (sender, receiver) = mpsc::channel::<Question>();
-            let answer = move || {
-                while let Ok(Question { id, source, destination }) = receiver.recv() {
-                    let found = self.manager.resolve(source, destination);
-                    // The program may have destroyed it meanwhile.
-                    let _ = self.manager.with(|endpoint, _| endpoint.address_resolved(id, found));
-                }
-            };
-            let thread = std::thread::Builder::new().name("feroce-cm-ways".to_owned());
-            if let Err(error) = thread.spawn(answer) {
-                log::say(&format!("nobody looks for ways: {error}"));
-            }
-            sender
-        });
-        questions.send(question).map_err(|_| libc::EAGAIN)
+    /// Finds the way of `question`, unless the program has destroyed its identifier.
+    fn find_way(&self, &Question { id, source, destination }: &Question) {
+        if self.with(id.number(), |endpoint, id, _| endpoint.state(id)).is_ok() {
+            let found = self.manager.resolve(source, destination);
+            // It may have destroyed it meanwhile.
+            let _ = self.manager.with(|endpoint, _| endpoint.address_resolved(id, found));
+        }
     }
 
     /// A command about an identifier.
@@ -349,9 +338,15 @@ fn is_privileged() -> bool {
     bits.unwrap_or(0) & 1 << CAP_NET_BIND_SERVICE != 0
 }
 
+/// The first port that is for everybody, in this network namespace.
+fn first_free_port() -> u16 {
+    let told = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    told.ok().and_then(|told| told.trim().parse().ok()).unwrap_or(FIRST_FREE_PORT)
+}
+
 /// Refuses addresses that are not to be bound to.
 fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c_int> {
-    if (1..FIRST_FREE_PORT).contains(&address.port()) && !is_privileged() {
+    if (1..first_free_port()).contains(&address.port()) && !is_privileged() {
         return Err(libc::EACCES);
     }
     let is_local = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
@@ -412,7 +407,13 @@ unsafe extern "C" fn feroce_cm_resolve_address(
             false => Ipv6Addr::UNSPECIFIED.into(),
         };
         let source = bound.map_or(any, |bound| bound.ip());
-        connections.ask(Question { id: CmId::from_number(id), source, destination })
+        let question = Question { id: CmId::from_number(id), source, destination };
+        let answer = |question: &Question| {
+            if let Ok(connections) = Connections::get() {
+                connections.find_way(question);
+            }
+        };
+        connections.ways.ask(question, answer).map_err(|_| libc::EAGAIN)
     }))
 }
 
@@ -497,13 +498,11 @@ unsafe extern "C" fn feroce_cm_query(id: u32, view: *mut CmView) -> c_int {
             Ok((source, destination, endpoint.path(id)?, endpoint.remote_ece(id)?))
         })?;
         let scope = path.map_or(0, |path| connections.scope_of(&path));
-        let gid_index = path.and_then(|path| connections.device_of(path.local));
+        let gid_index = path.and_then(|path| connections.gid_index_of(&path));
         let told = CmView {
             source: on_link(source, scope).into(),
             destination: on_link(destination, scope).into(),
-            path: path
-                .map(|path| seen(&path, gid_index.map_or(0, |(_, at)| at)))
-                .unwrap_or_default(),
+            path: path.map(|path| seen(&path, gid_index.unwrap_or(0))).unwrap_or_default(),
             remote_ece: CmEce { vendor_id: ece.vendor_id, options: ece.options },
         };
         // SAFETY: librdmacm passes a place for it.

@@ -39,6 +39,7 @@ mod query;
 mod rate;
 mod srq;
 mod sysfs;
+mod ways;
 mod window;
 mod wr;
 mod xrc;

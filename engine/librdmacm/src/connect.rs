@@ -158,6 +158,7 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result
             checked(feroce_cm_accept(live.number(), &raw const own, data_at, data.len()))
         });
         if let Err(code) = accepted {
+            live.heard.is_told.store(false, Ordering::Release);
             let _ = qp::modify_to_error(id);
             return Err(code);
         }

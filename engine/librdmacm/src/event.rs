@@ -16,7 +16,7 @@ use crate::channel::Channel;
 use crate::id::{self, Begin, Heard, Id};
 use crate::multicast::Membership;
 use crate::object::{self, Object};
-use crate::outcome::returned;
+use crate::outcome::{checked, returned};
 use crate::{address, attributes, connect, qp};
 
 /// Events that wait.
@@ -50,6 +50,8 @@ impl Waiting {
 pub struct EventChannel {
     abi: rdma_event_channel,
     queue: Arc<Queue>,
+    /// The process that it belongs to: a child shares the descriptor, but not the events.
+    process: u32,
 }
 
 // SAFETY: the first field is the C structure.
@@ -64,12 +66,19 @@ impl EventChannel {
     /// The system's number when no descriptor is left.
     pub fn new() -> Result<Box<Self>, c_int> {
         let queue = Arc::new(Queue::new()?);
-        Ok(Box::new(Self { abi: rdma_event_channel { fd: queue.fd() }, queue }))
+        let abi = rdma_event_channel { fd: queue.fd() };
+        Ok(Box::new(Self { abi, queue, process: std::process::id() }))
     }
 
     /// Its events.
     pub fn queue(&self) -> Arc<Queue> {
         Arc::clone(&self.queue)
+    }
+
+    /// # Errors
+    /// EIO in a forked child.
+    pub fn check(&self) -> Result<(), c_int> {
+        if self.process == std::process::id() { Ok(()) } else { Err(libc::EIO) }
     }
 }
 
@@ -172,7 +181,11 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         return returned(Err(libc::EINVAL));
     }
     // SAFETY: the program passes a live channel.
-    let queue = unsafe { object::borrow::<EventChannel>(channel) }.queue();
+    let live = unsafe { object::borrow::<EventChannel>(channel) };
+    if let Err(code) = live.check() {
+        return returned(Err(code));
+    }
+    let queue = live.queue();
     returned(loop {
         let waiting = match queue.get(Waiting::note_taken) {
             Ok(waiting) => waiting,
@@ -304,7 +317,7 @@ unsafe fn request(
 ) -> Option<*mut rdma_cm_id> {
     let number = waiting.child?;
     // SAFETY: no pointers are involved.
-    unsafe { feroce_cm_take_request(number) };
+    checked(unsafe { feroce_cm_take_request(number) }).ok()?; // Else it went with its listener.
     // SAFETY: the caller says that the listener is live, and so is its channel.
     let made = unsafe {
         let rdma_cm_id { context, ps: space, qp_type, channel, .. } = *listen_id;

@@ -15,7 +15,7 @@ use crate::abi::{
 };
 use crate::channel::Unacknowledged;
 use crate::device::Device;
-use crate::event::{self, EventChannel, Queue, rdma_ack_cm_event, sink};
+use crate::event::{self, EventChannel, Queue, acknowledge_last, rdma_ack_cm_event, sink};
 use crate::multicast::Membership;
 use crate::object::{self, Object};
 use crate::outcome::{checked, returned};
@@ -257,6 +257,10 @@ pub unsafe extern "C" fn rdma_migrate_id(
     if was_sync && channel.is_null() {
         return returned(Err(libc::EINVAL));
     }
+    // SAFETY: an identifier's channel lives as long as it.
+    if let Err(code) = unsafe { object::borrow::<EventChannel>((*id).channel) }.check() {
+        return returned(Err(code));
+    }
     let is_sync = channel.is_null();
     let channel = match is_sync {
         true => match EventChannel::new() {
@@ -265,21 +269,21 @@ pub unsafe extern "C" fn rdma_migrate_id(
         },
         false => channel,
     };
-    // SAFETY: the program passes a live channel, or it is new.
-    let queue = unsafe { object::borrow::<EventChannel>(channel) }.queue();
-    event::move_to(&live.heard, queue);
-    // SAFETY: the identifier is live, and its event is the program's no more.
-    unsafe {
-        if was_sync {
-            if !(*id).event.is_null() {
-                rdma_ack_cm_event((*id).event);
-                (*id).event = std::ptr::null_mut();
-            }
-            drop(object::take::<EventChannel>((*id).channel));
-        }
-        (*id).channel = channel;
-    }
+    // SAFETY: the program passes a live channel, or it is new; the identifier is live.
+    let (queue, old) = unsafe {
+        let queue = object::borrow::<EventChannel>(channel).queue();
+        (queue, std::mem::replace(&mut (*id).channel, channel))
+    };
     live.private().is_sync = is_sync;
+    // Who waits at the new channel may have its events from here on.
+    event::move_to(&live.heard, queue);
+    if was_sync {
+        // SAFETY: its last event and its own channel are nobody's any more.
+        unsafe {
+            acknowledge_last(id);
+            drop(object::take::<EventChannel>(old));
+        }
+    }
     live.heard.unacknowledged.wait();
     0
 }

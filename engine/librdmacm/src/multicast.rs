@@ -17,7 +17,7 @@ use crate::abi::{
 use crate::address::{gid, read};
 use crate::attributes;
 use crate::channel::Unacknowledged;
-use crate::event::complete;
+use crate::event::{acknowledge_last, complete};
 use crate::id::{self, Id};
 use crate::outcome::{checked, returned};
 use crate::verbs;
@@ -177,6 +177,9 @@ pub unsafe extern "C" fn rdma_leave_multicast(
                 verbs::ibv_detach_mcast((*id).qp, &left.group(), 0);
             }
             live.heard.forget_joined(&left);
+            if live.is_sync() {
+                acknowledge_last(id); // It may be the one about this group.
+            }
             left.unacknowledged.wait();
             Ok(())
         })
