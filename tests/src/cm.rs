@@ -111,11 +111,11 @@ impl Pair {
     /// # Panics
     /// If it may not.
     pub fn listen(&mut self, end: usize, space: PortSpace, ip: &str, backlog: u32) -> CmId {
-        let endpoint = &mut self.ends[end];
+        let (endpoint, now) = (&mut self.ends[end], self.now);
         let id = endpoint.create(space, QpKind::of(space));
         let address = SocketAddr::new(ip.parse().expect("an address"), PORT);
         endpoint.bind(id, address).expect("a free port");
-        endpoint.listen(id, backlog).expect("bound");
+        endpoint.listen(id, backlog, now).expect("bound");
         id
     }
 

@@ -158,7 +158,7 @@ fn passive(file: &str) {
     let listener = ours.create(PortSpace::Tcp, QpKind::Rc);
     let port = port_of(req.service_id);
     ours.bind(listener, std::net::SocketAddr::new(first.to, port)).expect("free");
-    ours.listen(listener, 0).expect("bound");
+    ours.listen(listener, 0, Instant::ZERO).expect("bound");
     feed(&mut ours, first);
     let event = ours.event().expect("the REQ");
     assert_eq!(event.kind, EventKind::ConnectRequest);
@@ -241,7 +241,7 @@ fn two_connections_of_which_the_passive_end_ends_one() {
         let listener = ours.create(PortSpace::Tcp, QpKind::Rc);
         ours.bind(listener, format!("0.0.0.0:{}", port_of(req.service_id)).parse().unwrap())
             .unwrap();
-        ours.listen(listener, 0).unwrap();
+        ours.listen(listener, 0, Instant::ZERO).unwrap();
         feed(&mut ours, &said[at]);
         let id = ours.event().expect("the REQ").id;
         let own = Parameters {
@@ -283,7 +283,7 @@ fn datagrams() {
         let mut ours = endpoint(0, &[(1, 0), (0, 0)], None);
         let listener = ours.create(PortSpace::Udp, QpKind::Ud);
         ours.bind(listener, "10.77.0.2:7174".parse().unwrap()).unwrap();
-        ours.listen(listener, 0).unwrap();
+        ours.listen(listener, 0, Instant::ZERO).unwrap();
         feed(&mut ours, &said[at]);
         let id = ours.event().expect("the question").id;
         let own = Parameters { qpn: answer.qpn, qkey: Qkey(0x0123_4567), ..Parameters::default() };

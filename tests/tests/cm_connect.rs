@@ -4,7 +4,7 @@
 //! 2 * 256 + 1024 = 1536 ms, a REP after 1024 ms, and timewait takes 512 ms at either end.
 
 use feroce_engine::cm::{CmError, CmId, Ece, EventKind, QpKind, State, Status};
-use feroce_engine::time::Instant;
+use feroce_engine::time::{Duration, Instant};
 use feroce_tests::cm::{DELAY, PORT, Pair, address, parameters};
 use feroce_wire::cm::{CmMessage, PortSpace, RejectReason};
 use feroce_wire::{Psn, Qpn};
@@ -152,7 +152,7 @@ fn any_address() {
         pair.ends[0]
             .bind(id, format!("[{ip}]:{PORT}").parse().or(format!("{ip}:{PORT}").parse()).unwrap())
             .unwrap();
-        pair.ends[0].listen(id, 0).unwrap();
+        pair.ends[0].listen(id, 0, pair.now).unwrap();
         pair.dial(1, TCP, 1, b"");
         pair.run_until(5);
         let event = pair.told.remove(0).2;
@@ -178,6 +178,33 @@ fn a_port_that_nobody_listens_to() {
 }
 
 /// 16 REQs, 1536 ms apart, and then as long again.
+/// A program whose device is a moment ahead of its listener.
+#[test]
+fn a_request_ahead_of_its_listener() {
+    let mut pair = Pair::new(1);
+    pair.ends[0].keep_early(pair.now + Duration::from_millis(500));
+    pair.dial(1, TCP, 0x50, b"hello");
+    pair.run_until(20);
+    let listener = pair.listen(0, TCP, "0.0.0.0", 0);
+    pair.flush();
+    assert_eq!(pair.expect(0, ConnectRequest).listener, Some(listener));
+    assert_eq!(pair.trace(), [(0, 1, "Req")], "neither refused nor said again");
+}
+
+#[test]
+fn a_request_whose_listener_does_not_come() {
+    let mut pair = Pair::new(1);
+    pair.ends[0].keep_early(pair.now + Duration::from_millis(500));
+    pair.dial(1, TCP, 0x50, b"hello");
+    pair.run_until(501);
+    let event = pair.expect(1, Rejected);
+    assert_eq!(event.status, Status::Rejected(RejectReason::INVALID_SERVICE_ID));
+    assert_eq!(pair.trace(), [(0, 1, "Req"), (500, 0, "Rej")]);
+    pair.dial(1, TCP, 0x51, b"hello");
+    pair.run_until(503);
+    pair.expect(1, Rejected);
+}
+
 #[test]
 fn nobody_answers() {
     let mut pair = Pair::new(1);
@@ -582,7 +609,7 @@ fn out_of_turn() {
     assert_eq!(end.establish(active, b""), Err(CmError::State));
     assert_eq!(end.resolve_address(active, None, remote), Err(CmError::State));
     assert_eq!(end.resolve_route(active), Err(CmError::State));
-    assert_eq!(end.listen(active, 0), Err(CmError::State));
+    assert_eq!(end.listen(active, 0, Instant::ZERO), Err(CmError::State));
     assert_eq!(end.qp_parameters(active).err(), Some(CmError::State));
     assert_eq!(end.disconnect(active, now), Ok(()), "nothing to be ended");
     let unbound = end.create(TCP, QpKind::Rc);

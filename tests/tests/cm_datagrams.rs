@@ -130,14 +130,14 @@ fn the_wrong_kind() {
     let mut pair = Pair::new(1);
     let id = pair.ends[0].create(UDP, QpKind::Rc);
     pair.ends[0].bind(id, format!("0.0.0.0:{PORT}").parse().unwrap()).unwrap();
-    pair.ends[0].listen(id, 0).unwrap();
+    pair.ends[0].listen(id, 0, pair.now).unwrap();
     pair.dial(1, UDP, 1, b"");
     pair.run_until(5);
     assert_eq!(pair.expect(1, Unreachable).status, Status::Sidr(SidrStatus::REJECT));
     pair.ends[0].destroy(id, pair.now).unwrap();
     let id = pair.ends[0].create(PortSpace::Tcp, QpKind::Ud);
     pair.ends[0].bind(id, format!("0.0.0.0:{PORT}").parse().unwrap()).unwrap();
-    pair.ends[0].listen(id, 0).unwrap();
+    pair.ends[0].listen(id, 0, pair.now).unwrap();
     pair.dial(1, PortSpace::Tcp, 1, b"");
     pair.run_until(10);
     assert_eq!(pair.expect(1, Rejected).status, Status::Rejected(RejectReason::CONSUMER));

@@ -46,10 +46,10 @@ impl End {
 
     fn listen(&self, space: PortSpace, port: u16) -> CmId {
         let address = std::net::SocketAddr::new(self.address(), port);
-        self.manager.with(|endpoint, _| {
+        self.manager.with(|endpoint, now| {
             let id = endpoint.create(space, QpKind::of(space));
             endpoint.bind(id, address).expect("a free port");
-            endpoint.listen(id, 0).expect("bound");
+            endpoint.listen(id, 0, now).expect("bound");
             id
         })
     }

@@ -373,7 +373,7 @@ unsafe extern "C" fn feroce_cm_bind(id: u32, address: *const CmAddress) -> c_int
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_listen(id: u32, backlog: u32) -> c_int {
-    command(id, |endpoint, id, _| endpoint.listen(id, backlog))
+    command(id, |endpoint, id, now| endpoint.listen(id, backlog, now))
 }
 
 #[unsafe(no_mangle)]

@@ -9,7 +9,7 @@
 //! | which message is for which state? | `state.rs` |
 //! | what is set, and found, before? who gets a port? | `setup.rs`, `ports.rs` |
 //! | how is a connection asked for? | `active.rs` |
-//! | who is asked, and what is answered? | `passive.rs` |
+//! | who is asked, and what is answered? | `passive.rs`; ahead of its listener: `early.rs` |
 //! | how does it end? | `ending.rs` |
 //! | and datagrams? | `question.rs` |
 //! | what is set, for how long? | `types.rs`: [`CmConfig`], codes of time |
@@ -30,10 +30,12 @@
 //! * If an accepted connection is never confirmed, its peer is told (REJ, timeout): else it would believe to be connected.
 //! * A DREQ for a connection that is over is answered: Linux answers while it is in timewait, and once it is destroyed.
 //! * When both sides end the connection at once, both answer at once: Linux answers when the identifiers are destroyed.
+//! * Where it is told so ([`Endpoint::keep_early`]), requests for a port wait a moment for a listener, and are refused then.
 //! * Among several listeners at a port the one with the very address goes before one with any.
 
 mod active;
 mod conn;
+mod early;
 mod ending;
 mod passive;
 mod ports;
@@ -57,6 +59,7 @@ pub use types::{
 
 use crate::time::{Duration, Instant};
 use conn::Conn;
+use early::Early;
 use ports::Ports;
 use types::{Resend, lasts};
 
@@ -99,6 +102,7 @@ pub struct Endpoint {
     /// When answers are forgotten.
     kept_until: BTreeSet<(Instant, Over)>,
     timers: BTreeSet<(Instant, CmId)>,
+    early: Early,
     outbox: VecDeque<Outgoing>,
     events: VecDeque<Event>,
 }
@@ -145,6 +149,7 @@ impl Endpoint {
             answered: BTreeMap::new(),
             kept_until: BTreeSet::new(),
             timers: BTreeSet::new(),
+            early: Early::default(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -288,8 +293,11 @@ impl Endpoint {
     /// # Errors
     /// That it is no message of communication management; it is not answered.
     pub fn receive(&mut self, mad: &[u8], from: &Source, now: Instant) -> Result<(), MadError> {
-        let mad = CmMad::parse(mad)?;
+        let bytes = mad;
+        let mad = CmMad::parse(bytes)?;
         match &mad.message {
+            CmMessage::Req(req) if self.keep_if_early(req.service_id, bytes, from, now) => {}
+            CmMessage::SidrReq(ask) if self.keep_if_early(ask.service_id, bytes, from, now) => {}
             CmMessage::Req(req) => self.on_req(&mad, req, from, now),
             CmMessage::Mra(mra) => self.on_mra(mra, now),
             CmMessage::Rej(rej) => self.on_rej(rej, now),
@@ -317,11 +325,14 @@ impl Endpoint {
     pub fn next_deadline(&self) -> Option<Instant> {
         let answers = self.kept_until.first().map(|(until, _)| *until);
         let timers = self.timers.first().map(|(due, _)| *due);
-        [answers, timers].into_iter().flatten().min()
+        [answers, timers, self.early.due].into_iter().flatten().min()
     }
 
     /// Does what is due at the time `now`.
     pub fn expire(&mut self, now: Instant) {
+        if self.early.due.is_some_and(|due| due <= now) {
+            self.retry_early(now);
+        }
         while let Some(&(until, request)) = self.kept_until.first()
             && until <= now
         {

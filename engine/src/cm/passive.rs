@@ -45,7 +45,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// As of [`Endpoint::bind`].
-    pub fn listen(&mut self, id: CmId, backlog: u32) -> Result<(), CmError> {
+    pub fn listen(&mut self, id: CmId, backlog: u32, now: Instant) -> Result<(), CmError> {
         let conn = self.conn(id)?;
         if conn.phase == Phase::Idle {
             let any: IpAddr = std::net::Ipv4Addr::UNSPECIFIED.into();
@@ -57,6 +57,7 @@ impl Endpoint {
         let conn = self.conn_mut(id)?;
         conn.phase = Phase::Listen;
         conn.backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
+        self.retry_early(now);
         Ok(())
     }
 
@@ -146,11 +147,7 @@ impl Endpoint {
         req: &Req,
         from: &Source,
     ) -> Result<Option<(CmId, Asked, PathMtu)>, RejectReason> {
-        let listened = req.service_id.port().is_some_and(|(space, port)| {
-            let mut owners = self.ports.owners(space, port).iter();
-            owners.any(|owner| self.ids[&owner.id].phase == Phase::Listen)
-        });
-        if !listened {
+        if !self.is_listened(req.service_id) {
             return Err(RejectReason::INVALID_SERVICE_ID);
         }
         let kind = match req.connection() {

@@ -40,6 +40,9 @@ const SLOT: u32 = 320;
 /// Ways to peers that are kept open.
 const WAYS: usize = 256;
 
+/// How long requests wait for a listener after a device was attached.
+const EARLY: Duration = Duration::from_millis(500);
+
 /// Takes events, in their order. It is called under the endpoint's lock: it must neither block nor call the manager.
 pub type CmEventSink = Box<dyn Fn(Event) + Send + Sync>;
 
@@ -122,7 +125,11 @@ impl ConnectionManager {
         });
         let gsi = Gsi::new(key, &line)?;
         let shared = Arc::clone(&self.shared);
-        lock(&shared.endpoint).add_device(key, guid);
+        {
+            let mut endpoint = lock(&shared.endpoint);
+            endpoint.add_device(key, guid);
+            endpoint.keep_early(shared.clock.now() + EARLY);
+        }
         lock(&shared.lines).insert(key, line);
         let thread = std::thread::Builder::new().name("feroce-cm".to_owned());
         let thread = thread.spawn(move || gsi.serve(&shared))?;
