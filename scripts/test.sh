@@ -3,13 +3,13 @@
 # and leaves nothing behind.
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports dpdk swarm mutants frames install programs rxe
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports dpdk swarm mutants frames install programs pyverbs rxe
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames install programs rxe"
+readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames install programs pyverbs rxe"
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
@@ -133,8 +133,14 @@ step_frames() { scripts/frames.sh; }
 # What users install, from there.
 step_install() { scripts/check-install.sh; }
 
-# The distribution's programs, Feroce at both ends; UC's and UD's packets are looked at by tshark and scapy.
-step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) |^pingpong (UC|UD|XRC)'; }
+# The distribution's programs, Feroce at both ends; UC's, UD's and XRC's packets are looked at by tshark and scapy; some in Valgrind.
+step_programs() {
+    scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) |^pingpong (UC|UD|XRC)' &&
+        scripts/programs.sh --valgrind '^pingpong (RC, data|UC|UD ibv|shared|XRC)'
+}
+
+# rdma-core's own suite.
+step_pyverbs() { scripts/pyverbs.sh; }
 
 # Linux rxe, live in a guest; what it needs besides PACKAGES it installs.
 step_rxe() { scripts/rxe.sh --port af_xdp --port packet && scripts/programs.sh --peer rxe --judge "$WITH_RXE"; }
