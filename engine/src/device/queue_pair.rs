@@ -400,9 +400,6 @@ impl QueuePair {
         {
             return Err(DeviceError::PathMtu { path_mtu, mtu });
         }
-        if matches!(attributes.state, Some(QpState::Err | QpState::Reset)) {
-            self.acknowledge();
-        }
         let mut attributes = *attributes;
         // Held until the QP has the headers: what the host changes meanwhile comes to it afterwards.
         let paths = device.paths.lock().unwrap_or_else(PoisonError::into_inner);
@@ -425,14 +422,6 @@ impl QueuePair {
         drop((token, paths));
         self.state = state;
         Ok(())
-    }
-
-    /// Acknowledgements go out with the turn after: the program has seen the last message, its peer shall know.
-    fn acknowledge(&self) {
-        let device = self.device();
-        if device.config.driver != Driver::Manual {
-            device.cores[self.core].lock().turn(device.now());
-        }
     }
 
     /// State and attributes as they are now, as `ibv_query_qp`.
@@ -593,7 +582,6 @@ impl Drop for QueuePair {
         if self.service == Service::Ud {
             multicast::detach_all(device, self.qpn);
         }
-        self.acknowledge();
         let mut token = device.cores[self.core].lock();
         let qp = token.remove(self.slot, device.now());
         drop(token);
