@@ -10,7 +10,7 @@ use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::{self, PathUser};
 use super::host::HostId;
 use super::{
-    CompletionQueue, DeviceError, Driver, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
+    CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
     XrcDomain, multicast,
 };
 use crate::memory::Access;
