@@ -5,7 +5,6 @@ use std::ffi::{c_int, c_uint, c_void};
 use feroce_engine::device::MAX_DEVICE_MEMORY;
 use feroce_engine::memory::on_demand_is_supported;
 use feroce_engine::net::{GID_TABLE_LEN, GidEntry, Interface};
-use feroce_engine::time::Instant;
 use feroce_wire::{PathMtu, Pkey};
 use libc::{size_t, ssize_t};
 
@@ -144,11 +143,11 @@ pub unsafe extern "C" fn query_rt_values(
             return Err(libc::EOPNOTSUPP);
         }
         if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-            // Of the clock that stamps completions.
-            let now = shared.engine.device.clock().saturating_since(Instant::ZERO);
-            let seconds = libc::time_t::try_from(now.as_secs()).unwrap_or(libc::time_t::MAX);
-            let (tv_sec, tv_nsec) = (seconds, now.subsec_nanos().into());
-            values.raw_clock = libc::timespec { tv_sec, tv_nsec };
+            // Of the clock that stamps completions, in its own unit, all of it in one field: programs take it for that of
+            // `ibv_wc_read_completion_ts`.
+            let now = shared.engine.device.clock().as_nanos();
+            let tv_nsec = libc::c_long::try_from(now).unwrap_or(libc::c_long::MAX);
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec };
         }
         Ok(())
     }))
