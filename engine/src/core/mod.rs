@@ -219,8 +219,8 @@ impl Core {
 
     /// Takes the QP out of slot `slot`: from now on, nothing of it is touched.
     pub fn remove(&mut self, slot: u32, now: Instant) -> Option<AnyQp> {
-        self.settle(slot, now);
         self.answer_doorbells(now); // So that none of this QP's stays in the queue.
+        self.settle(slot, now);
         self.wheel.cancel(slot);
         self.active.retain(|&active| active != slot);
         self.slots[slot as usize].take().map(|slot| slot.qp)

@@ -44,7 +44,8 @@ impl Core {
     }
 
     /// Sends a quantum of the QP in `slot` at once, before it stops: a program that was told of a message may end the
-    /// connection in the same turn, and the peer would wait for ever for an acknowledgement of what has arrived.
+    /// connection in the same turn, and the peer would wait for ever for an acknowledgement of what has arrived. Datagrams that a program
+    /// posts ahead of destroying their QP, as mckey does, are not lost either.
     pub fn settle(&mut self, slot: u32, now: Instant) {
         if !self.slots[slot as usize].as_deref().is_some_and(|place| place.active) {
             return;
