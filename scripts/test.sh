@@ -133,11 +133,9 @@ step_frames() { scripts/frames.sh; }
 # What users install, from there.
 step_install() { scripts/check-install.sh; }
 
-# The distribution's programs, Feroce at both ends; UC's, UD's and XRC's packets are looked at by tshark and scapy; some in Valgrind.
-step_programs() {
-    scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) |^pingpong (UC|UD|XRC)' &&
-        scripts/programs.sh --valgrind '^pingpong (RC, data|UC|UD ibv|shared|XRC)'
-}
+# The distribution's programs, Feroce at both ends; UC's, UD's and XRC's packets are looked at by tshark and scapy.
+# scripts/programs.sh --valgrind takes minutes more.
+step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) |^pingpong (UC|UD|XRC)'; }
 
 # rdma-core's own suite.
 step_pyverbs() { scripts/pyverbs.sh; }
