@@ -135,13 +135,18 @@ step_install() { scripts/check-install.sh; }
 
 # The distribution's programs, Feroce at both ends; UC's, UD's and XRC's packets are looked at by tshark and scapy.
 # scripts/programs.sh --valgrind takes minutes more.
-step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) |^pingpong (UC|UD|XRC)'; }
+step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xrc) [A-Z]+ bandwidth|^pingpong (UC|UD|XRC)'; }
 
 # rdma-core's own suite.
 step_pyverbs() { scripts/pyverbs.sh; }
 
 # Linux rxe, live in a guest; what it needs besides PACKAGES it installs.
-step_rxe() { scripts/rxe.sh --port af_xdp --port packet && scripts/programs.sh --peer rxe --judge "$WITH_RXE"; }
+# Not here: rxe killed while it sends. Its guest takes a second or two over that, in which it may be through with its requests, and
+# has hung once; scripts/rxe.sh plays them.
+step_rxe() {
+    scripts/rxe.sh --port af_xdp --port packet --skip peer-killed/send/rxe-requests --skip peer-killed/write_imm/rxe-requests &&
+        scripts/programs.sh --peer rxe --judge "$WITH_RXE"
+}
 
 # ---- before and after
 
