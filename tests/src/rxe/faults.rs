@@ -17,6 +17,12 @@ const NETEM: [(Fault, &str, &str); 3] = [
     (Fault::Corrupted, "corrupt 10%", "corrupt 40%"),
 ];
 
+/// netem draws lots. Of fewer packets than these it may leave all alone; such a case is played several times.
+const PACKETS_ENOUGH: u32 = 100;
+const ROUNDS_OF_FEWER: usize = 4;
+/// Nor is it played for ever until a fault is met that can be seen while it is played.
+pub const MOST_ROUNDS: usize = 40;
+
 /// The places where faults are made.
 #[derive(Debug)]
 pub struct Network {
@@ -78,10 +84,24 @@ impl Network {
     }
 }
 
+/// How often `case` is played at least, so that its fault is met.
+pub fn rounds(case: &Case) -> usize {
+    let from_guest = |request: &&Request| {
+        case.role.pick(request.op == Op::Read, request.op != Op::Read && !request.op.is_atomic())
+    };
+    let bytes: u32 = case.plan.requests.iter().filter(from_guest).map(|request| request.len).sum();
+    let is_few = bytes / case.mtu.bytes() < PACKETS_ENOUGH;
+    if netem(case).is_some() && is_few { ROUNDS_OF_FEWER } else { 1 }
+}
+
 /// The options for the fault of `case`, if netem makes it.
 fn netem(case: &Case) -> Option<&'static str> {
     let (_, many, few) = NETEM.iter().find(|(known, ..)| Some(*known) == case.fault)?;
+    Some(if acknowledges_only(case) { few } else { many })
+}
+
+/// True if rxe has nothing to send in `case` but acknowledgements.
+fn acknowledges_only(case: &Case) -> bool {
     let answered = |request: &Request| request.op == Op::Read || request.op.is_atomic();
-    let acks_only = case.role == Role::Requester && !case.plan.requests.iter().any(answered);
-    Some(if acks_only { few } else { many })
+    case.role == Role::Requester && !case.plan.requests.iter().any(answered)
 }
