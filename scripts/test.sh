@@ -139,11 +139,8 @@ step_programs() { scripts/programs.sh && scripts/programs.sh --judge '^(uc|ud|xr
 step_pyverbs() { scripts/pyverbs.sh; }
 
 # Linux rxe, live in a guest; what it needs besides PACKAGES it installs.
-# Not here: rxe killed while it sends. Its guest takes a second or two over that, in which it may be through with its requests, and
-# has hung once; scripts/rxe.sh plays them. Nor unmodified programs: scripts/programs.sh --peer rxe.
-step_rxe() {
-    scripts/rxe.sh --port af_xdp --port packet --skip peer-killed/send/rxe-requests --skip peer-killed/write_imm/rxe-requests
-}
+# Not here: unmodified programs, which scripts/programs.sh --peer rxe runs.
+step_rxe() { scripts/rxe.sh --port af_xdp --port packet; }
 
 # ---- before and after
 

@@ -174,11 +174,17 @@ impl Suite {
         operator: &mut RxeEnd,
     ) -> Result<(), Failure> {
         self.network.begin(case, operator)?;
-        let result = play_or_panic(case, device);
+        let result = self.play_or_panic(case, device);
         match self.network.end(case, operator)? {
             Some(0) => result.and(Err(Failure("the bridge dropped nothing".into()))),
             _ => result,
         }
+    }
+
+    /// A panic fails its case, and the suite goes on.
+    fn play_or_panic(&self, case: &Case, device: &Device) -> Result<(), Failure> {
+        let play = std::panic::AssertUnwindSafe(|| run::play(case, device, &self.network));
+        std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
     }
 
     /// Gives each case its frames, by time.
@@ -307,12 +313,6 @@ impl Suite {
             eprintln!("rxe: {failure}");
         }
     }
-}
-
-/// A panic fails its case, and the suite goes on.
-fn play_or_panic(case: &Case, device: &Device) -> Result<(), Failure> {
-    let play = std::panic::AssertUnwindSafe(|| run::play(case, device));
-    std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
 }
 
 fn own_mac() -> Result<[u8; 6], Failure> {
