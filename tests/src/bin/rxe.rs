@@ -15,7 +15,7 @@ use feroce_tests::rxe::{Failure, failed, feroce, judge, run, table};
 
 const USAGE: &str = "usage: rxe --list [FILTER]
        rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N]
-           [--skip-mtu] [--skip NAME]... [FILTER]";
+           [--skip-mtu] [FILTER]";
 /// Where Feroce is.
 const INTERFACE: &str = "v0";
 
@@ -28,7 +28,6 @@ struct Options {
     list: bool,
     keep: bool,
     skip_mtu: bool,
-    skip: Vec<String>,
     port: Option<PortKind>,
     switch: Option<String>,
     captures: Option<PathBuf>,
@@ -45,7 +44,6 @@ fn options() -> Option<Options> {
             "--list" => options.list = true,
             "--keep" => options.keep = true,
             "--skip-mtu" => options.skip_mtu = true,
-            "--skip" => options.skip.push(args.next()?),
             "--port" => options.port = Some(args.next()?.parse().ok()?),
             "--switch" => options.switch = Some(args.next()?),
             "--captures" => options.captures = Some(args.next()?.into()),
@@ -74,10 +72,8 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let is_wanted = |case: &&Case| !options.skip.contains(&case.name);
-    let cases: Vec<_> = cases.iter().filter(is_wanted).collect();
-    let cases: Vec<_> =
-        cases.iter().copied().cycle().take(cases.len() * options.repeat.unwrap_or(1)).collect();
+    let count = cases.len() * options.repeat.unwrap_or(1);
+    let cases: Vec<_> = cases.iter().cycle().take(count).collect();
     let python = options.python.unwrap_or_else(|| "python3".into());
     let Options { keep, skip_mtu, .. } = options;
     let suite = Suite { network: Network { switch }, captures, python, keep, skip_mtu };
