@@ -95,6 +95,7 @@ step_dpdk() {
         cargo test -p feroce-engine --features dpdk --lib dpdk &&
         cargo test -p feroce-engine --features dpdk --test dpdk &&
         cargo test -p feroce --features dpdk --test dpdk &&
+        cargo test -p feroce-tests --features dpdk --test outage on_dpdk &&
         FEROCE_RIG=dpdk FEROCE_SWARM=1000 cargo test -p feroce-tests --features dpdk --test rc_basic --test rc_retry --test progress --test swarm
 }
 
