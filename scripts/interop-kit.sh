@@ -148,6 +148,7 @@ listeners() { # END
 
 play_both() {
     is_for_two || return 0
+    suit_other_peer
     [ -z "$slow" ] || suit_slow_peer
     play here peer "$own" 'Feroce serves'
     play peer here "$address" 'the peer serves'
@@ -241,6 +242,7 @@ print_commands() {
 
 print_row() {
     is_for_two || return 0
+    suit_other_peer
     [ -z "$slow" ] || suit_slow_peer
     number=$((number + 1))
     echo && echo "# $number. $group: $what. Right if the client prints a line that matches: $pattern"

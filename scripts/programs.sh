@@ -172,26 +172,31 @@ with_kit() {
 }
 
 play_with_rxe() {
-    local reason
     [ "$server" != - ] || return 0 # Nobody at the other end.
-    if reason=$(excluded); then
-        skipped=$((skipped + 1))
-        printf '%-7s         %-9s %-42s %s: %s\n' skipped "$group" "$what" "$command" "$reason"
-        record 'Feroce serves' skipped
-        return
-    fi
+    suit_other_peer
     suit_slow_peer
-    play a rxe 10.77.0.1 'Feroce serves'
-    play rxe a 10.77.0.2 'rxe serves'
+    play_if_possible a rxe 10.77.0.1 'Feroce serves'
+    play_if_possible rxe a 10.77.0.2 'rxe serves'
 }
 
-# excluded: whether rxe, or the guest, cannot run the row; prints why.
+play_if_possible() { # END_OF_SERVER END_OF_CLIENT ADDRESS CASE
+    local reason
+    if reason=$(excluded "$4"); then
+        skipped=$((skipped + 1))
+        printf '%-7s         %-9s %-42s %s (%s): %s\n' skipped "$group" "$what" "$command" "$4" "$reason"
+        record "$4" skipped
+    else
+        play "$@"
+    fi
+}
+
+# excluded CASE: whether rxe, or the guest, cannot run the row; prints why.
 excluded() {
     local rule reason
     while IFS='|' read -r rule reason; do
         case $rule in '#'* | '') continue ;; esac
         rule=$(trim "$rule")
-        [[ ! "$group $what $command" =~ $rule ]] || { trim "$reason" && return; }
+        [[ ! "$group $what $command ($1)" =~ $rule ]] || { trim "$reason" && return; }
     done < tests/programs/rxe.txt
     return 1
 }

@@ -23,6 +23,13 @@ each_row() {
 
 trim() { sed 's/^ *//; s/ *$//' <<< "$1"; }
 
+# suit_other_peer: changes the row for a peer that is not Feroce. perftest asks its own device for as many READs and atomics at a time
+# as the other end's device can do: rxe 128, Feroce 16.
+suit_other_peer() {
+    [[ $server =~ ^ib_(read|atomic) ]] || return 0
+    server="${server/ / -o 16 }" client="${client/ / -o 16 }" command="${command/ / -o 16 }"
+}
+
 # suit_slow_peer: changes the row for a peer that moves some 10 MB/s, as an emulated CPU does. perftest gets an eighth of the
 # iterations, and an ACK timeout of 1 s: packets that wait for the peer are not to be sent again and again.
 suit_slow_peer() {

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Feroce against a stack that nobody here wrote: Linux rxe in a QEMU guest, behind a bridge. Both roles, every
 # operation, sizes, losses, errors; data compared byte by byte on both sides, packets judged by scapy and tshark.
-#   scripts/rxe.sh [--port KIND]... [--repeat N] [--keep] [--skip-mtu] [--skip NAME]... [--list] [FILTER]
-#     --port KIND   af_xdp (the default), packet, or dpdk (its af_packet driver); several run one after the other
+#   scripts/rxe.sh [--port KIND[:FILTER]]... [--repeat N] [--keep] [--skip-mtu] [--list] [FILTER]
+#     --port KIND   af_xdp (the default), packet, or dpdk (its af_packet driver); several run one after the other, each
+#                   with a filter of its own, if it has one
 #     --repeat N    plays the cases N times over
 #     --keep        leaves the guest and its network until Enter is pressed, and the captures in target/rxe
 #     --skip-mtu    leaves out what needs a larger path MTU than the interface has, which fails a run otherwise
-#     --skip NAME   leaves out the case of that name
 #     --list        names the cases
 #     FILTER        only the cases whose name contains it
 # Needs root; installs what is missing (Debian). Builds the guest once (20 s). Exit code 0 if every case passed,
@@ -21,7 +21,7 @@ readonly PACKAGES=(libibverbs-dev nftables tshark libelf-dev zlib1g-dev clang m4
 readonly CAPTURES=target/rxe
 readonly HUGEPAGES=64
 
-ports=() filter='' keep='' skip_mtu='' skip=() list='' repeat=1
+ports=() filter='' keep='' skip_mtu='' list='' repeat=1
 
 main() {
     local arguments=("$@")
@@ -31,7 +31,6 @@ main() {
             --repeat) [ $# -gt 1 ] || usage 2; repeat=$2; shift ;;
             --keep) keep=yes ;;
             --skip-mtu) skip_mtu=yes ;;
-            --skip) [ $# -gt 1 ] || usage 2; skip+=(--skip "$2"); shift ;;
             --list) list=yes ;;
             -h | --help) usage 0 ;;
             -*) usage 2 ;;
@@ -50,7 +49,7 @@ main() {
     need_scapy
     say "Building the suite and the guest"
     local features=()
-    if [[ " ${ports[*]} " == *" dpdk "* ]]; then
+    if [[ " ${ports[*]}" == *" dpdk"* ]]; then
         need_packages libdpdk-dev libclang-dev
         features=(--features dpdk)
     fi
@@ -63,23 +62,23 @@ main() {
     boot_guest
     local failed=0 port
     for port in "${ports[@]}"; do
-        say "Feroce's $port port against rxe"
-        addresses_for "$port"
-        suite "$port" || failed=1
+        say "Feroce's ${port%%:*} port against rxe"
+        addresses_for "${port%%:*}"
+        suite "${port%%:*}" "$([[ $port != *:* ]] && echo "$filter" || echo "${port#*:}")" || failed=1
     done
     [ -z "$keep" ] || wait_for_reader
     return $failed
 }
 
 usage() {
-    sed -n '2,14s/^# \?//p' "$0"
+    sed -n '2,13s/^# \?//p' "$0"
     exit "$1"
 }
 
-suite() { # PORT
+suite() { # PORT FILTER
     mkdir -p "$CAPTURES"
     ip netns exec "$engine" "${CARGO_TARGET_DIR:-target}/release/rxe" --port "$1" --switch "$switch" \
-        --captures "$CAPTURES/$1" --python "$python" --repeat "$repeat" ${keep:+--keep} ${skip_mtu:+--skip-mtu} "${skip[@]}" ${filter:+"$filter"}
+        --captures "$CAPTURES/$1" --python "$python" --repeat "$repeat" ${keep:+--keep} ${skip_mtu:+--skip-mtu} ${2:+"$2"}
 }
 
 wait_for_reader() {

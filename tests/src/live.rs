@@ -15,6 +15,8 @@ use feroce_engine::net::Gid;
 use feroce_engine::verbs::RemoteAddr;
 use feroce_wire::{Key, Psn, Qpn};
 
+use crate::ports::dpdk;
+
 /// The interfaces of the two ends, and their addresses in a /24.
 pub const INTERFACES: [&str; 2] = ["v0", "v1"];
 /// See [`INTERFACES`].
@@ -68,6 +70,13 @@ impl Net {
     /// If it fails.
     pub fn exec(&self, end: usize, command: &str) {
         run(&format!("ip netns exec {} {command}", self.names[end]));
+    }
+
+    /// Takes the interfaces' addresses away, for ports that have them instead of the kernel.
+    pub fn without_addresses(&self) {
+        for (end, name) in INTERFACES.iter().enumerate() {
+            self.ip(end, &format!("address flush dev {name}"));
+        }
     }
 
     /// Moves the calling thread into the namespace of `end`.
@@ -206,8 +215,8 @@ impl Drop for Peer {
 pub fn serve() {
     let port = std::env::var(PORT_VARIABLE).expect("started by `Net::peer`");
     let port = port.parse().expect("a kind of port");
-    let config = DeviceConfig { port, ..small_config() };
-    let device = Device::open(INTERFACES[1], config).expect("a device");
+    let (name, config) = device(1, port);
+    let device = Device::open(&name, config).expect("a device");
     let pd = device.alloc_pd();
     let cq = device.create_cq(64).expect("a CQ");
     let buffer = pd.alloc_buffer(BUFFER, Access::ALL).expect("a buffer");
@@ -253,6 +262,18 @@ fn host_from_text(text: &str) -> Option<HostId> {
 /// A configuration for tests: small.
 pub fn small_config() -> DeviceConfig {
     DeviceConfig { max_qp: 64, max_mr: 64, arena_bytes: 256 << 20, ..DeviceConfig::default() }
+}
+
+/// The name of a device on end `end`, by a port of kind `port`, and its configuration.
+pub fn device(end: usize, port: PortKind) -> (String, DeviceConfig) {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let config = DeviceConfig { port, ..small_config() };
+    if port != PortKind::Dpdk {
+        return (INTERFACES[end].to_owned(), config);
+    }
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let address = format!("{}/24", ADDRESSES[end]);
+    (dpdk::device(number, INTERFACES[end], 1024), dpdk::config(config, &[&address]))
 }
 
 /// A sum over all words of `buffer` that depends on their order.

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use feroce_engine::device::stat::{self, Request};
 use feroce_engine::device::{
-    Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, PortKind, ProtectionDomain,
-    QpInit, QueuePair,
+    Buffer, CompletionQueue, ConnectOptions, Device, PortKind, ProtectionDomain, QpInit, QueuePair,
 };
 use feroce_engine::memory::Access;
 use feroce_engine::port::pcap::PcapPort;
@@ -19,7 +18,8 @@ use feroce_engine::verbs::{
 };
 use pcap_file::pcap::PcapReader;
 
-use feroce_tests::live::{self, BUFFER, INTERFACES, Net, Peer, checksum, small_config};
+use feroce_tests::live::{self, BUFFER, Net, Peer, checksum};
+use feroce_tests::ports::dpdk;
 
 const MESSAGE: usize = 1 << 20;
 const MESSAGES: u64 = 1024; // 1 GiB
@@ -58,6 +58,8 @@ fn belongings() -> [usize; 2] {
 
 /// A device in end 0 of `net`, connected to a peer in end 1.
 struct Transfer {
+    /// By which `feroce stat` knows the device.
+    name: String,
     device: Device,
     pd: ProtectionDomain,
     cq: CompletionQueue,
@@ -74,9 +76,9 @@ impl Transfer {
     /// The device's port is captured into `capture`: the headers that route, of each frame.
     fn new(net: &Net, peer: &mut Peer, port: PortKind, capture: File) -> Self {
         net.enter(0);
-        let config = DeviceConfig { port, ..small_config() };
+        let (name, config) = live::device(0, port);
         let mut capture = Some(capture);
-        let device = Device::open_wrapped(INTERFACES[0], config, &mut |port| {
+        let device = Device::open_wrapped(&name, config, &mut |port| {
             let capture = capture.take().expect("one core");
             Ok(Box::new(PcapPort::new(port, capture, SNAPLEN).expect("a capture")))
         });
@@ -89,7 +91,8 @@ impl Transfer {
             buffer.store_word(word * 8, (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         }
         let (qp, target) = connect(&device, &pd, &cq, peer);
-        Self { device, pd, cq, buffer, qp, target, posted: 0, done: 0, arena_used }
+        let name = name.split(',').next().expect("the first").to_owned();
+        Self { name, device, pd, cq, buffer, qp, target, posted: 0, done: 0, arena_used }
     }
 
     /// The same over a new QP, as a program does after an error.
@@ -149,9 +152,9 @@ impl Transfer {
 
     /// Everything that was made on the device goes, and nothing stays there.
     fn leaves_nothing(self) {
-        let Self { device, pd, cq, buffer, qp, arena_used, .. } = self;
+        let Self { name, device, pd, cq, buffer, qp, arena_used, .. } = self;
         drop((qp, buffer, cq, pd));
-        let left = stat::ask(INTERFACES[0], Request::default()).expect("figures of our own");
+        let left = stat::ask(&name, Request::default()).expect("figures of our own");
         assert_eq!((left.qps, left.arena_used), (0, arena_used), "QPs, bytes of the arena");
         drop(device);
     }
@@ -195,25 +198,33 @@ fn connect(
     (qp, target)
 }
 
-/// Runs `act` half way through a transfer, over each kind of port that is a real one; then checks that nothing is
-/// left.
-fn half_way(act: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync) {
-    half_way_captured(act, |_| ());
+/// The ports that stand on an interface of the kernel's.
+const ON_KERNEL: &[PortKind] = &[PortKind::AfXdp, PortKind::Packet];
+
+/// Runs `act` half way through a transfer, over each kind of port in `ports`; then checks that nothing is left.
+fn half_way(ports: &[PortKind], act: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync) {
+    half_way_captured(ports, act, |_| ());
 }
 
 /// The same; `judge` gets what was captured.
 fn half_way_captured(
+    ports: &[PortKind],
     act: impl Fn(&mut Transfer, &Net, &mut Peer) + Sync,
     judge: impl Fn(Vec<u8>) + Sync,
 ) {
     let _alone = alone();
-    let on_kernel = |port: PortKind| port != PortKind::Auto && port.is_on_kernel();
-    for &(name, port) in PortKind::NAMES.iter().filter(|(_, port)| on_kernel(*port)) {
+    for &port in ports {
+        if port == PortKind::Dpdk {
+            dpdk::start(); // What belongs to DPDK stays until the process ends.
+        }
         let before = belongings();
         // A thread of its own, whose network namespace nobody else gets.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let Some(net) = Net::new() else { return };
+                if !port.is_on_kernel() {
+                    net.without_addresses();
+                }
                 let mut captured = temporary_file();
                 let capture = captured.try_clone().unwrap();
                 let mut peer = net.peer(port);
@@ -227,24 +238,30 @@ fn half_way_captured(
                 judge(bytes);
             });
         });
-        assert_eq!(belongings(), before, "{name}: descriptors and threads");
+        assert_eq!(belongings(), before, "{port}: descriptors and threads");
     }
+}
+
+fn kill(transfer: &mut Transfer, _: &Net, peer: &mut Peer) {
+    peer.kill();
+    transfer.gives_up();
+}
+
+fn interrupt(transfer: &mut Transfer, net: &Net, peer: &mut Peer) {
+    net.ip(0, "link set v0 down");
+    net.ip(0, "link set v0 up");
+    transfer.finishes(peer);
 }
 
 #[test]
 fn a_peer_is_killed() {
-    half_way(|transfer, _, peer| {
-        peer.kill();
-        transfer.gives_up();
-    });
+    half_way(ON_KERNEL, kill);
 }
 
 #[test]
 fn the_interface_is_down_for_a_moment() {
-    half_way(|transfer, net, peer| {
-        net.ip(0, "link set v0 down");
-        net.ip(0, "link set v0 up");
-        transfer.finishes(peer);
+    half_way(ON_KERNEL, |transfer, net, peer| {
+        interrupt(transfer, net, peer);
         transfer.hears_of(AsyncEvent::PortError);
         transfer.hears_of(AsyncEvent::PortActive);
     });
@@ -252,7 +269,7 @@ fn the_interface_is_down_for_a_moment() {
 
 #[test]
 fn the_interface_goes_down_and_comes_back_later() {
-    half_way(|transfer, net, peer| {
+    half_way(ON_KERNEL, |transfer, net, peer| {
         net.ip(0, "link set v0 down");
         transfer.hears_of(AsyncEvent::PortError);
         transfer.gives_up();
@@ -265,7 +282,7 @@ fn the_interface_goes_down_and_comes_back_later() {
 
 #[test]
 fn the_own_address_is_removed_and_comes_back() {
-    half_way(|transfer, net, peer| {
+    half_way(ON_KERNEL, |transfer, net, peer| {
         net.ip(0, "address del 10.77.0.1/24 dev v0");
         transfer.hears_of(AsyncEvent::GidChange);
         transfer.gives_up();
@@ -278,7 +295,7 @@ fn the_own_address_is_removed_and_comes_back() {
 
 #[test]
 fn the_peers_address_is_removed() {
-    half_way(|transfer, net, _| {
+    half_way(ON_KERNEL, |transfer, net, _| {
         net.ip(1, "address del 10.77.0.2/24 dev v1");
         transfer.gives_up();
     });
@@ -293,7 +310,7 @@ fn the_route_leads_through_another_gateway() {
         net.ip(1, "link set v1 promisc on"); // It is not that gateway, and takes its frames.
         transfer.finishes(peer);
     };
-    half_way_captured(change, |bytes| {
+    half_way_captured(ON_KERNEL, change, |bytes| {
         let mut reader = PcapReader::new(&bytes[..]).unwrap();
         let (mut before, mut after) = (0, 0);
         while let Some(packet) = reader.next_packet() {
@@ -307,6 +324,38 @@ fn the_route_leads_through_another_gateway() {
         assert!(before >= packets / 2, "{before} frames by the old route");
         assert!(after >= packets / 4, "{after} frames by the new one");
     });
+}
+
+/// Its port has its own addresses, no routes, and a driver that says nothing of the link.
+#[cfg(feature = "dpdk")]
+mod on_dpdk {
+    use super::*;
+
+    const ON_DPDK: &[PortKind] = &[PortKind::Dpdk];
+
+    #[test]
+    fn a_peer_is_killed() {
+        half_way(ON_DPDK, kill);
+    }
+
+    #[test]
+    fn the_interface_is_down_for_a_moment() {
+        half_way(ON_DPDK, interrupt);
+    }
+
+    /// The port sees it by the frames that do not go, and then by those that do.
+    #[test]
+    fn the_interface_goes_down_and_comes_back_later() {
+        half_way(ON_DPDK, |transfer, net, peer| {
+            net.ip(0, "link set v0 down");
+            transfer.gives_up();
+            transfer.hears_of(AsyncEvent::PortError);
+            net.ip(0, "link set v0 up");
+            transfer.reconnect(peer);
+            transfer.finishes(peer);
+            transfer.hears_of(AsyncEvent::PortActive);
+        });
+    }
 }
 
 /// A file without a name.

@@ -289,6 +289,40 @@ fn retry_cnt_is_the_number_of_retries() {
     }
 }
 
+/// A pair whose buffers hold 300 packets, more than the window; end 0 writes them, and nobody answers.
+fn writing_to_nobody() -> Pair {
+    let mut pair = Pair::new(&PairSetup { buffer: 300 * 256, ..PairSetup::default() });
+    pair.rig.wire.set_filter(Some(Box::new(|_, _, _| true)));
+    pair.post(1, SendOp::Write(pair.remote(0)), 300 * 256);
+    pair
+}
+
+/// How many packets end 0 sent, each time.
+fn bursts(pair: &mut Pair) -> Vec<usize> {
+    let lines = pair.trace();
+    let sent: Vec<_> = lines.iter().filter_map(|line| line.split_once(" > ")).collect();
+    sent.chunk_by(|(at, _), (next, _)| at == next).map(<[_]>::len).collect()
+}
+
+/// rxe in a guest had 2300 packets in front of it, nine times the window, and was given up while it worked them off.
+#[test]
+fn a_silent_peer_gets_half_as_much_with_every_retry() {
+    let mut pair = writing_to_nobody();
+    pair.run(7 * TIMEOUT_NANOS / 1000 + 1);
+    assert_eq!(bursts(&mut pair), [256, 128, 64, 32, 16, 16, 16, 16]);
+}
+
+#[test]
+fn a_peer_that_answers_again_gets_the_whole_window() {
+    let mut pair = writing_to_nobody();
+    pair.run(3 * TIMEOUT_NANOS / 1000 - 1);
+    bursts(&mut pair);
+    pair.rig.wire.set_filter(None);
+    pair.run(100);
+    assert_eq!(bursts(&mut pair), [32, 256, 12]);
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
+}
+
 /// A NAK costs a retry like a timeout does.
 #[test]
 fn a_nak_without_retries_left_ends_the_connection() {

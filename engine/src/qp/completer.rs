@@ -94,6 +94,7 @@ impl SendSide<'_, '_> {
         }
         self.env.counters.count(Counter::LocalAckTimeoutErr);
         self.completer.went_back_for = None;
+        self.requester.note_silence(self.env.window);
         self.retry(Cause::Timeout)
     }
 

@@ -60,6 +60,8 @@ pub struct Requester {
     pub(super) max_rd_atomic: u8,
     /// Local ACK timeout; `None` waits for ever.
     pub(super) timeout: Option<Duration>,
+    /// Packets that may wait for their acknowledgement while the peer is silent; without limit else.
+    silent_window: u32,
 }
 
 /// End-to-end credits: how many requests that consume a receive the peer can take.
@@ -106,6 +108,7 @@ impl Requester {
             binds: false,
             max_rd_atomic: 0,
             timeout: None,
+            silent_window: u32::MAX,
         }
     }
 
@@ -124,15 +127,23 @@ impl Requester {
     pub(super) fn start_at(&mut self, psn: Psn) {
         (self.cursor_psn, self.fresh_psn, self.una) = (psn, psn, psn);
         (self.sent_end, self.window_base) = (psn, psn);
+        self.silent_window = u32::MAX;
     }
 
     /// Notes that everything before `psn` is acknowledged. The window's base keeps up, or it would look as
     /// if it lay ahead once half the PSN space has gone by.
     pub(super) fn acknowledge(&mut self, psn: Psn) {
         self.una = psn;
+        self.silent_window = u32::MAX;
         if self.window_base.is_before(psn) {
             self.window_base = psn;
         }
+    }
+
+    /// Notes that the peer was silent for a timeout: each time, half as much goes to it, as long as it still asks for an
+    /// acknowledgement. What it may be too slow for would wait in front of it, and once more with every retry.
+    pub(super) fn note_silence(&mut self, window: u32) {
+        self.silent_window = (self.silent_window.min(window) / 2).max(ACK_INTERVAL);
     }
 
     /// Packets are out that have not been acknowledged.
@@ -304,7 +315,7 @@ impl Requester {
         if wqe.op.is_read_or_atomic() {
             return self.reads_in_flight < self.max_rd_atomic;
         }
-        self.window_base.distance_to(self.cursor_psn) < window
+        self.window_base.distance_to(self.cursor_psn) < window.min(self.silent_window)
     }
 
     /// Writes BTH, extended headers, payload and pad; returns their length.

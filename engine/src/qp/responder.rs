@@ -163,14 +163,15 @@ impl Responder {
         if !answered {
             self.last_plain = packet.bth.psn;
         }
-        self.reply = match self.reply {
+        // Written only if it changes: copying it would wait until the payload's stores have left the CPU.
+        match self.reply {
             // Packets behind this one were dropped: the NAK, now for the next, acknowledges this one too.
-            Some(Reply::SequenceNak) => self.reply,
-            Some(Reply::Ack | Reply::RnrNak(_)) if answered => None,
-            Some(Reply::RnrNak(_)) => Some(Reply::Ack), // The receive has come meanwhile.
-            _ if packet.bth.ack_req && !answered => Some(Reply::Ack),
-            other => other,
-        };
+            Some(Reply::SequenceNak) => {}
+            Some(Reply::Ack | Reply::RnrNak(_)) if answered => self.reply = None,
+            Some(Reply::RnrNak(_)) => self.reply = Some(Reply::Ack), // The receive has come meanwhile.
+            _ if packet.bth.ack_req && !answered => self.reply = Some(Reply::Ack),
+            _ => {}
+        }
     }
 
     /// A packet ahead of the expected one: one NAK per gap.

@@ -16,7 +16,7 @@ use feroce_tests::rxe::{Failure, failed, feroce, judge, run, table};
 
 const USAGE: &str = "usage: rxe --list [FILTER]
        rxe --port KIND --switch NAMESPACE --captures FOLDER --python PROGRAM [--keep] [--repeat N]
-           [--skip-mtu] [--skip NAME]... [FILTER]";
+           [--skip-mtu] [FILTER]";
 /// Where Feroce is.
 const INTERFACE: &str = "v0";
 
@@ -29,7 +29,6 @@ struct Options {
     list: bool,
     keep: bool,
     skip_mtu: bool,
-    skip: Vec<String>,
     port: Option<PortKind>,
     switch: Option<String>,
     captures: Option<PathBuf>,
@@ -46,7 +45,6 @@ fn options() -> Option<Options> {
             "--list" => options.list = true,
             "--keep" => options.keep = true,
             "--skip-mtu" => options.skip_mtu = true,
-            "--skip" => options.skip.push(args.next()?),
             "--port" => options.port = Some(args.next()?.parse().ok()?),
             "--switch" => options.switch = Some(args.next()?),
             "--captures" => options.captures = Some(args.next()?.into()),
@@ -75,10 +73,8 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let is_wanted = |case: &&Case| !options.skip.contains(&case.name);
-    let cases: Vec<_> = cases.iter().filter(is_wanted).collect();
-    let cases: Vec<_> =
-        cases.iter().copied().cycle().take(cases.len() * options.repeat.unwrap_or(1)).collect();
+    let count = cases.len() * options.repeat.unwrap_or(1);
+    let cases: Vec<_> = cases.iter().cycle().take(count).collect();
     let python = options.python.unwrap_or_else(|| "python3".into());
     let Options { keep, skip_mtu, .. } = options;
     let suite = Suite { network: Network { switch }, captures, python, keep, skip_mtu };
@@ -175,11 +171,31 @@ impl Suite {
         operator: &mut RxeEnd,
     ) -> Result<(), Failure> {
         self.network.begin(case, operator)?;
-        let result = play_until_met(case, device);
+        let result = self.play_until_met(case, device);
         match self.network.end(case, operator)? {
             Some(0) => result.and(Err(Failure("the bridge dropped nothing".into()))),
             _ => result,
         }
+    }
+
+    /// Plays `case` so often that its fault is met.
+    fn play_until_met(&self, case: &Case, device: &Device) -> Result<(), Failure> {
+        let refused = || device.counter(Counter::RxIcrcEncapsulated);
+        let before = refused();
+        for round in 1..=faults::MOST_ROUNDS {
+            self.play_or_panic(case, device)?;
+            let is_met = case.fault != Some(Fault::Corrupted) || refused() > before;
+            if round >= faults::rounds(case) && is_met {
+                break;
+            }
+        }
+        Ok(()) // The capture tells whether the fault was met after all.
+    }
+
+    /// A panic fails its case, and the suite goes on.
+    fn play_or_panic(&self, case: &Case, device: &Device) -> Result<(), Failure> {
+        let play = std::panic::AssertUnwindSafe(|| run::play(case, device, &self.network));
+        std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
     }
 
     /// Gives each case its frames, by time.
@@ -308,26 +324,6 @@ impl Suite {
             eprintln!("rxe: {failure}");
         }
     }
-}
-
-/// Plays `case` so often that its fault is met.
-fn play_until_met(case: &Case, device: &Device) -> Result<(), Failure> {
-    let refused = || device.counter(Counter::RxIcrcEncapsulated);
-    let before = refused();
-    for round in 1..=faults::MOST_ROUNDS {
-        play_or_panic(case, device)?;
-        let is_met = case.fault != Some(Fault::Corrupted) || refused() > before;
-        if round >= faults::rounds(case) && is_met {
-            break;
-        }
-    }
-    Ok(()) // The capture tells whether the fault was met after all.
-}
-
-/// A panic fails its case, and the suite goes on.
-fn play_or_panic(case: &Case, device: &Device) -> Result<(), Failure> {
-    let play = std::panic::AssertUnwindSafe(|| run::play(case, device));
-    std::panic::catch_unwind(play).unwrap_or_else(|_| Err(Failure("a panic, see above".into())))
 }
 
 fn own_mac() -> Result<[u8; 6], Failure> {

@@ -2,12 +2,14 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use feroce_engine::device::DeviceConfig;
+use feroce_engine::port::dpdk::{DpdkConfig, DpdkMemory};
+
 /// Rigs that there can be at a time: each has four devices, and DPDK has 32 in a process.
 pub const MOST_RIGS: usize = 8;
 
-/// Ordinary memory of the process, in MiB.
-#[cfg(feature = "dpdk")]
-const MEMORY: u32 = 1024;
+/// Ordinary memory of the process.
+const MEMORY: DpdkMemory = DpdkMemory::Ordinary { mib: 1024 };
 
 static RIGS: Mutex<usize> = Mutex::new(0);
 static GONE: Condvar = Condvar::new();
@@ -41,25 +43,38 @@ pub fn device(number: u32, interface: &str, frames: u32) -> String {
     )
 }
 
+/// `config` for a device that has `addresses`, each with its prefix.
+///
+/// # Panics
+/// If one is none.
+pub fn config(config: DeviceConfig, addresses: &[&str]) -> DeviceConfig {
+    let addresses = addresses.iter().map(|text| text.parse().expect("an address")).collect();
+    DeviceConfig { dpdk: DpdkConfig { memory: MEMORY, ..DpdkConfig::new("", addresses) }, ..config }
+}
+
 /// Starts DPDK, with a device that goes again. Its drivers change the process's environment as they are loaded, which
 /// must not happen while another thread starts a program.
+///
+/// # Panics
+/// If it does not start.
 #[cfg(feature = "dpdk")]
-fn start() {
+pub fn start() {
     use std::sync::Once;
 
-    use feroce_engine::port::dpdk::{Address, DpdkConfig, DpdkMemory, DpdkPort};
+    use feroce_engine::port::dpdk::{Address, DpdkPort};
 
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let nobody = Address { ip: [10, 0, 0, 1].into(), prefix: 24, vlan: None };
-        let memory = DpdkMemory::Ordinary { mib: MEMORY };
-        let config = DpdkConfig { memory, ..DpdkConfig::new("net_null_start", vec![nobody]) };
+        let config = DpdkConfig::new("net_null_start", vec![nobody]);
+        let config = DpdkConfig { memory: MEMORY, ..config };
         drop(DpdkPort::open(&config, 1).expect("a port"));
     });
 }
 
+/// There is none.
 #[cfg(not(feature = "dpdk"))]
-fn start() {}
+pub fn start() {}
 
 /// Takes frames to the addresses of both ends.
 #[cfg(feature = "dpdk")]
@@ -67,7 +82,7 @@ pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use feroce_engine::port::dpdk::{Address, DpdkConfig, DpdkMemory, DpdkPort};
+    use feroce_engine::port::dpdk::{Address, DpdkPort};
 
     use crate::{VLAN, gid, gid_v6, gid_vlan};
 
@@ -78,7 +93,7 @@ pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
             .map(|(gid, prefix, vlan)| Address { ip: gid.ip(), prefix, vlan })
     });
     let config = DpdkConfig {
-        memory: DpdkMemory::Ordinary { mib: MEMORY },
+        memory: MEMORY,
         rx_descriptors: 256,
         tx_descriptors: 256,
         // Tests with helpers hand over to and fro thousands of times.

@@ -202,7 +202,8 @@ pub enum Twist {
     LateReceives(Duration),
     /// The responder destroys its QP before the requests are posted.
     ResponderGone,
-    /// rxe's process is killed when Feroce sees its first completion. What completes before is chance.
+    /// rxe's process is killed when Feroce sees its first completion, behind a cut network if it requests. What
+    /// completes before is chance.
     PeerKilled,
 }
 

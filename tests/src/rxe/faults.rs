@@ -8,6 +8,7 @@ use super::case::{Case, Fault, Op, Request, Role};
 use super::{Failure, failed};
 
 const LOSS: &str = include_str!("../../rxe/loss.nft");
+const CUT: &str = include_str!("../../rxe/cut.nft");
 
 /// What netem does to frames that leave the guest: to many, and to the few that are only acknowledgements.
 const NETEM: [(Fault, &str, &str); 3] = [
@@ -63,6 +64,15 @@ impl Network {
         Ok(Some(counts.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok()).sum()))
     }
 
+    /// Cuts the network: no RoCE frame crosses the bridge until what this returns is dropped.
+    ///
+    /// # Errors
+    /// When nft refuses.
+    pub fn cut(&self) -> Result<Cut<'_>, Failure> {
+        self.nft(&["-f", "-"], CUT)?;
+        Ok(Cut(self))
+    }
+
     fn nft(&self, arguments: &[&str], input: &str) -> Result<String, Failure> {
         let run = || {
             let mut child = Command::new("nsenter")
@@ -81,6 +91,18 @@ impl Network {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(Failure(format!("nft: {}", String::from_utf8_lossy(&output.stderr).trim())))
+    }
+}
+
+/// A network that is cut.
+#[derive(Debug)]
+pub struct Cut<'a>(&'a Network);
+
+impl Drop for Cut<'_> {
+    fn drop(&mut self) {
+        if let Err(failure) = self.0.nft(&["delete", "table", "bridge", "cut"], "") {
+            eprintln!("rxe: {failure}");
+        }
     }
 }
 

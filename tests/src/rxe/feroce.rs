@@ -8,7 +8,6 @@ use feroce_engine::device::{
     ProtectionDomain, QpInit, QueuePair,
 };
 use feroce_engine::memory::Access;
-use feroce_engine::port::dpdk::{DpdkConfig, DpdkMemory};
 use feroce_engine::port::pcap::PcapPort;
 use feroce_engine::qp::QpState;
 use feroce_engine::verbs::{
@@ -32,7 +31,7 @@ const ADDRESSES: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];
 pub fn open(interface: &str, port: PortKind, capture: File) -> Result<Device, OpenError> {
     let config = DeviceConfig { port, arena_bytes: 256 << 20, max_qp: 1024, ..Default::default() };
     let (interface, config) = match port {
-        PortKind::Dpdk => (dpdk::device(0, interface, 2048), on_dpdk(config)),
+        PortKind::Dpdk => (dpdk::device(0, interface, 2048), dpdk::config(config, &ADDRESSES)),
         _ => (interface.to_owned(), config),
     };
     let mut capture = Some(capture);
@@ -43,12 +42,6 @@ pub fn open(interface: &str, port: PortKind, capture: File) -> Result<Device, Op
             captured.map_err(|source| OpenError::System { action: "begin the capture", source })?;
         Ok(Box::new(captured))
     })
-}
-
-fn on_dpdk(config: DeviceConfig) -> DeviceConfig {
-    let addresses = ADDRESSES.map(|text| text.parse().expect("an address"));
-    let memory = DpdkMemory::Ordinary { mib: 256 };
-    DeviceConfig { dpdk: DpdkConfig { memory, ..DpdkConfig::new("", addresses.into()) }, ..config }
 }
 
 /// One case's objects on a device. They are destroyed when dropped.

@@ -11,6 +11,7 @@ use super::Failure;
 use super::agent::RxeEnd;
 use super::case::{Case, Op, Plan, REQUESTER, RESPONDER, Request, Role, Twist};
 use super::end::{End, Posting};
+use super::faults::Network;
 use super::feroce::FeroceEnd;
 use super::model::{self, Model};
 
@@ -21,11 +22,11 @@ const FIRST_RECEIVE: u64 = 1000;
 /// Makes a key one that was never given.
 const WRONG: u32 = 0x55;
 
-/// Plays `case` between a new QP on `device` and a new one in the guest.
+/// Plays `case` between a new QP on `device` and a new one in the guest, over `network`.
 ///
 /// # Errors
 /// What went otherwise than the plan says.
-pub fn play(case: &Case, device: &Device) -> Result<(), Failure> {
+pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failure> {
     let (mut feroce, mut rxe) = (FeroceEnd::new(device)?, RxeEnd::new()?);
     let mut ends: [&mut dyn End; 2] = match case.role {
         Role::Requester => [&mut feroce, &mut rxe],
@@ -50,7 +51,8 @@ pub fn play(case: &Case, device: &Device) -> Result<(), Failure> {
         ends[RESPONDER].post_receives(&receives)?;
     }
     if plan.twist == Twist::PeerKilled {
-        return play_on_alone(case, &mut ends);
+        play_on_alone(case, &mut ends, network)?;
+        return play(&afterwards(case), device, network);
     }
     check_completions(plan, &postings, &mut ends)?;
     check_rest(plan, &mut ends, &model)
@@ -212,13 +214,20 @@ fn check_rest(plan: &Plan, ends: &mut [&mut dyn End; 2], model: &Model) -> Resul
 
 /// Kills rxe after Feroce's first completion. As requester, Feroce gives up and flushes the rest; as
 /// responder, it waits for a peer that will not come, until its QP is destroyed.
-fn play_on_alone(case: &Case, ends: &mut [&mut dyn End; 2]) -> Result<(), Failure> {
+fn play_on_alone(
+    case: &Case,
+    ends: &mut [&mut dyn End; 2],
+    network: &Network,
+) -> Result<(), Failure> {
     let (feroce, rxe) = case.role.pick((REQUESTER, RESPONDER), (RESPONDER, REQUESTER));
     let first = ends[feroce].completions(1, PATIENCE)?;
     if !first.first().is_some_and(Completion::is_success) {
         return Err(Failure(format!("nothing completed before the peer was killed: {first:?}")));
     }
+    // A guest that sends takes a second or two over a kill, and sends meanwhile.
+    let cut = if case.role == Role::Responder { Some(network.cut()?) } else { None };
     ends[rxe].kill()?;
+    drop(cut);
     let killed = Instant::now();
     let left = case.plan.requests.len() - 1;
     let patience = case.role.pick(PATIENCE, Duration::from_millis(200));
@@ -237,7 +246,14 @@ fn play_on_alone(case: &Case, ends: &mut [&mut dyn End; 2]) -> Result<(), Failur
         (Role::Requester, []) => false,
     };
     if as_due {
-        return Ok(());
+        return ends[feroce].destroy_qp();
     }
     Err(Failure(format!("{after:?} after the kill the QP is in {state:?}, with {statuses:?}")))
+}
+
+/// What shows that both devices go on when a peer was killed: one more request, between new QPs.
+fn afterwards(case: &Case) -> Case {
+    let mut plan = Plan::new();
+    plan.request(case.plan.requests[0].op, 3000);
+    Case { plan, ..case.clone() }
 }

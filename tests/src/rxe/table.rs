@@ -412,7 +412,7 @@ fn peer_qp_gone(op: Op, _: Role) -> Plan {
 fn peer_killed(op: Op, _: Role) -> Plan {
     let mut plan = Plan::new();
     plan.set(|settings| (settings.timeout, settings.retry_cnt) = (12, 3));
-    // More than rxe has done by the time that it is killed.
+    // More than rxe has done by the time that it is killed, or the network cut.
     for _ in 0..96 {
         plan.request(op, 256 << 10);
     }
