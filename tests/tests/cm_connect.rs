@@ -3,10 +3,10 @@
 //! End 0 (10.77.0.2) listens, end 1 (10.77.0.3) asks. A message takes 1 ms. With the defaults, a REQ is sent again after
 //! 2 * 256 + 1024 = 1536 ms, a REP after 1024 ms, and timewait takes 512 ms at either end.
 
-use feroce_engine::cm::{CmError, CmId, Ece, EventKind, QpKind, State, Status};
+use feroce_engine::cm::{CmError, CmId, Ece, EventKind, Parameters, QpKind, State, Status};
 use feroce_engine::time::{Duration, Instant};
 use feroce_tests::cm::{DELAY, PORT, Pair, address, parameters};
-use feroce_wire::cm::{CmMessage, PortSpace, RejectReason};
+use feroce_wire::cm::{CmMessage, PortSpace, RejectReason, Transport};
 use feroce_wire::{Psn, Qpn};
 
 use EventKind::{
@@ -90,6 +90,51 @@ fn a_life() {
     pair.run_out();
     pair.assert_empty();
     assert_eq!(pair.trace(), []);
+}
+
+/// XRC: the initiator says nothing of receiving, the target nothing of sending, and its number has a place of its own.
+#[test]
+fn an_initiator_and_a_target() {
+    let mut pair = Pair::new(1);
+    pair.listen_of(0, (PortSpace::Ib, QpKind::XrcTgt), "0.0.0.0", 0);
+    let active = pair.route_of(1, (PortSpace::Ib, QpKind::XrcIni), false, PORT);
+    let own = Parameters { srq: true, ..parameters(0x50) };
+    pair.ends[1].connect(active, &own, b"", pair.now).unwrap();
+    pair.flush();
+    pair.run_until(1);
+    let request = pair.expect(0, ConnectRequest);
+    assert_eq!(
+        (request.parameters.responder_resources, request.parameters.initiator_depth),
+        (2, 0)
+    );
+    pair.accept(0, request.id, 0x5e, b"");
+    pair.run_until(2);
+    let response = pair.expect(1, ConnectResponse);
+    assert_eq!((response.parameters.qpn, response.parameters.srq), (Qpn::masked(0x5e), true));
+    pair.ends[1].establish(active, b"").unwrap();
+    pair.flush();
+    pair.run_until(3);
+    pair.expect(0, Established);
+
+    let said: Vec<_> = pair.said.iter().map(|said| said.message).collect();
+    let [CmMessage::Req(req), CmMessage::Rep(rep), _] = said[..] else { panic!("{said:?}") };
+    assert_eq!(req.connection(), Some(Transport::Xrc));
+    assert_eq!((req.transport, req.extended_transport, req.local_qpn), (3, 1, Qpn::masked(0x50)));
+    assert_eq!((req.initiator_depth, req.responder_resources), (2, 0));
+    assert_eq!((req.retry_count, req.rnr_retry_count, req.srq), (0, 0, false));
+    assert_eq!((rep.local_eecn, rep.local_qpn), (Qpn::masked(0x5e), Qpn::default()));
+    assert_eq!((rep.responder_resources, rep.initiator_depth, rep.srq), (4, 0, true));
+    let initiator = pair.ends[1].qp_parameters(active).unwrap();
+    assert_eq!(initiator.remote_qpn, Qpn::masked(0x5e));
+    assert_eq!((initiator.retry_count, initiator.initiator_depth), (7, 4));
+
+    // A DREQ names the target's QP, and finds it.
+    pair.ends[1].disconnect(active, pair.now).unwrap();
+    pair.flush();
+    pair.run_until(4);
+    pair.expect(0, Disconnected);
+    let target = pair.ends[0].create(PortSpace::Ib, QpKind::XrcTgt);
+    assert_eq!(pair.ends[0].connect(target, &own, b"", pair.now), Err(CmError::State));
 }
 
 /// Whole fields are delivered, whatever was filled in: 56, 196, 148 bytes.

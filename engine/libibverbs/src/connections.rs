@@ -295,6 +295,8 @@ unsafe extern "C" fn feroce_cm_create(
             (PortSpace::Ib, abi::IBV_QPT_RC) => QpKind::Rc,
             (PortSpace::Ib, abi::IBV_QPT_UC) => QpKind::Uc,
             (PortSpace::Ib, abi::IBV_QPT_UD) => QpKind::Ud,
+            (PortSpace::Ib, abi::IBV_QPT_XRC_SEND) => QpKind::XrcIni,
+            (PortSpace::Ib, abi::IBV_QPT_XRC_RECV) => QpKind::XrcTgt,
             (PortSpace::Ib, _) => return Err(libc::EINVAL),
             (space, _) => QpKind::of(space),
         };

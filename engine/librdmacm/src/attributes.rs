@@ -8,7 +8,8 @@ use crate::abi::{
     IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
     IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPT_UC, IBV_QPT_UD, RDMA_UDP_QKEY, ibv_ah_attr, ibv_qp_attr, rdma_cm_id,
+    IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, RDMA_UDP_QKEY, ibv_ah_attr,
+    ibv_qp_attr, rdma_cm_id,
 };
 use crate::address::gid;
 use crate::id;
@@ -94,7 +95,7 @@ fn receiving(attr: &mut ibv_qp_attr, known: &CmQp, qp_type: c_uint) -> c_uint {
     attr.dest_qp_num = known.remote_qpn;
     attr.rq_psn = known.rq_psn;
     let mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    if qp_type == IBV_QPT_UC {
+    if matches!(qp_type, IBV_QPT_UC | IBV_QPT_XRC_SEND) {
         return mask;
     }
     attr.max_dest_rd_atomic = known.responder_resources;
@@ -108,6 +109,9 @@ fn sending(attr: &mut ibv_qp_attr, known: &CmQp, qp_type: c_uint) -> c_uint {
         return IBV_QP_SQ_PSN;
     }
     attr.timeout = known.ack_timeout;
+    if qp_type == IBV_QPT_XRC_RECV {
+        return IBV_QP_SQ_PSN | IBV_QP_TIMEOUT;
+    }
     attr.retry_cnt = known.retry_count;
     attr.rnr_retry = known.rnr_retry_count;
     attr.max_rd_atomic = known.initiator_depth;
