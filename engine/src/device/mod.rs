@@ -15,6 +15,7 @@ mod error;
 mod follow;
 #[cfg(feature = "dpdk")]
 mod follow_lan;
+mod gsi;
 mod helper;
 mod host;
 mod memory_region;
@@ -22,6 +23,7 @@ mod memory_window;
 mod multicast;
 mod open;
 mod owner;
+mod pool;
 mod ports;
 mod protection_domain;
 mod queue_pair;

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 
-use super::addressing::{Path, SourcePort, flow_header};
+use super::addressing::{PATH_TIMEOUT, Path, SourcePort, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::{self, PathUser};
 use super::host::HostId;
@@ -384,7 +384,7 @@ impl QueuePair {
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
     pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
         let device = self.device();
-        let headers = follow::begin(device, PathUser::Qp(self.qpn), path, |_| None)?;
+        let headers = follow::begin(device, PathUser::Qp(self.qpn), path, PATH_TIMEOUT, |_| None)?;
         Ok(flow_header(path, &headers, self.qpn, remote, device.config.ecn))
     }
 
