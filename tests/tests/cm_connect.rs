@@ -630,6 +630,8 @@ fn options() {
     let active = pair.ends[1].create(TCP, QpKind::Rc);
     pair.ends[1].set_ack_timeout(active, 20).unwrap();
     assert_eq!(pair.ends[1].set_ack_timeout(active, 32), Err(CmError::State));
+    let datagrams = pair.ends[1].create(PortSpace::Udp, QpKind::Ud);
+    assert_eq!(pair.ends[1].set_ack_timeout(datagrams, 20), Err(CmError::State));
     let active = pair.route(1, TCP, false, PORT);
     pair.ends[1].set_ack_timeout(active, 20).unwrap();
     pair.ends[1].connect(active, &parameters(1), b"", pair.now).unwrap();
@@ -639,6 +641,26 @@ fn options() {
     pair.run_until(1);
     let passive = pair.expect(0, ConnectRequest).id;
     assert_eq!(pair.ends[0].qp_parameters(passive).unwrap().ack_timeout, 20);
+}
+
+/// Sharing may begin until one listens, and ends only before there is an address.
+#[test]
+fn options_of_addresses() {
+    let mut pair = Pair::new(1);
+    let end = &mut pair.ends[0];
+    let address = "10.77.0.2:7".parse().unwrap();
+    let [first, second] = [0; 2].map(|_| end.create(TCP, QpKind::Rc));
+    end.bind(first, address).unwrap();
+    end.set_reuse_address(second, true).unwrap();
+    assert_eq!(end.bind(second, address), Err(CmError::AddressInUse));
+    end.set_v6_only(first, true).unwrap();
+    end.set_reuse_address(first, true).unwrap();
+    assert_eq!(end.set_reuse_address(first, false), Err(CmError::State));
+    end.bind(second, address).unwrap();
+    end.destroy(second, Instant::ZERO).unwrap();
+    end.listen(first, 0, Instant::ZERO).unwrap();
+    assert_eq!(end.set_reuse_address(first, true), Err(CmError::State));
+    assert_eq!(end.set_v6_only(first, false), Err(CmError::State));
 }
 
 /// Commands out of turn are refused, and change nothing.
@@ -656,8 +678,10 @@ fn out_of_turn() {
     assert_eq!(end.resolve_route(active), Err(CmError::State));
     assert_eq!(end.listen(active, 0, Instant::ZERO), Err(CmError::State));
     assert_eq!(end.qp_parameters(active).err(), Some(CmError::State));
+    assert_eq!(end.wanted_resources(active), Ok(Some(4)), "as it was asked for");
     assert_eq!(end.disconnect(active, now), Ok(()), "nothing to be ended");
     let unbound = end.create(TCP, QpKind::Rc);
+    assert_eq!(end.wanted_resources(unbound), Ok(None));
     assert_eq!(end.disconnect(unbound, now), Err(CmError::State));
     assert_eq!(end.reject(unbound, RejectReason::CONSUMER, b"", now), Err(CmError::State));
     let mixed = end.resolve_address(unbound, Some("[::1]:0".parse().unwrap()), remote);
