@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::abi::connections::{CmPath, CmQp, feroce_cm_qp_parameters};
+use crate::abi::connections::{CmPath, CmQp, feroce_cm_qp_parameters, stage};
 use crate::abi::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS,
     IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
@@ -47,11 +47,14 @@ pub fn ah_attr(path: &CmPath) -> ibv_ah_attr {
 /// The identifier is live.
 ///
 /// # Errors
-/// EINVAL if it is too early for the state.
+/// EINVAL if it is too early or too late for the state.
 pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c_uint), c_int> {
     // SAFETY: the caller says so.
     let (live, qp_type) = unsafe { (id::of(id), (*id).qp_type) };
     live.device()?;
+    if state > ERR {
+        return Err(libc::EINVAL);
+    }
     let mut attr = empty();
     attr.qp_state = state;
     attr.port_num = 1;
@@ -62,24 +65,24 @@ pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c
     }
     let mut known = CmQp::default();
     // SAFETY: it is written.
-    let known =
-        checked(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) }).map(|()| known);
-    match (state, known) {
-        (INIT, known) => {
-            attr.qp_access_flags = known.map_or(0, |known| access(&known));
+    checked(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) })?;
+    match (state, known.stage) {
+        // As the kernel: the same for every state, while there is no conversation.
+        (_, stage::NOT_ASKED) => Ok((attr, begin | IBV_QP_ACCESS_FLAGS)),
+        (INIT, _) => {
+            attr.qp_access_flags = access(&known);
             Ok((attr, begin | IBV_QP_ACCESS_FLAGS))
         }
-        (RTR, Ok(known)) => {
+        (RTR, stage::KNOWN) => {
             attr.ah_attr = ah_attr(&live.view()?.path);
             attr.path_mtu = u32::from(live.view()?.path.mtu);
             let more = receiving(&mut attr, &known, qp_type);
             Ok((attr, IBV_QP_STATE | more))
         }
-        (RTS, Ok(known)) => {
+        (RTS, stage::KNOWN) => {
             let more = sending(&mut attr, &known, qp_type);
             Ok((attr, IBV_QP_STATE | more))
         }
-        (RTR | RTS, Err(code)) => Err(code),
         _ => Err(libc::EINVAL),
     }
 }

@@ -16,6 +16,7 @@ pub mod object;
 mod objects;
 #[cfg(test)]
 mod probe;
+pub mod process;
 mod work;
 
 pub use attributes::*;
