@@ -27,6 +27,7 @@ mod pool;
 mod ports;
 mod protection_domain;
 mod queue_pair;
+mod send_limits;
 pub mod settings;
 mod shared_receive_queue;
 pub mod stat;

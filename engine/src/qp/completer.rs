@@ -340,7 +340,6 @@ pub(super) fn complete(
         }
         env.complete(
             &conn.send_cq,
-            conn.life,
             Completion {
                 wr_id: wqe.wr_id,
                 status,
