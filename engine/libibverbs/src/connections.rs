@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use feroce_engine::cm::{
     CmConfig, CmError, CmId, DeviceKey, Ece, Endpoint, Event, EventKind, Parameters, Path, QpKind,
-    QpParameters,    Status, Unresolved,
+    QpParameters, Status, Unresolved,
 };
 use feroce_engine::device::{AttachError, ConnectionManager};
 use feroce_engine::net::Gid;
@@ -16,7 +16,8 @@ use feroce_wire::cm::{PortSpace, RejectReason};
 use feroce_wire::{Qkey, Qpn};
 
 use crate::abi::connections::{
-    self as contract, CmAddress, CmEce, CmEvent, CmNumber, CmParameters, CmPath, CmQp, CmSink, CmView, option, stage,
+    self as contract, CmAddress, CmEce, CmEvent, CmNumber, CmParameters, CmPath, CmQp, CmSink,
+    CmView, option, stage,
 };
 use crate::abi::{self, ibv_context};
 use crate::engine::Engine;
@@ -552,14 +553,14 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_i
 fn connected(known: &QpParameters) -> CmQp {
     CmQp {
         stage: stage::KNOWN,
-            remote_qpn: known.remote_qpn.value(),
-            rq_psn: known.rq_psn.value(),
-            sq_psn: known.sq_psn.value(),
-            responder_resources: known.responder_resources,
-            initiator_depth: known.initiator_depth,
-            retry_count: known.retry_count,
-            rnr_retry_count: known.rnr_retry_count,
-            ack_timeout: known.ack_timeout,
+        remote_qpn: known.remote_qpn.value(),
+        rq_psn: known.rq_psn.value(),
+        sq_psn: known.sq_psn.value(),
+        responder_resources: known.responder_resources,
+        initiator_depth: known.initiator_depth,
+        retry_count: known.retry_count,
+        rnr_retry_count: known.rnr_retry_count,
+        ack_timeout: known.ack_timeout,
     }
 }
 

@@ -252,8 +252,7 @@ mod tests {
     fn answer(node: &std::ffi::CStr, hints: &rdma_addrinfo) -> (c_int, *mut rdma_addrinfo) {
         let mut list = std::ptr::null_mut();
         // SAFETY: strings, hints and a place.
-        let code =
-            unsafe { look_up(node.as_ptr(), c"7174".as_ptr(), hints, &raw mut list) };
+        let code = unsafe { look_up(node.as_ptr(), c"7174".as_ptr(), hints, &raw mut list) };
         (code, list)
     }
 

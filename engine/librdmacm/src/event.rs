@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::abi::connections::{CmEvent, CmNumber, CmParameters, feroce_cm_destroy, feroce_cm_take_request};
+use crate::abi::connections::{
+    CmEvent, CmNumber, CmParameters, feroce_cm_destroy, feroce_cm_take_request,
+};
 use crate::abi::{
     IBV_QPT_UD, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR,
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
