@@ -262,7 +262,8 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
         let region = live.pd.reg_dmabuf_mr(buffer, offset, length, iova, rights(access)?);
         let region = region.map_err(|error| errno::of_device(&error))?;
         let none = std::ptr::null_mut();
-        let range = (std::ptr::without_provenance_mut(offset as usize), length);
+        let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
+        let range = (std::ptr::without_provenance_mut(offset), length);
         // SAFETY: the PD is live.
         let made = unsafe { Mr::new(pd, region, range, access, none) };
         Ok(Box::new(Mr { is_dma_buf: true, ..*made }))

@@ -195,7 +195,7 @@ pub(crate) fn wait(
         if is_over {
             return Err(ResolveError::Unresolved { next_hop, after });
         }
-        std::thread::sleep(pause.min(left).into());
+        std::thread::sleep(pause.min(left));
         (pause, has_asked) = ((pause * 2).min(LONGEST_PAUSE), true);
     }
 }

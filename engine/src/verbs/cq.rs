@@ -434,11 +434,12 @@ mod tests {
     fn what_is_forgotten_has_no_place() {
         let cq = CqRing::new(CqId(1), 4).unwrap();
         let of = |qp, wr_id| Completion { qp: Qpn::masked(qp), ..completion(wr_id, false) };
-        [of(5, 1), of(6, 2), of(5, 3), of(6, 4)].map(|completion| cq.push(completion).unwrap());
+        let put = |completion| cq.push(completion).unwrap();
+        [of(5, 1), of(6, 2), of(5, 3), of(6, 4)].into_iter().for_each(put);
         cq.forget(Qpn::masked(5));
         assert_eq!(cq.held(), 2);
         // A QP of the same number is not meant, nor are later completions of this one.
-        [of(5, 5), of(6, 6)].map(|completion| cq.push(completion).unwrap());
+        [of(5, 5), of(6, 6)].into_iter().for_each(put);
         let mut taken = Vec::new();
         assert_eq!(cq.take(&mut taken, 3), 3);
         taken.extend(std::iter::from_fn(|| cq.pop()));

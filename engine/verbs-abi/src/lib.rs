@@ -17,6 +17,7 @@ mod objects;
 #[cfg(test)]
 mod probe;
 pub mod process;
+pub mod select;
 mod work;
 
 pub use attributes::*;
