@@ -13,6 +13,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use feroce_engine::device::{Addressing, KernelAddresses};
 use feroce_engine::net::{
     Gid, GidEntry, GidTable, Interface, InterfaceAddress, NetError, NetEvent, PathHeaders,
     RESOLVE_TIMEOUT, ResolveError, Resolver, Watcher,
@@ -322,6 +323,29 @@ fn unreachable_neighbours_are_given_up_in_time() {
     // A failed neighbour is asked again: it may be there by now.
     pair.b("addr add 10.0.0.98/24 dev eth0");
     assert_eq!(pair.resolve("10.0.0.98", "10.0.0.1").map(|headers| headers.dst_mac), Ok(MAC_B));
+}
+
+/// A device's addresses are looked for by several threads; one waits for somebody who is not there.
+#[test]
+fn nobody_waits_for_anothers_neighbour() {
+    let Some(pair) = Pair::with_addresses() else {
+        return;
+    };
+    let (addresses, source) = within(&pair.a, || {
+        (Addressing::Kernel(KernelAddresses::open("eth0").unwrap()), entry("10.0.0.1"))
+    });
+    let resolve = |ip: &str, timeout| addresses.resolve(gid(ip), &source, timeout);
+    std::thread::scope(|scope| {
+        let start = Instant::now();
+        let absent = scope.spawn(move || (resolve("10.0.0.99", PATIENCE), start.elapsed()));
+        std::thread::sleep(Duration::from_millis(100));
+        let start = Instant::now();
+        let found = resolve("10.0.0.2", PATIENCE).map(|headers| headers.dst_mac);
+        assert_eq!(found, Ok(MAC_B));
+        assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+        let (absent, took) = absent.join().unwrap();
+        assert!(absent.is_err() && took > Duration::from_millis(1500), "{absent:?} {took:?}");
+    });
 }
 
 #[test]

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int failed;
@@ -86,6 +87,121 @@ static void with_itself(const char *own) {
     CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(listener) == 0);
 }
 
+// What a child does, and whether it succeeds.
+static int in_child(void (*act)(const char *, struct rdma_cm_id *), const char *own, struct rdma_cm_id *id) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        failed = 0;
+        act(own, id);
+        fflush(stdout);
+        exit(failed != 0);
+    }
+    int status = -1;
+    return waitpid(child, &status, 0) == child && status == 0;
+}
+
+// Nobody has opened the device: the child does. What the parent has begun stays the parent's.
+static void early_child(const char *own, struct rdma_cm_id *parents) {
+    struct sockaddr_in address = at(own, 7410);
+    CHECK(refused(rdma_bind_addr(parents, (struct sockaddr *)&address), EIO));
+    with_itself(own);
+    CHECK(refused(rdma_destroy_id(parents), EIO));
+}
+
+// The parent has it.
+static void late_child(const char *own, struct rdma_cm_id *parents) {
+    struct sockaddr_in address = at(own, 7410);
+    struct rdma_cm_id *id;
+    CHECK(refused(rdma_listen(parents, 1), EIO));
+    CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
+    CHECK(refused(rdma_bind_addr(id, (struct sockaddr *)&address), ENODEV));
+    CHECK(rdma_destroy_id(id) == 0);
+}
+
+// QP attributes of an identifier without a conversation: as the kernel, the same for each state.
+static void attributes_ahead(const char *own) {
+    struct sockaddr_in address = at(own, 0);
+    struct rdma_cm_id *id;
+    struct ibv_qp_attr attr;
+    int mask;
+    CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
+    attr.qp_state = IBV_QPS_INIT;
+    CHECK(refused(rdma_init_qp_attr(id, &attr, &mask), EINVAL));
+    CHECK(rdma_bind_addr(id, (struct sockaddr *)&address) == 0);
+    for (int state = IBV_QPS_RESET; state <= IBV_QPS_ERR; state++) {
+        attr.qp_state = state;
+        CHECK(rdma_init_qp_attr(id, &attr, &mask) == 0 && attr.qp_state == state);
+        CHECK(mask == (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+    }
+    attr.qp_state = IBV_QPS_ERR + 1;
+    CHECK(refused(rdma_init_qp_attr(id, &attr, &mask), EINVAL));
+    CHECK(rdma_listen(id, 1) == 0);
+    attr.qp_state = IBV_QPS_INIT;
+    CHECK(refused(rdma_init_qp_attr(id, &attr, &mask), EINVAL));
+    CHECK(rdma_destroy_id(id) == 0);
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+// A neighbour that is not there: the program's patience counts, in either direction.
+static void patience(const char *own) {
+    struct sockaddr_in nobody = at("10.77.0.99", 1), loopback = at("127.0.0.1", 0), self = at(own, 1);
+    for (int wait = 300; wait <= 4000; wait += 3700) {
+        struct rdma_cm_id *id, *other;
+        CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
+        double start = seconds();
+        CHECK(refused(rdma_resolve_addr(id, NULL, (struct sockaddr *)&nobody, wait), ETIMEDOUT));
+        CHECK(id->event && id->event->event == RDMA_CM_EVENT_ADDR_ERROR && id->event->status == -ETIMEDOUT);
+        CHECK(seconds() - start >= wait * 1e-3 && seconds() - start < wait * 1e-3 + 2);
+        CHECK(rdma_create_id(NULL, &other, NULL, RDMA_PS_TCP) == 0);
+        // As for sockets where the loopback interface is down.
+        CHECK(rdma_bind_addr(other, (struct sockaddr *)&loopback) == -1 && (errno == ENODEV || errno == EADDRNOTAVAIL));
+        CHECK(refused(rdma_resolve_addr(other, NULL, (struct sockaddr *)&loopback, 100), ENODEV));
+        CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(other) == 0);
+    }
+    // Nobody waits for another's neighbour.
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *slow, *quick;
+    struct rdma_cm_event *event;
+    CHECK(rdma_create_id(channel, &slow, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_create_id(channel, &quick, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_resolve_addr(slow, NULL, (struct sockaddr *)&nobody, 1000) == 0);
+    CHECK(rdma_resolve_addr(quick, NULL, (struct sockaddr *)&self, 1000) == 0);
+    CHECK(rdma_get_cm_event(channel, &event) == 0 && event->id == quick);
+    CHECK(event->event == RDMA_CM_EVENT_ADDR_RESOLVED && rdma_ack_cm_event(event) == 0);
+    CHECK(rdma_get_cm_event(channel, &event) == 0 && event->id == slow && event->status == -ETIMEDOUT);
+    CHECK(rdma_ack_cm_event(event) == 0);
+    CHECK(rdma_destroy_id(slow) == 0 && rdma_destroy_id(quick) == 0);
+    rdma_destroy_event_channel(channel);
+}
+
+// Options: who may set which, and when.
+static void options(const char *own) {
+    struct sockaddr_in address = at(own, 7413);
+    struct rdma_cm_id *one, *two, *datagrams;
+    int yes = 1, no = 0;
+    unsigned char code = 17;
+    CHECK(rdma_create_id(NULL, &one, NULL, RDMA_PS_TCP) == 0 && rdma_create_id(NULL, &two, NULL, RDMA_PS_TCP) == 0);
+    CHECK(rdma_create_id(NULL, &datagrams, NULL, RDMA_PS_UDP) == 0);
+    CHECK(refused(rdma_set_option(datagrams, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, 1), EINVAL));
+    CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, 1) == 0);
+    CHECK(rdma_bind_addr(one, (struct sockaddr *)&address) == 0);
+    CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &yes, sizeof yes) == 0);
+    CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes) == 0);
+    CHECK(refused(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &no, sizeof no), EINVAL));
+    CHECK(rdma_set_option(two, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes) == 0);
+    CHECK(rdma_bind_addr(two, (struct sockaddr *)&address) == 0);
+    CHECK(rdma_destroy_id(two) == 0 && rdma_listen(one, 1) == 0);
+    CHECK(refused(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes), EINVAL));
+    CHECK(refused(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &yes, sizeof yes), EINVAL));
+    CHECK(rdma_destroy_id(one) == 0 && rdma_destroy_id(datagrams) == 0);
+}
+
 static void errors(const char *own) {
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct rdma_cm_id *id, *other;
@@ -109,18 +225,22 @@ static void errors(const char *own) {
     CHECK(refused(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 4), EINVAL));
     CHECK(refused(rdma_set_option(other, RDMA_OPTION_ID, 99, &tos, 1), ENOSYS));
     CHECK(refused(rdma_ack_cm_event(NULL), EINVAL));
-    pid_t child = fork();
-    if (!child) exit(refused(rdma_listen(id, 1), EIO) ? 0 : 1);
-    int status = -1;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(in_child(late_child, own, id));
     CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(other) == 0);
     rdma_destroy_event_channel(channel);
 }
 
 int main(int count, char **words) {
     (void)count;
+    struct rdma_cm_id *unbound;
+    CHECK(rdma_create_id(NULL, &unbound, NULL, RDMA_PS_TCP) == 0);
+    CHECK(in_child(early_child, words[1], unbound));
+    CHECK(rdma_destroy_id(unbound) == 0);
     with_itself(words[1]);
+    attributes_ahead(words[1]);
+    options(words[1]);
     errors(words[1]);
+    patience(words[1]);
     printf("%d checks failed\n", failed);
     return failed != 0;
 }

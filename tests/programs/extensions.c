@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <linux/udmabuf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -181,7 +183,34 @@ static void domains(void)
     CHECK(parent && ibv_dealloc_pd(own) == EBUSY && ibv_dealloc_td(td) == EBUSY);
     struct ibv_mr *mr = ibv_reg_mr(parent, bytes, PAGE, 0);
     CHECK(mr && mr->pd == parent && ibv_dealloc_pd(parent) == EBUSY && ibv_dereg_mr(mr) == 0);
+    struct ibv_cq_init_attr_ex in = { .cqe = 1, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = own };
+    FAILS(ibv_create_cq_ex(context, &in), EINVAL);
+    in.parent_domain = parent;
+    struct ibv_cq_ex *queue = ibv_create_cq_ex(context, &in);
+    CHECK(queue && ibv_dealloc_pd(parent) == EBUSY && ibv_destroy_cq(ibv_cq_ex_to_cq(queue)) == 0);
     CHECK(ibv_dealloc_pd(parent) == 0 && ibv_dealloc_pd(own) == 0 && ibv_dealloc_td(td) == 0);
+}
+
+/* A buffer of two pages, where the kernel has udmabuf; -1 elsewhere. */
+static int dma_buffer(void)
+{
+    int device = open("/dev/udmabuf", O_RDWR), memory = memfd_create("buffer", MFD_ALLOW_SEALING);
+    struct udmabuf_create wanted = { .memfd = memory, .size = 2 * PAGE };
+    if (device < 0) return close(memory), -1;
+    CHECK(ftruncate(memory, 2 * PAGE) == 0 && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    int buffer = ioctl(device, UDMABUF_CREATE, &wanted);
+    close(memory), close(device);
+    return buffer;
+}
+
+static void dma_buffers(void)
+{
+    int buffer = dma_buffer();
+    if (buffer < 0) return;
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, PAGE, PAGE, 0x10000, buffer, ALL);
+    CHECK(mr && mr->addr == (void *)PAGE && mr->length == PAGE && write_to(0x10000, mr->rkey, 'd') == IBV_WC_SUCCESS);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(ibv_dereg_mr(mr) == 0 && close(buffer) == 0);
 }
 
 static void regions(void)
@@ -270,6 +299,14 @@ static void xrc(void)
     struct ibv_wc one = completion(), two = completion();
     CHECK(one.status == IBV_WC_SUCCESS && two.status == IBV_WC_SUCCESS && one.wr_id + two.wr_id == 11);
     CHECK(ibv_destroy_qp(opened) == 0 && ibv_destroy_qp(sender) == 0 && ibv_destroy_srq(srq) == 0);
+    /* The domains hold their file: another one is never taken for it. */
+    close(file);
+    strcpy(name + strlen(name) - 6, "XXXXXX");
+    file = mkstemp(name);
+    unlink(name);
+    attr = (struct ibv_xrcd_init_attr){ IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, file, O_CREAT | O_EXCL };
+    struct ibv_xrcd *another = ibv_open_xrcd(context, &attr);
+    CHECK(another && ibv_close_xrcd(another) == 0);
     CHECK(ibv_close_xrcd(xrcd) == 0 && ibv_close_xrcd(again) == 0);
     close(file);
 }
@@ -338,7 +375,55 @@ static void resets(void)
     CHECK(ibv_modify_qp(to, &attr, IBV_QP_STATE) == 0);
     struct ibv_wc wc;
     CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+    /* And frees their places: the queue is not full, though nobody looks at it. */
+    const int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    for (int i = 0; i < 100; i++) {
+        struct ibv_qp_attr begin = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+        CHECK(ibv_modify_qp(to, &begin, mask) == 0 && ibv_post_recv(to, &recv, &bad) == 0);
+        attr.qp_state = IBV_QPS_ERR;
+        CHECK(ibv_modify_qp(to, &attr, IBV_QP_STATE) == 0);
+        attr.qp_state = IBV_QPS_RESET;
+        CHECK(ibv_modify_qp(to, &attr, IBV_QP_STATE) == 0);
+    }
+    CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
     new_pair();
+    CHECK(write_to((uintptr_t)bytes, 0, 'x') != IBV_WC_SUCCESS); /* Completions come. */
+    new_pair();
+    while (ibv_poll_cq(cq, 1, &wc) > 0) {}
+}
+
+/* Requests that are put together are posted all or none, whichever of them is wrong. */
+static void batches(void)
+{
+    struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .sq_sig_all = 1, .pd = pd,
+        .cap = { .max_send_wr = 4, .max_recv_wr = 1, .max_send_sge = 1 },
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_SEND };
+    struct ibv_qp *made = ibv_create_qp_ex(context, &init);
+    struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(made);
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7 };
+    CHECK(ibv_modify_qp(made, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
+    attr.qp_state = IBV_QPS_RTR;
+    CHECK(ibv_modify_qp(made, &attr, IBV_QP_STATE) == 0);
+    attr.qp_state = IBV_QPS_RTS;
+    CHECK(ibv_modify_qp(made, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+    struct ibv_ah_attr way = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = GID_INDEX, .hop_limit = 1 } };
+    CHECK(ibv_query_gid(context, 1, GID_INDEX, &way.grh.dgid) == 0);
+    struct ibv_ah *ah = ibv_create_ah(pd, &way);
+    CHECK(ah != NULL);
+    for (int wrong = 0; wrong < 3; wrong++) {
+        ibv_wr_start(qp);
+        for (int i = 0; i < 3; i++) {
+            qp->wr_id = i;
+            ibv_wr_send(qp);
+            ibv_wr_set_ud_addr(qp, wrong == 1 && i == 2 ? NULL : ah, made->qp_num, 7);
+            ibv_wr_set_sge(qp, local->lkey, (uintptr_t)bytes, wrong == 2 && i == 2 ? 1 << 20 : 8);
+        }
+        CHECK((ibv_wr_complete(qp) == 0) == (wrong == 0));
+        struct ibv_wc wc;
+        for (int i = 0; wrong == 0 && i < 3; i++) CHECK(completion().status == IBV_WC_SUCCESS);
+        CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+    }
+    CHECK(ibv_destroy_ah(ah) == 0 && ibv_destroy_qp(made) == 0);
 }
 
 int main(void)
@@ -356,10 +441,12 @@ int main(void)
     device_memory();
     domains();
     regions();
+    dma_buffers();
     xrc();
     clocks();
     addresses();
     resets();
+    batches();
     CHECK(ibv_destroy_qp(from) == 0 && ibv_destroy_qp(to) == 0 && ibv_dereg_mr(local) == 0);
     CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
     printf("%d checks failed\n", failures);

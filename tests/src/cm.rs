@@ -111,8 +111,22 @@ impl Pair {
     /// # Panics
     /// If it may not.
     pub fn listen(&mut self, end: usize, space: PortSpace, ip: &str, backlog: u32) -> CmId {
+        self.listen_of(end, (space, QpKind::of(space)), ip, backlog)
+    }
+
+    /// The same for QPs of another kind than the space's.
+    ///
+    /// # Panics
+    /// If it may not.
+    pub fn listen_of(
+        &mut self,
+        end: usize,
+        (space, kind): (PortSpace, QpKind),
+        ip: &str,
+        backlog: u32,
+    ) -> CmId {
         let (endpoint, now) = (&mut self.ends[end], self.now);
-        let id = endpoint.create(space, QpKind::of(space));
+        let id = endpoint.create(space, kind);
         let address = SocketAddr::new(ip.parse().expect("an address"), PORT);
         endpoint.bind(id, address).expect("a free port");
         endpoint.listen(id, backlog, now).expect("bound");
@@ -124,8 +138,22 @@ impl Pair {
     /// # Panics
     /// If it may not.
     pub fn route(&mut self, end: usize, space: PortSpace, v6: bool, port: u16) -> CmId {
+        self.route_of(end, (space, QpKind::of(space)), v6, port)
+    }
+
+    /// The same for a QP of another kind than the space's.
+    ///
+    /// # Panics
+    /// If it may not.
+    pub fn route_of(
+        &mut self,
+        end: usize,
+        (space, kind): (PortSpace, QpKind),
+        v6: bool,
+        port: u16,
+    ) -> CmId {
         let endpoint = &mut self.ends[end];
-        let id = endpoint.create(space, QpKind::of(space));
+        let id = endpoint.create(space, kind);
         let (local, remote) = (address(end, v6), address(1 - end, v6));
         endpoint.resolve_address(id, None, SocketAddr::new(remote, port)).expect("unbound");
         let path = Path {

@@ -3,10 +3,10 @@
 //! End 0 (10.77.0.2) listens, end 1 (10.77.0.3) asks. A message takes 1 ms. With the defaults, a REQ is sent again after
 //! 2 * 256 + 1024 = 1536 ms, a REP after 1024 ms, and timewait takes 512 ms at either end.
 
-use feroce_engine::cm::{CmError, CmId, Ece, EventKind, QpKind, State, Status};
+use feroce_engine::cm::{CmError, CmId, Ece, EventKind, Parameters, QpKind, State, Status};
 use feroce_engine::time::{Duration, Instant};
 use feroce_tests::cm::{DELAY, PORT, Pair, address, parameters};
-use feroce_wire::cm::{CmMessage, PortSpace, RejectReason};
+use feroce_wire::cm::{CmMessage, PortSpace, RejectReason, Transport};
 use feroce_wire::{Psn, Qpn};
 
 use EventKind::{
@@ -90,6 +90,51 @@ fn a_life() {
     pair.run_out();
     pair.assert_empty();
     assert_eq!(pair.trace(), []);
+}
+
+/// XRC: the initiator says nothing of receiving, the target nothing of sending, and its number has a place of its own.
+#[test]
+fn an_initiator_and_a_target() {
+    let mut pair = Pair::new(1);
+    pair.listen_of(0, (PortSpace::Ib, QpKind::XrcTgt), "0.0.0.0", 0);
+    let active = pair.route_of(1, (PortSpace::Ib, QpKind::XrcIni), false, PORT);
+    let own = Parameters { srq: true, ..parameters(0x50) };
+    pair.ends[1].connect(active, &own, b"", pair.now).unwrap();
+    pair.flush();
+    pair.run_until(1);
+    let request = pair.expect(0, ConnectRequest);
+    assert_eq!(
+        (request.parameters.responder_resources, request.parameters.initiator_depth),
+        (2, 0)
+    );
+    pair.accept(0, request.id, 0x5e, b"");
+    pair.run_until(2);
+    let response = pair.expect(1, ConnectResponse);
+    assert_eq!((response.parameters.qpn, response.parameters.srq), (Qpn::masked(0x5e), true));
+    pair.ends[1].establish(active, b"").unwrap();
+    pair.flush();
+    pair.run_until(3);
+    pair.expect(0, Established);
+
+    let said: Vec<_> = pair.said.iter().map(|said| said.message).collect();
+    let [CmMessage::Req(req), CmMessage::Rep(rep), _] = said[..] else { panic!("{said:?}") };
+    assert_eq!(req.connection(), Some(Transport::Xrc));
+    assert_eq!((req.transport, req.extended_transport, req.local_qpn), (3, 1, Qpn::masked(0x50)));
+    assert_eq!((req.initiator_depth, req.responder_resources), (2, 0));
+    assert_eq!((req.retry_count, req.rnr_retry_count, req.srq), (0, 0, false));
+    assert_eq!((rep.local_eecn, rep.local_qpn), (Qpn::masked(0x5e), Qpn::default()));
+    assert_eq!((rep.responder_resources, rep.initiator_depth, rep.srq), (4, 0, true));
+    let initiator = pair.ends[1].qp_parameters(active).unwrap();
+    assert_eq!(initiator.remote_qpn, Qpn::masked(0x5e));
+    assert_eq!((initiator.retry_count, initiator.initiator_depth), (7, 4));
+
+    // A DREQ names the target's QP, and finds it.
+    pair.ends[1].disconnect(active, pair.now).unwrap();
+    pair.flush();
+    pair.run_until(4);
+    pair.expect(0, Disconnected);
+    let target = pair.ends[0].create(PortSpace::Ib, QpKind::XrcTgt);
+    assert_eq!(pair.ends[0].connect(target, &own, b"", pair.now), Err(CmError::State));
 }
 
 /// Whole fields are delivered, whatever was filled in: 56, 196, 148 bytes.
@@ -585,6 +630,8 @@ fn options() {
     let active = pair.ends[1].create(TCP, QpKind::Rc);
     pair.ends[1].set_ack_timeout(active, 20).unwrap();
     assert_eq!(pair.ends[1].set_ack_timeout(active, 32), Err(CmError::State));
+    let datagrams = pair.ends[1].create(PortSpace::Udp, QpKind::Ud);
+    assert_eq!(pair.ends[1].set_ack_timeout(datagrams, 20), Err(CmError::State));
     let active = pair.route(1, TCP, false, PORT);
     pair.ends[1].set_ack_timeout(active, 20).unwrap();
     pair.ends[1].connect(active, &parameters(1), b"", pair.now).unwrap();
@@ -594,6 +641,26 @@ fn options() {
     pair.run_until(1);
     let passive = pair.expect(0, ConnectRequest).id;
     assert_eq!(pair.ends[0].qp_parameters(passive).unwrap().ack_timeout, 20);
+}
+
+/// Sharing may begin until one listens, and ends only before there is an address.
+#[test]
+fn options_of_addresses() {
+    let mut pair = Pair::new(1);
+    let end = &mut pair.ends[0];
+    let address = "10.77.0.2:7".parse().unwrap();
+    let [first, second] = [0; 2].map(|_| end.create(TCP, QpKind::Rc));
+    end.bind(first, address).unwrap();
+    end.set_reuse_address(second, true).unwrap();
+    assert_eq!(end.bind(second, address), Err(CmError::AddressInUse));
+    end.set_v6_only(first, true).unwrap();
+    end.set_reuse_address(first, true).unwrap();
+    assert_eq!(end.set_reuse_address(first, false), Err(CmError::State));
+    end.bind(second, address).unwrap();
+    end.destroy(second, Instant::ZERO).unwrap();
+    end.listen(first, 0, Instant::ZERO).unwrap();
+    assert_eq!(end.set_reuse_address(first, true), Err(CmError::State));
+    assert_eq!(end.set_v6_only(first, false), Err(CmError::State));
 }
 
 /// Commands out of turn are refused, and change nothing.
@@ -611,8 +678,10 @@ fn out_of_turn() {
     assert_eq!(end.resolve_route(active), Err(CmError::State));
     assert_eq!(end.listen(active, 0, Instant::ZERO), Err(CmError::State));
     assert_eq!(end.qp_parameters(active).err(), Some(CmError::State));
+    assert_eq!(end.wanted_resources(active), Ok(Some(4)), "as it was asked for");
     assert_eq!(end.disconnect(active, now), Ok(()), "nothing to be ended");
     let unbound = end.create(TCP, QpKind::Rc);
+    assert_eq!(end.wanted_resources(unbound), Ok(None));
     assert_eq!(end.disconnect(unbound, now), Err(CmError::State));
     assert_eq!(end.reject(unbound, RejectReason::CONSUMER, b"", now), Err(CmError::State));
     let mixed = end.resolve_address(unbound, Some("[::1]:0".parse().unwrap()), remote);

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use feroce_engine::cm::{
     CmConfig, CmError, CmId, DeviceKey, Ece, Endpoint, Event, EventKind, Parameters, Path, QpKind,
-    Status, Unresolved,
+    QpParameters, Status, Unresolved,
 };
 use feroce_engine::device::{AttachError, ConnectionManager};
 use feroce_engine::net::Gid;
@@ -16,11 +16,12 @@ use feroce_wire::cm::{PortSpace, RejectReason};
 use feroce_wire::{Qkey, Qpn};
 
 use crate::abi::connections::{
-    self as contract, CmAddress, CmEce, CmEvent, CmParameters, CmPath, CmQp, CmSink, CmView, option,
+    self as contract, CmAddress, CmEce, CmEvent, CmNumber, CmParameters, CmPath, CmQp, CmSink,
+    CmView, option, stage,
 };
 use crate::abi::{self, ibv_context};
 use crate::engine::Engine;
-use crate::ways::{Question, Ways};
+use crate::process::PerProcess;
 use crate::{context, errno, fork, log};
 
 /// The connection manager, and what it serves.
@@ -28,12 +29,9 @@ struct Connections {
     manager: ConnectionManager,
     /// Open as long as the process: by index.
     engines: Mutex<BTreeMap<u32, Arc<Engine>>>,
-    ways: Ways,
-    /// The process that it belongs to: see [`fork`].
-    generation: u32,
 }
 
-static CONNECTIONS: OnceLock<Result<Connections, c_int>> = OnceLock::new();
+static CONNECTIONS: PerProcess<OnceLock<Connections>> = PerProcess::new(OnceLock::new);
 
 /// How long a program that ends waits until its last words are sent.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -44,32 +42,37 @@ const FIRST_FREE_PORT: u16 = 1024;
 impl Connections {
     /// The process's, made at the first call.
     fn get_or_start(sink: CmSink) -> Result<&'static Self, c_int> {
-        CONNECTIONS.get_or_init(|| Self::start(sink));
-        Self::get()
+        let place = CONNECTIONS.get();
+        match place.get() {
+            Some(connections) => Ok(connections),
+            None => {
+                let made = Self::start(sink)?;
+                Ok(place.get_or_init(|| made)) // Of two, one goes: it has no threads yet.
+            }
+        }
     }
 
+    /// The process's. What a process asks that has none is about an identifier of its parent's.
     fn get() -> Result<&'static Self, c_int> {
-        let connections = CONNECTIONS.get().ok_or(libc::EINVAL)?.as_ref().map_err(|code| *code)?;
-        fork::check(connections.generation)?;
-        Ok(connections)
+        CONNECTIONS.get().get().ok_or_else(fork::refuse)
     }
 
     fn start(sink: CmSink) -> Result<Self, c_int> {
         extern "C" fn last_words() {
-            // A child has none, and ends without a word.
-            if let Some(Ok(connections)) = CONNECTIONS.get()
-                && connections.generation == fork::generation()
-            {
+            // A child that has none ends without a word.
+            if let Some(connections) = CONNECTIONS.get().get() {
                 connections.manager.close(LAST_WORDS);
             }
         }
+        static AT_EXIT: Once = Once::new();
         let tell = move |event| tell(sink, &event);
         let manager = ConnectionManager::new(CmConfig::default(), Box::new(tell));
         let manager = manager.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-        // SAFETY: the library is never unloaded, so the function stays.
-        unsafe { libc::atexit(last_words) };
-        let (engines, ways) = (Mutex::default(), Ways::default());
-        Ok(Self { manager, engines, ways, generation: fork::generation() })
+        AT_EXIT.call_once(|| {
+            // SAFETY: the library is never unloaded, so the function stays.
+            unsafe { libc::atexit(last_words) };
+        });
+        Ok(Self { manager, engines: Mutex::default() })
     }
 
     fn engines(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Engine>>> {
@@ -127,24 +130,30 @@ impl Connections {
         entry.map_or(0, |(_, entry)| entry.interface)
     }
 
-    /// Finds the way of `question`, unless the program has destroyed its identifier.
-    fn find_way(&self, &Question { id, source, destination }: &Question) {
-        if self.with(id.number(), |endpoint, id, _| endpoint.state(id)).is_ok() {
-            let found = self.manager.resolve(source, destination);
-            // It may have destroyed it meanwhile.
-            let _ = self.manager.with(|endpoint, _| endpoint.address_resolved(id, found));
-        }
-    }
-
     /// A command about an identifier.
     fn with<R>(
         &self,
-        id: u32,
+        id: CmNumber,
         act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<R, CmError>,
     ) -> Result<R, c_int> {
-        let id = CmId::from_number(id);
+        let id = own(id)?;
         self.manager.with(|endpoint, now| act(endpoint, id, now)).map_err(errno_of)
     }
+}
+
+/// The number of an identifier of this process, which its children do not take for one of theirs.
+fn number_of(id: CmId) -> CmNumber {
+    u64::from(fork::generation()) << 32 | u64::from(id.number())
+}
+
+/// The identifier of a number.
+///
+/// # Errors
+/// EIO if it is another process'.
+#[allow(clippy::cast_possible_truncation)] // into its halves
+fn own(number: CmNumber) -> Result<CmId, c_int> {
+    fork::check((number >> 32) as u32)?;
+    Ok(CmId::from_number(number as u32))
 }
 
 /// Error numbers as the kernel gives them.
@@ -217,8 +226,8 @@ fn parameters(from: &CmParameters) -> Parameters {
 
 fn tell(sink: CmSink, event: &Event) {
     let told = CmEvent {
-        id: event.id.number(),
-        listener: event.listener.map_or(0, CmId::number),
+        id: number_of(event.id),
+        listener: event.listener.map_or(0, number_of),
         kind: kind_of(event.kind),
         status: status_of(event.status),
         parameters: parameters_of(&event.parameters),
@@ -247,7 +256,7 @@ fn code(done: Result<(), c_int>) -> c_int {
 
 /// Runs a command about an identifier that gives nothing.
 fn command(
-    id: u32,
+    id: CmNumber,
     act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<(), CmError>,
 ) -> c_int {
     code(Connections::get().and_then(|connections| connections.with(id, act)))
@@ -286,7 +295,7 @@ unsafe extern "C" fn feroce_cm_create(
     sink: CmSink,
     space: c_uint,
     qp_type: c_uint,
-    id: *mut u32,
+    id: *mut CmNumber,
 ) -> c_int {
     code(Connections::get_or_start(sink).and_then(|connections| {
         let number = u16::try_from(space).map_err(|_| libc::EINVAL)?;
@@ -295,18 +304,20 @@ unsafe extern "C" fn feroce_cm_create(
             (PortSpace::Ib, abi::IBV_QPT_RC) => QpKind::Rc,
             (PortSpace::Ib, abi::IBV_QPT_UC) => QpKind::Uc,
             (PortSpace::Ib, abi::IBV_QPT_UD) => QpKind::Ud,
+            (PortSpace::Ib, abi::IBV_QPT_XRC_SEND) => QpKind::XrcIni,
+            (PortSpace::Ib, abi::IBV_QPT_XRC_RECV) => QpKind::XrcTgt,
             (PortSpace::Ib, _) => return Err(libc::EINVAL),
             (space, _) => QpKind::of(space),
         };
         let made = connections.manager.with(|endpoint, _| endpoint.create(space, kind));
         // SAFETY: librdmacm passes a place for it.
-        unsafe { id.write(made.number()) };
+        unsafe { id.write(number_of(made)) };
         Ok(())
     }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_destroy(id: u32) -> c_int {
+unsafe extern "C" fn feroce_cm_destroy(id: CmNumber) -> c_int {
     command(id, Endpoint::destroy)
 }
 
@@ -362,7 +373,7 @@ fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_bind(id: u32, address: *const CmAddress) -> c_int {
+unsafe extern "C" fn feroce_cm_bind(id: CmNumber, address: *const CmAddress) -> c_int {
     code(Connections::get().and_then(|connections| {
         // SAFETY: librdmacm passes an address.
         let address = unsafe { *address }.socket().ok_or(libc::EINVAL)?;
@@ -372,20 +383,21 @@ unsafe extern "C" fn feroce_cm_bind(id: u32, address: *const CmAddress) -> c_int
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_listen(id: u32, backlog: u32) -> c_int {
+unsafe extern "C" fn feroce_cm_listen(id: CmNumber, backlog: u32) -> c_int {
     command(id, |endpoint, id, now| endpoint.listen(id, backlog, now))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_take_request(id: u32) -> c_int {
+unsafe extern "C" fn feroce_cm_take_request(id: CmNumber) -> c_int {
     command(id, |endpoint, id, _| endpoint.take_request(id))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_resolve_address(
-    id: u32,
+    id: CmNumber,
     source: *const CmAddress,
     destination: *const CmAddress,
+    timeout_ms: u32,
 ) -> c_int {
     code(Connections::get().and_then(|connections| {
         // SAFETY: librdmacm passes addresses.
@@ -407,18 +419,14 @@ unsafe extern "C" fn feroce_cm_resolve_address(
             false => Ipv6Addr::UNSPECIFIED.into(),
         };
         let source = bound.map_or(any, |bound| bound.ip());
-        let question = Question { id: CmId::from_number(id), source, destination };
-        let answer = |question: &Question| {
-            if let Ok(connections) = Connections::get() {
-                connections.find_way(question);
-            }
-        };
-        connections.ways.ask(question, answer).map_err(|_| libc::EAGAIN)
+        let patience = Duration::from_millis(timeout_ms.into());
+        let sought = connections.manager.seek(own(id)?, source, destination, patience);
+        sought.map_err(|_| libc::EAGAIN)
     }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_resolve_route(id: u32) -> c_int {
+unsafe extern "C" fn feroce_cm_resolve_route(id: CmNumber) -> c_int {
     // There is no subnet administrator to ask: what is known of the address is the route.
     command(id, |endpoint, id, _| {
         endpoint.resolve_route(id)?;
@@ -428,7 +436,7 @@ unsafe extern "C" fn feroce_cm_resolve_route(id: u32) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_connect(
-    id: u32,
+    id: CmNumber,
     own: *const CmParameters,
     data: *const c_void,
     data_len: usize,
@@ -440,7 +448,7 @@ unsafe extern "C" fn feroce_cm_connect(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_accept(
-    id: u32,
+    id: CmNumber,
     own: *const CmParameters,
     data: *const c_void,
     data_len: usize,
@@ -451,13 +459,13 @@ unsafe extern "C" fn feroce_cm_accept(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_establish(id: u32) -> c_int {
+unsafe extern "C" fn feroce_cm_establish(id: CmNumber) -> c_int {
     command(id, |endpoint, id, _| endpoint.establish(id, &[]))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_reject(
-    id: u32,
+    id: CmNumber,
     reason: u16,
     data: *const c_void,
     data_len: usize,
@@ -468,12 +476,12 @@ unsafe extern "C" fn feroce_cm_reject(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_disconnect(id: u32) -> c_int {
+unsafe extern "C" fn feroce_cm_disconnect(id: CmNumber) -> c_int {
     command(id, Endpoint::disconnect)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_notify_established(id: u32) -> c_int {
+unsafe extern "C" fn feroce_cm_notify_established(id: CmNumber) -> c_int {
     command(id, |endpoint, id, _| endpoint.notify_established(id))
 }
 
@@ -491,7 +499,7 @@ fn on_link(address: Option<SocketAddr>, scope: u32) -> Option<SocketAddr> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_query(id: u32, view: *mut CmView) -> c_int {
+unsafe extern "C" fn feroce_cm_query(id: CmNumber, view: *mut CmView) -> c_int {
     code(Connections::get().and_then(|connections| {
         let (source, destination, path, ece) = connections.with(id, |endpoint, id, _| {
             let (source, destination) = (endpoint.source(id)?, endpoint.destination(id)?);
@@ -525,18 +533,16 @@ fn seen(path: &Path, gid_index: u32) -> CmPath {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_qp_parameters(id: u32, qp: *mut CmQp) -> c_int {
+unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_int {
     command(id, |endpoint, id, _| {
-        let known = endpoint.qp_parameters(id)?;
-        let told = CmQp {
-            remote_qpn: known.remote_qpn.value(),
-            rq_psn: known.rq_psn.value(),
-            sq_psn: known.sq_psn.value(),
-            responder_resources: known.responder_resources,
-            initiator_depth: known.initiator_depth,
-            retry_count: known.retry_count,
-            rnr_retry_count: known.rnr_retry_count,
-            ack_timeout: known.ack_timeout,
+        let told = match endpoint.qp_parameters(id) {
+            Ok(known) => connected(&known),
+            Err(_) => match endpoint.wanted_resources(id)? {
+                None => CmQp { stage: stage::NOT_ASKED, ..CmQp::default() },
+                Some(responder_resources) => {
+                    CmQp { stage: stage::ASKED, responder_resources, ..CmQp::default() }
+                }
+            },
         };
         // SAFETY: librdmacm passes a place for it.
         unsafe { qp.write(told) };
@@ -544,8 +550,22 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: u32, qp: *mut CmQp) -> c_int {
     })
 }
 
+fn connected(known: &QpParameters) -> CmQp {
+    CmQp {
+        stage: stage::KNOWN,
+        remote_qpn: known.remote_qpn.value(),
+        rq_psn: known.rq_psn.value(),
+        sq_psn: known.sq_psn.value(),
+        responder_resources: known.responder_resources,
+        initiator_depth: known.initiator_depth,
+        retry_count: known.retry_count,
+        rnr_retry_count: known.rnr_retry_count,
+        ack_timeout: known.ack_timeout,
+    }
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_set_option(id: u32, which: c_uint, value: u32) -> c_int {
+unsafe extern "C" fn feroce_cm_set_option(id: CmNumber, which: c_uint, value: u32) -> c_int {
     let byte = || u8::try_from(value).map_err(|_| CmError::State);
     command(id, |endpoint, id, _| match which {
         option::TRAFFIC_CLASS => endpoint.set_traffic_class(id, byte()?),
@@ -557,7 +577,7 @@ unsafe extern "C" fn feroce_cm_set_option(id: u32, which: c_uint, value: u32) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn feroce_cm_set_local_ece(id: u32, ece: *const CmEce) -> c_int {
+unsafe extern "C" fn feroce_cm_set_local_ece(id: CmNumber, ece: *const CmEce) -> c_int {
     // SAFETY: librdmacm passes it.
     let CmEce { vendor_id, options } = unsafe { *ece };
     command(id, |endpoint, id, _| endpoint.set_local_ece(id, Ece { vendor_id, options }))

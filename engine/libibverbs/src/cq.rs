@@ -12,12 +12,13 @@ use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, Notify};
 
 use crate::abi::{
     IBV_CQ_ATTR_MODERATE, IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_pd, ibv_wc,
 };
 use crate::channel::Unacknowledged;
 use crate::completion::{CompChannel, CqWaker};
 use crate::context::{self, Shared};
 use crate::cq_ex::Cursor;
+use crate::domain::Pd;
 use crate::engine::Listener;
 use crate::errno;
 use crate::object::{self, Object};
@@ -37,6 +38,8 @@ pub struct Cq {
     pub async_events: Arc<Unacknowledged>,
     /// QPs that complete to it.
     pub users: AtomicUsize,
+    /// The parent domain that it was made in, or null.
+    parent: *mut ibv_pd,
     /// Of `ibv_start_poll` and what follows.
     pub cursor: Cursor,
 }
@@ -115,6 +118,7 @@ impl Wanted {
             waker,
             async_events: Arc::default(),
             users: AtomicUsize::new(0),
+            parent: std::ptr::null_mut(),
             cursor: Cursor::new(),
         });
         cq.announce();
@@ -123,6 +127,16 @@ impl Wanted {
 }
 
 impl Cq {
+    /// It is of the parent domain, which has one user more.
+    ///
+    /// # Safety
+    /// The domain is live.
+    pub unsafe fn join(&mut self, parent: *mut ibv_pd) {
+        // SAFETY: the caller says so.
+        unsafe { object::borrow::<Pd>(parent) }.users.fetch_add(1, Ordering::AcqRel);
+        self.parent = parent;
+    }
+
     /// Events find it from now on.
     fn announce(&self) {
         let object = self.abi.get().expose_provenance();
@@ -170,8 +184,13 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         let channel = unsafe { object::borrow::<CompChannel>((*live.abi.get()).channel) };
         channel.users.fetch_sub(1, Ordering::AcqRel);
     }
-    // SAFETY: as above; no QP uses it, and no event of it is left.
-    drop(unsafe { object::take::<Cq>(cq) });
+    // SAFETY: as above; no QP uses it, and no event of it is left. Its domain lives: that goes after it.
+    unsafe {
+        let gone = object::take::<Cq>(cq);
+        if !gone.parent.is_null() {
+            object::borrow::<Pd>(gone.parent).users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
     0
 }
 

@@ -14,6 +14,7 @@ use crate::abi::{
     IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
 use crate::cq::{self, Cq, Wanted};
+use crate::domain::Pd;
 use crate::lock::HeldLock;
 use crate::{errno, object};
 
@@ -57,10 +58,13 @@ pub unsafe extern "C" fn create_cq_ex(
     }
     let flags = if given(IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
     if given(IBV_CQ_INIT_ATTR_MASK_PD) {
-        // SAFETY: the program passes no or a live parent domain.
-        let domain = unsafe { attr.parent_domain.as_ref() };
-        // What it says about threads is of no use here.
-        if domain.is_none_or(|domain| domain.context != context) {
+        // SAFETY: the program passes no or a live domain.
+        let is_parent = !attr.parent_domain.is_null()
+            && unsafe {
+                let domain = object::borrow::<Pd>(attr.parent_domain);
+                domain.is_parent() && domain.context() == context
+            };
+        if !is_parent {
             return errno::fail(libc::EINVAL);
         }
     }
@@ -72,9 +76,13 @@ pub unsafe extern "C" fn create_cq_ex(
     let (channel, vector) = (attr.channel, attr.comp_vector);
     // SAFETY: the program passes an open context and no or a live channel.
     let made = unsafe { Wanted { context, entries, cq_context, channel, vector }.make() };
-    let made = made.inspect(|cq| {
-        // SAFETY: nobody else has it yet.
-        let abi = unsafe { &mut *cq.abi.get() };
+    let made = made.map(|mut cq| {
+        if given(IBV_CQ_INIT_ATTR_MASK_PD) {
+            // What the domain says about threads is of no use here, but it lives as long as the queue.
+            // SAFETY: the program passes a live domain, as was looked at above.
+            unsafe { cq.join(attr.parent_domain) };
+        }
+        let abi = cq.abi.get_mut();
         abi.start_poll = Some(start_poll);
         abi.next_poll = Some(next_poll);
         abi.end_poll = Some(end_poll);
@@ -90,6 +98,7 @@ pub unsafe extern "C" fn create_cq_ex(
         abi.read_dlid_path_bits = Some(read_dlid_path_bits);
         abi.read_completion_ts = Some(read_completion_ts);
         abi.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+        cq
     });
     object::give_or_fail(made).cast()
 }

@@ -50,6 +50,11 @@ impl Pd {
         })
     }
 
+    /// Whether it is a parent domain.
+    pub fn is_parent(&self) -> bool {
+        self.parts.is_some()
+    }
+
     /// The program's context.
     pub fn context(&self) -> *mut ibv_context {
         // SAFETY: the field does not change once it is made.

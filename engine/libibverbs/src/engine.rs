@@ -12,7 +12,8 @@ use feroce_wire::Qpn;
 use crate::abi;
 use crate::channel::{Channel, Unacknowledged};
 use crate::device::DeviceEntry;
-use crate::{errno, fork, log, pcap, xrc};
+use crate::process::PerProcess;
+use crate::{errno, log, pcap, xrc};
 
 /// The engine of an interface, and who hears of its events.
 #[derive(Debug)]
@@ -26,7 +27,6 @@ pub struct Engine {
     /// XRC domains that were opened by a file.
     pub xrc_files: xrc::Files,
     interface: String,
-    generation: u32,
     /// The device holds them, too, but they do not hold the device: it must not end in one of its own threads.
     listeners: Arc<Mutex<Listeners>>,
 }
@@ -63,7 +63,7 @@ pub struct Event {
 }
 
 /// Engines of this process that are open.
-static ENGINES: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
+static ENGINES: PerProcess<Mutex<Vec<Weak<Engine>>>> = PerProcess::new(Mutex::default);
 
 /// Turns in which nothing comes until a core is idle to its capture.
 const IDLE_TURNS: u32 = 2_048;
@@ -77,12 +77,9 @@ impl Engine {
     /// # Errors
     /// The error number, after a word on standard error.
     pub fn open(entry: &DeviceEntry) -> Result<Arc<Self>, c_int> {
-        let generation = fork::generation();
-        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut engines = ENGINES.get().lock().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|engine| engine.strong_count() > 0);
-        let is_same = |engine: &Arc<Self>| {
-            engine.interface == entry.interface && engine.generation == generation
-        };
+        let is_same = |engine: &Arc<Self>| engine.interface == entry.interface;
         if let Some(engine) = engines.iter().filter_map(Weak::upgrade).find(is_same) {
             return Ok(engine);
         }
@@ -99,7 +96,7 @@ impl Engine {
         device.set_event_sink(EventSink(Box::new(deliver)));
         let interface = entry.interface.clone();
         let (limits, xrc_files) = (device.attributes(), xrc::Files::default());
-        let engine = Self { device, limits, settings, xrc_files, interface, generation, listeners };
+        let engine = Self { device, limits, settings, xrc_files, interface, listeners };
         let engine = Arc::new(engine);
         engines.push(Arc::downgrade(&engine));
         drop(engines);
@@ -171,15 +168,12 @@ impl Engine {
 /// A program may end without destroying anything: what its peers wait for still goes out then.
 fn at_exit() {
     extern "C" fn last_turn() {
-        let Ok(engines) = ENGINES.try_lock() else { return };
-        let generation = fork::generation();
+        let Ok(engines) = ENGINES.get().try_lock() else { return };
         for engine in engines.iter().filter_map(Weak::upgrade) {
-            if engine.generation == generation {
-                // A capture is brought up to date when a core idles.
-                let turns = if pcap::is_wanted() { IDLE_TURNS } else { 1 };
-                (0..turns).for_each(|_| engine.device.drive());
-                std::mem::forget(engine); // Closing waits for threads: not while the process ends.
-            }
+            // A capture is brought up to date when a core idles.
+            let turns = if pcap::is_wanted() { IDLE_TURNS } else { 1 };
+            (0..turns).for_each(|_| engine.device.drive());
+            std::mem::forget(engine); // Closing waits for threads: not while the process ends.
         }
     }
     static ONCE: Once = Once::new();

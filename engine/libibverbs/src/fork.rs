@@ -1,26 +1,11 @@
 //! A child process has a copy of the parent's memory but none of its threads, and the parent goes on using the
-//! rings that both have mapped: the child must leave the engine alone.
+//! rings that both have mapped: the child must leave the engine alone. It may open one of its own.
 
 use std::ffi::c_int;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many forks lie between the program's first process and this one.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn in_child() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-}
-
-/// The generation of this process. From the first call on, forks are noticed.
-pub fn generation() -> u32 {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which is allowed in a child of a threaded process.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    });
-    GENERATION.load(Ordering::Relaxed)
-}
+use crate::process;
+pub use crate::process::generation;
 
 /// Refuses objects of a process of another generation.
 ///
@@ -28,14 +13,12 @@ pub fn generation() -> u32 {
 /// EIO, after a word on standard error.
 #[inline]
 pub fn check(born: u32) -> Result<(), c_int> {
-    if GENERATION.load(Ordering::Relaxed) == born {
-        return Ok(());
-    }
-    Err(refuse())
+    if process::is_own(born) { Ok(()) } else { Err(refuse()) }
 }
 
+/// EIO, after a word on standard error.
 #[cold]
-fn refuse() -> c_int {
+pub fn refuse() -> c_int {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         crate::log::say(

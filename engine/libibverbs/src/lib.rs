@@ -9,7 +9,7 @@
 //! unwind into a C program: `extern "C"` functions abort.
 #![allow(clippy::missing_safety_doc)] // The manual page of the function of that name.
 
-use feroce_verbs_abi::{self as abi, channel, object};
+use feroce_verbs_abi::{self as abi, channel, object, process};
 
 mod address;
 mod completion;
@@ -39,7 +39,6 @@ mod query;
 mod rate;
 mod srq;
 mod sysfs;
-mod ways;
 mod window;
 mod wr;
 mod xrc;

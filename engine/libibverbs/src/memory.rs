@@ -31,6 +31,8 @@ pub struct Mr {
     access: UnsafeCell<c_uint>,
     /// The device memory that it is of, or null.
     dm: *mut ibv_dm,
+    /// It is of a DMA buffer: its address is the offset there.
+    is_dma_buf: bool,
 }
 
 // SAFETY: the first field is the C structure.
@@ -67,6 +69,7 @@ impl Mr {
             region: UnsafeCell::new(Some(region)),
             access: UnsafeCell::new(access),
             dm,
+            is_dma_buf: false,
         })
     }
 
@@ -96,7 +99,7 @@ impl Mr {
         // SAFETY: as above.
         let (abi, access) = unsafe { (*self.abi.get(), *self.access.get()) };
         let is_implicit = abi.length == usize::MAX && access & IBV_ACCESS_ON_DEMAND != 0;
-        !abi.addr.is_null() || is_implicit
+        !self.is_dma_buf && (!abi.addr.is_null() || is_implicit)
     }
 
     /// Its key.
@@ -259,8 +262,11 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
         let region = live.pd.reg_dmabuf_mr(buffer, offset, length, iova, rights(access)?);
         let region = region.map_err(|error| errno::of_device(&error))?;
         let none = std::ptr::null_mut();
+        let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
+        let range = (std::ptr::without_provenance_mut(offset), length);
         // SAFETY: the PD is live.
-        Ok(unsafe { Mr::new(pd, region, (std::ptr::null_mut(), length), access, none) })
+        let made = unsafe { Mr::new(pd, region, range, access, none) };
+        Ok(Box::new(Mr { is_dma_buf: true, ..*made }))
     });
     object::give_or_fail(made)
 }

@@ -112,18 +112,37 @@ pub unsafe fn submit(
     request: &SendRequest<'_>,
     to: To,
 ) -> Result<(), PostError> {
-    let to = match to {
-        To::Peer => return qp.post_send(request),
-        To::Srq(number) => return qp.post_send_xrc(request, number),
-        To::Datagram(to) => to,
-    };
+    match to {
+        To::Peer => qp.post_send(request),
+        To::Srq(number) => qp.post_send_xrc(request, number),
+        // SAFETY: the caller says so.
+        To::Datagram(to) => qp.post_send_to(request, &unsafe { destination(&to) }?),
+    }
+}
+
+/// Says what posting it would say.
+///
+/// # Safety
+/// As of [`submit`].
+pub unsafe fn check(qp: &QueuePair, request: &SendRequest<'_>, to: To) -> Result<(), PostError> {
+    match to {
+        To::Peer => qp.check_send(request, None),
+        To::Srq(number) => qp.check_send(request, Some(number)),
+        // SAFETY: the caller says so.
+        To::Datagram(to) => qp.check_send_to(request, &unsafe { destination(&to) }?),
+    }
+}
+
+/// # Safety
+/// The address handle, if there is one, is live.
+#[inline]
+unsafe fn destination<'a>(to: &send_wr_ud) -> Result<Destination<'a>, PostError> {
     if to.ah.is_null() {
         return Err(PostError::Destination);
     }
     // SAFETY: the caller says so.
     let ah = unsafe { &object::borrow::<Ah>(to.ah).handle };
-    let (remote_qpn, qkey) = (Qpn::masked(to.remote_qpn), Qkey(to.remote_qkey));
-    qp.post_send_to(request, &Destination { ah, remote_qpn, qkey })
+    Ok(Destination { ah, remote_qpn: Qpn::masked(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
 }
 
 /// Posts one request.

@@ -81,6 +81,25 @@ impl Batch {
         self.error.get_or_insert(code);
     }
 
+    /// Does something with each request, until one is refused.
+    fn each(
+        &self,
+        mut act: impl FnMut(&SendRequest<'_>, To) -> Result<(), PostError>,
+    ) -> Option<c_int> {
+        self.requests.iter().find_map(|request| {
+            let inline: [&[u8]; 1];
+            let data = match &request.data {
+                Local::Sges { from, len } => Data::Sges(&self.sges[*from..from + len]),
+                Local::Inline { from, len } => {
+                    inline = [&self.inline[*from..from + len]];
+                    Data::Inline(&inline)
+                }
+            };
+            let Request { wr_id, op, flags, to, .. } = *request;
+            act(&SendRequest { wr_id, op, data, flags }, to).err().map(errno::of_post)
+        })
+    }
+
     /// Gives the request under construction its data.
     fn set(&mut self, data: Local) {
         match self.requests.last_mut() {
@@ -109,23 +128,14 @@ fn complete(held: &mut State) -> c_int {
     if batch.requests.len() > room {
         batch.fail(errno::of_post(PostError::Full));
     }
-    // What else could be refused is refused for the first one: the state of the QP.
-    for request in &batch.requests {
-        if batch.error.is_some() {
-            break;
-        }
-        let inline: [&[u8]; 1];
-        let data = match &request.data {
-            Local::Sges { from, len } => Data::Sges(&batch.sges[*from..from + len]),
-            Local::Inline { from, len } => {
-                inline = [&batch.inline[*from..from + len]];
-                Data::Inline(&inline)
-            }
-        };
-        let Request { wr_id, op, flags, to, .. } = *request;
-        // SAFETY: the program has passed a live address handle.
-        let posted = unsafe { post::submit(qp, &SendRequest { wr_id, op, data, flags }, to) };
-        batch.error = posted.err().map(errno::of_post);
+    // Of several, the last may be refused: none is posted before all were looked at.
+    if batch.error.is_none() && batch.requests.len() > 1 {
+        // SAFETY: the program has passed live address handles.
+        batch.error = batch.each(|request, to| unsafe { post::check(qp, request, to) });
+    }
+    if batch.error.is_none() {
+        // SAFETY: as above.
+        batch.error = batch.each(|request, to| unsafe { post::submit(qp, request, to) });
     }
     let code = batch.error.unwrap_or(0);
     batch.clear();

@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -42,6 +43,8 @@ pub struct Domain {
     /// As above.
     pub cq: CompletionQueue,
     qps: Mutex<BTreeMap<u32, Weak<Shareable>>>,
+    /// Its file, if it is of one: no other file gets the inode while the domain lives.
+    _file: Option<OwnedFd>,
 }
 
 /// A file: its device and inode.
@@ -51,11 +54,11 @@ type File = (u64, u64);
 pub type Files = Mutex<BTreeMap<File, Weak<Domain>>>;
 
 impl Domain {
-    fn new(shared: &Shared) -> Result<Arc<Self>, c_int> {
+    fn new(shared: &Shared, file: Option<OwnedFd>) -> Result<Arc<Self>, c_int> {
         let device = &shared.engine.device;
         let cq = device.create_cq(1).map_err(|error| errno::of_device(&error))?;
         let (xrc, pd) = (device.open_xrcd(), device.alloc_pd());
-        Ok(Arc::new(Self { xrc, pd, cq, qps: Mutex::default() }))
+        Ok(Arc::new(Self { xrc, pd, cq, qps: Mutex::default(), _file: file }))
     }
 
     /// The domain of a file, as the flags for opening files say.
@@ -74,7 +77,10 @@ impl Domain {
             Some(domain) => Ok(domain),
             None if flags & libc::O_CREAT == 0 => Err(libc::EAGAIN),
             None => {
-                let domain = Self::new(shared)?;
+                // SAFETY: the program's descriptor, which it does not close meanwhile.
+                let kept = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+                let kept = kept.map_err(|error| error.raw_os_error().unwrap_or(libc::EBADF))?;
+                let domain = Self::new(shared, Some(kept))?;
                 files.insert(file, Arc::downgrade(&domain));
                 Ok(domain)
             }
@@ -114,7 +120,7 @@ pub unsafe extern "C" fn open_xrcd(
             return Err(libc::EINVAL);
         }
         let domain = match attr.fd {
-            -1 => Domain::new(shared)?, // Of nobody else.
+            -1 => Domain::new(shared, None)?, // Of nobody else.
             fd => Domain::of_file(shared, fd, attr.oflags)?,
         };
         Ok(Box::new(Xrcd {

@@ -198,10 +198,11 @@ fn record(path: &CmPath) -> ibv_sa_path_rec {
 /// # Safety
 /// The identifier is live.
 unsafe fn bind(id: *mut rdma_cm_id, address: SocketAddr) -> Result<(), c_int> {
-    device::open()?;
     let address = CmAddress::from(address);
     // SAFETY: the caller says so.
     unsafe {
+        id::check(id)?;
+        device::open()?;
         checked(feroce_cm_bind(id::of(id).number(), &raw const address))?;
         settle(id)
     }
@@ -219,7 +220,8 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     let live: &Id = unsafe { id::of(id) };
     // As many as there may be, if the program is not in its senses.
     let backlog = u32::try_from(backlog).unwrap_or(0);
-    returned(device::open().and_then(|()| {
+    // SAFETY: as above.
+    returned(unsafe { id::check(id) }.and_then(|()| device::open()).and_then(|()| {
         // SAFETY: as above.
         unsafe {
             checked(feroce_cm_listen(live.number(), backlog))?;
@@ -228,13 +230,12 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     }))
 }
 
-/// A neighbour is waited for as long as the kernel asks, three seconds: the program's patience is not needed to end it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     source: *mut sockaddr,
     destination: *mut sockaddr,
-    _timeout_ms: c_int,
+    timeout_ms: c_int,
 ) -> c_int {
     // SAFETY: the program passes a live identifier, a destination, and a source or none.
     unsafe {
@@ -244,9 +245,11 @@ pub unsafe extern "C" fn rdma_resolve_addr(
             return returned(Err(libc::EINVAL));
         }
         let (from, to_address) = (CmAddress::from(from), CmAddress::from(to));
-        returned(device::open().and_then(|()| {
+        returned(id::check(id).and_then(|()| device::open()).and_then(|()| {
             let number = id::of(id).number();
-            checked(feroce_cm_resolve_address(number, &raw const from, &raw const to_address))?;
+            let patience = u32::try_from(timeout_ms).unwrap_or(0);
+            let (from, destination) = (&raw const from, &raw const to_address);
+            checked(feroce_cm_resolve_address(number, from, destination, patience))?;
             write(&mut (*id).route.addr.dst_storage, to);
             complete(id)
         }))

@@ -8,6 +8,7 @@ use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, RAI_NUMERICHOST,
     RAI_PASSIVE, RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, rdma_addrinfo,
 };
+use crate::device;
 use crate::errno;
 use crate::outcome::returned;
 
@@ -181,6 +182,21 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     if node.is_null() && service.is_null() && hints.is_null() {
         return returned(Err(libc::EINVAL));
     }
+    match device::find() {
+        // SAFETY: as of this function.
+        Ok(()) => unsafe { look_up(node, service, hints, list) },
+        Err(code) => returned(Err(code)),
+    }
+}
+
+/// # Safety
+/// As of [`rdma_getaddrinfo`].
+unsafe fn look_up(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    list: *mut *mut rdma_addrinfo,
+) -> c_int {
     let told = match empty() {
         Ok(told) => told,
         Err(code) => return returned(Err(code)),
@@ -233,11 +249,10 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
 mod tests {
     use super::*;
 
-    fn look_up(node: &std::ffi::CStr, hints: &rdma_addrinfo) -> (c_int, *mut rdma_addrinfo) {
+    fn answer(node: &std::ffi::CStr, hints: &rdma_addrinfo) -> (c_int, *mut rdma_addrinfo) {
         let mut list = std::ptr::null_mut();
         // SAFETY: strings, hints and a place.
-        let code =
-            unsafe { rdma_getaddrinfo(node.as_ptr(), c"7174".as_ptr(), hints, &raw mut list) };
+        let code = unsafe { look_up(node.as_ptr(), c"7174".as_ptr(), hints, &raw mut list) };
         (code, list)
     }
 
@@ -247,7 +262,7 @@ mod tests {
         let mut hints: rdma_addrinfo = unsafe { std::mem::zeroed() };
         hints.ai_port_space = RDMA_PS_UDP.cast_signed();
         hints.ai_flags = RAI_NUMERICHOST | RAI_PASSIVE;
-        let (code, list) = look_up(c"10.0.0.1", &hints);
+        let (code, list) = answer(c"10.0.0.1", &hints);
         assert_eq!(code, 0);
         // SAFETY: a list that was given.
         unsafe {
@@ -259,7 +274,7 @@ mod tests {
             assert!(told.ai_dst_addr.is_null());
             rdma_freeaddrinfo(list);
         }
-        let (code, _) = look_up(c"no address", &hints);
+        let (code, _) = answer(c"no address", &hints);
         assert_eq!(code, libc::EAI_NONAME, "as getaddrinfo says it");
     }
 }

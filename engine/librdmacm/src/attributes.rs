@@ -2,13 +2,14 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::abi::connections::{CmPath, CmQp, feroce_cm_qp_parameters};
+use crate::abi::connections::{CmPath, CmQp, feroce_cm_qp_parameters, stage};
 use crate::abi::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS,
     IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
     IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPT_UC, IBV_QPT_UD, RDMA_UDP_QKEY, ibv_ah_attr, ibv_qp_attr, rdma_cm_id,
+    IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, RDMA_UDP_QKEY, ibv_ah_attr,
+    ibv_qp_attr, rdma_cm_id,
 };
 use crate::address::gid;
 use crate::id;
@@ -46,11 +47,14 @@ pub fn ah_attr(path: &CmPath) -> ibv_ah_attr {
 /// The identifier is live.
 ///
 /// # Errors
-/// EINVAL if it is too early for the state.
+/// EINVAL if it is too early or too late for the state.
 pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c_uint), c_int> {
     // SAFETY: the caller says so.
     let (live, qp_type) = unsafe { (id::of(id), (*id).qp_type) };
     live.device()?;
+    if state > ERR {
+        return Err(libc::EINVAL);
+    }
     let mut attr = empty();
     attr.qp_state = state;
     attr.port_num = 1;
@@ -61,24 +65,24 @@ pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c
     }
     let mut known = CmQp::default();
     // SAFETY: it is written.
-    let known =
-        checked(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) }).map(|()| known);
-    match (state, known) {
-        (INIT, known) => {
-            attr.qp_access_flags = known.map_or(0, |known| access(&known));
+    checked(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) })?;
+    match (state, known.stage) {
+        // As the kernel: the same for every state, while there is no conversation.
+        (_, stage::NOT_ASKED) => Ok((attr, begin | IBV_QP_ACCESS_FLAGS)),
+        (INIT, _) => {
+            attr.qp_access_flags = access(&known);
             Ok((attr, begin | IBV_QP_ACCESS_FLAGS))
         }
-        (RTR, Ok(known)) => {
+        (RTR, stage::KNOWN) => {
             attr.ah_attr = ah_attr(&live.view()?.path);
             attr.path_mtu = u32::from(live.view()?.path.mtu);
             let more = receiving(&mut attr, &known, qp_type);
             Ok((attr, IBV_QP_STATE | more))
         }
-        (RTS, Ok(known)) => {
+        (RTS, stage::KNOWN) => {
             let more = sending(&mut attr, &known, qp_type);
             Ok((attr, IBV_QP_STATE | more))
         }
-        (RTR | RTS, Err(code)) => Err(code),
         _ => Err(libc::EINVAL),
     }
 }
@@ -94,7 +98,7 @@ fn receiving(attr: &mut ibv_qp_attr, known: &CmQp, qp_type: c_uint) -> c_uint {
     attr.dest_qp_num = known.remote_qpn;
     attr.rq_psn = known.rq_psn;
     let mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    if qp_type == IBV_QPT_UC {
+    if matches!(qp_type, IBV_QPT_UC | IBV_QPT_XRC_SEND) {
         return mask;
     }
     attr.max_dest_rd_atomic = known.responder_resources;
@@ -108,6 +112,9 @@ fn sending(attr: &mut ibv_qp_attr, known: &CmQp, qp_type: c_uint) -> c_uint {
         return IBV_QP_SQ_PSN;
     }
     attr.timeout = known.ack_timeout;
+    if qp_type == IBV_QPT_XRC_RECV {
+        return IBV_QP_SQ_PSN | IBV_QP_TIMEOUT;
+    }
     attr.retry_cnt = known.retry_count;
     attr.rnr_retry = known.rnr_retry_count;
     attr.max_rd_atomic = known.initiator_depth;

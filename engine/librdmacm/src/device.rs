@@ -1,14 +1,15 @@
 //! Devices: opened when the first identifier needs one, and open as long as the process, so that every identifier on a device has
-//! the same context.
+//! the same context. A forked child opens its own.
 
 use std::ffi::c_int;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use crate::abi::connections::feroce_cm_attach;
-use crate::abi::{ibv_context, ibv_device_attr, ibv_pd, ibv_xrcd};
+use crate::abi::{ibv_context, ibv_device, ibv_device_attr, ibv_pd, ibv_xrcd};
 use crate::errno;
 use crate::event::sink;
 use crate::outcome::{checked, made};
+use crate::process::PerProcess;
 use crate::verbs;
 
 /// An open device that connections go through.
@@ -19,7 +20,7 @@ pub struct Device {
     /// For QPs whose program has no domain of its own.
     pub pd: *mut ibv_pd,
     /// For XRC, made when it is needed.
-    xrc_domain: OnceLock<Result<XrcDomain, c_int>>,
+    xrc_domain: Mutex<Option<XrcDomain>>,
     /// By `ibv_get_device_index`.
     pub index: u32,
     /// READs and atomics that a QP may have under way.
@@ -40,34 +41,52 @@ unsafe impl Sync for XrcDomain {}
 // SAFETY: as above.
 unsafe impl Send for XrcDomain {}
 
-/// The devices of the process; those that do not open are left out, after libibverbs' word on standard error.
+/// The devices of the process; those that do not open are left out, after libibverbs' word on standard error. If there are none,
+/// the next call tries again.
 pub fn all() -> &'static [Device] {
-    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-    DEVICES.get_or_init(|| {
-        let mut count = 0;
-        // SAFETY: the list has `count` devices, and is freed once.
-        unsafe {
-            let list = verbs::ibv_get_device_list(&raw mut count);
-            if list.is_null() {
-                return Vec::new();
-            }
-            let count = usize::try_from(count).unwrap_or(0);
-            let devices = std::slice::from_raw_parts(list, count);
-            let devices = devices.iter().filter_map(|device| {
-                let context = verbs::ibv_open_device(*device);
-                (!context.is_null()).then(|| Device::new(context)).transpose().ok().flatten()
-            });
-            let devices = devices.collect();
-            verbs::ibv_free_device_list(list);
-            devices
+    static DEVICES: PerProcess<Mutex<&[Device]>> = PerProcess::new(Mutex::default);
+    let mut devices = DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if devices.is_empty() {
+        let opened: Vec<_> = list(|device| {
+            // SAFETY: it is one of the list.
+            let context = unsafe { verbs::ibv_open_device(device) };
+            // SAFETY: it is open.
+            (!context.is_null()).then(|| unsafe { Device::new(context) }.ok()).flatten()
+        });
+        *devices = opened.leak();
+    }
+    *devices
+}
+
+/// What `make` makes of the devices that there are.
+fn list<T>(make: impl Fn(*mut ibv_device) -> Option<T>) -> Vec<T> {
+    let mut count = 0;
+    // SAFETY: the list has `count` devices, and is freed once.
+    unsafe {
+        let list = verbs::ibv_get_device_list(&raw mut count);
+        if list.is_null() {
+            return Vec::new();
         }
-    })
+        let count = usize::try_from(count).unwrap_or(0);
+        let made = std::slice::from_raw_parts(list, count).iter().copied().filter_map(make);
+        let made = made.collect();
+        verbs::ibv_free_device_list(list);
+        made
+    }
+}
+
+/// Looks whether there are devices, and opens none.
+///
+/// # Errors
+/// ENODEV
+pub fn find() -> Result<(), c_int> {
+    if list(Some).is_empty() { Err(libc::ENODEV) } else { Ok(()) }
 }
 
 /// Opens all devices.
 ///
 /// # Errors
-/// ENODEV if there is none.
+/// ENODEV if none can be had.
 pub fn open() -> Result<(), c_int> {
     if all().is_empty() { Err(libc::ENODEV) } else { Ok(()) }
 }
@@ -86,9 +105,14 @@ impl Device {
     /// # Errors
     /// What verbs refuse.
     pub fn xrc_domain(&self) -> Result<*mut ibv_xrcd, c_int> {
+        let mut domain = self.xrc_domain.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(domain) = &*domain {
+            return Ok(domain.0);
+        }
         // SAFETY: the context stays open.
-        let open = || made(unsafe { verbs::open_xrcd(self.context) }).map(XrcDomain);
-        self.xrc_domain.get_or_init(open).as_ref().map(|domain| domain.0).map_err(|code| *code)
+        let opened = made(unsafe { verbs::open_xrcd(self.context) })?;
+        *domain = Some(XrcDomain(opened));
+        Ok(opened)
     }
 
     /// # Safety
@@ -109,7 +133,7 @@ impl Device {
             Ok(pd) => Ok(Self {
                 context,
                 pd,
-                xrc_domain: OnceLock::new(),
+                xrc_domain: Mutex::default(),
                 index,
                 max_initiator_depth: most(attr.max_qp_init_rd_atom),
                 max_responder_resources: most(attr.max_qp_rd_atom),
@@ -125,6 +149,13 @@ impl Device {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
+    if let Err(code) = find() {
+        // SAFETY: `count` is null or may be written.
+        if let Some(count) = unsafe { count.as_mut() } {
+            *count = 0;
+        }
+        return errno::fail(code);
+    }
     let contexts = all().iter().map(|device| device.context);
     let mut list: Vec<_> = contexts.collect();
     let told = c_int::try_from(list.len()).unwrap_or(c_int::MAX);

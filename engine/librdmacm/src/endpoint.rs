@@ -7,6 +7,7 @@ use crate::abi::{
     rdma_addrinfo, rdma_cm_id,
 };
 use crate::address::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use crate::device;
 use crate::errno;
 use crate::event::{acknowledge_last, rdma_get_cm_event};
 use crate::id::{self, Begin, rdma_destroy_id};
@@ -39,7 +40,7 @@ pub unsafe extern "C" fn rdma_create_ep(
             qp_type: (*info).ai_qp_type.cast_unsigned(),
             number: None,
         };
-        returned(begin.make().and_then(|made| {
+        returned(device::find().and_then(|()| begin.make()).and_then(|made| {
             let ready = match (*info).ai_flags & RAI_PASSIVE {
                 0 => active(made, &*info, pd, init.as_mut()),
                 _ => passive(made, &*info, pd, init.as_ref()),

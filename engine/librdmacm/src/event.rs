@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::abi::connections::{CmEvent, CmParameters, feroce_cm_destroy, feroce_cm_take_request};
+use crate::abi::connections::{
+    CmEvent, CmNumber, CmParameters, feroce_cm_destroy, feroce_cm_take_request,
+};
 use crate::abi::{
     IBV_QPT_UD, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR,
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
@@ -17,7 +19,7 @@ use crate::id::{self, Begin, Heard, Id};
 use crate::multicast::Membership;
 use crate::object::{self, Object};
 use crate::outcome::{checked, returned};
-use crate::{address, attributes, connect, qp};
+use crate::{address, attributes, connect, device, qp};
 
 /// Events that wait.
 pub type Queue = Channel<Waiting>;
@@ -27,7 +29,7 @@ pub struct Waiting {
     /// Whose account it is on: of a request, the listener's.
     pub heard: Arc<Heard>,
     /// The new identifier of a request.
-    child: Option<u32>,
+    child: Option<CmNumber>,
     /// Of a group that was joined: on its account, too.
     membership: Option<Arc<Membership>>,
     kind: c_uint,
@@ -163,13 +165,18 @@ pub fn move_to(heard: &Arc<Heard>, queue: Arc<Queue>) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    object::give_or_fail(EventChannel::new())
+    object::give_or_fail(device::find().and_then(|()| EventChannel::new()))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     // SAFETY: the program passes a live channel, and does not use it from now on.
-    drop(unsafe { object::take::<EventChannel>(channel) });
+    let gone = unsafe { object::take::<EventChannel>(channel) };
+    // As the kernel, whose identifiers go with the descriptor that they were made through: their peers hear of it.
+    for number in id::through(&gone.queue) {
+        // SAFETY: no pointers are involved.
+        unsafe { feroce_cm_destroy(number) };
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -7,18 +7,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::connections::{
-    CmEce, CmView, feroce_cm_create, feroce_cm_destroy, feroce_cm_query,
+    CmEce, CmNumber, CmView, feroce_cm_create, feroce_cm_destroy, feroce_cm_query,
 };
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_PS_IPOIB, RDMA_PS_UDP, ibv_qp_init_attr, rdma_cm_id,
     rdma_event_channel,
 };
 use crate::channel::Unacknowledged;
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::event::{self, EventChannel, Queue, acknowledge_last, rdma_ack_cm_event, sink};
 use crate::multicast::Membership;
 use crate::object::{self, Object};
 use crate::outcome::{checked, returned};
+use crate::process::PerProcess;
 
 /// An identifier.
 #[repr(C)]
@@ -57,7 +58,7 @@ pub struct Private {
 /// What events need of an identifier.
 pub struct Heard {
     /// Its number.
-    pub number: u32,
+    pub number: CmNumber,
     /// Its address, as programs know it.
     pub address: AtomicUsize,
     /// Where its events go.
@@ -81,11 +82,21 @@ impl Heard {
 }
 
 /// Identifiers by number.
-static IDS: Mutex<BTreeMap<u32, Arc<Heard>>> = Mutex::new(BTreeMap::new());
+static IDS: PerProcess<Mutex<BTreeMap<CmNumber, Arc<Heard>>>> = PerProcess::new(Mutex::default);
+
+fn ids() -> MutexGuard<'static, BTreeMap<CmNumber, Arc<Heard>>> {
+    IDS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The identifier of that number.
-pub fn heard(number: u32) -> Option<Arc<Heard>> {
-    IDS.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+pub fn heard(number: CmNumber) -> Option<Arc<Heard>> {
+    ids().get(&number).cloned()
+}
+
+/// The identifiers whose events go to `queue`.
+pub fn through(queue: &Arc<Queue>) -> Vec<CmNumber> {
+    let is_its = |heard: &&Arc<Heard>| Arc::ptr_eq(&heard.queue(), queue);
+    ids().values().filter(is_its).map(|heard| heard.number).collect()
 }
 
 // SAFETY: the first field is the C structure.
@@ -104,7 +115,7 @@ pub struct Begin {
     /// `ibv_qp_type`
     pub qp_type: c_uint,
     /// It has one already, and its program is told nothing of it yet.
-    pub number: Option<u32>,
+    pub number: Option<CmNumber>,
 }
 
 impl Begin {
@@ -154,14 +165,14 @@ impl Begin {
         let made = Id { abi: UnsafeCell::new(abi), heard: Arc::clone(&heard), private };
         let id = object::give(Box::new(made));
         heard.address.store(id.expose_provenance(), Ordering::Release);
-        IDS.lock().unwrap_or_else(PoisonError::into_inner).insert(number, heard);
+        ids().insert(number, heard);
         Ok(id)
     }
 }
 
 impl Id {
     /// Its number.
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> CmNumber {
         self.heard.number
     }
 
@@ -195,6 +206,18 @@ impl Id {
     }
 }
 
+/// Refuses in a forked child, whose the identifier is not.
+///
+/// # Safety
+/// It is live.
+///
+/// # Errors
+/// EIO
+pub unsafe fn check(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: the caller says so, and an identifier's channel lives as long as it.
+    unsafe { object::borrow::<EventChannel>((*id).channel) }.check()
+}
+
 /// The identifier that the program means.
 ///
 /// # Safety
@@ -215,6 +238,9 @@ pub unsafe extern "C" fn rdma_create_id(
         RDMA_PS_IPOIB | RDMA_PS_UDP => IBV_QPT_UD,
         _ => IBV_QPT_RC,
     };
+    if let Err(code) = device::find() {
+        return returned(Err(code));
+    }
     // SAFETY: the program passes a live channel or none, and a place for the identifier.
     returned(unsafe {
         Begin { channel, context, space, qp_type, number: None }.make().map(|made| id.write(made))
@@ -229,7 +255,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     if let Err(code) = checked(unsafe { feroce_cm_destroy(live.number()) }) {
         return returned(Err(code));
     }
-    IDS.lock().unwrap_or_else(PoisonError::into_inner).remove(&live.number());
+    ids().remove(&live.number());
     event::forget(&live.heard);
     // SAFETY: the program does not use it from now on: its own channel goes with it, and what it was told with `event`.
     unsafe {
@@ -257,8 +283,8 @@ pub unsafe extern "C" fn rdma_migrate_id(
     if was_sync && channel.is_null() {
         return returned(Err(libc::EINVAL));
     }
-    // SAFETY: an identifier's channel lives as long as it.
-    if let Err(code) = unsafe { object::borrow::<EventChannel>((*id).channel) }.check() {
+    // SAFETY: as above.
+    if let Err(code) = unsafe { check(id) } {
         return returned(Err(code));
     }
     let is_sync = channel.is_null();

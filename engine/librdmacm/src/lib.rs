@@ -18,7 +18,7 @@
 //! `feroce_verbs_abi`.
 #![allow(clippy::missing_safety_doc)] // The manual page of the function of that name.
 
-use feroce_verbs_abi::{self as abi, channel, errno, object};
+use feroce_verbs_abi::{self as abi, channel, errno, object, process};
 
 // In a test, nobody loads libibverbs.so.1.
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::sockaddr;
 
@@ -36,6 +36,8 @@ pub struct Membership {
     /// Gets no datagrams.
     is_send_only: bool,
     ah_attr: ibv_ah_attr,
+    /// The program has left: its QP is not attached any more, and not by an event that another thread holds.
+    has_left: Mutex<bool>,
     /// Events of it that the program has not acknowledged.
     pub unacknowledged: Unacknowledged,
 }
@@ -55,13 +57,15 @@ impl Membership {
     /// # Safety
     /// The identifier is live.
     pub unsafe fn joined(&self, id: *mut rdma_cm_id) -> (u32, c_int, cm_event_param) {
+        let has_left = self.has_left.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller says so, and its QP is live.
         let code = unsafe {
             match (*id).qp {
-                qp if qp.is_null() || self.is_send_only => 0,
+                qp if qp.is_null() || self.is_send_only || *has_left => 0,
                 qp => verbs::ibv_attach_mcast(qp, &self.group(), 0),
             }
         };
+        drop(has_left);
         let ud = rdma_ud_param {
             private_data: std::ptr::with_exposed_provenance(self.context),
             private_data_len: 0,
@@ -72,6 +76,23 @@ impl Membership {
         let kind =
             if code == 0 { RDMA_CM_EVENT_MULTICAST_JOIN } else { RDMA_CM_EVENT_MULTICAST_ERROR };
         (kind, -code, cm_event_param { ud })
+    }
+}
+
+impl Membership {
+    /// The identifier's QP gets nothing more of the group.
+    ///
+    /// # Safety
+    /// The identifier is live.
+    unsafe fn leave(&self, id: *mut rdma_cm_id) {
+        *self.has_left.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        // SAFETY: the caller says so, and its QP is live.
+        unsafe {
+            if !(*id).qp.is_null() && !self.is_send_only {
+                // Not attached, if the event was not taken.
+                verbs::ibv_detach_mcast((*id).qp, &self.group(), 0);
+            }
+        }
     }
 }
 
@@ -120,6 +141,7 @@ unsafe fn join(
             context: context.expose_provenance(),
             is_send_only: flag == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
             ah_attr: way(live, address)?,
+            has_left: Mutex::new(false),
             unacknowledged: Unacknowledged::default(),
         });
         live.private().memberships.push(Arc::clone(&membership));
@@ -172,10 +194,7 @@ pub unsafe extern "C" fn rdma_leave_multicast(
                 let at = groups.iter().rposition(|group| group.address == address);
                 at.map(|at| groups.remove(at)).ok_or(libc::EADDRNOTAVAIL)?
             };
-            if !(*id).qp.is_null() && !left.is_send_only {
-                // Not attached, if the event was not taken.
-                verbs::ibv_detach_mcast((*id).qp, &left.group(), 0);
-            }
+            left.leave(id);
             live.heard.forget_joined(&left);
             if live.is_sync() {
                 acknowledge_last(id); // It may be the one about this group.

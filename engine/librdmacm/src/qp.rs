@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_uint};
 
 use crate::abi::connections::CmEce;
 use crate::abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPT_UD, RDMA_MAX_INIT_DEPTH,
-    RDMA_MAX_RESP_RES, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    rdma_cm_id,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPT_UD,
+    IBV_QPT_XRC_RECV, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, ibv_cq, ibv_ece, ibv_pd, ibv_qp,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, rdma_cm_id,
 };
 use crate::attributes::{self, ERR, INIT, RTR, RTS};
 use crate::id;
@@ -110,13 +110,16 @@ pub unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, receive: u32) -> Result
     }
 }
 
-/// Destroys the queues that are ours.
+/// Destroys the queues that are ours, unless a shared receive queue of XRC completes there.
 ///
 /// # Safety
-/// The identifier is live, and nothing uses the queues.
+/// The identifier is live, and nothing else uses the queues.
 pub unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     // SAFETY: the caller says so. A queue goes before its channel.
     unsafe {
+        if (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() {
+            return;
+        }
         let taken = |place: *mut *mut _| std::mem::replace(&mut *place, std::ptr::null_mut());
         for cq in [taken(&raw mut (*id).recv_cq), taken(&raw mut (*id).send_cq)] {
             if !cq.is_null() {
@@ -140,7 +143,7 @@ pub unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
 unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<(), c_int> {
     // SAFETY: the caller says so.
     unsafe {
-        id::of(id).device()?;
+        let device = id::of(id).device()?;
         if !(*id).qp.is_null() {
             return Err(libc::EINVAL);
         }
@@ -149,6 +152,11 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
             init.pd = (*id).pd;
         } else if (*init.pd).context != (*id).verbs {
             return Err(libc::EINVAL);
+        }
+        let is_target = (*id).qp_type == IBV_QPT_XRC_RECV;
+        if is_target && (init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || init.xrcd.is_null()) {
+            init.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+            init.xrcd = device.xrc_domain()?;
         }
         let differ = |own: *mut ibv_cq, given: *mut ibv_cq| {
             !own.is_null() && !given.is_null() && own != given
@@ -181,7 +189,7 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
             prepare(id, qp).inspect_err(|_| _ = verbs::ibv_destroy_qp(qp)).map(|()| qp)
         });
         let qp = done.inspect_err(|_| destroy_cqs(id))?;
-        (*id).pd = (*qp).pd;
+        (*id).pd = init.pd; // A target QP has none, but its identifier has.
         (*id).qp = qp;
         Ok(())
     }

@@ -30,6 +30,9 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_srq_init_attr_ex) -> Result
                 init.xrcd = device.xrc_domain()?;
             }
             if init.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || init.cq.is_null() {
+                if (*id).qp_type == IBV_QPT_XRC_RECV {
+                    destroy_cqs(id); // Made for the target QP, where nothing completes.
+                }
                 create_cqs(id, 0, init.attr.max_wr)?;
                 init.cq = (*id).recv_cq;
             }

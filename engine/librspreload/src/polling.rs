@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use feroce_verbs_abi::select::{Sets, milliseconds};
 use libc::{fd_set, nfds_t, pollfd, timeval};
 
 use crate::names::{RSOCKETS, kernel};
@@ -38,13 +39,6 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
     ready
 }
 
-/// What makes a descriptor a member of a set: what is asked for, and what is told.
-const SETS: [(i16, i16); 3] = [
-    (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
-    (libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
-    (libc::POLLPRI, libc::POLLPRI),
-];
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn select(
     count: c_int,
@@ -53,51 +47,16 @@ unsafe extern "C" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    let sets = [read, write, except];
-    let is_member = |fd, set: *mut fd_set| {
-        // SAFETY: the program answers for the sets.
-        !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
-    };
-    let limit = count.clamp(0, c_int::try_from(libc::FD_SETSIZE).unwrap_or(c_int::MAX));
-    let members: Vec<c_int> =
-        (0..limit).filter(|&fd| sets.iter().any(|&set| is_member(fd, set))).collect();
-    if !members.iter().any(|&fd| table::find(fd).is_some()) {
+    let sets = Sets([read, write, except]);
+    // SAFETY: the program answers for the sets.
+    let mut polled = unsafe { sets.polled(count) };
+    if !polled.iter().any(|polled| table::find(polled.fd).is_some()) {
         // SAFETY: as above.
         return unsafe { (kernel().select)(count, read, write, except, timeout) };
     }
-    let asked = |fd| {
-        let bits = sets.iter().zip(SETS).filter(|&(&set, _)| is_member(fd, set));
-        bits.fold(0, |bits, (_, (asked, _))| bits | asked)
-    };
-    let mut polled: Vec<pollfd> =
-        members.iter().map(|&fd| pollfd { fd, events: asked(fd), revents: 0 }).collect();
-    let milliseconds = if timeout.is_null() {
-        -1
-    } else {
-        // SAFETY: as above.
-        let timeval { tv_sec, tv_usec } = unsafe { *timeout };
-        c_int::try_from(tv_sec * 1000 + (tv_usec + 999) / 1000).unwrap_or(c_int::MAX)
-    };
     let length = nfds_t::try_from(polled.len()).unwrap_or(0);
-    // SAFETY: the array is there for the call.
-    let ready = unsafe { poll(polled.as_mut_ptr(), length, milliseconds) };
-    if ready < 0 {
-        return ready;
-    }
-    let mut total = 0;
-    for (set, (asked, told)) in sets.into_iter().zip(SETS) {
-        if set.is_null() {
-            continue;
-        }
-        // SAFETY: as above.
-        unsafe { libc::FD_ZERO(set) };
-        for polled in polled.iter().filter(|polled| polled.events & asked != 0) {
-            if polled.revents & told != 0 {
-                // SAFETY: as above.
-                unsafe { libc::FD_SET(polled.fd, set) };
-                total += 1;
-            }
-        }
-    }
-    total
+    // SAFETY: the program answers for the time; the array is there for the call.
+    let ready = unsafe { poll(polled.as_mut_ptr(), length, milliseconds(timeout.as_ref())) };
+    // SAFETY: as above.
+    if ready < 0 { ready } else { unsafe { sets.fill(&polled) } }
 }

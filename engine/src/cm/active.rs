@@ -1,6 +1,8 @@
 //! The active side: who asks for a connection.
 
-use feroce_wire::cm::{CmMad, IpCmHeader, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId};
+use feroce_wire::cm::{
+    CmMad, IpCmHeader, Mra, Rej, RejectReason, Rep, Req, Rtu, ServiceId, Transport,
+};
 use feroce_wire::{Pkey, Qpn};
 
 use super::conn::{Conn, Patience, Peer};
@@ -32,7 +34,8 @@ impl Endpoint {
             ..*own
         };
         let conn = self.conn(id)?;
-        if conn.phase != Phase::RouteResolved || conn.state != State::Idle {
+        let is_asked = conn.kind == QpKind::XrcTgt;
+        if is_asked || conn.phase != Phase::RouteResolved || conn.state != State::Idle {
             return Err(CmError::State);
         }
         if conn.kind == QpKind::Ud {
@@ -78,7 +81,7 @@ impl Endpoint {
         let lid = if is_routed { 0xffff } else { 0 };
         let ports = service.port().map_or(0, |(_, port)| u32::from(port))
             + u32::from(addresses.source.port()) * 31;
-        Ok(Req {
+        let mut req = Req {
             local_comm_id: self.comm_id(id),
             vendor_id: conn.local_ece.vendor_id,
             service_id: service,
@@ -87,7 +90,6 @@ impl Endpoint {
             responder_resources: own.responder_resources,
             initiator_depth: own.initiator_depth,
             remote_response_timeout: self.config.response_timeout,
-            transport: u8::from(conn.kind == QpKind::Uc),
             flow_control: own.flow_control,
             starting_psn: conn.local_psn,
             local_response_timeout: self.config.response_timeout,
@@ -108,7 +110,18 @@ impl Endpoint {
             primary_ack_timeout: ack_timeout(self.config.ack_delay, lifetime),
             private_data: field,
             ..Req::default()
-        })
+        };
+        req.set_connection(match conn.kind {
+            QpKind::Uc => Transport::Uc,
+            QpKind::XrcIni | QpKind::XrcTgt => Transport::Xrc,
+            QpKind::Rc | QpKind::Ud => Transport::Rc,
+        });
+        if conn.kind == QpKind::XrcIni {
+            // It answers nothing and receives nothing, and the target sends nothing.
+            (req.responder_resources, req.retry_count, req.rnr_retry_count) = (0, 0, 0);
+            req.srq = false;
+        }
+        Ok(req)
     }
 
     pub(super) fn on_rep(&mut self, mad: &CmMad, rep: &Rep, from: &Source, now: Instant) {
@@ -122,25 +135,28 @@ impl Endpoint {
         if self.remote_ids.contains_key(&request) {
             return; // Somebody else's.
         }
-        if let Some(&stale) = self.remote_qps.get(&(rep.local_ca_guid, rep.local_qpn)) {
+        // A target's number has a place of its own.
+        let is_target = conn.kind == QpKind::XrcIni;
+        let qpn = if is_target { rep.local_eecn } else { rep.local_qpn };
+        if let Some(&stale) = self.remote_qps.get(&(rep.local_ca_guid, qpn)) {
             self.reject_stale(mad, (rep.local_comm_id, rep.remote_comm_id), 1, from);
             self.end_stale(stale, now);
             return;
         }
         self.remote_ids.insert(request, id);
-        self.remote_qps.insert((rep.local_ca_guid, rep.local_qpn), id);
+        self.remote_qps.insert((rep.local_ca_guid, qpn), id);
         let Some(conn) = self.ids.get_mut(&id) else { return };
         conn.state = State::RepReceived;
         conn.peer = Peer {
             comm_id: Some(rep.local_comm_id),
             guid: rep.local_ca_guid,
-            qpn: rep.local_qpn,
+            qpn,
             psn: rep.starting_psn,
             service: conn.peer.service,
             ece: Ece { vendor_id: rep.vendor_id(), options: mad.modifier },
         };
         conn.agreed = Parameters {
-            qpn: rep.local_qpn,
+            qpn,
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
             flow_control: rep.flow_control,

@@ -51,6 +51,7 @@ use std::net::{IpAddr, SocketAddr};
 use feroce_wire::cm::{CmMad, CmMessage, PortSpace};
 use feroce_wire::{MAD_LEN, MadError, Psn, Qpn};
 
+use state::Phase;
 pub use state::State;
 pub use types::{
     CmConfig, CmError, CmId, DeviceKey, Ece, Event, EventKind, Outgoing, Parameters, Path, QpKind,
@@ -273,6 +274,21 @@ impl Endpoint {
             rnr_retry_count: conn.agreed.rnr_retry_count,
             ack_timeout: conn.ack_timeout,
         })
+    }
+
+    /// Before the peer has said its part: how many READs and atomics its QP shall answer at a time; `None` if nobody was asked yet.
+    ///
+    /// # Errors
+    /// [`CmError::State`] after the end, and of a listener.
+    pub fn wanted_resources(&self, id: CmId) -> Result<Option<u8>, CmError> {
+        let conn = self.conn(id)?;
+        match (conn.phase, conn.state) {
+            (Phase::Listen | Phase::Connect | Phase::Disconnect, state) => {
+                let wanted = state.awaits_rep().then_some(conn.agreed.responder_resources);
+                wanted.map(Some).ok_or(CmError::State)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// What it holds.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use feroce_wire::cm::{
     CmMad, CmMessage, IpCmHeader, Rej, RejectReason, Rep, Req, Rtu, ServiceId, Transport,
 };
-use feroce_wire::{PathMtu, Psn};
+use feroce_wire::{PathMtu, Psn, Qpn};
 
 use super::conn::{Conn, Patience, Peer};
 use super::state::{Phase, State};
@@ -153,6 +153,7 @@ impl Endpoint {
         let kind = match req.connection() {
             Some(Transport::Rc) => QpKind::Rc,
             Some(Transport::Uc) => QpKind::Uc,
+            Some(Transport::Xrc) => QpKind::XrcTgt,
             None => return Err(RejectReason::INVALID_TRANSPORT),
         };
         let mtu = PathMtu::from_code(req.path_mtu).ok_or(RejectReason::INVALID_MTU)?;
@@ -246,6 +247,11 @@ impl Endpoint {
             private_data: private_data(0, data)?,
             ..Rep::default()
         };
+        if conn.kind == QpKind::XrcTgt {
+            // Its number has a place of its own, and it sends nothing.
+            (rep.local_eecn, rep.local_qpn) = (own.qpn, Qpn::default());
+            (rep.initiator_depth, rep.flow_control, rep.srq) = (0, false, true);
+        }
         rep.set_vendor_id(conn.local_ece.vendor_id);
         let modifier = conn.local_ece.options;
         let mad = CmMad { transaction: conn.transaction, modifier, message: rep.into() };

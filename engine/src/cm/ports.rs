@@ -77,6 +77,14 @@ impl Ports {
         Ok(port)
     }
 
+    /// What `id` chooses for its port: sharing, and IPv6 only.
+    pub fn choose(&mut self, space: PortSpace, port: u16, id: CmId, chosen: (bool, bool)) {
+        let owners = self.bound.get_mut(&(space, port)).into_iter().flatten();
+        for owner in owners.filter(|owner| owner.id == id) {
+            (owner.reuse, owner.v6_only) = chosen;
+        }
+    }
+
     /// Whether `id` may listen: sharing is over then.
     pub fn may_listen(&self, space: PortSpace, port: u16, id: CmId) -> Result<(), CmError> {
         let owners = self.owners(space, port);

@@ -5,33 +5,46 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::Endpoint;
 use super::ports::Owner;
 use super::state::Phase;
-use super::types::{CmError, CmId, Ece, EventKind, Path, Status, Unresolved};
+use super::types::{CmError, CmId, Ece, EventKind, Path, QpKind, Status, Unresolved};
 
 impl Endpoint {
     /// Lets it share its port with others that say so, too.
     ///
     /// # Errors
-    /// [`CmError::State`] if it is bound.
+    /// [`CmError::State`] if it listens, or if it is bound and shall share no more.
     pub fn set_reuse_address(&mut self, id: CmId, reuse: bool) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
-        if conn.phase != Phase::Idle {
+        let may = if reuse { conn.phase != Phase::Listen } else { conn.phase == Phase::Idle };
+        if !may {
             return Err(CmError::State);
         }
         conn.reuse_address = reuse;
+        self.tell_ports(id);
         Ok(())
     }
 
     /// Lets an unspecified IPv6 address be none of IPv4.
     ///
     /// # Errors
-    /// [`CmError::State`] if it is bound.
+    /// [`CmError::State`] once it does more than to have an address.
     pub fn set_v6_only(&mut self, id: CmId, v6_only: bool) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
-        if conn.phase != Phase::Idle {
+        if !matches!(conn.phase, Phase::Idle | Phase::Bound) {
             return Err(CmError::State);
         }
         conn.v6_only = v6_only;
+        self.tell_ports(id);
         Ok(())
+    }
+
+    /// What was chosen counts for the port that it has.
+    fn tell_ports(&mut self, id: CmId) {
+        if let Some(conn) = self.ids.get(&id)
+            && let Some(source) = conn.source
+        {
+            let chosen = (conn.reuse_address, conn.v6_only);
+            self.ports.choose(conn.space, source.port(), id, chosen);
+        }
     }
 
     /// The traffic class of what it will send.
@@ -46,10 +59,10 @@ impl Endpoint {
     /// The acknowledgement timeout of its QP, as a code; 0 for the usual one.
     ///
     /// # Errors
-    /// [`CmError::State`] if it needs more than 5 bits.
+    /// [`CmError::State`] if it needs more than 5 bits, or its QP asks for no acknowledgements.
     pub fn set_ack_timeout(&mut self, id: CmId, code: u8) -> Result<(), CmError> {
         let conn = self.conn_mut(id)?;
-        if code > 31 {
+        if code > 31 || !matches!(conn.kind, QpKind::Rc | QpKind::XrcIni) {
             return Err(CmError::State);
         }
         conn.ack_timeout_set = Some(code).filter(|code| *code > 0);

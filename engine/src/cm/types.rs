@@ -72,6 +72,10 @@ pub enum QpKind {
     Uc,
     /// Datagrams: nothing is connected, a question is asked and answered.
     Ud,
+    /// The end of an extended reliable connection that sends: it asks, and answers nobody.
+    XrcIni,
+    /// The end that receives: it is asked.
+    XrcTgt,
 }
 
 impl QpKind {

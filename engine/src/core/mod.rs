@@ -264,6 +264,16 @@ impl Core {
         quiet && self.port.arm_wakeup(fds)
     }
 
+    /// The same for frames alone.
+    pub fn arm_port(&mut self, fds: &mut Vec<RawFd>) -> bool {
+        self.active.is_empty() && self.port.arm_wakeup(fds)
+    }
+
+    /// Undoes [`Core::arm_port`].
+    pub fn disarm_port(&mut self) {
+        self.port.disarm_wakeup();
+    }
+
     /// Undoes [`Core::arm_wakeup`].
     pub fn disarm_wakeup(&mut self) {
         self.doorbell.disarm();

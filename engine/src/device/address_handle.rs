@@ -5,10 +5,11 @@ use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, MacAddr, PathMtu, Qpn};
 
-use super::addressing::{Path, flow_header};
+use super::addressing::{PATH_TIMEOUT, Path, flow_header};
 use super::follow::{self, PathUser};
 use super::{DeviceError, ProtectionDomain};
 use crate::net::PathHeaders;
+use crate::time::Duration;
 
 /// The way to a host or to a multicast group, for datagrams: `ibv_ah`. The engine follows it: when the next hop
 /// or the interface has another Ethernet address, so have the datagrams posted from then on.
@@ -62,12 +63,21 @@ impl ProtectionDomain {
     /// # Errors
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
     pub fn create_ah(&self, path: &Path) -> Result<AddressHandle, DeviceError> {
+        self.create_ah_within(path, PATH_TIMEOUT)
+    }
+
+    /// The same, with a wait of its own.
+    pub(super) fn create_ah_within(
+        &self,
+        path: &Path,
+        timeout: Duration,
+    ) -> Result<AddressHandle, DeviceError> {
         let device = &self.device;
         // Datagrams differ in where they go, packet by packet: they never share a frame.
         let path = Path { super_frames: false, ..*path };
         let user = PathUser::Handle(device.next_ah.fetch_add(1, Ordering::Relaxed));
         let mut made = None;
-        let headers = follow::begin(device, user, &path, |headers| {
+        let headers = follow::begin(device, user, &path, timeout, |headers| {
             let ethernet = Arc::new(EthernetAddresses::new(headers));
             made = Some(Arc::clone(&ethernet));
             Some(ethernet)

@@ -8,7 +8,7 @@ use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Qpn, VlanTag};
 
 use crate::net::{
     Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
-    multicast_mac,
+    multicast_mac, wait,
 };
 #[cfg(feature = "dpdk")]
 use crate::port::dpdk::PortAddresses;
@@ -163,7 +163,10 @@ impl Addressing {
             }
             #[cfg(feature = "dpdk")]
             Self::Port(port) if is_own => port.resolve_own(dgid, source),
-            Self::Kernel(kernel) => kernel.resolver().resolve(dgid, source, timeout),
+            // The resolver is held for a look at a time: nobody waits for another's neighbour.
+            Self::Kernel(kernel) => {
+                wait(timeout, |has_asked| kernel.resolver().look(dgid, source, has_asked))
+            }
             Self::Static(given) => given.resolve(dgid, source),
             #[cfg(feature = "dpdk")]
             Self::Port(port) => port.resolve(dgid, source, timeout),

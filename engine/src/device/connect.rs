@@ -2,43 +2,31 @@
 //!
 //! A [`ConnectionManager`] owns the [`Endpoint`] behind a lock. Commands take the lock for a moment; what they give to be sent goes to the
 //! thread of the device, which also feeds what comes in and wakes at the endpoint's deadlines. Addresses are resolved by whoever asks
-//! ([`ConnectionManager::resolve`]), not under the lock: a neighbour may take seconds to answer.
+//! ([`ConnectionManager::resolve`]), or by threads for it ([`ConnectionManager::seek`]), not under the lock: a neighbour may take
+//! seconds to answer. What the thread of a device does is in `gsi.rs`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use feroce_wire::{MAD_LEN, PathMtu, Qkey, Qpn};
+use feroce_wire::PathMtu;
 
-use super::{
-    AddressHandle, Buffer, CompletionQueue, Destination, Device, DeviceError, Path, QpInit,
-    QueuePair,
-};
-use crate::cm::{self, CmConfig, DeviceKey, Endpoint, Event, Outgoing, Source, Unresolved};
-use crate::memory::Access;
+use super::addressing::PATH_TIMEOUT;
+use super::gsi::{Found, Gsi};
+use super::pool::Pool;
+use super::{Device, DeviceError, Path};
+use crate::cm::{self, CmConfig, CmId, DeviceKey, Endpoint, Event, Outgoing, Unresolved};
 use crate::net::Gid;
-use crate::qp::Service;
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
-use crate::verbs::{
-    Completion, CompletionOpcode, Data, DatagramSource, GRH_LEN, NetworkHeader, Notify,
-    RecvRequest, SendFlags, SendOp, SendRequest, Status,
-};
 use crate::wake::EventFd;
 
-/// MADs that may wait in QP 1 for the thread: a burst of connections; more are lost, and sent again by their peers.
-const RECEIVES: u32 = 256;
-/// MADs that may wait to go out.
-const SENDS: u32 = 64;
-/// Bytes of a receive: the GRH in front of a MAD, and room to keep each aligned.
-const SLOT: u32 = 320;
-/// Ways to peers that are kept open.
-const WAYS: usize = 256;
+/// Ways to peers that are looked for at a time.
+const SEEKERS: usize = 16;
 
 /// How long requests wait for a listener after a device was attached.
 const EARLY: Duration = Duration::from_millis(500);
@@ -49,6 +37,7 @@ pub type CmEventSink = Box<dyn Fn(Event) + Send + Sync>;
 /// Connection management of a process.
 pub struct ConnectionManager {
     shared: Arc<Shared>,
+    seekers: Pool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -58,21 +47,23 @@ impl fmt::Debug for ConnectionManager {
     }
 }
 
-struct Shared {
-    endpoint: Mutex<Endpoint>,
-    clock: Clock,
+pub(super) struct Shared {
+    pub(super) endpoint: Mutex<Endpoint>,
+    pub(super) clock: Clock,
     lines: Mutex<BTreeMap<DeviceKey, Arc<Line>>>,
     sink: CmEventSink,
-    stop: AtomicBool,
+    pub(super) stop: AtomicBool,
 }
 
 /// A device's way out.
-struct Line {
-    device: Device,
-    waiting: Mutex<VecDeque<Outgoing>>,
-    wake: EventFd,
+pub(super) struct Line {
+    pub(super) device: Device,
+    pub(super) waiting: Mutex<VecDeque<Outgoing>>,
+    /// Ways that were looked for.
+    pub(super) found: Mutex<Vec<Found>>,
+    pub(super) wake: EventFd,
     /// MADs that wait, or that the device has not sent yet.
-    unsent: AtomicUsize,
+    pub(super) unsent: AtomicUsize,
 }
 
 /// Why a device cannot serve connections.
@@ -86,7 +77,7 @@ pub enum AttachError {
     System(#[from] io::Error),
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -109,7 +100,8 @@ impl ConnectionManager {
             sink,
             stop: AtomicBool::new(false),
         };
-        Ok(Self { shared: Arc::new(shared), threads: Mutex::default() })
+        let seekers = Pool::new("feroce-cm-ways", SEEKERS);
+        Ok(Self { shared: Arc::new(shared), seekers, threads: Mutex::default() })
     }
 
     /// Takes QP 1 of `device` and starts its thread. `guid` is the device's node GUID.
@@ -120,6 +112,7 @@ impl ConnectionManager {
         let line = Arc::new(Line {
             device: device.clone(),
             waiting: Mutex::default(),
+            found: Mutex::default(),
             wake: EventFd::new()?,
             unsent: AtomicUsize::new(0),
         });
@@ -148,37 +141,36 @@ impl ConnectionManager {
     /// # Errors
     /// Why there is none.
     pub fn resolve(&self, source: IpAddr, destination: SocketAddr) -> Result<cm::Path, Unresolved> {
-        let wanted =
-            if source.is_unspecified() { chosen_source(destination) } else { Some(source) };
-        let ways = self.ways(destination.ip());
-        let is_wanted = |way: &Way| Some(way.local) == wanted;
-        let mut ways = match ways.iter().any(is_wanted) {
-            true => ways.into_iter().filter(is_wanted).collect(),
-            false if source.is_unspecified() => ways,
-            false => Vec::new(),
-        };
-        let mut why = Unresolved::NoDevice;
-        for way in ways.drain(..) {
-            match way.resolve(destination.ip()) {
-                Ok(path) => return Ok(path),
-                Err(error) => why = error,
-            }
-        }
-        Err(why)
+        self.shared.resolve(source, destination, self.shared.clock.now() + PATH_TIMEOUT)
     }
 
-    /// Own addresses of the family of `destination`.
-    fn ways(&self, destination: IpAddr) -> Vec<Way> {
-        let lines = lock(&self.shared.lines);
-        let ways = lines.iter().flat_map(|(&device, line)| {
-            line.device.gids().into_iter().map(move |(index, entry)| Way {
-                device,
-                line: Arc::clone(line),
-                local: entry.gid.ip(),
-                index,
-            })
-        });
-        ways.filter(|way| way.local.is_ipv4() == destination.is_ipv4()).collect()
+    /// Looks for the way that `id` has asked the endpoint for, and tells the endpoint. If the next hop does not answer, it is
+    /// asked again until `patience` is over. A thread of its own waits.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    pub fn seek(
+        &self,
+        id: CmId,
+        source: IpAddr,
+        destination: SocketAddr,
+        patience: Duration,
+    ) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let end = shared.clock.now() + patience;
+        self.seekers.run(Box::new(move || {
+            let is_wanted = || shared.with(|endpoint, _| endpoint.state(id).is_ok());
+            let found = loop {
+                if !is_wanted() {
+                    return; // Destroyed meanwhile.
+                }
+                match shared.resolve(source, destination, end) {
+                    Err(Unresolved::NoAnswer) if shared.clock.now() < end => {}
+                    found => break found,
+                }
+            };
+            let _ = shared.with(|endpoint, _| endpoint.address_resolved(id, found));
+        }))
     }
 
     /// The program ends: its identifiers are destroyed, and what their peers shall hear is sent, if that takes no longer than
@@ -203,10 +195,10 @@ struct Way {
 }
 
 impl Way {
-    fn resolve(&self, destination: IpAddr) -> Result<cm::Path, Unresolved> {
+    fn resolve(&self, destination: IpAddr, patience: Duration) -> Result<cm::Path, Unresolved> {
         let path = Path::new(Gid::from(destination), self.index);
-        let ah =
-            self.line.device.alloc_pd().create_ah(&path).map_err(|error| unresolved(&error))?;
+        let ah = self.line.device.alloc_pd().create_ah_within(&path, patience);
+        let ah = ah.map_err(|error| unresolved(&error))?;
         let mut mtus = PathMtu::ALL.into_iter().rev();
         let mtu = mtus.find(|mtu| mtu.bytes() <= ah.max_datagram());
         Ok(cm::Path {
@@ -257,7 +249,50 @@ impl Drop for ConnectionManager {
 }
 
 impl Shared {
-    fn with<R>(&self, act: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
+    fn resolve(
+        &self,
+        source: IpAddr,
+        destination: SocketAddr,
+        end: Instant,
+    ) -> Result<cm::Path, Unresolved> {
+        if destination.ip().is_loopback() {
+            return Err(Unresolved::NoDevice);
+        }
+        let wanted =
+            if source.is_unspecified() { chosen_source(destination) } else { Some(source) };
+        let ways = self.ways(destination.ip());
+        let is_wanted = |way: &Way| Some(way.local) == wanted;
+        let mut ways = match ways.iter().any(is_wanted) {
+            true => ways.into_iter().filter(is_wanted).collect(),
+            false if source.is_unspecified() => ways,
+            false => Vec::new(),
+        };
+        let mut why = Unresolved::NoDevice;
+        for way in ways.drain(..) {
+            let patience = end.saturating_since(self.clock.now());
+            match way.resolve(destination.ip(), patience) {
+                Ok(path) => return Ok(path),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    /// Own addresses of the family of `destination`.
+    fn ways(&self, destination: IpAddr) -> Vec<Way> {
+        let lines = lock(&self.lines);
+        let ways = lines.iter().flat_map(|(&device, line)| {
+            line.device.gids().into_iter().map(move |(index, entry)| Way {
+                device,
+                line: Arc::clone(line),
+                local: entry.gid.ip(),
+                index,
+            })
+        });
+        ways.filter(|way| way.local.is_ipv4() == destination.is_ipv4()).collect()
+    }
+
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
         let mut endpoint = lock(&self.endpoint);
         let deadline = endpoint.next_deadline();
         let result = act(&mut endpoint, self.clock.now());
@@ -277,159 +312,4 @@ impl Shared {
         }
         result
     }
-}
-
-/// QP 1 of a device, and its thread's.
-struct Gsi {
-    key: DeviceKey,
-    line: Arc<Line>,
-    qp: QueuePair,
-    cq: CompletionQueue,
-    receives: Buffer,
-    /// Ways to peers, by own and peer's address.
-    ways: BTreeMap<(IpAddr, IpAddr, u8), AddressHandle>,
-    /// Sends that have not completed.
-    under_way: u32,
-}
-
-impl Gsi {
-    fn new(key: DeviceKey, line: &Arc<Line>) -> Result<Self, DeviceError> {
-        let device = &line.device;
-        let pd = device.alloc_pd();
-        let cq = device.create_cq(RECEIVES + SENDS)?;
-        let receives = pd.alloc_buffer((RECEIVES * SLOT) as usize, Access::LOCAL_WRITE)?;
-        let init = QpInit {
-            service: Service::Ud,
-            max_send_wr: SENDS,
-            max_recv_wr: RECEIVES,
-            max_inline: 256,
-            ..QpInit::new(&cq)
-        };
-        let qp = pd.create_gsi_qp(&init)?;
-        let (line, ways) = (Arc::clone(line), BTreeMap::new());
-        let mut gsi = Self { key, line, qp, cq, receives, ways, under_way: 0 };
-        (0..RECEIVES).for_each(|slot| gsi.post_receive(slot));
-        Ok(gsi)
-    }
-
-    fn post_receive(&mut self, slot: u32) {
-        let sge = self.receives.region().sge(u64::from(slot * SLOT), SLOT);
-        let posted = self.qp.post_recv(&RecvRequest { wr_id: u64::from(slot), sges: &[sge] });
-        if let Err(error) = posted {
-            tracing::error!("QP 1 takes no receives: {error}");
-        }
-    }
-
-    /// The thread: until the manager goes.
-    fn serve(mut self, shared: &Shared) {
-        let fds = [self.cq.fd().as_raw_fd(), self.line.wake.as_fd().as_raw_fd()];
-        let mut scratch = Vec::new();
-        while !shared.stop.load(Ordering::Acquire) {
-            self.line.wake.clear();
-            shared.with(|endpoint, now| endpoint.expire(now));
-            self.send_waiting();
-            self.cq.request_notify(Notify::Any);
-            let mut is_idle = true;
-            while let Some(completion) = self.cq.poll_one() {
-                is_idle = false;
-                self.on_completion(&completion, shared);
-            }
-            if is_idle {
-                let deadline = lock(&shared.endpoint).next_deadline();
-                let timeout = deadline.map(|due| due.saturating_since(shared.clock.now()));
-                sys::poll_readable(&fds, &mut scratch, timeout);
-            }
-        }
-    }
-
-    fn on_completion(&mut self, completion: &Completion, shared: &Shared) {
-        if completion.opcode != CompletionOpcode::Receive {
-            self.under_way -= 1;
-            self.line.unsent.fetch_sub(1, Ordering::AcqRel);
-            return;
-        }
-        let slot = u32::try_from(completion.wr_id).unwrap_or(0);
-        if completion.status == Status::Success {
-            let mut bytes = [0; GRH_LEN + MAD_LEN];
-            self.receives.read((slot * SLOT) as usize, &mut bytes);
-            let (grh, mad) = bytes.split_at(GRH_LEN);
-            let length = completion.byte_len as usize - GRH_LEN.min(completion.byte_len as usize);
-            if let (Some(from), MAD_LEN) = (self.source(completion.datagram.as_ref(), grh), length)
-            {
-                let understood = shared.with(|endpoint, now| endpoint.receive(mad, &from, now));
-                if let Err(error) = understood {
-                    tracing::debug!("MAD from {}: {error}", from.remote);
-                }
-            }
-        }
-        self.post_receive(slot);
-    }
-
-    /// From whom, and to which of our addresses, a datagram came.
-    fn source(&self, datagram: Option<&DatagramSource>, grh: &[u8]) -> Option<Source> {
-        let part = |at: usize, len: usize| grh.get(at..at + len);
-        let (remote, local): (IpAddr, IpAddr) = match datagram?.network {
-            NetworkHeader::Ipv4 => {
-                let ip = |at| Some(Ipv4Addr::from(<[u8; 4]>::try_from(part(at, 4)?).ok()?));
-                (ip(32)?.into(), ip(36)?.into())
-            }
-            NetworkHeader::Ipv6 => {
-                let ip = |at| Some(Ipv6Addr::from(<[u8; 16]>::try_from(part(at, 16)?).ok()?));
-                (ip(8)?.into(), ip(24)?.into())
-            }
-        };
-        Some(Source { device: self.key, local, remote })
-    }
-
-    fn send_waiting(&mut self) {
-        while self.under_way < SENDS {
-            let Some(outgoing) = lock(&self.line.waiting).pop_front() else { return };
-            if let Err(error) = self.send(&outgoing) {
-                // It will be sent again, if it needs an answer.
-                self.line.unsent.fetch_sub(1, Ordering::AcqRel);
-                tracing::debug!("MAD to {}: {error}", outgoing.remote);
-            }
-        }
-    }
-
-    fn send(&mut self, outgoing: &Outgoing) -> Result<(), SendError> {
-        let key = (outgoing.local, outgoing.remote, outgoing.traffic_class);
-        if !self.ways.contains_key(&key) {
-            if self.ways.len() >= WAYS {
-                self.ways.pop_first();
-            }
-            let own = Gid::from(outgoing.local);
-            let gids = self.line.device.gids();
-            let index = gids.into_iter().find(|(_, entry)| entry.gid == own);
-            let (index, _) = index.ok_or(SendError::AddressGone)?;
-            let path = Path {
-                traffic_class: outgoing.traffic_class,
-                ..Path::new(Gid::from(outgoing.remote), index)
-            };
-            let ah = self.qp.pd.create_ah(&path)?;
-            self.ways.insert(key, ah);
-        }
-        let ah = &self.ways[&key];
-        let to = Destination { ah, remote_qpn: Qpn::GSI, qkey: Qkey::GSI };
-        let request = SendRequest {
-            wr_id: 0,
-            op: SendOp::Send,
-            data: Data::Inline(&[&outgoing.mad]),
-            flags: SendFlags::SIGNALED,
-        };
-        self.qp.post_send_to(&request, &to)?;
-        self.under_way += 1;
-        Ok(())
-    }
-}
-
-/// Why a MAD was not sent.
-#[derive(Debug, thiserror::Error)]
-enum SendError {
-    #[error("the address that it is sent from is gone")]
-    AddressGone,
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    #[error(transparent)]
-    Post(#[from] super::PostError),
 }

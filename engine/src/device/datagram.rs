@@ -74,19 +74,34 @@ impl QueuePair {
         request: &SendRequest<'_>,
         to: &Destination<'_>,
     ) -> Result<(), PostError> {
-        self.check_post(request)?;
-        if !self.pd.is_same(&to.ah.pd) {
-            return Err(PostError::Foreign);
-        }
+        self.check_send_to(request, to)?;
         let limits = self.send_limits();
         let SendQueue::Datagram(sq) = &mut self.sq else { return Err(PostError::Destination) };
         let pushed = limits.push(sq, request, |send| {
-            if send.length > u64::from(to.ah.max_datagram()) {
-                return Err(PostError::TooLong);
-            }
             let (remote_qpn, qkey) = (to.remote_qpn, to.qkey);
             Ok(DatagramWqe { send, flow: to.ah.flow(), remote_qpn, qkey })
         })?;
         self.after_post(pushed)
+    }
+
+    /// Says what posting a datagram would say, but for a full queue.
+    ///
+    /// # Errors
+    /// [`PostError`]
+    #[inline]
+    pub fn check_send_to(
+        &self,
+        request: &SendRequest<'_>,
+        to: &Destination<'_>,
+    ) -> Result<(), PostError> {
+        self.check_post(request)?;
+        if !self.pd.is_same(&to.ah.pd) {
+            return Err(PostError::Foreign);
+        }
+        if self.service() != Service::Ud {
+            return Err(PostError::Destination);
+        }
+        let length = self.send_limits().check(request)?;
+        if length > u64::from(to.ah.max_datagram()) { Err(PostError::TooLong) } else { Ok(()) }
     }
 }

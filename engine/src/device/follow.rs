@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, PathMtu, Qpn};
 
 use super::address_handle::EthernetAddresses;
-use super::addressing::{Addressing, PATH_TIMEOUT, Path};
+use super::addressing::{Addressing, Path};
 use super::multicast::{self, Groups};
 use super::{DeviceError, DeviceInner, OpenError};
 use crate::net::{Gid, GidEntry, GidTable, NetEvent, PathHeaders, Resolver, Watcher};
@@ -55,11 +55,13 @@ impl PathInUse {
     }
 }
 
-/// Finds `path` and follows it from then on, for `user`. Waits for the next hop to answer if it is not known.
+/// Finds `path` and follows it from then on, for `user`. Waits up to `timeout` for the
+/// next hop to answer if it is not known.
 pub(super) fn begin(
     device: &DeviceInner,
     user: PathUser,
     path: &Path,
+    timeout: Duration,
     handle: impl FnOnce(&PathHeaders) -> Option<Arc<EthernetAddresses>>,
 ) -> Result<PathHeaders, DeviceError> {
     let index = path.sgid_index;
@@ -68,7 +70,7 @@ pub(super) fn begin(
         let headers = device.addressing.resolve(path.dgid, &source, timeout);
         headers.map_err(|source| DeviceError::Path { gid: path.dgid, source })
     };
-    let headers = resolve(PATH_TIMEOUT)?;
+    let headers = resolve(timeout)?;
     let (dgid, source, handle) = (path.dgid, source.clone(), handle(&headers));
     let in_use = PathInUse { dgid, source, headers, unsettled: false, handle };
     lock(device).insert(user, in_use);

@@ -22,6 +22,8 @@ const SHORTEST_NAP: Duration = Duration::from_micros(100);
 const LONGEST_NAP: Duration = Duration::from_micros(800);
 /// A thread that turned the core so short a time ago still polls.
 const STILL_POLLS: Duration = Duration::from_micros(100);
+/// With work waiting for so long, the thread that polled does something else now.
+const UNATTENDED: Duration = Duration::from_micros(20);
 /// Longest sleep: a bound on what a lost wake-up could cost.
 const SLEEP: Duration = Duration::from_millis(100);
 
@@ -48,23 +50,74 @@ pub(super) fn start(
     })
 }
 
+/// Whether naps come at a wrong time: a program that polls for its completion and then spins on its memory, as latency tests of
+/// WRITEs do, polls enough to be left alone, and its frames wait for the end of a nap. The helper then sleeps on the port in place
+/// of napping, as long as that wakes it for something: if the program takes most frames itself, each wake-up costs it the CPU.
+#[derive(Debug, Default)]
+struct Vigil {
+    /// Watches while it is above 0.
+    worth: u8,
+}
+
+impl Vigil {
+    const MOST: u8 = 8;
+
+    fn is_kept(&self) -> bool {
+        self.worth > 0
+    }
+
+    /// The first turn after a rest of this kind did so much; `attended` by another thread lately.
+    fn judge(&mut self, rest: Rest, done: usize, attended: bool) {
+        self.worth = match (rest, done > 0) {
+            (Rest::Napped, true) if !attended => Self::MOST,
+            (Rest::Watched, true) => (self.worth + 2).min(Self::MOST),
+            (Rest::Watched, false) => self.worth.saturating_sub(1),
+            _ => self.worth,
+        };
+    }
+}
+
+/// What the helper did before a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    None,
+    Napped,
+    Watched,
+}
+
 fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut idle = 0;
     let mut driven = 0;
     let mut nap = SHORTEST_NAP;
     let mut sleeper = Sleeper::default();
+    let (mut vigil, mut rest) = (Vigil::default(), Rest::None);
     let cell = &device.cores[core];
     while !device.stop.load(Ordering::Relaxed) {
         if cell.waiters.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now(); // Control calls go first.
         }
         let done = match cell.try_lock() {
-            Some(mut token) => token.turn(clock.now()),
+            Some(mut token) => {
+                let now = clock.now();
+                let done = token.turn(now);
+                vigil.judge(rest, done, cell.driven_within(UNATTENDED, now));
+                done
+            }
             None => 0,
         };
+        rest = Rest::None;
         idle = if done > 0 { 0 } else { u32::saturating_add(idle, 1) };
         let now_driven = cell.driven.load(Ordering::Relaxed);
-        if !spins && now_driven.wrapping_sub(driven) >= DRIVEN {
+        if vigil.is_kept() && !spins {
+            if done > 0 {
+                continue; // There may be more.
+            }
+            rest = Rest::Watched;
+            match std::mem::replace(&mut driven, now_driven) == now_driven {
+                true => sleeper.sleep(cell, clock),
+                false => sleeper.watch(cell, SHORTEST_NAP),
+            }
+        } else if !spins && now_driven.wrapping_sub(driven) >= DRIVEN {
             // Also when there was something to do: two threads that share the work only fight for it.
             driven = now_driven;
             nap = match cell.driven_within(STILL_POLLS, clock.now()) {
@@ -72,6 +125,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
                 false => SHORTEST_NAP,
             };
             sleeper.nap(cell, nap);
+            rest = Rest::Napped;
         } else if spins || idle < SPINS {
             std::hint::spin_loop();
         } else if idle < YIELDS {
@@ -99,6 +153,20 @@ impl Sleeper {
         cell.doorbell.disarm();
     }
 
+    /// The same, until a frame comes.
+    fn watch(&mut self, cell: &super::CoreCell, nap: Duration) {
+        self.fds.clear();
+        self.fds.push(cell.wake_fd());
+        let Some(mut token) = cell.try_lock() else { return };
+        let quiet = token.arm_port(&mut self.fds);
+        drop(token);
+        if quiet {
+            sys::poll_readable(&self.fds, &mut self.scratch, Some(nap));
+        }
+        cell.doorbell.disarm();
+        cell.lock().disarm_port();
+    }
+
     /// Sleeps until a frame, a doorbell or a deadline.
     fn sleep(&mut self, cell: &super::CoreCell, clock: Clock) {
         self.fds.clear();
@@ -115,5 +183,28 @@ impl Sleeper {
         }
         cell.sleeps_until.store(0, Ordering::Relaxed);
         cell.lock().disarm_wakeup();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vigils_are_kept_as_long_as_they_are_worth_it() {
+        let mut vigil = Vigil::default();
+        vigil.judge(Rest::Napped, 1, true);
+        vigil.judge(Rest::Napped, 0, false);
+        assert!(!vigil.is_kept(), "who polls has frames waiting, too");
+        vigil.judge(Rest::Napped, 1, false);
+        assert!(vigil.is_kept());
+        // A WRITE's acknowledgement is the program's, the peer's WRITE the helper's.
+        for _ in 0..100 {
+            vigil.judge(Rest::Watched, 0, true);
+            vigil.judge(Rest::Watched, 2, false);
+        }
+        assert!(vigil.is_kept());
+        (0..Vigil::MOST).for_each(|_| vigil.judge(Rest::Watched, 0, true));
+        assert!(!vigil.is_kept(), "it polls again");
     }
 }

@@ -5,10 +5,11 @@ use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 
-use super::addressing::{Path, SourcePort, flow_header};
+use super::addressing::{PATH_TIMEOUT, Path, SourcePort, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::{self, PathUser};
 use super::host::HostId;
+use super::send_limits::SendLimits;
 use super::{
     CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
     XrcDomain, multicast,
@@ -19,9 +20,7 @@ use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
 use crate::qp::{AnyQp, Qp, QpParts, QpState, Service, sg};
-use crate::verbs::{
-    Data, DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge,
-};
+use crate::verbs::{DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge};
 
 /// What a QP is made for, as `ibv_qp_init_attr`.
 #[derive(Debug, Clone, Copy)]
@@ -219,7 +218,6 @@ impl ProtectionDomain {
         let posted = Arc::new(AtomicBool::new(false));
         for cq in [init.send_cq, init.recv_cq] {
             cq.ring.add_core(core);
-            cq.ring.recall(qpn);
         }
         device.cores[core].lock().insert(slot, qp, Arc::clone(&posted));
         Ok(QueuePair {
@@ -384,7 +382,7 @@ impl QueuePair {
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
     pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
         let device = self.device();
-        let headers = follow::begin(device, PathUser::Qp(self.qpn), path, |_| None)?;
+        let headers = follow::begin(device, PathUser::Qp(self.qpn), path, PATH_TIMEOUT, |_| None)?;
         Ok(flow_header(path, &headers, self.qpn, remote, device.config.ecn))
     }
 
@@ -446,17 +444,42 @@ impl QueuePair {
         request: &SendRequest<'_>,
         srqn: Option<u32>,
     ) -> Result<(), PostError> {
-        self.check_post(request)?;
-        // What is done here goes to no queue of the peer.
-        let is_local = matches!(request.op, SendOp::Local(_));
-        if !is_local && srqn.is_some() != (self.service == Service::XrcIni) {
-            return Err(PostError::Destination);
-        }
+        self.check_connected(request, srqn)?;
         let limits = self.send_limits();
         let SendQueue::Connected(sq) = &mut self.sq else { return Err(PostError::Destination) };
         let srqn = srqn.unwrap_or(0);
         let pushed = limits.push(sq, request, |wqe| Ok(SendWqe { srqn, ..wqe }))?;
         self.after_post(pushed)
+    }
+
+    /// What is wrong with a request to the peer, whatever its data are.
+    #[inline]
+    fn check_connected(
+        &self,
+        request: &SendRequest<'_>,
+        srqn: Option<u32>,
+    ) -> Result<(), PostError> {
+        self.check_post(request)?;
+        // What is done here goes to no queue of the peer.
+        let is_local = matches!(request.op, SendOp::Local(_));
+        let is_xrc = self.service == Service::XrcIni;
+        if self.service == Service::Ud || !is_local && srqn.is_some() != is_xrc {
+            return Err(PostError::Destination);
+        }
+        Ok(())
+    }
+
+    /// Says what posting `request` would say, to the shared receive queue `srqn` if it is one of XRC, but for a full queue.
+    ///
+    /// # Errors
+    /// [`PostError`]
+    pub fn check_send(
+        &self,
+        request: &SendRequest<'_>,
+        srqn: Option<u32>,
+    ) -> Result<(), PostError> {
+        self.check_connected(request, srqn)?;
+        self.send_limits().check(request).map(drop)
     }
 
     /// What is wrong with a request whatever its data are.
@@ -518,59 +541,6 @@ impl QueuePair {
 
     pub(super) fn device(&self) -> &Opened {
         &self.pd.device
-    }
-}
-
-/// What the send requests of a QP may hold.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SendLimits {
-    max_sge: usize,
-    max_inline: usize,
-}
-
-impl SendLimits {
-    /// Writes `request` into `sq`, as `wrap` makes it an entry of such a queue. False if the queue is full.
-    #[inline]
-    pub(super) fn push<T: Copy>(
-        self,
-        sq: &mut WorkProducer<T>,
-        request: &SendRequest<'_>,
-        wrap: impl FnOnce(SendWqe) -> Result<T, PostError>,
-    ) -> Result<bool, PostError> {
-        let mut wqe = SendWqe {
-            wr_id: request.wr_id,
-            op: request.op,
-            length: 0,
-            flags: request.flags,
-            num_sge: 0,
-            inline: false,
-            first_psn: Psn::new(0),
-            psn_count: 0,
-            srqn: 0,
-            ssn: 0,
-        };
-        let pushed = match request.data {
-            Data::Sges(sges) => {
-                if sges.len() > self.max_sge {
-                    return Err(PostError::TooManySges);
-                }
-                wqe.length = sg::total(sges);
-                wqe.num_sge = u8::try_from(sges.len()).expect("at most 16");
-                sq.push(&wrap(wqe)?, sges)
-            }
-            Data::Inline(parts) => {
-                let len: usize = parts.iter().map(|part| part.len()).sum();
-                if request.op.returns_data() {
-                    return Err(PostError::InlineNotAllowed);
-                }
-                if len > self.max_inline {
-                    return Err(PostError::InlineTooLong);
-                }
-                (wqe.length, wqe.inline) = (len as u64, true);
-                sq.push_inline(&wrap(wqe)?, parts)
-            }
-        };
-        Ok(pushed)
     }
 }
 

@@ -26,8 +26,8 @@ mod watch;
 pub use event::NetEvent;
 pub use gid::{GID_TABLE_LEN, Gid, GidEntry, GidTable, ParseGidError};
 pub use interface::{Interface, InterfaceAddress, VlanLink};
-pub(crate) use resolve::multicast_mac;
 pub use resolve::{PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
+pub(crate) use resolve::{multicast_mac, wait};
 pub use watch::Watcher;
 
 /// Why the kernel's tables could not be read or used.

@@ -36,8 +36,6 @@ const HEADER_LEN: usize = 16;
 pub(super) enum Wait {
     /// Takes what is there.
     No,
-    /// At most so long.
-    For(Duration),
     /// Until something comes.
     Forever,
 }
@@ -91,12 +89,6 @@ impl Connection {
     pub(super) fn join(&self, group: u32) -> Result<(), NetError> {
         let joined = self.socket.add_membership(group);
         joined.map_err(|error| failed("subscribe to netlink events", &error))
-    }
-
-    /// Ends the subscription to `group`.
-    pub(super) fn leave(&self, group: u32) -> Result<(), NetError> {
-        let left = self.socket.drop_membership(group);
-        left.map_err(|error| failed("unsubscribe from netlink events", &error))
     }
 
     /// A handle that ends a wait of this connection from another thread.
@@ -184,11 +176,7 @@ impl Connection {
         events: &mut Vec<RouteNetlinkMessage>,
     ) -> Result<Received, NetError> {
         let flags = if wait == Wait::No { libc::MSG_DONTWAIT } else { 0 };
-        self.set_timeout(match wait {
-            Wait::No | Wait::Forever => None,
-            // Zero would mean "for ever" to the kernel.
-            Wait::For(duration) => Some(duration.max(Duration::from_micros(1))),
-        })?;
+        self.set_timeout(None)?;
         let length = match self.receive_bytes(flags) {
             Ok(length) => length,
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {

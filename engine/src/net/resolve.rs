@@ -6,7 +6,7 @@ use super::NetError;
 use super::gid::{Gid, GidEntry};
 use super::interface::{Interface, InterfaceAddress};
 use super::neighbour::{Neighbour, Status};
-use super::netlink::{Connection, Wait};
+use super::netlink::Connection;
 use super::route::Route;
 use crate::time::{Clock, Duration};
 use feroce_wire::MacAddr;
@@ -14,6 +14,10 @@ use feroce_wire::MacAddr;
 /// How long a neighbour is usually waited for: as long as Linux asks before it gives up (three
 /// requests, a second apart).
 pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long until the kernel's table is looked at again: first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Hop limit of unicast packets where the route sets none: Linux' default.
 const HOP_LIMIT: u8 = 64;
@@ -148,8 +152,52 @@ pub enum ResolveError {
 #[derive(Debug)]
 pub struct Resolver {
     requests: Connection,
-    /// Subscribed to neighbour events only while it waits for one.
-    events: Connection,
+}
+
+/// What is known at a look.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// The path.
+    Found(PathHeaders),
+    /// The next hop was asked, and has not answered yet.
+    Asked(IpAddr),
+    /// It was asked, and the kernel has given up.
+    GivenUp(IpAddr),
+}
+
+/// What is known of a next hop.
+enum NextHop {
+    At(MacAddr),
+    Asked,
+    GivenUp,
+}
+
+/// Looks until the path is found, or the next hop has not answered for `timeout`. `look` is told whether it was called before.
+///
+/// The kernel's table is looked at again and again, at growing intervals: who looks need hold nothing meanwhile.
+pub(crate) fn wait(
+    timeout: Duration,
+    mut look: impl FnMut(bool) -> Result<Look, ResolveError>,
+) -> Result<PathHeaders, ResolveError> {
+    let clock = Clock::start();
+    let start = clock.now();
+    let mut pause = FIRST_PAUSE;
+    let mut has_asked = false;
+    loop {
+        let found = look(has_asked)?;
+        let after = clock.now() - start;
+        let left = timeout.saturating_sub(after);
+        let (next_hop, is_over) = match found {
+            Look::Found(headers) => return Ok(headers),
+            Look::Asked(next_hop) => (next_hop, left.is_zero()),
+            Look::GivenUp(next_hop) => (next_hop, true),
+        };
+        if is_over {
+            return Err(ResolveError::Unresolved { next_hop, after });
+        }
+        std::thread::sleep(pause.min(left));
+        (pause, has_asked) = ((pause * 2).min(LONGEST_PAUSE), true);
+    }
 }
 
 impl Resolver {
@@ -158,7 +206,7 @@ impl Resolver {
     /// # Errors
     /// What the kernel refused.
     pub fn open() -> Result<Self, NetError> {
-        Ok(Self { requests: Connection::open()?, events: Connection::open()? })
+        Ok(Self { requests: Connection::open()? })
     }
 
     /// The headers of packets from `source` to `destination`.
@@ -175,6 +223,19 @@ impl Resolver {
         source: &GidEntry,
         timeout: Duration,
     ) -> Result<PathHeaders, ResolveError> {
+        wait(timeout, |has_asked| self.look(destination, source, has_asked))
+    }
+
+    /// Looks once, and asks the next hop if it is not known. It may have been asked before.
+    ///
+    /// # Errors
+    /// See [`ResolveError`].
+    pub(crate) fn look(
+        &mut self,
+        destination: Gid,
+        source: &GidEntry,
+        has_asked: bool,
+    ) -> Result<Look, ResolveError> {
         let group = destination.multicast_group();
         let (dst_ip, src_ip) = (group.unwrap_or(destination.ip()), source.gid.ip());
         if dst_ip.is_ipv4() != src_ip.is_ipv4() {
@@ -201,17 +262,21 @@ impl Resolver {
         };
         if dst_ip.is_multicast() {
             headers.dst_mac = multicast_mac(dst_ip);
-            return Ok(headers);
+            return Ok(Look::Found(headers));
         }
         self.check_addresses(src_ip, dst_ip)?;
         match Route::find(&mut self.requests, dst_ip, src_ip, link.index)? {
             Route::Unicast { gateway, mtu, hop_limit } => {
                 let next_hop = gateway.unwrap_or(dst_ip);
-                headers.dst_mac = self.neighbour_mac(link.index, next_hop, timeout)?;
+                match self.neighbour_mac(link.index, next_hop, has_asked)? {
+                    NextHop::At(mac) => headers.dst_mac = mac,
+                    NextHop::Asked => return Ok(Look::Asked(next_hop)),
+                    NextHop::GivenUp => return Ok(Look::GivenUp(next_hop)),
+                }
                 headers.next_hop = Some(next_hop);
                 headers.hop_limit = hop_limit.unwrap_or(HOP_LIMIT);
                 headers.mtu = mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
-                Ok(headers)
+                Ok(Look::Found(headers))
             }
             Route::Local => Err(ResolveError::LocalDestination { destination: dst_ip }),
             Route::Broadcast => Err(ResolveError::NotAHost { destination: dst_ip }),
@@ -250,59 +315,28 @@ impl Resolver {
         Ok(())
     }
 
-    /// The MAC address of `next_hop`, resolved if need be.
+    /// The MAC address of `next_hop`, or that it is asked for.
     fn neighbour_mac(
         &mut self,
         interface: u32,
         next_hop: IpAddr,
-        timeout: Duration,
-    ) -> Result<MacAddr, ResolveError> {
+        has_asked: bool,
+    ) -> Result<NextHop, ResolveError> {
         match Neighbour::find(&mut self.requests, interface, next_hop)?.map(|found| found.status) {
-            Some(Status::Known(mac) | Status::Fixed(mac)) => return Ok(mac),
+            Some(Status::Known(mac) | Status::Fixed(mac)) => Ok(NextHop::At(mac)),
             Some(Status::Stale(mac)) => {
                 if let Err(error) = Neighbour::trigger(&mut self.requests, interface, next_hop) {
                     tracing::debug!(%next_hop, %error, "stale neighbour used without confirmation");
                 }
-                return Ok(mac);
+                Ok(NextHop::At(mac))
             }
-            Some(Status::Pending | Status::Failed) | None => {}
-        }
-        // Subscribed before the request, so that the answer cannot be missed.
-        self.events.join(libc::RTNLGRP_NEIGH)?;
-        let mac = self.wait_for_neighbour(interface, next_hop, timeout);
-        self.events.leave(libc::RTNLGRP_NEIGH)?;
-        mac
-    }
-
-    fn wait_for_neighbour(
-        &mut self,
-        interface: u32,
-        next_hop: IpAddr,
-        timeout: Duration,
-    ) -> Result<MacAddr, ResolveError> {
-        self.trigger(interface, next_hop)?;
-        let clock = Clock::start();
-        let start = clock.now();
-        let mut events = Vec::new();
-        loop {
-            // Events only say when to look: those of an earlier subscription may still be queued.
-            let found = Neighbour::find(&mut self.requests, interface, next_hop)?;
-            let after = clock.now() - start;
-            match found.map(|found| found.status) {
-                Some(Status::Known(mac) | Status::Stale(mac) | Status::Fixed(mac)) => {
-                    return Ok(mac);
-                }
-                Some(Status::Failed) => return Err(ResolveError::Unresolved { next_hop, after }),
-                Some(Status::Pending) => {}
-                // Flushed meanwhile.
-                None => self.trigger(interface, next_hop)?,
+            Some(Status::Failed) if has_asked => Ok(NextHop::GivenUp),
+            Some(Status::Pending) if has_asked => Ok(NextHop::Asked),
+            // Not asked yet, or flushed meanwhile.
+            Some(Status::Pending | Status::Failed) | None => {
+                self.trigger(interface, next_hop)?;
+                Ok(NextHop::Asked)
             }
-            let left = timeout.saturating_sub(after);
-            if left.is_zero() {
-                return Err(ResolveError::Unresolved { next_hop, after });
-            }
-            events.clear();
-            self.events.receive(Wait::For(left), &mut events)?;
         }
     }
 

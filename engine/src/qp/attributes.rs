@@ -166,9 +166,8 @@ impl Qp {
         self.responses_next = false;
         let conn = &mut self.conn;
         for cq in [&conn.send_cq, &conn.recv_cq] {
-            cq.forget(conn.qpn, conn.life);
+            cq.forget(conn.qpn);
         }
-        conn.life = conn.life.wrapping_add(1);
         conn.state = QpState::Reset;
         conn.flow_control = false;
     }

@@ -341,7 +341,6 @@ pub(super) fn complete(
         }
         env.complete(
             &conn.send_cq,
-            conn.life,
             Completion {
                 wr_id: wqe.wr_id,
                 status,

@@ -83,10 +83,10 @@ impl<'a> Env<'a> {
         Self { now, memory, counters, events, window, srqs, broken: None }
     }
 
-    /// Gives a completion of a QP in the life `life` to its queue; a full queue breaks the QP, and is reported once.
-    fn complete(&mut self, cq: &CqRing, life: u32, completion: Completion) {
+    /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
+    fn complete(&mut self, cq: &CqRing, completion: Completion) {
         let was_full = cq.overflowed();
-        if cq.push_in_life(completion, life).is_ok() {
+        if cq.push(completion).is_ok() {
             return;
         }
         self.broken = Some(AsyncEvent::QpFatal);
@@ -124,8 +124,6 @@ pub struct Connection {
     pub send_cq: Arc<CqRing>,
     /// Where receives complete.
     pub recv_cq: Arc<CqRing>,
-    /// How often the QP was reset. What completed before is taken out of the queues.
-    pub life: u32,
 }
 
 impl Connection {
@@ -229,7 +227,6 @@ impl Qp {
                 all_signaled,
                 send_cq,
                 recv_cq,
-                life: 0,
             },
             requester: Requester::new(sq),
             completer: Completer::default(),

@@ -7,8 +7,9 @@
 //!
 //! [`AsyncEvent::CqError`]: super::event::AsyncEvent::CqError
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
@@ -40,47 +41,9 @@ const ARMED_ANY: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqFull;
 
-/// A completion, and in which life of its QP: resetting the QP begins another.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    completion: Completion,
-    life: u32,
-}
-
-/// Lives of QPs that ended while completions of them may have waited here: those are not shown any more. Of each QP, the last that
-/// ended stands for those before.
-#[derive(Debug, Default)]
-struct Ended {
-    /// False for an empty list, which is the rule: who polls does not take the lock then.
-    any: AtomicBool,
-    lives: Mutex<Vec<(Qpn, u32)>>,
-}
-
-impl Ended {
-    fn lives(&self) -> MutexGuard<'_, Vec<(Qpn, u32)>> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has(&self, entry: &Entry) -> bool {
-        self.any.load(Ordering::Acquire) && {
-            let is_over = |&(qp, last)| qp == entry.completion.qp && entry.life <= last;
-            self.lives().iter().any(is_over)
-        }
-    }
-
-    /// Keeps those lives that `keep` says.
-    fn retain(&self, keep: impl Fn(Qpn) -> bool) {
-        if self.any.load(Ordering::Acquire) {
-            let mut lives = self.lives();
-            lives.retain(|(qp, _)| keep(*qp));
-            self.any.store(!lives.is_empty(), Ordering::Release);
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Ring {
-    queue: ArrayQueue<Entry>,
+    queue: ArrayQueue<Completion>,
     /// The one that took its place.
     next: OnceLock<Box<Ring>>,
 }
@@ -132,7 +95,11 @@ pub struct CqRing {
     /// Completions that it is to hold; the newest ring may have more places.
     depth: AtomicU32,
     overflowed: AtomicBool,
-    ended: Ended,
+    /// Those ahead of what is in the rings: what was kept when a QP was reset. Whoever takes completions holds it, so that they come in
+    /// their order.
+    front: Mutex<VecDeque<Completion>>,
+    /// Its length.
+    in_front: AtomicUsize,
     armed: AtomicU8,
     moderation: Moderation,
     fd: EventFd,
@@ -161,7 +128,8 @@ impl CqRing {
             first: Ring::new(depth),
             depth: AtomicU32::new(depth.max(1)),
             overflowed: AtomicBool::new(false),
-            ended: Ended::default(),
+            front: Mutex::default(),
+            in_front: AtomicUsize::new(0),
             armed: AtomicU8::new(UNARMED),
             moderation: Moderation::default(),
             fd: EventFd::new()?,
@@ -187,7 +155,8 @@ impl CqRing {
 
     /// Completions that it holds.
     pub fn held(&self) -> usize {
-        self.rings().map(|ring| ring.queue.len()).sum()
+        let in_rings: usize = self.rings().map(|ring| ring.queue.len()).sum();
+        in_rings + self.in_front.load(Ordering::Acquire)
     }
 
     /// Makes it hold `depth` completions. No core may be in a turn meanwhile: the caller has their tokens.
@@ -230,7 +199,7 @@ impl CqRing {
         is_due
     }
 
-    fn newest(&self) -> &ArrayQueue<Entry> {
+    fn newest(&self) -> &ArrayQueue<Completion> {
         let mut ring = &self.first;
         while let Some(next) = ring.next.get() {
             ring = next;
@@ -244,18 +213,9 @@ impl CqRing {
     /// [`CqFull`]; the completion is lost and the queue is in error from then on.
     #[inline]
     pub fn push(&self, completion: Completion) -> Result<(), CqFull> {
-        self.push_in_life(completion, 0)
-    }
-
-    /// The same, of a QP in the life `life`.
-    ///
-    /// # Errors
-    /// As for [`CqRing::push`].
-    #[inline]
-    pub fn push_in_life(&self, completion: Completion, life: u32) -> Result<(), CqFull> {
         let queue = self.newest();
         let is_full = self.depth() < queue.capacity() && queue.len() >= self.depth();
-        if self.overflowed() || is_full || queue.push(Entry { completion, life }).is_err() {
+        if self.overflowed() || is_full || queue.push(completion).is_err() {
             self.overflowed.store(true, Ordering::Relaxed);
             return Err(CqFull);
         }
@@ -284,14 +244,14 @@ impl CqRing {
         }
     }
 
-    /// Takes up to `out.len()` completions; returns how many.
+    /// Takes up to `most` completions; returns how many.
     #[inline]
     pub fn take(&self, out: &mut Vec<Completion>, most: usize) -> usize {
         let before = out.len();
-        while out.len() - before < most
-            && let Some(completion) = self.pop()
-        {
-            out.push(completion);
+        if self.held() > 0 {
+            let mut front = self.front();
+            let next = || self.next(&mut front);
+            out.extend(std::iter::from_fn(next).take(most));
         }
         out.len() - before
     }
@@ -299,50 +259,44 @@ impl CqRing {
     /// Takes one completion.
     #[inline]
     pub fn pop(&self) -> Option<Completion> {
-        loop {
-            match self.pop_entry() {
-                Some(entry) if self.ended.has(&entry) => {}
-                Some(entry) => return Some(entry.completion),
-                None => {
-                    self.tidy();
-                    return None;
-                }
-            }
-        }
+        if self.held() == 0 { None } else { self.next(&mut self.front()) }
     }
 
-    /// Completions of the QP `qp` in the life `life` are not shown any more. There will be no further ones.
-    pub fn forget(&self, qp: Qpn, life: u32) {
-        if self.held() == 0 {
-            return;
-        }
-        let mut lives = self.ended.lives();
-        lives.retain(|(other, _)| *other != qp);
-        lives.push((qp, life));
-        self.ended.any.store(true, Ordering::Release);
-    }
-
-    /// The number `qp` is another QP's from now on.
-    pub fn recall(&self, qp: Qpn) {
-        self.ended.retain(|ended| ended != qp);
-    }
-
-    /// An empty queue has nothing of a life that ended, nor will it have.
-    #[inline]
-    fn tidy(&self) {
-        self.ended.retain(|_| self.held() > 0);
+    fn front(&self) -> MutexGuard<'_, VecDeque<Completion>> {
+        self.front.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
-    fn pop_entry(&self) -> Option<Entry> {
+    fn next(&self, front: &mut VecDeque<Completion>) -> Option<Completion> {
+        if let Some(completion) = front.pop_front() {
+            self.in_front.store(front.len(), Ordering::Release);
+            return Some(completion);
+        }
+        self.next_in_rings()
+    }
+
+    #[inline]
+    fn next_in_rings(&self) -> Option<Completion> {
         let mut ring = &self.first;
         loop {
             // What is in an older ring came before what is in a newer one.
             match ring.queue.pop() {
-                Some(entry) => return Some(entry),
+                Some(completion) => return Some(completion),
                 None => ring = ring.next.get()?,
             }
         }
+    }
+
+    /// Takes the completions of the QP `qp` out, and frees their places. Nobody may complete to it meanwhile: the caller has the token of
+    /// its core.
+    pub fn forget(&self, qp: Qpn) {
+        if self.held() == 0 {
+            return;
+        }
+        let mut front = self.front();
+        front.extend(std::iter::from_fn(|| self.next_in_rings()));
+        front.retain(|completion| completion.qp != qp);
+        self.in_front.store(front.len(), Ordering::Release);
     }
 
     /// Asks for one wake-up at the next completion of that kind. As with `ibv_req_notify_cq`, poll once
@@ -477,23 +431,26 @@ mod tests {
     }
 
     #[test]
-    fn a_life_that_ended_is_not_shown() {
-        let cq = CqRing::new(CqId(1), 8).unwrap();
-        let qp = completion(0, false).qp;
-        for (wr_id, life) in [(1, 0), (2, 0), (3, 1)] {
-            cq.push_in_life(completion(wr_id, false), life).unwrap();
+    fn what_is_forgotten_has_no_place() {
+        let cq = CqRing::new(CqId(1), 4).unwrap();
+        let of = |qp, wr_id| Completion { qp: Qpn::masked(qp), ..completion(wr_id, false) };
+        let put = |completion| cq.push(completion).unwrap();
+        [of(5, 1), of(6, 2), of(5, 3), of(6, 4)].into_iter().for_each(put);
+        cq.forget(Qpn::masked(5));
+        assert_eq!(cq.held(), 2);
+        // A QP of the same number is not meant, nor are later completions of this one.
+        [of(5, 5), of(6, 6)].into_iter().for_each(put);
+        let mut taken = Vec::new();
+        assert_eq!(cq.take(&mut taken, 3), 3);
+        taken.extend(std::iter::from_fn(|| cq.pop()));
+        assert_eq!(taken.iter().map(|shown| shown.wr_id).collect::<Vec<_>>(), [2, 4, 5, 6]);
+        assert_eq!(cq.held(), 0);
+        // A program that resets its QP again and again and takes nothing does not fill the queue.
+        for wr_id in 0..100 {
+            cq.push(of(5, wr_id)).unwrap();
+            cq.forget(Qpn::masked(5));
         }
-        cq.push(Completion { qp: Qpn::masked(6), ..completion(4, false) }).unwrap();
-        cq.forget(qp, 0);
-        let shown: Vec<_> = std::iter::from_fn(|| cq.pop()).map(|shown| shown.wr_id).collect();
-        assert_eq!(shown, [3, 4]);
-        // It was empty: the same number and life are another QP's by now.
-        cq.push(completion(5, false)).unwrap();
-        assert_eq!(cq.pop().map(|shown| shown.wr_id), Some(5));
-        cq.forget(qp, 0);
-        cq.recall(qp);
-        cq.push(completion(6, false)).unwrap();
-        assert_eq!(cq.pop().map(|shown| shown.wr_id), Some(6));
+        assert!(!cq.overflowed() && cq.pop().is_none());
     }
 
     #[test]

@@ -9,6 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::ibv_context;
 
+/// An identifier, by a number that the process and its children use once.
+pub type CmNumber = u64;
+
 /// An address and a port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,9 +106,9 @@ pub struct CmEce {
 #[derive(Clone, Copy, Debug)]
 pub struct CmEvent {
     /// To whom.
-    pub id: u32,
+    pub id: CmNumber,
     /// Through which listener it came; 0 if through none.
-    pub listener: u32,
+    pub listener: CmNumber,
     /// `rdma_cm_event_type`
     pub kind: c_uint,
     /// As programs are told.
@@ -161,6 +164,8 @@ pub struct CmPath {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmQp {
+    /// A [`stage`]: how much of the rest is known.
+    pub stage: u8,
     /// The peer's QP.
     pub remote_qpn: u32,
     /// PSN of the first packet that comes.
@@ -177,6 +182,16 @@ pub struct CmQp {
     pub rnr_retry_count: u8,
     /// Acknowledgement timeout, as a code.
     pub ack_timeout: u8,
+}
+
+/// How much is known of what a QP is set to.
+pub mod stage {
+    /// Nobody was asked: nothing.
+    pub const NOT_ASKED: u8 = 0;
+    /// The peer was asked: only how many READs and atomics to answer at a time.
+    pub const ASKED: u8 = 1;
+    /// All.
+    pub const KNOWN: u8 = 2;
 }
 
 /// What can be set before an identifier is used.
@@ -209,55 +224,56 @@ functions! {
     /// first call on. Nothing changes if the device does so already.
     fn feroce_cm_attach(context: *mut ibv_context, sink: CmSink, index: *mut u32) -> c_int;
     /// A new identifier for `rdma_port_space` and `ibv_qp_type`.
-    fn feroce_cm_create(sink: CmSink, space: c_uint, qp_type: c_uint, id: *mut u32) -> c_int;
+    fn feroce_cm_create(sink: CmSink, space: c_uint, qp_type: c_uint, id: *mut CmNumber) -> c_int;
     /// Destroys it: no event of it comes from now on.
-    fn feroce_cm_destroy(id: u32) -> c_int;
+    fn feroce_cm_destroy(id: CmNumber) -> c_int;
     /// Which attached device has the address of its own.
     fn feroce_cm_device_of(address: *const CmAddress, index: *mut u32, gid_index: *mut u32) -> c_int;
     /// Binds it to an address of a device, or to any.
-    fn feroce_cm_bind(id: u32, address: *const CmAddress) -> c_int;
+    fn feroce_cm_bind(id: CmNumber, address: *const CmAddress) -> c_int;
     /// Listens.
-    fn feroce_cm_listen(id: u32, backlog: u32) -> c_int;
+    fn feroce_cm_listen(id: CmNumber, backlog: u32) -> c_int;
     /// The program has taken a request.
-    fn feroce_cm_take_request(id: u32) -> c_int;
-    /// Looks for the way to an address; an event tells.
+    fn feroce_cm_take_request(id: CmNumber) -> c_int;
+    /// Looks for the way to an address, so long at most; an event tells.
     fn feroce_cm_resolve_address(
-        id: u32,
+        id: CmNumber,
         source: *const CmAddress,
         destination: *const CmAddress,
+        timeout_ms: u32,
     ) -> c_int;
     /// The path is known with the address; an event tells.
-    fn feroce_cm_resolve_route(id: u32) -> c_int;
+    fn feroce_cm_resolve_route(id: CmNumber) -> c_int;
     /// Asks for a connection.
     fn feroce_cm_connect(
-        id: u32,
+        id: CmNumber,
         parameters: *const CmParameters,
         data: *const c_void,
         data_len: usize,
     ) -> c_int;
     /// Accepts one.
     fn feroce_cm_accept(
-        id: u32,
+        id: CmNumber,
         parameters: *const CmParameters,
         data: *const c_void,
         data_len: usize,
     ) -> c_int;
     /// Confirms one that the peer has accepted.
-    fn feroce_cm_establish(id: u32) -> c_int;
+    fn feroce_cm_establish(id: CmNumber) -> c_int;
     /// Says no, for a reason of the specification.
-    fn feroce_cm_reject(id: u32, reason: u16, data: *const c_void, data_len: usize) -> c_int;
+    fn feroce_cm_reject(id: CmNumber, reason: u16, data: *const c_void, data_len: usize) -> c_int;
     /// Ends a connection.
-    fn feroce_cm_disconnect(id: u32) -> c_int;
+    fn feroce_cm_disconnect(id: CmNumber) -> c_int;
     /// The peer's data has come ahead of its confirmation.
-    fn feroce_cm_notify_established(id: u32) -> c_int;
+    fn feroce_cm_notify_established(id: CmNumber) -> c_int;
     /// What is known.
-    fn feroce_cm_query(id: u32, view: *mut CmView) -> c_int;
+    fn feroce_cm_query(id: CmNumber, view: *mut CmView) -> c_int;
     /// What its QP is set to.
-    fn feroce_cm_qp_parameters(id: u32, qp: *mut CmQp) -> c_int;
+    fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_int;
     /// Sets an [`option`].
-    fn feroce_cm_set_option(id: u32, option: c_uint, value: u32) -> c_int;
+    fn feroce_cm_set_option(id: CmNumber, option: c_uint, value: u32) -> c_int;
     /// What it says about enhancements.
-    fn feroce_cm_set_local_ece(id: u32, ece: *const CmEce) -> c_int;
+    fn feroce_cm_set_local_ece(id: CmNumber, ece: *const CmEce) -> c_int;
 }
 
 #[cfg(test)]

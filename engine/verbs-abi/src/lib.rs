@@ -16,6 +16,8 @@ pub mod object;
 mod objects;
 #[cfg(test)]
 mod probe;
+pub mod process;
+pub mod select;
 mod work;
 
 pub use attributes::*;

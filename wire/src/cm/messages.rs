@@ -31,7 +31,7 @@ message! {
         remote_eecn: u32 = bits(320, 24),
         /// In what time the receiver shall answer.
         remote_response_timeout: u8 = bits(344, 5),
-        /// 0 RC, 1 UC, 2 RD, 3 see [`extended_transport`](Self::extended_transport).
+        /// 0 RC, 1 UC, 2 RD, 3 see [`extended_transport`](Self::extended_transport): [`connection`](Self::connection).
         transport: u8 = bits(349, 2),
         /// Whether the sender counts end-to-end credits.
         flow_control: bool = bits(351, 1),
@@ -142,7 +142,7 @@ message! {
         /// Upper byte of the vendor id.
         vendor_id_high: u8 = bits(120, 8),
         /// Only of reliable datagrams; the QP of XRC targets.
-        local_eecn: u32 = bits(128, 24),
+        local_eecn: Qpn = bits(128, 24),
         /// Middle byte of the vendor id.
         vendor_id_middle: u8 = bits(152, 8),
         /// The PSN that the receiver's QP begins with.

@@ -109,17 +109,29 @@ pub enum Transport {
     Rc,
     /// Unreliable connection.
     Uc,
+    /// Extended reliable connection, from an initiator to a target.
+    Xrc,
 }
 
 impl Req {
-    /// The transport; `None` for reliable datagrams and XRC.
+    /// The transport; `None` for reliable datagrams and what is not defined.
     #[must_use]
     pub const fn connection(&self) -> Option<Transport> {
-        match self.transport {
-            0 => Some(Transport::Rc),
-            1 => Some(Transport::Uc),
+        match (self.transport, self.extended_transport) {
+            (0, _) => Some(Transport::Rc),
+            (1, _) => Some(Transport::Uc),
+            (3, 1) => Some(Transport::Xrc),
             _ => None,
         }
+    }
+
+    /// Sets the transport.
+    pub const fn set_connection(&mut self, transport: Transport) {
+        (self.transport, self.extended_transport) = match transport {
+            Transport::Rc => (0, 0),
+            Transport::Uc => (1, 0),
+            Transport::Xrc => (3, 1),
+        };
     }
 }
 

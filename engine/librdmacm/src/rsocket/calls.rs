@@ -13,10 +13,11 @@ use super::datagram::Datagram;
 use super::gather::Gather;
 use super::identifier::Identifier;
 use super::options::{Options, SOL_RDMA};
-use super::poll::{self, Sets};
+use super::poll;
 use super::socket::StreamSocket;
 use super::{Socket, service, table};
 use crate::abi::RDMA_PS_TCP;
+use crate::abi::select::{Sets, milliseconds};
 use crate::outcome::returned;
 
 /// `RDMA_ROUTE`, which is no number.
@@ -308,22 +309,13 @@ unsafe extern "C" fn rselect(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    let timeout = if timeout.is_null() {
-        -1
-    } else {
-        // SAFETY: the program answers for it.
-        let timeval { tv_sec, tv_usec } = unsafe { *timeout };
-        c_int::try_from(tv_sec * 1000 + tv_usec / 1000).unwrap_or(c_int::MAX)
-    };
-    let sets = Sets { sets: [read, write, except] };
+    // SAFETY: the program answers for it.
+    let timeout = milliseconds(unsafe { timeout.as_ref() });
+    let sets = Sets([read, write, except]);
     // SAFETY: the program answers for the sets.
     let mut polled = unsafe { sets.polled(count) };
-    let ready = poll::poll(&mut polled, timeout).map(|_| {
-        // SAFETY: as above.
-        let members = unsafe { sets.fill(&polled) };
-        c_int::try_from(members).unwrap_or(c_int::MAX)
-    });
-    numbered(ready)
+    // SAFETY: as above.
+    numbered(poll::poll(&mut polled, timeout).map(|_| unsafe { sets.fill(&polled) }))
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use libc::{fd_set, pollfd};
+use libc::pollfd;
 
 use super::configuration::Configuration;
 use super::wait::{self, Until};
@@ -104,71 +104,4 @@ fn look(fds: &mut [pollfd], sockets: &[Polled]) -> Result<usize, c_int> {
         }
     }
     Ok(fds.iter().filter(|polled| polled.revents != 0).count())
-}
-
-/// Sets of descriptors, any of which may be missing.
-#[derive(Debug, Clone, Copy)]
-pub struct Sets {
-    /// What may be read, written, or has something else to say.
-    pub sets: [*mut fd_set; 3],
-}
-
-impl Sets {
-    const EVENTS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, 0];
-
-    /// What makes a descriptor a member again.
-    const READY: [i16; 3] = [
-        libc::POLLIN | libc::POLLHUP,
-        libc::POLLOUT,
-        !(libc::POLLIN | libc::POLLOUT | libc::POLLHUP),
-    ];
-
-    /// What the sets ask for, of descriptors below `count`.
-    ///
-    /// # Safety
-    /// Those that are there are valid.
-    pub unsafe fn polled(&self, count: c_int) -> Vec<pollfd> {
-        let mut polled = Vec::new();
-        for fd in 0..count.clamp(0, libc::FD_SETSIZE.try_into().unwrap_or(c_int::MAX)) {
-            let (mut events, mut member) = (0, false);
-            for (&set, event) in self.sets.iter().zip(Self::EVENTS) {
-                // SAFETY: the caller says so.
-                if !set.is_null() && unsafe { libc::FD_ISSET(fd, set) } {
-                    (events, member) = (events | event, true);
-                }
-            }
-            if member {
-                polled.push(pollfd { fd, events, revents: 0 });
-            }
-        }
-        polled
-    }
-
-    /// Leaves in the sets what is ready; how many members they have.
-    ///
-    /// # Safety
-    /// Those that are there are valid.
-    pub unsafe fn fill(&self, polled: &[pollfd]) -> usize {
-        let mut members = 0;
-        for (&set, ready) in self.sets.iter().zip(Self::READY) {
-            if set.is_null() {
-                continue;
-            }
-            let was_member = |fd| {
-                // SAFETY: the caller says so.
-                unsafe { libc::FD_ISSET(fd, set) }
-            };
-            let members_now: Vec<_> = polled
-                .iter()
-                .filter(|polled| was_member(polled.fd) && polled.revents & ready != 0)
-                .collect();
-            // SAFETY: as above.
-            unsafe {
-                libc::FD_ZERO(set);
-                members_now.iter().for_each(|polled| libc::FD_SET(polled.fd, set));
-            }
-            members += members_now.len();
-        }
-        members
-    }
 }

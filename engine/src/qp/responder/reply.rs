@@ -146,7 +146,7 @@ impl Responder {
         let (qp, at, datagram) = (conn.qpn, env.now, None);
         let completion =
             Completion { wr_id, status, opcode, byte_len, extra, solicited, qp, at, datagram };
-        env.complete(&conn.recv_cq, conn.life, completion);
+        env.complete(&conn.recv_cq, completion);
         true
     }
 

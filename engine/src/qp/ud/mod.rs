@@ -45,8 +45,6 @@ pub struct UdQp {
     all_signaled: bool,
     send_cq: Arc<CqRing>,
     recv_cq: Arc<CqRing>,
-    /// How often it was reset.
-    life: u32,
     sq: WorkConsumer<DatagramWqe>,
     rq: ReceiveQueue,
     /// PSN of the next packet. Receivers do not look at it.
@@ -71,7 +69,6 @@ impl UdQp {
             all_signaled,
             send_cq,
             recv_cq,
-            life: 0,
             sq,
             rq,
             psn: Psn::new(0),
@@ -158,9 +155,8 @@ impl UdQp {
         }
         while self.rq.retire().is_some() {}
         for cq in [&self.send_cq, &self.recv_cq] {
-            cq.forget(self.qpn, self.life);
+            cq.forget(self.qpn);
         }
-        self.life = self.life.wrapping_add(1);
         self.state = QpState::Reset;
         self.qkey = Qkey::default();
         self.flow = None;

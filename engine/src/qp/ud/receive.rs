@@ -98,7 +98,7 @@ impl UdQp {
             at: env.now,
             datagram: datagram.map(|(_, source)| source),
         };
-        env.complete(&self.recv_cq, self.life, completion);
+        env.complete(&self.recv_cq, completion);
         true
     }
 

@@ -127,7 +127,7 @@ impl UdQp {
             at: env.now,
             datagram: None,
         };
-        env.complete(&self.send_cq, self.life, completion);
+        env.complete(&self.send_cq, completion);
     }
 
     /// Completes every send request as flushed.

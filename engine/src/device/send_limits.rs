@@ -1,0 +1,64 @@
+//! What the send requests of a QP may hold, and how they come into its queue.
+
+use feroce_wire::Psn;
+
+use super::PostError;
+use crate::memory::work_ring::WorkProducer;
+use crate::qp::sg;
+use crate::verbs::{Data, SendRequest, SendWqe};
+
+/// What the send requests of a QP may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SendLimits {
+    pub(super) max_sge: usize,
+    pub(super) max_inline: usize,
+}
+
+impl SendLimits {
+    /// The length of the request's data, if they are within the limits.
+    #[inline]
+    pub(super) fn check(self, request: &SendRequest<'_>) -> Result<u64, PostError> {
+        match request.data {
+            Data::Sges(sges) if sges.len() > self.max_sge => Err(PostError::TooManySges),
+            Data::Sges(sges) => Ok(sg::total(sges)),
+            Data::Inline(_) if request.op.returns_data() => Err(PostError::InlineNotAllowed),
+            Data::Inline(parts) => match parts.iter().map(|part| part.len()).sum::<usize>() {
+                length if length > self.max_inline => Err(PostError::InlineTooLong),
+                length => Ok(length as u64),
+            },
+        }
+    }
+
+    /// Writes `request` into `sq`, as `wrap` makes it an entry of such a queue. False if the queue is full.
+    #[inline]
+    pub(super) fn push<T: Copy>(
+        self,
+        sq: &mut WorkProducer<T>,
+        request: &SendRequest<'_>,
+        wrap: impl FnOnce(SendWqe) -> Result<T, PostError>,
+    ) -> Result<bool, PostError> {
+        let mut wqe = SendWqe {
+            wr_id: request.wr_id,
+            op: request.op,
+            length: self.check(request)?,
+            flags: request.flags,
+            num_sge: 0,
+            inline: false,
+            first_psn: Psn::new(0),
+            psn_count: 0,
+            srqn: 0,
+            ssn: 0,
+        };
+        let pushed = match request.data {
+            Data::Sges(sges) => {
+                wqe.num_sge = u8::try_from(sges.len()).expect("at most 16");
+                sq.push(&wrap(wqe)?, sges)
+            }
+            Data::Inline(parts) => {
+                wqe.inline = true;
+                sq.push_inline(&wrap(wqe)?, parts)
+            }
+        };
+        Ok(pushed)
+    }
+}
