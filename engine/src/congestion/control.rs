@@ -73,7 +73,8 @@ impl RateControl {
     pub fn set_config(&mut self, config: &CongestionConfig, line: Rate, now: Instant) {
         self.advance(now);
         let mut new = Self::new(config, line, now);
-        if let (Controller::Dcqcn(old), Controller::Dcqcn(_)) = (&self.controller, &new.controller) {
+        if let (Controller::Dcqcn(old), Controller::Dcqcn(_)) = (&self.controller, &new.controller)
+        {
             let mut point = *old;
             point.set_params(&config.params, line, now);
             new.controller = Controller::Dcqcn(point);

@@ -87,7 +87,12 @@ mod tests {
     }
 
     /// An acknowledgement of `psn`, as it comes.
-    fn answer(delays: &mut Delays, psn: u32, syndrome: Syndrome, now: Instant) -> Option<RoundTrip> {
+    fn answer(
+        delays: &mut Delays,
+        psn: u32,
+        syndrome: Syndrome,
+        now: Instant,
+    ) -> Option<RoundTrip> {
         let flow = FlowHeader::new(&FlowSpec {
             dst_mac: MacAddr([2; 6]),
             src_mac: MacAddr([4; 6]),
@@ -134,7 +139,10 @@ mod tests {
         assert!(!delays.on_sent(&sent, 100, at(1)));
         assert!(delays.on_sent(&sent, 100, at(50)), "it was lost");
         assert_eq!(answer(&mut delays, 0xff_ffff, ACK, at(60)), None);
-        assert!(!delays.on_sent(&bth(Opcode::RC_SEND_ONLY, 0, true), 100, at(70)), "across the wrap");
+        assert!(
+            !delays.on_sent(&bth(Opcode::RC_SEND_ONLY, 0, true), 100, at(70)),
+            "across the wrap"
+        );
         let read = bth(Opcode::RC_READ_REQUEST, 0, true);
         assert!(!delays.on_sent(&read, 100, at(71)), "the responder decides when it is answered");
     }

@@ -76,7 +76,9 @@ impl FromStr for Control {
             return Ok(*control);
         }
         let rate = feroce_congestion::params::Kind::Rate.parse(text);
-        rate.filter(|&rate| rate > 0).map(|rate| Self::Fixed(Rate::from_bps(rate))).ok_or(UnknownControl)
+        rate.filter(|&rate| rate > 0)
+            .map(|rate| Self::Fixed(Rate::from_bps(rate)))
+            .ok_or(UnknownControl)
     }
 }
 
@@ -108,11 +110,16 @@ pub enum ChangeError {
     #[error("congestion control is off: open the device with `congestion` = {}", Control::EXPECTS)]
     Off,
     /// It is on, and stays on.
-    #[error("congestion control cannot be turned off while the device is open; a fixed rate is a way to undo it")]
+    #[error(
+        "congestion control cannot be turned off while the device is open; a fixed rate is a way to undo it"
+    )]
     On,
     /// Not a way to control congestion.
-    #[error("`congestion` is `{0}`, expected {}", Control::EXPECTS)]
-    Control(String),
+    #[error("`congestion` is `{value}`, expected {}", Control::EXPECTS)]
+    Control {
+        /// As asked for.
+        value: String,
+    },
     /// Not a parameter, or not a value of it.
     #[error("`{name}` = `{value}`: {error}")]
     Param {
@@ -138,7 +145,8 @@ impl CongestionConfig {
             return Err(ChangeError::Off);
         }
         if name == "congestion" {
-            let control = value.parse().map_err(|_| ChangeError::Control(value.to_owned()))?;
+            let control =
+                value.parse().map_err(|_| ChangeError::Control { value: value.to_owned() })?;
             if control == Control::Off {
                 return Err(ChangeError::On);
             }

@@ -141,7 +141,8 @@ fn set_of(key: &Key) -> usize {
         None => 0,
         Some(IpAddr::V4(ip)) => u64::from(ip.to_bits()),
         Some(IpAddr::V6(ip)) => {
-            let [high, low] = [ip.to_bits() >> 64, ip.to_bits()].map(|bits| bits & u128::from(u64::MAX));
+            let [high, low] =
+                [ip.to_bits() >> 64, ip.to_bits()].map(|bits| bits & u128::from(u64::MAX));
             u64::try_from(high ^ low).expect("64 bits")
         }
     };

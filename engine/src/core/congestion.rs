@@ -10,7 +10,7 @@ use super::{Core, CoreShared, Slot};
 use crate::congestion::{Cnp, CongestionConfig, Control, Points, RateControl};
 use crate::counters::{Counter, Counters};
 use crate::port::{Port, Priority};
-use crate::qp::AnyQp;
+use crate::qp::{AnyQp, Env, Transmit};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 
@@ -57,7 +57,6 @@ impl Congestion {
     pub(super) fn has_cnps(&self) -> bool {
         !self.cnps.is_empty()
     }
-
 
     /// A CNP to the peer of a connected QP; `None` for others, and for those whose packets pass no switch.
     fn to_peer(&self, qp: &AnyQp) -> Option<Cnp> {
@@ -131,8 +130,41 @@ pub(super) fn take_cnp(place: &mut Slot, packet: &Packet<'_>, counters: &Counter
 }
 
 impl Slot {
+    /// What its rate means for the packets that it sends now. Returns the bytes of the longest frame; 0 if nothing
+    /// limits its rate.
+    #[inline]
+    pub(super) fn limit(&mut self, env: &mut Env<'_>, port: &dyn Port) -> u64 {
+        let Some(control) = &mut self.control else { return 0 };
+        let largest = self.qp.largest_frame(port.attributes().frame_max);
+        control.limit(env, largest);
+        largest
+    }
+
+    /// Writes the next packet that may go now. What its pacer does not let go waits, off the list of active QPs; its
+    /// timer brings it back. Frames to the device itself, `is_own`, pass no link.
+    #[inline]
+    pub(super) fn poll_transmit(
+        &mut self,
+        is_own: bool,
+        largest: u64,
+        env: &mut Env<'_>,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        if let Some(control) = &mut self.control
+            && !is_own
+            && !control.admits(largest, env.now)
+        {
+            return self.qp.poll_acknowledgement(env, out);
+        }
+        self.qp.poll_transmit(env, out)
+    }
+
     /// What is due at `now` besides the timers of the QP itself.
-    pub(super) fn expire_control(&mut self, congestion: &mut Option<Box<Congestion>>, now: Instant) {
+    pub(super) fn expire_control(
+        &mut self,
+        congestion: &mut Option<Box<Congestion>>,
+        now: Instant,
+    ) {
         if let (Some(control), Some(congestion)) = (&mut self.control, congestion)
             && control.expire(now)
             && let Some(cnp) = congestion.to_peer(&self.qp)

@@ -140,7 +140,8 @@ impl Core {
         if count == 0 {
             return 0;
         }
-        let Self { id, port, shared, slots, active, wheel, groups, congestion, handover, .. } = self;
+        let Self { id, port, shared, slots, active, wheel, groups, congestion, handover, .. } =
+            self;
         let mut tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion };
         for index in 0..count {
             tables.take(port.rx_frame(index), false, &mut handover.outbox, now);
@@ -168,7 +169,9 @@ impl Core {
     pub(super) fn looped_tables(
         &mut self,
     ) -> (Tables<'_>, &mut Loopback, &mut [Option<FrameProducer>]) {
-        let Self { id, shared, slots, active, wheel, groups, congestion, handover, loopback, .. } = self;
+        let Self {
+            id, shared, slots, active, wheel, groups, congestion, handover, loopback, ..
+        } = self;
         let tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion };
         (tables, loopback, &mut handover.outbox)
     }

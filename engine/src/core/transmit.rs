@@ -76,14 +76,7 @@ impl Core {
         let alone = active.is_empty();
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
-        let largest = match &mut place.control {
-            Some(control) => {
-                let largest = place.qp.largest_frame(port.attributes().frame_max);
-                control.limit(&mut env, largest);
-                largest
-            }
-            None => 0,
-        };
+        let largest = place.limit(&mut env, &**port);
         let (mut count, mut bytes) = (0, 0);
         let more = loop {
             if count == most {
@@ -98,19 +91,12 @@ impl Core {
             let slot = if is_own { loopback.slot() } else { port.tx_slot() };
             let Some(frame) = slot else { break is_own };
             let transport = &mut frame[header..];
-            let packet = match &mut place.control {
-                // What its pacer does not let go waits, off the list; its timer brings it back.
-                Some(control) if !is_own && !control.admits(largest, now) => {
-                    place.qp.poll_acknowledgement(&mut env, transport)
-                }
-                _ => place.qp.poll_transmit(&mut env, transport),
-            };
+            let packet = place.poll_transmit(is_own, largest, &mut env, transport);
             let Some(packet) = packet else { break false };
             let Some(flow) = place.qp.flow() else { break false };
             let len = flow.seal(frame, packet.len, *ip_id);
             if let Some(control) = &mut place.control
-                && !is_own
-                && !packet.is_acknowledgement
+                && !(is_own || packet.is_acknowledgement)
             {
                 control.on_sent(&frame[header..len], len as u64, now);
             }

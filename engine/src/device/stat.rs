@@ -553,7 +553,7 @@ fn queue_pairs(device: &DeviceInner) -> Vec<QueuePairFigures> {
         let mut next = Some(0);
         while let Some(from) = next {
             batch.clear();
-            next = cell.lock().snapshots(from, &mut batch);
+            next = cell.lock().snapshots(from, &mut batch, device.now());
             figures.extend(batch.iter().map(|qp| queue_pair(core, qp)));
         }
     }

@@ -217,6 +217,7 @@ fn draw_faults(draw: &mut Draw) -> WireFaults {
         duplicate: strength(draw),
         reorder: strength(draw),
         corrupt: strength(draw),
+        mark: 0,
         jitter: Duration::from_micros(jitter),
     }
 }
