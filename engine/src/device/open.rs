@@ -115,6 +115,7 @@ impl Device {
             filter: OnceLock::new(),
             clock,
             random: Mutex::new(random),
+            congestion: Mutex::new(config.congestion),
             stop: AtomicBool::new(false),
             helpers: Mutex::default(),
             watcher: Mutex::default(),
