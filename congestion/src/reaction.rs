@@ -182,14 +182,13 @@ impl ReactionPoint {
                 self.raise_alpha();
                 self.cut_unless(sets_rate, now);
             }
-            CutOrder::Apart => {
-                // The first CNP begins alpha's life, and does not raise it.
-                self.alpha_saw = !is_first;
-                self.cut_saw = !sets_rate;
-            }
+            CutOrder::Apart => self.cut_saw = !sets_rate,
         }
+        // The first CNP begins the first period, and is not in it.
+        self.alpha_saw = !is_first;
         if self.rules.alpha_timer == AlphaTimer::Restarts {
             self.alpha_ends = now.saturating_add(self.rules.alpha_interval);
+            self.alpha_saw &= self.rules.cut_order == CutOrder::Apart;
         }
     }
 
@@ -242,8 +241,6 @@ impl ReactionPoint {
     fn raise_alpha(&mut self) {
         self.decay_alpha();
         self.alpha = self.alpha.saturating_add(self.rules.g);
-        // Where alpha's period is not restarted, this one is none without a CNP.
-        self.alpha_saw = self.rules.alpha_timer == AlphaTimer::FreeRunning;
     }
 
     /// alpha = (1 - g) alpha.
@@ -280,10 +277,7 @@ impl ReactionPoint {
     fn end_alpha_period(&mut self, now: u64) {
         let ends = self.alpha_ends;
         match (self.rules.cut_order, core::mem::take(&mut self.alpha_saw)) {
-            (CutOrder::Apart, true) => {
-                self.raise_alpha();
-                self.alpha_saw = false;
-            }
+            (CutOrder::Apart, true) => self.raise_alpha(),
             (_, true) => {}
             (_, false) => self.decay_alpha(),
         }

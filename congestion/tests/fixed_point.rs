@@ -72,7 +72,16 @@ fn play(params: Params, senders: usize) -> Measured {
 
 #[test]
 fn the_solver_gives_the_published_queues() {
-    let published = [(2, 20.2), (4, 41.8), (8, 93.8), (10, 122.6), (16, 217.0), (20, 285.0), (32, 505.0), (64, 1156.0)];
+    let published = [
+        (2, 20.2),
+        (4, 41.8),
+        (8, 93.8),
+        (10, 122.6),
+        (16, 217.0),
+        (20, 285.0),
+        (32, 505.0),
+        (64, 1156.0),
+    ];
     for (senders, kilobytes) in published {
         let (queue, _) = solve(&Params::default(), senders);
         assert!((queue / 1000.0 / kilobytes - 1.0).abs() < 0.005, "{senders}: {queue}");
@@ -87,8 +96,14 @@ fn queue_and_alpha_stand_at_the_fixed_point() {
         let measured = play(params, senders);
         println!(
             "N {senders:2}: queue {:6.1} KB of {:6.1} ({:+5.1} %), alpha {:.4} of {:.4} ({:+5.1} %), utilisation {:.4}, fairness {:.2}",
-            measured.queue / 1e3, queue / 1e3, (measured.queue / queue - 1.0) * 100.0,
-            measured.alpha, alpha, (measured.alpha / alpha - 1.0) * 100.0, measured.utilisation, measured.fairness,
+            measured.queue / 1e3,
+            queue / 1e3,
+            (measured.queue / queue - 1.0) * 100.0,
+            measured.alpha,
+            alpha,
+            (measured.alpha / alpha - 1.0) * 100.0,
+            measured.utilisation,
+            measured.fairness,
         );
     }
 }
