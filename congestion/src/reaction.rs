@@ -303,7 +303,9 @@ impl ReactionPoint {
     fn end_increase_period(&mut self, now: u64) {
         let ends = self.increase_ends;
         let interval = self.rules.halved(self.rules.increase_interval, self.hyper);
-        let skipped = self.skip_steps(periods_to(now, ends, interval));
+        // A cut comes between: what follows it is another matter.
+        let until = if self.cut_saw { now.min(self.cut_ends) } else { now };
+        let skipped = self.skip_steps(periods_to(until, ends, interval));
         if skipped == 0 {
             self.step(Step::Time);
         }
