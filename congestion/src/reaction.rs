@@ -390,8 +390,8 @@ impl ReactionPoint {
     /// Makes at once those of the next `due` steps of the timer that are alike and leave the rate as it is: a sender
     /// may have been silent for days. Says how many.
     fn skip_steps(&mut self, due: u64) -> u64 {
-        let are_alike =
-            self.time_steps > self.rules.threshold && self.time_steps >= self.byte_steps;
+        // No longer by how many steps of the timer there were.
+        let are_alike = self.time_steps > self.rules.threshold.max(1).max(self.byte_steps);
         let increase = self.increase(Step::Time);
         if due < 2 || !are_alike || increase.is_hyper != self.hyper || !self.is_settled() {
             return 0;

@@ -54,7 +54,7 @@ fn apply(point: &mut ReactionPoint, event: Event, now: Instant) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
     fn looking_often_changes_nothing(

@@ -181,7 +181,7 @@ fn targets(rule: HyperIncrease, steps: &str) -> Vec<u64> {
     let step = |step| {
         match step {
             't' => {
-                now = now + Duration::from_micros(55);
+                now += Duration::from_micros(55);
                 point.advance(now);
             }
             _ => point.on_sent(10_000_000, now),
