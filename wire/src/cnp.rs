@@ -35,6 +35,17 @@ pub fn flow(way: &FlowSpec, dscp: u8, priority: u8) -> FlowHeader {
     })
 }
 
+/// Completes a frame with `flow`, which is [`flow()`]'s, and a CNP for `dest_qp`; returns its length. What else
+/// seals frames is on the path of every packet: this is apart from it.
+///
+/// # Panics
+/// If `frame` is shorter than that.
+#[inline(never)]
+pub fn seal(flow: &FlowHeader, frame: &mut [u8], dest_qp: Qpn, pkey: Pkey, ip_id: u16) -> usize {
+    let len = write(&mut frame[flow.len()..], dest_qp, pkey);
+    flow.seal(frame, len, ip_id)
+}
+
 /// Whether `packet`, whose opcode is [`Opcode::CNP`], asks to slow down: BECN is set, and what is reserved is there. A
 /// receiver does not look at the value of what is reserved.
 #[must_use]

@@ -142,8 +142,8 @@ fn a_cnp_is_what_a_connectx_sends() {
     };
     let flow = cnp::flow(&way, cnp::DSCP, cnp::PRIORITY);
     let mut frame = vec![0xa5; 128];
-    let len = cnp::write(&mut frame[flow.len()..], captured.bth.dest_qp, captured.bth.pkey);
-    let len = flow.seal(&mut frame, len, ip.identification);
+    let (dest_qp, pkey) = (captured.bth.dest_qp, captured.bth.pkey);
+    let len = cnp::seal(&flow, &mut frame, dest_qp, pkey, ip.identification);
     assert_eq!(frame[..len], frames[0][..]);
 }
 

@@ -103,6 +103,7 @@ impl RateControl {
     }
 
     /// Whether a packet whose frame has up to `largest` bytes may go now. If not, it is noted when to look again.
+    #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
     pub fn admits(&mut self, largest: u64, now: Instant) -> bool {
         self.advance(now);
         let ready = self.pacer.ready_at(largest, self.controller.rate());
@@ -115,6 +116,7 @@ impl RateControl {
     }
 
     /// What the rate means for the QP's next packets, of which the largest makes a frame of `largest` bytes.
+    #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
     pub fn limit(&mut self, env: &mut Env<'_>, largest: u64) {
         self.advance(env.now);
         let rate = self.controller.rate();
@@ -133,6 +135,7 @@ impl RateControl {
     }
 
     /// A frame of `bytes` with data went out; its transport headers are at the front of `transport`.
+    #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
     pub fn on_sent(&mut self, transport: &[u8], bytes: u64, now: Instant) {
         let rate = self.controller.rate();
         self.pacer.spend(bytes, rate, now);

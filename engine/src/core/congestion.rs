@@ -10,7 +10,7 @@ use super::{Core, CoreShared, Slot};
 use crate::congestion::{Cnp, CongestionConfig, Control, Points, RateControl};
 use crate::counters::{Counter, Counters};
 use crate::port::{Port, Priority};
-use crate::qp::{AnyQp, Env, Transmit};
+use crate::qp::{AnyQp, Env};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 
@@ -140,25 +140,6 @@ impl Slot {
         largest
     }
 
-    /// Writes the next packet that may go now. What its pacer does not let go waits, off the list of active QPs; its
-    /// timer brings it back. Frames to the device itself, `is_own`, pass no link.
-    #[inline]
-    pub(super) fn poll_transmit(
-        &mut self,
-        is_own: bool,
-        largest: u64,
-        env: &mut Env<'_>,
-        out: &mut [u8],
-    ) -> Option<Transmit> {
-        if let Some(control) = &mut self.control
-            && !is_own
-            && !control.admits(largest, env.now)
-        {
-            return self.qp.poll_acknowledgement(env, out);
-        }
-        self.qp.poll_transmit(env, out)
-    }
-
     /// What is due at `now` besides the timers of the QP itself.
     pub(super) fn expire_control(
         &mut self,
@@ -186,11 +167,10 @@ impl Core {
             && port.tx_room() > 0
             && let Some(frame) = port.tx_slot()
         {
-            let len = cnp::write(&mut frame[cnp.flow.len()..], cnp.dest_qp, cnp.pkey);
-            let frame_len = cnp.flow.seal(frame, len, *ip_id);
+            let frame_len = cnp::seal(&cnp.flow, frame, cnp.dest_qp, cnp.pkey, *ip_id);
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
             port.tx_commit(frame_len, priority);
-            shared.count_sent(len + icrc::LEN);
+            shared.count_sent(cnp::LEN + icrc::LEN);
             shared.counters.count(Counter::NpCnpSent);
             congestion.cnps.pop_front();
             sent += 1;

@@ -91,8 +91,11 @@ impl Core {
             let slot = if is_own { loopback.slot() } else { port.tx_slot() };
             let Some(frame) = slot else { break is_own };
             let transport = &mut frame[header..];
-            let packet = place.poll_transmit(is_own, largest, &mut env, transport);
-            let Some(packet) = packet else { break false };
+            // What its pacer does not let go waits, off the list of active QPs; its timer brings it back.
+            if let Some(control) = &mut place.control {
+                env.data_waits = !is_own && !control.admits(largest, now);
+            }
+            let Some(packet) = place.qp.poll_transmit(&mut env, transport) else { break false };
             let Some(flow) = place.qp.flow() else { break false };
             let len = flow.seal(frame, packet.len, *ip_id);
             if let Some(control) = &mut place.control

@@ -123,14 +123,6 @@ impl AnyQp {
         }
     }
 
-    /// Writes the next packet if it is an acknowledgement without data.
-    pub fn poll_acknowledgement(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        match self {
-            Self::Connected(qp) => qp.poll_acknowledgement(env, out),
-            Self::Datagram(_) => None,
-        }
-    }
-
     /// The longest frame that it sends in bytes, of at most `port_max`.
     pub fn largest_frame(&self, port_max: usize) -> u64 {
         match self {

@@ -66,6 +66,8 @@ pub struct Env<'a> {
     pub window: u32,
     /// At most this many packets of a QP are sent between two that ask for an acknowledgement.
     pub ack_interval: u32,
+    /// The QP's data must wait: nothing but acknowledgements without data may be sent.
+    pub data_waits: bool,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
@@ -83,7 +85,17 @@ impl<'a> Env<'a> {
         srqs: &'a SrqTable,
     ) -> Self {
         let ack_interval = ACK_INTERVAL;
-        Self { now, memory, counters, events, window, ack_interval, srqs, broken: None }
+        Self {
+            now,
+            memory,
+            counters,
+            events,
+            window,
+            ack_interval,
+            data_waits: false,
+            srqs,
+            broken: None,
+        }
     }
 
     /// Gives a completion of a QP in the life `life` to its queue; a full queue breaks the QP, and is reported once.
@@ -352,12 +364,6 @@ impl Qp {
         self.next_response(env, out).or_else(|| self.next_request(env, out))
     }
 
-    /// Writes the next packet if it is an acknowledgement without data, which waits for nothing.
-    pub fn poll_acknowledgement(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        let goes_now = self.attributes.flow.is_some() && !self.responder.answer_goes_first();
-        goes_now.then(|| self.next_response(env, out)).flatten()
-    }
-
     /// The longest frame of this connection, in bytes.
     pub fn largest_frame(&self) -> u64 {
         let headers = self.flow().map_or(0, FlowHeader::len);
@@ -370,6 +376,7 @@ impl Qp {
     }
 
     /// `packet` has the addresses of packets from the peer.
+    #[inline]
     pub fn hears(&self, packet: &Packet<'_>) -> bool {
         let Some(flow) = self.flow() else { return false };
         match (flow.spec().addresses, &packet.ip) {
@@ -381,13 +388,17 @@ impl Qp {
 
     fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         let carries_data = self.responder.answer_goes_first();
+        if carries_data && env.data_waits {
+            return None;
+        }
         let len = self.responder.next_response(&self.conn, env, out)?;
         self.finish_call(env);
         Some(Transmit { len, is_acknowledgement: !carries_data })
     }
 
+    #[inline]
     fn next_request(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) {
+        if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) || env.data_waits {
             return None;
         }
         loop {
@@ -465,6 +476,7 @@ impl Qp {
     }
 
     /// What every call ends with: a drained queue is reported, a broken QP goes to ERR.
+    #[inline]
     fn finish_call(&mut self, env: &mut Env<'_>) {
         if self.notify_drained && self.conn.state == QpState::Sqd && self.requester.is_drained() {
             self.notify_drained = false;
