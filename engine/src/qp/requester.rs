@@ -181,7 +181,6 @@ impl Requester {
     }
 
     /// Writes the next packet, if one may be sent now, to the front of `out`.
-    #[inline]
     pub(super) fn next_packet(
         &mut self,
         conn: &Connection,
@@ -290,7 +289,6 @@ impl Requester {
     }
 
     /// Gives a fresh request its PSNs.
-    #[inline]
     fn begin(&mut self, wqe: &mut SendWqe, mtu: usize) {
         self.ssn = self.ssn.wrapping_add(1) & SSN_MASK;
         wqe.first_psn = self.fresh_psn;
@@ -310,7 +308,6 @@ impl Requester {
     }
 
     /// Writes BTH, extended headers, payload and pad; returns their length.
-    #[inline]
     fn write_packet(
         &self,
         wqe: &SendWqe,
@@ -350,7 +347,6 @@ impl Requester {
 
     /// An acknowledgement is asked for at least every [`ACK_INTERVAL`] packets, and at the end of a
     /// request unless the next one follows at once: what waits for an acknowledgement must get one.
-    #[inline]
     fn asks_for_ack(
         &mut self,
         wqe: &SendWqe,
@@ -370,7 +366,6 @@ impl Requester {
 
     /// The request behind the cursor's will be sent without waiting for anything. One that fails here
     /// is not: it waits for its turn.
-    #[inline]
     fn next_follows(&mut self, conn: &Connection, env: &Env<'_>) -> bool {
         let index = self.cursor_wqe.wrapping_add(1);
         let Some(next) = self.sq.get(index) else { return false };
@@ -386,7 +381,6 @@ impl Requester {
     }
 
     /// Moves the cursor past a packet that was written.
-    #[inline]
     fn sent(
         &mut self,
         wqe: &SendWqe,
