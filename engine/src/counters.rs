@@ -107,6 +107,14 @@ counters! {
     RetransmittedPackets = "retransmitted_packets";
     /// ACKs sent.
     AcksSent = "tx_acks";
+    /// Packets received that a switch has marked (CE), where congestion control is on.
+    NpEcnMarkedRocePackets = "np_ecn_marked_roce_packets";
+    /// Congestion notification packets (CNPs) sent.
+    NpCnpSent = "np_cnp_sent";
+    /// CNPs received that slowed a queue pair down.
+    RpCnpHandled = "rp_cnp_handled";
+    /// CNPs received that did not: malformed, not from the peer, or no congestion control that heeds them.
+    RpCnpIgnored = "rp_cnp_ignored";
     /// Times a completion queue was full.
     CqOverflow = "cq_overflow";
     /// Times the port refused a burst.

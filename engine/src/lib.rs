@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod cm;
+pub mod congestion;
 pub mod core;
 pub mod counters;
 pub mod device;

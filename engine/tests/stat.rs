@@ -30,7 +30,7 @@ fn in_own_namespace(test: fn()) {
 }
 
 fn figures() -> Result<feroce_engine::device::stat::Snapshot, StatError> {
-    ask("v0", Request { queue_pairs: true })
+    ask("v0", &Request { queue_pairs: true, ..Request::default() })
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn figures_come_and_go_with_the_device() {
         expected.sort_unstable();
         assert_eq!(numbers, expected, "more than are looked at in one go, each once");
         assert!(shown.iter().all(|qp| qp.state == "RESET" && qp.peer.is_none()));
-        assert_eq!(ask("v0", Request::default()).expect("figures").queue_pairs, None);
+        assert_eq!(ask("v0", &Request::default()).expect("figures").queue_pairs, None);
         drop(qps);
         assert_eq!(figures().expect("figures").qps, 0);
         drop((device, cq, pd));

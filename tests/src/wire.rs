@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use feroce_engine::port::{Port, PortStats, Priority};
 use feroce_engine::time::{Duration, Instant};
+use feroce_wire::mark_ce;
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -18,6 +19,8 @@ pub struct WireFaults {
     pub reorder: u32,
     /// One bit is flipped.
     pub corrupt: u32,
+    /// Marked (CE), as by a congested switch, if they are ECN-capable.
+    pub mark: u32,
     /// How late the late ones are at most.
     pub jitter: Duration,
 }
@@ -87,6 +90,8 @@ pub struct Wire {
     burst: usize,
     faults: WireFaults,
     random: Xoshiro256StarStar,
+    /// For marks: a frame's other fates are the same with and without them.
+    mark_random: Xoshiro256StarStar,
     /// By arrival and then by order of sending: ties are settled the same way each time.
     flying: BTreeMap<(Instant, u64), Flying>,
     sequence: u64,
@@ -111,6 +116,7 @@ impl Wire {
             burst: usize::MAX,
             faults: WireFaults::default(),
             random: Xoshiro256StarStar::seed_from_u64(0),
+            mark_random: Xoshiro256StarStar::seed_from_u64(!0),
             flying: BTreeMap::new(),
             sequence: 0,
             counts: [0; 2],
@@ -135,6 +141,7 @@ impl Wire {
     pub fn set_faults(&mut self, faults: WireFaults, seed: u64) {
         self.faults = faults;
         self.random = Xoshiro256StarStar::seed_from_u64(seed);
+        self.mark_random = Xoshiro256StarStar::seed_from_u64(!seed);
     }
 
     /// Frames for which `filter` answers true are dropped.
@@ -226,13 +233,16 @@ impl Wire {
             record.push(Seen { at: now, from, bytes: bytes.clone(), fate });
         }
         let to = 1 - from;
+        let mut bytes = bytes;
+        if self.mark_random.next_u64() % 1_000_000 < u64::from(self.faults.mark) {
+            mark_ce(&mut bytes);
+        }
         if fate.doubled {
             self.launch(to, bytes.clone(), now + self.delay + late_copy);
         }
         if fate.lost {
             return;
         }
-        let mut bytes = bytes;
         if fate.damaged {
             let bits = bytes.len() as u64 * 8;
             let at = usize::try_from(bit % bits).expect("a frame is short");

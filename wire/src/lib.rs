@@ -87,7 +87,7 @@ pub use bth::Bth;
 pub use builder::write_transport;
 pub use cm::{CmMad, CmMessage};
 pub use deth::Deth;
-pub use ecn::Ecn;
+pub use ecn::{Ecn, mark_ce};
 pub use error::{EmitError, IcrcError, ParseError};
 pub use ethernet::EthernetHeader;
 pub use ext::ExtHeaders;

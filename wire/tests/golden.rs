@@ -118,6 +118,49 @@ fn connectx_cnp() {
     assert_eq!(cnp.payload.first, [0; 16]);
     assert!(cnp.info.payload.allows(cnp.payload.len(), 1024));
     assert!(cnp.icrc_valid());
+    assert!(feroce_wire::cnp::is_sound(&cnp));
+}
+
+/// What is built here from the addresses, QP and IPv4 ID of the captured CNP is the captured CNP, bit by bit.
+#[test]
+fn a_cnp_is_what_a_connectx_sends() {
+    use feroce_wire::{FlowSpec, IpAddresses, cnp};
+    let frames = hardware("connectx4lx_cnp.pcap");
+    let captured = Packet::parse(&frames[0], &[]).unwrap();
+    let IpHeader::V4(ip) = captured.ip else { panic!("not IPv4") };
+    // The flow of the data that the CNP is an answer to leads the same way, with marks and ports of its own.
+    let way = FlowSpec {
+        dst_mac: captured.ethernet.dst,
+        src_mac: captured.ethernet.src,
+        vlan: None,
+        addresses: IpAddresses::V4 { src: ip.src, dst: ip.dst },
+        traffic_class: 106,
+        hop_limit: 64,
+        flow_label: 77,
+        udp_source_port: 0xc123,
+        super_frames: true,
+    };
+    let flow = cnp::flow(&way, cnp::DSCP, cnp::PRIORITY);
+    let mut frame = vec![0xa5; 128];
+    let (dest_qp, pkey) = (captured.bth.dest_qp, captured.bth.pkey);
+    let len = cnp::seal(&flow, &mut frame, dest_qp, pkey, ip.identification);
+    assert_eq!(frame[..len], frames[0][..]);
+}
+
+#[test]
+fn a_cnp_without_becn_or_with_other_lengths_is_none() {
+    let frames = hardware("connectx4lx_cnp.pcap");
+    let captured = Packet::parse(&frames[0], &[]).unwrap();
+    let with = |change: &dyn Fn(&mut Packet<'_>)| {
+        let mut packet = captured;
+        change(&mut packet);
+        feroce_wire::cnp::is_sound(&packet)
+    };
+    assert!(with(&|packet| packet.payload.first = &[1; 16]), "reserved bytes are not looked at");
+    assert!(!with(&|packet| packet.bth.becn = false));
+    assert!(!with(&|packet| packet.bth.pad = 1));
+    assert!(!with(&|packet| packet.payload.first = &[0; 12]));
+    assert!(!with(&|packet| packet.payload.second = &[0; 4]));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use etherparse::{NetSlice, SlicedPacket};
 use feroce_wire::{
     Ecn, FlowHeader, IpAddresses, IpHeader, Opcode, Packet, Payload, Pkey, Qpn, VlanTag, cnp,
     icrc::{icrc, icrc_reference},
+    mark_ce,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -75,6 +76,33 @@ proptest! {
         let header = ip.header().to_header();
         prop_assert_eq!(header.calc_header_checksum(), header.header_checksum);
         prop_assert!(Packet::parse(&frame, &[]).unwrap().icrc_valid());
+    }
+
+    /// What a switch marks is otherwise what it was, and sound.
+    #[test]
+    fn marked_on_the_way(v6: bool, tagged: bool, traffic_class: u8, ip_id: u16) {
+        let tag = tagged.then_some(VlanTag { id: 7, pcp: 3, dei: false });
+        let spec = feroce_wire::FlowSpec { traffic_class, ..common::flow_spec(v6, tag) };
+        let info = Opcode::RC_SEND_ONLY.info().unwrap();
+        let sent = common::sealed(info, &FlowHeader::new(&spec), 64, ip_id);
+        let mut marked = sent.clone();
+        let is_capable = traffic_class & 3 != 0;
+        prop_assert_eq!(mark_ce(&mut marked), is_capable);
+        let packet = Packet::parse(&marked, &[]).unwrap();
+        prop_assert!(packet.icrc_valid());
+        let expected = if is_capable { traffic_class | 3 } else { traffic_class };
+        prop_assert_eq!(packet.ip.traffic_class(), expected);
+        let changed = sent.iter().zip(&marked).filter(|(before, after)| before != after).count();
+        prop_assert!(changed <= 3, "ECN and the header checksum, no more");
+    }
+
+    /// What is no IP packet is left alone, however short it is.
+    #[test]
+    fn what_cannot_be_marked(bytes in vec(any::<u8>(), 0..60)) {
+        let mut frame = bytes.clone();
+        if !mark_ce(&mut frame) {
+            prop_assert_eq!(frame, bytes);
+        }
     }
 
     /// The fast ICRC is the slow one, whatever the bytes and wherever they are cut behind the headers.

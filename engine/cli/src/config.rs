@@ -81,6 +81,18 @@ pub struct SettingFlags {
     /// Mark data packets ECT(0), so that switches mark instead of dropping
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = of("ecn"))]
     pub ecn: Option<String>,
+    /// What decides how fast a QP sends: `off`, `dcqcn`, `timely`, `swift`, or a fixed rate such as `10Gb/s`
+    #[arg(long, value_name = "HOW", value_parser = of("congestion"))]
+    pub congestion: Option<String>,
+    /// Set of parameters of congestion control
+    #[arg(long, value_name = "SET", value_parser = of("congestion_set"))]
+    pub congestion_set: Option<String>,
+    /// Parameters that differ from the set's, as `ai_rate=40Mb/s,rpg_time_reset=300`
+    #[arg(long, value_name = "LIST", value_parser = of("congestion_knobs"))]
+    pub congestion_knobs: Option<String>,
+    /// With congestion control: bytes that a QP may send at once
+    #[arg(long, value_name = "BYTES", value_parser = of("congestion_burst"))]
+    pub congestion_burst: Option<String>,
     /// TTL or hop limit; 0 takes the route's
     #[arg(long, value_name = "N", value_parser = of("hop_limit"))]
     pub hop_limit: Option<String>,
@@ -127,13 +139,17 @@ impl SettingFlags {
         given.into_iter().find(|(_, _, value)| value.is_some()).map(|(_, flag, _)| flag)
     }
 
-    fn flags(&self) -> [Flag<'_>; 15] {
+    fn flags(&self) -> [Flag<'_>; 19] {
         [
             ("port_kind", "--port-kind", &self.port_kind),
             ("cores", "--cores", &self.cores),
             ("helper", "--helper", &self.helper),
             ("window", "--window", &self.window),
             ("ecn", "--ecn", &self.ecn),
+            ("congestion", "--congestion", &self.congestion),
+            ("congestion_set", "--congestion-set", &self.congestion_set),
+            ("congestion_knobs", "--congestion-knobs", &self.congestion_knobs),
+            ("congestion_burst", "--congestion-burst", &self.congestion_burst),
             ("hop_limit", "--hop-limit", &self.hop_limit),
             ("source_port", "--source-port", &self.source_port),
             ("rnr_retry", "--rnr-retry", &self.rnr_retry),

@@ -14,6 +14,7 @@ mod packaging;
 mod perf;
 mod privileges;
 mod run;
+mod set;
 #[allow(unsafe_code)] // A named room: one signal handler.
 mod signal;
 mod stat;
@@ -51,6 +52,8 @@ enum Command {
     Run(run::Options),
     /// Show live figures of a program that has an interface open
     Stat(stat::Options),
+    /// Change the parameters of congestion control of a program that has an interface open
+    Set(set::Options),
     /// Find out what is wrong with an interface or with the way to a peer
     Doctor(doctor::Options),
     /// Show the settings in effect, and where each came from
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Perf(options) => perf::run(&options),
         Command::Run(options) => run::run(&options),
         Command::Stat(options) => stat::run(&options),
+        Command::Set(options) => set::run(&options),
         Command::Doctor(options) => match doctor::run(&options) {
             Ok(worst) => return worst.exit_code(),
             Err(failure) => Err(failure),

@@ -44,6 +44,9 @@ pub struct OpenOptions {
     /// Flip a bit of sent frames
     #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
     pub corrupt: u32,
+    /// Mark sent packets (CE), as a congested switch would, where they are ECN-capable
+    #[arg(long, value_name = "RATE", default_value = "0ppm", value_parser = parse_rate, help_heading = "Faults")]
+    pub mark: u32,
     /// Seed of the faults: the n-th frame meets the same fate again [default: random, and told]
     #[arg(long, value_name = "N", help_heading = "Faults")]
     pub seed: Option<u64>,
@@ -94,6 +97,7 @@ impl OpenDevice {
             duplicated: a.duplicated + b.duplicated,
             reordered: a.reordered + b.reordered,
             corrupted: a.corrupted + b.corrupted,
+            marked: a.marked + b.marked,
         };
         self.faults.iter().map(|counters| counters.read()).reduce(add)
     }
@@ -148,6 +152,7 @@ impl OpenOptions {
             (self.duplicate > 0, "--duplicate"),
             (self.reorder > 0, "--reorder"),
             (self.corrupt > 0, "--corrupt"),
+            (self.mark > 0, "--mark"),
             (self.seed.is_some(), "--seed"),
             (self.pcap.is_some(), "--pcap"),
         ];
@@ -163,7 +168,8 @@ impl OpenOptions {
         let (kind, xdp) = (settings.port_kind, self.xdp != Xdp::Auto);
         self.interface(settings)?;
         let told = if self.seed.is_some() && self.given_faults().is_none() {
-            "--seed is for faults: give --drop, --duplicate, --reorder or --corrupt".to_owned()
+            "--seed is for faults: give --drop, --duplicate, --reorder, --corrupt or --mark"
+                .to_owned()
         } else if xdp && kind != PortKind::Auto && kind != PortKind::AfXdp {
             let origin = settings.origin("port_kind");
             format!("--xdp is for AF_XDP, and the kind of port is {kind} ({origin})")
@@ -218,6 +224,7 @@ impl OpenOptions {
             duplicate: self.duplicate,
             reorder: self.reorder,
             corrupt: self.corrupt,
+            mark: self.mark,
             ..none
         };
         (faults != none).then_some(faults)

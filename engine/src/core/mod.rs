@@ -6,6 +6,7 @@
 //! Sending comes first so that a program that answers a message at once has its answer on the link ahead
 //! of the acknowledgement of the message. Nothing in a turn blocks, locks or allocates.
 
+mod congestion;
 mod doorbell;
 mod loopback;
 mod multicast;
@@ -17,11 +18,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use congestion::Congestion;
 pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
 pub use loopback::Loopback;
 pub use multicast::Member;
 
+use crate::congestion::{CongestionConfig, RateControl};
 use crate::counters::Counters;
 use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
@@ -86,6 +89,8 @@ pub struct CoreShared {
     pub window: u32,
     /// Shared receive queues of XRC domains.
     pub srqs: SrqTable,
+    /// Congestion control, as the device was opened.
+    pub congestion: CongestionConfig,
 }
 
 /// The rings that carry frames between this core and the others, by core number.
@@ -101,6 +106,8 @@ pub struct Handover {
 #[derive(Debug)]
 struct Slot {
     qp: AnyQp,
+    /// How fast it may send; `None` without congestion control.
+    control: Option<Box<RateControl>>,
     /// The program has posted since the core last looked.
     posted: Arc<AtomicBool>,
     /// In the list of QPs that may have something to send.
@@ -124,6 +131,8 @@ pub struct Core {
     moderated: Vec<Weak<CqRing>>,
     loopback: Loopback,
     groups: multicast::Groups,
+    /// `None` without congestion control.
+    congestion: Option<Box<Congestion>>,
     /// Next IPv4 identification; counts up, never 0, as a ConnectX does.
     ip_id: u16,
     port_failed: bool,
@@ -145,10 +154,11 @@ impl Core {
         slots.resize_with(count, || None);
         Self {
             id,
+            congestion: Congestion::new(&shared.congestion, &*port, count),
             port,
             slots,
             active: VecDeque::with_capacity(count),
-            wheel: TimerWheel::new(count, now),
+            wheel: TimerWheel::new(count + 1, now), // A timer per slot, and one for CNPs.
             shared,
             doorbell,
             handover,
@@ -175,11 +185,15 @@ impl Core {
     /// The time at which a turn has something to do although nothing comes in; `None` if never. Now, if
     /// there is something to send.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if !self.active.is_empty() {
+        if !self.active.is_empty() || self.has_cnps() {
             return Some(now);
         }
         let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
         held_back.chain(self.wheel.next_deadline_hint()).min()
+    }
+
+    fn has_cnps(&self) -> bool {
+        self.congestion.as_ref().is_some_and(|congestion| congestion.has_cnps())
     }
 
     /// The shared receive queues that requests of the XRC service may name.
@@ -214,7 +228,8 @@ impl Core {
     pub fn insert(&mut self, slot: u32, qp: AnyQp, posted: Arc<AtomicBool>) {
         let place = &mut self.slots[slot as usize];
         assert!(place.is_none(), "slot taken");
-        *place = Some(Box::new(Slot { qp, posted, active: false, armed: Instant::FAR }));
+        let control = self.congestion.as_ref().and_then(|congestion| congestion.control_for(&qp));
+        *place = Some(Box::new(Slot { qp, control, posted, active: false, armed: Instant::FAR }));
     }
 
     /// Takes the QP out of slot `slot`: from now on, nothing of it is touched.
@@ -242,13 +257,14 @@ impl Core {
 
     /// Appends where the QPs from slot `from` on stand, as many as `out` has room for without allocating.
     /// Returns the slot to go on with; `None` after the last.
-    pub fn snapshots(&self, from: u32, out: &mut Vec<QpSnapshot>) -> Option<u32> {
+    pub fn snapshots(&self, from: u32, out: &mut Vec<QpSnapshot>, now: Instant) -> Option<u32> {
         for (slot, place) in (from..).zip(self.slots.get(from as usize..)?) {
             let Some(place) = place else { continue };
             if out.len() == out.capacity() {
                 return Some(slot);
             }
-            out.push(place.qp.snapshot());
+            let rate = place.control.as_ref().map(|control| control.snapshot(now));
+            out.push(QpSnapshot { rate, ..place.qp.snapshot() });
         }
         None
     }
@@ -256,7 +272,7 @@ impl Core {
     /// Arms every source of wake-ups and appends their descriptors. False if something waits already.
     pub fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.push(self.doorbell.fd().as_raw_fd());
-        let mut quiet = self.doorbell.arm() && self.active.is_empty();
+        let mut quiet = self.doorbell.arm() && self.active.is_empty() && !self.has_cnps();
         for inbox in &mut self.handover.inbox {
             quiet &= inbox.arm();
             fds.push(inbox.fd());
@@ -300,8 +316,13 @@ impl Core {
         let mut done = 0;
         while let Some(slot) = self.wheel.pop_expired(now) {
             done += 1;
-            let Some(place) = self.slots[slot as usize].as_deref_mut() else { continue };
+            let place = self.slots.get_mut(slot as usize).and_then(Option::as_deref_mut);
+            let Some(place) = place else {
+                self.expire_points(now);
+                continue;
+            };
             place.armed = Instant::FAR;
+            place.expire_control(&mut self.congestion, now);
             let mut env = self.shared.env(now);
             place.qp.handle_timeout(&mut env);
             place.care(slot, &mut self.active, &mut self.wheel);
@@ -330,9 +351,11 @@ impl Slot {
     /// Moves the wheel's deadline forward if the QP's is earlier. A later one is set when the wheel fires.
     #[inline]
     fn rearm(&mut self, slot: u32, wheel: &mut TimerWheel) {
-        if let Some(deadline) = self.qp.poll_timeout()
-            && deadline < self.armed
-        {
+        let mut deadline = self.qp.poll_timeout().unwrap_or(Instant::FAR);
+        if let Some(control) = &self.control {
+            deadline = deadline.min(control.next_wake());
+        }
+        if deadline < self.armed {
             wheel.set(slot, deadline);
             self.armed = deadline;
         }

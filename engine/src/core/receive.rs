@@ -1,8 +1,9 @@
 //! Frames in: parse, find the QP's core, verify the ICRC there, give the packet to the QP. A datagram to a
 //! multicast group goes to every member of the group.
 
-use feroce_wire::{Packet, Qpn};
+use feroce_wire::{Opcode, Packet, Qpn};
 
+use super::congestion::{Congestion, take_cnp};
 use super::loopback::Loopback;
 use super::multicast::Groups;
 use super::{Core, CoreShared, Slot};
@@ -21,6 +22,7 @@ pub(super) struct Tables<'a> {
     active: &'a mut VecDeque<u32>,
     wheel: &'a mut TimerWheel,
     groups: &'a Groups,
+    congestion: &'a mut Option<Box<Congestion>>,
 }
 
 impl Tables<'_> {
@@ -117,6 +119,14 @@ impl Tables<'_> {
             self.shared.counters.count(Counter::RxDiscards);
             return;
         };
+        if packet.bth.opcode == Opcode::CNP {
+            take_cnp(place, packet, &self.shared.counters, now);
+            place.care(slot, self.active, self.wheel); // It may have waited for another rate.
+            return;
+        }
+        if let Some(congestion) = self.congestion {
+            congestion.note(place, packet, &self.shared.counters, self.wheel, now);
+        }
         let mut env = self.shared.env(now);
         place.qp.handle_packet(packet, &mut env);
         place.care(slot, self.active, self.wheel);
@@ -130,8 +140,9 @@ impl Core {
         if count == 0 {
             return 0;
         }
-        let Self { id, port, shared, slots, active, wheel, groups, handover, .. } = self;
-        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups };
+        let Self { id, port, shared, slots, active, wheel, groups, congestion, handover, .. } =
+            self;
+        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion };
         for index in 0..count {
             tables.take(port.rx_frame(index), false, &mut handover.outbox, now);
         }
@@ -142,8 +153,8 @@ impl Core {
     /// Takes the frames that other cores received for QPs of this one.
     pub(super) fn receive_handed_over(&mut self, now: Instant) -> usize {
         let mut done = 0;
-        let Self { id, shared, slots, active, wheel, groups, handover, .. } = self;
-        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups };
+        let Self { id, shared, slots, active, wheel, groups, congestion, handover, .. } = self;
+        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion };
         for inbox in &mut handover.inbox {
             let count = inbox.burst();
             done += count;
@@ -158,8 +169,10 @@ impl Core {
     pub(super) fn looped_tables(
         &mut self,
     ) -> (Tables<'_>, &mut Loopback, &mut [Option<FrameProducer>]) {
-        let Self { id, shared, slots, active, wheel, groups, handover, loopback, .. } = self;
-        let tables = Tables { id: *id, shared, slots, active, wheel, groups };
+        let Self {
+            id, shared, slots, active, wheel, groups, congestion, handover, loopback, ..
+        } = self;
+        let tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion };
         (tables, loopback, &mut handover.outbox)
     }
 

@@ -16,6 +16,10 @@ const ACKNOWLEDGEMENT_PRIORITY: Priority = Priority::new(6);
 impl Core {
     /// Sends until nothing is left, the port is full or the burst is long enough.
     pub(super) fn transmit(&mut self, now: Instant) -> usize {
+        let cnps = match self.has_cnps() {
+            true => self.send_cnps(),
+            false => 0,
+        };
         let mut room = match self.active.is_empty() {
             true => 0,
             false => self.port.tx_room().min(TRANSMIT_BURST),
@@ -38,9 +42,9 @@ impl Core {
                 self.active.push_back(slot);
             }
         }
-        self.flush(room_before - room);
+        self.flush(room_before - room + cnps);
         self.loopback.publish();
-        sent
+        sent + cnps
     }
 
     /// Sends a quantum of the QP in `slot` at once, before it stops: a program that was told of a message may end the
@@ -72,6 +76,7 @@ impl Core {
         let alone = active.is_empty();
         let Some(place) = slots[slot as usize].as_deref_mut() else { return (0, false) };
         let mut env = shared.env(now);
+        let largest = place.limit(&mut env, &**port);
         let (mut count, mut bytes) = (0, 0);
         let more = loop {
             if count == most {
@@ -85,11 +90,19 @@ impl Core {
             }
             let slot = if is_own { loopback.slot() } else { port.tx_slot() };
             let Some(frame) = slot else { break is_own };
-            let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[header..]) else {
-                break false;
-            };
+            let transport = &mut frame[header..];
+            // What its pacer does not let go waits, off the list of active QPs; its timer brings it back.
+            if let Some(control) = &mut place.control {
+                env.data_waits = !is_own && !control.admits(largest, now);
+            }
+            let Some(packet) = place.qp.poll_transmit(&mut env, transport) else { break false };
             let Some(flow) = place.qp.flow() else { break false };
             let len = flow.seal(frame, packet.len, *ip_id);
+            if let Some(control) = &mut place.control
+                && !(is_own || packet.is_acknowledgement)
+            {
+                control.on_sent(&frame[header..len], len as u64, now);
+            }
             // The identification skips 0, which segmentation does not.
             let super_frames = flow.spec().super_frames;
             let follows = super_frames && count > 0 && *ip_id != 1;
@@ -113,8 +126,7 @@ impl Core {
                 true => shared.counters.count(Counter::LoopedBack),
                 false => *room -= 1,
             }
-            shared.counters.count(Counter::PortXmitPackets);
-            shared.counters.add(Counter::PortXmitData, (packet.len + icrc::LEN) as u64);
+            shared.count_sent(packet.len + icrc::LEN);
             count += 1;
             bytes += len;
             let enough = match super_frames {

@@ -8,6 +8,7 @@ use feroce_wire::{FlowHeader, MacAddr, PathMtu, Qpn};
 use super::addressing::{PATH_TIMEOUT, Path, flow_header};
 use super::follow::{self, PathUser};
 use super::{DeviceError, ProtectionDomain};
+use crate::congestion::Control;
 use crate::net::PathHeaders;
 use crate::time::Duration;
 
@@ -84,8 +85,10 @@ impl ProtectionDomain {
         })?;
         let ethernet = made.expect("the path was found");
         let (local, remote) = endpoints(&path, &headers);
-        // Nothing slows down on marked datagrams, so none says that it understands marks.
-        let flow = flow_header(&path, &headers, local, remote, false);
+        // A datagram says that it understands marks if something slows down on them: not on those of a group.
+        let slows = device.config.congestion.control != Control::Off;
+        let ecn = slows && path.dgid.multicast_group().is_none();
+        let flow = flow_header(&path, &headers, local, remote, ecn);
         let mtu = PathMtu::largest_for(headers.mtu).map_or(0, PathMtu::bytes);
         Ok(AddressHandle { path, flow, mtu, ethernet, user, pd: self.clone() })
     }

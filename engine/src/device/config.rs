@@ -4,6 +4,7 @@ use feroce_wire::PathMtu;
 
 use super::host::HostId;
 use super::ports::PortKind;
+use crate::congestion::CongestionConfig;
 use crate::port::af_xdp::AfXdpConfig;
 use crate::port::dpdk::DpdkConfig;
 use crate::port::packet::PacketConfig;
@@ -41,6 +42,9 @@ pub struct DeviceConfig {
     pub window: u32,
     /// Mark data packets ECT(0), as a ConnectX does, so that switches mark instead of dropping.
     pub ecn: bool,
+    /// How fast QPs may send. If it is on, data packets are marked ECT(0), whatever `ecn` says, datagrams too but those to
+    /// groups.
+    pub congestion: CongestionConfig,
     /// Seed for keys and starting PSNs; `None` takes them from the kernel. For tests and replays only.
     pub seed: Option<u64>,
     /// Memory keys count up from 0 instead of being drawn from a permutation. For replays only.
@@ -69,6 +73,7 @@ impl Default for DeviceConfig {
             arena_bytes: 1 << 30,
             window: 256,
             ecn: false,
+            congestion: CongestionConfig::default(),
             seed: None,
             plain_keys: false,
             serve_stat: true,

@@ -60,6 +60,7 @@ pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
 pub use xrc::XrcDomain;
 
+use crate::congestion::{ChangeError, CongestionConfig};
 use crate::core::{Core, Doorbell, QpnMap};
 use crate::counters::{Counter, Counters};
 use crate::memory::MrTable;
@@ -170,6 +171,8 @@ struct DeviceInner {
     filter: OnceLock<ports::Filter>,
     clock: Clock,
     random: Mutex<Random>,
+    /// As it is now: [`DeviceConfig::congestion`] is how the device was opened.
+    congestion: Mutex<CongestionConfig>,
     stop: AtomicBool,
     helpers: Mutex<Vec<JoinHandle<()>>>,
     watcher: Mutex<Option<Watcher>>,
@@ -231,6 +234,24 @@ impl DeviceInner {
                 cell.rouse(&token, now);
             }
         }
+    }
+
+    /// Sets parameters of congestion control by name: all of them, or none if one is refused.
+    fn set_congestion(&self, pairs: &[(String, String)]) -> Result<(), ChangeError> {
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let mut held = self.congestion.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut config = *held;
+        pairs.iter().try_for_each(|(name, value)| config.change(name, value))?;
+        for cell in &self.cores {
+            let mut token = cell.lock();
+            let now = self.clock.now();
+            token.set_congestion(&config, now);
+            cell.rouse(&token, now);
+        }
+        *held = config;
+        Ok(())
     }
 
     /// Returns when every core has ended the turn it was in: none uses what was withdrawn before.
@@ -295,6 +316,14 @@ impl Device {
     /// not the caller's time.
     pub fn clock(&self) -> Instant {
         self.inner.now()
+    }
+
+    /// Sets parameters of congestion control by name, as `feroce set` does.
+    ///
+    /// # Errors
+    /// See [`ChangeError`]; nothing was changed then.
+    pub fn set_congestion(&self, pairs: &[(String, String)]) -> Result<(), ChangeError> {
+        self.inner.set_congestion(pairs)
     }
 
     /// The oldest asynchronous event not read yet.

@@ -115,6 +115,7 @@ impl Device {
             filter: OnceLock::new(),
             clock,
             random: Mutex::new(random),
+            congestion: Mutex::new(config.congestion),
             stop: AtomicBool::new(false),
             helpers: Mutex::default(),
             watcher: Mutex::default(),
@@ -187,6 +188,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             qpns: inner.qpns,
             window: inner.config.window,
             srqs: crate::qp::SrqTable::new(),
+            congestion: inner.config.congestion,
         };
         let handover = std::mem::take(&mut handovers[id]);
         let loopback = Loopback::new(&inner.arena, frame_max)?;

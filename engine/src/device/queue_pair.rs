@@ -14,6 +14,7 @@ use super::{
     CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
     XrcDomain, multicast,
 };
+use crate::congestion::Control;
 use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
@@ -383,7 +384,9 @@ impl QueuePair {
     pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
         let device = self.device();
         let headers = follow::begin(device, PathUser::Qp(self.qpn), path, PATH_TIMEOUT, |_| None)?;
-        Ok(flow_header(path, &headers, self.qpn, remote, device.config.ecn))
+        let config = &device.config;
+        let ecn = config.ecn || config.congestion.control != Control::Off;
+        Ok(flow_header(path, &headers, self.qpn, remote, ecn))
     }
 
     /// Changes state and attributes, as `ibv_modify_qp`. Going to RESET takes what the QP completed out of its queues.
@@ -416,6 +419,9 @@ impl QueuePair {
             token.settle(self.slot, now);
         }
         let state = token.with_qp(self.slot, now, change).expect("the QP lives")?;
+        if state == QpState::Reset {
+            token.forget_rate(self.slot);
+        }
         cell.rouse(&token, now);
         drop((token, paths));
         self.state = state;

@@ -13,6 +13,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use feroce_congestion::Params;
 use feroce_wire::PathMtu;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -20,6 +21,7 @@ use toml::de::{DeTable, DeValue};
 pub use keys::{KEYS, Key};
 
 use super::{ConnectOptions, DeviceConfig, Driver, PortKind, SourcePort};
+use crate::congestion::{CongestionConfig, Control, set_param};
 use crate::port::dpdk::{Address, DpdkConfig, DpdkMemory};
 
 /// The file, if the environment names no other.
@@ -65,6 +67,14 @@ pub struct Settings {
     pub window: u32,
     /// Mark data packets ECT(0).
     pub ecn: bool,
+    /// What decides over the rates of QPs.
+    pub congestion: Control,
+    /// Name of the set of its parameters.
+    pub congestion_set: &'static str,
+    /// Parameters that are not those of the set, by name; every one is sound.
+    pub congestion_knobs: Vec<(String, String)>,
+    /// Bytes that a QP may send at once.
+    pub congestion_burst: u32,
     /// Path MTU; `None` is the largest that the path carries.
     pub path_mtu: Option<PathMtu>,
     /// DSCP and ECN bits.
@@ -109,6 +119,10 @@ impl Default for Settings {
             helper: device.driver,
             window: device.window,
             ecn: device.ecn,
+            congestion: device.congestion.control,
+            congestion_set: feroce_congestion::params::SETS[0].name,
+            congestion_knobs: Vec::new(),
+            congestion_burst: device.congestion.burst,
             path_mtu: connect.path_mtu,
             traffic_class: connect.traffic_class,
             hop_limit: connect.hop_limit,
@@ -305,6 +319,7 @@ impl Settings {
             driver: self.helper.clone(),
             window: self.window,
             ecn: self.ecn,
+            congestion: self.congestion_config(),
             dpdk: DpdkConfig {
                 gateways: self.dpdk_gateways.clone(),
                 mtu: self.dpdk_mtu,
@@ -314,6 +329,16 @@ impl Settings {
             },
             ..DeviceConfig::default()
         }
+    }
+
+    fn congestion_config(&self) -> CongestionConfig {
+        let mut params = Params::named(self.congestion_set).unwrap_or_default();
+        for (name, value) in &self.congestion_knobs {
+            // What a knob takes does not depend on the others: it was taken when it was set.
+            let taken = set_param(&mut params, name, value);
+            debug_assert!(taken.is_ok(), "{name} = {value}");
+        }
+        CongestionConfig { control: self.congestion, params, burst: self.congestion_burst }
     }
 
     /// Options with these settings, and the defaults for everything else.
@@ -398,12 +423,19 @@ mod tests {
     fn a_file_reaches_the_device_and_the_connection() {
         let file = "# Lossless class\ntraffic_class = 0x6a\nhop_limit = 3\n\ncores = 4\necn = true\nhelper = \"spin:1,2,3,5\"\n\
                     path_mtu = 1024\nsource_port = 50000\nack_timeout = 16\nretry_count = 3\nrnr_retry = 2\nmin_rnr_timer = 1\n\
-                    window = 512\nport_kind = \"af_xdp\"\nuser = \"nobody\"\ninterfaces = \"eth0, eth1.5\"\n\
+                    window = 512\ncongestion = \"dcqcn\"\ncongestion_set = \"nvidia\"\n\
+                    congestion_knobs = \"rpg_ai_rate=7, cnp_scope=port\"\ncongestion_burst = 3000\nport_kind = \"af_xdp\"\nuser = \"nobody\"\ninterfaces = \"eth0, eth1.5\"\n\
                     dpdk_device = \"net_memif0,role=client\"\ndpdk_addresses = \"10.0.0.1/24, fd00::1/64@7\"\n\
                     dpdk_gateways = \"10.0.0.254\"\ndpdk_mtu = 1500\ndpdk_memory = 256\ndpdk_eal = \"-l 1  -v\"\n";
         let settings = from_file(file).unwrap();
         let config = settings.device_config();
         assert_eq!((config.cores, config.ecn, config.window), (4, true, 512));
+        let congestion = config.congestion;
+        assert_eq!((congestion.control, congestion.burst), (Control::Dcqcn, 3000));
+        let mut params = Params::named("nvidia").unwrap();
+        params.set("ai_rate", "7Mb/s").unwrap();
+        params.set("cnp_scope", "port").unwrap();
+        assert_eq!(congestion.params, params);
         assert_eq!(config.driver, Driver::SpinningHelper(vec![1, 2, 3, 5]));
         assert_eq!(config.port, PortKind::AfXdp);
         let options = settings.connect_options();
@@ -483,6 +515,14 @@ mod tests {
             ("cores = 65", "`cores` is `65`"),
             ("cores = 1.5", "`cores` is `1.5`"),
             ("ecn = 2", "expected true or false"),
+            ("congestion = \"on\"", "expected `off`, `dcqcn`, `timely`, `swift`, or a fixed rate"),
+            ("congestion_set = \"cisco\"", "expected paper, ns3-rdma"),
+            ("congestion_knobs = \"kmin=5KB\"", "`congestion_knobs` is `kmin=5KB`"),
+            (
+                "congestion_knobs = \"ai_rate=fast\"",
+                "expected parameters by Feroce's or NVIDIA's names",
+            ),
+            ("congestion_burst = 0", "expected 1 to 268435456 bytes"),
             ("helper = \"manual\"", "`helper` is `manual`"),
             ("port_kind = \"ib\"", "expected auto, af_xdp"),
             ("dpdk_device = \",role=client\"", "`dpdk_device` is `,role=client`"),

@@ -17,6 +17,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
+use feroce_congestion::Rate;
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, setsockopt,
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::owner::{Owner, SOCKETS, owner_of};
 use super::{DeviceInner, Driver, OpenError, Opened};
+use crate::congestion::{self, Control};
 use crate::counters::Counter;
 use crate::port::PortStats;
 use crate::qp::QpSnapshot;
@@ -46,13 +48,16 @@ const ANSWER_MAX: usize = 64 << 20;
 /// QPs looked at while a core's token is held.
 const QPS_AT_ONCE: usize = 64;
 /// Longest request in bytes.
-const REQUEST_MAX: usize = 256;
+const REQUEST_MAX: usize = 16 << 10;
 
 /// What is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Request {
     /// With every QP.
     pub queue_pairs: bool,
+    /// Parameters of congestion control to be set first, by name: all of them, or none if one is refused.
+    #[serde(default)]
+    pub set: Vec<(String, String)>,
 }
 
 /// The answer to a [`Request`].
@@ -102,6 +107,10 @@ pub struct Snapshot {
     pub arena_used: usize,
     /// Asynchronous events given up because nobody read them.
     pub events_lost: u64,
+    /// What decides over rates: `off`, `dcqcn`, ..., as the setting has it.
+    pub congestion: String,
+    /// Its parameters by name; empty if it is off.
+    pub congestion_params: BTreeMap<String, String>,
     /// The QPs, if they were asked for.
     pub queue_pairs: Option<Vec<QueuePairFigures>>,
 }
@@ -147,6 +156,21 @@ pub struct QueuePairFigures {
     pub waits_for_receive: bool,
     pub ssn: u32,
     pub msn: u32,
+    /// `None` without congestion control.
+    pub rate: Option<RateFigures>,
+}
+
+/// A QP's rate: the figures of [`RateSnapshot`](crate::congestion::RateSnapshot), rates in bit/s.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // As in `RateSnapshot`.
+pub struct RateFigures {
+    pub rate: u64,
+    pub target: Option<u64>,
+    pub alpha_ppm: Option<u32>,
+    pub waits: bool,
+    pub cnps_handled: u64,
+    pub cnps_sent: u64,
+    pub marked: u64,
 }
 
 /// Why there are no figures.
@@ -222,13 +246,13 @@ pub fn endpoints() -> Vec<String> {
 ///
 /// # Errors
 /// See [`StatError`].
-pub fn ask(interface: &str, request: Request) -> Result<Snapshot, StatError> {
+pub fn ask(interface: &str, request: &Request) -> Result<Snapshot, StatError> {
     ask_within(interface, request, ANSWER_WITHIN)
 }
 
 fn ask_within(
     interface: &str,
-    request: Request,
+    request: &Request,
     patience: Duration,
 ) -> Result<Snapshot, StatError> {
     let failed = |source| StatError::Io { interface: interface.to_owned(), source };
@@ -247,7 +271,7 @@ fn ask_within(
         return Err(untrue("it is neither root's nor ours"));
     }
     let mut talk = Talk::new(&stream, patience);
-    let mut line = serde_json::to_vec(&request).expect("plain data");
+    let mut line = serde_json::to_vec(request).expect("plain data");
     line.push(b'\n');
     match talk.say(&line) {
         // It may have refused before it heard us.
@@ -270,8 +294,10 @@ fn ask_within(
 impl Snapshot {
     /// What in it cannot come from a device on `interface`.
     fn untruth(&self, interface: &str) -> Option<&'static str> {
-        let mut texts = vec![&self.feroce, &self.program, &self.interface, &self.port];
+        let mut texts =
+            vec![&self.feroce, &self.program, &self.interface, &self.port, &self.congestion];
         texts.extend(self.counters.keys());
+        texts.extend(self.congestion_params.iter().flat_map(|(name, value)| [name, value]));
         for qp in self.queue_pairs.iter().flatten() {
             texts.extend(std::iter::once(&qp.state).chain(&qp.peer));
         }
@@ -494,9 +520,7 @@ impl Served {
             let line = talk.hear_line(REQUEST_MAX)?;
             let Some(device) = self.device.upgrade() else { return Ok(()) };
             match serde_json::from_slice(&line) {
-                Ok(request) => {
-                    Answer::Snapshot(Box::new(snapshot(&device, &self.interface, request)))
-                }
+                Ok(request) => answer_to(&device, &self.interface, &request),
                 Err(error) => Answer::Refused(format!("this is no request: {error}")),
             }
         };
@@ -506,7 +530,14 @@ impl Served {
     }
 }
 
-fn snapshot(device: &DeviceInner, interface: &str, request: Request) -> Snapshot {
+fn answer_to(device: &DeviceInner, interface: &str, request: &Request) -> Answer {
+    match device.set_congestion(&request.set) {
+        Ok(()) => Answer::Snapshot(Box::new(snapshot(device, interface, request))),
+        Err(error) => Answer::Refused(error.to_string()),
+    }
+}
+
+fn snapshot(device: &DeviceInner, interface: &str, request: &Request) -> Snapshot {
     let attributes = device.attributes.read().unwrap_or_else(PoisonError::into_inner).clone();
     let counter = |counter: &Counter| {
         let sum = device.counters.iter().fold(0u64, |sum, set| sum.wrapping_add(set.get(*counter)));
@@ -514,6 +545,9 @@ fn snapshot(device: &DeviceInner, interface: &str, request: Request) -> Snapshot
     };
     let arena = device.arena.stats();
     let free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let congestion = *device.congestion.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_on = congestion.control != Control::Off;
+    let params = congestion::shown(&congestion.params).filter(|_| is_on);
     let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     Snapshot {
         feroce: env!("CARGO_PKG_VERSION").to_owned(),
@@ -533,6 +567,8 @@ fn snapshot(device: &DeviceInner, interface: &str, request: Request) -> Snapshot
         arena_huge: arena.huge,
         arena_used: arena.used,
         events_lost: device.events.lost(),
+        congestion: congestion.control.to_string(),
+        congestion_params: params.map(|(name, value)| (name.to_owned(), value)).collect(),
         queue_pairs: request.queue_pairs.then(|| queue_pairs(device)),
     }
 }
@@ -553,7 +589,7 @@ fn queue_pairs(device: &DeviceInner) -> Vec<QueuePairFigures> {
         let mut next = Some(0);
         while let Some(from) = next {
             batch.clear();
-            next = cell.lock().snapshots(from, &mut batch);
+            next = cell.lock().snapshots(from, &mut batch, device.now());
             figures.extend(batch.iter().map(|qp| queue_pair(core, qp)));
         }
     }
@@ -581,6 +617,15 @@ fn queue_pair(core: usize, qp: &QpSnapshot) -> QueuePairFigures {
         waits_for_receive: qp.waits_for_receive,
         ssn: qp.ssn,
         msn: qp.msn,
+        rate: qp.rate.map(|rate| RateFigures {
+            rate: rate.rate.as_bps(),
+            target: rate.target.map(Rate::as_bps),
+            alpha_ppm: rate.alpha_ppm,
+            waits: rate.waits,
+            cnps_handled: rate.cnps_handled,
+            cnps_sent: rate.cnps_sent,
+            marked: rate.marked,
+        }),
     }
 }
 
@@ -601,12 +646,15 @@ mod tests {
 
     /// A device that serves figures under `name`.
     fn served(name: &str) -> Device {
-        let config = ShmConfig::default();
-        let (mac, mtu) = (config.macs[0], config.mtu);
-        let (port, _) = shm_pair(&Arena::new(16 << 20).unwrap(), config).unwrap();
+        served_with(name, DeviceConfig::default())
+    }
+
+    fn served_with(name: &str, config: DeviceConfig) -> Device {
+        let shm = ShmConfig::default();
+        let (mac, mtu) = (shm.macs[0], shm.mtu);
+        let (port, _) = shm_pair(&Arena::new(16 << 20).unwrap(), shm).unwrap();
         let addresses = StaticAddresses { mac, gids: vec![], peers: [].into(), mtu };
-        let config =
-            DeviceConfig { max_qp: 4, max_mr: 4, arena_bytes: 16 << 20, ..DeviceConfig::default() };
+        let config = DeviceConfig { max_qp: 4, max_mr: 4, arena_bytes: 16 << 20, ..config };
         let device =
             Device::with_ports(vec![Box::new(port)], Addressing::Static(addresses), config);
         let device = device.unwrap();
@@ -630,9 +678,46 @@ mod tests {
         let device = served(&name);
         assert_eq!(u32::try_from(holder(&name).pid), Ok(std::process::id()));
         let other = format!("{name}.{}", std::process::id());
-        assert_eq!(ask(&other, Request::default()).unwrap().interface, other);
+        assert_eq!(ask(&other, &Request::default()).unwrap().interface, other);
         let _third = served(&name);
         drop(device);
+    }
+
+    #[test]
+    fn parameters_are_set_all_or_none() {
+        let name = name("knobs");
+        let mut device = served(&name);
+        let set = |pairs: &[(&str, &str)]| {
+            let set = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            ask(&name, &Request { queue_pairs: true, set: set.collect() })
+        };
+        let told = set(&[("ai_rate", "1Mb/s")]).unwrap_err().to_string();
+        assert!(told.contains("congestion control is off"), "{told}");
+        drop(device);
+
+        let config = DeviceConfig {
+            congestion: crate::congestion::CongestionConfig {
+                control: Control::Dcqcn,
+                ..Default::default()
+            },
+            ..DeviceConfig::default()
+        };
+        device = served_with(&name, config);
+        let cq = device.create_cq(16).unwrap();
+        let pd = device.alloc_pd();
+        let _qp = pd.create_qp(&crate::device::QpInit::new(&cq)).unwrap();
+        let before = set(&[]).unwrap();
+        assert_eq!(
+            (&*before.congestion, &*before.congestion_params["ai_rate"]),
+            ("dcqcn", "40Mb/s")
+        );
+        assert_eq!(before.queue_pairs.unwrap()[0].rate.as_ref().unwrap().rate, 100_000_000_000);
+        let told = set(&[("ai_rate", "1Mb/s"), ("g", "2")]).unwrap_err().to_string();
+        assert!(told.contains("g takes"), "{told}");
+        assert_eq!(set(&[]).unwrap().congestion_params["ai_rate"], "40Mb/s");
+        let after = set(&[("rp_ai_rate", "5"), ("congestion", "3Gb/s")]).unwrap();
+        assert_eq!((&*after.congestion, &*after.congestion_params["ai_rate"]), ("3Gb/s", "5Mb/s"));
+        assert_eq!(after.queue_pairs.unwrap()[0].rate.as_ref().unwrap().rate, 3_000_000_000);
     }
 
     #[test]
@@ -652,7 +737,7 @@ mod tests {
         };
         let lasted = dawdle(false).join().unwrap();
         assert!(lasted < 2 * PATIENCE, "{lasted:?}");
-        assert_eq!(ask(&name, Request::default()).unwrap().interface, name);
+        assert_eq!(ask(&name, &Request::default()).unwrap().interface, name);
 
         let dawdler = dawdle(true);
         std::thread::sleep(PATIENCE / 4); // It is being heard.
@@ -669,7 +754,7 @@ mod tests {
             let junk = vec![b'"'; 1 << 20];
             while stream.write_all(&junk).is_ok() {}
         });
-        let told = ask(&endless, Request::default()).unwrap_err().to_string();
+        let told = ask(&endless, &Request::default()).unwrap_err().to_string();
         assert!(told.contains("more than"), "{told}");
         server.join().unwrap();
 
@@ -680,7 +765,7 @@ mod tests {
             }
         });
         let clock = Clock::start();
-        let told = ask_within(&slow, Request::default(), Duration::from_millis(300));
+        let told = ask_within(&slow, &Request::default(), Duration::from_millis(300));
         assert!(matches!(told, Err(StatError::Io { .. })), "{told:?}");
         assert!(clock.now() < Instant::ZERO + SOON, "{:?}", clock.now());
         server.join().unwrap();
@@ -691,7 +776,7 @@ mod tests {
         for (port, believed) in [("af_xdp", true), ("\u{1b}[2J", false)] {
             let name = name("liar");
             let device = served(&name);
-            let mut snapshot = ask(&name, Request::default()).unwrap();
+            let mut snapshot = ask(&name, &Request::default()).unwrap();
             drop(device);
             (snapshot.pid, snapshot.port) = (1, port.to_owned());
             let server = impostor(&name, move |mut stream| {
@@ -699,7 +784,7 @@ mod tests {
                 line.push(b'\n');
                 stream.write_all(&line).unwrap();
             });
-            match ask(&name, Request::default()) {
+            match ask(&name, &Request::default()) {
                 Ok(snapshot) => assert!(believed && snapshot.pid == std::process::id()),
                 Err(error) => {
                     assert!(!believed && error.to_string().contains("control"), "{error}")

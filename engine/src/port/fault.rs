@@ -1,4 +1,4 @@
-//! Seeded faults on what a port sends: loss, duplication, reordering, corruption.
+//! Seeded faults on what a port sends: loss, duplication, reordering, corruption, and the marks of congested switches.
 //!
 //! A [`FaultPort`] wraps any port and spoils its transmit side; what comes in is left alone, so a
 //! test that wants faults both ways wraps both ends. The fate of the n-th frame depends on the seed,
@@ -12,6 +12,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use feroce_wire::mark_ce;
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use thiserror::Error;
@@ -42,6 +43,8 @@ pub struct Faults {
     pub reorder: u32,
     /// One bit behind the Ethernet header is flipped: in a header, the payload or the ICRC.
     pub corrupt: u32,
+    /// The packet is marked (CE), as by a congested switch, if it is ECN-capable.
+    pub mark: u32,
     /// How many frames may overtake a reordered one, and how many may be held at once; a frame
     /// that finds all places taken goes out in order. 1 to 1024.
     pub reorder_depth: u16,
@@ -50,7 +53,7 @@ pub struct Faults {
 impl Default for Faults {
     /// None; reordering, where it is asked for, is by up to 8 frames.
     fn default() -> Self {
-        Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, reorder_depth: 8 }
+        Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, mark: 0, reorder_depth: 8 }
     }
 }
 
@@ -80,6 +83,7 @@ impl Faults {
             ("duplicate", self.duplicate),
             ("reorder", self.reorder),
             ("corrupt", self.corrupt),
+            ("mark", self.mark),
         ];
         for (fault, ppm) in probabilities {
             if ppm > MILLION {
@@ -107,6 +111,8 @@ pub struct FaultStats {
     pub reordered: u64,
     /// Sent with a flipped bit.
     pub corrupted: u64,
+    /// Marked; they may have been lost.
+    pub marked: u64,
 }
 
 /// The counters of a [`FaultPort`], readable while a core owns the port.
@@ -117,6 +123,7 @@ pub struct FaultCounters {
     duplicated: AtomicU64,
     reordered: AtomicU64,
     corrupted: AtomicU64,
+    marked: AtomicU64,
 }
 
 impl FaultCounters {
@@ -128,6 +135,7 @@ impl FaultCounters {
             duplicated: self.duplicated.load(Ordering::Relaxed),
             reordered: self.reordered.load(Ordering::Relaxed),
             corrupted: self.corrupted.load(Ordering::Relaxed),
+            marked: self.marked.load(Ordering::Relaxed),
         }
     }
 }
@@ -139,6 +147,8 @@ pub struct FaultPort {
     attributes: PortAttributes,
     faults: Faults,
     rng: Xoshiro256StarStar,
+    /// For marks: a frame's other fates are the same with and without them.
+    mark_rng: Xoshiro256StarStar,
     /// The slot the core writes to.
     stage: Box<[u8]>,
     taken: bool,
@@ -189,6 +199,7 @@ impl FaultPort {
             inner,
             faults,
             rng: Xoshiro256StarStar::seed_from_u64(seed),
+            mark_rng: Xoshiro256StarStar::seed_from_u64(!seed),
             stage: buffer.clone(),
             taken: false,
             held: Vec::with_capacity(places),
@@ -212,7 +223,6 @@ impl FaultPort {
     /// Every frame draws the same number of times, so that one probability does not stir the others.
     fn draw(&mut self) -> Fate {
         let mut draw = || self.rng.next_u64();
-        let hits = |random: u64, ppm: u32| random % u64::from(MILLION) < u64::from(ppm);
         Fate {
             lost: hits(draw(), self.faults.loss),
             duplicate: hits(draw(), self.faults.duplicate),
@@ -258,6 +268,11 @@ impl FaultPort {
             let _ = self.inner.flush();
         }
     }
+}
+
+/// Whether something of so many parts per million happens.
+fn hits(random: u64, ppm: u32) -> bool {
+    random % u64::from(MILLION) < u64::from(ppm)
 }
 
 /// A later frame was sent before all of `held`.
@@ -328,6 +343,9 @@ impl Port for FaultPort {
         self.idle_bursts = 0;
         count(&self.counters.frames);
         let fate = self.draw();
+        if hits(self.mark_rng.next_u64(), self.faults.mark) && mark_ce(&mut self.stage[..len]) {
+            count(&self.counters.marked);
+        }
         if fate.lost {
             count(&self.counters.lost);
             return;
@@ -371,7 +389,8 @@ mod tests {
     use crate::memory::arena::Arena;
     use crate::port::shm::{ShmConfig, ShmPort, shm_pair};
 
-    const NONE: Faults = Faults { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, reorder_depth: 8 };
+    const NONE: Faults =
+        Faults { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, mark: 0, reorder_depth: 8 };
     const HEADER: usize = ETHERNET_HEADER;
 
     fn faulty(faults: Faults, seed: u64, slots: usize) -> (FaultPort, ShmPort) {
@@ -548,6 +567,42 @@ mod tests {
         assert_eq!(received(&mut peer).len(), 0);
         port.arm_wakeup(&mut Vec::new());
         assert_eq!(serials(&received(&mut peer)), [1]);
+    }
+
+    #[test]
+    fn marks_are_for_ecn_capable_packets_and_stir_nothing_else() {
+        let spec = |traffic_class| feroce_wire::FlowSpec {
+            dst_mac: feroce_wire::MacAddr([2; 6]),
+            src_mac: feroce_wire::MacAddr([4; 6]),
+            vlan: None,
+            addresses: feroce_wire::IpAddresses::V4 {
+                src: [10, 0, 0, 1].into(),
+                dst: [10, 0, 0, 2].into(),
+            },
+            traffic_class,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 49_152,
+            super_frames: false,
+        };
+        for (traffic_class, expected) in [(0, 0), (106, 107)] {
+            let (mut port, mut peer) = faulty(Faults { mark: MILLION, ..NONE }, 1, 8);
+            let flow = feroce_wire::FlowHeader::new(&spec(traffic_class));
+            let slot = port.tx_slot().unwrap();
+            let qpn = feroce_wire::Qpn::masked(7);
+            let len = feroce_wire::cnp::write(&mut slot[flow.len()..], qpn, Default::default());
+            let len = flow.seal(slot, len, 1);
+            port.tx_commit(len, Priority::default());
+            port.flush().unwrap();
+            let arrived = received(&mut peer);
+            let packet = feroce_wire::Packet::parse(&arrived[0], &[]).unwrap();
+            assert!(packet.icrc_valid());
+            assert_eq!(packet.ip.traffic_class(), expected);
+            assert_eq!(port.counters().read().marked, u64::from(expected != 0));
+        }
+        let loss = Faults { loss: 100_000, ..NONE };
+        let both = Faults { mark: 500_000, ..loss };
+        assert_eq!(run(loss, 7, 1_000), run(both, 7, 1_000));
     }
 
     #[test]

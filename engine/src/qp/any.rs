@@ -1,6 +1,6 @@
 //! A queue pair of any service, as its core holds it.
 
-use feroce_wire::{FlowHeader, Packet, Qpn};
+use feroce_wire::{FlowHeader, Packet, Pkey, Qpn};
 
 use super::attributes::{ModifyError, QpAttributes};
 use super::ud::UdQp;
@@ -120,6 +120,30 @@ impl AnyQp {
         match self {
             Self::Connected(qp) => qp.poll_transmit(env, out),
             Self::Datagram(qp) => qp.poll_transmit(env, out),
+        }
+    }
+
+    /// The longest frame that it sends in bytes, of at most `port_max`.
+    pub fn largest_frame(&self, port_max: usize) -> u64 {
+        match self {
+            Self::Connected(qp) => qp.largest_frame(),
+            Self::Datagram(_) => port_max as u64,
+        }
+    }
+
+    /// Headers and numbers of packets to the peer of a connected QP.
+    pub fn peer(&self) -> Option<(&FlowHeader, Qpn, Pkey)> {
+        match self {
+            Self::Connected(qp) => qp.peer(),
+            Self::Datagram(_) => None,
+        }
+    }
+
+    /// `packet` has addresses that it takes packets from.
+    pub fn hears(&self, packet: &Packet<'_>) -> bool {
+        match self {
+            Self::Connected(qp) => qp.hears(packet),
+            Self::Datagram(_) => true,
         }
     }
 

@@ -64,6 +64,10 @@ pub struct Env<'a> {
     pub events: &'a EventQueue,
     /// Packets of SENDs and WRITEs that a QP may have outstanding.
     pub window: u32,
+    /// At most this many packets of a QP are sent between two that ask for an acknowledgement.
+    pub ack_interval: u32,
+    /// The QP's data must wait: nothing but acknowledgements without data may be sent.
+    pub data_waits: bool,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
@@ -80,7 +84,18 @@ impl<'a> Env<'a> {
         window: u32,
         srqs: &'a SrqTable,
     ) -> Self {
-        Self { now, memory, counters, events, window, srqs, broken: None }
+        let ack_interval = ACK_INTERVAL;
+        Self {
+            now,
+            memory,
+            counters,
+            events,
+            window,
+            ack_interval,
+            data_waits: false,
+            srqs,
+            broken: None,
+        }
     }
 
     /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
@@ -174,6 +189,9 @@ pub struct QpParts {
     /// Every send request completes with an entry.
     pub all_signaled: bool,
 }
+
+/// Most bytes of a packet that are neither payload nor below the BTH: BTH, extended headers, pad and ICRC.
+const LONGEST_HEADERS: usize = 64;
 
 /// A packet that [`Qp::poll_transmit`] wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -343,15 +361,41 @@ impl Qp {
         self.next_response(env, out).or_else(|| self.next_request(env, out))
     }
 
+    /// The longest frame of this connection, in bytes.
+    pub fn largest_frame(&self) -> u64 {
+        let headers = self.flow().map_or(0, FlowHeader::len);
+        (headers + LONGEST_HEADERS + self.conn.mtu) as u64
+    }
+
+    /// Headers and numbers of packets to the peer; `None` before RTR.
+    pub fn peer(&self) -> Option<(&FlowHeader, Qpn, Pkey)> {
+        self.flow().map(|flow| (flow, self.conn.dest_qp, self.conn.pkey))
+    }
+
+    /// `packet` has the addresses of packets from the peer.
+    #[inline]
+    pub fn hears(&self, packet: &Packet<'_>) -> bool {
+        let Some(flow) = self.flow() else { return false };
+        match (flow.spec().addresses, &packet.ip) {
+            (IpAddresses::V4 { src, dst }, IpHeader::V4(ip)) => ip.src == dst && ip.dst == src,
+            (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,
+            _ => false,
+        }
+    }
+
     fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         let carries_data = self.responder.answer_goes_first();
+        if carries_data && env.data_waits {
+            return None;
+        }
         let len = self.responder.next_response(&self.conn, env, out)?;
         self.finish_call(env);
         Some(Transmit { len, is_acknowledgement: !carries_data })
     }
 
+    #[inline]
     fn next_request(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) {
+        if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) || env.data_waits {
             return None;
         }
         loop {
@@ -383,14 +427,8 @@ impl Qp {
 
     /// The packet comes from the connection's peer: transport service, addresses, partition.
     fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
-        let Some(flow) = self.flow() else { return false };
-        let addresses_match = match (flow.spec().addresses, &packet.ip) {
-            (IpAddresses::V4 { src, dst }, IpHeader::V4(ip)) => ip.src == dst && ip.dst == src,
-            (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,
-            _ => false,
-        };
         packet.info.transport == self.conn.service.transport()
-            && addresses_match
+            && self.hears(packet)
             && packet.bth.pkey.matches(self.conn.pkey)
     }
 
@@ -435,6 +473,7 @@ impl Qp {
     }
 
     /// What every call ends with: a drained queue is reported, a broken QP goes to ERR.
+    #[inline]
     fn finish_call(&mut self, env: &mut Env<'_>) {
         if self.notify_drained && self.conn.state == QpState::Sqd && self.requester.is_drained() {
             self.notify_drained = false;

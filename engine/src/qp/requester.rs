@@ -21,7 +21,7 @@ use crate::memory::work_ring::WorkConsumer;
 use crate::time::Duration;
 use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Status};
 
-/// At most this many packets are sent between two that ask for an acknowledgement.
+/// At most this many packets are sent between two that ask for an acknowledgement, unless [`Env::ack_interval`] is shorter.
 pub const ACK_INTERVAL: u32 = 16;
 
 /// PSNs that may be outstanding: half the PSN space, what a responder can tell apart from new ones.
@@ -368,7 +368,7 @@ impl Requester {
         if !conn.service.is_reliable() {
             return false;
         }
-        if self.since_ack_request + 1 >= ACK_INTERVAL {
+        if self.since_ack_request + 1 >= env.ack_interval {
             return true;
         }
         let again = self.cursor_psn.is_before(self.sent_end);

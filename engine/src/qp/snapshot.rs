@@ -6,6 +6,7 @@ use feroce_wire::{IpAddresses, Psn, Qpn};
 
 use super::timer::Timer;
 use super::{Qp, QpState};
+use crate::congestion::RateSnapshot;
 
 /// Where a QP stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct QpSnapshot {
     pub ssn: u32,
     /// Requests of the peer executed, modulo 2^24.
     pub msn: u32,
+    /// How fast it may send; `None` without congestion control. Its core knows.
+    pub rate: Option<RateSnapshot>,
 }
 
 impl Qp {
@@ -71,6 +74,7 @@ impl Qp {
             waits_for_receive: self.timers.is_running(Timer::Rnr),
             ssn: requester.ssn,
             msn: responder.msn.value(),
+            rate: None,
         }
     }
 }

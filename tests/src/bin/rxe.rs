@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use feroce_engine::congestion::Control;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{Device, PortKind};
 use feroce_tests::rxe::agent::RxeEnd;
@@ -115,13 +116,33 @@ impl Suite {
         let start = Instant::now();
         let _ = std::fs::remove_dir_all(&self.captures);
         std::fs::create_dir_all(&self.captures).map_err(failed("make a folder"))?;
+        // Congestion control is off unless frames are marked, as it is where nobody chooses.
+        let is_marked = |case: &&&Case| case.fault == Some(Fault::Marked);
+        let (marked, others): (Vec<&Case>, Vec<_>) = cases.iter().partition(is_marked);
+        let mut played = Vec::new();
+        for (cases, control) in [(others, Control::Off), (marked, Control::Dcqcn)] {
+            if !cases.is_empty() {
+                played.extend(self.play_on_a_device(&cases, port, control)?);
+            }
+        }
+        self.judge(&mut played)?;
+        Ok(self.tell(&played, cases.len(), start.elapsed()))
+    }
+
+    /// Plays `cases` on a device of their own.
+    fn play_on_a_device<'a>(
+        &self,
+        cases: &[&'a Case],
+        port: PortKind,
+        control: Control,
+    ) -> Result<Vec<Played<'a>>, Failure> {
         let whole = self.captures.join("whole.pcap");
         let file = File::create(&whole).map_err(failed(whole.display()))?;
-        let device = feroce::open(INTERFACE, port, file).map_err(failed("open Feroce"))?;
+        let device = feroce::open(INTERFACE, port, control, file).map_err(failed("open Feroce"))?;
         let attributes = device.attributes();
         println!("{} cases on {}", cases.len(), attributes.port);
         // What the interface does not carry cannot be played.
-        let fits = |case: &&&Case| attributes.active_mtu.is_some_and(|mtu| case.mtu <= mtu);
+        let fits = |case: &&&'a Case| attributes.active_mtu.is_some_and(|mtu| case.mtu <= mtu);
         let too_large = cases.iter().filter(|case| !fits(case)).count();
         if too_large > 0 && !self.skip_mtu {
             let mtu = attributes.active_mtu.map_or(0, |mtu| mtu.bytes());
@@ -134,7 +155,7 @@ impl Suite {
         let mut played = Vec::new();
         let mut failures = 0;
         for case in cases.iter().filter(fits) {
-            let last: Played<'_> = self.play(case, &device, &mut operator);
+            let last: Played<'a> = self.play(case, &device, &mut operator);
             failures += usize::from(last.result.is_err());
             played.push(last);
             if failures == MOST_FAILURES {
@@ -146,8 +167,7 @@ impl Suite {
         let own_mac = own_mac()?;
         self.sort_frames(&whole, &mut played, own_mac)?;
         let _ = std::fs::remove_file(&whole);
-        self.judge(&mut played)?;
-        Ok(self.tell(&played, cases.len(), start.elapsed()))
+        Ok(played)
     }
 
     fn play<'a>(&self, case: &'a Case, device: &Device, operator: &mut RxeEnd) -> Played<'a> {
@@ -173,7 +193,7 @@ impl Suite {
         self.network.begin(case, operator)?;
         let result = self.play_until_met(case, device);
         match self.network.end(case, operator)? {
-            Some(0) => result.and(Err(Failure("the bridge dropped nothing".into()))),
+            Some(0) => result.and(Err(Failure("the bridge did nothing to the frames".into()))),
             _ => result,
         }
     }
@@ -264,8 +284,28 @@ impl Suite {
                 played[case].examined.complaints.push(complaint);
             }
         }
+        self.judge_cnps(played, &right)?;
         let _ = (std::fs::remove_file(&right), std::fs::remove_file(&suspect));
         Ok(())
+    }
+
+    /// Has scapy and tshark find every CNP that Feroce sent.
+    fn judge_cnps(&self, played: &[Played<'_>], file: &Path) -> Result<(), Failure> {
+        let cnps = |played: &'_ Played<'_>| {
+            let frames = played.examined.cnps.iter().map(|&index| played.frames[index].clone());
+            frames.collect::<Vec<_>>()
+        };
+        let sent: Vec<_> = played.iter().flat_map(cnps).collect();
+        if sent.is_empty() {
+            return Ok(());
+        }
+        packets::write(file, &sent)?;
+        let [tshark, scapy] = judge::cnps(&self.python, file)?;
+        println!("{} CNPs, each as a ConnectX's; tshark finds {tshark}, scapy {scapy}", sent.len());
+        match [tshark, scapy] == [sent.len(); 2] {
+            true => Ok(()),
+            false => Err(Failure("a decoder takes a CNP for something else".into())),
+        }
     }
 
     /// Says what came of it, and keeps the captures that show something.

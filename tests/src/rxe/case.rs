@@ -256,6 +256,8 @@ pub enum Fault {
     Reordered,
     /// Bits of frames of rxe are flipped.
     Corrupted,
+    /// Every frame is marked (CE) on the bridge, as by a congested switch. Feroce's device has DCQCN.
+    Marked,
 }
 
 /// A plan between Feroce and rxe.

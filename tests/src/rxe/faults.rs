@@ -1,4 +1,4 @@
-//! What the network does to frames: losses on the bridge, by nft; the rest in the guest, by netem.
+//! What the network does to frames: losses and marks on the bridge, by nft; the rest in the guest, by netem.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,6 +9,7 @@ use super::{Failure, failed};
 
 const LOSS: &str = include_str!("../../rxe/loss.nft");
 const CUT: &str = include_str!("../../rxe/cut.nft");
+const MARK: &str = include_str!("../../rxe/mark.nft");
 
 /// What netem does to frames that leave the guest: to many, and to the few that are only acknowledgements.
 const NETEM: [(Fault, &str, &str); 3] = [
@@ -42,11 +43,12 @@ impl Network {
         }
         match netem(case) {
             Some(options) => guest.shell(&format!("tc qdisc add dev data root netem {options}")),
+            None if case.fault == Some(Fault::Marked) => self.nft(&["-f", "-"], MARK).map(drop),
             None => self.nft(&["-f", "-"], LOSS).map(drop),
         }
     }
 
-    /// Ends it; returns how many frames were lost, where the bridge counts them.
+    /// Ends it; returns how many frames were lost or marked, where the bridge counts them.
     ///
     /// # Errors
     /// When nft or tc refuses.

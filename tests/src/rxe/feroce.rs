@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
+use feroce_engine::congestion::{CongestionConfig, Control};
 use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Endpoint, OpenError, PortKind,
     ProtectionDomain, QpInit, QueuePair,
@@ -28,8 +29,15 @@ const ADDRESSES: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];
 ///
 /// # Errors
 /// See [`OpenError`].
-pub fn open(interface: &str, port: PortKind, capture: File) -> Result<Device, OpenError> {
-    let config = DeviceConfig { port, arena_bytes: 256 << 20, max_qp: 1024, ..Default::default() };
+pub fn open(
+    interface: &str,
+    port: PortKind,
+    control: Control,
+    capture: File,
+) -> Result<Device, OpenError> {
+    let congestion = CongestionConfig { control, ..CongestionConfig::default() };
+    let (arena_bytes, max_qp) = (256 << 20, 1024);
+    let config = DeviceConfig { port, arena_bytes, max_qp, congestion, ..Default::default() };
     let (interface, config) = match port {
         PortKind::Dpdk => (dpdk::device(0, interface, 2048), dpdk::config(config, &ADDRESSES)),
         _ => (interface.to_owned(), config),

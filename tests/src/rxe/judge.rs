@@ -30,6 +30,31 @@ pub fn tshark(capture: &Path) -> Result<Vec<usize>, Failure> {
     Ok(lines.lines().filter_map(|line| line.trim().parse().ok()).collect())
 }
 
+/// How many frames of a capture tshark and scapy take for CNPs.
+///
+/// # Errors
+/// When one does not run.
+pub fn cnps(python: &str, capture: &Path) -> Result<[usize; 2], Failure> {
+    const CNP: &str = "infiniband.bth.opcode == 0x81 && infiniband.bth.destqp && !_ws.malformed";
+    const COUNT: &str = "import sys; from scapy.all import rdpcap; from scapy.contrib import roce; \
+                         print(sum(roce.CNPPadding in p and p[roce.BTH].becn == 1 for p in rdpcap(sys.argv[1])))";
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(capture).args(["-Y", CNP, "-T", "fields", "-e", "frame.number"]);
+    let told = lines_of(&mut tshark)?;
+    let mut scapy = Command::new(python);
+    scapy.args(["-c", COUNT]).arg(capture);
+    let count = lines_of(&mut scapy)?.trim().parse().map_err(failed("read what scapy says"))?;
+    Ok([told.lines().count(), count])
+}
+
+fn lines_of(command: &mut Command) -> Result<String, Failure> {
+    let output = command.output().map_err(failed("run a decoder"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(Failure(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
+
 /// What scapy says of the ICRCs of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Icrcs {

@@ -8,7 +8,7 @@ use std::io::BufReader;
 use std::path::Path;
 use std::time::Duration;
 
-use feroce_wire::{NakCode, Opcode, Packet, Psn, Syndrome};
+use feroce_wire::{IpHeader, NakCode, Opcode, Packet, Psn, Syndrome};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
@@ -130,6 +130,8 @@ pub struct Examined {
     pub suspect: Vec<usize>,
     /// The first frame that shows each deviation: its number, from 1, and its text.
     pub deviations: BTreeMap<Deviation, (usize, String)>,
+    /// Indices of the CNPs that Feroce sent.
+    pub cnps: Vec<usize>,
     /// What is wrong.
     pub complaints: Vec<String>,
     /// Suspect frames that Feroce refuses.
@@ -159,6 +161,13 @@ pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
         match (wrong, packet) {
             (Some(_), _) if suspect => examined.corrupted += 1,
             (Some(wrong), _) => examined.complaints.push(format!("frame {}: {wrong}", index + 1)),
+            (None, Ok(packet)) if ours && packet.bth.opcode == Opcode::CNP => {
+                examined.cnps.push(index);
+                let different = differences_to_a_connectx(&packet);
+                examined
+                    .complaints
+                    .extend(different.map(|told| format!("frame {}: {told}", index + 1)));
+            }
             (None, Ok(packet)) if !ours => search.look(index + 1, &packet, &mut examined),
             _ => {}
         }
@@ -170,6 +179,28 @@ pub fn examine(case: &Case, frames: &[Frame], own_mac: [u8; 6]) -> Examined {
     examined
 }
 
+/// In what a CNP differs from one of a ConnectX but for addresses, QP, IPv4 ID, and what is computed from those.
+fn differences_to_a_connectx(packet: &Packet<'_>) -> Option<String> {
+    const CAPTURED: &[u8] = include_bytes!("../../captures/hardware/connectx4lx_cnp.pcap");
+    // One frame, behind the headers of the file and of the record.
+    let model = Packet::parse(&CAPTURED[24 + 16..], &[]).expect("a frame of the captures");
+    let mut same = model;
+    same.ethernet.dst = packet.ethernet.dst;
+    same.ethernet.src = packet.ethernet.src;
+    if let (IpHeader::V4(same), IpHeader::V4(ip)) = (&mut same.ip, &packet.ip) {
+        (same.src, same.dst) = (ip.src, ip.dst);
+        (same.identification, same.checksum) = (ip.identification, ip.checksum);
+    }
+    same.bth.dest_qp = packet.bth.dest_qp;
+    same.icrc = packet.icrc;
+    let written = |packet: &Packet<'_>| {
+        let mut out = vec![0; packet.frame_len()];
+        packet.emit(&mut out).map(|_| out)
+    };
+    let (expected, found) = (written(&same), written(packet));
+    (expected != found).then(|| format!("a CNP of {found:02x?}, a ConnectX's is {expected:02x?}"))
+}
+
 impl Examined {
     /// A network that did nothing to the frames proves nothing.
     fn complain_of_missing_fault(&mut self, case: &Case) {
@@ -178,6 +209,7 @@ impl Examined {
             Some(Fault::Duplicated) if ipv4 => ("duplicated", self.duplicated),
             Some(Fault::Reordered) if ipv4 => ("overtaken", self.overtaken),
             Some(Fault::Corrupted) => ("corrupted", self.corrupted),
+            Some(Fault::Marked) => ("answered with a CNP", self.cnps.len()),
             _ => return,
         };
         if count == 0 {

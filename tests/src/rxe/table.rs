@@ -172,6 +172,7 @@ pub fn cases() -> Vec<Case> {
     for (name, fault) in FAULTS {
         faults(name, fault, &mut cases);
     }
+    marked(&mut cases);
     cases
 }
 
@@ -215,6 +216,17 @@ fn faults(name: &str, fault: Fault, cases: &mut Vec<Case>) {
     add(&"mixed", PathMtu::Mtu1024, Family::V4, &mixed(16));
     add(&"write", PathMtu::Mtu4096, Family::V6, &burst(Op::Write));
     add(&"read", PathMtu::Mtu4096, Family::V6, &burst(Op::Read));
+}
+
+/// rxe's data are marked on their way, and Feroce says so to rxe, which does not listen.
+fn marked(cases: &mut Vec<Case>) {
+    let rows =
+        [(Op::Send, Role::Responder), (Op::Write, Role::Responder), (Op::Read, Role::Requester)];
+    for (op, role) in rows {
+        let (family, mtu, fault) = (Family::V4, PathMtu::Mtu1024, Some(Fault::Marked));
+        let name = format!("marked/{op}/{}", role_name(role));
+        cases.push(Case { name, role, family, mtu, fault, plan: burst(op) });
+    }
 }
 
 /// Bytes of `op` where it may have any number.

@@ -27,6 +27,8 @@ use std::time::Duration;
 use feroce_engine::time::Instant;
 
 use crate::{Rig, manual_config};
+use feroce_congestion::Params;
+use feroce_engine::congestion::{CongestionConfig, Control};
 pub use options::{Options, RIG_KINDS, RigKind};
 pub use plan::Plan;
 pub use tally::Tally;
@@ -115,6 +117,12 @@ fn make_rig(kind: RigKind) -> Rig {
     config.window = kind.window;
     config.plain_keys = kind.plain_keys;
     config.arena_bytes = 16 << 20;
+    if kind.congestion {
+        let mut params = Params::default();
+        let rates = [("max_rate", "40Gb/s"), ("min_rate", "1Gb/s"), ("cnp_interval", "5us")];
+        rates.iter().for_each(|(name, rate)| params.set(name, rate).expect("a parameter"));
+        config.congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 8192 };
+    }
     Rig::new(&config, Duration::ZERO)
 }
 

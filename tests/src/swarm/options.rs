@@ -17,10 +17,12 @@ pub struct RigKind {
     pub window: u32,
     /// Memory keys count up, which allows regions at chosen addresses.
     pub plain_keys: bool,
+    /// DCQCN, and frames that are marked: rates go up and down.
+    pub congestion: bool,
 }
 
-/// How many of them there are: windows, with keys made in two ways.
-pub const RIG_KINDS: usize = 2 * WINDOWS.len();
+/// How many of them there are: windows, with keys made in two ways, with and without congestion control.
+pub const RIG_KINDS: usize = 4 * WINDOWS.len();
 const WINDOWS: [u32; 3] = [32, 64, 256];
 
 /// When receives are posted.
@@ -110,7 +112,11 @@ impl Options {
         let timeout = safe_timeout(delay, faults.jitter);
         let limits = [0, 1].map(|_| Limits::draw(draw, timeout));
         Self {
-            rig: RigKind { window: draw.pick(&WINDOWS), plain_keys: draw.percent(50) },
+            rig: RigKind {
+                window: draw.pick(&WINDOWS),
+                plain_keys: draw.percent(50),
+                congestion: false,
+            },
             pairs,
             mtu: draw.weighted(&[
                 (50, PathMtu::Mtu256),
@@ -146,6 +152,14 @@ impl Options {
         }
     }
 
+    /// Adds congestion control to some scenarios. `draw` is for nothing else: the others are what they were without.
+    pub fn draw_congestion(&mut self, draw: &mut Draw) {
+        if draw.percent(20) {
+            self.rig.congestion = true;
+            self.faults.mark = draw.pick(&[10_000, 200_000, 1_000_000]);
+        }
+    }
+
     /// Path MTU in bytes.
     pub fn mtu_bytes(&self) -> usize {
         self.mtu.bytes() as usize
@@ -153,14 +167,17 @@ impl Options {
 
     /// Nothing is done to frames.
     pub fn is_faultless(&self) -> bool {
-        let WireFaults { loss, duplicate, reorder, corrupt, .. } = self.faults;
-        !self.cut && loss == 0 && duplicate == 0 && reorder == 0 && corrupt == 0
+        let WireFaults { loss, duplicate, reorder, corrupt, mark, jitter: _ } = self.faults;
+        let none = [loss, duplicate, reorder, corrupt, mark] == [0; 5];
+        none && !self.cut
     }
 
     /// The QPs of `end` time out although nothing is wrong.
     pub fn is_impatient(&self, end: usize) -> bool {
         let timeout = self.limits[end].timeout;
-        timeout > 0 && timeout < safe_timeout(self.delay, self.faults.jitter)
+        let in_time = timeout >= safe_timeout(self.delay, self.faults.jitter);
+        // What waits for its rate is late, too.
+        timeout > 0 && (self.rig.congestion || !in_time)
     }
 
     /// Longest way of a frame through the wire.
@@ -217,6 +234,7 @@ fn draw_faults(draw: &mut Draw) -> WireFaults {
         duplicate: strength(draw),
         reorder: strength(draw),
         corrupt: strength(draw),
+        mark: 0,
         jitter: Duration::from_micros(jitter),
     }
 }

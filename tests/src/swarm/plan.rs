@@ -93,7 +93,8 @@ impl Plan {
     /// The workload that follows from `seed`.
     pub fn draw(seed: u64) -> Self {
         let mut draw = Draw::new(seed);
-        let options = Options::draw(&mut draw);
+        let mut options = Options::draw(&mut draw);
+        options.draw_congestion(&mut Draw::new(!seed));
         let heal_at = options.span + Duration::from_micros(draw.pick(&[0, 50, 500, 5000]));
         let mut contents = [0, 1].map(|_| Area::ALL.map(|area| draw.bytes(area.len())).to_vec());
         let mut dealers = [Dealer::new(0), Dealer::new(1)];

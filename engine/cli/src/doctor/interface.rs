@@ -68,7 +68,7 @@ impl Place {
             features: ask.and_then(|ask| ask.features().ok()).unwrap_or_default(),
             strips_vlan: ask.is_some_and(Ethtool::strips_vlan),
             vlans: vlans.unwrap_or_default(),
-            running: stat::ask(name, Request::default()).ok(),
+            running: stat::ask(name, &Request::default()).ok(),
             interface,
         }
     }

@@ -196,7 +196,7 @@ impl Report {
             let faults = faults.map(|f| {
                 json!({
                     "frames": f.frames, "lost": f.lost, "duplicated": f.duplicated,
-                    "reordered": f.reordered, "corrupted": f.corrupted,
+                    "reordered": f.reordered, "corrupted": f.corrupted, "marked": f.marked,
                 })
             });
             let rest = [
@@ -211,10 +211,11 @@ impl Report {
         if let Some(bytes) = checked.filter(|_| !self.rows.is_empty()) {
             output::line(&format!(" data check: {bytes} bytes compared, all as sent"))?;
         }
-        if let Some(FaultStats { frames, lost, duplicated, reordered, corrupted }) = faults {
+        if let Some(FaultStats { frames, lost, duplicated, reordered, corrupted, marked }) = faults
+        {
             output::line(&format!(
                 " faults on {frames} sent frames: {lost} lost, {duplicated} duplicated, {reordered} \
-                 reordered, {corrupted} corrupted"
+                 reordered, {corrupted} corrupted, {marked} marked"
             ))?;
         }
         let told = counters.iter().filter(|(name, _)| !name.starts_with("port_"));

@@ -54,8 +54,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 
 /// The figures of every interface that is asked for.
 fn take(options: &Options) -> Result<Vec<Snapshot>, Failure> {
-    let request = Request { queue_pairs: options.qps };
-    let ask = |interface: &str| stat::ask(interface, request);
+    let request = Request { queue_pairs: options.qps, ..Request::default() };
+    let ask = |interface: &str| stat::ask(interface, &request);
     if let Some(interface) = &options.interface {
         return Ok(vec![ask(interface)?]);
     }

@@ -88,6 +88,8 @@ pub mod tests {
             arena_huge: 0,
             arena_used: 0,
             events_lost: 0,
+            congestion: "off".into(),
+            congestion_params: BTreeMap::new(),
             queue_pairs: None,
         }
     }

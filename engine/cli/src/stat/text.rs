@@ -1,7 +1,7 @@
 //! Figures as people read them.
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
-use feroce_engine::device::stat::{QueuePairFigures, Snapshot};
+use feroce_engine::device::stat::{QueuePairFigures, RateFigures, Snapshot};
 
 use super::rates::Rates;
 
@@ -108,6 +108,7 @@ fn head(snapshot: &Snapshot) -> String {
             ),
         ),
         ("events lost", snapshot.events_lost.to_string()),
+        ("congestion", snapshot.congestion.clone()),
     ];
     let rows = rows.map(|(name, value)| format!("    {:<16}{value}\n", format!("{name}:")));
     format!("interface: {}\n{}", snapshot.interface, rows.concat())
@@ -143,7 +144,8 @@ fn cores(snapshot: &Snapshot) -> String {
 pub fn queue_pairs(qps: &[QueuePairFigures]) -> String {
     let header = [
         "    QP", "core", "state", "peer", "peer QP", "MTU", "una", "next", "expected", "packets",
-        "sends", "receives", "reads", "retries", "rnr", "ssn", "msn",
+        "sends", "receives", "reads", "retries", "rnr", "ssn", "msn", "Mb/s", "target", "alpha",
+        "CNPs in", "CNPs out", "CE in",
     ];
     let hex = |number: u32| format!("{number:#x}");
     let rows = qps.iter().map(|qp| {
@@ -168,8 +170,27 @@ pub fn queue_pairs(qps: &[QueuePairFigures]) -> String {
             qp.ssn.to_string(),
             qp.msn.to_string(),
         ]
+        .into_iter()
+        .chain(rate(qp.rate.as_ref()))
+        .collect()
     });
     table(&header, rows)
+}
+
+/// The columns of a QP's rate; without congestion control there are none.
+fn rate(rate: Option<&RateFigures>) -> [String; 6] {
+    let Some(rate) = rate else { return [const { String::new() }; 6] };
+    let none = || "-".to_owned();
+    let megabits = |bits: u64| format!("{}.{:01}", bits / 1_000_000, bits / 100_000 % 10);
+    let parts = |ppm: u32| format!("{}.{:04}", ppm / 1_000_000, ppm / 100 % 10_000);
+    [
+        megabits(rate.rate),
+        rate.target.map_or_else(none, megabits),
+        rate.alpha_ppm.map_or_else(none, parts),
+        rate.cnps_handled.to_string(),
+        rate.cnps_sent.to_string(),
+        rate.marked.to_string(),
+    ]
 }
 
 fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {

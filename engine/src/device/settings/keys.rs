@@ -6,9 +6,11 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use feroce_congestion::{Pacer, Params, params};
 use feroce_wire::PathMtu;
 
 use super::{PREFIX, Settings};
+use crate::congestion::{Control, set_param};
 use crate::device::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW};
 use crate::device::{Driver, PortKind, SourcePort};
 use crate::port::dpdk::{DpdkMemory, LEAST_MEMORY, MTUS};
@@ -86,6 +88,41 @@ pub const KEYS: &[Key] = &[
         about: "mark data packets ECT(0), so that switches mark instead of dropping",
         set: |settings, text| flag(text).map(|ecn| settings.ecn = ecn),
         show: |settings| settings.ecn.to_string(),
+    },
+    Key {
+        name: "congestion",
+        expects: || Control::EXPECTS,
+        about: "what decides how fast a QP sends; data are marked ECT(0) then, and marks answered with CNPs",
+        set: |settings, text| text.parse().ok().map(|control| settings.congestion = control),
+        show: |settings| settings.congestion.to_string(),
+    },
+    Key {
+        name: "congestion_set",
+        expects: || &SETS,
+        about: "set of parameters of congestion control that `congestion_knobs` changes",
+        set: |settings, text| congestion_set(text).map(|set| settings.congestion_set = set),
+        show: |settings| settings.congestion_set.to_owned(),
+    },
+    Key {
+        name: "congestion_knobs",
+        expects: || "parameters by Feroce's or NVIDIA's names: `ai_rate=40Mb/s, rpg_time_reset=300`",
+        about: "parameters of congestion control other than those of the set",
+        set: |settings, text| knobs(text).map(|knobs| settings.congestion_knobs = knobs),
+        show: |settings| {
+            let knobs =
+                settings.congestion_knobs.iter().map(|(name, value)| format!("{name}={value}"));
+            knobs.collect::<Vec<_>>().join(", ")
+        },
+    },
+    Key {
+        name: "congestion_burst",
+        expects: || "1 to 268435456 bytes",
+        about: "with congestion control: bytes that a QP may send at once, when it or its core comes late",
+        set: |settings, text| {
+            number(text, 1..=u64::from(Pacer::MAX_BURST))
+                .map(|bytes| settings.congestion_burst = bytes)
+        },
+        show: |settings| settings.congestion_burst.to_string(),
     },
     Key {
         name: "path_mtu",
@@ -212,6 +249,12 @@ static PORT_KINDS: LazyLock<String> = LazyLock::new(|| {
     names.join(", ")
 });
 
+/// The sets of parameters of congestion control, in words.
+static SETS: LazyLock<String> = LazyLock::new(|| {
+    let names: Vec<_> = params::SETS.iter().map(|set| set.name).collect();
+    names.join(", ")
+});
+
 const PER_QP: &str = "per_qp";
 const HUGEPAGES: &str = "hugepages";
 const ALL: &str = "all";
@@ -283,6 +326,23 @@ fn source_port(text: &str) -> Option<SourcePort> {
         PER_QP => Some(SourcePort::PerQp),
         port => port.parse::<NonZeroU16>().ok().map(SourcePort::Fixed),
     }
+}
+
+/// The name of a set of parameters, as it stays.
+fn congestion_set(text: &str) -> Option<&'static str> {
+    params::SETS.iter().map(|set| set.name).find(|name| *name == text)
+}
+
+/// Parameters of an endpoint, each with a value that it takes.
+fn knobs(text: &str) -> Option<Vec<(String, String)>> {
+    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    let knob = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let (name, value) = (name.trim(), value.trim());
+        set_param(&mut Params::default(), name, value).ok()?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    pairs.map(knob).collect()
 }
 
 /// What stands between commas; nothing is an empty list.

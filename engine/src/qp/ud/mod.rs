@@ -217,6 +217,7 @@ impl UdQp {
             waits_for_receive: false,
             ssn: 0,
             msn: 0,
+            rate: None,
         }
     }
 }

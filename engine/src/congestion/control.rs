@@ -1,0 +1,219 @@
+//! How fast a QP may send: its controller, and the pacer that keeps its packets to the rate.
+
+use feroce_congestion::{Controller, NotificationPoint, Pacer, Rate};
+use feroce_wire::{Bth, Packet};
+
+use super::CongestionConfig;
+use super::delay::Delays;
+use crate::qp::{ACK_INTERVAL, Env};
+use crate::time::{Duration, Instant};
+
+/// Acknowledgements are asked for at least as often: at a low rate, [`ACK_INTERVAL`] packets take longer than the
+/// local ACK timeout.
+const ACK_AFTER: Duration = Duration::from_micros(500);
+
+/// See the [module](self). Bytes are those of frames, from the Ethernet header to the ICRC.
+#[derive(Debug, Clone)]
+pub struct RateControl {
+    controller: Controller,
+    pacer: Pacer,
+    /// While the QP waits for its pacer: when to look again. Else [`Instant::FAR`].
+    waits_until: Instant,
+    /// Of a connected QP, if the scope is the QP.
+    point: NotificationPoint,
+    /// For controllers that go by the delay.
+    delays: Option<Delays>,
+    /// The rate for which `ack_interval` holds.
+    ack_rate: Rate,
+    ack_interval: u32,
+    cnps_handled: u64,
+    cnps_sent: u64,
+    marked: u64,
+}
+
+/// Where a QP's rate stands, for people who look on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateSnapshot {
+    /// The rate.
+    pub rate: Rate,
+    /// DCQCN: the target rate.
+    pub target: Option<Rate>,
+    /// DCQCN: alpha, in millionths.
+    pub alpha_ppm: Option<u32>,
+    /// It waits for its pacer.
+    pub waits: bool,
+    /// CNPs that slowed it down.
+    pub cnps_handled: u64,
+    /// CNPs sent for what it received.
+    pub cnps_sent: u64,
+    /// Packets received that were marked.
+    pub marked: u64,
+}
+
+impl RateControl {
+    /// That of a QP that has sent nothing, on a line of `line`.
+    pub fn new(config: &CongestionConfig, line: Rate, now: Instant) -> Self {
+        let controller = config.controller(line, now);
+        let by_delay = matches!(controller, Controller::Timely(_) | Controller::Swift(_));
+        Self {
+            controller,
+            pacer: Pacer::new(config.burst, now),
+            waits_until: Instant::FAR,
+            point: NotificationPoint::new(&config.params.notification),
+            delays: by_delay.then(Delays::default),
+            ack_rate: Rate::ZERO,
+            ack_interval: ACK_INTERVAL,
+            cnps_handled: 0,
+            cnps_sent: 0,
+            marked: 0,
+        }
+    }
+
+    /// Takes other parameters from `now` on. DCQCN keeps its rate, the others begin anew.
+    pub fn set_config(&mut self, config: &CongestionConfig, line: Rate, now: Instant) {
+        self.advance(now);
+        let mut new = Self::new(config, line, now);
+        if let (Controller::Dcqcn(old), Controller::Dcqcn(_)) = (&self.controller, &new.controller)
+        {
+            let mut point = *old;
+            point.set_params(&config.params, line, now);
+            new.controller = Controller::Dcqcn(point);
+        }
+        (new.cnps_handled, new.cnps_sent) = (self.cnps_handled, self.cnps_sent);
+        (new.marked, new.pacer) = (self.marked, self.pacer);
+        if self.waits_until != Instant::FAR {
+            new.waits_until = now; // It looks at its new rate at once.
+        }
+        *self = new;
+    }
+
+    /// Brings rate and tokens up to `now`: tokens come at the rate that was, also if it changed meanwhile.
+    fn advance(&mut self, now: Instant) {
+        let Self { controller, pacer, .. } = self;
+        loop {
+            let next = controller.next_event();
+            if next > now {
+                break;
+            }
+            pacer.advance(controller.rate(), next);
+            controller.advance(next);
+        }
+        pacer.advance(controller.rate(), now);
+        controller.advance(now);
+    }
+
+    /// Whether a packet whose frame has up to `largest` bytes may go now. If not, it is noted when to look again.
+    #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
+    pub fn admits(&mut self, largest: u64, now: Instant) -> bool {
+        self.advance(now);
+        let ready = self.pacer.ready_at(largest, self.controller.rate());
+        let is_ready = ready <= now;
+        self.waits_until = match is_ready {
+            true => Instant::FAR,
+            false => ready.min(self.controller.next_event()),
+        };
+        is_ready
+    }
+
+    /// What the rate means for the QP's next packets, of which the largest makes a frame of `largest` bytes.
+    #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
+    pub fn limit(&mut self, env: &mut Env<'_>, largest: u64) {
+        self.advance(env.now);
+        let rate = self.controller.rate();
+        if rate != self.ack_rate {
+            let packets = rate.bytes_in(ACK_AFTER) / largest.max(1);
+            let packets = u32::try_from(packets).unwrap_or(ACK_INTERVAL);
+            (self.ack_rate, self.ack_interval) = (rate, packets.clamp(1, ACK_INTERVAL));
+        }
+        env.ack_interval = self.ack_interval;
+        let window = self.controller.window();
+        if window != u64::MAX {
+            let packets = u32::try_from(window / largest.max(1)).unwrap_or(u32::MAX).max(1);
+            // Who goes by windows must hear of every packet: a window may shrink below what was sent.
+            (env.window, env.ack_interval) = (env.window.min(packets), 1);
+        }
+    }
+
+    /// A frame of `bytes` with data went out; its transport headers are at the front of `transport`.
+    #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
+    pub fn on_sent(&mut self, transport: &[u8], bytes: u64, now: Instant) {
+        let rate = self.controller.rate();
+        self.pacer.spend(bytes, rate, now);
+        self.controller.on_sent(bytes, now);
+        if let Some(delays) = &mut self.delays
+            && let Ok(bth) = Bth::parse(transport)
+            && delays.on_sent(&bth, bytes, now)
+        {
+            self.controller.on_loss(now);
+        }
+    }
+
+    /// A packet came from the peer.
+    pub fn on_packet(&mut self, packet: &Packet<'_>, now: Instant) {
+        if let Some(delays) = &mut self.delays
+            && let Some(trip) = delays.on_packet(packet, now)
+        {
+            self.advance(now);
+            self.controller.on_ack(trip.time, trip.bytes, now);
+        }
+    }
+
+    /// A CNP came from the peer. False if this control does not heed any.
+    pub fn on_cnp(&mut self, now: Instant) -> bool {
+        if !matches!(self.controller, Controller::Dcqcn(_)) {
+            return false;
+        }
+        self.advance(now);
+        self.controller.on_cnp(now);
+        self.cnps_handled += 1;
+        true
+    }
+
+    /// A packet that counts as data came, `marked` or not: whether the QP's own point sends a CNP now.
+    pub fn notes(&mut self, marked: bool, now: Instant) -> bool {
+        self.point.on_packet(marked, now)
+    }
+
+    /// A packet came that was marked.
+    pub fn count_mark(&mut self) {
+        self.marked += 1;
+    }
+
+    /// A CNP is sent for a packet that this QP received.
+    pub fn count_cnp(&mut self) {
+        self.cnps_sent += 1;
+    }
+
+    /// Does what is due at `now`; whether the QP's own point sends a CNP.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        if self.waits_until <= now {
+            self.waits_until = Instant::FAR; // The core lets it try again.
+        }
+        self.point.next_event() <= now && self.point.advance(now)
+    }
+
+    /// When to call [`RateControl::expire`]; [`Instant::FAR`] if something must come first.
+    pub fn next_wake(&self) -> Instant {
+        self.waits_until.min(self.point.next_event())
+    }
+
+    /// Where it stands at `now`.
+    pub fn snapshot(&self, now: Instant) -> RateSnapshot {
+        let mut state = self.clone();
+        state.advance(now);
+        let point = match &state.controller {
+            Controller::Dcqcn(point) => Some(point),
+            _ => None,
+        };
+        let ppm = |units: u64| u32::try_from(units).unwrap_or(u32::MAX);
+        RateSnapshot {
+            rate: state.controller.rate(),
+            target: point.map(|point| point.target()),
+            alpha_ppm: point.map(|point| ppm(point.alpha().of_u64(1_000_000))),
+            waits: self.waits_until != Instant::FAR,
+            cnps_handled: self.cnps_handled,
+            cnps_sent: self.cnps_sent,
+            marked: self.marked,
+        }
+    }
+}
