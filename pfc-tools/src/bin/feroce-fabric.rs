@@ -1,0 +1,2 @@
+//! `feroce-fabric`.
+fn main() {}

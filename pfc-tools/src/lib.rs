@@ -1,0 +1,4 @@
+//! Experiments with congestion: a fabric of hosts, lines and switches in virtual time, and the scenarios that it runs.
+#![forbid(unsafe_code)]
+
+pub mod fabric;
