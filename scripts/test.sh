@@ -55,8 +55,8 @@ step_clippy() { without_libdpdk cargo clippy --workspace --all-targets -- -D war
 
 step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
 
-# The packet crate needs no std; what the core may not name is in clippy.toml and in tests/tests/tidy.rs.
-step_purity() { cargo check -p feroce-wire --no-default-features; }
+# The packet crate needs no std, nor do the rate machines; what the core may not name is in clippy.toml and in tests/tests/tidy.rs.
+step_purity() { cargo check -p feroce-wire --no-default-features && cargo check -p feroce-congestion; }
 
 step_deny() {
     command -v cargo-deny > /dev/null || cargo install --quiet --locked cargo-deny || return

@@ -1,66 +1,6 @@
-//! Time as an argument: nanoseconds on a monotonic clock whose origin is nobody's business.
-//!
-//! Protocol code never reads a clock. A core reads it once per turn ([`Clock`]) and passes the
-//! [`Instant`] down; the tests and the fabric pass virtual time to the same code.
+//! Time as an argument ([`Instant`]), and the clock that a core reads once per turn.
 
-use core::fmt;
-use core::ops::{Add, AddAssign, Sub};
-
-pub use core::time::Duration;
-
-/// A point in time, in nanoseconds since an arbitrary origin.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Instant(u64);
-
-impl Instant {
-    /// The origin of the clock.
-    pub const ZERO: Self = Self(0);
-    /// Later than every deadline: 584 years after the origin.
-    pub const FAR: Self = Self(u64::MAX);
-
-    /// The point `nanos` nanoseconds after the origin.
-    pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
-    }
-
-    /// Nanoseconds since the origin.
-    pub const fn as_nanos(self) -> u64 {
-        self.0
-    }
-
-    /// Time from `earlier` to `self`; zero if `earlier` is later.
-    pub const fn saturating_since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
-
-impl Add<Duration> for Instant {
-    type Output = Self;
-    /// Saturates at [`Instant::FAR`].
-    fn add(self, rhs: Duration) -> Self {
-        let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
-        Self(self.0.saturating_add(nanos))
-    }
-}
-
-impl AddAssign<Duration> for Instant {
-    fn add_assign(&mut self, rhs: Duration) {
-        *self = *self + rhs;
-    }
-}
-
-impl Sub<Instant> for Instant {
-    type Output = Duration;
-    fn sub(self, rhs: Instant) -> Duration {
-        self.saturating_since(rhs)
-    }
-}
-
-impl fmt::Debug for Instant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
-    }
-}
+pub use feroce_congestion::time::{Duration, Instant};
 
 /// The machine's monotonic clock, read once per turn of a core.
 #[derive(Debug, Clone, Copy)]

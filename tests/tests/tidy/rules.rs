@@ -75,6 +75,7 @@ const WORLD: &[&str] = &[
 /// The pure places.
 pub const PURE: &[Pure] = &[
     Pure { place: "wire/src/", without: WORLD, because: "bytes and meaning, nothing else" },
+    Pure { place: "congestion/src/", without: WORLD, because: "a rate machine is a value" },
     Pure { place: "engine/src/qp/", without: WORLD, because: "a QP is a value" },
     Pure { place: "engine/src/cm/", without: WORLD, because: "an endpoint is a value" },
     Pure {
@@ -87,7 +88,7 @@ pub const PURE: &[Pure] = &[
 
 /// Packages from the bottom up: each depends on lower layers only.
 pub const LAYERS: &[&[&str]] = &[
-    &["feroce-wire", "dpdk-sys"],
+    &["feroce-wire", "feroce-congestion", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
     &["feroce", "feroce-libibverbs", "feroce-tests"],
     &["feroce-librdmacm", "feroce-librspreload"],

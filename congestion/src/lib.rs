@@ -1,0 +1,35 @@
+//! How fast may we send: DCQCN, TIMELY and Swift as state machines over (event, now), and the pacing of what
+//! is sent. Integers only; no packets, no clock, no allocation: the engine and the fabric run the same code.
+//!
+//! A sender has a [`Controller`] and a [`Pacer`]; a receiver has a [`NotificationPoint`]; a queue has a [`Red`].
+//! What they do in which variant is in [`Params`], by name in [`params::TABLE`].
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod controller;
+pub mod fraction;
+pub mod marking;
+pub mod notification;
+pub mod pacer;
+pub mod params;
+pub mod rate;
+pub mod reaction;
+pub mod swift;
+pub mod time;
+pub mod timely;
+
+pub use controller::Controller;
+pub use fraction::Fraction;
+pub use marking::Red;
+pub use notification::NotificationPoint;
+pub use pacer::Pacer;
+pub use params::Params;
+pub use rate::Rate;
+pub use reaction::ReactionPoint;
+pub use swift::Swift;
+pub use time::{Duration, Instant};
+pub use timely::Timely;

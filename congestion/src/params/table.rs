@@ -1,0 +1,537 @@
+//! Every parameter by name: what scenario files, the configuration, the documentation and `feroce stat` share.
+
+use core::fmt;
+use core::ops::RangeInclusive;
+
+use super::value::{Kind, Shown};
+use super::{
+    AlphaTimer, BeyondKmax, ByteRestart, CnpScope, CnpTiming, CutOrder, HyperIncrease, HyperPeriod,
+    MarkAt, Params, StepCount, TargetClamp, TargetLimit,
+};
+use crate::fraction::Fraction;
+use crate::rate::Rate;
+use crate::time::Duration;
+
+/// A parameter.
+#[derive(Debug)]
+pub struct Knob {
+    /// Its name.
+    pub name: &'static str,
+    /// Whose it is.
+    pub part: Part,
+    /// What its value is.
+    pub kind: Kind,
+    /// The values that it takes.
+    pub range: RangeInclusive<u64>,
+    /// What it does.
+    pub about: &'static str,
+    /// Reads it.
+    pub get: fn(&Params) -> u64,
+    /// Writes it.
+    pub set: fn(&mut Params, u64),
+}
+
+impl PartialEq for Knob {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Knob {}
+
+/// Whose parameter it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// The sender's.
+    Reaction,
+    /// The receiver's.
+    Notification,
+    /// The switch's.
+    Marking,
+    /// TIMELY's.
+    Timely,
+    /// Swift's.
+    Swift,
+}
+
+impl Knob {
+    /// Its value in `params`, as [`Params::set`] takes it.
+    pub fn show(&self, params: &Params) -> Shown {
+        self.kind.show((self.get)(params))
+    }
+
+    pub(super) fn expects(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Kind::Choice(names) = self.kind {
+            for (place, name) in names.iter().enumerate() {
+                let before = match place {
+                    0 => "",
+                    _ if place + 1 == names.len() => " or ",
+                    _ => ", ",
+                };
+                write!(f, "{before}`{name}`")?;
+            }
+            return Ok(());
+        }
+        let (least, most) =
+            (self.kind.show(*self.range.start()), self.kind.show(*self.range.end()));
+        let form = match self.kind {
+            Kind::Time => " (as `55us`)",
+            Kind::Rate => " (as `40Mb/s`)",
+            Kind::Bytes => " (as `10MB`)",
+            Kind::Fraction => " (as `1/256`, `0.01` or `1%`)",
+            Kind::Count | Kind::Choice(_) => "",
+        };
+        write!(f, "{least} to {most}{form}")
+    }
+}
+
+/// The parameter of this name.
+pub fn knob(name: &str) -> Option<&'static Knob> {
+    TABLE.iter().find(|knob| knob.name == name)
+}
+
+const SECOND: u64 = 1_000_000_000;
+const TIME: RangeInclusive<u64> = 1000..=SECOND;
+const RATE: RangeInclusive<u64> = 0..=10_000 * SECOND;
+const RATE_NOT_0: RangeInclusive<u64> = 1000..=10_000 * SECOND;
+const FRACTION: RangeInclusive<u64> = 0..=Fraction::ONE.units() as u64;
+const FRACTION_NOT_0: RangeInclusive<u64> = 1..=Fraction::ONE.units() as u64;
+const QUEUE: RangeInclusive<u64> = 0..=u32::MAX as u64;
+
+/// A type of fields, as the number that [`Kind`] speaks of.
+pub(super) trait Raw: Copy {
+    fn to_raw(self) -> u64;
+    fn from_raw(raw: u64) -> Self;
+}
+
+impl Raw for u64 {
+    fn to_raw(self) -> u64 {
+        self
+    }
+    fn from_raw(raw: u64) -> Self {
+        raw
+    }
+}
+
+macro_rules! raw_number {
+    ($($number:ty),+) => {
+        $(impl Raw for $number {
+            fn to_raw(self) -> u64 {
+                u64::from(self)
+            }
+            fn from_raw(raw: u64) -> Self {
+                Self::try_from(raw).unwrap_or(Self::MAX)
+            }
+        })+
+    };
+}
+
+raw_number!(u8, u32);
+
+impl Raw for Duration {
+    fn to_raw(self) -> u64 {
+        u64::try_from(self.as_nanos()).unwrap_or(u64::MAX)
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_nanos(raw)
+    }
+}
+
+impl Raw for Rate {
+    fn to_raw(self) -> u64 {
+        self.as_bps()
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_bps(raw)
+    }
+}
+
+impl Raw for Fraction {
+    fn to_raw(self) -> u64 {
+        u64::from(self.units())
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_units(u32::try_from(raw).unwrap_or(u32::MAX))
+    }
+}
+
+/// A parameter and the field behind it.
+macro_rules! row {
+    ($part:ident, $name:literal, $choice:ident, $($field:ident).+, $about:literal) => {
+        row!($part, $name, Kind::Choice($choice::NAMES), 0..=$choice::LAST, $($field).+, $about)
+    };
+    ($part:ident, $name:literal, $kind:expr, $range:expr, $($field:ident).+, $about:literal) => {
+        Knob {
+            name: $name,
+            part: Part::$part,
+            kind: $kind,
+            range: $range,
+            about: $about,
+            get: |params| params.$($field).+.to_raw(),
+            set: |params, value| params.$($field).+ = Raw::from_raw(value),
+        }
+    };
+}
+
+/// Every parameter.
+pub const TABLE: &[Knob] = &[
+    row!(
+        Reaction,
+        "initial_alpha",
+        Kind::Fraction,
+        FRACTION,
+        reaction.initial_alpha,
+        "alpha before the first CNP"
+    ),
+    row!(
+        Reaction,
+        "g",
+        Kind::Fraction,
+        FRACTION_NOT_0,
+        reaction.g,
+        "gain of alpha's moving average"
+    ),
+    row!(
+        Reaction,
+        "alpha_interval",
+        Kind::Time,
+        TIME,
+        reaction.alpha_interval,
+        "alpha's period (K)"
+    ),
+    row!(
+        Reaction,
+        "alpha_timer",
+        AlphaTimer,
+        reaction.alpha_timer,
+        "whether a CNP restarts alpha's period"
+    ),
+    row!(
+        Reaction,
+        "cut_order",
+        CutOrder,
+        reaction.cut_order,
+        "whether a CNP cuts the rate by the alpha before it or after it, or each has a period of its own"
+    ),
+    row!(
+        Reaction,
+        "cut_interval",
+        Kind::Time,
+        TIME,
+        reaction.cut_interval,
+        "cut_order apart: the period with one cut at most"
+    ),
+    row!(Reaction, "gd", Kind::Count, 10..=31, reaction.gd, "a cut is by alpha / 2^(gd - 10)"),
+    row!(
+        Reaction,
+        "min_dec_fac",
+        Kind::Fraction,
+        FRACTION,
+        reaction.min_dec_fac,
+        "the part of the rate that a cut leaves at least"
+    ),
+    row!(
+        Reaction,
+        "first_rate",
+        Kind::Rate,
+        RATE,
+        reaction.first_rate,
+        "the rate after the first CNP; 0 cuts as for any other"
+    ),
+    row!(
+        Reaction,
+        "target_clamp",
+        TargetClamp,
+        reaction.target_clamp,
+        "when a cut makes the current rate the target"
+    ),
+    row!(
+        Reaction,
+        "target_limit",
+        TargetLimit,
+        reaction.target_limit,
+        "whether the target may exceed the highest rate"
+    ),
+    row!(
+        Reaction,
+        "increase_interval",
+        Kind::Time,
+        TIME,
+        reaction.increase_interval,
+        "the increase timer's period (T)"
+    ),
+    row!(
+        Reaction,
+        "byte_counter",
+        Kind::Bytes,
+        0..=1 << 40,
+        reaction.byte_counter,
+        "the byte counter's period (B); 0 is none"
+    ),
+    row!(
+        Reaction,
+        "byte_restart",
+        ByteRestart,
+        reaction.byte_restart,
+        "which CNPs restart the byte counter"
+    ),
+    row!(
+        Reaction,
+        "threshold",
+        Kind::Count,
+        0..=1000,
+        reaction.threshold,
+        "steps of fast recovery (F)"
+    ),
+    row!(
+        Reaction,
+        "step_count",
+        StepCount,
+        reaction.step_count,
+        "whether a step is counted before the threshold is looked at"
+    ),
+    row!(
+        Reaction,
+        "hyper_increase",
+        HyperIncrease,
+        reaction.hyper_increase,
+        "when a step is hyper increase"
+    ),
+    row!(
+        Reaction,
+        "hyper_period",
+        HyperPeriod,
+        reaction.hyper_period,
+        "the periods of timer and byte counter in hyper increase"
+    ),
+    row!(
+        Reaction,
+        "ai_rate",
+        Kind::Rate,
+        RATE,
+        reaction.ai_rate,
+        "what a step of additive increase adds to the target"
+    ),
+    row!(
+        Reaction,
+        "hai_rate",
+        Kind::Rate,
+        RATE,
+        reaction.hai_rate,
+        "what a step of hyper increase adds to the target"
+    ),
+    row!(Reaction, "min_rate", Kind::Rate, RATE_NOT_0, reaction.min_rate, "the lowest rate"),
+    row!(
+        Reaction,
+        "max_rate",
+        Kind::Rate,
+        RATE,
+        reaction.max_rate,
+        "the highest rate; 0 is the line's"
+    ),
+    row!(
+        Notification,
+        "cnp_timing",
+        CnpTiming,
+        notification.cnp_timing,
+        "when a receiver sends a CNP"
+    ),
+    row!(
+        Notification,
+        "cnp_interval",
+        Kind::Time,
+        0..=SECOND,
+        notification.cnp_interval,
+        "the time between CNPs (N)"
+    ),
+    row!(
+        Notification,
+        "cnp_scope",
+        CnpScope,
+        notification.cnp_scope,
+        "what shares one CNP interval"
+    ),
+    row!(Notification, "cnp_dscp", Kind::Count, 0..=63, notification.cnp_dscp, "DSCP of CNPs"),
+    row!(
+        Notification,
+        "cnp_priority",
+        Kind::Count,
+        0..=7,
+        notification.cnp_priority,
+        "priority of CNPs on the wire"
+    ),
+    row!(
+        Marking,
+        "kmin",
+        Kind::Bytes,
+        QUEUE,
+        marking.kmin,
+        "the queue up to which nothing is marked"
+    ),
+    row!(
+        Marking,
+        "kmax",
+        Kind::Bytes,
+        QUEUE,
+        marking.kmax,
+        "the queue at which the probability is pmax"
+    ),
+    row!(Marking, "pmax", Kind::Fraction, FRACTION, marking.pmax, "the probability at kmax"),
+    row!(Marking, "beyond_kmax", BeyondKmax, marking.beyond_kmax, "the probability above kmax"),
+    row!(Marking, "mark_at", MarkAt, marking.mark_at, "when a switch looks at the queue"),
+    row!(
+        Timely,
+        "timely_alpha",
+        Kind::Fraction,
+        FRACTION_NOT_0,
+        timely.alpha,
+        "weight of the newest difference of RTTs"
+    ),
+    row!(
+        Timely,
+        "timely_beta",
+        Kind::Fraction,
+        FRACTION,
+        timely.beta,
+        "factor of multiplicative decrease"
+    ),
+    row!(Timely, "timely_t_low", Kind::Time, TIME, timely.t_low, "RTT below which the rate rises"),
+    row!(
+        Timely,
+        "timely_t_high",
+        Kind::Time,
+        TIME,
+        timely.t_high,
+        "RTT above which the rate falls"
+    ),
+    row!(
+        Timely,
+        "timely_min_rtt",
+        Kind::Time,
+        TIME,
+        timely.min_rtt,
+        "RTT by which the gradient is normalised"
+    ),
+    row!(
+        Timely,
+        "timely_delta",
+        Kind::Rate,
+        RATE,
+        timely.delta,
+        "what a step of additive increase adds"
+    ),
+    row!(
+        Timely,
+        "timely_hai_after",
+        Kind::Count,
+        1..=1000,
+        timely.hai_after,
+        "updates without a positive gradient after which steps are larger"
+    ),
+    row!(
+        Timely,
+        "timely_hai_times",
+        Kind::Count,
+        1..=1000,
+        timely.hai_times,
+        "how many times larger"
+    ),
+    row!(
+        Timely,
+        "timely_segment",
+        Kind::Bytes,
+        1..=1 << 30,
+        timely.segment,
+        "acknowledged bytes per update"
+    ),
+    row!(Timely, "timely_min_rate", Kind::Rate, RATE_NOT_0, timely.min_rate, "the lowest rate"),
+    row!(
+        Swift,
+        "swift_base_target",
+        Kind::Time,
+        TIME,
+        swift.base_target,
+        "target delay of one hop at a large window"
+    ),
+    row!(
+        Swift,
+        "swift_hop_scale",
+        Kind::Time,
+        0..=SECOND,
+        swift.hop_scale,
+        "what each hop adds to the target"
+    ),
+    row!(Swift, "swift_hops", Kind::Count, 0..=255, swift.hops, "hops of the path"),
+    row!(
+        Swift,
+        "swift_fs_range",
+        Kind::Time,
+        0..=SECOND,
+        swift.fs_range,
+        "what a small window adds to the target at most"
+    ),
+    row!(
+        Swift,
+        "swift_fs_min_cwnd",
+        Kind::Count,
+        1..=1000,
+        swift.fs_min_cwnd,
+        "the window in tenths of packets at which that most is added"
+    ),
+    row!(
+        Swift,
+        "swift_fs_max_cwnd",
+        Kind::Count,
+        2..=100_000,
+        swift.fs_max_cwnd,
+        "the window in tenths of packets from which nothing is added"
+    ),
+    row!(
+        Swift,
+        "swift_ai",
+        Kind::Count,
+        1..=1000,
+        swift.ai,
+        "additive increase in tenths of packets per RTT"
+    ),
+    row!(
+        Swift,
+        "swift_beta",
+        Kind::Fraction,
+        FRACTION,
+        swift.beta,
+        "factor of multiplicative decrease"
+    ),
+    row!(
+        Swift,
+        "swift_max_mdf",
+        Kind::Fraction,
+        FRACTION,
+        swift.max_mdf,
+        "the largest part that a decrease takes"
+    ),
+    row!(
+        Swift,
+        "swift_min_cwnd",
+        Kind::Count,
+        1..=1000,
+        swift.min_cwnd,
+        "the smallest window in thousandths of packets"
+    ),
+    row!(
+        Swift,
+        "swift_max_cwnd",
+        Kind::Count,
+        1..=100_000,
+        swift.max_cwnd,
+        "the largest window in packets"
+    ),
+    row!(
+        Swift,
+        "swift_packet",
+        Kind::Bytes,
+        64..=65_536,
+        swift.packet,
+        "bytes of a packet, in which windows are counted"
+    ),
+];

@@ -1,0 +1,159 @@
+//! Values of parameters as text: `55us`, `40Mb/s`, `10MB`, `1/256`.
+
+use core::fmt;
+
+use crate::fraction::Fraction;
+use crate::rate::Rate;
+
+/// What a parameter is. Its value is a number: nanoseconds, bits per second, bytes, units of 2^-31, a count, or
+/// the place of a choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Nanoseconds: `55us`.
+    Time,
+    /// Bits per second: `40Mb/s`, or Mbps.
+    Rate,
+    /// Bytes: `200KB`, of 1000 bytes.
+    Bytes,
+    /// [`Fraction`]: `1/256`, `0.01` or `1%`.
+    Fraction,
+    /// A number.
+    Count,
+    /// One of these.
+    Choice(&'static [&'static str]),
+}
+
+const TIMES: &[(&str, u64)] = &[("ns", 1), ("us", 1000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+const RATES: &[(&str, u64)] = &[
+    ("Gb/s", 1_000_000_000),
+    ("Gbps", 1_000_000_000),
+    ("Mb/s", 1_000_000),
+    ("Mbps", 1_000_000),
+    ("kb/s", 1000),
+    ("kbps", 1000),
+    ("b/s", 1),
+    ("bps", 1),
+];
+const BYTES: &[(&str, u64)] = &[
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1000),
+    ("kB", 1000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("B", 1),
+    ("", 1),
+];
+
+impl Kind {
+    /// The value that `text` says; `None` if it says none of this kind.
+    pub fn parse(self, text: &str) -> Option<u64> {
+        let text = text.trim();
+        match self {
+            Self::Time => zero(text).or_else(|| with_unit(text, TIMES)),
+            Self::Rate => zero(text).or_else(|| with_unit(text, RATES)),
+            Self::Bytes => with_unit(text, BYTES),
+            Self::Fraction => fraction(text).map(|fraction| u64::from(fraction.units())),
+            Self::Count => text.parse().ok(),
+            Self::Choice(names) => {
+                let place = names.iter().position(|name| *name == text)?;
+                u64::try_from(place).ok()
+            }
+        }
+    }
+
+    /// `value` as text that [`parse`](Self::parse) takes.
+    pub const fn show(self, value: u64) -> Shown {
+        Shown { kind: self, value }
+    }
+}
+
+fn zero(text: &str) -> Option<u64> {
+    (text == "0").then_some(0)
+}
+
+/// A decimal number and its unit, whole in the smallest unit.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (text.get(..digits)?, text.get(digits..)?.trim_start());
+    let scale = units.iter().find(|(name, _)| *name == unit)?.1;
+    let (units, tens) = decimal(number)?;
+    let scaled = units.checked_mul(u128::from(scale))?;
+    (scaled % tens == 0).then(|| u64::try_from(scaled / tens).ok())?
+}
+
+/// A decimal number as a quotient.
+fn decimal(number: &str) -> Option<(u128, u128)> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || whole.len() + part.len() > 20 || !is_digits(whole) || !is_digits(part) {
+        return None;
+    }
+    let tens = 10u128.pow(u32::try_from(part.len()).ok()?);
+    let part = if part.is_empty() { 0 } else { part.parse().ok()? };
+    Some((whole.parse::<u128>().ok()? * tens + part, tens))
+}
+
+fn fraction(text: &str) -> Option<Fraction> {
+    let (numerator, denominator) = if let Some((above, below)) = text.split_once('/') {
+        (above.trim().parse::<u32>().ok()?.into(), below.trim().parse::<u32>().ok()?.into())
+    } else if let Some(percent) = text.strip_suffix('%') {
+        let (units, tens) = decimal(percent.trim_end())?;
+        (units, tens * 100)
+    } else {
+        decimal(text)?
+    };
+    if denominator == 0 || numerator > denominator {
+        return None;
+    }
+    let units = (numerator << 31) / denominator;
+    u32::try_from(units).ok().map(Fraction::from_units)
+}
+
+/// A value as text.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    kind: Kind,
+    value: u64,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.value;
+        match self.kind {
+            Kind::Time => in_unit(f, value, &[("ms", 1_000_000), ("us", 1000), ("ns", 1)]),
+            Kind::Rate => fmt::Display::fmt(&Rate::from_bps(value), f),
+            Kind::Bytes => in_unit(f, value, &[("MB", 1_000_000), ("KB", 1000), ("B", 1)]),
+            Kind::Fraction => {
+                let units = u32::try_from(value).unwrap_or(u32::MAX);
+                show_fraction(f, Fraction::from_units(units))
+            }
+            Kind::Count => write!(f, "{value}"),
+            Kind::Choice(names) => {
+                let name = usize::try_from(value).ok().and_then(|place| names.get(place));
+                f.write_str(name.unwrap_or(&"?"))
+            }
+        }
+    }
+}
+
+fn in_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let fits = |scale: u64| value != 0 && value.is_multiple_of(scale);
+    match units.iter().find(|(_, scale)| fits(*scale)) {
+        Some((name, scale)) => write!(f, "{}{name}", value / scale),
+        None => write!(f, "{value}"),
+    }
+}
+
+/// As a quotient if it is one with a power of two below 65537, else in decimals.
+fn show_fraction(f: &mut fmt::Formatter<'_>, fraction: Fraction) -> fmt::Result {
+    let units = fraction.units();
+    let twos = units.trailing_zeros().min(31);
+    if fraction == Fraction::ZERO || fraction == Fraction::ONE {
+        write!(f, "{}", units >> 31)
+    } else if twos >= 31 - 16 {
+        write!(f, "{}/{}", units >> twos, 1u32 << (31 - twos))
+    } else {
+        write!(f, "{fraction}")
+    }
+}
