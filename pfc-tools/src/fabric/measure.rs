@@ -138,8 +138,12 @@ pub struct Results {
 impl Results {
     /// What may not happen in a lossless network, and has: a line for each kind.
     pub fn losses(&self) -> Vec<String> {
-        let ports = |count: fn(&PortCounts) -> u64| self.ports.iter().map(|p| count(&p.counts)).sum::<u64>();
-        let flows = |count: fn(&SenderCounts) -> u64| self.flows.iter().map(|f| count(&f.sender)).sum::<u64>();
+        let ports = |count: fn(&PortCounts) -> u64| {
+            self.ports.iter().map(|p| count(&p.counts)).sum::<u64>()
+        };
+        let flows = |count: fn(&SenderCounts) -> u64| {
+            self.flows.iter().map(|f| count(&f.sender)).sum::<u64>()
+        };
         let kinds = [
             (ports(|c| c.dropped), "packets dropped at switches"),
             (ports(|c| c.lost), "packets lost on lines"),
@@ -161,7 +165,11 @@ impl Fabric {
                 *sum = (sum.0 + u64::from(alpha), sum.1 + 1);
             }
             if self.samples.keep {
-                self.samples.flows.push(FlowSample { delivered: flow.receiver.delivered, rate, alpha });
+                self.samples.flows.push(FlowSample {
+                    delivered: flow.receiver.delivered,
+                    rate,
+                    alpha,
+                });
             }
         }
         if self.samples.keep {
@@ -201,7 +209,11 @@ impl Fabric {
             let watched = &mut self.ports[port as usize];
             let (peer, watch) = (owners[watched.peer as usize], watched.watch.as_mut()?);
             watch.set(watch.bytes(), now);
-            Some(QueueResult { node: owners[port as usize], peer, lengths: watch.histogram.clone() })
+            Some(QueueResult {
+                node: owners[port as usize],
+                peer,
+                lengths: watch.histogram.clone(),
+            })
         });
         let queues = queues.collect();
         let ports = self.ports.iter_mut().zip(&owners).map(|(port, &node)| PortResult {
