@@ -78,7 +78,8 @@ impl Fabric {
                 numbers[next].contains(&peer)
             });
             let name = |node| config.network.name(node);
-            let port = port.ok_or_else(|| format!("no line leads from {} to {}", name(node), name(next)))?;
+            let port =
+                port.ok_or_else(|| format!("no line leads from {} to {}", name(node), name(next)))?;
             self.ports[port as usize].watch = Some(Box::new(Watch::new(priority)));
             self.samples.add_queue(port);
         }
@@ -112,8 +113,9 @@ impl Fabric {
             });
             self.flows.push(Flow::new(*flow, sender, receiver, notifier));
             self.events.push(flow.start, Event::Start { flow: number });
-            self.check_way(flow.from, flow.to, entropy)
-                .ok_or_else(|| format!("no way leads from {} to {}", name(flow.from), name(flow.to)))?;
+            self.check_way(flow.from, flow.to, entropy).ok_or_else(|| {
+                format!("no way leads from {} to {}", name(flow.from), name(flow.to))
+            })?;
         }
         Ok(())
     }
@@ -173,7 +175,11 @@ fn hosts(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Host>, Strin
         .collect()
 }
 
-fn switches(config: &FabricConfig, ports: &[Port], numbers: &[Vec<u32>]) -> Result<Vec<Switch>, String> {
+fn switches(
+    config: &FabricConfig,
+    ports: &[Port],
+    numbers: &[Vec<u32>],
+) -> Result<Vec<Switch>, String> {
     let hosts = config.network.hosts.len();
     let peers = |port: &u32| ports[*port as usize].peer;
     let owner = |port: u32| match ports[port as usize].node {
@@ -196,7 +202,11 @@ fn switches(config: &FabricConfig, ports: &[Port], numbers: &[Vec<u32>]) -> Resu
                 buffer: SharedBuffer::new(buffer(config), own.len()).map_err(name)?,
                 routes,
                 marking: config.switch.ecn.then(|| (Red::new(params), params.mark_at)),
-                random: Xoshiro128PlusPlus::seed_from_u64(seed_of(config.seed, Part::Marking, number)),
+                random: Xoshiro128PlusPlus::seed_from_u64(seed_of(
+                    config.seed,
+                    Part::Marking,
+                    number,
+                )),
                 refresh_at: vec![[Time::ZERO; 8]; own.len()],
                 pfc: config.switch.pfc,
                 unroutable: 0,

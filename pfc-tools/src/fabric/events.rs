@@ -148,7 +148,8 @@ impl Events {
         }
         for step in 1..=WORDS {
             let at = (word + step) % WORDS;
-            let bits = if step == WORDS { self.used[at] & !(u64::MAX << bit) } else { self.used[at] };
+            let bits =
+                if step == WORDS { self.used[at] & !(u64::MAX << bit) } else { self.used[at] };
             if bits != 0 {
                 return Some(ahead(at * 64 + bits.trailing_zeros() as usize));
             }

@@ -36,7 +36,12 @@ impl Faults {
     /// Faults with randomness from `seed`; `None` if nothing is ever hit.
     pub fn new(loss: Hits, corruption: Hits, seed: u64) -> Option<Self> {
         let some = loss != Hits::None || corruption != Hits::None;
-        some.then(|| Self { loss, corruption, seen: 0, random: Xoshiro128PlusPlus::seed_from_u64(seed) })
+        some.then(|| Self {
+            loss,
+            corruption,
+            seen: 0,
+            random: Xoshiro128PlusPlus::seed_from_u64(seed),
+        })
     }
 
     /// The fate of the next data packet.

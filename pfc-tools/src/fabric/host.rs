@@ -64,7 +64,12 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub const fn new(config: FlowConfig, sender: Sender, receiver: Receiver, notifier: u32) -> Self {
+    pub const fn new(
+        config: FlowConfig,
+        sender: Sender,
+        receiver: Receiver,
+        notifier: u32,
+    ) -> Self {
         Self { config, sender, receiver, notifier, place: None }
     }
 }
@@ -84,7 +89,8 @@ impl Fabric {
         let count = self.hosts[host as usize].active.len();
         for step in 0..count {
             let nic = &mut self.hosts[host as usize];
-            let place = if nic.turn + step < count { nic.turn + step } else { nic.turn + step - count };
+            let place =
+                if nic.turn + step < count { nic.turn + step } else { nic.turn + step - count };
             let active = &mut nic.active[place];
             if active.look_at > self.now || waiting >> active.priority & 1 == 1 {
                 continue;
@@ -107,8 +113,13 @@ impl Fabric {
         let (now, flow) = (self.now, &mut self.flows[number as usize]);
         let was_idle = !flow.sender.is_outstanding();
         let psn = flow.sender.next_psn();
-        let mut packet =
-            Packet::new(Kind::Data { psn }, number, flow.config.to, flow.sender.next_size(), flow.config.priority);
+        let mut packet = Packet::new(
+            Kind::Data { psn },
+            number,
+            flow.config.to,
+            flow.sender.next_size(),
+            flow.config.priority,
+        );
         packet.sent = now;
         packet.entropy = flow.sender.entropy;
         packet.ecn_capable = flow.sender.ecn_capable;
@@ -213,7 +224,8 @@ impl Fabric {
         let flow = &mut self.flows[number as usize];
         flow.receiver.cnps += 1;
         let (from, back) = (flow.config.to, flow.config.from);
-        let mut packet = Packet::new(Kind::Cnp, number, back, self.packet.control, self.cnp_priority);
+        let mut packet =
+            Packet::new(Kind::Cnp, number, back, self.packet.control, self.cnp_priority);
         packet.entropy = !flow.sender.entropy;
         self.answer(from, packet, self.host.cnp_delay);
     }

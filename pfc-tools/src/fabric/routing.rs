@@ -45,7 +45,11 @@ pub(crate) fn routes(neighbours: &[Vec<usize>], hosts: usize, seed: u32) -> Vec<
     let mut all: Vec<Routes> = (0..switches)
         .map(|switch| {
             let number = u32::try_from(switch).unwrap_or(u32::MAX);
-            Routes { begin: vec![0], choices: Vec::new(), salt: mix(seed.wrapping_add(mix(number + 1))) }
+            Routes {
+                begin: vec![0],
+                choices: Vec::new(),
+                salt: mix(seed.wrapping_add(mix(number + 1))),
+            }
         })
         .collect();
     for host in 0..hosts {
@@ -87,8 +91,16 @@ mod tests {
     #[test]
     fn packets_take_all_shortest_paths_and_a_flow_takes_one() {
         // Hosts 0 and 1 at leaves 2 and 3; spines 4 and 5, and a way round through 6 and 7.
-        let neighbours =
-            [vec![2], vec![3], vec![0, 4, 5, 6], vec![1, 4, 5, 7], vec![2, 3], vec![2, 3], vec![2, 7], vec![3, 6]];
+        let neighbours = [
+            vec![2],
+            vec![3],
+            vec![0, 4, 5, 6],
+            vec![1, 4, 5, 7],
+            vec![2, 3],
+            vec![2, 3],
+            vec![2, 7],
+            vec![3, 6],
+        ];
         let routes = routes(&neighbours, 2, 1);
         let mut used = [0; 4];
         for entropy in 0..1000 {

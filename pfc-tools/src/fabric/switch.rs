@@ -66,7 +66,10 @@ impl Fabric {
         let priority = packet.priority;
         let egress = switch.ports[usize::from(out)];
         let to = &mut self.ports[egress as usize];
-        if packet.ecn_capable && !packet.marked && switch.marks(to.queued(priority), MarkAt::Enqueue) {
+        if packet.ecn_capable
+            && !packet.marked
+            && switch.marks(to.queued(priority), MarkAt::Enqueue)
+        {
             packet.marked = true;
             to.counts.marked += 1;
         }
@@ -84,7 +87,10 @@ impl Fabric {
         let switch = &mut self.switches[number as usize];
         let packet = self.packets.get_mut(id);
         let (priority, ingress) = (packet.priority, usize::from(packet.ingress));
-        if packet.ecn_capable && !packet.marked && switch.marks(out.queued(priority), MarkAt::Dequeue) {
+        if packet.ecn_capable
+            && !packet.marked
+            && switch.marks(out.queued(priority), MarkAt::Dequeue)
+        {
             packet.marked = true;
             out.counts.marked += 1;
         }

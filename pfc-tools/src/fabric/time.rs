@@ -75,7 +75,8 @@ impl fmt::Debug for Time {
 impl fmt::Display for Time {
     /// In the largest unit that leaves no fraction.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(1_000_000_000_000, "s"), (1_000_000_000, "ms"), (1_000_000, "us"), (1000, "ns")];
+        let units =
+            [(1_000_000_000_000, "s"), (1_000_000_000, "ms"), (1_000_000, "us"), (1000, "ns")];
         match units.iter().find(|(unit, _)| self.0.is_multiple_of(*unit)) {
             Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
             None => write!(f, "{}ps", self.0),
@@ -151,7 +152,8 @@ mod tests {
 
     #[test]
     fn times_print_in_the_largest_unit() {
-        let shown = [Time::from_millis(1500), Time::from_micros(85), Time(200)].map(|t| t.to_string());
+        let shown =
+            [Time::from_millis(1500), Time::from_micros(85), Time(200)].map(|t| t.to_string());
         assert_eq!(shown, ["1500ms", "85us", "200ps"]);
     }
 }

@@ -140,7 +140,11 @@ pub fn fat_tree(k: usize, host: Line, trunk: Line) -> Result<Network, String> {
         return Err(format!("a fat-tree of {k}-port switches: the number is even and at least 2"));
     }
     let half = k / 2;
-    clos(Clos { pods: k, tors: half, leaves: half, spines: half * half, hosts: half, planes: true }, host, trunk)
+    clos(
+        Clos { pods: k, tors: half, leaves: half, spines: half * half, hosts: half, planes: true },
+        host,
+        trunk,
+    )
 }
 
 /// Nodes and lines one by one.
@@ -154,7 +158,9 @@ pub fn explicit(
 ) -> Result<Network, String> {
     let mut builder = Builder { network: Network { hosts, switches, links: Vec::new() } };
     for (a, b, line) in lines {
-        let find = |name: &String| builder.network.node(name).ok_or_else(|| format!("no node is called `{name}`"));
+        let find = |name: &String| {
+            builder.network.node(name).ok_or_else(|| format!("no node is called `{name}`"))
+        };
         let (a, b) = (find(a)?, find(b)?);
         builder.link(a, b, *line);
     }

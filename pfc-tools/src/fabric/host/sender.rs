@@ -1,6 +1,8 @@
 //! A flow's sender: which packet is next, how fast, and what comes after a loss.
 
-use feroce_congestion::{Controller, Duration, Fraction, Instant, Pacer, Params, Rate, ReactionPoint};
+use feroce_congestion::{
+    Controller, Duration, Fraction, Instant, Pacer, Params, Rate, ReactionPoint,
+};
 
 use crate::fabric::config::{Control, FlowConfig, HostConfig, PacketConfig, Recovery};
 use crate::fabric::time::{LineRate, Time};
@@ -71,7 +73,10 @@ impl Sender {
         let message_packets = packets_of(flow.message, sizes.payload);
         let rest = flow.message - u64::from(message_packets - 1) * u64::from(sizes.payload);
         let rest = u32::try_from(rest).unwrap_or(sizes.payload);
-        let total = flow.messages.and_then(|messages| messages.checked_mul(message_packets)).unwrap_or(u32::MAX);
+        let total = flow
+            .messages
+            .and_then(|messages| messages.checked_mul(message_packets))
+            .unwrap_or(u32::MAX);
         Self {
             entropy,
             ecn_capable: flow.control == Control::Dcqcn,
@@ -137,7 +142,8 @@ impl Sender {
     fn may_send(&self) -> bool {
         let outstanding = u64::from(self.next - self.una) * u64::from(self.full);
         let window = self.window.min(self.controller.window());
-        self.next < self.total && (outstanding == 0 || outstanding.saturating_add(u64::from(self.full)) <= window)
+        self.next < self.total
+            && (outstanding == 0 || outstanding.saturating_add(u64::from(self.full)) <= window)
     }
 
     /// Runs what is due and tells whether the next packet may go.
@@ -269,7 +275,12 @@ impl Sender {
 }
 
 /// A reaction point that begins at the rate `initial`, as one that has cut to it.
-fn reaction_point(params: &Params, initial: Option<u64>, line: Rate, now: Instant) -> ReactionPoint {
+fn reaction_point(
+    params: &Params,
+    initial: Option<u64>,
+    line: Rate,
+    now: Instant,
+) -> ReactionPoint {
     let Some(bits) = initial else { return ReactionPoint::new(params, line, now) };
     let mut first = *params;
     first.reaction.first_rate = Rate::from_bps(bits);

@@ -115,7 +115,9 @@ impl SharedBuffer {
         let queue = &mut self.queues[port][usize::from(priority)];
         let guaranteed = size.min(self.config.guaranteed - queue.guaranteed);
         let rest = size - guaranteed;
-        let went = if rest == 0 || (queue.shared + rest <= threshold && rest <= free && queue.headroom == 0) {
+        let went = if rest == 0
+            || (queue.shared + rest <= threshold && rest <= free && queue.headroom == 0)
+        {
             queue.guaranteed += guaranteed;
             queue.shared += rest;
             self.pool_used += rest;
@@ -264,6 +266,9 @@ mod tests {
     #[test]
     fn a_buffer_that_is_all_headroom_is_refused() {
         let error = SharedBuffer::new(CONFIG, 10).expect_err("no room");
-        assert_eq!(error, "10 ports need 100000 bytes for headroom and guarantees, and the buffer has 100000");
+        assert_eq!(
+            error,
+            "10 ports need 100000 bytes for headroom and guarantees, and the buffer has 100000"
+        );
     }
 }
