@@ -24,14 +24,29 @@ pub struct Set {
 
 /// Every set.
 pub const SETS: &[Set] = &[
-    Set { name: "paper", source: "Zhu et al., SIGCOMM 2015, sections 3 and 5", params: PAPER },
-    Set { name: "ns3-rdma", source: "bobzhuyb/ns3-rdma, qbb-net-device.cc", params: NS3_RDMA },
+    Set {
+        name: "paper",
+        source: "Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015: \
+                 sections 3 and 5, figure 14",
+        params: PAPER,
+    },
+    Set {
+        name: "ns3-rdma",
+        source: "github.com/bobzhuyb/ns3-rdma, the paper's authors' simulator: \
+                 qbb-net-device.cc, mix/config.txt",
+        params: NS3_RDMA,
+    },
     Set {
         name: "hpcc",
-        source: "alibaba-edu/High-Precision-Congestion-Control, rdma-hw.cc",
+        source: "github.com/alibaba-edu/High-Precision-Congestion-Control: rdma-hw.cc, run.py \
+                 --cc dcqcn, with its rates and queues for a line of 100 Gb/s",
         params: HPCC,
     },
-    Set { name: "nvidia", source: "NVIDIA's documentation of its drivers", params: NVIDIA },
+    Set {
+        name: "nvidia",
+        source: "NVIDIA's page DCQCN CC Parameters and the defaults of its firmware",
+        params: NVIDIA,
+    },
 ];
 
 pub(super) const PAPER: Params = Params {
@@ -81,28 +96,42 @@ const NS3_RDMA: Params = Params {
     reaction: ReactionParams {
         initial_alpha: Fraction::ratio(1, 2),
         cut_order: CutOrder::AlphaFirst,
-        target_clamp: TargetClamp::AfterIncrease,
         target_limit: TargetLimit::Unlimited,
+        increase_interval: Duration::from_micros(60),
         byte_counter: 300_000_000,
         byte_restart: ByteRestart::OnClamp,
         hyper_increase: HyperIncrease::MinReachedTimes,
         hyper_period: HyperPeriod::Half,
+        hai_rate: Rate::from_mbps(200),
+        min_rate: Rate::from_mbps(100),
         ..PAPER.reaction
     },
     notification: NotificationParams { cnp_timing: CnpTiming::Periodic, ..PAPER.notification },
-    marking: MarkingParams { mark_at: MarkAt::Dequeue, ..PAPER.marking },
+    marking: MarkingParams {
+        kmin: 40_000,
+        kmax: 1_000_000,
+        pmax: Fraction::ONE,
+        mark_at: MarkAt::Dequeue,
+        ..PAPER.marking
+    },
     ..PAPER
 };
 
 const HPCC: Params = Params {
     reaction: ReactionParams {
+        alpha_interval: Duration::from_micros(1),
         alpha_timer: AlphaTimer::FreeRunning,
         cut_order: CutOrder::Apart,
         cut_interval: Duration::from_micros(4),
         target_clamp: TargetClamp::AfterIncrease,
+        increase_interval: Duration::from_micros(300),
         byte_counter: 0,
+        threshold: 1,
         step_count: StepCount::After,
         hyper_increase: HyperIncrease::MaxAbove,
+        ai_rate: Rate::from_mbps(20),
+        hai_rate: Rate::from_mbps(200),
+        min_rate: Rate::from_mbps(1000),
         ..PAPER.reaction
     },
     notification: NotificationParams {
@@ -110,7 +139,13 @@ const HPCC: Params = Params {
         cnp_interval: Duration::ZERO,
         ..PAPER.notification
     },
-    marking: MarkingParams { mark_at: MarkAt::Dequeue, ..PAPER.marking },
+    marking: MarkingParams {
+        kmin: 400_000,
+        kmax: 1_600_000,
+        pmax: Fraction::ratio(1, 5),
+        mark_at: MarkAt::Dequeue,
+        ..PAPER.marking
+    },
     ..PAPER
 };
 

@@ -25,6 +25,8 @@ pub struct Knob {
     pub range: RangeInclusive<u64>,
     /// What it does.
     pub about: &'static str,
+    /// Where the sets have it from, and what is open about it.
+    pub source: &'static str,
     /// Reads it.
     pub get: fn(&Params) -> u64,
     /// Writes it.
@@ -157,16 +159,17 @@ impl Raw for Fraction {
 
 /// A parameter and the field behind it.
 macro_rules! row {
-    ($part:ident, $name:literal, $choice:ident, $($field:ident).+, $about:literal) => {
-        row!($part, $name, Kind::Choice($choice::NAMES), 0..=$choice::LAST, $($field).+, $about)
+    ($part:ident, $name:literal, $choice:ident, $($field:ident).+, $about:literal, $source:literal) => {
+        row!($part, $name, Kind::Choice($choice::NAMES), 0..=$choice::LAST, $($field).+, $about, $source)
     };
-    ($part:ident, $name:literal, $kind:expr, $range:expr, $($field:ident).+, $about:literal) => {
+    ($part:ident, $name:literal, $kind:expr, $range:expr, $($field:ident).+, $about:literal, $source:literal) => {
         Knob {
             name: $name,
             part: Part::$part,
             kind: $kind,
             range: $range,
             about: $about,
+            source: $source,
             get: |params| params.$($field).+.to_raw(),
             set: |params, value| params.$($field).+ = Raw::from_raw(value),
         }
@@ -175,363 +178,166 @@ macro_rules! row {
 
 /// Every parameter.
 pub const TABLE: &[Knob] = &[
-    row!(
-        Reaction,
-        "initial_alpha",
-        Kind::Fraction,
-        FRACTION,
-        reaction.initial_alpha,
-        "alpha before the first CNP"
-    ),
-    row!(
-        Reaction,
-        "g",
-        Kind::Fraction,
-        FRACTION_NOT_0,
-        reaction.g,
-        "gain of alpha's moving average"
-    ),
-    row!(
-        Reaction,
-        "alpha_interval",
-        Kind::Time,
-        TIME,
-        reaction.alpha_interval,
-        "alpha's period (K)"
-    ),
-    row!(
-        Reaction,
-        "alpha_timer",
-        AlphaTimer,
-        reaction.alpha_timer,
-        "whether a CNP restarts alpha's period"
-    ),
-    row!(
-        Reaction,
-        "cut_order",
-        CutOrder,
-        reaction.cut_order,
-        "whether a CNP cuts the rate by the alpha before it or after it, or each has a period of its own"
-    ),
-    row!(
-        Reaction,
-        "cut_interval",
-        Kind::Time,
-        TIME,
-        reaction.cut_interval,
-        "cut_order apart: the period with one cut at most"
-    ),
-    row!(Reaction, "gd", Kind::Count, 10..=31, reaction.gd, "a cut is by alpha / 2^(gd - 10)"),
-    row!(
-        Reaction,
-        "min_dec_fac",
-        Kind::Fraction,
-        FRACTION,
-        reaction.min_dec_fac,
-        "the part of the rate that a cut leaves at least"
-    ),
-    row!(
-        Reaction,
-        "first_rate",
-        Kind::Rate,
-        RATE,
-        reaction.first_rate,
-        "the rate after the first CNP; 0 cuts as for any other"
-    ),
-    row!(
-        Reaction,
-        "target_clamp",
-        TargetClamp,
-        reaction.target_clamp,
-        "when a cut makes the current rate the target"
-    ),
-    row!(
-        Reaction,
-        "target_limit",
-        TargetLimit,
-        reaction.target_limit,
-        "whether the target may exceed the highest rate"
-    ),
-    row!(
-        Reaction,
-        "increase_interval",
-        Kind::Time,
-        TIME,
-        reaction.increase_interval,
-        "the increase timer's period (T)"
-    ),
-    row!(
-        Reaction,
-        "byte_counter",
-        Kind::Bytes,
-        0..=1 << 40,
-        reaction.byte_counter,
-        "the byte counter's period (B); 0 is none"
-    ),
-    row!(
-        Reaction,
-        "byte_restart",
-        ByteRestart,
-        reaction.byte_restart,
-        "which CNPs restart the byte counter"
-    ),
-    row!(
-        Reaction,
-        "threshold",
-        Kind::Count,
-        0..=1000,
-        reaction.threshold,
-        "steps of fast recovery (F)"
-    ),
-    row!(
-        Reaction,
-        "step_count",
-        StepCount,
-        reaction.step_count,
-        "whether a step is counted before the threshold is looked at"
-    ),
-    row!(
-        Reaction,
-        "hyper_increase",
-        HyperIncrease,
-        reaction.hyper_increase,
-        "when a step is hyper increase"
-    ),
-    row!(
-        Reaction,
-        "hyper_period",
-        HyperPeriod,
-        reaction.hyper_period,
-        "the periods of timer and byte counter in hyper increase"
-    ),
-    row!(
-        Reaction,
-        "ai_rate",
-        Kind::Rate,
-        RATE,
-        reaction.ai_rate,
-        "what a step of additive increase adds to the target"
-    ),
-    row!(
-        Reaction,
-        "hai_rate",
-        Kind::Rate,
-        RATE,
-        reaction.hai_rate,
-        "what a step of hyper increase adds to the target"
-    ),
-    row!(Reaction, "min_rate", Kind::Rate, RATE_NOT_0, reaction.min_rate, "the lowest rate"),
-    row!(
-        Reaction,
-        "max_rate",
-        Kind::Rate,
-        RATE,
-        reaction.max_rate,
-        "the highest rate; 0 is the line's"
-    ),
-    row!(
-        Notification,
-        "cnp_timing",
-        CnpTiming,
-        notification.cnp_timing,
-        "when a receiver sends a CNP"
-    ),
-    row!(
-        Notification,
-        "cnp_interval",
-        Kind::Time,
-        0..=SECOND,
-        notification.cnp_interval,
-        "the time between CNPs (N)"
-    ),
-    row!(
-        Notification,
-        "cnp_scope",
-        CnpScope,
-        notification.cnp_scope,
-        "what shares one CNP interval"
-    ),
-    row!(Notification, "cnp_dscp", Kind::Count, 0..=63, notification.cnp_dscp, "DSCP of CNPs"),
-    row!(
-        Notification,
-        "cnp_priority",
-        Kind::Count,
-        0..=7,
-        notification.cnp_priority,
-        "priority of CNPs on the wire"
-    ),
-    row!(
-        Marking,
-        "kmin",
-        Kind::Bytes,
-        QUEUE,
-        marking.kmin,
-        "the queue up to which nothing is marked"
-    ),
-    row!(
-        Marking,
-        "kmax",
-        Kind::Bytes,
-        QUEUE,
-        marking.kmax,
-        "the queue at which the probability is pmax"
-    ),
-    row!(Marking, "pmax", Kind::Fraction, FRACTION, marking.pmax, "the probability at kmax"),
-    row!(Marking, "beyond_kmax", BeyondKmax, marking.beyond_kmax, "the probability above kmax"),
-    row!(Marking, "mark_at", MarkAt, marking.mark_at, "when a switch looks at the queue"),
-    row!(
-        Timely,
-        "timely_alpha",
-        Kind::Fraction,
-        FRACTION_NOT_0,
-        timely.alpha,
-        "weight of the newest difference of RTTs"
-    ),
-    row!(
-        Timely,
-        "timely_beta",
-        Kind::Fraction,
-        FRACTION,
-        timely.beta,
-        "factor of multiplicative decrease"
-    ),
-    row!(Timely, "timely_t_low", Kind::Time, TIME, timely.t_low, "RTT below which the rate rises"),
-    row!(
-        Timely,
-        "timely_t_high",
-        Kind::Time,
-        TIME,
-        timely.t_high,
-        "RTT above which the rate falls"
-    ),
-    row!(
-        Timely,
-        "timely_min_rtt",
-        Kind::Time,
-        TIME,
-        timely.min_rtt,
-        "RTT by which the gradient is normalised"
-    ),
-    row!(
-        Timely,
-        "timely_delta",
-        Kind::Rate,
-        RATE,
-        timely.delta,
-        "what a step of additive increase adds"
-    ),
-    row!(
-        Timely,
-        "timely_hai_after",
-        Kind::Count,
-        1..=1000,
-        timely.hai_after,
-        "updates without a positive gradient after which steps are larger"
-    ),
-    row!(
-        Timely,
-        "timely_hai_times",
-        Kind::Count,
-        1..=1000,
-        timely.hai_times,
-        "how many times larger"
-    ),
-    row!(
-        Timely,
-        "timely_segment",
-        Kind::Bytes,
-        1..=1 << 30,
-        timely.segment,
-        "acknowledged bytes per update"
-    ),
-    row!(Timely, "timely_min_rate", Kind::Rate, RATE_NOT_0, timely.min_rate, "the lowest rate"),
-    row!(
-        Swift,
-        "swift_base_target",
-        Kind::Time,
-        TIME,
-        swift.base_target,
-        "target delay of one hop at a large window"
-    ),
-    row!(
-        Swift,
-        "swift_hop_scale",
-        Kind::Time,
-        0..=SECOND,
-        swift.hop_scale,
-        "what each hop adds to the target"
-    ),
-    row!(Swift, "swift_hops", Kind::Count, 0..=255, swift.hops, "hops of the path"),
-    row!(
-        Swift,
-        "swift_fs_range",
-        Kind::Time,
-        0..=SECOND,
-        swift.fs_range,
-        "what a small window adds to the target at most"
-    ),
-    row!(
-        Swift,
-        "swift_fs_min_cwnd",
-        Kind::Count,
-        1..=1000,
-        swift.fs_min_cwnd,
-        "the window in tenths of packets at which that most is added"
-    ),
-    row!(
-        Swift,
-        "swift_fs_max_cwnd",
-        Kind::Count,
-        2..=100_000,
-        swift.fs_max_cwnd,
-        "the window in tenths of packets from which nothing is added"
-    ),
-    row!(
-        Swift,
-        "swift_ai",
-        Kind::Count,
-        1..=1000,
-        swift.ai,
-        "additive increase in tenths of packets per RTT"
-    ),
-    row!(
-        Swift,
-        "swift_beta",
-        Kind::Fraction,
-        FRACTION,
-        swift.beta,
-        "factor of multiplicative decrease"
-    ),
-    row!(
-        Swift,
-        "swift_max_mdf",
-        Kind::Fraction,
-        FRACTION,
-        swift.max_mdf,
-        "the largest part that a decrease takes"
-    ),
-    row!(
-        Swift,
-        "swift_min_cwnd",
-        Kind::Count,
-        1..=1000,
-        swift.min_cwnd,
-        "the smallest window in thousandths of packets"
-    ),
-    row!(
-        Swift,
-        "swift_max_cwnd",
-        Kind::Count,
-        1..=100_000,
-        swift.max_cwnd,
-        "the largest window in packets"
-    ),
-    row!(
-        Swift,
-        "swift_packet",
-        Kind::Bytes,
-        64..=65_536,
-        swift.packet,
-        "bytes of a packet, in which windows are counted"
-    ),
+    row! { Reaction, "initial_alpha", Kind::Fraction, FRACTION, reaction.initial_alpha,
+    "alpha before the first CNP",
+    "paper: 1. ns3-rdma: m_alpha 0.5, raised by the first CNP before it cuts. hpcc: set to 1 by the first CNP. nvidia: initial_alpha_value 1023" },
+    row! { Reaction, "g", Kind::Fraction, FRACTION_NOT_0, reaction.g,
+    "gain of alpha's moving average",
+    "paper: section 5.2, figure 14. hpcc: EWMA_GAIN 0.00390625. nvidia: dce_tcp_g 1019 is 1024 (1 - g)" },
+    row! { Reaction, "alpha_interval", Kind::Time, TIME, reaction.alpha_interval,
+    "alpha's period (K)",
+    "paper: K = 55 us. hpcc: ALPHA_RESUME_INTERVAL 1. nvidia: dce_tcp_rtt 1" },
+    row! { Reaction, "alpha_timer", AlphaTimer, reaction.alpha_timer,
+    "whether a CNP restarts alpha's period",
+    "paper and ns3-rdma restart it with each CNP; hpcc and nvidia update alpha by the clock" },
+    row! { Reaction, "cut_order", CutOrder, reaction.cut_order,
+    "whether a CNP cuts the rate by the alpha before it or after it, or each has a period of its own",
+    "paper, figure 7: Rt and Rc first. ns3-rdma: alpha first. hpcc and nvidia: two timers, each with a flag that a CNP sets" },
+    row! { Reaction, "cut_interval", Kind::Time, TIME, reaction.cut_interval,
+    "cut_order apart: the period with one cut at most",
+    "hpcc: RATE_DECREASE_INTERVAL 4, from the first CNP on. nvidia: rate_reduce_monitor_period 4" },
+    row! { Reaction, "gd", Kind::Count, 10..=31, reaction.gd,
+    "a cut is by alpha / 2^(gd - 10)",
+    "paper: alpha / 2. nvidia: rpg_gd 11, with alpha in units of 2^-10, is the same" },
+    row! { Reaction, "min_dec_fac", Kind::Fraction, FRACTION, reaction.min_dec_fac,
+    "the part of the rate that a cut leaves at least",
+    "nvidia: rpg_min_dec_fac 50. With alpha / 2 it changes nothing" },
+    row! { Reaction, "first_rate", Kind::Rate, RATE, reaction.first_rate,
+    "the rate after the first CNP; 0 cuts as for any other",
+    "nvidia: rate_to_set_on_first_cnp 0. Others have none" },
+    row! { Reaction, "target_clamp", TargetClamp, reaction.target_clamp,
+    "when a cut makes the current rate the target",
+    "paper: Rt = Rc at each cut. ns3-rdma: ClampTargetRate 1 in its configuration; with neither of its two flags, after-byte-increase. hpcc: CLAMP_TARGET_RATE 0. nvidia: clamp_tgt_rate 0, clamp_tgt_rate_after_time_inc 1" },
+    row! { Reaction, "target_limit", TargetLimit, reaction.target_limit,
+    "whether the target may exceed the highest rate",
+    "ns3-rdma limits the current rate only. hpcc limits the target. The paper does not say" },
+    row! { Reaction, "increase_interval", Kind::Time, TIME, reaction.increase_interval,
+    "the increase timer's period (T)",
+    "paper: T = 55 us. ns3-rdma: RP_TIMER 60. hpcc: t_inc 300. nvidia: rpg_time_reset 300" },
+    row! { Reaction, "byte_counter", Kind::Bytes, 0..=1 << 40, reaction.byte_counter,
+    "the byte counter's period (B); 0 is none",
+    "paper: B = 10 MB. ns3-rdma: BYTE_COUNTER 300000, in units of 1000 bytes. hpcc has none. nvidia: rpg_byte_reset 32767; whether it counts bytes or 64 of them is disputed" },
+    row! { Reaction, "byte_restart", ByteRestart, reaction.byte_restart,
+    "which CNPs restart the byte counter",
+    "paper: with the timer. ns3-rdma: together with the target only" },
+    row! { Reaction, "threshold", Kind::Count, 0..=1000, reaction.threshold,
+    "steps of fast recovery (F)",
+    "paper: F = 5. ns3-rdma: FAST_RECOVERY_TIMES 5. hpcc: 1. nvidia: rpg_threshold 1" },
+    row! { Reaction, "step_count", StepCount, reaction.step_count,
+    "whether a step is counted before the threshold is looked at",
+    "paper and ns3-rdma: T and BC count the event that they decide about. hpcc: m_rpTimeStage is raised after the step" },
+    row! { Reaction, "hyper_increase", HyperIncrease, reaction.hyper_increase,
+    "when a step is hyper increase",
+    "paper: min(T, BC) > F. ns3-rdma: both >= F, times min(T, BC) - F + 1, begun by the timer only. hpcc: stage > F. nvidia: as 802.1Qau has it" },
+    row! { Reaction, "hyper_period", HyperPeriod, reaction.hyper_period,
+    "the periods of timer and byte counter in hyper increase",
+    "ns3-rdma: half of T and of B in hyper increase. Others keep it, or do not say" },
+    row! { Reaction, "ai_rate", Kind::Rate, RATE, reaction.ai_rate,
+    "what a step of additive increase adds to the target",
+    "paper: 40 Mb/s. hpcc: 5 Mb/s per 25 Gb/s of line. nvidia: rpg_ai_rate 5" },
+    row! { Reaction, "hai_rate", Kind::Rate, RATE, reaction.hai_rate,
+    "what a step of hyper increase adds to the target",
+    "paper: not given; ten times ai_rate here, as in nvidia. ns3-rdma: RATE_HAI 200Mb/s. hpcc: 50 Mb/s per 25 Gb/s. nvidia: rpg_hai_rate 50" },
+    row! { Reaction, "min_rate", Kind::Rate, RATE_NOT_0, reaction.min_rate,
+    "the lowest rate",
+    "paper: not given; nvidia's here. ns3-rdma: MinRate 100Mb/s. hpcc: MIN_RATE 1000Mb/s. nvidia: rpg_min_rate 1" },
+    row! { Reaction, "max_rate", Kind::Rate, RATE, reaction.max_rate,
+    "the highest rate; 0 is the line's",
+    "nvidia: rpg_max_rate 0" },
+    row! { Notification, "cnp_timing", CnpTiming, notification.cnp_timing,
+    "when a receiver sends a CNP",
+    "paper, figure 6: a state machine per flow. ns3-rdma: CheckandSendQCN repeats itself every interval. hpcc: each acknowledgement echoes the mark. nvidia: min_time_between_cnps" },
+    row! { Notification, "cnp_interval", Kind::Time, 0..=SECOND, notification.cnp_interval,
+    "the time between CNPs (N)",
+    "paper: N = 50 us. ns3-rdma: CNP_INTERVAL 50. nvidia: min_time_between_cnps 4" },
+    row! { Notification, "cnp_scope", CnpScope, notification.cnp_scope,
+    "what shares one CNP interval",
+    "paper: per flow. NICs differ" },
+    row! { Notification, "cnp_dscp", Kind::Count, 0..=63, notification.cnp_dscp,
+    "DSCP of CNPs",
+    "nvidia: cnp_dscp 48" },
+    row! { Notification, "cnp_priority", Kind::Count, 0..=7, notification.cnp_priority,
+    "priority of CNPs on the wire",
+    "nvidia: cnp_802p_prio 6" },
+    row! { Marking, "kmin", Kind::Bytes, QUEUE, marking.kmin,
+    "the queue up to which nothing is marked",
+    "paper: 5 KB. ns3-rdma: KMIN 40. hpcc: 100 KB per 25 Gb/s" },
+    row! { Marking, "kmax", Kind::Bytes, QUEUE, marking.kmax,
+    "the queue at which the probability is pmax",
+    "paper: 200 KB. ns3-rdma: KMAX 1000. hpcc: 400 KB per 25 Gb/s" },
+    row! { Marking, "pmax", Kind::Fraction, FRACTION, marking.pmax,
+    "the probability at kmax",
+    "paper: 1 %. ns3-rdma: PMAX 1.0. hpcc: 0.2" },
+    row! { Marking, "beyond_kmax", BeyondKmax, marking.beyond_kmax,
+    "the probability above kmax",
+    "switches mark everything; fluid models go on along the slope" },
+    row! { Marking, "mark_at", MarkAt, marking.mark_at,
+    "when a switch looks at the queue",
+    "paper: on arrival. ns3-rdma and hpcc: when a packet leaves, by the queue behind it" },
+    row! { Timely, "timely_alpha", Kind::Fraction, FRACTION_NOT_0, timely.alpha,
+    "weight of the newest difference of RTTs",
+    "HPCC's TimelyAlpha: 0.875" },
+    row! { Timely, "timely_beta", Kind::Fraction, FRACTION, timely.beta,
+    "factor of multiplicative decrease",
+    "paper, section 5: 0.8" },
+    row! { Timely, "timely_t_low", Kind::Time, TIME, timely.t_low,
+    "RTT below which the rate rises",
+    "paper, section 6: 50 us" },
+    row! { Timely, "timely_t_high", Kind::Time, TIME, timely.t_high,
+    "RTT above which the rate falls",
+    "paper, section 6: 500 us" },
+    row! { Timely, "timely_min_rtt", Kind::Time, TIME, timely.min_rtt,
+    "RTT by which the gradient is normalised",
+    "paper, section 6: 20 us" },
+    row! { Timely, "timely_delta", Kind::Rate, RATE, timely.delta,
+    "what a step of additive increase adds",
+    "paper, section 6: 10 Mb/s" },
+    row! { Timely, "timely_hai_after", Kind::Count, 1..=1000, timely.hai_after,
+    "updates without a positive gradient after which steps are larger",
+    "paper, section 4.3: five in a row" },
+    row! { Timely, "timely_hai_times", Kind::Count, 1..=1000, timely.hai_times,
+    "how many times larger",
+    "paper, section 4.3: N = 5" },
+    row! { Timely, "timely_segment", Kind::Bytes, 1..=1 << 30, timely.segment,
+    "acknowledged bytes per update",
+    "paper, section 6: 16 KB" },
+    row! { Timely, "timely_min_rate", Kind::Rate, RATE_NOT_0, timely.min_rate,
+    "the lowest rate",
+    "not given" },
+    row! { Swift, "swift_base_target", Kind::Time, TIME, swift.base_target,
+    "target delay of one hop at a large window",
+    "paper, section 4: 25 us" },
+    row! { Swift, "swift_hop_scale", Kind::Time, 0..=SECOND, swift.hop_scale,
+    "what each hop adds to the target",
+    "paper, section 3.5: the operator's" },
+    row! { Swift, "swift_hops", Kind::Count, 0..=255, swift.hops,
+    "hops of the path",
+    "the path's" },
+    row! { Swift, "swift_fs_range", Kind::Time, 0..=SECOND, swift.fs_range,
+    "what a small window adds to the target at most",
+    "paper, section 3.5: the operator's" },
+    row! { Swift, "swift_fs_min_cwnd", Kind::Count, 1..=1000, swift.fs_min_cwnd,
+    "the window in tenths of packets at which that most is added",
+    "paper, section 3.5: 0.1" },
+    row! { Swift, "swift_fs_max_cwnd", Kind::Count, 2..=100_000, swift.fs_max_cwnd,
+    "the window in tenths of packets from which nothing is added",
+    "paper, section 3.5: 100" },
+    row! { Swift, "swift_ai", Kind::Count, 1..=1000, swift.ai,
+    "additive increase in tenths of packets per RTT",
+    "paper, algorithm 1: 1.0" },
+    row! { Swift, "swift_beta", Kind::Fraction, FRACTION, swift.beta,
+    "factor of multiplicative decrease",
+    "paper, algorithm 1: 0.8" },
+    row! { Swift, "swift_max_mdf", Kind::Fraction, FRACTION, swift.max_mdf,
+    "the largest part that a decrease takes",
+    "paper, algorithm 1: 0.5" },
+    row! { Swift, "swift_min_cwnd", Kind::Count, 1..=1000, swift.min_cwnd,
+    "the smallest window in thousandths of packets",
+    "paper, section 3.1: 0.001" },
+    row! { Swift, "swift_max_cwnd", Kind::Count, 1..=100_000, swift.max_cwnd,
+    "the largest window in packets",
+    "not given" },
+    row! { Swift, "swift_packet", Kind::Bytes, 64..=65_536, swift.packet,
+    "bytes of a packet, in which windows are counted",
+    "the path MTU" },
 ];

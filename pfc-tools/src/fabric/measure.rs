@@ -28,7 +28,7 @@ pub struct Samples {
     keep: bool,
     /// When.
     pub times: Vec<Time>,
-    /// Of every flow, one time after the other.
+    /// Of every flow, one time after the other; of none if there are more than [`MOST_FLOWS`](Self::MOST_FLOWS).
     pub flows: Vec<FlowSample>,
     /// Of every watched queue, its bytes, one time after the other.
     pub queues: Vec<u64>,
@@ -38,6 +38,14 @@ pub struct Samples {
 }
 
 impl Samples {
+    /// Most flows that are looked at one by one.
+    pub const MOST_FLOWS: usize = 1000;
+
+    /// How many flows there are samples of.
+    pub const fn flows_per_time(&self) -> usize {
+        self.alphas.len()
+    }
+
     pub(super) fn new(config: &FabricConfig) -> Self {
         Self {
             every: config.sample,
@@ -46,7 +54,10 @@ impl Samples {
             flows: Vec::new(),
             queues: Vec::new(),
             watched: Vec::new(),
-            alphas: vec![(0, 0); config.flows.len()],
+            alphas: match config.flows.len() {
+                few @ ..=Self::MOST_FLOWS => vec![(0, 0); few],
+                _ => Vec::new(),
+            },
         }
     }
 
@@ -237,9 +248,10 @@ impl Fabric {
     }
 
     fn flow_results(&self) -> Vec<FlowResult> {
-        let flows = self.flows.iter().zip(&self.samples.alphas);
+        let flows = self.flows.iter().enumerate();
         flows
-            .map(|(flow, &(sum, count))| {
+            .map(|(number, flow)| {
+                let alphas = self.samples.alphas.get(number);
                 let (sender, receiver) = (&flow.sender, &flow.receiver);
                 let delivered = receiver.delivered - receiver.delivered_before;
                 let from = sender.started.unwrap_or(self.now).max(self.warmup);
@@ -254,7 +266,10 @@ impl Fabric {
                     size: messages.map(|messages| messages * flow.config.message),
                     delivered,
                     goodput: per_second(delivered, until - from),
-                    alpha: sender.alpha().map(|_| mean_alpha(sum, count)),
+                    alpha: sender
+                        .alpha()
+                        .zip(alphas)
+                        .map(|(_, &(sum, count))| mean_alpha(sum, count)),
                     sender: sender.counts,
                     marked: receiver.marked,
                     cnps: receiver.cnps,

@@ -1,0 +1,94 @@
+//! The closed loop stands where the fluid model of DCQCN says (Zhu et al., ECN or Delay, CoNEXT 2016): the mean
+//! queue and alpha of N senders at one bottleneck against the exact solution of the model's equations.
+
+mod common;
+
+use common::bottleneck::{Bottleneck, Measured};
+use feroce_congestion::params::BeyondKmax;
+use feroce_congestion::{Duration, Params, Rate};
+
+const LINE: Rate = Rate::from_gbps(40);
+const PACKET: u64 = 1000;
+
+/// The exact fixed point: the queue in bytes, and alpha.
+fn solve(params: &Params, senders: usize) -> (f64, f64) {
+    let reaction = &params.reaction;
+    let seconds = |time: Duration| time.as_nanos() as f64 / 1e9;
+    let bits = PACKET as f64 * 8.0;
+    let rate = LINE.as_bps() as f64 / bits / senders as f64;
+    let increase = reaction.ai_rate.as_bps() as f64 / bits;
+    let counter = reaction.byte_counter as f64 / PACKET as f64;
+    let timer = seconds(reaction.increase_interval);
+    let tau = seconds(params.notification.cnp_interval);
+    let alpha_time = seconds(reaction.alpha_interval);
+    let steps = f64::from(reaction.threshold);
+    // p / ((1 - p)^-x - 1), for ln(1 - p) * -x.
+    let per = |p: f64, x: f64| if x > 30.0 { p * (-x.min(700.0)).exp() } else { p / x.exp_m1() };
+    let excess = |p: f64| {
+        let log = (-p).ln_1p();
+        let a = -(tau * rate * log).exp_m1();
+        let alpha = -(alpha_time * rate * log).exp_m1();
+        let b = per(p, -counter * log);
+        let d = per(p, -timer * rate * log);
+        let c = (steps * counter * log).exp() * b;
+        let e = (steps * timer * rate * log).exp() * d;
+        a * a * alpha / ((b + d) * (c + e)) - tau * tau * increase * rate
+    };
+    let (mut low, mut high) = (1e-9_f64, 0.9_f64);
+    for _ in 0..300 {
+        let middle = (low * high).sqrt();
+        if excess(middle) < 0.0 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    let marking = &params.marking;
+    let pmax = f64::from(marking.pmax.units()) / f64::from(1u32 << 31);
+    let (kmin, kmax) = (f64::from(marking.kmin), f64::from(marking.kmax));
+    let alpha = 1.0 - (1.0 - low).powf(alpha_time * rate);
+    (low / pmax * (kmax - kmin) + kmin, alpha)
+}
+
+fn paper_without_a_cliff() -> Params {
+    let mut params = Params::default();
+    params.marking.beyond_kmax = BeyondKmax::Slope;
+    params
+}
+
+fn play(params: Params, senders: usize) -> Measured {
+    let setup = Bottleneck {
+        params,
+        line: LINE,
+        senders,
+        packet: PACKET,
+        feedback: Duration::from_micros(1),
+        warm_up: Duration::from_millis(100),
+        measured: Duration::from_millis(300),
+        seed: 1,
+    };
+    setup.play()
+}
+
+#[test]
+fn the_solver_gives_the_published_queues() {
+    let published = [(2, 20.2), (4, 41.8), (8, 93.8), (10, 122.6), (16, 217.0), (20, 285.0), (32, 505.0), (64, 1156.0)];
+    for (senders, kilobytes) in published {
+        let (queue, _) = solve(&Params::default(), senders);
+        assert!((queue / 1000.0 / kilobytes - 1.0).abs() < 0.005, "{senders}: {queue}");
+    }
+}
+
+#[test]
+fn queue_and_alpha_stand_at_the_fixed_point() {
+    for senders in [2, 4, 8, 16, 32] {
+        let params = paper_without_a_cliff();
+        let (queue, alpha) = solve(&params, senders);
+        let measured = play(params, senders);
+        println!(
+            "N {senders:2}: queue {:6.1} KB of {:6.1} ({:+5.1} %), alpha {:.4} of {:.4} ({:+5.1} %), utilisation {:.4}, fairness {:.2}",
+            measured.queue / 1e3, queue / 1e3, (measured.queue / queue - 1.0) * 100.0,
+            measured.alpha, alpha, (measured.alpha / alpha - 1.0) * 100.0, measured.utilisation, measured.fairness,
+        );
+    }
+}

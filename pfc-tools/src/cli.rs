@@ -1,0 +1,203 @@
+//! `feroce-fabric`: the command line.
+//!
+//! Exit codes: 0 everything is as expected; 1 the scenario cannot be run, and the message says why; 2 wrong usage; 3 it ran, and a
+//! gate does not hold or a lossless network was not.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::fabric::scenario::{Change, Scenario, ScenarioError};
+use crate::fabric::time::Time;
+use crate::results::{self, Files};
+use crate::run::{Progress, run};
+use crate::scenarios;
+
+/// Hosts, lines and switches in virtual time: experiments with DCQCN and PFC.
+#[derive(Debug, Parser)]
+#[command(
+    name = "feroce-fabric",
+    bin_name = "feroce fabric",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 as expected; 1 cannot be run; 2 wrong usage; 3 a gate does not hold, or a lossless network lost something."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a scenario and compare it with what was published
+    Run(RunOptions),
+    /// Show the scenarios that come with the program
+    List,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunOptions {
+    /// A file, or the name of a scenario that `list` shows
+    scenario: String,
+    /// Seed of the first run, in place of the scenario's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write results as CSV files into this folder
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Give a key of the scenario another value: switch.alpha=1/8, traffic.0.senders=4
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
+    changes: Vec<Change>,
+    /// Run this case only
+    #[arg(long, value_name = "NAME")]
+    case: Option<String>,
+}
+
+fn change(text: &str) -> Result<Change, String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok(Change { key: key.trim().to_owned(), value: value.trim().to_owned() })
+}
+
+/// Why the program ends early.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error("the scenario has no case `{case}`; there are {known}")]
+    NoCase { case: String, known: String },
+    #[error("cannot write results: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(options) => run_scenario(&options),
+        Command::List => list(&mut io::stdout().lock()).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(3),
+        // Whoever read our output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("feroce-fabric: {failure}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn list(out: &mut impl Write) -> Result<(), Failure> {
+    for (name, text) in scenarios::ALL {
+        let title = Scenario::parse(name, text, &[], None)?.title;
+        writeln!(out, "{name:24} {title}")?;
+    }
+    Ok(())
+}
+
+fn load(options: &RunOptions) -> Result<Scenario, ScenarioError> {
+    let path = Path::new(&options.scenario);
+    match scenarios::find(&options.scenario) {
+        Some(text) if !path.exists() => {
+            Scenario::parse(&options.scenario, text, &options.changes, options.seed)
+        }
+        _ => Scenario::load(path, &options.changes, options.seed),
+    }
+}
+
+/// Runs it; whether everything is as expected.
+fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
+    let mut scenario = load(options)?;
+    if let Some(case) = &options.case {
+        let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
+        let known = known.join(", ");
+        scenario.cases.retain(|other| other.name == *case);
+        if scenario.cases.is_empty() {
+            return Err(Failure::NoCase { case: case.clone(), known });
+        }
+    }
+    let mut out = io::stdout().lock();
+    let mut files = options.out.as_deref().map(Files::create).transpose()?;
+    writeln!(out, "{}", scenario.title)?;
+    let (mut meter, mut holds) = (Meter::new(), true);
+    for case in &scenario.cases {
+        let judged = run(case, files.is_some(), |progress| meter.show(&case.name, progress))?;
+        meter.clear();
+        holds &= judged.holds();
+        for results in &judged.results {
+            meter.add(results.events, results.hops);
+        }
+        results::print(&mut out, &scenario, case, &judged)?;
+        out.flush()?;
+        if let Some(files) = &mut files {
+            files.add(case, &judged)?;
+        }
+    }
+    files.map(Files::finish).transpose()?;
+    meter.finish();
+    Ok(holds)
+}
+
+/// Tells on standard error how far a run is, on a terminal, and at the end how fast it was.
+#[derive(Debug)]
+struct Meter {
+    is_terminal: bool,
+    began: std::time::Instant,
+    told: std::time::Instant,
+    events: u64,
+    hops: u64,
+    runs: u32,
+}
+
+impl Meter {
+    #[allow(clippy::disallowed_methods)] // The time that people wait; nothing depends on it.
+    fn new() -> Self {
+        let now = std::time::Instant::now();
+        let is_terminal = io::stderr().is_terminal();
+        Self { is_terminal, began: now, told: now, events: 0, hops: 0, runs: 0 }
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    fn show(&mut self, case: &str, progress: Progress) {
+        let now = std::time::Instant::now();
+        if !self.is_terminal || (now - self.told).as_millis() < 200 {
+            return;
+        }
+        self.told = now;
+        let Progress { now: Time(now), duration: Time(duration), events } = progress;
+        let percent = now.saturating_mul(100) / duration.max(1);
+        eprint!(
+            "\r\x1b[K{case}  run {}: {percent} %, {} M events",
+            self.runs + 1,
+            events / 1_000_000
+        );
+    }
+
+    fn clear(&self) {
+        if self.is_terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+
+    fn add(&mut self, events: u64, hops: u64) {
+        self.events += events;
+        self.hops += hops;
+        self.runs += 1;
+    }
+
+    #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
+    fn finish(&self) {
+        let seconds = self.began.elapsed().as_secs_f64().max(1e-9);
+        let (events, hops) = (self.events as f64 / 1e6, self.hops as f64 / 1e6);
+        let Self { runs, .. } = self;
+        eprintln!(
+            "{runs} runs, {events:.1} M events, {hops:.1} M packet hops in {seconds:.1} s: {:.2} M events/s, {:.2} M packet hops/s",
+            events / seconds,
+            hops / seconds
+        );
+    }
+}

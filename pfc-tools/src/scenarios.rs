@@ -1,0 +1,9 @@
+//! The scenarios that come with the program.
+
+/// Their names and texts.
+pub const ALL: &[(&str, &str)] = &[("incast", include_str!("../scenarios/incast.toml"))];
+
+/// The text of a scenario.
+pub fn find(name: &str) -> Option<&'static str> {
+    ALL.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
