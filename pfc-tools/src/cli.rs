@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 
 use crate::fabric::scenario::{Change, Scenario, ScenarioError};
 use crate::fabric::time::Time;
-use crate::results::{self, Files};
+use crate::results::{self, Files, Format};
 use crate::run::{Progress, run};
 use crate::scenarios;
 
@@ -44,9 +44,12 @@ struct RunOptions {
     /// Seed of the first run, in place of the scenario's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Write results as CSV files into this folder
+    /// Write results into this folder
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// How results are written
+    #[arg(long, value_enum, default_value = "csv")]
+    format: Format,
     /// Give a key of the scenario another value: switch.alpha=1/8, traffic.0.senders=4
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
     changes: Vec<Change>,
@@ -121,7 +124,9 @@ fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
         }
     }
     let mut out = io::stdout().lock();
-    let mut files = options.out.as_deref().map(Files::create).transpose()?;
+    let set: Vec<String> = options.changes.iter().map(Change::to_string).collect();
+    let create = |folder: &Path| Files::create(folder, options.format, &scenario, &set);
+    let mut files = options.out.as_deref().map(create).transpose()?;
     writeln!(out, "{}", scenario.title)?;
     let (mut meter, mut holds) = (Meter::new(), true);
     for case in &scenario.cases {

@@ -3,7 +3,7 @@
 
 pub mod cli;
 pub mod fabric;
+pub mod plot;
 pub mod results;
 pub mod run;
 pub mod scenarios;
-pub mod plot;

@@ -3,6 +3,7 @@
 //! A file has one or more *cases*: the same with some values changed, `[[case]]`. What the command line changes by `--set` holds
 //! for all of them.
 
+mod figure;
 mod gate;
 mod network;
 mod parts;
@@ -11,6 +12,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
+pub use figure::{Figure, Shows};
 pub use gate::{Bound, Gate, Measure, Stat};
 
 use super::config::{FabricConfig, FlowConfig, Network};
@@ -90,6 +92,12 @@ pub struct Change {
     pub value: String,
 }
 
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.key, self.value)
+    }
+}
+
 /// A scenario file.
 #[derive(Debug)]
 pub struct Scenario {
@@ -101,6 +109,8 @@ pub struct Scenario {
     pub source: String,
     /// Its cases, in order.
     pub cases: Vec<Case>,
+    /// What a report draws of it.
+    pub figures: Vec<Figure>,
 }
 
 /// One run, or several that differ in their seed only.
@@ -150,6 +160,12 @@ impl Case {
 }
 
 impl Scenario {
+    /// The file's name without its folder and its ending.
+    pub fn name(&self) -> String {
+        let stem = Path::new(&self.file).file_stem();
+        stem.map_or_else(|| self.file.clone(), |stem| stem.to_string_lossy().into_owned())
+    }
+
     /// Reads a file.
     ///
     /// # Errors
@@ -172,6 +188,7 @@ impl Scenario {
     ) -> Result<Self, ScenarioError> {
         let mut tree = Node::parse(file, text)?;
         let cases = take(&mut tree, "case");
+        let figures = take(&mut tree, "figure");
         for Change { key, value } in changes {
             let origin = Origin::Set(format!("--set {key}={value}"));
             tree.set(key, Node::given(value, &origin))?;
@@ -184,7 +201,8 @@ impl Scenario {
             None => vec![case(file, "", &tree, &[], 0, seed)?],
             Some(node) => self::cases(file, &tree, node, seed)?,
         };
-        Ok(Self { file: file.to_owned(), title, source, cases })
+        let figures = self::figures(figures.as_ref(), &cases)?;
+        Ok(Self { file: file.to_owned(), title, source, cases, figures })
     }
 }
 
@@ -195,6 +213,19 @@ fn take(tree: &mut Node, key: &str) -> Option<Node> {
     }
 }
 
+fn figures(list: Option<&Node>, cases: &[Case]) -> Result<Vec<Figure>, ScenarioError> {
+    let Some(list) = list else { return Ok(Vec::new()) };
+    let holder = holder("figure", list);
+    let sections = Section::new("", Some(&holder))?.sections("figure")?;
+    sections.into_iter().map(|section| figure::read(section, cases)).collect()
+}
+
+/// A table that has nothing but `list`.
+fn holder(key: &str, list: &Node) -> Node {
+    let table = [(key.to_owned(), list.clone())].into();
+    Node { value: Value::Table(table), origin: list.origin.clone() }
+}
+
 /// The cases of a file: each entry of `[[case]]`, once for each of its `values`.
 fn cases(
     file: &str,
@@ -202,10 +233,7 @@ fn cases(
     list: &Node,
     seed: Option<u64>,
 ) -> Result<Vec<Case>, ScenarioError> {
-    let holder = Node {
-        value: Value::Table([("case".to_owned(), list.clone())].into()),
-        origin: list.origin.clone(),
-    };
+    let holder = holder("case", list);
     let all = Section::new("", Some(&holder))?;
     let mut cases = Vec::new();
     for entry in all.sections("case")? {

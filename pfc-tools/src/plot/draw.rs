@@ -95,7 +95,9 @@ fn draw_sign(area: &Area<'_>, series: &Series, colour: RGBColor, (x, y): (i32, i
             let dash = vec![(x + dash, y), (x + dash + 4, y)];
             area.draw(&PathElement::new(dash, colour.stroke_width(2)))
         }),
-        (_, false) => area.draw(&PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))),
+        (_, false) => {
+            area.draw(&PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2)))
+        }
     }
     .expect(INTO_TEXT);
 }

@@ -72,6 +72,26 @@ pub enum Bound {
     },
 }
 
+impl Bound {
+    /// The least that it allows.
+    pub fn least(&self) -> Option<f64> {
+        match *self {
+            Self::Within { published, part } => Some(published - part * published.abs()),
+            Self::AtLeast(least) => Some(least),
+            Self::AtMost(_) | Self::Shown { .. } => None,
+        }
+    }
+
+    /// The most that it allows.
+    pub fn most(&self) -> Option<f64> {
+        match *self {
+            Self::Within { published, part } => Some(published + part * published.abs()),
+            Self::AtMost(most) => Some(most),
+            Self::AtLeast(_) | Self::Shown { .. } => None,
+        }
+    }
+}
+
 /// What is expected of a case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gate {
