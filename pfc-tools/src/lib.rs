@@ -3,7 +3,10 @@
 
 pub mod cli;
 pub mod fabric;
+
 pub mod plot;
+pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenarios;
+pub mod sweep;

@@ -109,6 +109,8 @@ pub struct Scenario {
     pub source: String,
     /// Its cases, in order.
     pub cases: Vec<Case>,
+    /// It takes minutes: a quick report is made without it.
+    pub long: bool,
     /// What a report draws of it.
     pub figures: Vec<Figure>,
 }
@@ -197,12 +199,13 @@ impl Scenario {
         let title =
             head.text("title")?.ok_or_else(|| head.missing("title", "what the scenario shows"))?;
         let source = head.text("source")?.unwrap_or_default();
+        let long = head.flag("long", false)?;
         let cases = match &cases {
             None => vec![case(file, "", &tree, &[], 0, seed)?],
             Some(node) => self::cases(file, &tree, node, seed)?,
         };
         let figures = self::figures(figures.as_ref(), &cases)?;
-        Ok(Self { file: file.to_owned(), title, source, cases, figures })
+        Ok(Self { file: file.to_owned(), title, source, cases, long, figures })
     }
 }
 
@@ -270,7 +273,7 @@ fn case(
     seed: Option<u64>,
 ) -> Result<Case, ScenarioError> {
     let all = Section::new("", Some(tree))?;
-    for key in ["title", "source"] {
+    for key in ["title", "source", "long"] {
         all.get(key);
     }
     let first = all.count("seed", 0..=u64::MAX)?;

@@ -3,6 +3,7 @@
 //! The same chart gives the same bytes on every machine: no font of the machine is measured.
 
 mod draw;
+mod markdown;
 mod page;
 mod thin;
 

@@ -86,6 +86,7 @@ impl Files {
             "scenario": scenario.name(),
             "title": scenario.title,
             "source": scenario.source,
+            "figures": scenario.figures,
             "set": changes,
             "version": env!("CARGO_PKG_VERSION"),
         });

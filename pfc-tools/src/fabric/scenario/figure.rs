@@ -1,10 +1,13 @@
 //! `[[figure]]`: what a report draws of a scenario.
 
+use serde::{Deserialize, Serialize};
+
 use super::ScenarioError;
 use super::section::Section;
 
 /// What is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Shows {
     /// What arrived of each flow, in Gb/s of payload, over time.
     Goodput,
@@ -33,7 +36,7 @@ const SHOWS: [(&str, Shows); 7] = [
 ];
 
 /// A chart of a report.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Above it.
     pub title: String,
