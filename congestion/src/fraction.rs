@@ -71,7 +71,7 @@ impl Fraction {
     }
 }
 
-/// Nine decimals, which tell all values apart.
+/// Nine decimals, or as many as are asked for.
 impl fmt::Display for Fraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let billionths = (u64::from(self.0) * 1_000_000_000 + (1 << (UNIT_BITS - 1))) >> UNIT_BITS;

@@ -182,14 +182,13 @@ impl ReactionPoint {
                 self.raise_alpha();
                 self.cut_unless(sets_rate, now);
             }
-            CutOrder::Apart => {
-                // The first CNP begins alpha's life, and does not raise it.
-                self.alpha_saw = !is_first;
-                self.cut_saw = !sets_rate;
-            }
+            CutOrder::Apart => self.cut_saw = !sets_rate,
         }
+        // The first CNP begins the first period, and is not in it.
+        self.alpha_saw = !is_first;
         if self.rules.alpha_timer == AlphaTimer::Restarts {
             self.alpha_ends = now.saturating_add(self.rules.alpha_interval);
+            self.alpha_saw &= self.rules.cut_order == CutOrder::Apart;
         }
     }
 
@@ -242,8 +241,6 @@ impl ReactionPoint {
     fn raise_alpha(&mut self) {
         self.decay_alpha();
         self.alpha = self.alpha.saturating_add(self.rules.g);
-        // Where alpha's period is not restarted, this one is none without a CNP.
-        self.alpha_saw = self.rules.alpha_timer == AlphaTimer::FreeRunning;
     }
 
     /// alpha = (1 - g) alpha.
@@ -280,10 +277,7 @@ impl ReactionPoint {
     fn end_alpha_period(&mut self, now: u64) {
         let ends = self.alpha_ends;
         match (self.rules.cut_order, core::mem::take(&mut self.alpha_saw)) {
-            (CutOrder::Apart, true) => {
-                self.raise_alpha();
-                self.alpha_saw = false;
-            }
+            (CutOrder::Apart, true) => self.raise_alpha(),
             (_, true) => {}
             (_, false) => self.decay_alpha(),
         }
@@ -309,7 +303,9 @@ impl ReactionPoint {
     fn end_increase_period(&mut self, now: u64) {
         let ends = self.increase_ends;
         let interval = self.rules.halved(self.rules.increase_interval, self.hyper);
-        let skipped = self.skip_steps(periods_to(now, ends, interval));
+        // A cut comes between: what follows it is another matter.
+        let until = if self.cut_saw { now.min(self.cut_ends) } else { now };
+        let skipped = self.skip_steps(periods_to(until, ends, interval));
         if skipped == 0 {
             self.step(Step::Time);
         }
@@ -394,8 +390,8 @@ impl ReactionPoint {
     /// Makes at once those of the next `due` steps of the timer that are alike and leave the rate as it is: a sender
     /// may have been silent for days. Says how many.
     fn skip_steps(&mut self, due: u64) -> u64 {
-        let are_alike =
-            self.time_steps > self.rules.threshold && self.time_steps >= self.byte_steps;
+        // No longer by how many steps of the timer there were.
+        let are_alike = self.time_steps > self.rules.threshold.max(1).max(self.byte_steps);
         let increase = self.increase(Step::Time);
         if due < 2 || !are_alike || increase.is_hyper != self.hyper || !self.is_settled() {
             return 0;

@@ -140,9 +140,11 @@ impl Swift {
     /// What a small window adds to the target: many flows make a queue by their number.
     fn flow_scaling(&self) -> Duration {
         let SwiftParams { fs_range, fs_min_cwnd, fs_max_cwnd, .. } = self.params;
-        let inverse_root = |tenths: u64| (1u64 << 40) / (tenths.max(1) << 20).isqrt().max(1);
-        let (least, most) = (inverse_root(fs_max_cwnd.into()), inverse_root(fs_min_cwnd.into()));
-        let here = inverse_root((self.cwnd * 10) >> 20).clamp(least, most.max(least));
+        // Of tenths of packets * 2^20, as is a window times ten.
+        let inverse_root = |tenths: u64| (1u64 << 40) / tenths.isqrt().max(1);
+        let least = inverse_root(u64::from(fs_max_cwnd) << 20);
+        let most = inverse_root(u64::from(fs_min_cwnd) << 20).max(least);
+        let here = inverse_root(self.cwnd * 10).clamp(least, most);
         let nanos =
             fs_range.as_nanos() * u128::from(here - least) / u128::from((most - least).max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

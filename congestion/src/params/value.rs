@@ -121,7 +121,11 @@ impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.value;
         match self.kind {
-            Kind::Time => in_unit(f, value, &[("ms", 1_000_000), ("us", 1000), ("ns", 1)]),
+            Kind::Time => {
+                let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)];
+                in_unit(f, value, &units)
+            }
+            Kind::Rate if value == 0 => f.write_str("0"),
             Kind::Rate => fmt::Display::fmt(&Rate::from_bps(value), f),
             Kind::Bytes => in_unit(f, value, &[("MB", 1_000_000), ("KB", 1000), ("B", 1)]),
             Kind::Fraction => {
@@ -145,15 +149,32 @@ fn in_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt
     }
 }
 
-/// As a quotient if it is one with a power of two below 65537, else in decimals.
+/// As a quotient if it is one with a power of two up to 65536, else as the shortest decimal number.
 fn show_fraction(f: &mut fmt::Formatter<'_>, fraction: Fraction) -> fmt::Result {
     let units = fraction.units();
     let twos = units.trailing_zeros().min(31);
     if fraction == Fraction::ZERO || fraction == Fraction::ONE {
-        write!(f, "{}", units >> 31)
-    } else if twos >= 31 - 16 {
-        write!(f, "{}/{}", units >> twos, 1u32 << (31 - twos))
-    } else {
-        write!(f, "{fraction}")
+        return write!(f, "{}", units >> 31);
     }
+    let quotient = (twos >= 31 - 16).then(|| (units >> twos, 1u32 << (31 - twos)));
+    let shortest = (1..=4u32).find_map(|digits| decimals(fraction, digits));
+    match (quotient, shortest) {
+        (Some((above, below)), None) => write!(f, "{above}/{below}"),
+        _ => {
+            // Ten digits tell all fractions apart.
+            let (digits, tens) = (1..=10)
+                .find_map(|digits| decimals(fraction, digits))
+                .unwrap_or((10, u64::from(units)));
+            write!(f, "0.{tens:0width$}", width = usize::try_from(digits).unwrap_or(10))
+        }
+    }
+}
+
+/// The decimal number with so many digits that reads as `fraction`, if there is one.
+fn decimals(fraction: Fraction, digits: u32) -> Option<(u32, u64)> {
+    let scale = 10u64.pow(digits);
+    let units = u128::from(fraction.units());
+    let tens = u64::try_from((units * u128::from(scale)).div_ceil(1 << 31)).ok()?;
+    let reads = (u128::from(tens) << 31) / u128::from(scale);
+    (reads == units).then_some((digits, tens))
 }

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use feroce_congestion::params::MarkAt;
 use feroce_congestion::{
     Duration, Instant, NotificationPoint, Pacer, Params, Rate, ReactionPoint, Red,
 };
@@ -154,6 +155,7 @@ impl Play {
             Event::Wake(index) if self.senders[index].wakes == now => self.send(index, now),
             Event::Wake(_) => {}
             Event::Arrive(index, marked) => {
+                let marked = marked || (self.marks_at(MarkAt::Dequeue) && self.mark(now));
                 let sends = self.senders[index].receiver.on_packet(marked, now);
                 self.after_receiver(index, sends, now);
             }
@@ -214,13 +216,27 @@ impl Play {
         self.wake(index, time);
     }
 
+    fn marks_at(&self, place: MarkAt) -> bool {
+        self.setup.params.marking.mark_at == place
+    }
+
+    /// Whether a packet that sees the queue of now is marked.
+    fn mark(&mut self, now: Instant) -> bool {
+        let queue = self.empty_at.saturating_sub(now.as_nanos() * FINE) / self.per_byte();
+        self.red.mark(queue, self.random.next_u32())
+    }
+
+    /// Time that a byte takes on the line.
+    fn per_byte(&self) -> u64 {
+        8 * 1_000_000_000 * FINE / self.setup.line.as_bps()
+    }
+
     /// The packet joins the queue, which is looked at before it does.
     fn enqueue(&mut self, index: usize, now: Instant) {
-        let per_byte = 8 * 1_000_000_000 * FINE / self.setup.line.as_bps();
+        let per_byte = self.per_byte();
         let here = now.as_nanos() * FINE;
         let waits = self.empty_at.saturating_sub(here);
-        let queue = waits / per_byte;
-        let marked = self.red.mark(queue, self.random.next_u32());
+        let marked = self.marks_at(MarkAt::Enqueue) && self.mark(now);
         let serves = self.setup.packet * per_byte;
         // The queue between now and its end is a triangle; each packet adds its own part of it.
         let (waits, serves) = (waits as f64, serves as f64);
@@ -241,7 +257,9 @@ impl Play {
         Measured {
             queue: self.sums.queue / nanos,
             alpha: self.sums.alpha / self.sums.samples as f64,
-            utilisation: self.sums.bytes as f64 * 8.0 / nanos / (self.setup.line.as_bps() as f64 / 1e9),
+            utilisation: self.sums.bytes as f64 * 8.0
+                / nanos
+                / (self.setup.line.as_bps() as f64 / 1e9),
             fairness: least / most,
             cnps: self.sums.cnps,
         }

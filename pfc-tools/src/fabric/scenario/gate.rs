@@ -184,24 +184,14 @@ fn measure(
 }
 
 fn bounds(section: &Section<'_>, number: usize) -> Result<Vec<Bound>, ScenarioError> {
-    let published = match section.texts("published")? {
-        None => None,
-        Some(list) => {
-            let several = list.len() > 1;
-            let (text, node) = list.get(if several { number } else { 0 }).ok_or_else(|| {
-                section.missing(
-                    "published",
-                    format!("a number for each value of the case; there are {}", list.len()),
-                )
-            })?;
-            Some(text.parse::<f64>().map_err(|_| section.wrong("published", node, "a number"))?)
-        }
-    };
     let parse = |text: &str| match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().ok().map(|percent| percent / 100.0),
         None => text.parse().ok(),
     };
-    let within = section.parsed("within", "a part of what was published, as \"10%\"", parse)?;
+    let published =
+        of_case(section, "published", number, "a number", |text| text.parse::<f64>().ok())?;
+    let within =
+        of_case(section, "within", number, "a part of what was published, as \"10%\"", parse)?;
     let mut bounds = Vec::new();
     match (published, within) {
         (Some(published), Some(part)) => bounds.push(Bound::Within { published, part }),
@@ -213,4 +203,21 @@ fn bounds(section: &Section<'_>, number: usize) -> Result<Vec<Bound>, ScenarioEr
     bounds.extend(section.decimal("at_least")?.map(Bound::AtLeast));
     bounds.extend(section.decimal("at_most")?.map(Bound::AtMost));
     Ok(bounds)
+}
+
+/// The value of a key that has one for all values of a case, or one for each.
+fn of_case(
+    section: &Section<'_>,
+    key: &'static str,
+    number: usize,
+    expected: &str,
+    parse: impl Fn(&str) -> Option<f64>,
+) -> Result<Option<f64>, ScenarioError> {
+    let Some(list) = section.texts(key)? else { return Ok(None) };
+    let place = if list.len() > 1 { number } else { 0 };
+    let each = || {
+        section.missing(key, format!("one for each value of the case; there are {}", list.len()))
+    };
+    let (text, node) = list.get(place).ok_or_else(each)?;
+    parse(text).map(Some).ok_or_else(|| section.wrong(key, node, expected))
 }

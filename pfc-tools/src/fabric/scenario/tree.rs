@@ -81,7 +81,11 @@ impl Node {
             expected,
         };
         let mut place = self;
-        for part in key.split('.') {
+        let mut rest = Some(key);
+        while let Some(key) = rest {
+            let (part, behind) =
+                key.split_once('.').map_or((key, None), |(part, rest)| (part, Some(rest)));
+            rest = behind;
             place = match &mut place.value {
                 Value::Table(table) => table.entry(part.to_owned()).or_insert_with(|| Self {
                     value: Value::Table(BTreeMap::new()),
@@ -90,6 +94,11 @@ impl Node {
                 Value::List(list) => {
                     let count = list.len();
                     let index = part.parse::<usize>().ok();
+                    if index == Some(count) && rest.is_none() {
+                        // One more.
+                        list.push(value);
+                        return Ok(());
+                    }
                     match index.and_then(|index| list.get_mut(index)) {
                         Some(node) => node,
                         None => {

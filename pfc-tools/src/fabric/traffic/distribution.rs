@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(sizes.draw(644_245_095), 10_000);
         assert_eq!(sizes.draw(2_276_332_667), 80_000);
         assert_eq!(sizes.mean(), 1_711_250);
-        assert_eq!(Distribution::named("hadoop", Path::new("")).unwrap().mean(), 122_244);
+        assert_eq!(Distribution::named("hadoop", Path::new("")).unwrap().mean(), 120_420);
     }
 
     #[test]

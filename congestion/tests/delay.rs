@@ -1,0 +1,233 @@
+//! TIMELY and Swift: their rules one by one, as traces with literal numbers.
+
+mod common;
+
+use common::us;
+use feroce_congestion::swift::SwiftParams;
+use feroce_congestion::timely::TimelyParams;
+use feroce_congestion::{Controller, Duration, Fraction, Instant, Params, Rate, Swift, Timely};
+
+const SEGMENT: u64 = 16_384;
+
+fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+/// A sender at 10 Gb/s of 40: brought there by one RTT far above the threshold.
+fn timely() -> Timely {
+    // 1 - 0.8 (1 - 500 / 8000) = 0.25.
+    let mut timely = Timely::new(&TimelyParams::PAPER, Rate::from_gbps(40));
+    timely.on_ack(micros(8000), SEGMENT, us(0));
+    assert_eq!(timely.rate().as_bps() / 1000, 10_000_000);
+    timely
+}
+
+fn mbps(timely: &Timely) -> u64 {
+    (timely.rate().as_bps() + 500_000) / 1_000_000
+}
+
+#[test]
+fn timely_rises_below_the_low_threshold_whatever_the_gradient() {
+    let mut timely = timely();
+    timely.on_ack(micros(20), SEGMENT, us(1));
+    timely.on_ack(micros(49), SEGMENT, us(2));
+    assert_eq!(mbps(&timely), 10_020);
+}
+
+#[test]
+fn timely_falls_above_the_high_threshold_whatever_the_gradient() {
+    let mut timely = timely();
+    timely.on_ack(micros(1000), SEGMENT, us(1));
+    // 1 - 0.8 (1 - 500 / 1000) = 0.6.
+    assert_eq!(mbps(&timely), 6_000);
+    timely.on_ack(micros(1000), SEGMENT, us(2));
+    assert_eq!(mbps(&timely), 3_600);
+}
+
+#[test]
+fn timely_follows_the_gradient_between_the_thresholds() {
+    let mut params = TimelyParams::PAPER;
+    params.alpha = Fraction::ONE;
+    params.min_rtt = micros(100);
+    let mut timely = Timely::new(&params, Rate::from_gbps(10));
+    timely.on_ack(micros(100), SEGMENT, us(0));
+    // The RTT grows by 10 us: a tenth of the smallest. 1 - 0.8 * 0.1.
+    timely.on_ack(micros(110), SEGMENT, us(1));
+    assert_eq!(mbps(&timely), 9_200);
+    // Twice as much as the smallest, or more: no less than a part of 0.2 is left.
+    timely.on_ack(micros(400), SEGMENT, us(2));
+    assert_eq!(mbps(&timely), 1_840);
+    // It falls: additive steps, from the fifth on five times as large.
+    for (step, rate) in [(1, 1_850), (2, 1_860), (3, 1_870), (4, 1_880), (5, 1_930), (6, 1_980)] {
+        timely.on_ack(micros(400 - 10 * step), SEGMENT, us(2 + step));
+        assert_eq!(mbps(&timely), rate, "step {step}");
+    }
+    // One rise, and steps are small again.
+    timely.on_ack(micros(345), SEGMENT, us(9));
+    let after = mbps(&timely);
+    assert_eq!(after, 1_901);
+    timely.on_ack(micros(345), SEGMENT, us(10));
+    assert_eq!(mbps(&timely), after + 10);
+}
+
+#[test]
+fn timely_averages_differences() {
+    let mut timely = Timely::new(&TimelyParams::PAPER, Rate::from_gbps(10));
+    timely.on_ack(micros(100), SEGMENT, us(0));
+    // 0.875 * 2 us / 20 us = 0.0875; 1 - 0.8 * 0.0875 = 0.93.
+    timely.on_ack(micros(102), SEGMENT, us(1));
+    assert_eq!(mbps(&timely), 9_300);
+    // 0.125 * 1.75 us + 0 = 0.21875 us; 1 - 0.8 * 0.0109375 = 0.99125.
+    timely.on_ack(micros(102), SEGMENT, us(2));
+    assert_eq!(mbps(&timely), 9_219);
+}
+
+#[test]
+fn timely_looks_once_per_segment() {
+    let mut timely = timely();
+    for _ in 0..15 {
+        timely.on_ack(micros(20), 1024, us(1));
+    }
+    assert_eq!(mbps(&timely), 10_000);
+    timely.on_ack(micros(20), 1024, us(1));
+    assert_eq!(mbps(&timely), 10_010);
+}
+
+#[test]
+fn timely_stays_between_its_lowest_rate_and_the_line() {
+    let mut timely = Timely::new(&TimelyParams::PAPER, Rate::from_gbps(10));
+    for step in 0..100 {
+        timely.on_ack(micros(1_000_000), SEGMENT, us(step));
+    }
+    assert_eq!(timely.rate(), Rate::from_mbps(1));
+    for step in 0..2000 {
+        timely.on_ack(micros(10), SEGMENT, us(step));
+    }
+    assert_eq!(timely.rate(), Rate::from_gbps(10));
+}
+
+/// 10 packets of 1000 bytes at most; a target of 30 us, and nothing for small windows.
+fn swift() -> SwiftParams {
+    SwiftParams {
+        base_target: micros(25),
+        hop_scale: micros(1),
+        hops: 5,
+        fs_range: Duration::ZERO,
+        max_cwnd: 10,
+        packet: 1000,
+        ..SwiftParams::PAPER
+    }
+}
+
+/// The window in hundreds of bytes.
+fn hundreds(swift: &Swift) -> u64 {
+    (swift.window() + 50) / 100
+}
+
+#[test]
+fn swift_decreases_by_the_distance_from_the_target_once_per_rtt() {
+    let mut swift = Swift::new(&swift(), Rate::from_gbps(40));
+    assert_eq!((swift.window(), swift.target()), (10_000, micros(30)));
+    // 1 - 0.8 (40 - 30) / 40 = 0.8.
+    swift.on_ack(micros(40), 1000, us(100));
+    assert_eq!(hundreds(&swift), 80);
+    // Not again within the RTT.
+    swift.on_ack(micros(40), 1000, us(139));
+    assert_eq!(hundreds(&swift), 80);
+    swift.on_ack(micros(40), 1000, us(140));
+    assert_eq!(hundreds(&swift), 64);
+    // Half at most.
+    swift.on_ack(micros(1000), 1000, us(2000));
+    assert_eq!(hundreds(&swift), 32);
+    // A loss halves, too, and counts as the RTT's decrease.
+    swift.on_loss(us(4000));
+    assert_eq!(hundreds(&swift), 16);
+    swift.on_loss(us(4500));
+    assert_eq!(hundreds(&swift), 16);
+}
+
+#[test]
+fn swift_increases_by_a_packet_per_window() {
+    let mut swift = Swift::new(&swift(), Rate::from_gbps(40));
+    swift.on_ack(micros(1000), 1000, us(1));
+    assert_eq!(swift.window(), 5_000);
+    // A packet acknowledged adds 1 / 5 packet; a window of them one packet.
+    swift.on_ack(micros(10), 1000, us(2));
+    assert_eq!(swift.window(), 5_199);
+    for _ in 0..200 {
+        swift.on_ack(micros(10), 1000, us(3));
+    }
+    assert_eq!(swift.window(), 10_000);
+}
+
+#[test]
+fn swift_paces_a_window_below_a_packet() {
+    let mut swift = Swift::new(&swift(), Rate::from_gbps(40));
+    assert_eq!(swift.rate(), Rate::from_gbps(40));
+    for step in 1..=4 {
+        swift.on_ack(micros(1000), 1000, us(step * 10_000));
+    }
+    // 10 / 2^4 of a packet per RTT of 1 ms.
+    assert_eq!(swift.window(), 1000, "a packet may be out");
+    assert_eq!(swift.rate(), Rate::from_bps(5_000_000));
+    // Below one, an acknowledged packet adds a whole one.
+    swift.on_ack(micros(10), 1000, us(50_000));
+    assert_eq!(swift.window(), 1_625);
+    assert_eq!(swift.rate(), Rate::from_gbps(40));
+    // A thousandth of a packet is the least.
+    for step in 6..60 {
+        swift.on_ack(micros(1000), 1000, us(step * 10_000));
+    }
+    assert_eq!(swift.rate().as_bps() / 1000, 7);
+}
+
+#[test]
+fn swift_gives_small_windows_a_longer_target() {
+    let params = SwiftParams { fs_range: micros(50), max_cwnd: 200, ..swift() };
+    let mut swift = Swift::new(&params, Rate::from_gbps(40));
+    assert_eq!(swift.target(), micros(30), "nothing for a window of 100 packets and more");
+    let mut targets = Vec::new();
+    for step in 1..=12 {
+        targets.push(swift.target().as_nanos());
+        swift.on_ack(micros(100_000), 1000, us(step * 1_000_000));
+    }
+    assert!(targets.is_sorted(), "{targets:?}");
+    // Windows 200, 100, 50, 25, ...: 50 us (1 / sqrt(25) - 1 / 10) / (1 / sqrt(0.1) - 1 / 10) = 1.633 us.
+    assert_eq!(&targets[1..2], [30_000]);
+    assert!(targets[3].abs_diff(31_633) < 2, "{}", targets[3]);
+    assert_eq!(swift.target(), micros(80), "all of it for a tenth of a packet and less");
+}
+
+#[test]
+fn controllers_take_the_same_events() {
+    let params = Params::default();
+    let line = Rate::from_gbps(40);
+    let all = [
+        Controller::Fixed(Rate::from_gbps(7)),
+        Controller::dcqcn(&params, line, Instant::ZERO),
+        Controller::timely(&params, line),
+        Controller::swift(&params, line),
+    ];
+    let rates = all.map(|mut controller| {
+        controller.on_sent(1000, us(1));
+        controller.on_ack(micros(5000), SEGMENT, us(2));
+        controller.on_cnp(us(3));
+        controller.on_loss(us(4));
+        controller.advance(us(5));
+        let foretells = controller.next_event() != Instant::FAR;
+        (controller.rate().as_bps() / 1_000_000, controller.window() != u64::MAX, foretells)
+    });
+    // 1 - 0.8 (1 - 500 / 5000) = 0.28 of 40 Gb/s; Swift keeps its rate until its window is below a packet.
+    let expected = [
+        (7_000, false, false),
+        (20_000, false, true),
+        (11_200, false, false),
+        (40_000, true, false),
+    ];
+    assert_eq!(rates, expected);
+}
+
+#[test]
+fn controllers_are_small() {
+    assert!(size_of::<Controller>() <= 264, "{}", size_of::<Controller>());
+}

@@ -1,0 +1,113 @@
+//! When a receiver sends a CNP, in each way, as traces with literal times.
+
+mod common;
+
+use common::us;
+use feroce_congestion::params::{CnpTiming, NotificationParams};
+use feroce_congestion::{Duration, Instant, NotificationPoint, Params};
+
+fn point(timing: CnpTiming) -> NotificationPoint {
+    let paper = Params::default().notification;
+    assert_eq!(paper.cnp_interval, Duration::from_micros(50));
+    NotificationPoint::new(&NotificationParams { cnp_timing: timing, ..paper })
+}
+
+/// The times of CNPs when packets come at these times, marked or not, and intervals are ended when they end.
+fn cnps(timing: CnpTiming, packets: &[(u64, bool)]) -> Vec<u64> {
+    let mut point = point(timing);
+    let mut sent = Vec::new();
+    for (micros, marked) in packets {
+        while point.next_event() < us(*micros) {
+            let at = point.next_event();
+            if point.advance(at) {
+                sent.push(at.as_nanos() / 1000);
+            }
+        }
+        if point.on_packet(*marked, us(*micros)) {
+            sent.push(*micros);
+        }
+    }
+    sent
+}
+
+#[test]
+fn window_sends_at_once_then_at_ends_of_windows_with_a_mark() {
+    let packets = [
+        (10, false),
+        (20, true), // at once; a window to 70
+        (30, true),
+        (69, false),
+        (100, false), // 70: a mark was in it; to 120
+        (119, true),
+        (169, false), // 120: again; to 170, without a mark
+        (175, true),  // at once; to 225
+        (225, true),  // in the next: 225 ended one without a mark
+        (240, true),
+        (280, false), // 275
+        (400, false),
+    ];
+    assert_eq!(cnps(CnpTiming::Window, &packets), [20, 70, 120, 175, 225, 275]);
+}
+
+#[test]
+fn window_late_sends_one_and_begins_anew() {
+    let mut point = point(CnpTiming::Window);
+    assert!(point.on_packet(true, us(0)));
+    assert!(!point.on_packet(true, us(10)));
+    assert_eq!(point.next_event(), us(50));
+    // Nobody called at 50: the CNP goes at 200, and none follows before 250.
+    assert!(point.advance(us(200)));
+    assert_eq!(point.next_event(), Instant::FAR);
+    assert!(!point.on_packet(true, us(210)));
+    assert_eq!(point.next_event(), us(250));
+    // A packet does as well as a call.
+    assert!(point.on_packet(false, us(260)));
+    assert!(!point.advance(us(310)));
+    assert!(point.on_packet(true, us(311)));
+}
+
+#[test]
+fn gap_sends_with_a_mark_or_not_at_all() {
+    let packets =
+        [(10, false), (20, true), (69, true), (70, true), (90, true), (500, true), (549, true)];
+    assert_eq!(cnps(CnpTiming::Gap, &packets), [20, 70, 500]);
+    assert_eq!(point(CnpTiming::Gap).next_event(), Instant::FAR);
+}
+
+#[test]
+fn periodic_sends_by_the_clock_of_the_first_packet() {
+    // The clock ticks at 10, 60, 110, 160, ...: a mark waits for the next tick.
+    let packets = [
+        (10, false),
+        (20, true),
+        (75, false),
+        (120, true),
+        (159, true),
+        (200, false),
+        (401, true),
+        (480, false),
+    ];
+    assert_eq!(cnps(CnpTiming::Periodic, &packets), [60, 160, 410]);
+    // The first packet is looked at when the clock starts.
+    assert_eq!(cnps(CnpTiming::Periodic, &[(10, true), (20, true), (80, false)]), [10, 60]);
+}
+
+#[test]
+fn every_mark_is_told() {
+    let packets = [(10, false), (20, true), (21, true), (22, false), (23, true)];
+    assert_eq!(cnps(CnpTiming::EveryMark, &packets), [20, 21, 23]);
+}
+
+#[test]
+fn without_an_interval_every_mark_is_told() {
+    let paper = Params::default().notification;
+    for timing in [CnpTiming::Gap, CnpTiming::Window] {
+        let params =
+            NotificationParams { cnp_timing: timing, cnp_interval: Duration::ZERO, ..paper };
+        let mut point = NotificationPoint::new(&params);
+        for micros in [1, 1, 2, 3] {
+            assert!(point.on_packet(true, us(micros)), "{timing:?} at {micros}");
+        }
+        assert!(!point.on_packet(false, us(4)));
+    }
+}

@@ -1,0 +1,184 @@
+//! Parameters by name: what they take, what they refuse and with which words, and NVIDIA's names.
+
+use feroce_congestion::params::{Kind, NVIDIA, SETS, TABLE, TargetClamp, knob};
+use feroce_congestion::{Duration, Fraction, Params, Rate};
+use proptest::prelude::*;
+
+fn set(name: &str, text: &str) -> Params {
+    let mut params = Params::default();
+    params.set(name, text).unwrap_or_else(|error| panic!("{name} = {text}: {error}"));
+    params
+}
+
+#[track_caller]
+fn refused(name: &str, text: &str, because: &str) {
+    let mut params = Params::default();
+    let error = params.set(name, text).expect_err("refused");
+    assert_eq!(error.to_string(), because);
+    assert_eq!(params, Params::default());
+}
+
+#[test]
+fn names_are_unique_and_every_value_is_read_as_it_is_shown() {
+    let mut names: Vec<_> = TABLE.iter().map(|knob| knob.name).collect();
+    names.extend(NVIDIA.iter().flat_map(|known| known.names));
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+    for one in SETS {
+        let mut copy = Params::default();
+        for knob in TABLE {
+            assert!(knob.range.contains(&(knob.get)(&one.params)), "{} of {}", knob.name, one.name);
+            let text = knob.show(&one.params).to_string();
+            copy.set(knob.name, &text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+        assert_eq!(copy, one.params, "{}", one.name);
+        assert_eq!(Params::named(one.name), Some(one.params));
+    }
+    assert_eq!(Params::named("dctcp"), None);
+}
+
+#[test]
+fn values_have_units() {
+    assert_eq!(set("alpha_interval", "55us").reaction.alpha_interval, Duration::from_micros(55));
+    assert_eq!(
+        set("alpha_interval", "1.5 ms").reaction.alpha_interval,
+        Duration::from_micros(1500)
+    );
+    assert_eq!(set("ai_rate", "2.5Gb/s").reaction.ai_rate, Rate::from_mbps(2500));
+    assert_eq!(set("ai_rate", "40Mbps").reaction.ai_rate, Rate::from_mbps(40));
+    assert_eq!(set("max_rate", "0").reaction.max_rate, Rate::ZERO);
+    assert_eq!(set("byte_counter", "10MB").reaction.byte_counter, 10_000_000);
+    assert_eq!(set("byte_counter", "64KiB").reaction.byte_counter, 65_536);
+    assert_eq!(set("kmin", "40000").marking.kmin, 40_000);
+    for text in ["1/256", "0.00390625", "0.390625%"] {
+        assert_eq!(set("g", text).reaction.g, Fraction::ratio(1, 256), "{text}");
+    }
+    assert_eq!(
+        set("target_clamp", "after-increase").reaction.target_clamp,
+        TargetClamp::AfterIncrease
+    );
+    assert_eq!(set("threshold", "1").reaction.threshold, 1);
+}
+
+#[test]
+fn what_is_refused_is_told_what_was_expected() {
+    refused("alpha", "1", "no parameter of congestion control has this name");
+    refused("ai_rate", "40", "ai_rate takes 0 to 10000Gb/s (as `40Mb/s`)");
+    refused("ai_rate", "-1Mb/s", "ai_rate takes 0 to 10000Gb/s (as `40Mb/s`)");
+    refused("increase_interval", "55", "increase_interval takes 1us to 1s (as `55us`)");
+    refused("increase_interval", "0.0001us", "increase_interval takes 1us to 1s (as `55us`)");
+    refused("increase_interval", "2s", "increase_interval takes 1us to 1s (as `55us`)");
+    refused("g", "0", "g takes more than 0, at most 1 (as `1/256`, `0.01` or `1%`)");
+    refused("g", "3/2", "g takes more than 0, at most 1 (as `1/256`, `0.01` or `1%`)");
+    refused("g", "1/0", "g takes more than 0, at most 1 (as `1/256`, `0.01` or `1%`)");
+    refused("kmin", "5GB", "kmin takes 0 to 4294967295B (as `10MB`)");
+    refused("cut_order", "cut", "cut_order takes `cut-first`, `alpha-first` or `apart`");
+    refused("cnp_priority", "8", "cnp_priority takes 0 to 7");
+    refused("rpg_ai_rate", "5Mb/s", "rpg_ai_rate takes 0 to 10000000 (Mb/s)");
+    refused("rp_dce_tcp_g", "1024", "dce_tcp_g takes 0 to 1023 (1/1024 of 1 - g)");
+    for text in ["", "us", "1e3us", "1.us2", ".5us", "99999999999999999999999us", "1 0us"] {
+        assert!(Params::default().set("increase_interval", text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn nvidias_names_have_nvidias_units_and_defaults() {
+    let nvidia = Params::named("nvidia").expect("a set");
+    // As a ConnectX shows them.
+    let defaults = [
+        ("rpg_time_reset", 300),
+        ("rpg_byte_reset", 32767),
+        ("rpg_threshold", 1),
+        ("rpg_ai_rate", 5),
+        ("rpg_hai_rate", 50),
+        ("rpg_max_rate", 0),
+        ("rpg_min_rate", 1),
+        ("rpg_gd", 11),
+        ("rpg_min_dec_fac", 50),
+        ("rate_to_set_on_first_cnp", 0),
+        ("dce_tcp_g", 1019),
+        ("dce_tcp_rtt", 1),
+        ("rate_reduce_monitor_period", 4),
+        ("initial_alpha_value", 1023),
+        ("clamp_tgt_rate", 0),
+        ("clamp_tgt_rate_after_time_inc", 1),
+        ("min_time_between_cnps", 4),
+        ("np_cnp_dscp", 48),
+        ("cnp_802p_prio", 6),
+    ];
+    assert_eq!(defaults.len(), NVIDIA.len());
+    for ((name, value), known) in defaults.iter().zip(NVIDIA) {
+        assert_eq!(known.names[0], *name);
+        assert_eq!((known.get)(&nvidia), *value, "{name}");
+        assert!(knob(known.knob).is_some(), "{name}");
+        let mut copy = nvidia;
+        copy.set(name, &value.to_string()).expect("its own value");
+        assert_eq!(copy, nvidia, "{name}");
+    }
+}
+
+#[test]
+fn nvidias_numbers_are_read_back_as_they_were_written() {
+    for known in NVIDIA {
+        for value in [0, 1, 2, 7, 33, 63, 99, 100, 511, 1000, 1023, 100_000] {
+            let mut params = Params::named("nvidia").expect("a set");
+            if value > known.max || params.set(known.names[0], &value.to_string()).is_err() {
+                continue;
+            }
+            let lowest = if known.knob == "gd" { 10 } else { 0 };
+            assert_eq!((known.get)(&params), value.max(lowest), "{} = {value}", known.names[0]);
+        }
+    }
+}
+
+#[test]
+fn the_two_clamp_flags_of_nvidia_are_three_ways() {
+    let clamp = |flags: &[(&str, &str)]| {
+        let mut params = Params::named("nvidia").expect("a set");
+        for (name, value) in flags {
+            params.set(name, value).expect("a flag");
+        }
+        params.reaction.target_clamp
+    };
+    assert_eq!(clamp(&[("clamp_tgt_rate", "1")]), TargetClamp::Always);
+    assert_eq!(clamp(&[("rp_clamp_tgt_rate_ati", "0")]), TargetClamp::AfterByteIncrease);
+    assert_eq!(
+        clamp(&[("clamp_tgt_rate", "1"), ("clamp_tgt_rate", "0")]),
+        TargetClamp::AfterIncrease
+    );
+    let before_and_after = [("rp_clamp_tgt_rate_ati", "0"), ("clamp_tgt_rate", "0")];
+    assert_eq!(clamp(&before_and_after), TargetClamp::AfterByteIncrease);
+}
+
+proptest! {
+    #[test]
+    fn every_number_is_read_as_it_is_shown(raw in any::<u64>(), place in 0..TABLE.len(), which in 0..3u8) {
+        let knob = &TABLE[place];
+        let (least, most) = (*knob.range.start(), *knob.range.end());
+        let value = match which {
+            0 => least + raw % (most - least + 1),
+            1 => least + raw % (most - least + 1) % 100_000,
+            _ => most - raw % (most - least + 1) % 1000,
+        };
+        let text = knob.kind.show(value).to_string();
+        prop_assert_eq!(knob.kind.parse(&text), Some(value), "{}: {}", knob.name, text);
+    }
+
+    #[test]
+    fn no_text_is_a_panic(text in ".{0,30}") {
+        for knob in TABLE {
+            let _ = knob.kind.parse(&text);
+        }
+    }
+}
+
+#[test]
+fn choices_have_a_name_each() {
+    for knob in TABLE {
+        if let Kind::Choice(names) = knob.kind {
+            assert_eq!(*knob.range.end() + 1, names.len() as u64, "{}", knob.name);
+        }
+    }
+}
