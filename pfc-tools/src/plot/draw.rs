@@ -193,7 +193,9 @@ fn draw_bars(
 
 /// Where points lie along the axes. Those that cannot be shown are left out.
 fn placed(chart: &Chart, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let placed = points.iter().map(|&(x, y)| (place(&chart.x, x), place(&chart.y, y)));
+    let is_within = |x: f64| chart.x.range.is_none_or(|(from, to)| (from..=to).contains(&x));
+    let shown = points.iter().filter(|(x, _)| is_within(*x));
+    let placed = shown.map(|&(x, y)| (place(&chart.x, x), place(&chart.y, y)));
     placed.filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
 }
 
@@ -339,6 +341,13 @@ mod tests {
         for name in names {
             assert_eq!(svg.matches(&format!("\n{name}\n")).count(), 1, "{name}: {svg}");
         }
+    }
+
+    #[test]
+    fn what_lies_beside_the_range_is_left_out() {
+        let chart = Chart::new("", Axis::linear("").between(1.0, 2.0), Axis::log(""));
+        let points = [(0.5, 10.0), (1.0, 10.0), (1.5, 0.0), (2.0, 100.0), (2.5, 10.0)];
+        assert_eq!(placed(&chart, &points), [(1.0, 1.0), (2.0, 2.0)]);
     }
 
     #[test]

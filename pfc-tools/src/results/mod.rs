@@ -28,14 +28,17 @@ pub enum Format {
 }
 
 enum Writer {
-    Csv(csv::Writer),
+    Csv(Box<csv::Writer>),
     Parquet(Box<parquet::Writer>),
 }
 
 impl Writer {
     fn create(format: Format, folder: &Path, name: &str, columns: Columns) -> io::Result<Self> {
         match format {
-            Format::Csv => csv::create(&folder.join(format!("{name}.csv")), columns).map(Self::Csv),
+            Format::Csv => {
+                let writer = csv::create(&folder.join(format!("{name}.csv")), columns)?;
+                Ok(Self::Csv(Box::new(writer)))
+            }
             Format::Parquet => {
                 let writer =
                     parquet::Writer::create(&folder.join(format!("{name}.parquet")), columns)?;
