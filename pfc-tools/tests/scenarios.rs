@@ -111,6 +111,10 @@ fn a_case_for_each_value() {
     let flows = |case: usize| scenario.cases[case].config(1, false).expect("fine").flows.len();
     assert_eq!((flows(0), flows(1)), (1, 2));
     assert_eq!(scenario.cases[1].gates.len(), 2);
+    // The command line wins over a case.
+    let changes = [Change { key: "traffic.0.senders".to_owned(), value: "2".to_owned() }];
+    let scenario = Scenario::parse("x.toml", &text, &changes, None).expect("fine");
+    assert_eq!(scenario.cases[0].config(1, false).expect("fine").flows.len(), 2);
 }
 
 #[test]
