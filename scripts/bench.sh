@@ -85,42 +85,53 @@ median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }
 
 verbs_figures | tee -a "$work/figures" || status=1
 
-# Instructions per 64-byte SEND: the difference between a long and a short run, so that set-up cancels out.
-instructions() { # BATCHES: prints "requester responder"
-    valgrind --quiet --tool=callgrind --callgrind-out-file="$work/callgrind" "$target/release/icount" "$1" >&2
-    callgrind_annotate --inclusive=yes --threshold=100 "$work/callgrind" 2> /dev/null |
-        awk '/icount::requester/ && !a { gsub(",", "", $1); a = $1 }
-             /icount::responder/ && !b { gsub(",", "", $1); b = $1 }
-             END { print a, b }'
+# Instructions are the difference between a long and a short run, so that set-up cancels out.
+instructions() { # PROGRAM COUNT FUNCTION...: prints those of each function, a word each
+    local program=$1 count=$2 function
+    shift 2
+    valgrind --quiet --tool=callgrind --callgrind-out-file="$work/callgrind" "$target/release/$program" "$count" >&2
+    callgrind_annotate --inclusive=yes --threshold=100 "$work/callgrind" > "$work/annotated" 2> /dev/null
+    for function; do
+        awk -v of="icount::$function([^_a-z]|\$)" '$0 ~ of && !n { gsub(",", "", $1); n = $1 } END { print n ? n : "-" }' "$work/annotated"
+    done | xargs
     rm -f "$work/callgrind"
 }
 
-# figure NAME BAR SHORT LONG: its line, from the instructions of the two runs; fails if it is short.
+# figure NAME BAR SHORT LONG N: its line, from the instructions of two runs that are N apart; fails if it is short.
 figure() {
-    awk -v name="$1" -v bar="$2" -v a="$3" -v b="$4" -v n=$((1000 * 16)) 'BEGIN {
+    awk -v name="$1" -v bar="$2" -v a="$3" -v b="$4" -v n="$5" 'BEGIN {
         counted = a ~ /^[0-9]+$/ && b ~ /^[0-9]+$/ && b > a
         value = counted ? sprintf("%.0f", (b - a) / n) : "-"
         ok = counted && (b - a) / n <= bar
-        note = counted ? "instructions per message" : "callgrind gave no numbers"
+        note = counted ? "instructions" : "callgrind gave no numbers"
         printf "%-44s %9s  %8s  %-5s  %s\n", name, value, "<= " bar, ok ? "ok" : "short", note
         exit !ok
     }'
 }
 
-bars=("requester 2300" "responder 2600")
-counted=
-for line in "${bars[@]}"; do
-    read -r side bar <<< "$line"
-    name="icount: 64 B SEND, $side"
-    [[ $name == *"$filter"* ]] || continue
-    if [ -z "$counted" ]; then
-        read -r requester1 responder1 <<< "$(instructions 200)"
-        read -r requester2 responder2 <<< "$(instructions 1200)"
-        counted=yes
-    fi
-    short=${side}1 long=${side}2
-    figure "$name" "$bar" "${!short}" "${!long}" | tee -a "$work/figures" || status=1
-done
+# figures PROGRAM SHORT LONG PER LINE...: of each line "FUNCTION BAR NAME" that the filter chooses; a count is PER of what is counted.
+figures() {
+    local program=$1 short=$2 long=$3 per=$4 line function bar name failed=0 chosen=()
+    shift 4
+    for line; do
+        [[ "icount: ${line#* * }" != *"$filter"* ]] || chosen+=("$line")
+    done
+    [ ${#chosen[@]} -gt 0 ] || return 0
+    local functions=("${chosen[@]%% *}") before after
+    read -ra before <<< "$(instructions "$program" "$short" "${functions[@]}")"
+    read -ra after <<< "$(instructions "$program" "$long" "${functions[@]}")"
+    for ((line = 0; line < ${#chosen[@]}; line++)); do
+        read -r function bar name <<< "${chosen[line]}"
+        figure "icount: $name" "$bar" "${before[line]}" "${after[line]}" $(((long - short) * per)) | tee -a "$work/figures" || failed=1
+    done
+    return $failed
+}
+
+figures icount 200 1200 16 "requester 2300 64 B SEND, requester" "responder 2600 64 B SEND, responder" || status=1
+
+as_caller "$cargo" build --quiet --release -p feroce-congestion --example icount
+figures examples/icount 20000 120000 1 "unlimited 150 paced packet, no CNP yet" "recovering 170 paced packet, paper" \
+    "recovering_nvidia 190 paced packet, nvidia" "cnps 120 CNP" || status=1
 
 if [ "$status" = 0 ] && [ ! -s "$work/figures" ]; then
     echo "bench: no figure's name contains '$filter'" >&2

@@ -38,6 +38,7 @@ impl Controller {
     }
 
     /// `bytes` were sent.
+    #[inline]
     pub fn on_sent(&mut self, bytes: u64, now: Instant) {
         if let Self::Dcqcn(point) = self {
             point.on_sent(bytes, now);
@@ -68,6 +69,7 @@ impl Controller {
     }
 
     /// Runs the timers that are due.
+    #[inline]
     pub fn advance(&mut self, now: Instant) {
         if let Self::Dcqcn(point) = self {
             point.advance(now);
@@ -75,6 +77,7 @@ impl Controller {
     }
 
     /// When the rate may next change by itself; [`Instant::FAR`] if it does not.
+    #[inline]
     pub fn next_event(&self) -> Instant {
         match self {
             Self::Dcqcn(point) => point.next_event(),
@@ -83,6 +86,7 @@ impl Controller {
     }
 
     /// The rate, as of the last call that had a time.
+    #[inline]
     pub fn rate(&self) -> Rate {
         match self {
             Self::Fixed(rate) => *rate,
@@ -93,6 +97,7 @@ impl Controller {
     }
 
     /// Bytes that may be outstanding; `u64::MAX` where only the rate counts.
+    #[inline]
     pub fn window(&self) -> u64 {
         match self {
             Self::Swift(swift) => swift.window(),

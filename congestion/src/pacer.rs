@@ -2,7 +2,7 @@
 //! nanosecond at any rate. So the long-run rate is exact, whatever the rate is and however it changes.
 
 use crate::rate::Rate;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 
 /// 10^-9 bits.
 const PER_BYTE: i64 = 8_000_000_000;
@@ -37,6 +37,7 @@ impl Pacer {
     }
 
     /// Bytes that may be sent at `now`; the rate has been `rate` since the last call.
+    #[inline]
     pub fn available(&mut self, rate: Rate, now: Instant) -> u64 {
         self.advance(rate, now);
         whole_bytes(self.level)
@@ -44,6 +45,7 @@ impl Pacer {
 
     /// When `bytes` may be sent, if the rate is `rate` from the last call on: once they are in the bucket. What is
     /// larger than the bucket goes when it is full. [`Instant::FAR`] at rate 0.
+    #[inline]
     pub fn ready_at(&self, bytes: u64, rate: Rate) -> Instant {
         let missing = cost(bytes).min(self.burst) - self.level;
         if missing <= 0 {
@@ -52,17 +54,19 @@ impl Pacer {
         let missing = missing.unsigned_abs().saturating_sub(self.carry).max(1);
         match rate.as_bps() {
             0 => Instant::FAR,
-            per_nano => self.counted + Duration::from_nanos(missing.div_ceil(per_nano)),
+            per_nano => after(self.counted, missing.div_ceil(per_nano)),
         }
     }
 
     /// `bytes` are sent at `now`; the rate has been `rate` since the last call. What was not in the bucket is owed.
+    #[inline]
     pub fn spend(&mut self, bytes: u64, rate: Rate, now: Instant) {
         self.advance(rate, now);
         self.level = self.level.saturating_sub(cost(bytes));
     }
 
     /// Counts tokens up to `now`: call it when the rate changes, with the rate until then.
+    #[inline]
     pub fn advance(&mut self, rate: Rate, now: Instant) {
         let nanos = now.as_nanos().saturating_sub(self.counted.as_nanos());
         if nanos == 0 {
@@ -79,6 +83,11 @@ impl Pacer {
             }
         }
     }
+}
+
+/// As with a `Duration`, whose nanoseconds are 128 bits wide.
+const fn after(time: Instant, nanos: u64) -> Instant {
+    Instant::from_nanos(time.as_nanos().saturating_add(nanos))
 }
 
 fn cost(bytes: u64) -> i64 {

@@ -19,11 +19,13 @@ impl Instant {
     pub const FAR: Self = Self(u64::MAX);
 
     /// The point `nanos` nanoseconds after the origin.
+    #[inline]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the origin.
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }

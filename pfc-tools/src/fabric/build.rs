@@ -193,10 +193,11 @@ fn switches(
     let all = routes(&neighbours, hosts, salt);
     let params = &config.congestion.marking;
     (0_u64..)
+        .zip(&config.network.switches)
         .zip(all)
         .zip(&numbers[hosts..])
-        .map(|((number, routes), own)| {
-            let name = |e| format!("{}: {e}", config.network.switches[number as usize]);
+        .map(|(((number, switch), routes), own)| {
+            let name = |e| format!("{switch}: {e}");
             Ok(Switch {
                 ports: own.clone(),
                 buffer: SharedBuffer::new(buffer(config), own.len()).map_err(name)?,

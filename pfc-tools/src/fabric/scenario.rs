@@ -191,21 +191,37 @@ impl Scenario {
         let mut tree = Node::parse(file, text)?;
         let cases = take(&mut tree, "case");
         let figures = take(&mut tree, "figure");
-        for Change { key, value } in changes {
-            let origin = Origin::Set(format!("--set {key}={value}"));
-            tree.set(key, Node::given(value, &origin))?;
-        }
         let head = Section::new("", Some(&tree))?;
         let title =
             head.text("title")?.ok_or_else(|| head.missing("title", "what the scenario shows"))?;
         let source = head.text("source")?.unwrap_or_default();
         let long = head.flag("long", false)?;
+        let given = Given { changes, seed };
         let cases = match &cases {
-            None => vec![case(file, "", &tree, &[], 0, seed)?],
-            Some(node) => self::cases(file, &tree, node, seed)?,
+            None => vec![case(file, "", given.change(&tree)?, &[], 0, seed)?],
+            Some(node) => self::cases(file, &tree, node, &given)?,
         };
         let figures = self::figures(figures.as_ref(), &cases)?;
         Ok(Self { file: file.to_owned(), title, source, cases, long, figures })
+    }
+}
+
+/// What the command line says.
+#[derive(Debug, Clone, Copy)]
+struct Given<'a> {
+    changes: &'a [Change],
+    seed: Option<u64>,
+}
+
+impl Given<'_> {
+    /// The tree with the changes, which win over everything in the file.
+    fn change(&self, tree: &Node) -> Result<Node, ScenarioError> {
+        let mut tree = tree.clone();
+        for Change { key, value } in self.changes {
+            let origin = Origin::Set(format!("--set {key}={value}"));
+            tree.set(key, Node::given(value, &origin))?;
+        }
+        Ok(tree)
     }
 }
 
@@ -234,7 +250,7 @@ fn cases(
     file: &str,
     tree: &Node,
     list: &Node,
-    seed: Option<u64>,
+    given: &Given<'_>,
 ) -> Result<Vec<Case>, ScenarioError> {
     let holder = holder("case", list);
     let all = Section::new("", Some(&holder))?;
@@ -257,7 +273,14 @@ fn cases(
                 let node = value.as_ref().map_or_else(|| (*node).clone(), |by| node.filled(by));
                 changed.set(&filled(key), node)?;
             }
-            cases.push(case(file, &filled(&name), &changed, &gates, number, seed)?);
+            cases.push(case(
+                file,
+                &filled(&name),
+                given.change(&changed)?,
+                &gates,
+                number,
+                given.seed,
+            )?);
         }
     }
     Ok(cases)
@@ -267,12 +290,12 @@ fn cases(
 fn case(
     file: &str,
     name: &str,
-    tree: &Node,
+    tree: Node,
     gates: &[Section<'_>],
     number: usize,
     seed: Option<u64>,
 ) -> Result<Case, ScenarioError> {
-    let all = Section::new("", Some(tree))?;
+    let all = Section::new("", Some(&tree))?;
     for key in ["title", "source", "long"] {
         all.get(key);
     }

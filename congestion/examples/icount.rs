@@ -1,0 +1,88 @@
+//! The program that `scripts/bench.sh` counts instructions of: what congestion control costs per packet. Each function
+//! that never inlines is one case; `main` says how many packets it is for.
+
+use std::hint::black_box;
+
+use feroce_congestion::{Controller, Duration, Instant, Pacer, Params, Rate, ReactionPoint};
+
+const PACKET: u64 = 1000;
+const LINE: Rate = Rate::from_gbps(40);
+
+fn main() {
+    let packets: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(100_000);
+    let mut sender = Sender::new("paper");
+    recovering(&mut sender, packets);
+    let mut sender = Sender::new("nvidia");
+    recovering_nvidia(&mut sender, packets);
+    let mut sender = Sender::new("paper");
+    unlimited(&mut sender, packets);
+    let mut point = ReactionPoint::new(&Params::default(), LINE, Instant::ZERO);
+    cnps(&mut point, packets);
+}
+
+struct Sender {
+    controller: Controller,
+    pacer: Pacer,
+    now: Instant,
+}
+
+impl Sender {
+    fn new(set: &str) -> Self {
+        let params = Params::named(set).expect("a set");
+        let controller = Controller::dcqcn(&params, LINE, Instant::ZERO);
+        Self { controller, pacer: Pacer::new(4096, Instant::ZERO), now: Instant::ZERO }
+    }
+
+    /// One packet, as a core sends it: the timers, is it ready, it goes, when is the next.
+    #[inline(always)]
+    fn packet(&mut self) {
+        self.controller.advance(self.now);
+        let rate = self.controller.rate();
+        if self.pacer.available(rate, self.now) >= PACKET {
+            self.pacer.spend(PACKET, rate, self.now);
+            self.controller.on_sent(PACKET, self.now);
+        }
+        self.now = self.pacer.ready_at(PACKET, rate).max(self.now + Duration::from_nanos(1));
+        black_box(self.now);
+    }
+}
+
+/// A CNP each 1000 packets: the timers run.
+#[inline(never)]
+fn recovering(sender: &mut Sender, packets: u64) {
+    for number in 0..packets {
+        if number.is_multiple_of(1000) {
+            sender.controller.on_cnp(sender.now);
+        }
+        sender.packet();
+    }
+}
+
+/// The same with alpha's timer at 1 us.
+#[inline(never)]
+fn recovering_nvidia(sender: &mut Sender, packets: u64) {
+    for number in 1..=packets {
+        if number.is_multiple_of(1000) {
+            sender.controller.on_cnp(sender.now);
+        }
+        sender.packet();
+    }
+}
+
+/// Without a CNP, ever.
+#[inline(never)]
+fn unlimited(sender: &mut Sender, packets: u64) {
+    for _ in 0..packets {
+        sender.packet();
+    }
+}
+
+/// CNPs alone.
+#[inline(never)]
+fn cnps(point: &mut ReactionPoint, count: u64) {
+    let mut now = Instant::ZERO;
+    for _ in 0..count {
+        now += Duration::from_nanos(black_box(50_000));
+        point.on_cnp(now);
+    }
+}
