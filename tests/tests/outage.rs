@@ -154,7 +154,7 @@ impl Transfer {
     fn leaves_nothing(self) {
         let Self { name, device, pd, cq, buffer, qp, arena_used, .. } = self;
         drop((qp, buffer, cq, pd));
-        let left = stat::ask(&name, Request::default()).expect("figures of our own");
+        let left = stat::ask(&name, &Request::default()).expect("figures of our own");
         assert_eq!((left.qps, left.arena_used), (0, arena_used), "QPs, bytes of the arena");
         drop(device);
     }

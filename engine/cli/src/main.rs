@@ -15,6 +15,7 @@ mod perf;
 mod privileges;
 mod run;
 mod set;
+mod sibling;
 #[allow(unsafe_code)] // A named room: one signal handler.
 mod signal;
 mod stat;
@@ -56,6 +57,8 @@ enum Command {
     Set(set::Options),
     /// Find out what is wrong with an interface or with the way to a peer
     Doctor(doctor::Options),
+    /// Experiments with DCQCN and PFC in virtual time (the program feroce-fabric)
+    Fabric(sibling::Options),
     /// Show the settings in effect, and where each came from
     Config(config::Options),
     /// Print completions for a shell
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
             Ok(worst) => return worst.exit_code(),
             Err(failure) => Err(failure),
         },
+        Command::Fabric(options) => sibling::run("feroce-fabric", &options),
         Command::Config(options) => config::run(&options),
         Command::Completions(options) => packaging::completions(&options, Cli::command()),
         Command::Man(options) => packaging::man(&options, Cli::command()),

@@ -90,7 +90,8 @@ pub const PURE: &[Pure] = &[
 pub const LAYERS: &[&[&str]] = &[
     &["feroce-wire", "feroce-congestion", "dpdk-sys"],
     &["feroce-engine", "feroce-verbs-abi"],
-    &["feroce", "feroce-libibverbs", "feroce-tests"],
+    &["feroce", "feroce-libibverbs", "feroce-pfc-tools"],
+    &["feroce-tests"],
     &["feroce-librdmacm", "feroce-librspreload"],
 ];
 

@@ -1,0 +1,371 @@
+//! `feroce-fabric`: the command line.
+//!
+//! Exit codes: 0 everything is as expected; 1 the scenario cannot be run, and the message says why; 2 wrong usage; 3 it ran, and a
+//! gate does not hold or a lossless network was not.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::fabric::scenario::{Change, Scenario, ScenarioError};
+use crate::fabric::time::Time;
+use crate::report::{self, Measured, ReportError};
+use crate::results::{self, Files, Format};
+use crate::run::{Progress, run};
+use crate::scenarios;
+use crate::sweep::{self, Over};
+
+/// Hosts, lines and switches in virtual time: experiments with DCQCN and PFC.
+#[derive(Debug, Parser)]
+#[command(
+    name = "feroce-fabric",
+    bin_name = "feroce fabric",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 as expected; 1 cannot be run; 2 wrong usage; 3 a gate does not hold, or a lossless network lost something."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a scenario and compare it with what was published
+    Run(RunOptions),
+    /// Run a scenario for every combination of some values, here or spread over machines
+    Sweep(SweepOptions),
+    /// Show results as a page with charts; without folders, run every scenario first
+    Report(ReportOptions),
+    /// Show the scenarios that come with the program
+    List,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunOptions {
+    /// A file, or the name of a scenario that `list` shows
+    scenario: String,
+    /// Seed of the first run, in place of the scenario's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write results into this folder
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// How results are written
+    #[arg(long, value_enum, default_value = "csv")]
+    format: Format,
+    /// Give a key of the scenario another value: switch.alpha=1/8, traffic.0.senders=4
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
+    changes: Vec<Change>,
+    /// Run this case only
+    #[arg(long, value_name = "NAME")]
+    case: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct SweepOptions {
+    /// A file, or the name of a scenario that `list` shows
+    scenario: String,
+    /// Values that a key takes, one after the other; given several times, every combination
+    #[arg(long, value_name = "KEY=VALUE,VALUE", required = true)]
+    over: Vec<Over>,
+    /// Give a key another value in all runs
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
+    changes: Vec<Change>,
+    /// Run each combination with so many seeds, from the scenario's on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// Write the results of each run into a folder of its own below this one
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+    /// How results are written
+    #[arg(long, value_enum, default_value = "csv")]
+    format: Format,
+    /// Run this one only, counted from 0: for job arrays
+    #[arg(long, value_name = "N")]
+    only: Option<usize>,
+    /// Print a command for each run, for GNU parallel, and run nothing
+    #[arg(long, conflicts_with = "only")]
+    commands: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct ReportOptions {
+    /// What `run --out` and `sweep --out` have written, as CSV; results of one scenario are merged
+    folders: Vec<PathBuf>,
+    /// Write report.html, report.md and plots into this folder
+    #[arg(long, value_name = "FOLDER", default_value = "fabric-report")]
+    out: PathBuf,
+    /// Also run the scenarios that take minutes
+    #[arg(long, conflicts_with = "folders")]
+    long: bool,
+}
+
+fn change(text: &str) -> Result<Change, String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok(Change { key: key.trim().to_owned(), value: value.trim().to_owned() })
+}
+
+/// Why the program ends early.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error("the scenario has no case `{case}`; there are {known}")]
+    NoCase { case: String, known: String },
+    #[error("cannot write results: {0}")]
+    Output(#[from] io::Error),
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    #[error("the sweep has {runs} runs, from 0 on; there is no run {only}")]
+    NoRun { only: usize, runs: usize },
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(options) => run_scenario(&options),
+        Command::Sweep(options) => sweep(&options),
+        Command::Report(options) => report(&options),
+        Command::List => list(&mut io::stdout().lock()).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(3),
+        // Whoever read our output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("feroce-fabric: {failure}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn list(out: &mut impl Write) -> Result<(), Failure> {
+    for (name, text) in scenarios::ALL {
+        let title = Scenario::parse(name, text, &[], None)?.title;
+        writeln!(out, "{name:24} {title}")?;
+    }
+    Ok(())
+}
+
+/// A scenario by its file, or by its name if there is no such file.
+fn load(name: &str, changes: &[Change], seed: Option<u64>) -> Result<Scenario, ScenarioError> {
+    let path = Path::new(name);
+    match scenarios::find(name) {
+        Some(text) if !path.exists() => Scenario::parse(name, text, changes, seed),
+        _ => Scenario::load(path, changes, seed),
+    }
+}
+
+/// Runs it; whether everything is as expected.
+fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
+    let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
+    if let Some(case) = &options.case {
+        let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
+        let known = known.join(", ");
+        scenario.cases.retain(|other| other.name == *case);
+        if scenario.cases.is_empty() {
+            return Err(Failure::NoCase { case: case.clone(), known });
+        }
+    }
+    let set: Vec<String> = options.changes.iter().map(Change::to_string).collect();
+    let create = |folder: &Path| Files::create(folder, options.format, &scenario, &set);
+    let files = options.out.as_deref().map(create).transpose()?;
+    let mut meter = Meter::new();
+    let holds = run_cases(&scenario, files, &mut meter)?;
+    meter.finish();
+    Ok(holds)
+}
+
+/// Runs all cases of a scenario, tells what came out, and writes it into `files`.
+fn run_cases(
+    scenario: &Scenario,
+    mut files: Option<Files>,
+    meter: &mut Meter,
+) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", scenario.title)?;
+    let mut holds = true;
+    for case in &scenario.cases {
+        let judged = run(case, files.is_some(), |progress| meter.show(&case.name, progress))?;
+        meter.clear();
+        holds &= judged.holds();
+        for results in &judged.results {
+            meter.add(results.events, results.hops);
+        }
+        results::print(&mut out, scenario, case, &judged)?;
+        out.flush()?;
+        if let Some(files) = &mut files {
+            files.add(case, &judged)?;
+        }
+    }
+    files.map(Files::finish).transpose()?;
+    Ok(holds)
+}
+
+/// One run of a sweep.
+struct SweepRun {
+    changes: Vec<Change>,
+    seed: u64,
+    case: usize,
+}
+
+/// Runs every combination, or the one that is asked for.
+fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
+    let runs = sweep_runs(options)?;
+    if options.commands {
+        let mut out = io::stdout().lock();
+        for number in 0..runs.len() {
+            writeln!(out, "{} --only {number}", own_command())?;
+        }
+        return Ok(true);
+    }
+    let chosen = match options.only {
+        None => 0..runs.len(),
+        Some(only) if only < runs.len() => only..only + 1,
+        Some(only) => return Err(Failure::NoRun { only, runs: runs.len() }),
+    };
+    let (mut meter, mut holds) = (Meter::new(), true);
+    for number in chosen {
+        let run = &runs[number];
+        let mut scenario =
+            load(&options.scenario, &all_changes(options, &run.changes), Some(run.seed))?;
+        scenario.cases = scenario.cases.into_iter().skip(run.case).take(1).collect();
+        for case in &mut scenario.cases {
+            case.seeds.truncate(1);
+            case.name = sweep::label(&case.name, &run.changes);
+        }
+        let set: Vec<String> =
+            run.changes.iter().chain(&options.changes).map(Change::to_string).collect();
+        let folder = options.out.join(format!("{number:05}"));
+        let files = Files::create(&folder, options.format, &scenario, &set)?;
+        holds &= run_cases(&scenario, Some(files), &mut meter)?;
+    }
+    meter.finish();
+    Ok(holds)
+}
+
+/// Every run of a sweep, in the order of its numbers. Each combination is read: one that cannot be run is told before
+/// any is.
+fn sweep_runs(options: &SweepOptions) -> Result<Vec<SweepRun>, Failure> {
+    let mut runs = Vec::new();
+    for changes in sweep::points(&options.over) {
+        let scenario = load(&options.scenario, &all_changes(options, &changes), None)?;
+        for (number, case) in scenario.cases.iter().enumerate() {
+            let first = case.seeds.first().copied().unwrap_or(1);
+            let seeds = first..first.saturating_add(options.seeds);
+            runs.extend(seeds.map(|seed| SweepRun {
+                changes: changes.clone(),
+                seed,
+                case: number,
+            }));
+        }
+    }
+    Ok(runs)
+}
+
+fn all_changes(options: &SweepOptions, point: &[Change]) -> Vec<Change> {
+    [options.changes.as_slice(), point].concat()
+}
+
+/// This command line without `--commands`, as a shell takes it.
+fn own_command() -> String {
+    let words = std::env::args().filter(|word| word != "--commands");
+    let quoted = words.map(|word| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:%+@".contains(c);
+        if !word.is_empty() && word.chars().all(is_plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// Makes a report of folders, or of every scenario.
+fn report(options: &ReportOptions) -> Result<bool, Failure> {
+    let mut folders = options.folders.clone();
+    if folders.is_empty() {
+        let mut meter = Meter::new();
+        for (name, text) in scenarios::ALL {
+            let scenario = Scenario::parse(name, text, &[], None)?;
+            if scenario.long && !options.long {
+                continue;
+            }
+            let folder = options.out.join("data").join(name);
+            let files = Files::create(&folder, Format::Csv, &scenario, &[])?;
+            run_cases(&scenario, Some(files), &mut meter)?;
+            folders.push(folder);
+        }
+        meter.finish();
+    }
+    let measured = Measured::read(&folders)?;
+    report::write(&report::page("DCQCN and PFC in Feroce's fabric", &measured)?, &options.out)?;
+    writeln!(io::stdout(), "{}", options.out.join("report.html").display())?;
+    Ok(report::holds(&measured)?)
+}
+
+/// Tells on standard error how far a run is, on a terminal, and at the end how fast it was.
+#[derive(Debug)]
+struct Meter {
+    is_terminal: bool,
+    began: std::time::Instant,
+    told: std::time::Instant,
+    events: u64,
+    hops: u64,
+    runs: u32,
+}
+
+impl Meter {
+    #[allow(clippy::disallowed_methods)] // The time that people wait; nothing depends on it.
+    fn new() -> Self {
+        let now = std::time::Instant::now();
+        let is_terminal = io::stderr().is_terminal();
+        Self { is_terminal, began: now, told: now, events: 0, hops: 0, runs: 0 }
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    fn show(&mut self, case: &str, progress: Progress) {
+        let now = std::time::Instant::now();
+        if !self.is_terminal || (now - self.told).as_millis() < 200 {
+            return;
+        }
+        self.told = now;
+        let Progress { now: Time(now), duration: Time(duration), events } = progress;
+        let percent = now.saturating_mul(100) / duration.max(1);
+        eprint!(
+            "\r\x1b[K{case}  run {}: {percent} %, {} M events",
+            self.runs + 1,
+            events / 1_000_000
+        );
+    }
+
+    fn clear(&self) {
+        if self.is_terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+
+    fn add(&mut self, events: u64, hops: u64) {
+        self.events += events;
+        self.hops += hops;
+        self.runs += 1;
+    }
+
+    #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
+    fn finish(&self) {
+        let seconds = self.began.elapsed().as_secs_f64().max(1e-9);
+        let (events, hops) = (self.events as f64 / 1e6, self.hops as f64 / 1e6);
+        let Self { runs, .. } = self;
+        eprintln!(
+            "{runs} runs, {events:.1} M events, {hops:.1} M packet hops in {seconds:.1} s: {:.2} M events/s, {:.2} M packet hops/s",
+            events / seconds,
+            hops / seconds
+        );
+    }
+}

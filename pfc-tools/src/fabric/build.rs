@@ -1,0 +1,242 @@
+//! From a configuration to a network at time zero.
+
+use std::collections::BTreeMap;
+
+use feroce_congestion::params::CnpScope;
+use feroce_congestion::{Instant, NotificationPoint, Red};
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
+
+use super::Fabric;
+use super::config::{FabricConfig, Link, SwitchConfig};
+use super::events::{Event, Events};
+use super::fault::Faults;
+use super::host::receiver::{Notifier, Receiver};
+use super::host::sender::Sender;
+use super::host::{Flow, Host};
+use super::measure::Samples;
+use super::packet::Packets;
+use super::port::{Node, Port, Watch};
+use super::routing::{mix, routes};
+use super::switch::Switch;
+use super::switch::buffer::{BufferConfig, SharedBuffer};
+use super::time::Time;
+
+/// Which part of a network a generator is for.
+#[derive(Clone, Copy)]
+enum Part {
+    Routes,
+    Marking,
+    Faults,
+}
+
+/// The seed of one part of a run.
+fn seed_of(seed: u64, part: Part, number: u64) -> u64 {
+    SplitMix64::seed_from_u64(seed ^ (number << 8 | part as u64)).next_u64()
+}
+
+impl Fabric {
+    /// The network of `config` at time zero.
+    ///
+    /// # Errors
+    /// Says what does not fit together: a buffer too small for its headroom, a host without a line, a flow without a way, a
+    /// queue that does not exist.
+    pub fn new(config: &FabricConfig) -> Result<Self, String> {
+        let (ports, numbers) = ports(config)?;
+        let mut fabric = Self {
+            now: Time::ZERO,
+            events: Events::new(),
+            packets: Packets::new(),
+            switches: switches(config, &ports, &numbers)?,
+            hosts: hosts(config, &numbers)?,
+            ports,
+            flows: Vec::new(),
+            notifiers: Vec::new(),
+            packet: config.packet,
+            host: config.host,
+            congestion: config.congestion,
+            cnp_priority: config.congestion.notification.cnp_priority.min(7),
+            pause_response: config.switch.pfc.response,
+            duration: config.duration,
+            warmup: config.warmup,
+            finished: 0,
+            happened: 0,
+            hops: 0,
+            samples: Samples::new(config),
+        };
+        fabric.watch(config, &numbers)?;
+        fabric.add_flows(config)?;
+        fabric.events.push(config.warmup, Event::Warm);
+        fabric.events.push(config.sample, Event::Sample);
+        Ok(fabric)
+    }
+
+    fn watch(&mut self, config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<(), String> {
+        for &(node, next, priority) in &config.watch {
+            let port = numbers[node].iter().copied().find(|&port| {
+                let peer = self.ports[port as usize].peer;
+                numbers[next].contains(&peer)
+            });
+            let name = |node| config.network.name(node);
+            let port =
+                port.ok_or_else(|| format!("no line leads from {} to {}", name(node), name(next)))?;
+            self.ports[port as usize].watch = Some(Box::new(Watch::new(priority)));
+            self.samples.add_queue(port);
+        }
+        Ok(())
+    }
+
+    fn add_flows(&mut self, config: &FabricConfig) -> Result<(), String> {
+        let mut scopes = BTreeMap::new();
+        let params = &config.congestion.notification;
+        let mut per_pair = BTreeMap::<(u32, u32), u32>::new();
+        for (number, flow) in (0_u32..).zip(&config.flows) {
+            let name = |host: u32| config.network.name(host as usize);
+            if flow.from == flow.to {
+                return Err(format!("{} sends to itself", name(flow.from)));
+            }
+            let nth = per_pair.entry((flow.from, flow.to)).or_default();
+            *nth += 1;
+            let entropy = mix(mix(flow.from ^ mix(flow.to ^ mix(*nth))));
+            let sender = Sender::new(flow, &config.host, &config.packet, entropy);
+            let receiver = Receiver::new(flow, &config.host, &config.packet);
+            let scope = match params.cnp_scope {
+                CnpScope::Qp => (flow.to, flow.from, number),
+                CnpScope::IpPair => (flow.to, flow.from, 0),
+                CnpScope::Port => (flow.to, 0, 0),
+            };
+            let notifiers = &mut self.notifiers;
+            let notifier = *scopes.entry(scope).or_insert_with(|| {
+                let point = NotificationPoint::new(params);
+                notifiers.push(Notifier { point, flow: number, wake_at: Instant::FAR });
+                u32::try_from(notifiers.len() - 1).unwrap_or(u32::MAX)
+            });
+            self.flows.push(Flow::new(*flow, sender, receiver, notifier));
+            self.events.push(flow.start, Event::Start { flow: number });
+            self.check_way(flow.from, flow.to, entropy).ok_or_else(|| {
+                format!("no way leads from {} to {}", name(flow.from), name(flow.to))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// `None` if packets between the two hosts do not arrive.
+    fn check_way(&self, from: u32, to: u32, entropy: u32) -> Option<()> {
+        let first = self.hosts[from as usize].port;
+        let mut at = self.ports[self.ports[first as usize].peer as usize].node;
+        while let Node::Switch(number) = at {
+            let switch = &self.switches[number as usize];
+            let out = switch.ports[usize::from(switch.routes.port(to, entropy)?)];
+            at = self.ports[self.ports[out as usize].peer as usize].node;
+        }
+        (at == Node::Host(to)).then_some(())
+    }
+}
+
+/// All ports, and the numbers of each node's.
+fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
+    let network = &config.network;
+    let hosts = network.hosts.len();
+    let mut numbers = vec![Vec::new(); hosts + network.switches.len()];
+    let mut ports: Vec<Port> = Vec::new();
+    for (number, link) in (0_u64..).zip(&network.links) {
+        for (end, other) in [(link.a, link.b), (link.b, link.a)] {
+            if end == other {
+                return Err(format!("a line leads from {0} to {0}", network.name(end)));
+            }
+            let index = u32::try_from(end).unwrap_or(u32::MAX);
+            let node = match end.checked_sub(hosts) {
+                None => Node::Host(index),
+                Some(_) => Node::Switch(index - u32::try_from(hosts).unwrap_or(u32::MAX)),
+            };
+            let own: &mut Vec<u32> = &mut numbers[end];
+            let local = u16::try_from(own.len()).map_err(|_| "a switch has at most 65535 ports")?;
+            own.push(u32::try_from(ports.len()).map_err(|_| "too many ports")?);
+            let mut port = Port::new(node, local, link.rate, link.delay, config.switch.plan);
+            let seed = seed_of(config.seed, Part::Faults, number * 2 + u64::from(end == link.b));
+            port.faults = Faults::new(link.loss, link.corruption, seed);
+            ports.push(port);
+        }
+        let last = u32::try_from(ports.len() - 1).unwrap_or(u32::MAX);
+        ports[last as usize].peer = last - 1;
+        ports[last as usize - 1].peer = last;
+    }
+    Ok((ports, numbers))
+}
+
+fn hosts(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Host>, String> {
+    let names = config.network.hosts.iter();
+    names
+        .zip(numbers)
+        .map(|(name, ports)| match ports[..] {
+            [port] => Ok(Host::new(port)),
+            _ => Err(format!("{name} has {} lines; a host has one", ports.len())),
+        })
+        .collect()
+}
+
+fn switches(
+    config: &FabricConfig,
+    ports: &[Port],
+    numbers: &[Vec<u32>],
+) -> Result<Vec<Switch>, String> {
+    let hosts = config.network.hosts.len();
+    let peers = |port: &u32| ports[*port as usize].peer;
+    let owner = |port: u32| match ports[port as usize].node {
+        Node::Host(number) => number as usize,
+        Node::Switch(number) => hosts + number as usize,
+    };
+    let neighbours: Vec<Vec<usize>> =
+        numbers.iter().map(|own| own.iter().map(|port| owner(peers(port))).collect()).collect();
+    #[allow(clippy::cast_possible_truncation)] // A seed's upper half is as good.
+    let salt = (seed_of(config.seed, Part::Routes, 0) >> 32) as u32;
+    let all = routes(&neighbours, hosts, salt);
+    let params = &config.congestion.marking;
+    (0_u64..)
+        .zip(&config.network.switches)
+        .zip(all)
+        .zip(&numbers[hosts..])
+        .map(|(((number, switch), routes), own)| {
+            let name = |e| format!("{switch}: {e}");
+            Ok(Switch {
+                ports: own.clone(),
+                buffer: SharedBuffer::new(buffer(config), own.len()).map_err(name)?,
+                routes,
+                marking: config.switch.ecn.then(|| (Red::new(params), params.mark_at)),
+                random: Xoshiro128PlusPlus::seed_from_u64(seed_of(
+                    config.seed,
+                    Part::Marking,
+                    number,
+                )),
+                refresh_at: vec![[Time::ZERO; 8]; own.len()],
+                pfc: config.switch.pfc,
+                unroutable: 0,
+            })
+        })
+        .collect()
+}
+
+/// The buffer that `config` asks for.
+fn buffer(config: &FabricConfig) -> BufferConfig {
+    let SwitchConfig { buffer, guaranteed, alpha, threshold, lossless, .. } = config.switch;
+    let frame = u64::from(config.packet.payload + config.packet.headers);
+    let needed = config.network.links.iter().map(|link| headroom(config, link)).max();
+    BufferConfig {
+        total: buffer,
+        guaranteed,
+        headroom: config.switch.headroom.or(needed).unwrap_or(0),
+        alpha,
+        threshold,
+        resume_offset: config.switch.resume_offset.unwrap_or(2 * frame),
+        lossless,
+    }
+}
+
+/// What can still come after the decision to pause: a frame that keeps the PFC frame waiting, the PFC frame, its way, the response, the
+/// way back, a frame that was begun before it took effect; and a frame for rounding.
+pub(super) fn headroom(config: &FabricConfig, link: &Link) -> u64 {
+    let frame = u64::from(config.packet.payload + config.packet.headers + config.packet.gap);
+    let control = u64::from(config.packet.control + config.packet.gap);
+    let way = link.delay + link.delay + config.switch.pfc.response;
+    link.rate.bytes_in(way) + 3 * frame + control
+}

@@ -1,0 +1,211 @@
+//! What happens next: events ordered by (time, sequence).
+//!
+//! A calendar: slots of 16 ns for the next 134 us, a heap for what comes later. Slots keep their memory, so that a run allocates
+//! nothing once it is warm. Events of one time happen in the order in which they were scheduled.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::packet::PacketId;
+use super::time::Time;
+
+/// Something that happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Event {
+    /// A frame reaches the end of the line out of this port.
+    Arrive { port: u32, packet: PacketId },
+    /// A port may have something to send.
+    Wake { port: u32 },
+    /// A switch looks whether it must repeat a pause at this port.
+    Refresh { port: u32, priority: u8 },
+    /// A host's answer is ready to be sent.
+    Answer { host: u32, packet: PacketId },
+    /// A flow begins.
+    Start { flow: u32 },
+    /// A flow has no more to send.
+    Stop { flow: u32 },
+    /// A flow's retransmission timer.
+    Timeout { flow: u32 },
+    /// An interval of a notification point ends.
+    Notify { point: u32 },
+    /// Rates and queues are looked at.
+    Sample,
+    /// Figures begin to count.
+    Warm,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    at: Time,
+    sequence: u64,
+    event: Event,
+}
+
+/// log2 of a slot's picoseconds.
+const WIDTH: u32 = 14;
+const SLOTS: usize = 8192;
+const WORDS: usize = SLOTS / 64;
+
+/// The queue of events.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// The slot that is being emptied, latest first.
+    current: Vec<Entry>,
+    slots: Box<[Vec<Entry>]>,
+    /// Which slots hold something.
+    used: [u64; WORDS],
+    /// Number of the current slot, from time zero.
+    base: u64,
+    later: BinaryHeap<Reverse<Entry>>,
+    sequence: u64,
+}
+
+impl Events {
+    pub fn new() -> Self {
+        Self {
+            current: Vec::new(),
+            slots: vec![Vec::new(); SLOTS].into_boxed_slice(),
+            used: [0; WORDS],
+            base: 0,
+            later: BinaryHeap::new(),
+            sequence: 0,
+        }
+    }
+
+    /// How many events were scheduled so far.
+    #[cfg(test)]
+    pub const fn scheduled(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Schedules `event`; `at` is not before the last event that was taken.
+    #[inline]
+    pub fn push(&mut self, at: Time, event: Event) {
+        let entry = Entry { at, sequence: self.sequence, event };
+        self.sequence += 1;
+        let slot = at.0 >> WIDTH;
+        debug_assert!(slot >= self.base, "events do not happen in the past");
+        if slot <= self.base {
+            let place = self.current.partition_point(|other| *other > entry);
+            self.current.insert(place, entry);
+        } else if slot - self.base < SLOTS as u64 {
+            self.put(slot, entry);
+        } else {
+            self.later.push(Reverse(entry));
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, slot: u64, entry: Entry) {
+        let index = index_of(slot);
+        self.slots[index].push(entry);
+        self.used[index / 64] |= 1 << (index % 64);
+    }
+
+    /// The next event and its time.
+    #[inline]
+    pub fn pop(&mut self) -> Option<(Time, Event)> {
+        if self.current.is_empty() && !self.advance() {
+            return None;
+        }
+        self.current.pop().map(|entry| (entry.at, entry.event))
+    }
+
+    /// Makes the next slot that holds something the current one.
+    fn advance(&mut self) -> bool {
+        let next = self.next_used();
+        let later = self.later.peek().map(|Reverse(entry)| entry.at.0 >> WIDTH);
+        let Some(base) = [next, later].into_iter().flatten().min() else { return false };
+        self.base = base;
+        while let Some(Reverse(entry)) = self.later.peek() {
+            let slot = entry.at.0 >> WIDTH;
+            if slot - base >= SLOTS as u64 {
+                break;
+            }
+            let entry = *entry;
+            self.later.pop();
+            self.put(slot, entry);
+        }
+        let index = index_of(base);
+        self.used[index / 64] &= !(1 << (index % 64));
+        std::mem::swap(&mut self.current, &mut self.slots[index]);
+        // A few entries, mostly in order already.
+        self.current.sort_unstable_by(|a, b| b.cmp(a));
+        true
+    }
+
+    /// The first slot after the current one that holds something.
+    fn next_used(&self) -> Option<u64> {
+        let from = index_of(self.base + 1);
+        let (word, bit) = (from / 64, from % 64);
+        let ahead = |index: usize| {
+            let distance = (index + SLOTS - from) % SLOTS;
+            self.base + 1 + distance as u64
+        };
+        let first = self.used[word] & (u64::MAX << bit);
+        if first != 0 {
+            return Some(ahead(word * 64 + first.trailing_zeros() as usize));
+        }
+        for step in 1..=WORDS {
+            let at = (word + step) % WORDS;
+            let bits =
+                if step == WORDS { self.used[at] & !(u64::MAX << bit) } else { self.used[at] };
+            if bits != 0 {
+                return Some(ahead(at * 64 + bits.trailing_zeros() as usize));
+            }
+        }
+        None
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // Below SLOTS.
+const fn index_of(slot: u64) -> usize {
+    (slot % SLOTS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_xoshiro::Xoshiro128PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn events_of_one_time_keep_their_order() {
+        let mut events = Events::new();
+        for flow in 0..5 {
+            events.push(Time(77), Event::Start { flow });
+        }
+        events.push(Time(3), Event::Sample);
+        assert_eq!(events.pop(), Some((Time(3), Event::Sample)));
+        events.push(Time(77), Event::Start { flow: 5 });
+        let order = std::iter::from_fn(|| events.pop()).map(|(_, event)| event);
+        assert!(order.eq((0..6).map(|flow| Event::Start { flow })));
+    }
+
+    /// Against a sorted list: near and far times, pushed while others are taken.
+    #[test]
+    fn the_calendar_is_a_sorted_list() {
+        for seed in 0..20 {
+            let mut random = Xoshiro128PlusPlus::seed_from_u64(seed);
+            let (mut events, mut list, mut now) = (Events::new(), Vec::new(), Time::ZERO);
+            for flow in 0..5000 {
+                let far = [1 << 8, 1 << 15, 1 << 22, 1 << 30][random.next_u32() as usize % 4];
+                let at = now + Time(random.next_u64() % far);
+                list.push((at, events.scheduled(), Event::Start { flow }));
+                events.push(at, Event::Start { flow });
+                if random.next_u32() % 3 > 0 {
+                    list.sort();
+                    let (at, _, event) = list.remove(0);
+                    assert_eq!(events.pop(), Some((at, event)), "seed {seed}");
+                    now = at;
+                }
+            }
+            list.sort();
+            for (at, _, event) in list {
+                assert_eq!(events.pop(), Some((at, event)), "seed {seed}");
+            }
+            assert_eq!(events.pop(), None);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a line does to frames: loses them, or flips their bits.
+
+use rand_xoshiro::Xoshiro128PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+/// Which frames are hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hits {
+    /// None.
+    #[default]
+    None,
+    /// Each with a chance of n / 2^32.
+    Chance(u32),
+    /// Every n-th data packet, the first time the n-th.
+    Every(u32),
+}
+
+/// The faults of one direction of a line. PFC frames are spared: their loss would be hidden by their repetition only sometimes.
+#[derive(Debug, Clone)]
+pub(crate) struct Faults {
+    loss: Hits,
+    corruption: Hits,
+    seen: u32,
+    random: Xoshiro128PlusPlus,
+}
+
+/// What happens to one frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Arrives,
+    Corrupted,
+    Lost,
+}
+
+impl Faults {
+    /// Faults with randomness from `seed`; `None` if nothing is ever hit.
+    pub fn new(loss: Hits, corruption: Hits, seed: u64) -> Option<Self> {
+        let some = loss != Hits::None || corruption != Hits::None;
+        some.then(|| Self {
+            loss,
+            corruption,
+            seen: 0,
+            random: Xoshiro128PlusPlus::seed_from_u64(seed),
+        })
+    }
+
+    /// The fate of the next data packet.
+    pub fn next(&mut self) -> Fate {
+        self.seen = self.seen.wrapping_add(1);
+        let mut hit = |hits| match hits {
+            Hits::None => false,
+            Hits::Chance(chance) => self.random.next_u32() < chance,
+            Hits::Every(n) => self.seen.is_multiple_of(n),
+        };
+        if hit(self.loss) {
+            Fate::Lost
+        } else if hit(self.corruption) {
+            Fate::Corrupted
+        } else {
+            Fate::Arrives
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_256th_packet_is_lost() {
+        let mut faults = Faults::new(Hits::Every(256), Hits::None, 1).unwrap();
+        let lost = (1..=1024).filter(|_| faults.next() == Fate::Lost).count();
+        assert_eq!(lost, 4);
+    }
+
+    #[test]
+    fn a_chance_is_what_it_says() {
+        let mut faults = Faults::new(Hits::None, Hits::Chance(1 << 29), 7).unwrap();
+        let hit = (0..80_000).filter(|_| faults.next() == Fate::Corrupted).count();
+        assert!((9_700..10_300).contains(&hit), "{hit}");
+        assert!(Faults::new(Hits::None, Hits::None, 1).is_none());
+    }
+}

@@ -1,0 +1,337 @@
+//! A host: a NIC whose flows share a line, sends answers ahead of data, and obeys pauses.
+
+pub mod receiver;
+pub mod sender;
+
+use feroce_congestion::Instant;
+
+use super::Fabric;
+use super::config::FlowConfig;
+use super::events::Event;
+use super::packet::{Kind, Packet, PacketId};
+use super::time::Time;
+use receiver::{Answer, Notifier, Receiver};
+use sender::{Look, Sender};
+
+/// A flow that a host sends.
+#[derive(Debug, Clone, Copy)]
+struct Active {
+    flow: u32,
+    /// Nothing is sent before.
+    look_at: Time,
+    priority: u8,
+}
+
+/// A host.
+#[derive(Debug)]
+pub(crate) struct Host {
+    /// The fabric's number of its port.
+    pub port: u32,
+    active: Vec<Active>,
+    /// Which flow is asked first.
+    turn: usize,
+    /// Packets whose ICRC was wrong.
+    pub corrupted: u64,
+}
+
+impl Host {
+    pub const fn new(port: u32) -> Self {
+        Self { port, active: Vec::new(), turn: 0, corrupted: 0 }
+    }
+
+    /// When a flow may send next, if its priority need not wait.
+    fn next_look(&self, waiting: u8) -> Time {
+        let may = self.active.iter().filter(|active| waiting >> active.priority & 1 == 0);
+        may.map(|active| active.look_at).min().unwrap_or(Time::FAR)
+    }
+
+    /// The priorities that have a flow, a bit each.
+    fn priorities(&self) -> u8 {
+        self.active.iter().fold(0, |all, active| all | 1 << active.priority)
+    }
+}
+
+/// A flow, at both its ends.
+#[derive(Debug, Clone)]
+pub(crate) struct Flow {
+    pub config: FlowConfig,
+    pub sender: Sender,
+    pub receiver: Receiver,
+    /// Which notifier tells its sender of marks.
+    pub notifier: u32,
+    /// Its place among its host's flows, while it is active.
+    place: Option<usize>,
+}
+
+impl Flow {
+    pub const fn new(
+        config: FlowConfig,
+        sender: Sender,
+        receiver: Receiver,
+        notifier: u32,
+    ) -> Self {
+        Self { config, sender, receiver, notifier, place: None }
+    }
+}
+
+impl Fabric {
+    /// The line out of a host's `port` is free. Whether something was sent.
+    pub(super) fn host_sends(&mut self, host: u32, port: u32) -> bool {
+        let out = &mut self.ports[port as usize];
+        if out.backlog() != 0
+            && let Some(id) = out.dequeue(&mut self.packets, self.now)
+        {
+            self.transmit(port, id);
+            return true;
+        }
+        let waiting = out.pauses.waiting(self.now);
+        let now = self.now.instant();
+        let count = self.hosts[host as usize].active.len();
+        for step in 0..count {
+            let nic = &mut self.hosts[host as usize];
+            let place =
+                if nic.turn + step < count { nic.turn + step } else { nic.turn + step - count };
+            let active = &mut nic.active[place];
+            if active.look_at > self.now || waiting >> active.priority & 1 == 1 {
+                continue;
+            }
+            let flow = &mut self.flows[active.flow as usize];
+            match flow.sender.look(now) {
+                Look::Later(at) => active.look_at = Time::from_instant(at),
+                Look::Send => {
+                    let number = active.flow;
+                    nic.turn = if place + 1 < count { place + 1 } else { 0 };
+                    self.send_data(number, port);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn send_data(&mut self, number: u32, port: u32) {
+        let (now, flow) = (self.now, &mut self.flows[number as usize]);
+        let was_idle = !flow.sender.is_outstanding();
+        let psn = flow.sender.next_psn();
+        let mut packet = Packet::new(
+            Kind::Data { psn },
+            number,
+            flow.config.to,
+            flow.sender.next_size(),
+            flow.config.priority,
+        );
+        packet.sent = now;
+        packet.entropy = flow.sender.entropy;
+        packet.ecn_capable = flow.sender.ecn_capable;
+        flow.sender.sent(now);
+        let look_at = flow.sender.next_look(now.instant());
+        if was_idle {
+            flow.sender.progress_at = now;
+        }
+        let timer = flow.sender.arm(now);
+        let (host, place) = (flow.config.from, flow.place);
+        if let Some(place) = place {
+            self.hosts[host as usize].active[place].look_at = Time::from_instant(look_at);
+        }
+        if let Some(at) = timer {
+            self.events.push(at, Event::Timeout { flow: number });
+        }
+        let id = self.packets.add(packet);
+        self.transmit(port, id);
+    }
+
+    /// When a host's port may have something to send next, that has nothing now.
+    pub(super) fn host_next(&mut self, host: u32, port: u32) -> Time {
+        let out = &mut self.ports[port as usize];
+        let waiting = out.pauses.waiting(self.now);
+        let nic = &self.hosts[host as usize];
+        let mut next = nic.next_look(waiting);
+        if out.backlog() & !waiting != 0 {
+            next = self.now;
+        }
+        if waiting != 0 {
+            let wanted = out.backlog() | nic.priorities();
+            next = next.min(out.pauses.first_end(wanted).unwrap_or(Time::FAR));
+        }
+        next
+    }
+
+    /// A packet has come in at a host.
+    pub(super) fn host_receives(&mut self, host: u32, id: PacketId) {
+        let packet = *self.packets.get(id);
+        self.packets.remove(id);
+        if packet.corrupted {
+            self.hosts[host as usize].corrupted += 1;
+            return;
+        }
+        let now = self.now.instant();
+        match packet.kind {
+            Kind::Data { psn } => self.data_arrives(&packet, psn),
+            Kind::Ack { psn } => {
+                let (at, flow) = (self.now, &mut self.flows[packet.flow as usize]);
+                if flow.sender.on_ack(psn, packet.sent, at) {
+                    self.finish(packet.flow);
+                } else {
+                    self.look_again(packet.flow);
+                }
+            }
+            Kind::Nak { psn } => {
+                self.flows[packet.flow as usize].sender.on_nak(psn, self.now);
+                self.look_again(packet.flow);
+            }
+            Kind::Cnp => {
+                self.flows[packet.flow as usize].sender.on_cnp(now);
+                self.look_again(packet.flow);
+            }
+            Kind::Pfc { .. } => {}
+        }
+    }
+
+    fn data_arrives(&mut self, packet: &Packet, psn: u32) {
+        let flow = &mut self.flows[packet.flow as usize];
+        flow.receiver.note_arrival(packet.marked);
+        let answer = flow.receiver.on_data(psn);
+        let point = flow.notifier;
+        let notifier = &mut self.notifiers[point as usize];
+        if packet.marked {
+            notifier.flow = packet.flow;
+        }
+        if notifier.point.on_packet(packet.marked, self.now.instant()) {
+            self.send_cnp(point);
+        }
+        self.arm_notifier(point);
+        if let Some(answer) = answer {
+            self.send_answer(packet, answer);
+        }
+    }
+
+    fn send_answer(&mut self, to: &Packet, answer: Answer) {
+        let kind = match answer {
+            Answer::Ack(psn) => Kind::Ack { psn },
+            Answer::Nak(psn) => Kind::Nak { psn },
+        };
+        let flow = &self.flows[to.flow as usize];
+        let priority = self.host.ack_priority.unwrap_or(flow.config.priority);
+        let (from, back) = (flow.config.to, flow.config.from);
+        let mut packet = Packet::new(kind, to.flow, back, self.packet.control, priority);
+        packet.sent = to.sent;
+        packet.entropy = !flow.sender.entropy;
+        self.answer(from, packet, self.host.ack_delay);
+    }
+
+    fn send_cnp(&mut self, point: u32) {
+        let number = self.notifiers[point as usize].flow;
+        let flow = &mut self.flows[number as usize];
+        flow.receiver.cnps += 1;
+        let (from, back) = (flow.config.to, flow.config.from);
+        let mut packet =
+            Packet::new(Kind::Cnp, number, back, self.packet.control, self.cnp_priority);
+        packet.entropy = !flow.sender.entropy;
+        self.answer(from, packet, self.host.cnp_delay);
+    }
+
+    fn answer(&mut self, host: u32, packet: Packet, delay: Time) {
+        let packet = self.packets.add(packet);
+        if delay > Time::ZERO {
+            self.events.push(self.now + delay, Event::Answer { host, packet });
+        } else {
+            self.host_queues(host, packet);
+        }
+    }
+
+    /// An answer is ready to be sent.
+    pub(super) fn host_queues(&mut self, host: u32, id: PacketId) {
+        let port = self.hosts[host as usize].port;
+        let priority = self.packets.get(id).priority;
+        self.ports[port as usize].enqueue(priority, id, &mut self.packets, self.now);
+        self.kick(port);
+    }
+
+    fn arm_notifier(&mut self, point: u32) {
+        let Notifier { point: state, wake_at, .. } = &mut self.notifiers[point as usize];
+        let next = state.next_event();
+        if next != Instant::FAR && *wake_at != next {
+            *wake_at = next;
+            self.events.push(Time::from_instant(next).max(self.now), Event::Notify { point });
+        }
+    }
+
+    /// An interval of a notification point has ended.
+    pub(super) fn notify(&mut self, point: u32) {
+        let now = self.now.instant();
+        let notifier = &mut self.notifiers[point as usize];
+        if notifier.wake_at > now {
+            return;
+        }
+        notifier.wake_at = Instant::FAR;
+        if notifier.point.advance(now) {
+            self.send_cnp(point);
+        }
+        self.arm_notifier(point);
+    }
+
+    /// A flow begins.
+    pub(super) fn start(&mut self, number: u32) {
+        let line = {
+            let host = &self.hosts[self.flows[number as usize].config.from as usize];
+            self.ports[host.port as usize].rate
+        };
+        let now = self.now;
+        let flow = &mut self.flows[number as usize];
+        flow.sender.start(line, &self.congestion, now);
+        let host = &mut self.hosts[flow.config.from as usize];
+        flow.place = Some(host.active.len());
+        host.active.push(Active { flow: number, look_at: now, priority: flow.config.priority });
+        if flow.config.stop < Time::FAR {
+            self.events.push(flow.config.stop, Event::Stop { flow: number });
+        }
+        let port = host.port;
+        self.kick(port);
+    }
+
+    /// A flow sends no more than it has sent.
+    pub(super) fn stop(&mut self, number: u32) {
+        if self.flows[number as usize].sender.stop() {
+            self.finish(number);
+        }
+    }
+
+    /// All that a flow had to send has arrived.
+    fn finish(&mut self, number: u32) {
+        let flow = &mut self.flows[number as usize];
+        let Some(place) = flow.place.take() else { return };
+        flow.sender.ended = Some(self.now);
+        self.finished += 1;
+        let host = &mut self.hosts[flow.config.from as usize];
+        host.active.swap_remove(place);
+        host.turn = if host.turn < host.active.len() { host.turn } else { 0 };
+        if let Some(moved) = host.active.get(place) {
+            self.flows[moved.flow as usize].place = Some(place);
+        }
+        if let Some(next) = self.flows[number as usize].sender.successor {
+            self.events.push(self.now, Event::Start { flow: next });
+        }
+    }
+
+    /// A flow's retransmission timer has run out.
+    pub(super) fn timeout(&mut self, number: u32) {
+        let flow = &mut self.flows[number as usize];
+        if let Some(at) = flow.sender.on_timer(self.now) {
+            self.events.push(at, Event::Timeout { flow: number });
+        }
+        self.look_again(number);
+    }
+
+    /// Something has changed for a flow: it may send earlier or later than was thought.
+    fn look_again(&mut self, number: u32) {
+        let flow = &mut self.flows[number as usize];
+        let Some(place) = flow.place else { return };
+        let look_at = Time::from_instant(flow.sender.next_look(self.now.instant()));
+        let host = &mut self.hosts[flow.config.from as usize];
+        let before = std::mem::replace(&mut host.active[place].look_at, look_at);
+        if look_at < before {
+            let port = host.port;
+            self.kick(port);
+        }
+    }
+}

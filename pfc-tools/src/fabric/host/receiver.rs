@@ -1,0 +1,111 @@
+//! A flow's receiver: what is in order, and what is answered.
+
+use feroce_congestion::{Instant, NotificationPoint};
+
+use crate::fabric::config::{FlowConfig, HostConfig, PacketConfig, Recovery};
+
+use super::sender::packets_of;
+
+/// What a receiver tells the sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Ack(u32),
+    Nak(u32),
+}
+
+/// A flow's receiver.
+#[derive(Debug, Clone)]
+pub(crate) struct Receiver {
+    expected: u32,
+    message_packets: u32,
+    payload: u32,
+    /// Payload of a message's last packet.
+    last: u32,
+    recovery: Recovery,
+    ack_every: u32,
+    unacknowledged: u32,
+    nak_sent: bool,
+    /// Payload that arrived in order, in bytes; with go-back-0 of whole messages only.
+    pub delivered: u64,
+    /// What was delivered when figures began to count.
+    pub delivered_before: u64,
+    pub marked: u64,
+    pub cnps: u64,
+    pub out_of_sequence: u64,
+}
+
+/// What shares one CNP interval: a flow, a pair of hosts or a port.
+#[derive(Debug, Clone)]
+pub(crate) struct Notifier {
+    pub point: NotificationPoint,
+    /// The flow that is told: the last that had a mark.
+    pub flow: u32,
+    pub wake_at: Instant,
+}
+
+impl Receiver {
+    pub fn new(flow: &FlowConfig, host: &HostConfig, sizes: &PacketConfig) -> Self {
+        let message_packets = packets_of(flow.message, sizes.payload);
+        let rest = flow.message - u64::from(message_packets - 1) * u64::from(sizes.payload);
+        Self {
+            expected: 0,
+            message_packets,
+            payload: sizes.payload,
+            last: u32::try_from(rest).unwrap_or(sizes.payload),
+            recovery: host.recovery,
+            ack_every: host.ack_every.max(1),
+            unacknowledged: 0,
+            nak_sent: false,
+            delivered: 0,
+            delivered_before: 0,
+            marked: 0,
+            cnps: 0,
+            out_of_sequence: 0,
+        }
+    }
+
+    pub const fn note_arrival(&mut self, marked: bool) {
+        self.marked += marked as u64;
+    }
+
+    /// Data packet `psn` has come.
+    #[inline]
+    pub fn on_data(&mut self, psn: u32) -> Option<Answer> {
+        if psn == self.expected {
+            return self.in_order(psn);
+        }
+        if psn < self.expected {
+            return Some(Answer::Ack(self.expected));
+        }
+        self.out_of_sequence += 1;
+        if self.nak_sent {
+            return None;
+        }
+        self.nak_sent = true;
+        self.unacknowledged = 0;
+        if self.recovery == Recovery::GoBack0 {
+            self.expected -= self.expected % self.message_packets;
+        }
+        Some(Answer::Nak(self.expected))
+    }
+
+    #[inline]
+    fn in_order(&mut self, psn: u32) -> Option<Answer> {
+        self.expected += 1;
+        self.nak_sent = false;
+        let is_last = (psn + 1).is_multiple_of(self.message_packets);
+        self.delivered += match self.recovery {
+            Recovery::GoBackN => u64::from(if is_last { self.last } else { self.payload }),
+            Recovery::GoBack0 if is_last => {
+                u64::from(self.message_packets - 1) * u64::from(self.payload) + u64::from(self.last)
+            }
+            Recovery::GoBack0 => 0,
+        };
+        self.unacknowledged += 1;
+        if is_last || self.unacknowledged >= self.ack_every {
+            self.unacknowledged = 0;
+            return Some(Answer::Ack(self.expected));
+        }
+        None
+    }
+}

@@ -1,0 +1,297 @@
+//! A flow's sender: which packet is next, how fast, and what comes after a loss.
+
+use feroce_congestion::{
+    Controller, Duration, Fraction, Instant, Pacer, Params, Rate, ReactionPoint,
+};
+
+use crate::fabric::config::{Control, FlowConfig, HostConfig, PacketConfig, Recovery};
+use crate::fabric::time::{LineRate, Time};
+
+/// Whether a packet may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Now.
+    Send,
+    /// Not before this time.
+    Later(Instant),
+}
+
+/// What a sender has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SenderCounts {
+    /// Data packets sent, again or not.
+    pub packets: u64,
+    /// Data packets sent again.
+    pub retransmitted: u64,
+    /// CNPs that came.
+    pub cnps: u64,
+    /// NAKs that came.
+    pub naks: u64,
+    /// Time-outs.
+    pub timeouts: u64,
+}
+
+/// A flow's sender. Packets are numbered from 0 and do not wrap.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender {
+    /// What ECMP sees of the flow.
+    pub entropy: u32,
+    pub ecn_capable: bool,
+    /// Number of the next packet.
+    next: u32,
+    /// What is not acknowledged begins here.
+    una: u32,
+    /// One more than the last packet that was ever sent.
+    highest: u32,
+    /// Number of packets, [`u32::MAX`] if there is no end.
+    total: u32,
+    message_packets: u32,
+    /// Buffer bytes of a full packet and of a message's last.
+    full: u32,
+    last: u32,
+    gap: u32,
+    window: u64,
+    recovery: Recovery,
+    timeout: Time,
+    armed: bool,
+    burst: u32,
+    control: Control,
+    initial: Option<u64>,
+    controller: Controller,
+    pacer: Pacer,
+    /// When the last acknowledgement came that acknowledged something, or the first packet after all was.
+    pub progress_at: Time,
+    pub started: Option<Time>,
+    pub ended: Option<Time>,
+    /// The flow that begins when this one ends.
+    pub successor: Option<u32>,
+    pub counts: SenderCounts,
+}
+
+impl Sender {
+    pub fn new(flow: &FlowConfig, host: &HostConfig, sizes: &PacketConfig, entropy: u32) -> Self {
+        let message_packets = packets_of(flow.message, sizes.payload);
+        let rest = flow.message - u64::from(message_packets - 1) * u64::from(sizes.payload);
+        let rest = u32::try_from(rest).unwrap_or(sizes.payload);
+        let total = flow
+            .messages
+            .and_then(|messages| messages.checked_mul(message_packets))
+            .unwrap_or(u32::MAX);
+        Self {
+            entropy,
+            ecn_capable: flow.control == Control::Dcqcn,
+            next: 0,
+            una: 0,
+            highest: 0,
+            total,
+            message_packets,
+            full: sizes.payload + sizes.headers,
+            last: rest + sizes.headers,
+            gap: sizes.gap,
+            window: host.window.unwrap_or(u64::MAX),
+            recovery: host.recovery,
+            timeout: host.timeout,
+            armed: false,
+            burst: host.burst,
+            control: flow.control,
+            initial: flow.initial_rate,
+            controller: Controller::Fixed(Rate::ZERO),
+            pacer: Pacer::new(0, Instant::ZERO),
+            progress_at: Time::ZERO,
+            started: None,
+            ended: None,
+            successor: None,
+            counts: SenderCounts::default(),
+        }
+    }
+
+    /// Begins to send on a line of rate `line`.
+    pub fn start(&mut self, line: LineRate, params: &Params, now: Time) {
+        let (rate, at) = (Rate::from_bps(line.bits_per_second()), now.instant());
+        self.controller = match self.control {
+            Control::None => Controller::Fixed(rate),
+            Control::Fixed(bits) => Controller::Fixed(Rate::from_bps(bits.min(rate.as_bps()))),
+            Control::Dcqcn => Controller::Dcqcn(reaction_point(params, self.initial, rate, at)),
+            Control::Timely => Controller::timely(params, rate),
+            Control::Swift => Controller::swift(params, rate),
+        };
+        let packet = self.full + self.gap;
+        self.pacer = Pacer::new(packet.saturating_mul(self.burst), at);
+        self.started = Some(now);
+        self.progress_at = now;
+    }
+
+    /// The number of the next packet.
+    pub const fn next_psn(&self) -> u32 {
+        self.next
+    }
+
+    /// Buffer bytes of the next packet.
+    #[inline]
+    pub const fn next_size(&self) -> u32 {
+        if (self.next + 1).is_multiple_of(self.message_packets) { self.last } else { self.full }
+    }
+
+    /// Whether something was sent and not acknowledged.
+    pub const fn is_outstanding(&self) -> bool {
+        self.una != self.next
+    }
+
+    /// Whether there is a packet to send, and room in the window for it.
+    #[inline]
+    fn may_send(&self) -> bool {
+        let outstanding = u64::from(self.next - self.una) * u64::from(self.full);
+        let window = self.window.min(self.controller.window());
+        self.next < self.total
+            && (outstanding == 0 || outstanding.saturating_add(u64::from(self.full)) <= window)
+    }
+
+    /// Runs what is due and tells whether the next packet may go.
+    pub fn look(&mut self, now: Instant) -> Look {
+        let at = self.next_look(now);
+        if at <= now && self.ready_at() <= now { Look::Send } else { Look::Later(at) }
+    }
+
+    /// When to look at this sender next.
+    #[inline]
+    pub fn next_look(&mut self, now: Instant) -> Instant {
+        if !self.may_send() {
+            return Instant::FAR;
+        }
+        if self.controller.next_event() <= now {
+            self.pacer.advance(self.controller.rate(), now);
+            self.controller.advance(now);
+        }
+        let ready = self.ready_at();
+        if ready <= now { ready } else { ready.min(self.controller.next_event()) }
+    }
+
+    #[inline]
+    fn ready_at(&self) -> Instant {
+        self.pacer.ready_at(u64::from(self.next_size() + self.gap), self.controller.rate())
+    }
+
+    /// The next packet goes now.
+    #[inline]
+    pub fn sent(&mut self, now: Time) {
+        let (bytes, at) = (u64::from(self.next_size() + self.gap), now.instant());
+        self.pacer.spend(bytes, self.controller.rate(), at);
+        self.controller.on_sent(bytes, at);
+        self.counts.packets += 1;
+        self.counts.retransmitted += u64::from(self.next < self.highest);
+        self.next += 1;
+        self.highest = self.highest.max(self.next);
+    }
+
+    /// Everything before `psn` has arrived; the newest of it was sent at `sent`. Whether that is all.
+    pub fn on_ack(&mut self, psn: u32, sent: Time, now: Time) -> bool {
+        if psn > self.una {
+            let bytes = u64::from(psn - self.una) * u64::from(self.full);
+            self.una = psn;
+            self.next = self.next.max(psn);
+            self.progress_at = now;
+            let rtt = Duration::from_nanos((now - sent).0.div_ceil(1000));
+            self.before_change(now.instant());
+            self.controller.on_ack(rtt, bytes, now.instant());
+        }
+        self.una == self.total
+    }
+
+    /// The receiver waits for `psn`.
+    pub fn on_nak(&mut self, psn: u32, now: Time) {
+        self.counts.naks += 1;
+        if psn < self.una && self.recovery == Recovery::GoBackN || psn > self.highest {
+            return;
+        }
+        self.una = psn;
+        self.next = psn;
+        self.progress_at = now;
+        self.before_change(now.instant());
+        self.controller.on_loss(now.instant());
+    }
+
+    pub fn on_cnp(&mut self, now: Instant) {
+        self.counts.cnps += 1;
+        self.before_change(now);
+        self.controller.on_cnp(now);
+    }
+
+    /// Brings pacer and controller up to `now`.
+    fn before_change(&mut self, now: Instant) {
+        self.pacer.advance(self.controller.rate(), now);
+        self.controller.advance(now);
+    }
+
+    /// When the retransmission timer must run, if it does not already.
+    pub fn arm(&mut self, now: Time) -> Option<Time> {
+        let arms = !self.armed && self.timeout > Time::ZERO;
+        self.armed |= arms;
+        arms.then(|| now + self.timeout)
+    }
+
+    /// The timer has run out: when it has to run next.
+    pub fn on_timer(&mut self, now: Time) -> Option<Time> {
+        self.armed = false;
+        if !self.is_outstanding() || self.ended.is_some() {
+            return None;
+        }
+        let due = self.progress_at + self.timeout;
+        if due <= now {
+            self.counts.timeouts += 1;
+            self.next = match self.recovery {
+                Recovery::GoBackN => self.una,
+                Recovery::GoBack0 => self.una - self.una % self.message_packets,
+            };
+            self.una = self.next;
+            self.progress_at = now;
+            self.before_change(now.instant());
+            self.controller.on_loss(now.instant());
+        }
+        self.armed = true;
+        Some(self.progress_at + self.timeout)
+    }
+
+    /// Sends no more than was sent. Whether all of that has arrived.
+    pub const fn stop(&mut self) -> bool {
+        self.total = self.highest;
+        self.una == self.total
+    }
+
+    /// The rate now.
+    pub fn rate(&mut self, now: Instant) -> Rate {
+        if self.controller.next_event() <= now {
+            self.before_change(now);
+        }
+        self.controller.rate()
+    }
+
+    /// DCQCN's alpha now.
+    pub fn alpha(&self) -> Option<Fraction> {
+        match &self.controller {
+            Controller::Dcqcn(point) => Some(point.alpha()),
+            _ => None,
+        }
+    }
+}
+
+/// A reaction point that begins at the rate `initial`, as one that has cut to it.
+fn reaction_point(
+    params: &Params,
+    initial: Option<u64>,
+    line: Rate,
+    now: Instant,
+) -> ReactionPoint {
+    let Some(bits) = initial else { return ReactionPoint::new(params, line, now) };
+    let mut first = *params;
+    first.reaction.first_rate = Rate::from_bps(bits);
+    let mut point = ReactionPoint::new(&first, line, now);
+    point.on_cnp(now);
+    point.set_params(params, line, now);
+    point
+}
+
+/// Packets of a message of `bytes`.
+pub(crate) fn packets_of(bytes: u64, payload: u32) -> u32 {
+    let packets = bytes.div_ceil(u64::from(payload)).max(1);
+    u32::try_from(packets).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,116 @@
+//! How long a quantity had which value: a histogram weighted by time, with values to within 1/128.
+
+use crate::fabric::time::Time;
+
+const SUB_BITS: u32 = 7;
+const SUBS: usize = 1 << SUB_BITS;
+
+/// Time per value. Values below 128 are exact, larger ones are known to within 1/128.
+#[derive(Debug, Clone)]
+pub struct TimeHistogram {
+    weights: Vec<u64>,
+    total: u64,
+    /// Sum of value times picoseconds.
+    area: u128,
+    most: u64,
+}
+
+impl Default for TimeHistogram {
+    fn default() -> Self {
+        Self { weights: vec![0; SUBS * 40], total: 0, area: 0, most: 0 }
+    }
+}
+
+impl TimeHistogram {
+    /// The quantity had this `value` for `span`.
+    #[inline]
+    pub fn add(&mut self, value: u64, span: Time) {
+        if span == Time::ZERO {
+            return;
+        }
+        let index = index_of(value).min(self.weights.len() - 1);
+        self.weights[index] += span.0;
+        self.total += span.0;
+        self.area += u128::from(value) * u128::from(span.0);
+        self.most = self.most.max(value);
+    }
+
+    /// Adds what `other` has seen.
+    pub fn merge(&mut self, other: &Self) {
+        for (own, others) in self.weights.iter_mut().zip(&other.weights) {
+            *own += others;
+        }
+        self.total += other.total;
+        self.area += other.area;
+        self.most = self.most.max(other.most);
+    }
+
+    /// The mean over time.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn mean(&self) -> f64 {
+        if self.total == 0 { 0.0 } else { self.area as f64 / self.total as f64 }
+    }
+
+    /// The largest value.
+    pub const fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// The smallest value (rounded down to what the histogram can tell) that the quantity did not exceed for `permille` of
+    /// the time.
+    pub fn quantile(&self, permille: u64) -> u64 {
+        let wanted = (u128::from(self.total) * u128::from(permille)).div_ceil(1000);
+        let mut seen = 0;
+        for (index, &weight) in self.weights.iter().enumerate() {
+            seen += u128::from(weight);
+            if seen >= wanted && weight > 0 {
+                return value_of(index);
+            }
+        }
+        self.most
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // Below 40 * 128.
+const fn index_of(value: u64) -> usize {
+    if value < SUBS as u64 {
+        return value as usize;
+    }
+    let shift = value.ilog2() - SUB_BITS;
+    (shift as usize + 1) * SUBS + ((value >> shift) as usize - SUBS)
+}
+
+const fn value_of(index: usize) -> u64 {
+    if index < SUBS {
+        return index as u64;
+    }
+    let shift = index / SUBS - 1;
+    ((index % SUBS + SUBS) as u64) << shift
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_and_mean_are_weighted_by_time() {
+        let mut histogram = TimeHistogram::default();
+        histogram.add(0, Time(900));
+        histogram.add(100_000, Time(90));
+        histogram.add(1_000_000, Time(10));
+        assert_eq!(histogram.quantile(500), 0);
+        assert_eq!(histogram.quantile(900), 0);
+        let q95 = histogram.quantile(950);
+        assert!((99_200..=100_000).contains(&q95), "{q95}");
+        assert_eq!(histogram.most(), 1_000_000);
+        assert!((histogram.mean() - 19_000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_bucket_is_found_by_its_value() {
+        for value in (0..5000).chain([1 << 20, (1 << 30) + 12345]) {
+            let bucket = value_of(index_of(value));
+            assert!(bucket <= value && value - bucket <= value / 128, "{value} -> {bucket}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A network in virtual time: hosts, lines and switches that hand packets to each other in the order of (time, sequence).
+//!
+//! A run is a function of its configuration: no clock, no floating point before the final statistics, every random number from
+//! the seed, each part with a generator of its own.
+
+mod build;
+pub mod config;
+mod events;
+pub mod fault;
+mod host;
+pub mod measure;
+mod packet;
+mod pause;
+pub mod port;
+mod routing;
+pub mod scenario;
+pub mod scheduler;
+mod switch;
+pub mod time;
+pub mod topology;
+pub mod traffic;
+
+use feroce_congestion::Params;
+
+use config::{HostConfig, PacketConfig};
+use events::{Event, Events};
+use fault::Fate;
+use host::receiver::Notifier;
+use host::{Flow, Host};
+use measure::Samples;
+use packet::{Kind, PacketId, Packets};
+use port::{Node, Port};
+use switch::Switch;
+use time::Time;
+
+pub use host::sender::SenderCounts;
+pub use switch::buffer;
+
+/// A network, and what happens in it.
+#[derive(Debug)]
+pub struct Fabric {
+    now: Time,
+    events: Events,
+    packets: Packets,
+    ports: Vec<Port>,
+    switches: Vec<Switch>,
+    hosts: Vec<Host>,
+    flows: Vec<Flow>,
+    notifiers: Vec<Notifier>,
+    packet: PacketConfig,
+    host: HostConfig,
+    congestion: Params,
+    cnp_priority: u8,
+    pause_response: Time,
+    duration: Time,
+    warmup: Time,
+    finished: usize,
+    /// Events that happened.
+    happened: u64,
+    /// Frames that reached the end of a line.
+    hops: u64,
+    samples: Samples,
+}
+
+impl Fabric {
+    /// The time now.
+    pub const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// When the run ends.
+    pub const fn duration(&self) -> Time {
+        self.duration
+    }
+
+    /// How many events have happened.
+    pub const fn events(&self) -> u64 {
+        self.happened
+    }
+
+    /// How many frames have reached the end of a line.
+    pub const fn hops(&self) -> u64 {
+        self.hops
+    }
+
+    /// Runs until the end, or until `most` events more have happened. Whether the end is reached: the configured time, or
+    /// the last flow's.
+    pub fn run(&mut self, most: u64) -> bool {
+        for _ in 0..most {
+            if self.finished == self.flows.len() && self.packets.live() == 0 {
+                return true;
+            }
+            match self.events.pop() {
+                Some((at, event)) if at <= self.duration => {
+                    debug_assert!(at >= self.now, "time goes on");
+                    self.now = at;
+                    self.happened += 1;
+                    self.handle(event);
+                }
+                _ => {
+                    self.now = self.duration;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Arrive { port, packet } => self.arrive(port, packet),
+            Event::Wake { port } => {
+                let wakes = &mut self.ports[port as usize].wake_at;
+                if *wakes == self.now {
+                    *wakes = Time::FAR;
+                    self.kick(port);
+                }
+            }
+            Event::Refresh { port, priority } => {
+                if let Node::Switch(number) = self.ports[port as usize].node {
+                    self.refresh(number, port, priority);
+                }
+            }
+            Event::Answer { host, packet } => self.host_queues(host, packet),
+            Event::Start { flow } => self.start(flow),
+            Event::Stop { flow } => self.stop(flow),
+            Event::Timeout { flow } => self.timeout(flow),
+            Event::Notify { point } => self.notify(point),
+            Event::Sample => self.sample(),
+            Event::Warm => self.warm(),
+        }
+    }
+
+    /// A frame has come through the line out of `port`.
+    #[inline]
+    fn arrive(&mut self, port: u32, id: PacketId) {
+        self.hops += 1;
+        let at = self.ports[port as usize].peer;
+        if let Kind::Pfc { enabled, paused, quanta } = self.packets.get(id).kind {
+            self.packets.remove(id);
+            let to = &mut self.ports[at as usize];
+            to.counts.pauses_received += u64::from(paused != 0);
+            to.pauses.take(enabled, paused, quanta, to.rate, self.now);
+            self.kick(at);
+            return;
+        }
+        match self.ports[at as usize].node {
+            Node::Switch(number) => self.switch_receives(number, at, id),
+            Node::Host(number) => self.host_receives(number, id),
+        }
+    }
+
+    /// Sends what goes next out of `port`, if its line is free.
+    fn kick(&mut self, port: u32) {
+        let out = &mut self.ports[port as usize];
+        if self.now < out.free_at {
+            let at = out.free_at;
+            self.wake(port, at);
+            return;
+        }
+        let node = out.node;
+        let sent = match out.control.pop(&mut self.packets) {
+            Some(id) => {
+                self.transmit(port, id);
+                true
+            }
+            None => match node {
+                Node::Switch(number) => self.switch_sends(number, port),
+                Node::Host(number) => self.host_sends(number, port),
+            },
+        };
+        let out = &mut self.ports[port as usize];
+        let next = match node {
+            _ if sent && !out.control.is_empty() => out.free_at,
+            Node::Switch(_) if out.backlog() == 0 => return,
+            Node::Switch(_) if sent => out.free_at,
+            Node::Switch(_) => out.next_release(self.now).unwrap_or(Time::FAR),
+            Node::Host(number) => self.host_next(number, port),
+        };
+        let free_at = self.ports[port as usize].free_at;
+        self.wake(port, next.max(free_at));
+    }
+
+    /// Looks at `port` at `at`, if that is not done earlier.
+    #[inline]
+    fn wake(&mut self, port: u32, at: Time) {
+        let wakes = &mut self.ports[port as usize].wake_at;
+        if at < *wakes {
+            *wakes = at;
+            self.events.push(at, Event::Wake { port });
+        }
+    }
+
+    /// Puts a frame on the line.
+    #[inline]
+    fn transmit(&mut self, port: u32, id: PacketId) {
+        let packet = self.packets.get_mut(id);
+        let bytes = packet.size + self.packet.gap;
+        let out = &mut self.ports[port as usize];
+        out.free_at = self.now + out.rate.time_of(bytes);
+        out.counts.frames += 1;
+        out.counts.line_bytes += u64::from(bytes);
+        let mut arrives = out.free_at + out.delay;
+        match packet.kind {
+            Kind::Pfc { .. } => arrives = arrives + self.pause_response,
+            Kind::Data { .. } => {
+                let fate = out.faults.as_mut().map_or(Fate::Arrives, |faults| faults.next());
+                match fate {
+                    Fate::Arrives => {}
+                    Fate::Corrupted => {
+                        packet.corrupted = true;
+                        out.counts.corrupted += 1;
+                    }
+                    Fate::Lost => {
+                        out.counts.lost += 1;
+                        self.packets.remove(id);
+                        return;
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.events.push(arrives, Event::Arrive { port, packet: id });
+    }
+}

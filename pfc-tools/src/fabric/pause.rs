@@ -1,0 +1,107 @@
+//! What PFC does to a transmitter: each priority waits until a time (IEEE 802.1Qbb: a pause holds for its quanta, a new one replaces it,
+//! zero ends it).
+
+use super::time::{LineRate, Time};
+
+/// Until when the eight priorities of a port wait.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pauses {
+    until: [Time; 8],
+    since: [Time; 8],
+    waiting: u8,
+    /// For how long each priority was paused, ended pauses only.
+    paused: [Time; 8],
+}
+
+impl Pauses {
+    /// Takes a PFC frame that takes effect now.
+    pub fn take(&mut self, enabled: u8, paused: u8, quanta: u16, rate: LineRate, now: Time) {
+        self.waiting(now);
+        for priority in (0..8_usize).filter(|p| enabled >> p & 1 == 1) {
+            let (bit, span) = (1 << priority, rate.quanta(quanta));
+            let pauses = paused & bit != 0 && span > Time::ZERO;
+            match (self.waiting & bit != 0, pauses) {
+                (false, true) => self.since[priority] = now,
+                (true, false) => self.end(priority, now),
+                _ => {}
+            }
+            if pauses {
+                self.until[priority] = now + span;
+                self.waiting |= bit;
+            }
+        }
+    }
+
+    fn end(&mut self, priority: usize, at: Time) {
+        self.waiting &= !(1 << priority);
+        self.paused[priority] = self.paused[priority] + (at - self.since[priority]);
+    }
+
+    /// The priorities that wait now, a bit each.
+    #[inline]
+    pub fn waiting(&mut self, now: Time) -> u8 {
+        if self.waiting != 0 {
+            for priority in 0..8 {
+                if self.waiting >> priority & 1 == 1 && self.until[priority] <= now {
+                    self.end(priority, self.until[priority]);
+                }
+            }
+        }
+        self.waiting
+    }
+
+    /// When the first of `priorities` may go on that waits.
+    pub fn first_end(&self, priorities: u8) -> Option<Time> {
+        let waiting = self.waiting & priorities;
+        (0..8).filter(|p| waiting >> p & 1 == 1).map(|p| self.until[p]).min()
+    }
+
+    /// For how long all priorities together were paused until `now`.
+    pub fn total(&mut self, now: Time) -> Time {
+        let waiting = self.waiting(now);
+        (0..8).fold(Time::ZERO, |sum, p| {
+            let open = if waiting >> p & 1 == 1 { now - self.since[p] } else { Time::ZERO };
+            sum + self.paused[p] + open
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A quantum is 12.8 ns.
+    const RATE: LineRate = LineRate::new(40_000_000_000);
+    const P3: u8 = 1 << 3;
+    const P4: u8 = 1 << 4;
+
+    #[test]
+    fn a_pause_stops_its_priority_for_exactly_its_quanta() {
+        let mut pauses = Pauses::default();
+        pauses.take(P3, P3, 100, RATE, Time::from_nanos(50));
+        assert_eq!(pauses.first_end(0xff), Some(Time::from_nanos(50 + 1280)));
+        assert_eq!(pauses.waiting(Time::from_nanos(50)), P3);
+        assert_eq!(pauses.waiting(Time(1_329_999)), P3);
+        assert_eq!(pauses.waiting(Time(1_330_000)), 0);
+        assert_eq!(pauses.total(Time::from_millis(1)), Time::from_nanos(1280));
+    }
+
+    #[test]
+    fn a_new_pause_replaces_the_old_one_and_zero_ends_it() {
+        let mut pauses = Pauses::default();
+        pauses.take(P3 | P4, P3 | P4, 100, RATE, Time::ZERO);
+        pauses.take(P3, P3, 10, RATE, Time::from_nanos(100));
+        assert_eq!(pauses.waiting(Time::from_nanos(228)), P4, "100 + 10 quanta are 228 ns");
+        pauses.take(P4, 0, 0, RATE, Time::from_nanos(300));
+        assert_eq!(pauses.waiting(Time::from_nanos(300)), 0);
+        assert_eq!(pauses.total(Time::from_nanos(300)), Time::from_nanos(228 + 300));
+    }
+
+    #[test]
+    fn priorities_that_a_frame_does_not_enable_are_left_alone() {
+        let mut pauses = Pauses::default();
+        pauses.take(P3, P3, 1000, RATE, Time::ZERO);
+        pauses.take(P4, P4 | P3, 1, RATE, Time::ZERO);
+        assert_eq!(pauses.waiting(Time::from_nanos(13)), P3);
+    }
+}

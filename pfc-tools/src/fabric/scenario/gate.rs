@@ -1,0 +1,223 @@
+//! `[[gate]]`: what a run is expected to show, and what was published.
+
+use super::ScenarioError;
+use super::network::direction;
+use super::section::Section;
+use crate::fabric::config::Network;
+
+/// What is looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Measure {
+    /// Payload in Gb/s, of each flow of a traffic; `None` for all.
+    Goodput(Option<u32>),
+    /// What a line carries in Gb/s, from one node to the next.
+    Wire {
+        /// The sending node.
+        node: usize,
+        /// The node at the other end.
+        next: usize,
+    },
+    /// The length of a queue in KB over time.
+    Queue {
+        /// The node that has it.
+        node: usize,
+        /// The node at the other end of its line.
+        next: usize,
+    },
+    /// DCQCN's alpha, of each flow of a traffic.
+    Alpha(Option<u32>),
+    /// How long each flow of a traffic took, in us.
+    Completion(Option<u32>),
+    /// Pauses that nodes received whose names begin so.
+    Pauses(String),
+    /// Packets dropped by switches.
+    Drops,
+    /// Packets that senders sent again.
+    Retransmitted,
+}
+
+/// What is made of several values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stat {
+    /// Mean.
+    Mean,
+    /// Sum.
+    Sum,
+    /// Smallest.
+    Min,
+    /// Largest.
+    Max,
+    /// The value below which this many thousandths are.
+    Quantile(u32),
+}
+
+/// What the value must be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    /// As published, within this part of it.
+    Within {
+        /// The published value.
+        published: f64,
+        /// The part, 0.1 for 10 %.
+        part: f64,
+    },
+    /// No less.
+    AtLeast(f64),
+    /// No more.
+    AtMost(f64),
+    /// Anything: it is only shown, beside what was published.
+    Shown {
+        /// The published value.
+        published: Option<f64>,
+    },
+}
+
+impl Bound {
+    /// The least that it allows.
+    pub fn least(&self) -> Option<f64> {
+        match *self {
+            Self::Within { published, part } => Some(published - part * published.abs()),
+            Self::AtLeast(least) => Some(least),
+            Self::AtMost(_) | Self::Shown { .. } => None,
+        }
+    }
+
+    /// The most that it allows.
+    pub fn most(&self) -> Option<f64> {
+        match *self {
+            Self::Within { published, part } => Some(published + part * published.abs()),
+            Self::AtMost(most) => Some(most),
+            Self::AtLeast(_) | Self::Shown { .. } => None,
+        }
+    }
+}
+
+/// What is expected of a case.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gate {
+    /// What it is called in the output.
+    pub name: String,
+    /// What is looked at.
+    pub measure: Measure,
+    /// What is made of it.
+    pub stat: Stat,
+    /// What it must be.
+    pub bounds: Vec<Bound>,
+}
+
+const MEASURES: [&str; 8] =
+    ["goodput", "wire", "queue", "alpha", "completion", "pauses", "drops", "retransmitted"];
+const STATS: [(&str, Stat); 12] = [
+    ("mean", Stat::Mean),
+    ("sum", Stat::Sum),
+    ("min", Stat::Min),
+    ("max", Stat::Max),
+    ("median", Stat::Quantile(500)),
+    ("p1", Stat::Quantile(10)),
+    ("p10", Stat::Quantile(100)),
+    ("p25", Stat::Quantile(250)),
+    ("p75", Stat::Quantile(750)),
+    ("p90", Stat::Quantile(900)),
+    ("p95", Stat::Quantile(950)),
+    ("p99", Stat::Quantile(990)),
+];
+
+/// Reads a gate; `number` is the case's place among those of its `[[case]]`.
+pub(super) fn read(
+    section: &Section<'_>,
+    network: &Network,
+    groups: &[String],
+    number: usize,
+) -> Result<Gate, ScenarioError> {
+    let names: Vec<&str> = STATS.iter().map(|(name, _)| *name).collect();
+    let measure = measure(section, network, groups)?;
+    let stat = section.choice("stat", &names)?.map(|n| STATS[n].1);
+    let name =
+        section.text("name")?.ok_or_else(|| section.missing("name", "what the gate is called"))?;
+    let gate =
+        Gate { name, measure, stat: stat.unwrap_or(Stat::Mean), bounds: bounds(section, number)? };
+    match section.rest().first() {
+        None => Ok(gate),
+        Some((key, node)) => Err(ScenarioError::UnknownKey {
+            place: node.origin.to_string(),
+            key: (*key).clone(),
+            known: "name, measure, of, stat, published, within, at_least, at_most".to_owned(),
+        }),
+    }
+}
+
+fn measure(
+    section: &Section<'_>,
+    network: &Network,
+    groups: &[String],
+) -> Result<Measure, ScenarioError> {
+    let expected = MEASURES.join(", ");
+    let which = section
+        .choice("measure", &MEASURES)?
+        .ok_or_else(|| section.missing("measure", expected))?;
+    let of = section.text("of")?;
+    let wrong = |expected: &str| match section.get("of") {
+        Some(node) => section.wrong("of", node, expected),
+        None => section.missing("of", expected),
+    };
+    let group = || match &of {
+        None => Ok(None),
+        Some(name) => match (0..).zip(groups).find(|(_, group)| *group == name) {
+            Some((number, _)) => Ok(Some(number)),
+            None => Err(wrong(&format!("the name of a traffic: {}", groups.join(", ")))),
+        },
+    };
+    let line = || {
+        let line = of.as_ref().and_then(|text| direction(text, network));
+        line.ok_or_else(|| wrong("a line from one node to its neighbour, as \"s1->h3\""))
+    };
+    Ok(match MEASURES[which] {
+        "goodput" => Measure::Goodput(group()?),
+        "alpha" => Measure::Alpha(group()?),
+        "completion" => Measure::Completion(group()?),
+        "wire" => line().map(|(node, next)| Measure::Wire { node, next })?,
+        "queue" => line().map(|(node, next)| Measure::Queue { node, next })?,
+        "pauses" => Measure::Pauses(of.unwrap_or_default()),
+        "drops" => Measure::Drops,
+        _ => Measure::Retransmitted,
+    })
+}
+
+fn bounds(section: &Section<'_>, number: usize) -> Result<Vec<Bound>, ScenarioError> {
+    let parse = |text: &str| match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().ok().map(|percent| percent / 100.0),
+        None => text.parse().ok(),
+    };
+    let published =
+        of_case(section, "published", number, "a number", |text| text.parse::<f64>().ok())?;
+    let within =
+        of_case(section, "within", number, "a part of what was published, as \"10%\"", parse)?;
+    let mut bounds = Vec::new();
+    match (published, within) {
+        (Some(published), Some(part)) => bounds.push(Bound::Within { published, part }),
+        (None, Some(_)) => {
+            return Err(section.missing("published", "the number that `within` speaks of"));
+        }
+        (published, None) => bounds.push(Bound::Shown { published }),
+    }
+    bounds.extend(section.decimal("at_least")?.map(Bound::AtLeast));
+    bounds.extend(section.decimal("at_most")?.map(Bound::AtMost));
+    Ok(bounds)
+}
+
+/// The value of a key that has one for all values of a case, or one for each.
+fn of_case(
+    section: &Section<'_>,
+    key: &'static str,
+    number: usize,
+    expected: &str,
+    parse: impl Fn(&str) -> Option<f64>,
+) -> Result<Option<f64>, ScenarioError> {
+    let Some(list) = section.texts(key)? else { return Ok(None) };
+    let place = if list.len() > 1 { number } else { 0 };
+    let each = || {
+        section.missing(key, format!("one for each value of the case; there are {}", list.len()))
+    };
+    let (text, node) = list.get(place).ok_or_else(each)?;
+    parse(text).map(Some).ok_or_else(|| section.wrong(key, node, expected))
+}

@@ -1,0 +1,146 @@
+//! `[topology]` and `[[link]]`: what is connected.
+
+use super::ScenarioError;
+use super::section::Section;
+use super::tree::Node;
+use crate::fabric::config::Network;
+use crate::fabric::time::{LineRate, Time};
+use crate::fabric::topology::{self, Clos, Line};
+
+/// The kinds of `[topology]`.
+const KINDS: [&str; 7] =
+    ["single", "dumbbell", "parking-lot", "two-tier", "clos", "fat-tree", "explicit"];
+
+/// Reads the network.
+pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
+    let section = all.section("topology")?;
+    let kind =
+        section.choice("kind", &KINDS)?.ok_or_else(|| section.missing("kind", KINDS.join(", ")))?;
+    let rate = section.rate("rate")?.unwrap_or(LineRate::new(40_000_000_000));
+    let delay = section.time("delay")?.unwrap_or(Time::from_micros(1));
+    let host = Line { rate, delay };
+    let trunk = Line {
+        rate: section.rate("trunk_rate")?.unwrap_or(rate),
+        delay: section.time("trunk_delay")?.unwrap_or(delay),
+    };
+    let misfit = |message| ScenarioError::Misfit { place: section.place(), message };
+    let mut network = match KINDS[kind] {
+        "single" => topology::single(section.size("hosts", 2)?, host),
+        "dumbbell" => {
+            topology::dumbbell(section.size("left", 1)?, section.size("right", 1)?, host, trunk)
+        }
+        "parking-lot" => topology::chain(&chain_hosts(&section)?, host, trunk),
+        "two-tier" => {
+            let (leaves, spines) = (section.size("leaves", 2)?, section.size("spines", 2)?);
+            topology::two_tier(leaves, section.size("hosts", 2)?, spines, host, trunk)
+        }
+        "clos" => {
+            let measures = Clos {
+                pods: section.size("pods", 2)?,
+                tors: section.size("tors", 2)?,
+                leaves: section.size("leaves", 2)?,
+                spines: section.size("spines", 2)?,
+                hosts: section.size("hosts", 2)?,
+                planes: section.flag("planes", false)?,
+            };
+            topology::clos(measures, host, trunk).map_err(misfit)?
+        }
+        "fat-tree" => topology::fat_tree(section.size("ports", 4)?, host, trunk).map_err(misfit)?,
+        _ => explicit(&section, host)?,
+    };
+    section.finish()?;
+    for link in all.sections("link")? {
+        change_link(link, &mut network)?;
+    }
+    Ok(network)
+}
+
+fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
+    let expected = "how many hosts each switch of the row has, as [1, 1, 2]";
+    let Some(nodes) = section.list("hosts", expected)? else {
+        return Err(section.missing("hosts", expected));
+    };
+    let number = |node: &Node| {
+        let number = node.shown().parse().ok().filter(|n| *n <= 10_000_usize);
+        number.ok_or_else(|| section.wrong("hosts", node, expected))
+    };
+    nodes.iter().map(number).collect()
+}
+
+fn explicit(section: &Section<'_>, line: Line) -> Result<Network, ScenarioError> {
+    let names = |key| -> Result<Vec<String>, ScenarioError> {
+        let texts = section.texts(key)?.ok_or_else(|| section.missing(key, "a list of names"))?;
+        Ok(texts.into_iter().map(|(text, _)| text).collect())
+    };
+    let (hosts, switches) = (names("hosts")?, names("switches")?);
+    let expected = "a list of lines, each as \"h1 - s1\"";
+    let texts = section.texts("lines")?.ok_or_else(|| section.missing("lines", expected))?;
+    let mut lines = Vec::new();
+    for (text, node) in texts {
+        let Some((a, b)) = text.split_once('-') else {
+            return Err(section.wrong("lines", node, "a line, as \"h1 - s1\""));
+        };
+        let (a, b) = (a.trim().to_owned(), b.trim().to_owned());
+        for name in [&a, &b] {
+            if !hosts.contains(name) && !switches.contains(name) {
+                return Err(section.wrong("lines", node, format!("known nodes; `{name}` is none")));
+            }
+        }
+        lines.push((a, b, line));
+    }
+    let misfit = |message| ScenarioError::Misfit { place: section.place(), message };
+    topology::explicit(hosts, switches, &lines).map_err(misfit)
+}
+
+/// `[[link]]`: what is different about some lines, those with `between`'s nodes at their ends; `"s1 - *"` are all of s1's.
+fn change_link(section: Section<'_>, network: &mut Network) -> Result<(), ScenarioError> {
+    let expected = "two nodes with a line, as \"h1 - s1\"; * is any";
+    let between = section.texts("between")?.ok_or_else(|| section.missing("between", expected))?;
+    let (rate, delay) = (section.rate("rate")?, section.time("delay")?);
+    let loss = section.hits("loss", "loss_every")?;
+    let corruption = section.hits("corruption", "corruption_every")?;
+    for (text, node) in between {
+        let wrong = || section.wrong("between", node, expected);
+        let (a, b) = text.split_once('-').ok_or_else(wrong)?;
+        let (a, b) = (a.trim(), b.trim());
+        let is =
+            |node: usize, name: &str, network: &Network| name == "*" || network.name(node) == name;
+        let mut found = false;
+        for at in 0..network.links.len() {
+            let (one, other) = (network.links[at].a, network.links[at].b);
+            let here = is(one, a, network) && is(other, b, network)
+                || is(one, b, network) && is(other, a, network);
+            if here {
+                found = true;
+                let link = &mut network.links[at];
+                link.rate = rate.unwrap_or(link.rate);
+                link.delay = delay.unwrap_or(link.delay);
+                link.loss = loss.unwrap_or(link.loss);
+                link.corruption = corruption.unwrap_or(link.corruption);
+            }
+        }
+        if !found {
+            return Err(wrong());
+        }
+    }
+    section.finish()
+}
+
+/// The nodes that `text` names: one, or a range of numbered ones as `h1..h4`.
+pub(super) fn nodes(text: &str, network: &Network) -> Option<Vec<usize>> {
+    let Some((from, to)) = text.split_once("..") else {
+        return Some(vec![network.node(text.trim())?]);
+    };
+    let (from, to) = (network.node(from.trim())?, network.node(to.trim())?);
+    (from <= to).then(|| (from..=to).collect())
+}
+
+/// The two nodes of `s1->h3`.
+pub(super) fn direction(text: &str, network: &Network) -> Option<(usize, usize)> {
+    let (from, to) = text.split_once("->")?;
+    let (from, to) = (network.node(from.trim())?, network.node(to.trim())?);
+    let joined = |link: &crate::fabric::config::Link| {
+        (link.a, link.b) == (from, to) || (link.a, link.b) == (to, from)
+    };
+    network.links.iter().any(joined).then_some((from, to))
+}

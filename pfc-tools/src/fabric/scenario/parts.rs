@@ -1,0 +1,245 @@
+//! `[packet]`, `[switch]`, `[pfc]`, `[host]`, `[congestion]`, `[measure]` and `[[traffic]]`: everything but what is connected.
+
+use feroce_congestion::Params;
+use feroce_congestion::params::{ParamError, SETS};
+
+use super::network::{direction, nodes};
+use super::section::Section;
+use super::{SHORTEST, ScenarioError};
+use crate::fabric::config::{
+    Control, FabricConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery, SwitchConfig,
+};
+use crate::fabric::scheduler::Plan;
+use crate::fabric::time::Time;
+use crate::fabric::traffic::{Distribution, Pattern, Traffic};
+
+/// Reads everything but network and traffic.
+pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, ScenarioError> {
+    let packet = packet(all.section("packet")?)?;
+    let duration =
+        all.time("duration")?.ok_or_else(|| all.missing("duration", "a time, as \"100ms\""))?;
+    let warmup = all.time("warmup")?.unwrap_or(Time::ZERO);
+    let measure = all.section("measure")?;
+    let sample = measure.time("sample")?.unwrap_or(Time(duration.0 / 1000)).max(SHORTEST);
+    let mut watch = Vec::new();
+    let expected = "a line from one node to its neighbour, as \"s1->h3\"";
+    let priority = measure.priority("priority")?.unwrap_or(3);
+    for (text, node) in measure.texts("queues")?.unwrap_or_default() {
+        let (from, to) =
+            direction(&text, &network).ok_or_else(|| measure.wrong("queues", node, expected))?;
+        watch.push((from, to, priority));
+    }
+    measure.finish()?;
+    Ok(FabricConfig {
+        seed: 0,
+        packet,
+        switch: switch(all.section("switch")?, all.section("pfc")?)?,
+        host: host(all.section("host")?)?,
+        congestion: congestion(all.section("congestion")?)?,
+        flows: Vec::new(),
+        duration,
+        warmup,
+        sample,
+        watch,
+        keep_samples: false,
+        network,
+    })
+}
+
+fn packet(section: Section<'_>) -> Result<PacketConfig, ScenarioError> {
+    let default = PacketConfig::default();
+    let packet = PacketConfig {
+        payload: section.small("payload", 1)?.unwrap_or(default.payload),
+        headers: section.small("headers", 0)?.unwrap_or(default.headers),
+        gap: section.small("gap", 0)?.unwrap_or(default.gap),
+        control: section.small("control", 1)?.unwrap_or(default.control),
+    };
+    section.finish()?;
+    Ok(packet)
+}
+
+fn switch(section: Section<'_>, pfc: Section<'_>) -> Result<SwitchConfig, ScenarioError> {
+    let default = SwitchConfig::default();
+    let config = SwitchConfig {
+        buffer: section.bytes("buffer")?.unwrap_or(default.buffer),
+        guaranteed: section.bytes("guaranteed")?.unwrap_or(default.guaranteed),
+        headroom: section.bytes("headroom")?,
+        alpha: section.ratio("alpha")?.unwrap_or(default.alpha),
+        threshold: section.bytes("threshold")?,
+        resume_offset: section.bytes("resume_offset")?,
+        lossless: pfc.priorities("priorities")?.unwrap_or(default.lossless),
+        pfc: PfcConfig {
+            quanta: pfc
+                .count("quanta", 1..=65_535)?
+                .and_then(|n| u16::try_from(n).ok())
+                .unwrap_or(u16::MAX),
+            repeat: pfc.flag("repeat", true)?,
+            response: pfc.time("response")?.unwrap_or_default(),
+        },
+        plan: plan(&section)?,
+        ecn: section.flag("ecn", true)?,
+    };
+    pfc.finish()?;
+    section.finish()?;
+    Ok(config)
+}
+
+/// `strict`: the priorities that go ahead; `weights`: of the eight others' shares, in KB per round.
+fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
+    let strict = section.priorities("strict")?;
+    let expected = "eight weights from 1 to 1000, priority 0 first";
+    let Some(weights) = section.list("weights", expected)? else {
+        return Ok(match strict {
+            None => Plan::default(),
+            Some(strict) => Plan { strict, quantum: [1000; 8] },
+        });
+    };
+    let mut quantum = [0; 8];
+    if weights.len() != 8 {
+        return Err(section.missing("weights", expected));
+    }
+    for (quantum, node) in quantum.iter_mut().zip(weights) {
+        let weight = node.shown().parse().ok().filter(|n| (1..=1000_u32).contains(n));
+        *quantum = weight.ok_or_else(|| section.wrong("weights", node, expected))? * 1000;
+    }
+    Ok(Plan { strict: strict.unwrap_or(0), quantum })
+}
+
+fn host(section: Section<'_>) -> Result<HostConfig, ScenarioError> {
+    let default = HostConfig::default();
+    let recoveries = ["go-back-n", "go-back-0"];
+    let host = HostConfig {
+        ack_every: section.small("ack_every", 1)?.unwrap_or(default.ack_every),
+        ack_priority: section.priority("ack_priority")?,
+        ack_delay: section.time("ack_delay")?.unwrap_or_default(),
+        cnp_delay: section.time("cnp_delay")?.unwrap_or_default(),
+        recovery: match section.choice("recovery", &recoveries)? {
+            Some(1) => Recovery::GoBack0,
+            _ => Recovery::GoBackN,
+        },
+        timeout: section.time("timeout")?.unwrap_or(default.timeout),
+        window: section.bytes("window")?,
+        burst: section.small("burst", 1)?.unwrap_or(default.burst),
+    };
+    section.finish()?;
+    Ok(host)
+}
+
+/// `set`, and every parameter of the congestion crate by its name, ours or NVIDIA's.
+fn congestion(section: Section<'_>) -> Result<Params, ScenarioError> {
+    let names: Vec<&str> = SETS.iter().map(|set| set.name).collect();
+    let set = section.choice("set", &names)?.and_then(|set| Params::named(names[set]));
+    let mut params = set.unwrap_or_default();
+    for (key, node) in section.rest() {
+        params.set(key, &node.shown()).map_err(|error| match error {
+            ParamError::UnknownName => ScenarioError::UnknownKey {
+                place: node.origin.to_string(),
+                key: format!("congestion.{key}"),
+                known: format!("set, {}", parameter_names()),
+            },
+            ParamError::BadValue { expects, .. } => section.wrong(key, node, expects.to_string()),
+        })?;
+    }
+    Ok(params)
+}
+
+fn parameter_names() -> String {
+    let names: Vec<&str> = feroce_congestion::params::TABLE.iter().map(|knob| knob.name).collect();
+    names.join(", ")
+}
+
+/// Reads one `[[traffic]]`.
+pub(super) fn traffic(
+    section: Section<'_>,
+    config: &FabricConfig,
+    file: &str,
+) -> Result<Traffic, ScenarioError> {
+    let kinds = ["flows", "incast", "poisson"];
+    let name =
+        section.text("name")?.ok_or_else(|| section.missing("name", "the traffic's name"))?;
+    let kind = section.choice("kind", &kinds)?.unwrap_or(0);
+    let pattern = match kind {
+        0 => Pattern::Flows {
+            per_pair: section.small("per_pair", 1)?.unwrap_or(1),
+            senders: section.count("senders", 1..=1_000_000)?.and_then(|n| usize::try_from(n).ok()),
+        },
+        1 => {
+            let senders = section.size("senders", 0)?;
+            if senders == 0 {
+                return Err(section.missing("senders", "how many hosts send at once"));
+            }
+            Pattern::Incast { senders }
+        }
+        _ => {
+            let load = section.fraction("load")?;
+            let load = load
+                .ok_or_else(|| section.missing("load", "a part of the hosts' lines, as \"30%\""))?;
+            let sizes = section.text("sizes")?;
+            let sizes = sizes
+                .ok_or_else(|| section.missing("sizes", "\"websearch\", \"hadoop\" or a file"))?;
+            let folder =
+                std::path::Path::new(file).parent().unwrap_or_else(|| std::path::Path::new(""));
+            let sizes = Distribution::named(&sizes, folder);
+            let wrong = |message: String| match section.get("sizes") {
+                Some(node) => section.wrong("sizes", node, message),
+                None => section.missing("sizes", message),
+            };
+            Pattern::Poisson { load: load.units(), sizes: sizes.map_err(wrong)? }
+        }
+    };
+    let (from, to) = (hosts(&section, "from", config)?, hosts(&section, "to", config)?);
+    let message = section.bytes("message")?;
+    let traffic = Traffic {
+        name,
+        pattern,
+        from,
+        to,
+        priority: section.priority("priority")?.unwrap_or(3),
+        message: message.filter(|&bytes| bytes > 0).unwrap_or(1 << 20),
+        messages: section.small("messages", 1)?,
+        start: section.time("start")?.unwrap_or_default(),
+        stagger: section.time("stagger")?.unwrap_or_default(),
+        stop: section.time("stop")?.unwrap_or(Time::FAR),
+        control: control(&section)?,
+        initial_rate: section.rate("initial_rate")?.map(|rate| rate.bits_per_second()),
+        end: config.duration,
+    };
+    section.finish()?;
+    Ok(traffic)
+}
+
+fn hosts(
+    section: &Section<'_>,
+    key: &'static str,
+    config: &FabricConfig,
+) -> Result<Vec<u32>, ScenarioError> {
+    let expected = "hosts, as \"h1\", \"h1..h4\" or a list of these";
+    let texts = section.texts(key)?.ok_or_else(|| section.missing(key, expected))?;
+    let mut hosts = Vec::new();
+    for (text, node) in texts {
+        let named =
+            nodes(&text, &config.network).ok_or_else(|| section.wrong(key, node, expected))?;
+        for host in named {
+            if host >= config.network.hosts.len() {
+                return Err(section.wrong(key, node, expected));
+            }
+            hosts.push(u32::try_from(host).unwrap_or(u32::MAX));
+        }
+    }
+    Ok(hosts)
+}
+
+fn control(section: &Section<'_>) -> Result<Control, ScenarioError> {
+    let parse = |text: &str| match text {
+        "none" => Some(Control::None),
+        "dcqcn" => Some(Control::Dcqcn),
+        "timely" => Some(Control::Timely),
+        "swift" => Some(Control::Swift),
+        rate => feroce_congestion::params::Kind::Rate
+            .parse(rate)
+            .filter(|&rate| rate > 0)
+            .map(Control::Fixed),
+    };
+    let expected = "\"none\", \"dcqcn\", \"timely\", \"swift\" or a rate, as \"10Gb/s\"";
+    Ok(section.parsed("control", expected, parse)?.unwrap_or_default())
+}

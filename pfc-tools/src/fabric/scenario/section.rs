@@ -1,0 +1,247 @@
+//! A table of a scenario, read key by key; a key that nobody asked for is an error.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use feroce_congestion::Fraction;
+use feroce_congestion::params::Kind;
+
+use super::ScenarioError;
+use super::tree::{Node, Value};
+use crate::fabric::fault::Hits;
+use crate::fabric::time::{LineRate, Time};
+
+type Result<T> = std::result::Result<T, ScenarioError>;
+
+/// A table that is being read.
+#[derive(Debug)]
+pub(super) struct Section<'a> {
+    /// Its name with a dot behind it; empty for the whole file.
+    prefix: String,
+    node: Option<&'a Node>,
+    asked: RefCell<BTreeSet<&'static str>>,
+}
+
+impl<'a> Section<'a> {
+    pub fn new(prefix: &str, node: Option<&'a Node>) -> Result<Self> {
+        let section = Self { prefix: prefix.to_owned(), node, asked: RefCell::default() };
+        match node {
+            Some(Node { value: Value::Table(_), .. }) | None => Ok(section),
+            Some(other) => Err(ScenarioError::Value {
+                place: other.origin.to_string(),
+                key: prefix.trim_end_matches('.').to_owned(),
+                value: other.shown(),
+                expected: "a table".to_owned(),
+            }),
+        }
+    }
+
+    /// What the file has for `key`.
+    pub fn get(&self, key: &'static str) -> Option<&'a Node> {
+        self.asked.borrow_mut().insert(key);
+        match self.node {
+            Some(Node { value: Value::Table(table), .. }) => table.get(key),
+            _ => None,
+        }
+    }
+
+    /// An error about `key`.
+    pub fn wrong(&self, key: &str, node: &Node, expected: impl Into<String>) -> ScenarioError {
+        ScenarioError::Value {
+            place: node.origin.to_string(),
+            key: format!("{}{key}", self.prefix),
+            value: node.shown(),
+            expected: expected.into(),
+        }
+    }
+
+    /// An error about `key`, which is missing.
+    pub fn missing(&self, key: &str, expected: impl Into<String>) -> ScenarioError {
+        ScenarioError::Missing {
+            place: self.place(),
+            key: format!("{}{key}", self.prefix),
+            expected: expected.into(),
+        }
+    }
+
+    /// Where the table is.
+    pub fn place(&self) -> String {
+        self.node.map_or_else(|| "the scenario".to_owned(), |node| node.origin.to_string())
+    }
+
+    /// A value that `parse` makes of a single value's text.
+    pub fn parsed<T>(
+        &self,
+        key: &'static str,
+        expected: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(node) = self.get(key) else { return Ok(None) };
+        let text = match &node.value {
+            Value::Text(text) | Value::Plain(text) => text.as_str(),
+            _ => return Err(self.wrong(key, node, expected)),
+        };
+        parse(text).map(Some).ok_or_else(|| self.wrong(key, node, expected))
+    }
+
+    pub fn text(&self, key: &'static str) -> Result<Option<String>> {
+        self.parsed(key, "text", |text| Some(text.to_owned()))
+    }
+
+    pub fn flag(&self, key: &'static str, default: bool) -> Result<bool> {
+        let flag = self.parsed(key, "true or false", |text| text.parse().ok())?;
+        Ok(flag.unwrap_or(default))
+    }
+
+    pub fn time(&self, key: &'static str) -> Result<Option<Time>> {
+        let parse = |text: &str| Kind::Time.parse(text).map(Time::from_nanos);
+        self.parsed(key, "a time, as \"55us\"", parse)
+    }
+
+    pub fn rate(&self, key: &'static str) -> Result<Option<LineRate>> {
+        let parse = |text: &str| Kind::Rate.parse(text).filter(|&rate| rate > 0).map(LineRate::new);
+        self.parsed(key, "a rate, as \"40Gb/s\"", parse)
+    }
+
+    pub fn bytes(&self, key: &'static str) -> Result<Option<u64>> {
+        self.parsed(key, "bytes, as \"200KB\" (of 1000) or \"1MiB\"", |text| {
+            Kind::Bytes.parse(text)
+        })
+    }
+
+    pub fn fraction(&self, key: &'static str) -> Result<Option<Fraction>> {
+        let parse = |text: &str| {
+            let units = Kind::Fraction.parse(text)?;
+            u32::try_from(units).ok().map(Fraction::from_units)
+        };
+        self.parsed(key, "a part of one, as \"1/256\", \"0.01\" or \"1%\"", parse)
+    }
+
+    /// A whole number of a range.
+    pub fn count(
+        &self,
+        key: &'static str,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Result<Option<u64>> {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        self.parsed(key, &expected, |text| text.parse().ok().filter(|n| range.contains(n)))
+    }
+
+    /// A whole number that is a `u32`.
+    pub fn small(&self, key: &'static str, least: u32) -> Result<Option<u32>> {
+        let number = self.count(key, u64::from(least)..=u64::from(u32::MAX / 2))?;
+        Ok(number.and_then(|n| u32::try_from(n).ok()))
+    }
+
+    /// How many of something there are.
+    pub fn size(&self, key: &'static str, default: usize) -> Result<usize> {
+        let number = self.count(key, 0..=100_000)?;
+        Ok(number.and_then(|n| usize::try_from(n).ok()).unwrap_or(default))
+    }
+
+    pub fn priority(&self, key: &'static str) -> Result<Option<u8>> {
+        self.parsed(key, "a priority from 0 to 7", |text| text.parse().ok().filter(|&p| p < 8))
+    }
+
+    /// A decimal number.
+    pub fn decimal(&self, key: &'static str) -> Result<Option<f64>> {
+        self.parsed(key, "a number", |text| text.parse().ok().filter(|n: &f64| n.is_finite()))
+    }
+
+    /// A ratio: `1/8`, or a whole number.
+    pub fn ratio(&self, key: &'static str) -> Result<Option<(u64, u64)>> {
+        let parse = |text: &str| {
+            let (over, under) = text.split_once('/').unwrap_or((text, "1"));
+            let small =
+                |text: &str| text.trim().parse().ok().filter(|n| (1..=1_000_000).contains(n));
+            Some((small(over)?, small(under)?))
+        };
+        self.parsed(key, "a ratio of whole numbers, as \"1/8\"", parse)
+    }
+
+    /// Which frames are hit: by a chance, or every n-th.
+    pub fn hits(&self, chance: &'static str, every: &'static str) -> Result<Option<Hits>> {
+        let every = self.small(every, 1)?.map(Hits::Every);
+        let chance = self.fraction(chance)?;
+        Ok(every.or_else(|| chance.map(|chance| Hits::Chance(chance.units().saturating_mul(2)))))
+    }
+
+    /// One of some names.
+    pub fn choice(&self, key: &'static str, names: &[&str]) -> Result<Option<usize>> {
+        let expected =
+            names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" or ");
+        self.parsed(key, &expected, |text| names.iter().position(|name| *name == text))
+    }
+
+    /// Priorities, as bits.
+    pub fn priorities(&self, key: &'static str) -> Result<Option<u8>> {
+        let Some(nodes) = self.list(key, "a list of priorities from 0 to 7")? else {
+            return Ok(None);
+        };
+        let mut bits = 0;
+        for node in nodes {
+            let priority = node.shown().parse().ok().filter(|&p: &u8| p < 8);
+            bits |= 1 << priority.ok_or_else(|| self.wrong(key, node, "a priority from 0 to 7"))?;
+        }
+        Ok(Some(bits))
+    }
+
+    /// A list of anything.
+    pub fn list(&self, key: &'static str, expected: &str) -> Result<Option<&'a [Node]>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Node { value: Value::List(list), .. }) => Ok(Some(list)),
+            Some(node) => Err(self.wrong(key, node, expected)),
+        }
+    }
+
+    /// One text, or a list of them, each with its place.
+    pub fn texts(&self, key: &'static str) -> Result<Option<Vec<(String, &'a Node)>>> {
+        let Some(node) = self.get(key) else { return Ok(None) };
+        let nodes = match &node.value {
+            Value::List(list) => list.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        Ok(Some(nodes.iter().map(|node| (node.shown(), node)).collect()))
+    }
+
+    /// The table `key`; an empty one if there is none.
+    pub fn section(&self, key: &'static str) -> Result<Section<'a>> {
+        Section::new(&format!("{}{key}.", self.prefix), self.get(key))
+    }
+
+    /// The tables `[[key]]`.
+    pub fn sections(&self, key: &'static str) -> Result<Vec<Section<'a>>> {
+        let nodes =
+            self.list(key, &format!("tables [[{}{key}]]", self.prefix))?.unwrap_or_default();
+        let prefix = |number| format!("{}{key}.{number}.", self.prefix);
+        nodes
+            .iter()
+            .enumerate()
+            .map(|(number, node)| Section::new(&prefix(number), Some(node)))
+            .collect()
+    }
+
+    /// All that nobody has asked for yet.
+    pub fn rest(&self) -> Vec<(&'a String, &'a Node)> {
+        let asked = self.asked.borrow();
+        match self.node {
+            Some(Node { value: Value::Table(table), .. }) => {
+                table.iter().filter(|(key, _)| !asked.contains(key.as_str())).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Nothing more is read: what was not asked for is unknown.
+    pub fn finish(self) -> Result<()> {
+        match self.rest().first() {
+            None => Ok(()),
+            Some((key, node)) => Err(ScenarioError::UnknownKey {
+                place: node.origin.to_string(),
+                key: format!("{}{key}", self.prefix),
+                known: self.asked.borrow().iter().copied().collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+}

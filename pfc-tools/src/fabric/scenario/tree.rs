@@ -1,0 +1,172 @@
+//! A scenario file as a tree whose values know where they were written, and what the command line puts in their place.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::ScenarioError;
+
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// In a file, at a line from 1.
+    File(String, usize),
+    /// On the command line, or by a case: what is shown.
+    Set(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file, line) => write!(f, "{file}:{line}"),
+            Self::Set(what) => f.write_str(what),
+        }
+    }
+}
+
+/// A value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    /// A string.
+    Text(String),
+    /// A number or a truth value as it is written.
+    Plain(String),
+    /// Several.
+    List(Vec<Node>),
+    /// By name.
+    Table(BTreeMap<String, Node>),
+}
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Node {
+    pub value: Value,
+    pub origin: Origin,
+}
+
+impl Node {
+    /// The tree of the TOML `text` of `file`.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
+        let starts: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+        let origin = |at: usize| {
+            Origin::File(file.to_owned(), starts.partition_point(|&start| start < at) + 1)
+        };
+        let document = DeTable::parse(text).map_err(|error| ScenarioError::Syntax {
+            place: origin(error.span().map_or(0, |span| span.start)).to_string(),
+            message: error.message().to_owned(),
+        })?;
+        Ok(table(document.get_ref(), &origin, origin(0)))
+    }
+
+    /// The value as one would write it.
+    pub fn shown(&self) -> String {
+        match &self.value {
+            Value::Text(text) | Value::Plain(text) => text.clone(),
+            Value::List(list) => {
+                format!("[{}]", list.iter().map(Self::shown).collect::<Vec<_>>().join(", "))
+            }
+            Value::Table(_) => "a table".to_owned(),
+        }
+    }
+
+    /// Puts `value` in the place that `key` names: names and, in lists, numbers from 0, with dots between.
+    pub fn set(&mut self, key: &str, value: Self) -> Result<(), ScenarioError> {
+        let origin = value.origin.clone();
+        let wrong = |expected: String| ScenarioError::Value {
+            place: origin.to_string(),
+            key: key.to_owned(),
+            value: value.shown(),
+            expected,
+        };
+        let mut place = self;
+        let mut rest = Some(key);
+        while let Some(key) = rest {
+            let (part, behind) =
+                key.split_once('.').map_or((key, None), |(part, rest)| (part, Some(rest)));
+            rest = behind;
+            place = match &mut place.value {
+                Value::Table(table) => table.entry(part.to_owned()).or_insert_with(|| Self {
+                    value: Value::Table(BTreeMap::new()),
+                    origin: origin.clone(),
+                }),
+                Value::List(list) => {
+                    let count = list.len();
+                    let index = part.parse::<usize>().ok();
+                    if index == Some(count) && rest.is_none() {
+                        // One more.
+                        list.push(value);
+                        return Ok(());
+                    }
+                    match index.and_then(|index| list.get_mut(index)) {
+                        Some(node) => node,
+                        None => {
+                            return Err(wrong(format!(
+                                "a number below {count} in place of `{part}`"
+                            )));
+                        }
+                    }
+                }
+                _ => return Err(wrong(format!("nothing below `{part}`: it is a single value"))),
+            };
+        }
+        *place = value;
+        Ok(())
+    }
+
+    /// The tree of a value that was not written in a file: TOML, or else a string.
+    pub fn given(text: &str, origin: &Origin) -> Self {
+        let document = format!("value = {text}");
+        let parsed = DeTable::parse(&document).ok().and_then(|document| {
+            let (_, value) = document.get_ref().iter().next()?;
+            Some(tree(value, &|_| origin.clone()))
+        });
+        parsed
+            .unwrap_or_else(|| Self { value: Value::Text(text.to_owned()), origin: origin.clone() })
+    }
+
+    /// The same with `{}` in every string replaced by `by`; what was a string with it may become another value.
+    pub fn filled(&self, by: &str) -> Self {
+        let value = match &self.value {
+            Value::Text(text) if text.contains("{}") => {
+                return Self::given(&text.replace("{}", by), &self.origin);
+            }
+            Value::List(list) => Value::List(list.iter().map(|node| node.filled(by)).collect()),
+            Value::Table(table) => Value::Table(
+                table.iter().map(|(name, node)| (name.clone(), node.filled(by))).collect(),
+            ),
+            other => other.clone(),
+        };
+        Self { value, origin: self.origin.clone() }
+    }
+}
+
+fn table(of: &DeTable<'_>, origin: &dyn Fn(usize) -> Origin, at: Origin) -> Node {
+    let entries = of.iter().map(|(name, value)| {
+        let mut node = tree(value, origin);
+        // A key's place is where it is named, not where its value begins.
+        node.origin = origin(name.span().start + 1);
+        (name.get_ref().to_string(), node)
+    });
+    Node { value: Value::Table(entries.collect()), origin: at }
+}
+
+fn tree(of: &Spanned<DeValue<'_>>, origin: &dyn Fn(usize) -> Origin) -> Node {
+    let at = origin(of.span().start + 1);
+    let value = match of.get_ref() {
+        DeValue::String(text) => Value::Text(text.clone().into_owned()),
+        DeValue::Boolean(flag) => Value::Plain(flag.to_string()),
+        DeValue::Integer(number) => {
+            Value::Plain(match u64::from_str_radix(number.as_str(), number.radix()) {
+                Ok(number) => number.to_string(),
+                Err(_) => number.as_str().to_owned(),
+            })
+        }
+        DeValue::Float(number) => Value::Plain(number.as_str().to_owned()),
+        DeValue::Datetime(time) => Value::Text(time.to_string()),
+        DeValue::Array(list) => Value::List(list.iter().map(|item| tree(item, origin)).collect()),
+        DeValue::Table(inner) => return table(inner, origin, at),
+    };
+    Node { value, origin: at }
+}

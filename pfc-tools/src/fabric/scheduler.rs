@@ -1,0 +1,109 @@
+//! Which queue of a port sends next: strict priorities first, the highest ahead, then the others in turn by weight (DWRR).
+
+/// What an administrator chooses for the eight priorities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Priorities that go ahead of all others, a bit each.
+    pub strict: u8,
+    /// Bytes that each of the others may send per round.
+    pub quantum: [u32; 8],
+}
+
+impl Default for Plan {
+    /// All strict.
+    fn default() -> Self {
+        Self { strict: 0xff, quantum: [0; 8] }
+    }
+}
+
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Scheduler {
+    deficit: [u32; 8],
+    turn: u8,
+    /// The queue whose turn it is has had its quantum.
+    granted: bool,
+}
+
+impl Scheduler {
+    /// The queue among `ready` (a bit each) that sends its first packet, of `head` bytes.
+    #[inline]
+    pub fn pick(&mut self, ready: u8, plan: &Plan, head: impl Fn(u8) -> u32) -> Option<u8> {
+        let strict = ready & plan.strict;
+        if strict != 0 {
+            return Some(strict.ilog2().to_le_bytes()[0]);
+        }
+        if ready == 0 {
+            return None;
+        }
+        loop {
+            let (priority, index) = (self.turn, usize::from(self.turn));
+            if ready >> priority & 1 == 1 {
+                if !self.granted {
+                    self.deficit[index] += plan.quantum[index].max(1);
+                    self.granted = true;
+                }
+                let size = head(priority);
+                if self.deficit[index] >= size {
+                    self.deficit[index] -= size;
+                    return Some(priority);
+                }
+            }
+            self.turn = (priority + 1) % 8;
+            self.granted = false;
+        }
+    }
+
+    /// A queue is empty: what it had left of its share is lost.
+    #[inline]
+    pub fn emptied(&mut self, priority: u8) {
+        self.deficit[usize::from(priority)] = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that each priority sends of a total of about `total`, with packets of `sizes`.
+    fn shares(plan: &Plan, ready: u8, sizes: [u32; 8], total: u32) -> [u32; 8] {
+        let (mut scheduler, mut sent) = (Scheduler::default(), [0; 8]);
+        while sent.iter().sum::<u32>() < total {
+            let next = scheduler.pick(ready, plan, |p| sizes[usize::from(p)]).unwrap();
+            sent[usize::from(next)] += sizes[usize::from(next)];
+        }
+        sent
+    }
+
+    #[test]
+    fn the_highest_strict_priority_goes_first() {
+        let sent = shares(&Plan::default(), 0b0010_1001, [1000; 8], 10_000);
+        assert_eq!(sent, [0, 0, 0, 0, 0, 10_000, 0, 0]);
+    }
+
+    #[test]
+    fn weights_share_what_strict_priorities_leave_whatever_the_packets_sizes() {
+        let mut plan = Plan { strict: 1 << 6, quantum: [0; 8] };
+        (plan.quantum[1], plan.quantum[3]) = (1000, 3000);
+        let sent = shares(&plan, 1 << 1 | 1 << 3, [1000; 8], 400_000);
+        assert_eq!((sent[1], sent[3]), (100_000, 300_000));
+        let mut sizes = [1000; 8];
+        sizes[1] = 100;
+        sizes[3] = 1500;
+        let sent = shares(&plan, 1 << 1 | 1 << 3, sizes, 400_000);
+        assert_eq!((sent[1], sent[3]), (100_000, 300_000));
+        let sent = shares(&plan, 1 << 1 | 1 << 3 | 1 << 6, [1000; 8], 10_000);
+        assert_eq!(sent[6], 10_000);
+    }
+
+    #[test]
+    fn a_queue_that_was_empty_has_saved_nothing() {
+        let mut plan = Plan { strict: 0, quantum: [1; 8] };
+        plan.quantum[0] = 10_000;
+        let mut scheduler = Scheduler::default();
+        assert_eq!(scheduler.pick(1, &plan, |_| 100), Some(0));
+        assert_eq!(scheduler.deficit[0], 9900);
+        scheduler.emptied(0);
+        assert_eq!(scheduler.deficit[0], 0);
+    }
+}

@@ -1,0 +1,139 @@
+//! A switch: takes packets into its shared buffer, marks them, queues them, and pauses who sends too much.
+
+pub mod buffer;
+
+use feroce_congestion::Red;
+use feroce_congestion::params::MarkAt;
+use rand_xoshiro::Xoshiro128PlusPlus;
+use rand_xoshiro::rand_core::Rng;
+
+use super::Fabric;
+use super::config::PfcConfig;
+use super::events::Event;
+use super::packet::{Kind, Packet, PacketId};
+use super::routing::Routes;
+use super::time::Time;
+use buffer::{Admission, SharedBuffer};
+
+/// A switch.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    /// The fabric's numbers of its ports.
+    pub ports: Vec<u32>,
+    pub buffer: SharedBuffer,
+    pub routes: Routes,
+    pub marking: Option<(Red, MarkAt)>,
+    pub random: Xoshiro128PlusPlus,
+    /// When the pauses of each port and priority are repeated.
+    pub refresh_at: Vec<[Time; 8]>,
+    pub pfc: PfcConfig,
+    /// Packets that no way led on for.
+    pub unroutable: u64,
+}
+
+impl Switch {
+    /// Whether a packet that sees `queue` bytes is marked.
+    #[inline]
+    fn marks(&mut self, queue: u64, at: MarkAt) -> bool {
+        match &self.marking {
+            Some((red, when)) if *when == at => red.mark(queue, self.random.next_u32()),
+            _ => false,
+        }
+    }
+}
+
+impl Fabric {
+    /// A data, acknowledgement or CNP packet has come in through `port`.
+    pub(super) fn switch_receives(&mut self, number: u32, port: u32, id: PacketId) {
+        let switch = &mut self.switches[number as usize];
+        let packet = self.packets.get_mut(id);
+        let local = self.ports[port as usize].local;
+        let Some(out) = switch.routes.port(packet.to, packet.entropy) else {
+            switch.unroutable += 1;
+            self.packets.remove(id);
+            return;
+        };
+        match switch.buffer.admit(usize::from(local), packet.priority, packet.size) {
+            Admission::Shared => {}
+            Admission::Headroom => self.ports[port as usize].counts.headroom += 1,
+            Admission::Dropped => {
+                self.ports[port as usize].counts.dropped += 1;
+                self.packets.remove(id);
+                return;
+            }
+        }
+        packet.ingress = local;
+        let priority = packet.priority;
+        let egress = switch.ports[usize::from(out)];
+        let to = &mut self.ports[egress as usize];
+        if packet.ecn_capable
+            && !packet.marked
+            && switch.marks(to.queued(priority), MarkAt::Enqueue)
+        {
+            packet.marked = true;
+            to.counts.marked += 1;
+        }
+        to.enqueue(priority, id, &mut self.packets, self.now);
+        if switch.buffer.pauses(usize::from(local), priority) {
+            self.send_pause(number, port, priority, true);
+        }
+        self.kick(egress);
+    }
+
+    /// The line out of `port` is free: the next packet leaves the switch. Whether there was one that may.
+    pub(super) fn switch_sends(&mut self, number: u32, port: u32) -> bool {
+        let out = &mut self.ports[port as usize];
+        let Some(id) = out.dequeue(&mut self.packets, self.now) else { return false };
+        let switch = &mut self.switches[number as usize];
+        let packet = self.packets.get_mut(id);
+        let (priority, ingress) = (packet.priority, usize::from(packet.ingress));
+        if packet.ecn_capable
+            && !packet.marked
+            && switch.marks(out.queued(priority), MarkAt::Dequeue)
+        {
+            packet.marked = true;
+            out.counts.marked += 1;
+        }
+        switch.buffer.release(ingress, priority, packet.size);
+        let resumes = switch.buffer.resumes(ingress, priority);
+        let from = switch.ports[ingress];
+        self.transmit(port, id);
+        if resumes {
+            self.send_pause(number, from, priority, false);
+        }
+        true
+    }
+
+    /// Tells who sends to `port` to stop a priority, or to go on.
+    fn send_pause(&mut self, number: u32, port: u32, priority: u8, stop: bool) {
+        let pfc = self.switches[number as usize].pfc;
+        let (enabled, quanta) = (1 << priority, if stop { pfc.quanta } else { 0 });
+        let kind = Kind::Pfc { enabled, paused: if stop { enabled } else { 0 }, quanta };
+        let id = self.packets.add(Packet::new(kind, u32::MAX, u32::MAX, self.packet.control, 7));
+        let to = &mut self.ports[port as usize];
+        to.control.push(id, &mut self.packets);
+        if stop {
+            to.counts.pauses_sent += 1;
+        } else {
+            to.counts.resumes_sent += 1;
+        }
+        if stop && pfc.repeat {
+            let half = Time(to.rate.quanta(pfc.quanta).0 / 2);
+            let local = usize::from(to.local);
+            let at = self.now + half;
+            self.switches[number as usize].refresh_at[local][usize::from(priority)] = at;
+            self.events.push(at, Event::Refresh { port, priority });
+        }
+        self.kick(port);
+    }
+
+    /// Half of a pause is over: it is repeated if it is still needed.
+    pub(super) fn refresh(&mut self, number: u32, port: u32, priority: u8) {
+        let local = usize::from(self.ports[port as usize].local);
+        let switch = &self.switches[number as usize];
+        let is_due = switch.refresh_at[local][usize::from(priority)] == self.now;
+        if is_due && switch.buffer.is_paused(local, priority) {
+            self.send_pause(number, port, priority, true);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A switch's shared buffer: who may still put a packet into it, and whom it makes wait.
+//!
+//! Memory is three parts: a guaranteed piece for every ingress queue (a port and a priority), headroom for every lossless one, and what all share.
+//! A packet takes guaranteed memory first, then shared memory while its ingress queue holds less of it than the *threshold*: alpha times what
+//! is free of the shared part. A lossless packet above that goes into headroom, and its sender is paused; a lossy one is
+//! dropped. What leaves is taken from the headroom first.
+
+/// What an administrator chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferConfig {
+    /// All of it in bytes.
+    pub total: u64,
+    /// Bytes that each ingress queue has for itself.
+    pub guaranteed: u64,
+    /// Bytes of headroom of each lossless ingress queue.
+    pub headroom: u64,
+    /// Numerator and denominator of alpha.
+    pub alpha: (u64, u64),
+    /// A static threshold in bytes in place of the dynamic one.
+    pub threshold: Option<u64>,
+    /// A paused queue may go on when it holds this much less than the threshold.
+    pub resume_offset: u64,
+    /// Which priorities are lossless, a bit each.
+    pub lossless: u8,
+}
+
+/// Where a packet went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Into guaranteed or shared memory.
+    Shared,
+    /// Into headroom.
+    Headroom,
+    /// Nowhere: there is no room for it.
+    Dropped,
+}
+
+/// What one port and priority have put into the buffer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ingress {
+    guaranteed: u64,
+    shared: u64,
+    headroom: u64,
+    paused: bool,
+}
+
+/// The buffer of one switch.
+#[derive(Debug, Clone)]
+pub struct SharedBuffer {
+    config: BufferConfig,
+    queues: Vec<[Ingress; 8]>,
+    pool: u64,
+    pool_used: u64,
+    used: u64,
+    most_used: u64,
+}
+
+impl SharedBuffer {
+    /// An empty buffer for `ports` ports.
+    ///
+    /// # Errors
+    /// Says how much memory guarantees and headroom would need, if that is more than there is.
+    pub fn new(config: BufferConfig, ports: usize) -> Result<Self, String> {
+        let lossless = u64::from(config.lossless.count_ones());
+        let ports_wide = ports as u64;
+        let set_aside = ports_wide * (8 * config.guaranteed + lossless * config.headroom);
+        if set_aside >= config.total {
+            return Err(format!(
+                "{ports} ports need {set_aside} bytes for headroom and guarantees, and the buffer has {}",
+                config.total
+            ));
+        }
+        Ok(Self {
+            config,
+            queues: vec![[Ingress::default(); 8]; ports],
+            pool: config.total - set_aside,
+            pool_used: 0,
+            used: 0,
+            most_used: 0,
+        })
+    }
+
+    /// How much shared memory an ingress queue may hold now, in bytes.
+    #[inline]
+    pub fn threshold(&self) -> u64 {
+        match self.config.threshold {
+            Some(bytes) => bytes,
+            None => {
+                let (numerator, denominator) = self.config.alpha;
+                (self.pool - self.pool_used) * numerator / denominator
+            }
+        }
+    }
+
+    /// Bytes in the buffer.
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Most bytes that were ever in the buffer.
+    pub const fn most_used(&self) -> u64 {
+        self.most_used
+    }
+
+    const fn is_lossless(&self, priority: u8) -> bool {
+        self.config.lossless >> priority & 1 == 1
+    }
+
+    /// Takes a packet of `size` bytes that came in through `port`, if there is room.
+    #[inline]
+    pub fn admit(&mut self, port: usize, priority: u8, size: u32) -> Admission {
+        let size = u64::from(size);
+        let threshold = self.threshold();
+        let (lossless, free) = (self.is_lossless(priority), self.pool - self.pool_used);
+        let queue = &mut self.queues[port][usize::from(priority)];
+        let guaranteed = size.min(self.config.guaranteed - queue.guaranteed);
+        let rest = size - guaranteed;
+        let went = if rest == 0
+            || (queue.shared + rest <= threshold && rest <= free && queue.headroom == 0)
+        {
+            queue.guaranteed += guaranteed;
+            queue.shared += rest;
+            self.pool_used += rest;
+            Admission::Shared
+        } else if lossless && queue.headroom + size <= self.config.headroom {
+            queue.headroom += size;
+            Admission::Headroom
+        } else {
+            return Admission::Dropped;
+        };
+        self.used += size;
+        self.most_used = self.most_used.max(self.used);
+        went
+    }
+
+    /// Gives back the memory of a packet that has left.
+    #[inline]
+    pub fn release(&mut self, port: usize, priority: u8, size: u32) {
+        let size = u64::from(size);
+        let queue = &mut self.queues[port][usize::from(priority)];
+        let headroom = size.min(queue.headroom);
+        let shared = (size - headroom).min(queue.shared);
+        let guaranteed = size - headroom - shared;
+        debug_assert!(guaranteed <= queue.guaranteed, "what leaves has come in");
+        queue.headroom -= headroom;
+        queue.shared -= shared;
+        queue.guaranteed -= guaranteed;
+        self.pool_used -= shared;
+        self.used -= size;
+    }
+
+    /// Whether the sender of this queue has to be paused now; it then counts as paused.
+    #[inline]
+    pub fn pauses(&mut self, port: usize, priority: u8) -> bool {
+        if !self.is_lossless(priority) {
+            return false;
+        }
+        let threshold = self.threshold();
+        let queue = &mut self.queues[port][usize::from(priority)];
+        let pauses = !queue.paused && (queue.headroom > 0 || queue.shared >= threshold.max(1));
+        queue.paused |= pauses;
+        pauses
+    }
+
+    /// Whether the paused sender of this queue may go on; it then no longer counts as paused.
+    #[inline]
+    pub fn resumes(&mut self, port: usize, priority: u8) -> bool {
+        let threshold = self.threshold();
+        let queue = &mut self.queues[port][usize::from(priority)];
+        let low = queue.shared == 0 || queue.shared + self.config.resume_offset <= threshold;
+        let resumes = queue.paused && queue.headroom == 0 && low;
+        queue.paused &= !resumes;
+        resumes
+    }
+
+    /// Whether the sender of this queue was told to wait.
+    pub fn is_paused(&self, port: usize, priority: u8) -> bool {
+        self.queues[port][usize::from(priority)].paused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: BufferConfig = BufferConfig {
+        total: 100_000,
+        guaranteed: 0,
+        headroom: 10_000,
+        alpha: (1, 8),
+        threshold: None,
+        resume_offset: 2000,
+        lossless: 1 << 3,
+    };
+
+    #[test]
+    fn the_threshold_is_alpha_times_what_is_free() {
+        let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
+        // 100 KB less headroom of two ports.
+        assert_eq!(buffer.threshold(), 80_000 / 8);
+        for _ in 0..8 {
+            assert_eq!(buffer.admit(0, 3, 1000), Admission::Shared);
+        }
+        assert_eq!(buffer.threshold(), 72_000 / 8);
+        // Both ports at the fixed point T = (80000 - 2 T) / 8, which is 8000.
+        for _ in 0..8 {
+            assert_eq!(buffer.admit(1, 3, 1000), Admission::Shared);
+        }
+        assert_eq!(buffer.threshold(), 8000);
+        assert_eq!(buffer.admit(1, 3, 1000), Admission::Headroom);
+        let buffer = SharedBuffer::new(BufferConfig { alpha: (2, 1), ..CONFIG }, 2).unwrap();
+        assert_eq!(buffer.threshold(), 160_000);
+    }
+
+    #[test]
+    fn above_the_threshold_the_sender_is_paused_and_headroom_absorbs_what_was_on_its_way() {
+        let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
+        let mut paused_after = None;
+        for n in 1..=18 {
+            assert_ne!(buffer.admit(0, 3, 1000), Admission::Dropped, "packet {n}");
+            if buffer.pauses(0, 3) {
+                assert_eq!(paused_after.replace(n), None, "it is told once");
+            }
+        }
+        // After eight packets the threshold is 72000 / 8 = 9000, after nine 8875: the ninth is over it once it is in.
+        assert_eq!(paused_after, Some(9));
+        assert_eq!(buffer.admit(0, 3, 1000), Admission::Headroom);
+        assert_eq!(buffer.admit(0, 3, 1000), Admission::Dropped, "ten in headroom are all");
+        assert_eq!((buffer.used(), buffer.most_used()), (19_000, 19_000));
+        // Headroom empties first; the sender goes on 2000 bytes below the threshold.
+        let mut resumed_at = None;
+        for left in (0..19).rev() {
+            buffer.release(0, 3, 1000);
+            if buffer.resumes(0, 3) {
+                assert_eq!(resumed_at.replace(left), None);
+            }
+        }
+        assert_eq!(resumed_at, Some(7), "7000 + 2000 <= 73000 / 8");
+        assert_eq!(buffer.used(), 0);
+    }
+
+    #[test]
+    fn lossy_packets_are_dropped_at_the_threshold_and_pause_nobody() {
+        let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
+        let taken = (0..100).take_while(|_| buffer.admit(0, 0, 1000) == Admission::Shared).count();
+        assert_eq!(taken, 9);
+        assert!(!buffer.pauses(0, 0));
+    }
+
+    #[test]
+    fn a_guarantee_is_used_first_and_shared_with_nobody() {
+        let config = BufferConfig { guaranteed: 1500, threshold: Some(1000), ..CONFIG };
+        let mut buffer = SharedBuffer::new(config, 2).unwrap();
+        assert_eq!(buffer.admit(0, 3, 1000), Admission::Shared);
+        assert!(!buffer.pauses(0, 3));
+        assert_eq!(buffer.admit(0, 3, 1000), Admission::Shared, "half of it is guaranteed");
+        assert!(!buffer.pauses(0, 3));
+        assert_eq!(buffer.admit(0, 3, 1000), Admission::Headroom);
+        assert!(buffer.pauses(0, 3));
+        for _ in 0..3 {
+            buffer.release(0, 3, 1000);
+        }
+        assert_eq!((buffer.used(), buffer.pool_used), (0, 0));
+    }
+
+    #[test]
+    fn a_buffer_that_is_all_headroom_is_refused() {
+        let error = SharedBuffer::new(CONFIG, 10).expect_err("no room");
+        assert_eq!(
+            error,
+            "10 ports need 100000 bytes for headroom and guarantees, and the buffer has 100000"
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! The usual networks, by their measures. Hosts are called `h1`, `h2`, ...; switches by their layer.
+
+use super::config::{Link, Network};
+use super::fault::Hits;
+use super::time::{LineRate, Time};
+
+/// A kind of line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// Rate.
+    pub rate: LineRate,
+    /// Propagation delay.
+    pub delay: Time,
+}
+
+/// Puts nodes and lines together.
+#[derive(Debug, Default)]
+struct Builder {
+    network: Network,
+}
+
+impl Builder {
+    fn new(hosts: usize) -> Self {
+        let hosts = (1..=hosts).map(|n| format!("h{n}")).collect();
+        Self { network: Network { hosts, ..Network::default() } }
+    }
+
+    /// A new switch; its number.
+    fn switch(&mut self, name: String) -> usize {
+        self.network.switches.push(name);
+        self.network.hosts.len() + self.network.switches.len() - 1
+    }
+
+    fn link(&mut self, a: usize, b: usize, line: Line) {
+        let Line { rate, delay } = line;
+        let (loss, corruption) = (Hits::None, Hits::None);
+        self.network.links.push(Link { a, b, rate, delay, loss, corruption });
+    }
+}
+
+/// One switch, `s1`.
+pub fn single(hosts: usize, line: Line) -> Network {
+    chain(&[hosts], line, line)
+}
+
+/// Two switches, `s1` and `s2`, with `left` and `right` hosts.
+pub fn dumbbell(left: usize, right: usize, host: Line, trunk: Line) -> Network {
+    chain(&[left, right], host, trunk)
+}
+
+/// Switches `s1`, `s2`, ... in a row, each with so many hosts: a parking lot.
+pub fn chain(hosts: &[usize], host: Line, trunk: Line) -> Network {
+    let mut builder = Builder::new(hosts.iter().sum());
+    let mut next = 0;
+    for (number, count) in hosts.iter().enumerate() {
+        let switch = builder.switch(format!("s{}", number + 1));
+        for _ in 0..*count {
+            builder.link(next, switch, host);
+            next += 1;
+        }
+        if number > 0 {
+            builder.link(switch - 1, switch, trunk);
+        }
+    }
+    builder.network
+}
+
+/// Leaves `leaf1`, ... with so many hosts each, every one connected to every spine `spine1`, ...
+pub fn two_tier(leaves: usize, hosts: usize, spines: usize, host: Line, trunk: Line) -> Network {
+    let mut builder = Builder::new(leaves * hosts);
+    let leaf: Vec<usize> = (1..=leaves).map(|n| builder.switch(format!("leaf{n}"))).collect();
+    let spine: Vec<usize> = (1..=spines).map(|n| builder.switch(format!("spine{n}"))).collect();
+    for (number, &leaf) in leaf.iter().enumerate() {
+        for n in 0..hosts {
+            builder.link(number * hosts + n, leaf, host);
+        }
+        for &spine in &spine {
+            builder.link(leaf, spine, trunk);
+        }
+    }
+    builder.network
+}
+
+/// The measures of a network of three layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clos {
+    /// Pods.
+    pub pods: usize,
+    /// ToR switches of a pod, `t1`, ...
+    pub tors: usize,
+    /// Leaf switches of a pod, `l1`, ..., each connected to every ToR of it.
+    pub leaves: usize,
+    /// Spine switches, `s1`, ...
+    pub spines: usize,
+    /// Hosts of a ToR.
+    pub hosts: usize,
+    /// The spines are divided among the leaves of a pod, as in a fat-tree; otherwise every leaf has every spine.
+    pub planes: bool,
+}
+
+/// A network of three layers.
+///
+/// # Errors
+/// If spines shall be divided and do not go round.
+pub fn clos(measures: Clos, host: Line, trunk: Line) -> Result<Network, String> {
+    let Clos { pods, tors, leaves, spines, hosts, planes } = measures;
+    if planes && (leaves == 0 || spines % leaves != 0) {
+        return Err(format!("{spines} spines cannot be divided among {leaves} leaves of each pod"));
+    }
+    let mut builder = Builder::new(pods * tors * hosts);
+    let tor: Vec<usize> = (1..=pods * tors).map(|n| builder.switch(format!("t{n}"))).collect();
+    let leaf: Vec<usize> = (1..=pods * leaves).map(|n| builder.switch(format!("l{n}"))).collect();
+    let spine: Vec<usize> = (1..=spines).map(|n| builder.switch(format!("s{n}"))).collect();
+    for (number, &tor) in tor.iter().enumerate() {
+        for n in 0..hosts {
+            builder.link(number * hosts + n, tor, host);
+        }
+        let pod = number / tors;
+        for &leaf in &leaf[pod * leaves..(pod + 1) * leaves] {
+            builder.link(tor, leaf, trunk);
+        }
+    }
+    for (number, &leaf) in leaf.iter().enumerate() {
+        let plane = number % leaves;
+        for (place, &spine) in spine.iter().enumerate() {
+            if !planes || place / (spines / leaves) == plane {
+                builder.link(leaf, spine, trunk);
+            }
+        }
+    }
+    Ok(builder.network)
+}
+
+/// A fat-tree of `k`-port switches: k pods of k/2 ToRs and k/2 leaves, (k/2)^2 spines, k/2 hosts for each ToR.
+///
+/// # Errors
+/// If `k` is odd or less than 2.
+pub fn fat_tree(k: usize, host: Line, trunk: Line) -> Result<Network, String> {
+    if k < 2 || k % 2 == 1 {
+        return Err(format!("a fat-tree of {k}-port switches: the number is even and at least 2"));
+    }
+    let half = k / 2;
+    clos(
+        Clos { pods: k, tors: half, leaves: half, spines: half * half, hosts: half, planes: true },
+        host,
+        trunk,
+    )
+}
+
+/// Nodes and lines one by one.
+///
+/// # Errors
+/// If a name is unknown.
+pub fn explicit(
+    hosts: Vec<String>,
+    switches: Vec<String>,
+    lines: &[(String, String, Line)],
+) -> Result<Network, String> {
+    let mut builder = Builder { network: Network { hosts, switches, links: Vec::new() } };
+    for (a, b, line) in lines {
+        let find = |name: &String| {
+            builder.network.node(name).ok_or_else(|| format!("no node is called `{name}`"))
+        };
+        let (a, b) = (find(a)?, find(b)?);
+        builder.link(a, b, *line);
+    }
+    Ok(builder.network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: Line = Line { rate: LineRate::new(40_000_000_000), delay: Time(1_000_000) };
+
+    fn measures(network: &Network) -> (usize, usize, usize) {
+        (network.hosts.len(), network.switches.len(), network.links.len())
+    }
+
+    #[test]
+    fn networks_have_their_measures() {
+        assert_eq!(measures(&single(5, LINE)), (5, 1, 5));
+        assert_eq!(measures(&dumbbell(3, 2, LINE, LINE)), (5, 2, 6));
+        assert_eq!(measures(&chain(&[2, 1, 1], LINE, LINE)), (4, 3, 6));
+        assert_eq!(measures(&two_tier(4, 8, 2, LINE, LINE)), (32, 6, 40));
+        assert_eq!(measures(&fat_tree(4, LINE, LINE).unwrap()), (16, 20, 48));
+        let hpcc = Clos { pods: 5, tors: 4, leaves: 4, spines: 16, hosts: 16, planes: true };
+        assert_eq!(measures(&clos(hpcc, LINE, LINE).unwrap()), (320, 56, 320 + 80 + 80));
+        let testbed = Clos { pods: 2, tors: 2, leaves: 2, spines: 2, hosts: 5, planes: false };
+        assert_eq!(measures(&clos(testbed, LINE, LINE).unwrap()), (20, 10, 20 + 8 + 8));
+    }
+
+    #[test]
+    fn what_does_not_go_is_said() {
+        assert!(fat_tree(3, LINE, LINE).is_err());
+        let lines = [("a".to_owned(), "x".to_owned(), LINE)];
+        let error = explicit(vec!["a".to_owned()], vec!["b".to_owned()], &lines).expect_err("no x");
+        assert_eq!(error, "no node is called `x`");
+    }
+}

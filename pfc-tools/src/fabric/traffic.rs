@@ -1,0 +1,158 @@
+//! Who sends what to whom, and when: from a pattern and a seed to flows.
+
+mod arrivals;
+mod distribution;
+
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
+
+use super::config::{Control, FlowConfig, Network};
+use super::time::Time;
+
+pub use distribution::Distribution;
+
+/// How flows are drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pattern {
+    /// From each sender to the receiver that stands at the same place of the list (which begins again at its end).
+    Flows {
+        /// Flows from each sender.
+        per_pair: u32,
+        /// Only so many of the senders.
+        senders: Option<usize>,
+    },
+    /// Some senders, drawn at random, to the one receiver.
+    Incast {
+        /// How many.
+        senders: usize,
+    },
+    /// Flows that begin at random times between random hosts.
+    Poisson {
+        /// The part of the senders' lines that is used, in units of 2^-31.
+        load: u32,
+        /// Sizes of the flows.
+        sizes: Distribution,
+    },
+}
+
+/// A kind of traffic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Traffic {
+    /// What results call it.
+    pub name: String,
+    /// How flows are drawn.
+    pub pattern: Pattern,
+    /// Numbers of sending hosts.
+    pub from: Vec<u32>,
+    /// Numbers of receiving hosts.
+    pub to: Vec<u32>,
+    /// Priority of data.
+    pub priority: u8,
+    /// Bytes of a message.
+    pub message: u64,
+    /// Messages of a flow; `None` for no end.
+    pub messages: Option<u32>,
+    /// When the first flow begins.
+    pub start: Time,
+    /// How much later each other one begins.
+    pub stagger: Time,
+    /// When flows stop to send.
+    pub stop: Time,
+    /// What decides the rate.
+    pub control: Control,
+    /// What it begins with in bits per second.
+    pub initial_rate: Option<u64>,
+    /// When the run ends.
+    pub end: Time,
+}
+
+impl Traffic {
+    /// Adds the flows of this traffic, as `group`.
+    ///
+    /// # Errors
+    /// Says what cannot be drawn: more senders than there are.
+    pub fn draw(
+        &self,
+        network: &Network,
+        seed: u64,
+        group: u32,
+        flows: &mut Vec<FlowConfig>,
+    ) -> Result<(), String> {
+        let stream = SplitMix64::seed_from_u64(seed ^ u64::from(group) << 40).next_u64();
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(stream);
+        match &self.pattern {
+            Pattern::Flows { per_pair, senders } => {
+                let senders = senders.unwrap_or(self.from.len());
+                if senders > self.from.len() {
+                    return Err(format!("{}: {senders} senders of {}", self.name, self.from.len()));
+                }
+                for (number, &from) in self.from[..senders].iter().enumerate() {
+                    for nth in 0..*per_pair {
+                        let place = number as u64 * u64::from(*per_pair) + u64::from(nth);
+                        flows.push(self.flow(from, self.to[number % self.to.len()], group, place));
+                    }
+                }
+            }
+            Pattern::Incast { senders } => {
+                let to = self.to[0];
+                let mut from: Vec<u32> =
+                    self.from.iter().copied().filter(|&host| host != to).collect();
+                if *senders > from.len() {
+                    return Err(format!("{}: {senders} senders of {}", self.name, from.len()));
+                }
+                for number in 0..*senders {
+                    let other = number + below(&mut random, from.len() - number);
+                    from.swap(number, other);
+                    flows.push(self.flow(from[number], to, group, number as u64));
+                }
+            }
+            Pattern::Poisson { load, sizes } => {
+                let rates = self.from.iter().map(|&host| rate_of(network, host));
+                let mean_gap = arrivals::mean_gap(sizes.mean(), rates.sum(), *load);
+                let mut at = self.start;
+                loop {
+                    at = at + arrivals::exponential(mean_gap, random.next_u32());
+                    if at >= self.stop.min(self.end) {
+                        break;
+                    }
+                    let from = self.from[below(&mut random, self.from.len())];
+                    let to = self.to[below(&mut random, self.to.len())];
+                    let message = sizes.draw(random.next_u32());
+                    if from != to {
+                        let flow = self.flow(from, to, group, 0);
+                        let (start, stop) = (at, Time::FAR);
+                        flows.push(FlowConfig { start, stop, message, messages: Some(1), ..flow });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn flow(&self, from: u32, to: u32, group: u32, place: u64) -> FlowConfig {
+        FlowConfig {
+            from,
+            to,
+            group,
+            priority: self.priority,
+            message: self.message,
+            messages: self.messages,
+            start: self.start + Time(self.stagger.0.saturating_mul(place)),
+            stop: self.stop,
+            control: self.control,
+            initial_rate: self.initial_rate,
+        }
+    }
+}
+
+fn rate_of(network: &Network, host: u32) -> u64 {
+    let host = host as usize;
+    let line = network.links.iter().find(|link| link.a == host || link.b == host);
+    line.map_or(0, |link| link.rate.bits_per_second())
+}
+
+/// A number below `limit`, which is not 0.
+#[allow(clippy::cast_possible_truncation)] // Below `limit`.
+fn below(random: &mut impl Rng, limit: usize) -> usize {
+    ((u64::from(random.next_u32()) * limit as u64) >> 32) as usize
+}

@@ -1,0 +1,220 @@
+//! A page that needs nothing else: charts and tables in one HTML file.
+
+use std::fmt::Write as _;
+
+use super::Chart;
+
+/// A report.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Page {
+    /// Above everything.
+    pub title: String,
+    /// What follows it, before the contents.
+    pub parts: Vec<Part>,
+    /// In order; the contents list them.
+    pub sections: Vec<Section>,
+}
+
+/// A part of a report with a heading.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Section {
+    /// What links name: letters, digits, hyphens.
+    pub id: String,
+    /// Above it.
+    pub heading: String,
+    /// What is in it.
+    pub parts: Vec<Part>,
+}
+
+/// What a page is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part {
+    /// Text.
+    Paragraph(String),
+    /// Rows and columns.
+    Table(Table),
+    /// Charts, side by side where there is room.
+    Charts(Vec<Chart>),
+}
+
+/// Rows and columns.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Table {
+    /// Above the columns.
+    pub head: Vec<String>,
+    /// Each as long as the head.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// What stands in a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cell {
+    /// Words, to the left.
+    Text(String),
+    /// A number with its unit, to the right.
+    Number(String),
+    /// What was found.
+    Verdict(Verdict),
+}
+
+/// What came of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should be.
+    Holds,
+    /// Otherwise.
+    Fails,
+    /// Nothing was expected.
+    Shown,
+}
+
+const STYLE: &str = "\
+body{font:15px/1.5 system-ui,sans-serif;max-width:1340px;margin:2em auto;padding:0 1em;color:#111;background:#fff}
+h1{font-size:1.6em}h2{font-size:1.25em;border-top:1px solid #ccc;padding-top:1em;margin-top:2em}
+nav{columns:3 20em}nav a{display:block}p{max-width:60em}
+table{border-collapse:collapse;margin:1em 0}th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}
+th{border-bottom:2px solid #888}td.number{text-align:right;font-variant-numeric:tabular-nums}
+td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}td.shown{color:#666}
+.charts{display:flex;flex-wrap:wrap;gap:1em}.charts svg{width:640px;max-width:100%;height:auto}
+@media print{h2{break-before:page}nav{display:none}}
+";
+
+impl Page {
+    /// As HTML with the style and the charts in it.
+    pub fn html(&self) -> String {
+        let title = escaped(&self.title);
+        let mut html = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n\
+             </head>\n<body>\n<h1>{title}</h1>\n"
+        );
+        self.parts.iter().for_each(|part| part.write(&mut html));
+        if self.sections.len() > 1 {
+            html.push_str("<nav>\n");
+            for section in &self.sections {
+                let _ = writeln!(
+                    html,
+                    "<a href=\"#{}\">{}</a>",
+                    escaped(&section.id),
+                    escaped(&section.heading)
+                );
+            }
+            html.push_str("</nav>\n");
+        }
+        for section in &self.sections {
+            let _ = writeln!(
+                html,
+                "<h2 id=\"{}\">{}</h2>",
+                escaped(&section.id),
+                escaped(&section.heading)
+            );
+            section.parts.iter().for_each(|part| part.write(&mut html));
+        }
+        html.push_str("</body>\n</html>\n");
+        html
+    }
+}
+
+impl Part {
+    fn write(&self, html: &mut String) {
+        match self {
+            Self::Paragraph(text) => {
+                let _ = writeln!(html, "<p>{}</p>", escaped(text));
+            }
+            Self::Table(table) => table.write(html),
+            Self::Charts(charts) => {
+                html.push_str("<div class=\"charts\">\n");
+                for chart in charts {
+                    let svg = chart.svg();
+                    let role =
+                        format!("<svg role=\"img\" aria-label=\"{}\"", escaped(&chart.title));
+                    html.push_str(&svg.replacen("<svg", &role, 1));
+                }
+                html.push_str("</div>\n");
+            }
+        }
+    }
+}
+
+impl Table {
+    fn write(&self, html: &mut String) {
+        html.push_str("<table>\n<tr>");
+        for head in &self.head {
+            let _ = write!(html, "<th>{}</th>", escaped(head));
+        }
+        html.push_str("</tr>\n");
+        for row in &self.rows {
+            html.push_str("<tr>");
+            for cell in row {
+                let (class, text) = cell.shown();
+                let _ = write!(html, "<td class=\"{class}\">{}</td>", escaped(text));
+            }
+            html.push_str("</tr>\n");
+        }
+        html.push_str("</table>\n");
+    }
+}
+
+impl Cell {
+    /// Its kind and its text.
+    pub fn shown(&self) -> (&'static str, &str) {
+        match self {
+            Self::Text(text) => ("text", text),
+            Self::Number(text) => ("number", text),
+            Self::Verdict(Verdict::Holds) => ("holds", "holds"),
+            Self::Verdict(Verdict::Fails) => ("fails", "FAILS"),
+            Self::Verdict(Verdict::Shown) => ("shown", "-"),
+        }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::{Axis, Series};
+
+    fn page() -> Page {
+        let chart = Chart::new("a \"queue\"", Axis::linear("t / ms"), Axis::linear("queue / KB"))
+            .with(Series::line("Feroce", vec![(0.0, 1.0), (1.0, 2.0)]));
+        let row = vec![
+            Cell::Text("a<b".into()),
+            Cell::Number("1.5".into()),
+            Cell::Verdict(Verdict::Fails),
+        ];
+        let table =
+            Table { head: ["what", "value", "gate"].map(String::from).into(), rows: vec![row] };
+        let section =
+            |id: &str, parts| Section { id: id.into(), heading: format!("Figure {id}"), parts };
+        let sections = vec![
+            section("1", vec![Part::Table(table)]),
+            section("2", vec![Part::Charts(vec![chart])]),
+        ];
+        Page { title: "R & D".into(), parts: vec![Part::Paragraph("x > y".into())], sections }
+    }
+
+    #[test]
+    fn text_is_escaped_and_links_lead_somewhere() {
+        let html = page().html();
+        for due in [
+            "<title>R &amp; D</title>",
+            "<p>x &gt; y</p>",
+            "a&lt;b",
+            "href=\"#2\"",
+            "<h2 id=\"2\">",
+            "FAILS",
+        ] {
+            assert!(html.contains(due), "{due}: {html}");
+        }
+        assert!(html.contains("aria-label=\"a &quot;queue&quot;\""));
+    }
+
+    #[test]
+    fn nothing_is_fetched() {
+        let html = page().html().replace("http://www.w3.org/2000/svg", "");
+        assert!(!html.contains("http") && !html.contains("src="), "{html}");
+    }
+}

@@ -1,0 +1,338 @@
+//! What was measured, as charts.
+
+use std::collections::BTreeMap;
+
+use super::data::{Measured, ReportError, Row, number, text};
+use crate::fabric::scenario::{Figure, Shows};
+use crate::plot::{Axis, Chart, Kind, Series};
+use crate::scenarios;
+
+type Points = Vec<(f64, f64)>;
+
+/// Lines of one chart at most: more cannot be told apart.
+const MOST_LINES: usize = 7;
+
+/// The charts of a figure.
+pub(super) fn charts(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, ReportError> {
+    let mut charts = match figure.shows {
+        Shows::Goodput => flows_over_time(figure, measured, "goodput / Gb/s", goodput)?,
+        Shows::Rate => flows_over_time(figure, measured, "allowed rate / Gb/s", |rows| {
+            of(rows, "rate_bps", 1e9)
+        })?,
+        Shows::Alpha => flows_over_time(figure, measured, "alpha", |rows| of(rows, "alpha", 1.0))?,
+        Shows::Queue => queues_over_time(figure, measured)?,
+        Shows::QueueCdf => vec![queue_cdf(figure, measured)?],
+        Shows::GoodputCdf => vec![goodput_cdf(figure, measured)?],
+        Shows::Gates => vec![gates(figure, measured)?],
+    };
+    for chart in &mut charts {
+        for (name, file) in &figure.published {
+            let points = scenarios::published(file).map(points).unwrap_or_default();
+            chart.series.push(Series::line(name, points).published());
+        }
+    }
+    Ok(charts)
+}
+
+/// Lines of two numbers; others are headings.
+fn points(text: &str) -> Points {
+    let point = |line: &str| {
+        let (x, y) = line.split_once(',')?;
+        Some((x.trim().parse().ok()?, y.trim().parse().ok()?))
+    };
+    text.lines().filter_map(point).collect()
+}
+
+/// Whether rows of `case` are shown; a case of a sweep is the scenario's case with what was changed behind it.
+fn is_shown(figure: &Figure, case: &str) -> bool {
+    let is = |name: &String| {
+        case == name || case.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(" ["))
+    };
+    figure.of.is_empty() || figure.of.iter().any(is)
+}
+
+/// The rows that are shown, by what `key` says of them, in the order in which they come.
+fn grouped<K: PartialEq>(
+    figure: &Figure,
+    rows: Vec<Row>,
+    key: impl Fn(&Row) -> K,
+) -> Vec<(K, Vec<Row>)> {
+    let mut groups: Vec<(K, Vec<Row>)> = Vec::new();
+    for row in rows {
+        if !is_shown(figure, text(&row, "case")) {
+            continue;
+        }
+        let key = key(&row);
+        match groups.iter_mut().rev().find(|(known, _)| *known == key) {
+            Some((_, rows)) => rows.push(row),
+            None => groups.push((key, vec![row])),
+        }
+    }
+    groups
+}
+
+fn run_of(row: &Row) -> (String, String) {
+    (text(row, "case").to_owned(), text(row, "seed").to_owned())
+}
+
+fn milliseconds(row: &Row) -> f64 {
+    number(row, "time_ns") / 1e6
+}
+
+/// A column over time.
+fn of(rows: &[&Row], column: &str, unit: f64) -> Points {
+    rows.iter().map(|row| (milliseconds(row), number(row, column) / unit)).collect()
+}
+
+/// What arrived between each sample and the one before it.
+fn goodput(rows: &[&Row]) -> Points {
+    let mut before = (0.0, 0.0);
+    let rate = |row: &&Row| {
+        let (now, bytes) = (milliseconds(row), number(row, "delivered_bytes"));
+        let point = (now, (bytes - before.1) * 8.0 / (now - before.0) / 1e6);
+        before = (now, bytes);
+        point
+    };
+    rows.iter().map(rate).collect()
+}
+
+fn time_axis(figure: &Figure) -> Axis {
+    let axis = Axis::linear("time / ms");
+    match figure.between {
+        Some((from, to)) => axis.between(from, to),
+        None => axis,
+    }
+}
+
+fn y_axis(figure: &Figure, label: &str) -> Axis {
+    if figure.log { Axis::log(label) } else { Axis::linear(label) }
+}
+
+/// A chart for each case (its first seed), a line for each flow.
+fn flows_over_time(
+    figure: &Figure,
+    measured: &Measured,
+    label: &str,
+    line: impl Fn(&[&Row]) -> Points,
+) -> Result<Vec<Chart>, ReportError> {
+    let mut names = BTreeMap::new();
+    for row in measured.rows("flows")? {
+        let name = format!("{} to {}", text(&row, "from"), text(&row, "to"));
+        names.insert((run_of(&row), text(&row, "flow").to_owned()), name);
+    }
+    let mut charts: Vec<Chart> = Vec::new();
+    let mut drawn = Vec::new();
+    for (run, rows) in grouped(figure, measured.rows("flow_samples")?, run_of) {
+        if drawn.contains(&run.0) {
+            continue;
+        }
+        drawn.push(run.0.clone());
+        let mut flows: Vec<(&str, Vec<&Row>)> = Vec::new();
+        for row in &rows {
+            let flow = text(row, "flow");
+            match flows.iter_mut().find(|(known, _)| *known == flow) {
+                Some((_, rows)) => rows.push(row),
+                None => flows.push((flow, vec![row])),
+            }
+        }
+        let mut chart = Chart::new(
+            titled(figure, &run.0, flows.len()),
+            time_axis(figure),
+            y_axis(figure, label),
+        );
+        for (flow, rows) in flows.iter().take(MOST_LINES) {
+            let name = names.get(&(run.clone(), (*flow).to_owned())).cloned().unwrap_or_default();
+            chart = chart.with(Series::line(name, line(rows)));
+        }
+        charts.push(chart);
+    }
+    Ok(charts)
+}
+
+fn titled(figure: &Figure, case: &str, lines: usize) -> String {
+    let case = if case.is_empty() { String::new() } else { format!(", {case}") };
+    let some = if lines > MOST_LINES {
+        format!(" ({MOST_LINES} of {lines} flows)")
+    } else {
+        String::new()
+    };
+    format!("{}{case}{some}", figure.title)
+}
+
+/// A line's name: the case if there are several, the queue if there are several.
+fn names(keys: &[(&str, String)]) -> Vec<String> {
+    let differ = |pick: &dyn Fn(usize) -> String| (1..keys.len()).any(|key| pick(key) != pick(0));
+    let cases = differ(&|key| keys[key].0.to_owned());
+    let queues = differ(&|key| keys[key].1.clone());
+    let name = |(case, queue): &(&str, String)| match (cases, queues) {
+        (true, true) => format!("{case}, {queue}"),
+        (true, false) => (*case).to_owned(),
+        _ => queue.clone(),
+    };
+    keys.iter().map(name).collect()
+}
+
+fn queue_of(row: &Row) -> (String, String) {
+    (text(row, "case").to_owned(), format!("{} to {}", text(row, "node"), text(row, "peer")))
+}
+
+/// One chart: a line for each case and queue (of the first seed).
+fn queues_over_time(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, ReportError> {
+    let groups = grouped(figure, measured.rows("queue_samples")?, queue_of);
+    let keys: Vec<_> =
+        groups.iter().map(|((case, queue), _)| (case.as_str(), queue.clone())).collect();
+    let title = titled(figure, "", 0);
+    let mut chart = Chart::new(title, time_axis(figure), y_axis(figure, "queue / KB"));
+    for (name, (_, rows)) in names(&keys).into_iter().zip(&groups).take(MOST_LINES) {
+        let first: Vec<&Row> =
+            rows.iter().filter(|row| text(row, "seed") == text(&rows[0], "seed")).collect();
+        chart = chart.with(Series::line(name, of(&first, "bytes", 1e3)));
+    }
+    Ok(vec![chart])
+}
+
+/// The part of the time for which a queue was no longer than so much, over all seeds.
+fn queue_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
+    let groups = grouped(figure, measured.rows("queue_lengths")?, queue_of);
+    let keys: Vec<_> =
+        groups.iter().map(|((case, queue), _)| (case.as_str(), queue.clone())).collect();
+    let x = y_axis(figure, "queue / KB");
+    let mut chart =
+        Chart::new(&figure.title, x, Axis::linear("part of the time").between(0.0, 1.0));
+    for (name, (_, rows)) in names(&keys).into_iter().zip(&groups).take(MOST_LINES) {
+        let mut lengths: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for row in rows {
+            lengths.entry(text(row, "part_of_time")).or_default().push(number(row, "bytes") / 1e3);
+        }
+        let mut points: Points = lengths
+            .iter()
+            .filter_map(|(part, lengths)| Some((mean(lengths), part.parse().ok()?)))
+            .collect();
+        points.sort_by(|a, b| a.1.total_cmp(&b.1));
+        chart = chart.with(Series::line(name, points));
+    }
+    Ok(chart)
+}
+
+#[allow(clippy::cast_precision_loss)] // Counts of seeds.
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The part of the flows, of all seeds, that had no more than so much: a line for each case and traffic.
+fn goodput_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
+    let key = |row: &Row| (text(row, "case").to_owned(), text(row, "traffic").to_owned());
+    let groups = grouped(figure, measured.rows("flows")?, key);
+    let keys: Vec<_> =
+        groups.iter().map(|((case, traffic), _)| (case.as_str(), traffic.clone())).collect();
+    let x = y_axis(figure, "goodput / Gb/s");
+    let mut chart =
+        Chart::new(&figure.title, x, Axis::linear("part of the flows").between(0.0, 1.0));
+    for (name, (_, rows)) in names(&keys).into_iter().zip(&groups).take(MOST_LINES) {
+        let values = rows.iter().map(|row| number(row, "goodput_bps") / 1e9).collect();
+        chart = chart.with(Series::line(name, cumulative(values)).drawn(Kind::Steps));
+    }
+    Ok(chart)
+}
+
+#[allow(clippy::cast_precision_loss)] // Counts of flows.
+fn cumulative(mut values: Vec<f64>) -> Points {
+    values.retain(|value| value.is_finite());
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    values
+        .into_iter()
+        .enumerate()
+        .map(|(below, value)| (value, (below + 1) as f64 / count))
+        .collect()
+}
+
+/// Values of gates, case by case, with those that were published.
+fn gates(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
+    let rows = measured.rows("gates")?;
+    let mut cases: Vec<&str> = Vec::new();
+    let mut gates: Vec<&str> = Vec::new();
+    for row in &rows {
+        let (case, gate) = (text(row, "case"), text(row, "gate"));
+        if !cases.contains(&case) {
+            cases.push(case);
+        }
+        if !gates.contains(&gate) && (figure.of.is_empty() || figure.of.iter().any(|of| of == gate))
+        {
+            gates.push(gate);
+        }
+    }
+    let (axis, places, kind) = case_axis(&cases);
+    let mut chart = Chart::new(&figure.title, axis, y_axis(figure, ""));
+    for gate in gates {
+        let line = |column: &str| {
+            let own = rows.iter().filter(|row| text(row, "gate") == gate);
+            let point = |row: &Row| {
+                let place = cases.iter().position(|case| *case == text(row, "case"))?;
+                Some((places[place], number(row, column)))
+            };
+            own.filter_map(point).filter(|point| point.1.is_finite()).collect::<Points>()
+        };
+        let published = line("published");
+        chart = chart.with(Series::line(gate, line("value")).drawn(kind));
+        if !published.is_empty() {
+            chart = chart.with(
+                Series::line(format!("{gate}, published"), published).drawn(kind).published(),
+            );
+        }
+    }
+    Ok(chart)
+}
+
+/// Cases that differ in a number lie along it; others stand side by side.
+fn case_axis(cases: &[&str]) -> (Axis, Vec<f64>, Kind) {
+    let split = |case: &&str| {
+        let (name, number) = case.rsplit_once([' ', '='])?;
+        Some((
+            name.trim_end_matches([' ', '=']).to_owned(),
+            number.trim_end_matches(']').parse::<f64>().ok()?,
+        ))
+    };
+    let numbers: Option<Vec<(String, f64)>> = cases.iter().map(split).collect();
+    match numbers {
+        Some(numbers)
+            if numbers.len() > 1 && numbers.iter().all(|(name, _)| *name == numbers[0].0) =>
+        {
+            let places = numbers.iter().map(|(_, number)| *number).collect();
+            (Axis::linear(numbers[0].0.as_str()), places, Kind::Line)
+        }
+        _ => {
+            let names = cases.iter().map(|case| (*case).to_owned());
+            let places = (0_u32..).take(cases.len()).map(f64::from).collect();
+            (Axis::named("", names), places, Kind::Bars)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_with_a_number_lie_along_it() {
+        let (axis, places, kind) = case_axis(&["K = 1", "K = 16", "K = 2"]);
+        assert_eq!((axis.label.as_str(), places, kind), ("K", vec![1.0, 16.0, 2.0], Kind::Line));
+        let (axis, places, kind) = case_axis(&["a [switch.pmax=0.1]", "a [switch.pmax=0.01]"]);
+        assert_eq!(
+            (axis.label.as_str(), places, kind),
+            ("a [switch.pmax", vec![0.1, 0.01], Kind::Line)
+        );
+        let (axis, places, kind) = case_axis(&["none", "with 2"]);
+        assert_eq!((axis.names.len(), places, kind), (2, vec![0.0, 1.0], Kind::Bars));
+    }
+
+    #[test]
+    fn cumulative_parts_end_at_one() {
+        assert_eq!(cumulative(vec![3.0, f64::NAN, 1.0]), [(1.0, 0.5), (3.0, 1.0)]);
+    }
+
+    #[test]
+    fn published_files_may_have_a_heading() {
+        assert_eq!(points("x_ms,y\n# digitised\n1,2\n3.5, 4\n"), [(1.0, 2.0), (3.5, 4.0)]);
+    }
+}

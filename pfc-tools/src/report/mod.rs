@@ -1,0 +1,141 @@
+//! The report: every scenario with its gates and figures, as one page, and as Markdown with pictures beside it.
+
+mod data;
+mod figures;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+pub use data::{Measured, ReportError, Row};
+
+use crate::plot::{Cell, Page, Part, Section, Table, Verdict};
+use crate::results::number as shown;
+use data::{number, text};
+
+/// A page of what was measured.
+///
+/// # Errors
+/// See [`ReportError`].
+pub fn page(title: &str, measured: &[Measured]) -> Result<Page, ReportError> {
+    let sections = measured.iter().map(section).collect::<Result<Vec<_>, _>>()?;
+    let parts = vec![
+        Part::Paragraph("Every value here comes from a scenario file and its seed; running it again gives the same bytes.".into()),
+        summary(measured)?,
+    ];
+    Ok(Page { title: title.to_owned(), parts, sections })
+}
+
+/// Whether every gate of every scenario holds and no lossless network lost anything.
+///
+/// # Errors
+/// See [`ReportError`].
+pub fn holds(measured: &[Measured]) -> Result<bool, ReportError> {
+    for scenario in measured {
+        let (held, of) = count_gates(scenario)?;
+        if held < of {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Writes `report.html`, `report.md` and its pictures into `folder`.
+///
+/// # Errors
+/// Of the file system.
+pub fn write(page: &Page, folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder.join("plots"))?;
+    fs::write(folder.join("report.html"), page.html())?;
+    let (markdown, pictures) = page.markdown("plots");
+    for (name, svg) in pictures {
+        fs::write(folder.join("plots").join(name), svg)?;
+    }
+    fs::write(folder.join("report.md"), markdown)
+}
+
+/// How many gates hold, and of how many. A loss in a lossless network counts as a gate that does not.
+fn count_gates(measured: &Measured) -> Result<(usize, usize), ReportError> {
+    let rows = measured.rows("gates")?;
+    let gates: Vec<_> = rows.iter().filter(|row| is_gate(row)).collect();
+    Ok((gates.iter().filter(|row| text(row, "holds") == "true").count(), gates.len()))
+}
+
+fn is_gate(row: &Row) -> bool {
+    !text(row, "least").is_empty() || !text(row, "most").is_empty()
+}
+
+/// A line for each scenario.
+#[allow(clippy::cast_precision_loss)] // Counts below 2^53.
+fn summary(measured: &[Measured]) -> Result<Part, ReportError> {
+    let head = ["scenario", "gates that hold", "runs", "simulated", "packet hops"];
+    let mut rows = Vec::new();
+    for scenario in measured {
+        let (held, of) = count_gates(scenario)?;
+        let runs = scenario.rows("runs")?;
+        let sum = |column: &str| runs.iter().map(|row| number(row, column)).sum::<f64>();
+        rows.push(vec![
+            Cell::Text(scenario.description.title.clone()),
+            Cell::Number(format!("{held} of {of}")),
+            Cell::Number(runs.len().to_string()),
+            Cell::Number(format!("{} ms", shown(sum("ended_ns") / 1e6))),
+            Cell::Number(format!("{:.1} M", sum("packet_hops") / 1e6)),
+        ]);
+    }
+    Ok(Part::Table(Table { head: head.map(String::from).into(), rows }))
+}
+
+fn section(measured: &Measured) -> Result<Section, ReportError> {
+    let description = &measured.description;
+    let mut parts = Vec::new();
+    if !description.source.is_empty() {
+        parts.push(Part::Paragraph(format!(
+            "Published: {}.",
+            description.source.trim_end_matches('.')
+        )));
+    }
+    parts.push(gates(measured)?);
+    let mut charts = Vec::new();
+    for figure in &description.figures {
+        charts.extend(figures::charts(figure, measured)?);
+    }
+    if !charts.is_empty() {
+        parts.push(Part::Charts(charts));
+    }
+    let id: String =
+        description.scenario.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+    Ok(Section { id, heading: description.title.clone(), parts })
+}
+
+/// What was measured, beside what was published and what is expected.
+fn gates(measured: &Measured) -> Result<Part, ReportError> {
+    let head = ["case", "value", "measured", "published", "expected", "gate"];
+    let cells = |row: &Row| {
+        let value = |column: &str| {
+            let value = number(row, column);
+            if value.is_finite() { shown(value) } else { String::new() }
+        };
+        let (least, most) = (value("least"), value("most"));
+        let expected = match (least.as_str(), most.as_str()) {
+            ("", "") => String::new(),
+            (least, "") => format!("at least {least}"),
+            ("", most) => format!("at most {most}"),
+            (least, most) => format!("{least} to {most}"),
+        };
+        let verdict = match (is_gate(row), text(row, "holds")) {
+            (false, _) => Verdict::Shown,
+            (true, "true") => Verdict::Holds,
+            (true, _) => Verdict::Fails,
+        };
+        vec![
+            Cell::Text(text(row, "case").to_owned()),
+            Cell::Text(text(row, "gate").to_owned()),
+            Cell::Number(value("value")),
+            Cell::Number(value("published")),
+            Cell::Text(expected),
+            Cell::Verdict(verdict),
+        ]
+    };
+    let rows = measured.rows("gates")?.iter().map(cells).collect();
+    Ok(Part::Table(Table { head: head.map(String::from).into(), rows }))
+}

@@ -1,0 +1,363 @@
+//! What is written of a run: tables, with the case and the seed in each row, so that files of several runs can be put
+//! behind each other.
+
+use crate::fabric::measure::Results;
+use crate::fabric::scenario::{Bound, Case};
+use crate::fabric::time::Time;
+use crate::run::{Judged, Outcome};
+
+/// What a column holds. Any value may be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Type {
+    /// Words.
+    Text,
+    /// Whole numbers.
+    Count,
+    /// Other numbers.
+    Real,
+    /// True or false.
+    Flag,
+}
+
+/// A value of a column of the same type.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Words.
+    Text(String),
+    /// A whole number.
+    Count(u64),
+    /// Another number.
+    Real(f64),
+    /// True or false.
+    Flag(bool),
+    /// Nothing, in a column of any type.
+    Missing,
+}
+
+/// Names and types of columns.
+pub type Columns = &'static [(&'static str, Type)];
+
+/// Where a row belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // Named as the tables are.
+pub enum Table {
+    Gates,
+    Runs,
+    Flows,
+    Ports,
+    Queues,
+    Lengths,
+    FlowSamples,
+    QueueSamples,
+}
+
+use Type::{Count, Flag, Real, Text};
+
+/// All tables: their names, which files have, and their columns.
+pub const TABLES: [(Table, &str, Columns); 8] = [
+    (
+        Table::Gates,
+        "gates",
+        &[
+            ("case", Text),
+            ("gate", Text),
+            ("value", Real),
+            ("published", Real),
+            ("least", Real),
+            ("most", Real),
+            ("holds", Flag),
+        ],
+    ),
+    (
+        Table::Runs,
+        "runs",
+        &[
+            ("case", Text),
+            ("seed", Count),
+            ("ended_ns", Real),
+            ("events", Count),
+            ("packet_hops", Count),
+            ("largest_buffer_bytes", Count),
+            ("losses", Text),
+        ],
+    ),
+    (
+        Table::Flows,
+        "flows",
+        &[
+            ("case", Text),
+            ("seed", Count),
+            ("flow", Count),
+            ("traffic", Text),
+            ("from", Text),
+            ("to", Text),
+            ("started_ns", Real),
+            ("ended_ns", Real),
+            ("size_bytes", Count),
+            ("delivered_bytes", Count),
+            ("goodput_bps", Real),
+            ("mean_alpha", Real),
+            ("packets", Count),
+            ("retransmitted", Count),
+            ("marked", Count),
+            ("cnps_sent", Count),
+            ("cnps_handled", Count),
+            ("naks", Count),
+            ("timeouts", Count),
+        ],
+    ),
+    (
+        Table::Ports,
+        "ports",
+        &[
+            ("case", Text),
+            ("seed", Count),
+            ("node", Text),
+            ("peer", Text),
+            ("frames", Count),
+            ("line_bytes", Count),
+            ("wire_bps", Real),
+            ("marked", Count),
+            ("dropped", Count),
+            ("headroom", Count),
+            ("pauses_sent", Count),
+            ("resumes_sent", Count),
+            ("pauses_received", Count),
+            ("paused_ns", Real),
+            ("lost", Count),
+            ("corrupted", Count),
+        ],
+    ),
+    (
+        Table::Queues,
+        "queues",
+        &[
+            ("case", Text),
+            ("seed", Count),
+            ("node", Text),
+            ("peer", Text),
+            ("mean_bytes", Real),
+            ("p50_bytes", Count),
+            ("p95_bytes", Count),
+            ("p99_bytes", Count),
+            ("max_bytes", Count),
+        ],
+    ),
+    (
+        Table::Lengths,
+        "queue_lengths",
+        &[
+            ("case", Text),
+            ("seed", Count),
+            ("node", Text),
+            ("peer", Text),
+            ("part_of_time", Real),
+            ("bytes", Count),
+        ],
+    ),
+    (
+        Table::FlowSamples,
+        "flow_samples",
+        &[
+            ("case", Text),
+            ("seed", Count),
+            ("time_ns", Real),
+            ("flow", Count),
+            ("delivered_bytes", Count),
+            ("rate_bps", Count),
+            ("alpha", Real),
+        ],
+    ),
+    (
+        Table::QueueSamples,
+        "queue_samples",
+        &[
+            ("case", Text),
+            ("seed", Count),
+            ("time_ns", Real),
+            ("node", Text),
+            ("peer", Text),
+            ("bytes", Count),
+        ],
+    ),
+];
+
+/// Steps of a queue's cumulative lengths, in thousandths of the time.
+const LENGTH_STEP: usize = 5;
+
+/// Takes rows.
+pub type Sink<'a> = dyn FnMut(Table, Vec<Value>) -> std::io::Result<()> + 'a;
+
+/// Gives every row of a case to `sink`.
+///
+/// # Errors
+/// Of `sink`.
+pub fn rows(case: &Case, judged: &Judged, sink: &mut Sink<'_>) -> std::io::Result<()> {
+    for outcome in &judged.outcomes {
+        sink(Table::Gates, gate(case, outcome))?;
+    }
+    for (&seed, results) in case.seeds.iter().zip(&judged.results) {
+        let run = Run { case, seed, results };
+        sink(Table::Runs, run.row(run.whole()))?;
+        run.flows(sink)?;
+        run.ports(sink)?;
+        run.queues(sink)?;
+        run.samples(sink)?;
+    }
+    Ok(())
+}
+
+fn gate(case: &Case, outcome: &Outcome) -> Vec<Value> {
+    let bounds = |pick: fn(&Bound) -> Option<f64>| outcome.gate.bounds.iter().find_map(pick).into();
+    vec![
+        case.name.as_str().into(),
+        outcome.gate.name.as_str().into(),
+        outcome.value.into(),
+        outcome.published().into(),
+        bounds(Bound::least),
+        bounds(Bound::most),
+        Value::Flag(outcome.holds()),
+    ]
+}
+
+/// One run of a case.
+struct Run<'a> {
+    case: &'a Case,
+    seed: u64,
+    results: &'a Results,
+}
+
+impl Run<'_> {
+    /// `values` with what tells the run before them.
+    fn row(&self, values: impl IntoIterator<Item = Value>) -> Vec<Value> {
+        let head = [self.case.name.as_str().into(), Value::Count(self.seed)];
+        head.into_iter().chain(values).collect()
+    }
+
+    fn name(&self, node: usize) -> Value {
+        self.case.network().name(node).into()
+    }
+
+    fn whole(&self) -> [Value; 5] {
+        let Results { ended, events, hops, buffers, .. } = self.results;
+        let largest = buffers.iter().copied().max().unwrap_or(0);
+        let losses = self.results.losses().join("; ");
+        [
+            nanos(*ended),
+            Value::Count(*events),
+            Value::Count(*hops),
+            Value::Count(largest),
+            Value::Text(losses),
+        ]
+    }
+
+    fn flows(&self, sink: &mut Sink<'_>) -> std::io::Result<()> {
+        for (number, flow) in (0..).zip(&self.results.flows) {
+            let values = [
+                Value::Count(number),
+                self.case.groups[flow.group as usize].as_str().into(),
+                self.name(flow.from as usize),
+                self.name(flow.to as usize),
+                flow.started.map_or(Value::Missing, nanos),
+                flow.ended.map_or(Value::Missing, nanos),
+                flow.size.map_or(Value::Missing, Value::Count),
+                Value::Count(flow.delivered),
+                Value::Real(flow.goodput),
+                flow.alpha.into(),
+                Value::Count(flow.sender.packets),
+                Value::Count(flow.sender.retransmitted),
+                Value::Count(flow.marked),
+                Value::Count(flow.cnps),
+                Value::Count(flow.sender.cnps),
+                Value::Count(flow.sender.naks),
+                Value::Count(flow.sender.timeouts),
+            ];
+            sink(Table::Flows, self.row(values))?;
+        }
+        Ok(())
+    }
+
+    fn ports(&self, sink: &mut Sink<'_>) -> std::io::Result<()> {
+        for port in &self.results.ports {
+            let counts = &port.counts;
+            let values = [
+                self.name(port.node),
+                self.name(port.peer),
+                Value::Count(counts.frames),
+                Value::Count(counts.line_bytes),
+                Value::Real(port.wire),
+                Value::Count(counts.marked),
+                Value::Count(counts.dropped),
+                Value::Count(counts.headroom),
+                Value::Count(counts.pauses_sent),
+                Value::Count(counts.resumes_sent),
+                Value::Count(counts.pauses_received),
+                nanos(port.paused),
+                Value::Count(counts.lost),
+                Value::Count(counts.corrupted),
+            ];
+            sink(Table::Ports, self.row(values))?;
+        }
+        Ok(())
+    }
+
+    fn queues(&self, sink: &mut Sink<'_>) -> std::io::Result<()> {
+        for queue in &self.results.queues {
+            let (node, peer) = (self.name(queue.node), self.name(queue.peer));
+            let lengths = &queue.lengths;
+            let quantiles =
+                [500, 950, 990].map(|permille| Value::Count(lengths.quantile(permille)));
+            let ends = [node.clone(), peer.clone(), Value::Real(lengths.mean())];
+            let values = ends.into_iter().chain(quantiles).chain([Value::Count(lengths.most())]);
+            sink(Table::Queues, self.row(values))?;
+            for permille in (0..=1000_u16).step_by(LENGTH_STEP) {
+                let part = Value::Real(f64::from(permille) / 1000.0);
+                let bytes = Value::Count(lengths.quantile(u64::from(permille)));
+                sink(Table::Lengths, self.row([node.clone(), peer.clone(), part, bytes]))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn samples(&self, sink: &mut Sink<'_>) -> std::io::Result<()> {
+        let samples = &self.results.samples;
+        let (flows, queues) = (samples.flows_per_time(), self.results.queues.len());
+        for (number, &at) in samples.times.iter().enumerate() {
+            for (flow, sample) in (0..).zip(&samples.flows[number * flows..(number + 1) * flows]) {
+                let values = [
+                    nanos(at),
+                    Value::Count(flow),
+                    Value::Count(sample.delivered),
+                    Value::Count(sample.rate),
+                    Value::Real(f64::from(sample.alpha) / f64::from(1_u32 << 31)),
+                ];
+                sink(Table::FlowSamples, self.row(values))?;
+            }
+            for (queue, &bytes) in
+                self.results.queues.iter().zip(&samples.queues[number * queues..])
+            {
+                let (node, peer) = (self.name(queue.node), self.name(queue.peer));
+                sink(Table::QueueSamples, self.row([nanos(at), node, peer, Value::Count(bytes)]))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds, with what is less behind the point.
+#[allow(clippy::cast_precision_loss)] // Runs are shorter than 2^53 ps.
+fn nanos(time: Time) -> Value {
+    Value::Real(time.0 as f64 / 1000.0)
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<Option<f64>> for Value {
+    fn from(value: Option<f64>) -> Self {
+        value.map_or(Self::Missing, Self::Real)
+    }
+}

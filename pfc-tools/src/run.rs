@@ -1,0 +1,216 @@
+//! Runs the cases of a scenario and judges what comes out.
+
+use crate::fabric::Fabric;
+use crate::fabric::measure::Results;
+use crate::fabric::measure::histogram::TimeHistogram;
+use crate::fabric::scenario::{Bound, Case, Gate, Measure, ScenarioError, Stat};
+use crate::fabric::time::Time;
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Virtual time.
+    pub now: Time,
+    /// When the run ends.
+    pub duration: Time,
+    /// Events so far.
+    pub events: u64,
+}
+
+/// A gate and what came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The gate.
+    pub gate: Gate,
+    /// The value; none if nothing was measured.
+    pub value: Option<f64>,
+}
+
+impl Outcome {
+    /// Whether the value is what was expected.
+    pub fn holds(&self) -> bool {
+        let is_fine = |bound: &Bound| match (self.value, *bound) {
+            (_, Bound::Shown { .. }) => true,
+            (None, _) => false,
+            (Some(value), Bound::Within { published, part }) => {
+                (value - published).abs() <= part * published.abs()
+            }
+            (Some(value), Bound::AtLeast(least)) => value >= least,
+            (Some(value), Bound::AtMost(most)) => value <= most,
+        };
+        self.gate.bounds.iter().all(is_fine)
+    }
+
+    /// What was published.
+    pub fn published(&self) -> Option<f64> {
+        self.gate.bounds.iter().find_map(|bound| match *bound {
+            Bound::Within { published, .. } => Some(published),
+            Bound::Shown { published } => published,
+            _ => None,
+        })
+    }
+}
+
+/// A case that has been run.
+#[derive(Debug)]
+pub struct Judged {
+    /// What came out for each seed.
+    pub results: Vec<Results>,
+    /// Gates.
+    pub outcomes: Vec<Outcome>,
+    /// Of a lossless case: what may not happen and has.
+    pub losses: Vec<String>,
+}
+
+impl Judged {
+    /// Whether everything is as expected.
+    pub fn holds(&self) -> bool {
+        self.losses.is_empty() && self.outcomes.iter().all(Outcome::holds)
+    }
+}
+
+/// Runs a case for all its seeds.
+///
+/// # Errors
+/// See [`ScenarioError`].
+pub fn run(
+    case: &Case,
+    keep_samples: bool,
+    mut progress: impl FnMut(Progress),
+) -> Result<Judged, ScenarioError> {
+    let mut results = Vec::new();
+    let mut losses = Vec::new();
+    for &seed in &case.seeds {
+        let config = case.config(seed, keep_samples)?;
+        let mut fabric = Fabric::new(&config).map_err(|message| case.misfit(message))?;
+        while !fabric.run(1 << 18) {
+            progress(Progress {
+                now: fabric.now(),
+                duration: fabric.duration(),
+                events: fabric.events(),
+            });
+        }
+        let result = fabric.results();
+        if case.lossless {
+            losses.extend(result.losses().into_iter().map(|loss| format!("seed {seed}: {loss}")));
+        }
+        results.push(result);
+    }
+    let judge = |gate: &Gate| Outcome { gate: gate.clone(), value: value(gate, case, &results) };
+    let outcomes = case.gates.iter().map(judge).collect();
+    Ok(Judged { outcomes, losses, results })
+}
+
+/// What a gate looks at, over all runs.
+#[allow(clippy::cast_precision_loss)] // Counts below 2^53.
+fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
+    let flows = |group: &Option<u32>| {
+        let group = *group;
+        let all = results.iter().flat_map(|result| &result.flows);
+        all.filter(move |flow| {
+            flow.started.is_some() && group.is_none_or(|group| flow.group == group)
+        })
+    };
+    let values: Vec<f64> = match &gate.measure {
+        Measure::Goodput(group) => flows(group).map(|flow| flow.goodput / 1e9).collect(),
+        Measure::Alpha(group) => flows(group).filter_map(|flow| flow.alpha).collect(),
+        Measure::Completion(group) => {
+            let took = |(from, to): (Time, Time)| (to - from).seconds() * 1e6;
+            flows(group).filter_map(|flow| flow.started.zip(flow.ended).map(took)).collect()
+        }
+        Measure::Wire { node, next } => {
+            let ports = results.iter().flat_map(|result| &result.ports);
+            let own = ports.filter(|port| (port.node, port.peer) == (*node, *next));
+            own.map(|port| port.wire / 1e9).collect()
+        }
+        Measure::Queue { node, next } => return queue(gate.stat, (*node, *next), results),
+        Measure::Pauses(prefix) => {
+            let here = |node: usize| case.network().name(node).starts_with(prefix);
+            let of = |result: &Results| {
+                let ports = result.ports.iter().filter(|port| here(port.node));
+                ports.map(|port| port.counts.pauses_received).sum::<u64>() as f64
+            };
+            results.iter().map(of).collect()
+        }
+        Measure::Drops => {
+            let of = |result: &Results| {
+                result.ports.iter().map(|port| port.counts.dropped).sum::<u64>() as f64
+            };
+            results.iter().map(of).collect()
+        }
+        Measure::Retransmitted => {
+            let of = |result: &Results| {
+                result.flows.iter().map(|flow| flow.sender.retransmitted).sum::<u64>() as f64
+            };
+            results.iter().map(of).collect()
+        }
+    };
+    stat(gate.stat, values)
+}
+
+/// A queue's length in KB.
+#[allow(clippy::cast_precision_loss)]
+fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
+    let mut lengths = TimeHistogram::default();
+    let queues = results.iter().flat_map(|result| &result.queues);
+    for queue in queues.filter(|queue| (queue.node, queue.peer) == at) {
+        lengths.merge(&queue.lengths);
+    }
+    let bytes = match stat {
+        Stat::Mean => lengths.mean(),
+        Stat::Max | Stat::Sum => lengths.most() as f64,
+        Stat::Min => lengths.quantile(0) as f64,
+        Stat::Quantile(permille) => lengths.quantile(u64::from(permille)) as f64,
+    };
+    Some(bytes / 1e3)
+}
+
+/// One number of several.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn stat(stat: Stat, mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let (first, last) = (*values.first()?, *values.last()?);
+    Some(match stat {
+        Stat::Min => first,
+        Stat::Max => last,
+        Stat::Sum => values.iter().sum(),
+        Stat::Mean => values.iter().sum::<f64>() / values.len() as f64,
+        Stat::Quantile(permille) => {
+            // Between the two values that are nearest to the place.
+            let place = f64::from(permille) / 1000.0 * (values.len() - 1) as f64;
+            let (low, part) = (place.floor() as usize, place.fract());
+            let high = values.get(low + 1).copied().unwrap_or(last);
+            values[low] + (high - values[low]) * part
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_between_values() {
+        let of = |kind| stat(kind, vec![4.0, 1.0, 3.0, 2.0]).unwrap();
+        let all =
+            [Stat::Min, Stat::Quantile(500), Stat::Quantile(1000), Stat::Mean, Stat::Sum].map(of);
+        assert_eq!(all, [1.0, 2.5, 4.0, 2.5, 10.0]);
+        assert_eq!(stat(Stat::Mean, Vec::new()), None);
+    }
+
+    #[test]
+    fn a_gate_holds_within_its_bounds() {
+        let gate = |bound| Gate {
+            name: String::new(),
+            measure: Measure::Drops,
+            stat: Stat::Sum,
+            bounds: vec![bound],
+        };
+        let holds = |bound, value| Outcome { gate: gate(bound), value }.holds();
+        let within = Bound::Within { published: 10.0, part: 0.1 };
+        assert!(holds(within, Some(9.0)) && holds(within, Some(11.0)));
+        assert!(!holds(within, Some(8.9)) && !holds(within, None));
+        assert!(holds(Bound::AtLeast(1.0), Some(1.0)) && !holds(Bound::AtMost(1.0), Some(1.1)));
+        assert!(holds(Bound::Shown { published: None }, None));
+    }
+}

@@ -1,0 +1,256 @@
+//! Small networks with literal expectations: times to the picosecond, bytes and shares.
+
+use feroce_congestion::Params;
+use feroce_pfc_tools::fabric::Fabric;
+use feroce_pfc_tools::fabric::config::{
+    Control, FabricConfig, FlowConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery,
+    SwitchConfig,
+};
+use feroce_pfc_tools::fabric::fault::Hits;
+use feroce_pfc_tools::fabric::measure::{PortResult, Results};
+use feroce_pfc_tools::fabric::scheduler::Plan;
+use feroce_pfc_tools::fabric::time::{LineRate, Time};
+use feroce_pfc_tools::fabric::topology::{self, Line};
+
+/// 40 Gb/s: 200 ps for a byte, 1 us of delay.
+const LINE: Line = Line { rate: LineRate::new(40_000_000_000), delay: Time::from_micros(1) };
+/// 10 Gb/s.
+const SLOW: Line = Line { rate: LineRate::new(10_000_000_000), ..LINE };
+
+/// 1000 bytes in buffers and on the line.
+const PACKET: PacketConfig = PacketConfig { payload: 1000, headers: 0, gap: 0, control: 64 };
+
+fn flow(from: u32, to: u32) -> FlowConfig {
+    FlowConfig {
+        from,
+        to,
+        group: 0,
+        priority: 3,
+        message: 1 << 20,
+        messages: None,
+        start: Time::ZERO,
+        stop: Time::FAR,
+        control: Control::None,
+        initial_rate: None,
+    }
+}
+
+fn config(network: Network, flows: Vec<FlowConfig>) -> FabricConfig {
+    FabricConfig {
+        seed: 1,
+        network,
+        packet: PACKET,
+        switch: SwitchConfig { ecn: false, ..SwitchConfig::default() },
+        host: HostConfig { burst: 1, ..HostConfig::default() },
+        congestion: Params::default(),
+        flows,
+        duration: Time::from_millis(10),
+        warmup: Time::ZERO,
+        sample: Time::from_micros(100),
+        watch: Vec::new(),
+        keep_samples: false,
+    }
+}
+
+fn run(config: &FabricConfig) -> Results {
+    let mut fabric = Fabric::new(config).expect("a network");
+    while !fabric.run(1 << 20) {}
+    fabric.results()
+}
+
+fn port<'a>(results: &'a Results, config: &FabricConfig, from: &str, to: &str) -> &'a PortResult {
+    let number = |name| config.network.node(name).expect("a node");
+    let wanted = (number(from), number(to));
+    results.ports.iter().find(|port| (port.node, port.peer) == wanted).expect("a line")
+}
+
+#[test]
+fn a_message_takes_as_long_as_its_lines() {
+    let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
+    let config = config(topology::single(2, LINE), vec![one]);
+    let results = run(&config);
+    // Ten packets of 200 ns on the first line, the last one again on the second, two delays; an acknowledgement of 64 bytes
+    // back over two lines.
+    let there = 10 * 200_000 + 1_000_000 + 200_000 + 1_000_000;
+    let back = 2 * (64 * 200 + 1_000_000);
+    assert_eq!(results.flows[0].ended, Some(Time(there + back)));
+    assert_eq!(results.flows[0].delivered, 10_000);
+    assert_eq!(results.losses(), Vec::<String>::new());
+}
+
+#[test]
+fn fixed_rates_are_exact() {
+    for gigabits in [1, 3, 7, 39] {
+        let paced = FlowConfig { control: Control::Fixed(gigabits * 1_000_000_000), ..flow(0, 1) };
+        let config = config(topology::single(2, LINE), vec![paced]);
+        let goodput = run(&config).flows[0].goodput / 1e9;
+        // Of 10 ms the first two microseconds are empty lines.
+        #[allow(clippy::cast_precision_loss)]
+        let exact = gigabits as f64;
+        assert!((goodput - exact).abs() < exact * 1e-3, "{goodput} for {gigabits}");
+    }
+}
+
+/// Two senders at line rate to one receiver: PFC halves them and nothing is lost.
+#[test]
+fn pfc_keeps_an_incast_lossless() {
+    let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
+    config.switch.buffer = 1_000_000;
+    config.switch.alpha = (1, 8);
+    config.watch = vec![(3, 2, 3)];
+    let results = run(&config);
+    assert_eq!(results.losses(), Vec::<String>::new());
+    let goodput = |n: usize| results.flows[n].goodput / 1e9;
+    assert!(
+        (goodput(0) - 20.0).abs() < 0.2 && (goodput(1) - 20.0).abs() < 0.2,
+        "{} {}",
+        goodput(0),
+        goodput(1)
+    );
+    assert!(port(&results, &config, "s1", "h3").wire > 39.9e9);
+    let pauses = port(&results, &config, "s1", "h1").counts.pauses_sent;
+    assert!(pauses > 100, "{pauses}");
+    // The threshold T = (pool - 2 T) / 8 with 1 MB less headroom of 3 x 13064 bytes: 96.1 KB for each of the two, and what comes
+    // before a pause has its effect: 2 us of line and three packets.
+    let most = results.queues[0].lengths.most();
+    assert!((192_000..2 * (96_100 + 13_064)).contains(&most), "{most}");
+}
+
+#[test]
+fn without_headroom_pfc_is_too_late() {
+    let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
+    config.switch.buffer = 1_000_000;
+    config.switch.headroom = Some(0);
+    config.switch.threshold = Some(400_000);
+    let results = run(&config);
+    assert!(
+        results.losses().iter().any(|loss| loss.ends_with("packets dropped at switches")),
+        "{:?}",
+        results.losses()
+    );
+    // The headroom that the line needs absorbs what comes.
+    config.switch.headroom = None;
+    assert_eq!(run(&config).losses(), Vec::<String>::new());
+}
+
+/// A sender that may not hear of the end of its pause, because the frame that says so is as good as never sent, goes on when
+/// the quanta are over.
+#[test]
+fn a_pause_expires() {
+    let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
+    config.switch.buffer = 1_000_000;
+    // Far too short, and not repeated: 100 quanta are 1.28 us.
+    config.switch.pfc = PfcConfig { quanta: 100, repeat: false, response: Time::ZERO };
+    config.switch.threshold = Some(100_000);
+    let results = run(&config);
+    assert!(!results.losses().is_empty(), "senders went on though they were still to wait");
+    config.switch.pfc.repeat = true;
+    assert_eq!(run(&config).losses(), Vec::<String>::new(), "repeated, a short pause does");
+}
+
+#[test]
+fn without_pfc_packets_are_dropped_and_sent_again() {
+    let one = |from| FlowConfig { message: 10_000_000, messages: Some(1), ..flow(from, 2) };
+    let mut config = config(topology::single(3, LINE), vec![one(0), one(1)]);
+    config.switch.lossless = 0;
+    config.switch.buffer = 100_000;
+    config.duration = Time::from_millis(500);
+    let results = run(&config);
+    assert!(results.flows.iter().all(|flow| flow.ended.is_some() && flow.delivered == 10_000_000));
+    let retransmitted = results.flows.iter().map(|flow| flow.sender.retransmitted).sum::<u64>();
+    assert!(retransmitted > 0);
+    assert_eq!(port(&results, &config, "s1", "h1").counts.pauses_sent, 0);
+}
+
+#[test]
+fn weights_share_a_line() {
+    let of = |from, priority| FlowConfig { priority, ..flow(from, 3) };
+    let mut config = config(topology::single(4, LINE), vec![of(0, 1), of(1, 3), of(2, 4)]);
+    let mut plan = Plan { strict: 1 << 6, quantum: [1000; 8] };
+    (plan.quantum[1], plan.quantum[3], plan.quantum[4]) = (1000, 2000, 5000);
+    config.switch.plan = plan;
+    config.switch.lossless = 1 << 1 | 1 << 3 | 1 << 4;
+    config.host.ack_priority = Some(6);
+    let results = run(&config);
+    assert_eq!(results.losses(), Vec::<String>::new());
+    for (flow, share) in results.flows.iter().zip([5.0, 10.0, 25.0]) {
+        let goodput = flow.goodput / 1e9;
+        assert!((goodput - share).abs() < 0.1, "{goodput} of {share}");
+    }
+}
+
+/// A pause of one priority leaves the other alone, on the same line.
+#[test]
+fn a_pause_stops_its_priority_only() {
+    // h1 sends to a slow receiver by priority 3 and to a fast one by 4.
+    let mut network = topology::single(3, LINE);
+    network.links[1].rate = SLOW.rate;
+    let slow = FlowConfig { priority: 3, ..flow(0, 1) };
+    let fast = FlowConfig { priority: 4, ..flow(0, 2) };
+    let mut config = config(network, vec![slow, fast]);
+    config.switch.lossless = 1 << 3 | 1 << 4;
+    config.switch.threshold = Some(50_000);
+    let results = run(&config);
+    assert_eq!(results.losses(), Vec::<String>::new());
+    let goodput = |n: usize| results.flows[n].goodput / 1e9;
+    assert!((goodput(0) - 10.0).abs() < 0.1, "{}", goodput(0));
+    assert!((goodput(1) - 30.0).abs() < 0.2, "{}", goodput(1));
+}
+
+#[test]
+fn one_loss_in_256_is_the_end_of_go_back_0_only() {
+    let mut network = topology::single(2, LINE);
+    network.links[0].loss = Hits::Every(256);
+    let endless = FlowConfig { message: 4_194_304, ..flow(0, 1) };
+    let mut config = config(network, vec![endless]);
+    config.duration = Time::from_millis(20);
+    let fine = run(&config).flows[0].goodput / 1e9;
+    assert!(fine > 36.0, "{fine}");
+    config.host.recovery = Recovery::GoBack0;
+    let results = run(&config);
+    assert_eq!(results.flows[0].delivered, 0);
+    assert!(port(&results, &config, "h1", "s1").wire > 38e9, "the line is busy all the time");
+}
+
+#[test]
+fn corruption_travels_to_the_receiver() {
+    let mut network = topology::single(2, LINE);
+    network.links[0].corruption = Hits::Every(1000);
+    let one = FlowConfig { message: 5_000_000, messages: Some(1), ..flow(0, 1) };
+    let results = run(&config(network, vec![one]));
+    assert!(results.corrupted >= 5, "{}", results.corrupted);
+    assert_eq!(results.flows[0].delivered, 5_000_000);
+    assert!(results.losses().iter().any(|loss| loss.ends_with("packets with a wrong ICRC")));
+}
+
+/// The last packet of a message is lost: nobody tells, and the timer does.
+#[test]
+fn a_lost_end_is_found_by_the_timer() {
+    let mut network = topology::single(2, LINE);
+    network.links[0].loss = Hits::Every(10);
+    let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
+    let mut config = config(network, vec![one]);
+    config.host.ack_every = 1;
+    let results = run(&config);
+    let flow = &results.flows[0];
+    assert_eq!((flow.sender.timeouts, flow.sender.retransmitted), (1, 1));
+    // The ninth acknowledgement comes at 6025.6 ns, 4 ms later the timer runs out; the NIC sends with the next whole nanosecond.
+    let round = 2 * (200_000 + 1_000_000) + 2 * (12_800 + 1_000_000);
+    assert_eq!(flow.ended, Some(Time(4_006_026_000 + round)));
+}
+
+#[test]
+fn what_does_not_fit_together_is_told() {
+    let told = |config: &FabricConfig| Fabric::new(config).map(|_| ()).expect_err("a misfit");
+    let mut config = config(topology::single(3, LINE), vec![flow(0, 0)]);
+    assert_eq!(told(&config), "h1 sends to itself");
+    config.flows = vec![flow(0, 1)];
+    config.watch = vec![(0, 1, 3)];
+    assert_eq!(told(&config), "no line leads from h1 to h2");
+    config.watch.clear();
+    config.network.links.pop();
+    assert_eq!(told(&config), "h3 has 0 lines; a host has one");
+    config = FabricConfig { network: topology::single(3, LINE), ..config };
+    config.switch.buffer = 1000;
+    assert!(told(&config).starts_with("s1: 3 ports need "), "{}", told(&config));
+}

@@ -1,0 +1,305 @@
+//! Scenario files: errors that name the culprit, and output that is the same byte for byte.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use feroce_pfc_tools::fabric::scenario::{Change, Scenario};
+use feroce_pfc_tools::scenarios;
+
+const SMALL: &str = "\
+title = \"two to one\"
+duration = \"2ms\"
+repeat = 2
+
+[topology]
+kind = \"single\"
+hosts = 3
+
+[switch]
+alpha = \"1/8\"
+
+[[traffic]]
+name = \"incast\"
+from = \"h1..h2\"
+to = \"h3\"
+control = \"dcqcn\"
+
+[[gate]]
+name = \"wire\"
+measure = \"wire\"
+of = \"s1->h3\"
+at_least = 5
+";
+
+fn told(text: &str) -> String {
+    Scenario::parse("x.toml", text, &[], None).expect_err("a wrong file").to_string()
+}
+
+#[test]
+fn errors_name_file_line_key_and_what_was_expected() {
+    let with = |from: &str, to: &str| told(&SMALL.replace(from, to));
+    assert_eq!(
+        with("\"1/8\"", "\"x\""),
+        "x.toml:10: `switch.alpha` is `x`, expected a ratio of whole numbers, as \"1/8\""
+    );
+    assert_eq!(
+        with("duration = \"2ms\"", "duration = 2"),
+        "x.toml:2: `duration` is `2`, expected a time, as \"55us\""
+    );
+    assert_eq!(
+        with("duration = \"2ms\"", ""),
+        "x.toml:1: `duration` is missing, expected a time, as \"100ms\""
+    );
+    assert!(
+        with("alpha =", "alfa =")
+            .starts_with("x.toml:10: nothing is called `switch.alfa`; here are alpha, buffer, ")
+    );
+    assert_eq!(
+        with("h1..h2", "h1..h9"),
+        "x.toml:14: `traffic.0.from` is `h1..h9`, expected hosts, as \"h1\", \"h1..h4\" or a list of these"
+    );
+    assert_eq!(
+        with("s1->h3", "s1->h4"),
+        "x.toml:21: `gate.0.of` is `s1->h4`, expected a line from one node to its neighbour, as \"s1->h3\""
+    );
+    assert_eq!(
+        with("hosts = 3", "hosts = ").lines().next(),
+        Some("x.toml:7: string values must be quoted, expected literal string")
+    );
+    assert_eq!(
+        with("[switch]", "[congestion]\nkmin = \"many\"\n[switch]"),
+        "x.toml:10: `congestion.kmin` is `many`, expected 0 to 4294967295B (as `10MB`)"
+    );
+    assert!(
+        with("[switch]", "[congestion]\nkmini = 1\n[switch]")
+            .starts_with("x.toml:10: nothing is called `congestion.kmini`; here are set, ")
+    );
+    assert_eq!(with("\"h3\"", "\"h1\""), "x.toml: h1 sends to itself");
+}
+
+#[test]
+fn the_command_line_changes_a_value_and_is_named_for_it() {
+    let change = |key: &str, value: &str| {
+        let changes = [Change { key: key.to_owned(), value: value.to_owned() }];
+        Scenario::parse("x.toml", SMALL, &changes, Some(7))
+    };
+    let scenario = change("traffic.0.from", "h1").expect("fine");
+    assert_eq!(scenario.cases[0].seeds, [7, 8]);
+    assert_eq!(scenario.cases[0].config(7, false).expect("fine").flows.len(), 1);
+    let error = change("switch.alpha", "much").expect_err("no ratio").to_string();
+    assert_eq!(
+        error,
+        "--set switch.alpha=much: `switch.alpha` is `much`, expected a ratio of whole numbers, as \"1/8\""
+    );
+    let error = change("traffic.3.from", "h1").expect_err("no such traffic").to_string();
+    assert_eq!(
+        error,
+        "--set traffic.3.from=h1: `traffic.3.from` is `h1`, expected a number below 1 in place of `3`"
+    );
+}
+
+#[test]
+fn a_case_for_each_value() {
+    let text = format!(
+        "{SMALL}\n[[case]]\nname = \"K = {{}}\"\nvalues = [1, 2]\nset = {{ \"traffic.0.senders\" = \"{{}}\" }}\n\
+         [[case.gate]]\nname = \"dropped\"\nmeasure = \"drops\"\npublished = [5, 6]\n"
+    );
+    let scenario = Scenario::parse("x.toml", &text, &[], None).expect("fine");
+    let names: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(names, ["K = 1", "K = 2"]);
+    let flows = |case: usize| scenario.cases[case].config(1, false).expect("fine").flows.len();
+    assert_eq!((flows(0), flows(1)), (1, 2));
+    assert_eq!(scenario.cases[1].gates.len(), 2);
+    // The command line wins over a case.
+    let changes = [Change { key: "traffic.0.senders".to_owned(), value: "2".to_owned() }];
+    let scenario = Scenario::parse("x.toml", &text, &changes, None).expect("fine");
+    assert_eq!(scenario.cases[0].config(1, false).expect("fine").flows.len(), 2);
+}
+
+#[test]
+fn every_scenario_in_the_folder_comes_with_the_program_and_is_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut files: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    files.sort();
+    let mut known: Vec<&str> = scenarios::ALL.iter().map(|(name, _)| *name).collect();
+    known.sort_unstable();
+    assert_eq!(files, known);
+    for (name, text) in scenarios::ALL {
+        Scenario::parse(name, text, &[], None).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Each table is asked for its keys, which it tells when it gets one that it does not know.
+#[test]
+fn every_key_is_in_the_documentation() {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fabric.md");
+    let document = fs::read_to_string(document).expect("the document");
+    let mut told_of = 0;
+    let mut check = |text: &str| {
+        let error = told(text);
+        let (place, known) = error.split_once("; here are ").unwrap_or_else(|| panic!("{error}"));
+        for key in known.split(", ") {
+            told_of += 1;
+            assert!(
+                document.contains(&format!("`{key}`")) || document.contains(&format!("[{key}]")),
+                "{place}: {key}"
+            );
+        }
+    };
+    for table in ["[packet]", "[pfc]", "[host]", "[measure]", "[[case]]\nname = \"a\""] {
+        check(&format!("{SMALL}{table}\nnonsense = 1\n"));
+    }
+    check(&format!("nonsense = 1\n{SMALL}"));
+    check(&SMALL.replace("[switch]", "[switch]\nnonsense = 1"));
+    check(&SMALL.replace("[[gate]]", "[[gate]]\nnonsense = 1"));
+    check(&SMALL.replace("[switch]", "[[link]]\nnonsense = 1\nbetween = \"h1 - *\"\n[switch]"));
+    for kind in ["flows", "incast\"\nsenders = 1 #", "poisson\"\nload = 0.1\nsizes = \"hadoop\" #"]
+    {
+        check(
+            &SMALL.replace("[[traffic]]", &format!("[[traffic]]\nnonsense = 1\nkind = \"{kind}\"")),
+        );
+    }
+    let kinds = ["single", "dumbbell", "two-tier", "clos", "fat-tree"];
+    for kind in kinds {
+        let text = SMALL.replace("kind = \"single\"", &format!("nonsense = 1\nkind = \"{kind}\""));
+        check(&text.replace("hosts = 3", if kind == "single" { "hosts = 3" } else { "" }));
+    }
+    assert!(told_of > 100, "{told_of}");
+}
+
+fn feroce_fabric(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(arguments).output().expect("it runs")
+}
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("feroce-fabric-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// All files of a folder, behind each other.
+fn contents(folder: &str) -> Vec<u8> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    paths.sort();
+    assert_eq!(paths.len(), 6);
+    paths.iter().flat_map(|path| fs::read(path).expect("a file")).collect()
+}
+
+/// FNV-1a, so that a change of one byte anywhere is seen.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// What `OUTPUT` stands for: a scenario in which packets are marked, paced, paused and hashed onto paths.
+const MIXED: &str = "\
+title = \"a little of everything\"
+duration = \"3ms\"
+lossless = false
+[topology]
+kind = \"clos\"
+hosts = 2
+[switch]
+buffer = \"1MB\"
+alpha = \"1/16\"
+strict = [6]
+weights = [1, 1, 1, 2, 1, 1, 1, 1]
+[pfc]
+priorities = [3, 4]
+[[link]]
+between = \"t1 - *\"
+loss = \"0.01%\"
+[[traffic]]
+name = \"incast\"
+kind = \"incast\"
+senders = 4
+from = \"h1..h8\"
+to = \"h8\"
+control = \"dcqcn\"
+[[traffic]]
+name = \"web\"
+kind = \"poisson\"
+load = \"20%\"
+sizes = \"websearch\"
+from = \"h1..h8\"
+to = \"h1..h8\"
+priority = 4
+control = \"timely\"
+[[gate]]
+name = \"queue\"
+measure = \"queue\"
+of = \"t4->h8\"
+";
+
+#[test]
+fn the_same_scenario_and_seed_give_the_same_bytes() {
+    let folder = Folder::new("same");
+    fs::write(folder.path("mixed.toml"), MIXED).expect("a file");
+    let run = |out: &str, seed: &str| {
+        let out = folder.path(out);
+        let output =
+            feroce_fabric(&["run", &folder.path("mixed.toml"), "--out", &out, "--seed", seed]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        [output.stdout, contents(&out)].concat()
+    };
+    let (first, second, other) = (run("1", "5"), run("2", "5"), run("3", "6"));
+    assert!(first == second, "two runs differ");
+    assert_ne!(first, other, "a seed matters");
+    assert!(first.len() > 20_000);
+    // The same in every build profile: whoever changes what a fabric does changes this number.
+    assert_eq!(hash(&first), OUTPUT, "{:#018x}", hash(&first));
+}
+
+const OUTPUT: u64 = 0x42c0_caaf_9fcd_e5ce;
+
+#[test]
+fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {
+    let folder = Folder::new("codes");
+    let file = folder.path("small.toml");
+    fs::write(&file, SMALL).expect("a file");
+    let output = feroce_fabric(&["run", &file]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = feroce_fabric(&["run", &file, "--set", "gate.0.at_least=41"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("NOT MET"));
+    let output = feroce_fabric(&[
+        "run",
+        &file,
+        "--set",
+        "switch.headroom=0",
+        "--set",
+        "traffic.0.control=none",
+    ]);
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("packets dropped at switches: NOT LOSSLESS"), "{text}");
+    let output = feroce_fabric(&["run", &file, "--case", "no"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(feroce_fabric(&["run"]).status.code(), Some(2));
+    assert_eq!(feroce_fabric(&["list"]).status.code(), Some(0));
+}
