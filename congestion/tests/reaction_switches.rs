@@ -124,8 +124,11 @@ fn an_unlimited_target_far_above_the_rate_comes_down_with_the_first_step() {
         point.on_cnp(us(micros));
     }
     assert_eq!((point.rate(), point.target()), (mbps(2_500), mbps(40_000)));
+    let mut by_bytes = point;
     point.advance(us(58));
     assert_eq!((point.rate(), point.target()), (mbps(3_750), mbps(5_000)));
+    by_bytes.on_sent(10_000_000, us(10));
+    assert_eq!((by_bytes.rate(), by_bytes.target()), (mbps(3_750), mbps(5_000)));
 }
 
 #[test]
