@@ -19,6 +19,8 @@ pub struct RateControl {
     pacer: Pacer,
     /// While the QP waits for its pacer: when to look again. Else [`Instant::FAR`].
     waits_until: Instant,
+    /// No data go, whatever the time is.
+    stopped: bool,
     /// Of a connected QP, if the scope is the QP.
     point: NotificationPoint,
     /// For controllers that go by the delay.
@@ -59,6 +61,7 @@ impl RateControl {
             controller,
             pacer: Pacer::new(config.burst, now),
             waits_until: Instant::FAR,
+            stopped: false,
             point: NotificationPoint::new(&config.params.notification),
             delays: by_delay.then(Delays::default),
             ack_rate: Rate::ZERO,
@@ -105,6 +108,9 @@ impl RateControl {
     /// Whether a packet whose frame has up to `largest` bytes may go now. If not, it is noted when to look again.
     #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
     pub fn admits(&mut self, largest: u64, now: Instant) -> bool {
+        if self.stopped {
+            return false;
+        }
         self.advance(now);
         let ready = self.pacer.ready_at(largest, self.controller.rate());
         let is_ready = ready <= now;
@@ -115,10 +121,17 @@ impl RateControl {
         is_ready
     }
 
+    /// From now on no data go, or again.
+    pub fn set_stopped(&mut self, stopped: bool) {
+        self.stopped = stopped;
+    }
+
     /// What the rate means for the QP's next packets, of which the largest makes a frame of `largest` bytes.
     #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
     pub fn limit(&mut self, env: &mut Env<'_>, largest: u64) {
-        self.advance(env.now);
+        if !self.stopped {
+            self.advance(env.now);
+        }
         let rate = self.controller.rate();
         if rate != self.ack_rate {
             let packets = rate.bytes_in(ACK_AFTER) / largest.max(1);

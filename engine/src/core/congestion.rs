@@ -129,6 +129,32 @@ pub(super) fn take_cnp(place: &mut Slot, packet: &Packet<'_>, counters: &Counter
     });
 }
 
+/// What the pacer does not let go waits. Frames to the device itself, `is_own`, pass no link.
+#[inline]
+pub(super) fn hold_back(
+    control: &mut Option<Box<RateControl>>,
+    is_own: bool,
+    largest: u64,
+    env: &mut Env<'_>,
+) {
+    if let Some(control) = control {
+        env.data_waits = !is_own && !control.admits(largest, env.now);
+    }
+}
+
+/// The data packet `frame` went out; `header` bytes of it are in front of the BTH.
+#[inline]
+pub(super) fn count_sent(
+    control: &mut Option<Box<RateControl>>,
+    frame: &[u8],
+    header: usize,
+    now: Instant,
+) {
+    if let Some(control) = control {
+        control.on_sent(&frame[header..], frame.len() as u64, now);
+    }
+}
+
 impl Slot {
     /// What its rate means for the packets that it sends now. Returns the bytes of the longest frame; 0 if nothing
     /// limits its rate.
@@ -201,6 +227,29 @@ impl Core {
                 control.set_config(config, congestion.line, now);
                 place.care(slot, active, wheel);
             }
+        }
+    }
+
+    /// The QP in `slot` stops: what it still sends does not wait for its rate. Acknowledgements and datagrams go, other
+    /// data do not go at all. Nothing of the rate depends on the time of the control call.
+    pub(super) fn stop_pacing(&mut self, slot: u32) -> Option<Box<RateControl>> {
+        let place = self.slots[slot as usize].as_deref_mut()?;
+        match place.qp {
+            AnyQp::Datagram(_) => place.control.take(),
+            AnyQp::Connected(_) => {
+                place.control.as_deref_mut()?.set_stopped(true);
+                None
+            }
+        }
+    }
+
+    /// Undoes [`Core::stop_pacing`]: whether the QP stops is not yet known.
+    pub(super) fn resume_pacing(&mut self, slot: u32, unpaced: Option<Box<RateControl>>) {
+        let Some(place) = self.slots[slot as usize].as_deref_mut() else { return };
+        match (unpaced, place.control.as_deref_mut()) {
+            (Some(control), _) => place.control = Some(control),
+            (None, Some(control)) => control.set_stopped(false),
+            (None, None) => {}
         }
     }
 

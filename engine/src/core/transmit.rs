@@ -2,11 +2,13 @@
 
 use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
 
+use super::congestion::{count_sent, hold_back};
 use super::loopback::Loopback;
 use super::multicast::Groups;
 use super::{Core, CoreShared, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUANTUM};
 use crate::counters::Counter;
 use crate::port::Priority;
+use crate::qp::Transmit;
 use crate::time::Instant;
 use crate::verbs::AsyncEvent;
 
@@ -56,7 +58,9 @@ impl Core {
         }
         let room_before = self.port.tx_room().min(TRANSMIT_BURST);
         let mut room = room_before;
+        let unpaced = self.stop_pacing(slot);
         self.transmit_from(slot, TRANSMIT_BURST, &mut room, now);
+        self.resume_pacing(slot, unpaced);
         self.flush(room_before - room);
         self.loopback.publish();
     }
@@ -92,25 +96,18 @@ impl Core {
             let Some(frame) = slot else { break is_own };
             let transport = &mut frame[header..];
             // What its pacer does not let go waits, off the list of active QPs; its timer brings it back.
-            if let Some(control) = &mut place.control {
-                env.data_waits = !is_own && !control.admits(largest, now);
-            }
+            hold_back(&mut place.control, is_own, largest, &mut env);
             let Some(packet) = place.qp.poll_transmit(&mut env, transport) else { break false };
             let Some(flow) = place.qp.flow() else { break false };
             let len = flow.seal(frame, packet.len, *ip_id);
-            if let Some(control) = &mut place.control
-                && !(is_own || packet.is_acknowledgement)
-            {
-                control.on_sent(&frame[header..len], len as u64, now);
+            if !(is_own || packet.is_acknowledgement) {
+                count_sent(&mut place.control, &frame[..len], header, now);
             }
             // The identification skips 0, which segmentation does not.
             let super_frames = flow.spec().super_frames;
             let follows = super_frames && count > 0 && *ip_id != 1;
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
-            let priority = match packet.is_acknowledgement {
-                true => ACKNOWLEDGEMENT_PRIORITY,
-                false => Priority::default(),
-            };
+            let priority = priority_of(packet);
             // Until it is committed, the port gives the same slot again.
             if audience == Audience::Group
                 && let Some(frame) = port.tx_slot()
@@ -158,6 +155,14 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+/// Acknowledgements go ahead of data.
+fn priority_of(packet: Transmit) -> Priority {
+    match packet.is_acknowledgement {
+        true => ACKNOWLEDGEMENT_PRIORITY,
+        false => Priority::default(),
     }
 }
 

@@ -373,7 +373,6 @@ impl Qp {
     }
 
     /// `packet` has the addresses of packets from the peer.
-    #[inline]
     pub fn hears(&self, packet: &Packet<'_>) -> bool {
         let Some(flow) = self.flow() else { return false };
         match (flow.spec().addresses, &packet.ip) {
@@ -473,7 +472,6 @@ impl Qp {
     }
 
     /// What every call ends with: a drained queue is reported, a broken QP goes to ERR.
-    #[inline]
     fn finish_call(&mut self, env: &mut Env<'_>) {
         if self.notify_drained && self.conn.state == QpState::Sqd && self.requester.is_drained() {
             self.notify_drained = false;
