@@ -9,7 +9,8 @@
 //! fail, so a device whose name is taken opens without them. A conversation has an end in time, an answer one in
 //! length, and who is at the other end is what the kernel says.
 
-use std::collections::BTreeMap;
+mod figures;
+
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
@@ -17,7 +18,6 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use feroce_congestion::Rate;
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, setsockopt,
@@ -27,12 +27,10 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
+pub use figures::{CoreFigures, QueuePairFigures, RateFigures, Snapshot};
+
 use super::owner::{Owner, SOCKETS, owner_of};
 use super::{DeviceInner, Driver, OpenError, Opened};
-use crate::congestion::{self, Control};
-use crate::counters::Counter;
-use crate::port::PortStats;
-use crate::qp::QpSnapshot;
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
@@ -45,8 +43,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Longest answer in bytes: some hundred thousand QPs.
 const ANSWER_MAX: usize = 64 << 20;
-/// QPs looked at while a core's token is held.
-const QPS_AT_ONCE: usize = 64;
 /// Longest request in bytes.
 const REQUEST_MAX: usize = 16 << 10;
 
@@ -67,110 +63,6 @@ enum Answer {
     Snapshot(Box<Snapshot>),
     /// Why there is none.
     Refused(String),
-}
-
-/// A device at one moment. Bytes and frames count from its opening.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Snapshot {
-    /// Version of Feroce that the process runs.
-    pub feroce: String,
-    /// The process.
-    pub pid: u32,
-    /// Its name.
-    pub program: String,
-    /// The interface.
-    pub interface: String,
-    /// When the figures were taken, in nanoseconds since the device was opened.
-    pub nanos: u64,
-    /// Kind of port and its mode.
-    pub port: String,
-    /// Largest IP packet in bytes.
-    pub mtu: u32,
-    /// Largest path MTU in bytes; `None` if the port carries none.
-    pub active_mtu: Option<u32>,
-    /// Link rate in bit/s, where the link has one.
-    pub link_rate: Option<u64>,
-    /// The port of each core.
-    pub cores: Vec<CoreFigures>,
-    /// Counters of all cores, by the names and in the units that RNIC users know: `port_xmit_data` and
-    /// `port_rcv_data` are multiples of four bytes.
-    pub counters: BTreeMap<String, u64>,
-    /// QPs that exist.
-    pub qps: u32,
-    /// The arena: what it may grow to, in bytes.
-    pub arena_limit: usize,
-    /// Backed by memory now, in bytes.
-    pub arena_mapped: usize,
-    /// The part of it that is hugepages, in bytes.
-    pub arena_huge: usize,
-    /// Held by queues and buffers, in bytes.
-    pub arena_used: usize,
-    /// Asynchronous events given up because nobody read them.
-    pub events_lost: u64,
-    /// What decides over rates: `off`, `dcqcn`, ..., as the setting has it.
-    pub congestion: String,
-    /// Its parameters by name; empty if it is off.
-    pub congestion_params: BTreeMap<String, String>,
-    /// The QPs, if they were asked for.
-    pub queue_pairs: Option<Vec<QueuePairFigures>>,
-}
-
-/// A core's port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct CoreFigures {
-    /// Receive queues that it serves.
-    pub queues: u16,
-    /// Frames received.
-    pub rx_frames: u64,
-    /// Bytes received, Ethernet header included.
-    pub rx_bytes: u64,
-    /// Frames that arrived and could not be taken.
-    pub rx_dropped: u64,
-    /// Frames handed to the link.
-    pub tx_frames: u64,
-    /// Bytes handed to the link, Ethernet header included.
-    pub tx_bytes: u64,
-    /// Frames that the link refused.
-    pub tx_dropped: u64,
-}
-
-/// A QP: the figures of [`QpSnapshot`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // As in `QpSnapshot`.
-pub struct QueuePairFigures {
-    pub qpn: u32,
-    pub core: usize,
-    pub state: String,
-    pub peer_qpn: Option<u32>,
-    pub peer: Option<String>,
-    pub path_mtu: usize,
-    pub unacknowledged_psn: u32,
-    pub next_psn: u32,
-    pub expected_psn: u32,
-    pub packets_outstanding: u32,
-    pub sends_posted: u32,
-    pub receives_posted: u32,
-    pub reads_in_flight: u8,
-    pub retries: u8,
-    pub rnr_retries: u8,
-    pub waits_for_receive: bool,
-    pub ssn: u32,
-    pub msn: u32,
-    /// `None` without congestion control.
-    pub rate: Option<RateFigures>,
-}
-
-/// A QP's rate: the figures of [`RateSnapshot`](crate::congestion::RateSnapshot), rates in bit/s.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // As in `RateSnapshot`.
-pub struct RateFigures {
-    pub rate: u64,
-    pub target: Option<u64>,
-    pub alpha_ppm: Option<u32>,
-    pub waits: bool,
-    pub cnps_handled: u64,
-    pub cnps_sent: u64,
-    pub marked: u64,
 }
 
 /// Why there are no figures.
@@ -532,106 +424,15 @@ impl Served {
 
 fn answer_to(device: &DeviceInner, interface: &str, request: &Request) -> Answer {
     match device.set_congestion(&request.set) {
-        Ok(()) => Answer::Snapshot(Box::new(snapshot(device, interface, request))),
+        Ok(()) => Answer::Snapshot(Box::new(Snapshot::take(device, interface, request))),
         Err(error) => Answer::Refused(error.to_string()),
-    }
-}
-
-fn snapshot(device: &DeviceInner, interface: &str, request: &Request) -> Snapshot {
-    let attributes = device.attributes.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let counter = |counter: &Counter| {
-        let sum = device.counters.iter().fold(0u64, |sum, set| sum.wrapping_add(set.get(*counter)));
-        counter.shown(sum)
-    };
-    let arena = device.arena.stats();
-    let free = device.free_qpns.lock().unwrap_or_else(PoisonError::into_inner).len();
-    let congestion = *device.congestion.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_on = congestion.control != Control::Off;
-    let params = congestion::shown(&congestion.params).filter(|_| is_on);
-    let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    Snapshot {
-        feroce: env!("CARGO_PKG_VERSION").to_owned(),
-        pid: std::process::id(),
-        program: program.trim().to_owned(),
-        interface: interface.to_owned(),
-        nanos: device.now().as_nanos(),
-        port: attributes.port,
-        mtu: attributes.mtu,
-        active_mtu: attributes.active_mtu.map(feroce_wire::PathMtu::bytes),
-        link_rate: attributes.link_rate,
-        cores: (0..device.cores.len()).map(|core| core_figures(device, core)).collect(),
-        counters: Counter::ALL.iter().map(|c| (c.name().to_owned(), counter(c))).collect(),
-        qps: device.config.max_qp - u32::try_from(free).unwrap_or(0),
-        arena_limit: arena.limit,
-        arena_mapped: arena.mapped,
-        arena_huge: arena.huge,
-        arena_used: arena.used,
-        events_lost: device.events.lost(),
-        congestion: congestion.control.to_string(),
-        congestion_params: params.map(|(name, value)| (name.to_owned(), value)).collect(),
-        queue_pairs: request.queue_pairs.then(|| queue_pairs(device)),
-    }
-}
-
-fn core_figures(device: &DeviceInner, core: usize) -> CoreFigures {
-    let token = device.cores[core].lock();
-    let (stats, queues) = (token.port().stats(), token.port().attributes().queues);
-    drop(token);
-    let PortStats { rx_frames, rx_bytes, rx_dropped, tx_frames, tx_bytes, tx_dropped, .. } = stats;
-    CoreFigures { queues, rx_frames, rx_bytes, rx_dropped, tx_frames, tx_bytes, tx_dropped }
-}
-
-/// Every QP, a few at a time, so that no core waits for long.
-fn queue_pairs(device: &DeviceInner) -> Vec<QueuePairFigures> {
-    let mut figures = Vec::new();
-    let mut batch = Vec::with_capacity(QPS_AT_ONCE);
-    for (core, cell) in device.cores.iter().enumerate() {
-        let mut next = Some(0);
-        while let Some(from) = next {
-            batch.clear();
-            next = cell.lock().snapshots(from, &mut batch, device.now());
-            figures.extend(batch.iter().map(|qp| queue_pair(core, qp)));
-        }
-    }
-    figures.sort_unstable_by_key(|qp| qp.qpn);
-    figures
-}
-
-fn queue_pair(core: usize, qp: &QpSnapshot) -> QueuePairFigures {
-    QueuePairFigures {
-        qpn: qp.qpn.value(),
-        core,
-        state: format!("{:?}", qp.state).to_uppercase(),
-        peer_qpn: qp.peer.map(|(qpn, _)| qpn.value()),
-        peer: qp.peer.map(|(_, ip)| ip.to_string()),
-        path_mtu: qp.path_mtu,
-        unacknowledged_psn: qp.unacknowledged.value(),
-        next_psn: qp.next.value(),
-        expected_psn: qp.expected.value(),
-        packets_outstanding: qp.packets_outstanding,
-        sends_posted: qp.sends_posted,
-        receives_posted: qp.receives_posted,
-        reads_in_flight: qp.reads_in_flight,
-        retries: qp.retries,
-        rnr_retries: qp.rnr_retries,
-        waits_for_receive: qp.waits_for_receive,
-        ssn: qp.ssn,
-        msn: qp.msn,
-        rate: qp.rate.map(|rate| RateFigures {
-            rate: rate.rate.as_bps(),
-            target: rate.target.map(Rate::as_bps),
-            alpha_ppm: rate.alpha_ppm,
-            waits: rate.waits,
-            cnps_handled: rate.cnps_handled,
-            cnps_sent: rate.cnps_sent,
-            marked: rate.marked,
-        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::congestion::Control;
     use crate::device::{Addressing, Device, DeviceConfig, StaticAddresses};
     use crate::memory::arena::Arena;
     use crate::port::shm::{ShmConfig, shm_pair};
