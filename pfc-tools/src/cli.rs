@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 use crate::fabric::scenario::{Change, Scenario, ScenarioError};
 use crate::fabric::time::Time;
+use crate::live::command::{self, LiveOptions};
 use crate::results::{self, Files};
 use crate::run::{Progress, run};
 use crate::scenarios;
@@ -33,6 +34,8 @@ struct Cli {
 enum Command {
     /// Run a scenario and compare it with what was published
     Run(RunOptions),
+    /// Connect real interfaces by a scenario's network, in real time
+    Live(LiveOptions),
     /// Show the scenarios that come with the program
     List,
 }
@@ -55,7 +58,7 @@ struct RunOptions {
     case: Option<String>,
 }
 
-fn change(text: &str) -> Result<Change, String> {
+pub(crate) fn change(text: &str) -> Result<Change, String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok(Change { key: key.trim().to_owned(), value: value.trim().to_owned() })
 }
@@ -67,6 +70,8 @@ enum Failure {
     Scenario(#[from] ScenarioError),
     #[error("the scenario has no case `{case}`; there are {known}")]
     NoCase { case: String, known: String },
+    #[error(transparent)]
+    Live(#[from] command::Failure),
     #[error("cannot write results: {0}")]
     Output(#[from] io::Error),
 }
@@ -75,6 +80,7 @@ enum Failure {
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(options) => run_scenario(&options),
+        Command::Live(options) => run_live(&options).map(|()| true),
         Command::List => list(&mut io::stdout().lock()).map(|()| true),
     };
     match done {
@@ -99,27 +105,37 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-fn load(options: &RunOptions) -> Result<Scenario, ScenarioError> {
-    let path = Path::new(&options.scenario);
-    match scenarios::find(&options.scenario) {
-        Some(text) if !path.exists() => {
-            Scenario::parse(&options.scenario, text, &options.changes, options.seed)
-        }
-        _ => Scenario::load(path, &options.changes, options.seed),
+fn load(name: &str, changes: &[Change], seed: Option<u64>) -> Result<Scenario, ScenarioError> {
+    let path = Path::new(name);
+    match scenarios::find(name) {
+        Some(text) if !path.exists() => Scenario::parse(name, text, changes, seed),
+        _ => Scenario::load(path, changes, seed),
     }
+}
+
+/// Keeps the case of this name only, if one is asked for.
+fn choose(scenario: &mut Scenario, case: Option<&String>) -> Result<(), Failure> {
+    let Some(case) = case else { return Ok(()) };
+    let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
+    let known = known.join(", ");
+    scenario.cases.retain(|other| other.name == *case);
+    match scenario.cases.is_empty() {
+        true => Err(Failure::NoCase { case: case.clone(), known }),
+        false => Ok(()),
+    }
+}
+
+fn run_live(options: &LiveOptions) -> Result<(), Failure> {
+    let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
+    choose(&mut scenario, options.case.as_ref())?;
+    let case = &scenario.cases[0];
+    Ok(command::run(options, case, case.seeds[0])?)
 }
 
 /// Runs it; whether everything is as expected.
 fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
-    let mut scenario = load(options)?;
-    if let Some(case) = &options.case {
-        let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
-        let known = known.join(", ");
-        scenario.cases.retain(|other| other.name == *case);
-        if scenario.cases.is_empty() {
-            return Err(Failure::NoCase { case: case.clone(), known });
-        }
-    }
+    let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
+    choose(&mut scenario, options.case.as_ref())?;
     let mut out = io::stdout().lock();
     let mut files = options.out.as_deref().map(Files::create).transpose()?;
     writeln!(out, "{}", scenario.title)?;
