@@ -329,7 +329,7 @@ impl Live {
                 edge.has_warned = true;
                 told.push(format!(
                     "{}: frames longer than the MTU are lost: what sends to {1} has segmentation offload on, which no line carries \
-                     (`ethtool -K PEER tso off gso off` at {1}'s peer; Feroce: super_frames = \"off\")",
+                     (`ethtool -K PEER tso off gso off` at {1}'s peer; Feroce: port_kind = \"af_xdp\")",
                     edge.name,
                     edge.tap.name()
                 ));
