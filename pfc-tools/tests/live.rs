@@ -229,7 +229,7 @@ fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
     let senders = [(1, one), (2, two)]
         .map(|(n, tap)| thread::spawn(move || send(tap, &frame(n, PRIORITY), RATE * 1.2, span)));
     let arrived = receive(&mut sink, span);
-    senders.map(|sender| sender.join().unwrap());
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
     let (from, to) = (Duration::from_millis(300), Duration::from_millis(1800));
     let counted: Vec<_> = arrived.iter().filter(|(at, ..)| (from..to).contains(at)).collect();
     let bits = counted.len() as f64 * (14 + 28 + PAYLOAD + 24) as f64 * 8.0;
@@ -279,7 +279,7 @@ fn a_pause_stops_its_priority_for_its_quanta_and_no_other() {
     // A pause that is ended after 100 ms.
     sink.send(&pause(u16::MAX), Offload::default()).unwrap();
     arrived.extend(gap_after(&mut sink, Some(0)));
-    senders.map(|sender| sender.join().unwrap());
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
     eprintln!("longest gaps of the paused and the other priority: {gaps:?}");
     let figure = live.end();
     assert!(arrived.len() > 300, "{} frames", arrived.len());
