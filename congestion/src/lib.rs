@@ -7,9 +7,6 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-extern crate std;
-
 pub mod controller;
 pub mod fraction;
 pub mod marking;

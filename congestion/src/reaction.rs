@@ -151,9 +151,7 @@ impl ReactionPoint {
         let cut = if self.cut_saw { self.cut_ends } else { FAR };
         Instant::from_nanos(increase.min(cut))
     }
-}
 
-impl ReactionPoint {
     /// `bytes` were sent.
     #[inline]
     pub fn on_sent(&mut self, bytes: u64, now: Instant) {
@@ -281,11 +279,9 @@ impl ReactionPoint {
             (_, true) => {}
             (_, false) => self.decay_alpha(),
         }
-        let periods = if self.alpha == Fraction::ZERO {
-            periods_to(now, ends, self.rules.alpha_interval)
-        } else {
-            1
-        };
+        // Zero stays zero until a CNP: all ends up to now are this one.
+        let is_zero = self.alpha == Fraction::ZERO;
+        let periods = if is_zero { periods_to(now, ends, self.rules.alpha_interval) } else { 1 };
         self.alpha_ends = ends.saturating_add(self.rules.alpha_interval.saturating_mul(periods));
     }
 
@@ -327,9 +323,10 @@ impl ReactionPoint {
         }
         let increase = self.increase(step);
         self.hyper = increase.is_hyper;
-        self.target = match self.is_far_off() {
-            true => self.target / 8,
-            false => self.target.saturating_add(increase.by),
+        self.target = if self.is_far_off() {
+            self.target / 8
+        } else {
+            self.target.saturating_add(increase.by)
         };
         if self.rules.target_limit == TargetLimit::MaxRate {
             self.target = self.target.min(self.rules.max);

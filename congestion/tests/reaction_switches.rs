@@ -90,10 +90,12 @@ fn target_clamp() {
         [mbps(25_000), mbps(40_000)],
         "the timer's step"
     );
-    bytes.on_sent(10_000_000, us(67));
-    let rate = bytes.rate();
-    bytes.on_cnp(us(68));
-    assert_eq!(bytes.target(), rate, "the counter's step");
+    for point in [&mut increase, &mut bytes] {
+        point.on_sent(10_000_000, us(67));
+        let rate = point.rate();
+        point.on_cnp(us(68));
+        assert_eq!(point.target(), rate, "the counter's step");
+    }
 }
 
 #[test]
@@ -122,8 +124,11 @@ fn an_unlimited_target_far_above_the_rate_comes_down_with_the_first_step() {
         point.on_cnp(us(micros));
     }
     assert_eq!((point.rate(), point.target()), (mbps(2_500), mbps(40_000)));
+    let mut by_bytes = point;
     point.advance(us(58));
     assert_eq!((point.rate(), point.target()), (mbps(3_750), mbps(5_000)));
+    by_bytes.on_sent(10_000_000, us(10));
+    assert_eq!((by_bytes.rate(), by_bytes.target()), (mbps(3_750), mbps(5_000)));
 }
 
 #[test]
@@ -141,6 +146,45 @@ fn byte_restart() {
     };
     assert_eq!(play(ByteRestart::OnCut), 0);
     assert_eq!(play(ByteRestart::OnClamp), 1);
+    // A CNP that clamps restarts it.
+    let mut point = with(|params| params.byte_restart = ByteRestart::OnClamp);
+    point.on_cnp(us(0));
+    point.on_sent(6_000_000, us(1));
+    point.on_cnp(us(2));
+    point.on_sent(6_000_000, us(3));
+    assert_eq!(point.byte_steps(), 0);
+}
+
+#[test]
+fn at_one_time_the_increase_comes_before_the_cut() {
+    let mut point = with(|params| {
+        params.cut_order = CutOrder::Apart;
+        params.cut_interval = Duration::from_micros(55);
+    });
+    // Cut at 55 by alpha = 255/256, which decayed at 55, too.
+    point.on_cnp(us(0));
+    point.on_cnp(us(100));
+    assert_eq!((point.rate(), point.target()), (Rate::from_bps(20_078_125_000), mbps(40_000)));
+    // At 110 half way to the target, and that becomes the target of the cut.
+    point.advance(us(110));
+    assert_eq!(point.target(), Rate::from_bps(30_039_062_500));
+}
+
+#[test]
+fn a_leap_over_idle_steps_stops_at_a_cut() {
+    let mut point = with(|params| {
+        params.cut_order = CutOrder::Apart;
+        params.cut_interval = Duration::from_micros(1000);
+        params.target_limit = TargetLimit::Unlimited;
+        params.target_clamp = TargetClamp::AfterByteIncrease;
+    });
+    // Cut at 1000; the 40 steps to 3200 bring the rate back to the line's, and the target 36 steps above it.
+    point.on_cnp(us(0));
+    point.on_cnp(us(3210));
+    assert_eq!((point.rate(), point.target()), (mbps(40_000), mbps(40_000 + 36 * 40)));
+    // 14 more to 3970, the cut at 4000, then from 4055 on four of recovery and five that add, the last at 4495.
+    point.advance(us(4500));
+    assert_eq!((point.target(), point.time_steps()), (mbps(40_000 + (36 + 14 + 5) * 40), 9));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 /// Their names and texts.
 pub const ALL: &[(&str, &str)] = &[
     ("fig13", include_str!("../scenarios/fig13.toml")),
+    ("fig19", include_str!("../scenarios/fig19.toml")),
     ("fig20", include_str!("../scenarios/fig20.toml")),
     ("fig3-fig8", include_str!("../scenarios/fig3-fig8.toml")),
     ("fig4-fig9", include_str!("../scenarios/fig4-fig9.toml")),

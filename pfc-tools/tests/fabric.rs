@@ -239,6 +239,30 @@ fn a_lost_end_is_found_by_the_timer() {
     assert_eq!(flow.ended, Some(Time(4_006_026_000 + round)));
 }
 
+/// The first mark, its way and its answer, to the nanosecond.
+#[test]
+fn a_cnp_halves_the_rate_when_it_arrives() {
+    let mut network = topology::single(2, LINE);
+    network.links[1].rate = SLOW.rate;
+    let mut config = config(network, vec![FlowConfig { control: Control::Dcqcn, ..flow(0, 1) }]);
+    config.switch.ecn = true;
+    (config.congestion.marking.kmin, config.congestion.marking.kmax) = (4500, 4500);
+    (config.sample, config.keep_samples) = (Time::from_nanos(1), true);
+    // Packets come each 200 ns, the first at 1200 ns, and leave each 800 ns: when the eighth comes at 2600 ns, five wait. It leaves at 6800 ns and
+    // is received 1800 ns later; the CNP takes 51.2 ns on the receiver's line, 12.8 ns on the sender's and their delays.
+    for (delay, halves_at) in [(0, 10_664), (10_000, 20_664)] {
+        config.host.cnp_delay = Time::from_nanos(delay);
+        config.duration = Time::from_nanos(halves_at + 100);
+        let samples = run(&config).samples;
+        let at =
+            samples.flows.iter().position(|sample| sample.rate != 40_000_000_000).expect("a CNP");
+        assert_eq!(
+            (samples.times[at], samples.flows[at].rate),
+            (Time::from_nanos(halves_at), 20_000_000_000)
+        );
+    }
+}
+
 #[test]
 fn what_does_not_fit_together_is_told() {
     let told = |config: &FabricConfig| Fabric::new(config).map(|_| ()).expect_err("a misfit");
@@ -251,6 +275,11 @@ fn what_does_not_fit_together_is_told() {
     config.network.links.pop();
     assert_eq!(told(&config), "h3 has 0 lines; a host has one");
     config = FabricConfig { network: topology::single(3, LINE), ..config };
-    config.switch.buffer = 1000;
+    (config.switch.buffer, config.switch.lossless) = (999, 0);
+    assert_eq!(
+        told(&config),
+        "s1: a lossy queue takes 999 bytes when the buffer is empty, less than a packet of 1000"
+    );
+    config.switch.lossless = 1 << 3;
     assert!(told(&config).starts_with("s1: 3 ports need "), "{}", told(&config));
 }

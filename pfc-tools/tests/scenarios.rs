@@ -134,6 +134,44 @@ fn every_scenario_in_the_folder_comes_with_the_program_and_is_right() {
     }
 }
 
+/// Each table is asked for its keys, which it tells when it gets one that it does not know.
+#[test]
+fn every_key_is_in_the_documentation() {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fabric.md");
+    let document = fs::read_to_string(document).expect("the document");
+    let mut told_of = 0;
+    let mut check = |text: &str| {
+        let error = told(text);
+        let (place, known) = error.split_once("; here are ").unwrap_or_else(|| panic!("{error}"));
+        for key in known.split(", ") {
+            told_of += 1;
+            assert!(
+                document.contains(&format!("`{key}`")) || document.contains(&format!("[{key}]")),
+                "{place}: {key}"
+            );
+        }
+    };
+    for table in ["[packet]", "[pfc]", "[host]", "[measure]", "[[case]]\nname = \"a\""] {
+        check(&format!("{SMALL}{table}\nnonsense = 1\n"));
+    }
+    check(&format!("nonsense = 1\n{SMALL}"));
+    check(&SMALL.replace("[switch]", "[switch]\nnonsense = 1"));
+    check(&SMALL.replace("[[gate]]", "[[gate]]\nnonsense = 1"));
+    check(&SMALL.replace("[switch]", "[[link]]\nnonsense = 1\nbetween = \"h1 - *\"\n[switch]"));
+    for kind in ["flows", "incast\"\nsenders = 1 #", "poisson\"\nload = 0.1\nsizes = \"hadoop\" #"]
+    {
+        check(
+            &SMALL.replace("[[traffic]]", &format!("[[traffic]]\nnonsense = 1\nkind = \"{kind}\"")),
+        );
+    }
+    let kinds = ["single", "dumbbell", "two-tier", "clos", "fat-tree"];
+    for kind in kinds {
+        let text = SMALL.replace("kind = \"single\"", &format!("nonsense = 1\nkind = \"{kind}\""));
+        check(&text.replace("hosts = 3", if kind == "single" { "hosts = 3" } else { "" }));
+    }
+    assert!(told_of > 100, "{told_of}");
+}
+
 fn feroce_fabric(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(arguments).output().expect("it runs")
 }

@@ -27,7 +27,7 @@ pub const SETS: &[Set] = &[
     Set {
         name: "paper",
         source: "Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015: \
-                 sections 3 and 5, figure 14",
+                 figures 6, 7 and 14",
         params: PAPER,
     },
     Set {

@@ -8,7 +8,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
 
 use super::Fabric;
-use super::config::{FabricConfig, Link, SwitchConfig};
+use super::config::{FabricConfig, FlowConfig, Link, SwitchConfig};
 use super::events::{Event, Events};
 use super::fault::Faults;
 use super::host::receiver::{Notifier, Receiver};
@@ -201,9 +201,11 @@ fn switches(
         .zip(&numbers[hosts..])
         .map(|(((number, switch), routes), own)| {
             let name = |e| format!("{switch}: {e}");
+            let buffer = SharedBuffer::new(buffer(config), own.len()).map_err(name)?;
+            fits(config, &buffer).map_err(name)?;
             Ok(Switch {
                 ports: own.clone(),
-                buffer: SharedBuffer::new(buffer(config), own.len()).map_err(name)?,
+                buffer,
                 routes,
                 marking: config.switch.ecn.then(|| (Red::new(params), params.mark_at)),
                 random: Xoshiro128PlusPlus::seed_from_u64(seed_of(
@@ -217,6 +219,19 @@ fn switches(
             })
         })
         .collect()
+}
+
+/// An error if no full packet of a lossy flow will ever be taken.
+fn fits(config: &FabricConfig, buffer: &SharedBuffer) -> Result<(), String> {
+    let frame = u64::from(config.packet.payload + config.packet.headers);
+    let most = buffer.threshold() + config.switch.guaranteed;
+    let lossy = |flow: &FlowConfig| config.switch.lossless >> flow.priority & 1 == 0;
+    if most < frame && config.flows.iter().any(lossy) {
+        return Err(format!(
+            "a lossy queue takes {most} bytes when the buffer is empty, less than a packet of {frame}"
+        ));
+    }
+    Ok(())
 }
 
 /// The buffer that `config` asks for.

@@ -99,7 +99,8 @@ pub enum Recovery {
 /// A host's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostConfig {
-    /// Data packets that one acknowledgement covers at most; the end of a message is always acknowledged.
+    /// Data packets that one acknowledgement covers at most. The end of a message is always acknowledged, and the packet that fills a
+    /// window; with Swift, every packet.
     pub ack_every: u32,
     /// Priority of acknowledgements; `None` is their flow's.
     pub ack_priority: Option<u8>,

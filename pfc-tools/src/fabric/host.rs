@@ -123,7 +123,7 @@ impl Fabric {
         packet.sent = now;
         packet.entropy = flow.sender.entropy;
         packet.ecn_capable = flow.sender.ecn_capable;
-        flow.sender.sent(now);
+        packet.ack_requested = flow.sender.sent(now);
         let look_at = flow.sender.next_look(now.instant());
         if was_idle {
             flow.sender.progress_at = now;
@@ -190,7 +190,7 @@ impl Fabric {
     fn data_arrives(&mut self, packet: &Packet, psn: u32) {
         let flow = &mut self.flows[packet.flow as usize];
         flow.receiver.note_arrival(packet.marked);
-        let answer = flow.receiver.on_data(psn);
+        let answer = flow.receiver.on_data(psn, packet.ack_requested);
         let point = flow.notifier;
         let notifier = &mut self.notifiers[point as usize];
         if packet.marked {
@@ -307,9 +307,6 @@ impl Fabric {
         host.turn = if host.turn < host.active.len() { host.turn } else { 0 };
         if let Some(moved) = host.active.get(place) {
             self.flows[moved.flow as usize].place = Some(place);
-        }
-        if let Some(next) = self.flows[number as usize].sender.successor {
-            self.events.push(self.now, Event::Start { flow: next });
         }
     }
 

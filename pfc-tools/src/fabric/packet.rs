@@ -51,6 +51,8 @@ pub(crate) struct Packet {
     pub ecn_capable: bool,
     /// It was marked on its way.
     pub marked: bool,
+    /// Its sender waits for an acknowledgement (BTH's A bit).
+    pub ack_requested: bool,
     /// Bits flipped on its way: the ICRC will tell.
     pub corrupted: bool,
     /// The port through which the switch that holds it got it.
@@ -71,6 +73,7 @@ impl Packet {
             priority,
             ecn_capable: false,
             marked: false,
+            ack_requested: false,
             corrupted: false,
             ingress: 0,
             next: NONE,

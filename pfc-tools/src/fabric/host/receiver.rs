@@ -68,11 +68,11 @@ impl Receiver {
         self.marked += marked as u64;
     }
 
-    /// Data packet `psn` has come.
+    /// Data packet `psn` has come, and asks for an acknowledgement or not.
     #[inline]
-    pub fn on_data(&mut self, psn: u32) -> Option<Answer> {
+    pub fn on_data(&mut self, psn: u32, ack_requested: bool) -> Option<Answer> {
         if psn == self.expected {
-            return self.in_order(psn);
+            return self.in_order(psn, ack_requested);
         }
         if psn < self.expected {
             return Some(Answer::Ack(self.expected));
@@ -90,7 +90,7 @@ impl Receiver {
     }
 
     #[inline]
-    fn in_order(&mut self, psn: u32) -> Option<Answer> {
+    fn in_order(&mut self, psn: u32, ack_requested: bool) -> Option<Answer> {
         self.expected += 1;
         self.nak_sent = false;
         let is_last = (psn + 1).is_multiple_of(self.message_packets);
@@ -102,7 +102,7 @@ impl Receiver {
             Recovery::GoBack0 => 0,
         };
         self.unacknowledged += 1;
-        if is_last || self.unacknowledged >= self.ack_every {
+        if is_last || ack_requested || self.unacknowledged >= self.ack_every {
             self.unacknowledged = 0;
             return Some(Answer::Ack(self.expected));
         }

@@ -63,8 +63,6 @@ pub(crate) struct Sender {
     pub progress_at: Time,
     pub started: Option<Time>,
     pub ended: Option<Time>,
-    /// The flow that begins when this one ends.
-    pub successor: Option<u32>,
     pub counts: SenderCounts,
 }
 
@@ -100,7 +98,6 @@ impl Sender {
             progress_at: Time::ZERO,
             started: None,
             ended: None,
-            successor: None,
             counts: SenderCounts::default(),
         }
     }
@@ -171,9 +168,9 @@ impl Sender {
         self.pacer.ready_at(u64::from(self.next_size() + self.gap), self.controller.rate())
     }
 
-    /// The next packet goes now.
+    /// The next packet goes now. Whether it asks for an acknowledgement: without one nothing may follow it, or the controller lives on them.
     #[inline]
-    pub fn sent(&mut self, now: Time) {
+    pub fn sent(&mut self, now: Time) -> bool {
         let (bytes, at) = (u64::from(self.next_size() + self.gap), now.instant());
         self.pacer.spend(bytes, self.controller.rate(), at);
         self.controller.on_sent(bytes, at);
@@ -181,6 +178,8 @@ impl Sender {
         self.counts.retransmitted += u64::from(self.next < self.highest);
         self.next += 1;
         self.highest = self.highest.max(self.next);
+        matches!(self.controller, Controller::Swift(_))
+            || (self.window != u64::MAX && !self.may_send())
     }
 
     /// Everything before `psn` has arrived; the newest of it was sent at `sent`. Whether that is all.
