@@ -251,6 +251,31 @@ fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
 }
 
 #[test]
+fn what_is_not_ecn_capable_is_marked_on_demand_only() {
+    let Some(net) = Net::new() else { return };
+    for (options, expected) in [(vec![], false), (vec!["--mark-not-ect"], true)] {
+        let live = net.live(&options);
+        let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
+        announce(&mut sink);
+        let senders = [(1, one), (2, two)].map(|(n, tap)| {
+            let mut plain = frame(n, 0);
+            plain[15] = 0;
+            plain[24..26].fill(0);
+            let checksum = !sum(&plain[14..34]);
+            plain[24..26].copy_from_slice(&checksum.to_be_bytes());
+            thread::spawn(move || send(tap, &plain, RATE, Duration::from_millis(500)))
+        });
+        let arrived = receive(&mut sink, Duration::from_millis(600));
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        let marked = arrived.iter().filter(|(_, _, marked)| *marked).count();
+        assert!(arrived.len() > 1000, "{} frames", arrived.len());
+        assert_eq!(marked * 2 > arrived.len(), expected, "{marked} of {}", arrived.len());
+        assert_eq!(marked > 0, expected);
+        assert_eq!(live.end()("h3", "marked") > 0, expected);
+    }
+}
+
+#[test]
 fn a_pause_stops_its_priority_for_its_quanta_and_no_other() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&[]);
