@@ -3,13 +3,13 @@
 # and leaves nothing behind.
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test ports dpdk swarm mutants frames install programs pyverbs rxe
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test fabric ports dpdk swarm mutants frames install programs pyverbs rxe
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity deny test ports dpdk swarm mutants frames install programs pyverbs rxe"
+readonly ALL="fmt clippy doc purity deny test fabric ports dpdk swarm mutants frames install programs pyverbs rxe"
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
@@ -69,6 +69,13 @@ step_deny() {
 }
 
 step_test() { without_libdpdk cargo test --workspace --no-fail-fast && knows_no_dpdk "$target/debug/feroce"; }
+
+# A report as a browser shows it; and the bytes that tests of the step before have compared, by the other build profile.
+step_fabric() {
+    need_packages chromium
+    cargo test -p feroce-pfc-tools --test report -- --ignored &&
+        cargo test --release -p feroce-pfc-tools --test scenarios the_same_scenario
+}
 
 # The tests that stand on a rig of ports, and a small swarm, on the kernel's ports too.
 step_ports() {

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 use crate::fabric::scenario::{Change, Scenario, ScenarioError};
 use crate::fabric::time::Time;
+use crate::live::command::{self, LiveOptions};
 use crate::report::{self, Measured, ReportError};
 use crate::results::{self, Files, Format};
 use crate::run::{Progress, run};
@@ -39,6 +40,8 @@ enum Command {
     Sweep(SweepOptions),
     /// Show results as a page with charts; without folders, run every scenario first
     Report(ReportOptions),
+    /// Connect real interfaces by a scenario's network, in real time
+    Live(LiveOptions),
     /// Show the scenarios that come with the program
     List,
 }
@@ -103,7 +106,7 @@ struct ReportOptions {
     long: bool,
 }
 
-fn change(text: &str) -> Result<Change, String> {
+pub(crate) fn change(text: &str) -> Result<Change, String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok(Change { key: key.trim().to_owned(), value: value.trim().to_owned() })
 }
@@ -115,6 +118,8 @@ enum Failure {
     Scenario(#[from] ScenarioError),
     #[error("the scenario has no case `{case}`; there are {known}")]
     NoCase { case: String, known: String },
+    #[error(transparent)]
+    Live(#[from] command::Failure),
     #[error("cannot write results: {0}")]
     Output(#[from] io::Error),
     #[error(transparent)]
@@ -129,6 +134,7 @@ pub fn main() -> ExitCode {
         Command::Run(options) => run_scenario(&options),
         Command::Sweep(options) => sweep(&options),
         Command::Report(options) => report(&options),
+        Command::Live(options) => run_live(&options).map(|()| true),
         Command::List => list(&mut io::stdout().lock()).map(|()| true),
     };
     match done {
@@ -162,17 +168,29 @@ fn load(name: &str, changes: &[Change], seed: Option<u64>) -> Result<Scenario, S
     }
 }
 
+/// Keeps the case of this name only, if one is asked for.
+fn choose(scenario: &mut Scenario, case: Option<&String>) -> Result<(), Failure> {
+    let Some(case) = case else { return Ok(()) };
+    let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
+    let known = known.join(", ");
+    scenario.cases.retain(|other| other.name == *case);
+    match scenario.cases.is_empty() {
+        true => Err(Failure::NoCase { case: case.clone(), known }),
+        false => Ok(()),
+    }
+}
+
+fn run_live(options: &LiveOptions) -> Result<(), Failure> {
+    let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
+    choose(&mut scenario, options.case.as_ref())?;
+    let case = &scenario.cases[0];
+    Ok(command::run(options, case, case.seeds[0])?)
+}
+
 /// Runs it; whether everything is as expected.
 fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
     let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
-    if let Some(case) = &options.case {
-        let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
-        let known = known.join(", ");
-        scenario.cases.retain(|other| other.name == *case);
-        if scenario.cases.is_empty() {
-            return Err(Failure::NoCase { case: case.clone(), known });
-        }
-    }
+    choose(&mut scenario, options.case.as_ref())?;
     let set: Vec<String> = options.changes.iter().map(Change::to_string).collect();
     let create = |folder: &Path| Files::create(folder, options.format, &scenario, &set);
     let files = options.out.as_deref().map(create).transpose()?;

@@ -1,9 +1,10 @@
-//! Experiments with congestion: a fabric of hosts, lines and switches in virtual time, and the scenarios that it runs.
+//! Experiments with congestion: a fabric of hosts, lines and switches in virtual time, the scenarios
+//! that it runs, and the same switches in real time between real endpoints.
 #![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod fabric;
-
+pub mod live;
 pub mod plot;
 pub mod report;
 pub mod results;

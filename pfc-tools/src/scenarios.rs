@@ -9,6 +9,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("fig4-fig9", include_str!("../scenarios/fig4-fig9.toml")),
     ("fixed-point", include_str!("../scenarios/fixed-point.toml")),
     ("go-back-0", include_str!("../scenarios/go-back-0.toml")),
+    ("live", include_str!("../scenarios/live.toml")),
     ("incast", include_str!("../scenarios/incast.toml")),
     ("web-search", include_str!("../scenarios/web-search.toml")),
 ];

@@ -10,7 +10,7 @@
 
 use crate::{Bth, Ecn, FlowHeader, FlowSpec, Opcode, Packet, Pkey, Qpn, VlanTag};
 
-/// Reserved bytes behind the BTH. [`Packet`](crate::Packet) shows them as payload.
+/// Reserved bytes behind the BTH. [`Packet`] shows them as payload.
 pub const RESERVED_LEN: usize = 16;
 
 /// Bytes of BTH and reserved bytes: the transport length for [`FlowHeader::seal`](crate::FlowHeader::seal).

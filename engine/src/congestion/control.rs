@@ -12,7 +12,7 @@ use crate::time::{Duration, Instant};
 /// local ACK timeout.
 const ACK_AFTER: Duration = Duration::from_micros(500);
 
-/// See the [module](self). Bytes are those of frames, from the Ethernet header to the ICRC.
+/// How fast a QP may send: its controller and its pacer. Bytes are those of frames, from the Ethernet header to the ICRC.
 #[derive(Debug, Clone)]
 pub struct RateControl {
     controller: Controller,

@@ -75,7 +75,7 @@ struct Entry {
     used: Instant,
 }
 
-/// See the [module](self).
+/// The notification points that no single QP has: those of pairs of addresses, of the port, and of the senders to a UD QP.
 #[derive(Debug)]
 pub struct Points {
     /// Sets of places, by a hash of the key.

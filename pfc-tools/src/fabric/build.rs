@@ -15,6 +15,7 @@ use super::host::receiver::{Notifier, Receiver};
 use super::host::sender::Sender;
 use super::host::{Flow, Host};
 use super::measure::Samples;
+use super::outside::Outside;
 use super::packet::Packets;
 use super::port::{Node, Port, Watch};
 use super::routing::{mix, routes};
@@ -63,6 +64,8 @@ impl Fabric {
             happened: 0,
             hops: 0,
             samples: Samples::new(config),
+            outside: Outside { nic_buffer: 0, nics_obey: false },
+            exits: Vec::new(),
         };
         fabric.watch(config, &numbers)?;
         fabric.add_flows(config)?;
@@ -183,7 +186,7 @@ fn switches(
     let hosts = config.network.hosts.len();
     let peers = |port: &u32| ports[*port as usize].peer;
     let owner = |port: u32| match ports[port as usize].node {
-        Node::Host(number) => number as usize,
+        Node::Host(number) | Node::Outside(number) => number as usize,
         Node::Switch(number) => hosts + number as usize,
     };
     let neighbours: Vec<Vec<usize>> =

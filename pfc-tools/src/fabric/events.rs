@@ -111,11 +111,24 @@ impl Events {
         self.current.pop().map(|entry| (entry.at, entry.event))
     }
 
+    /// The next event and its time, if that is not after `limit`. Events may still be scheduled from `limit` on.
+    pub fn pop_until(&mut self, limit: Time) -> Option<(Time, Event)> {
+        if self.current.is_empty() && self.next_slot()? <= limit.0 >> WIDTH {
+            self.advance();
+        }
+        let entry = self.current.pop_if(|entry| entry.at <= limit)?;
+        Some((entry.at, entry.event))
+    }
+
+    /// The number of the next slot that holds something.
+    fn next_slot(&self) -> Option<u64> {
+        let later = self.later.peek().map(|Reverse(entry)| entry.at.0 >> WIDTH);
+        [self.next_used(), later].into_iter().flatten().min()
+    }
+
     /// Makes the next slot that holds something the current one.
     fn advance(&mut self) -> bool {
-        let next = self.next_used();
-        let later = self.later.peek().map(|Reverse(entry)| entry.at.0 >> WIDTH);
-        let Some(base) = [next, later].into_iter().flatten().min() else { return false };
+        let Some(base) = self.next_slot() else { return false };
         self.base = base;
         while let Some(Reverse(entry)) = self.later.peek() {
             let slot = entry.at.0 >> WIDTH;

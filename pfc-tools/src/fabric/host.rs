@@ -183,7 +183,7 @@ impl Fabric {
                 self.flows[packet.flow as usize].sender.on_cnp(now);
                 self.look_again(packet.flow);
             }
-            Kind::Pfc { .. } => {}
+            Kind::Pfc { .. } | Kind::Frame => {}
         }
     }
 

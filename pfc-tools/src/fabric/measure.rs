@@ -212,7 +212,7 @@ impl Fabric {
         let (now, warmup) = (self.now, self.warmup);
         let hosts = self.hosts.len();
         let owner = |node| match node {
-            Node::Host(number) => number as usize,
+            Node::Host(number) | Node::Outside(number) => number as usize,
             Node::Switch(number) => hosts + number as usize,
         };
         let owners: Vec<usize> = self.ports.iter().map(|port| owner(port.node)).collect();

@@ -9,6 +9,7 @@ mod events;
 pub mod fault;
 mod host;
 pub mod measure;
+pub mod outside;
 mod packet;
 mod pause;
 pub mod port;
@@ -28,6 +29,7 @@ use fault::Fate;
 use host::receiver::Notifier;
 use host::{Flow, Host};
 use measure::Samples;
+use outside::{Exit, Outside};
 use packet::{Kind, PacketId, Packets};
 use port::{Node, Port};
 use switch::Switch;
@@ -60,6 +62,8 @@ pub struct Fabric {
     /// Frames that reached the end of a line.
     hops: u64,
     samples: Samples,
+    outside: Outside,
+    exits: Vec<Exit>,
 }
 
 impl Fabric {
@@ -140,6 +144,12 @@ impl Fabric {
         if let Kind::Pfc { enabled, paused, quanta } = self.packets.get(id).kind {
             self.packets.remove(id);
             let to = &mut self.ports[at as usize];
+            if let Node::Outside(host) = to.node {
+                self.exits.push(Exit::Pause { host, enabled, paused, quanta });
+                if !self.outside.nics_obey {
+                    return;
+                }
+            }
             to.counts.pauses_received += u64::from(paused != 0);
             to.pauses.take(enabled, paused, quanta, to.rate, self.now);
             self.kick(at);
@@ -148,6 +158,7 @@ impl Fabric {
         match self.ports[at as usize].node {
             Node::Switch(number) => self.switch_receives(number, at, id),
             Node::Host(number) => self.host_receives(number, id),
+            Node::Outside(number) => self.outside_receives(number, id),
         }
     }
 
@@ -168,14 +179,15 @@ impl Fabric {
             None => match node {
                 Node::Switch(number) => self.switch_sends(number, port),
                 Node::Host(number) => self.host_sends(number, port),
+                Node::Outside(_) => self.outside_sends(port),
             },
         };
         let out = &mut self.ports[port as usize];
         let next = match node {
             _ if sent && !out.control.is_empty() => out.free_at,
-            Node::Switch(_) if out.backlog() == 0 => return,
-            Node::Switch(_) if sent => out.free_at,
-            Node::Switch(_) => out.next_release(self.now).unwrap_or(Time::FAR),
+            Node::Switch(_) | Node::Outside(_) if out.backlog() == 0 => return,
+            Node::Switch(_) | Node::Outside(_) if sent => out.free_at,
+            Node::Switch(_) | Node::Outside(_) => out.next_release(self.now).unwrap_or(Time::FAR),
             Node::Host(number) => self.host_next(number, port),
         };
         let free_at = self.ports[port as usize].free_at;
@@ -204,7 +216,7 @@ impl Fabric {
         let mut arrives = out.free_at + out.delay;
         match packet.kind {
             Kind::Pfc { .. } => arrives = arrives + self.pause_response,
-            Kind::Data { .. } => {
+            Kind::Data { .. } | Kind::Frame => {
                 let fate = out.faults.as_mut().map_or(Fate::Arrives, |faults| faults.next());
                 match fate {
                     Fate::Arrives => {}

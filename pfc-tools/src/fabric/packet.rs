@@ -6,6 +6,13 @@ use super::time::Time;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PacketId(u32);
 
+impl PacketId {
+    /// The number of the place.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// No packet.
 const NONE: u32 = u32::MAX;
 
@@ -20,6 +27,8 @@ pub(crate) enum Kind {
     Nak { psn: u32 },
     /// Congestion notification.
     Cnp,
+    /// A real frame: what is in it is known outside.
+    Frame,
     /// A PFC frame: of the priorities in `enabled` those in `paused` stop for `quanta`, the others go.
     Pfc { enabled: u8, paused: u8, quanta: u16 },
 }

@@ -12,6 +12,8 @@ use super::time::{LineRate, Time};
 pub(crate) enum Node {
     Host(u32),
     Switch(u32),
+    /// A real host, whose number this is.
+    Outside(u32),
 }
 
 /// What a port has counted.
@@ -38,6 +40,9 @@ pub struct PortCounts {
     /// Frames that the line damaged.
     pub corrupted: u64,
 }
+
+/// In place of a priority: the queues of all of them together.
+pub(crate) const ALL: u8 = u8::MAX;
 
 /// A queue whose length over time is kept.
 #[derive(Debug, Clone, Default)]
@@ -128,6 +133,11 @@ impl Port {
         self.queues[usize::from(priority)].bytes()
     }
 
+    /// Bytes that wait in all queues.
+    pub fn queued_all(&self) -> u64 {
+        self.queues.iter().map(Fifo::bytes).sum()
+    }
+
     /// The priorities that have something waiting, a bit each.
     pub const fn backlog(&self) -> u8 {
         self.backlog
@@ -166,10 +176,12 @@ impl Port {
 
     #[inline]
     fn note_length(&mut self, priority: u8, now: Time) {
-        if let Some(watch) = &mut self.watch
-            && watch.priority == priority
-        {
-            watch.set(self.queues[usize::from(priority)].bytes(), now);
+        if let Some(watch) = &mut self.watch {
+            if watch.priority == priority {
+                watch.set(self.queues[usize::from(priority)].bytes(), now);
+            } else if watch.priority == ALL {
+                watch.set(self.queues.iter().map(Fifo::bytes).sum(), now);
+            }
         }
     }
 }

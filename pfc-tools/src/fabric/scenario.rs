@@ -144,6 +144,11 @@ impl Case {
         ScenarioError::Misfit { place: self.file.clone(), message }
     }
 
+    /// The network alone, for real hosts.
+    pub fn network_config(&self, seed: u64) -> FabricConfig {
+        FabricConfig { seed, ..self.base.clone() }
+    }
+
     /// What is run for one seed.
     ///
     /// # Errors

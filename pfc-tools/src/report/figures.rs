@@ -263,48 +263,56 @@ fn gates(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
         }
     }
     let (axis, places, kind) = case_axis(&cases);
+    let mut heads: Vec<&str> = places.iter().map(|(head, _)| head.as_str()).collect();
+    heads.dedup();
     let mut chart = Chart::new(&figure.title, axis, y_axis(figure, ""));
-    for gate in gates {
+    for (gate, head) in gates.iter().flat_map(|gate| heads.iter().map(move |head| (*gate, *head))) {
         let line = |column: &str| {
             let own = rows.iter().filter(|row| text(row, "gate") == gate);
             let point = |row: &Row| {
-                let place = cases.iter().position(|case| *case == text(row, "case"))?;
-                Some((places[place], number(row, column)))
+                let case = cases.iter().position(|case| *case == text(row, "case"))?;
+                let (of, place) = &places[case];
+                (of == head).then(|| (*place, number(row, column)))
             };
             own.filter_map(point).filter(|point| point.1.is_finite()).collect::<Points>()
         };
-        let published = line("published");
-        chart = chart.with(Series::line(gate, line("value")).drawn(kind));
-        if !published.is_empty() {
-            chart = chart.with(
-                Series::line(format!("{gate}, published"), published).drawn(kind).published(),
-            );
+        let name = if head.is_empty() { gate.to_owned() } else { format!("{gate}, {head}") };
+        let (value, published) = (line("value"), line("published"));
+        if !published.is_empty() && !value.is_empty() {
+            let others = Series::line(format!("{name}, published"), published).drawn(kind);
+            chart = chart.with(Series::line(name, value).drawn(kind)).with(others.published());
+        } else if !value.is_empty() {
+            chart = chart.with(Series::line(name, value).drawn(kind));
         }
     }
     Ok(chart)
 }
 
-/// Cases that differ in a number lie along it; others stand side by side.
-fn case_axis(cases: &[&str]) -> (Axis, Vec<f64>, Kind) {
+/// Cases that differ in a number at their end lie along it, a line for each that have the same ahead of it; others stand
+/// side by side. With the axis and how it is drawn, what stands ahead of each case's number, and its place.
+fn case_axis(cases: &[&str]) -> (Axis, Vec<(String, f64)>, Kind) {
     let split = |case: &&str| {
         let (name, number) = case.rsplit_once([' ', '='])?;
-        Some((
-            name.trim_end_matches([' ', '=']).to_owned(),
-            number.trim_end_matches(']').parse::<f64>().ok()?,
-        ))
+        let name = name.trim_end_matches([' ', '=']);
+        let (head, key) = name.rsplit_once(", ").unwrap_or(("", name));
+        Some((head.to_owned(), key.to_owned(), number.trim_end_matches(']').parse::<f64>().ok()?))
     };
-    let numbers: Option<Vec<(String, f64)>> = cases.iter().map(split).collect();
+    let numbers: Option<Vec<(String, String, f64)>> = cases.iter().map(split).collect();
     match numbers {
         Some(numbers)
-            if numbers.len() > 1 && numbers.iter().all(|(name, _)| *name == numbers[0].0) =>
+            if numbers.len() > 1 && numbers.iter().all(|(_, key, _)| *key == numbers[0].1) =>
         {
-            let places = numbers.iter().map(|(_, number)| *number).collect();
-            (Axis::linear(numbers[0].0.as_str()), places, Kind::Line)
+            let key = numbers[0].1.clone();
+            (
+                Axis::linear(key),
+                numbers.into_iter().map(|(head, _, number)| (head, number)).collect(),
+                Kind::Line,
+            )
         }
         _ => {
             let names = cases.iter().map(|case| (*case).to_owned());
-            let places = (0_u32..).take(cases.len()).map(f64::from).collect();
-            (Axis::named("", names), places, Kind::Bars)
+            let places = (0_u32..).take(cases.len()).map(|place| (String::new(), f64::from(place)));
+            (Axis::named("", names), places.collect(), Kind::Bars)
         }
     }
 }
@@ -315,15 +323,29 @@ mod tests {
 
     #[test]
     fn cases_with_a_number_lie_along_it() {
-        let (axis, places, kind) = case_axis(&["K = 1", "K = 16", "K = 2"]);
-        assert_eq!((axis.label.as_str(), places, kind), ("K", vec![1.0, 16.0, 2.0], Kind::Line));
-        let (axis, places, kind) = case_axis(&["a [switch.pmax=0.1]", "a [switch.pmax=0.01]"]);
-        assert_eq!(
-            (axis.label.as_str(), places, kind),
-            ("a [switch.pmax", vec![0.1, 0.01], Kind::Line)
-        );
-        let (axis, places, kind) = case_axis(&["none", "with 2"]);
-        assert_eq!((axis.names.len(), places, kind), (2, vec![0.0, 1.0], Kind::Bars));
+        type Case = (&'static [&'static str], &'static str, &'static [(&'static str, f64)], Kind);
+        let rows: [Case; 4] = [
+            (&["K = 1", "K = 16"], "K", &[("", 1.0), ("", 16.0)], Kind::Line),
+            (
+                &["Pmax 1 %, K = 2", "Pmax 10 %, K = 2"],
+                "K",
+                &[("Pmax 1 %", 2.0), ("Pmax 10 %", 2.0)],
+                Kind::Line,
+            ),
+            (
+                &["a [switch.pmax=0.1]", "a [switch.pmax=1]"],
+                "a [switch.pmax",
+                &[("", 0.1), ("", 1.0)],
+                Kind::Line,
+            ),
+            (&["none", "with 2"], "", &[("", 0.0), ("", 1.0)], Kind::Bars),
+        ];
+        for (cases, label, due, drawn) in rows {
+            let (axis, places, kind) = case_axis(cases);
+            let places: Vec<_> =
+                places.iter().map(|(head, place)| (head.as_str(), *place)).collect();
+            assert_eq!((axis.label.as_str(), &places[..], kind), (label, due, drawn));
+        }
     }
 
     #[test]

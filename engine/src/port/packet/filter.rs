@@ -117,6 +117,9 @@ const fn plain(code: u16, k: u32) -> Instruction {
 /// A program that takes nothing.
 pub(super) const NOTHING: [Instruction; 1] = [plain(RETURN, 0)];
 
+/// A program that takes all of every frame.
+pub(super) const EVERYTHING: [Instruction; 1] = [plain(RETURN, u32::MAX)];
+
 /// Goes on if the loaded value is `k`, otherwise drops the frame.
 fn demand(k: u32) -> [Instruction; 2] {
     [Instruction { jt: 1, ..plain(JUMP_IF_EQUAL, k) }, plain(RETURN, 0)]

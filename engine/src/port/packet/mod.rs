@@ -19,7 +19,7 @@
 //!
 //! # Unsafe
 //! This directory is one of the rooms where `unsafe` is allowed: for system calls that `std` lacks and the
-//! memory that they read and write (`socket`, `ring`, `receive`, `transmit`, `holder`).
+//! memory that they read and write (`socket`, `ring`, `receive`, `transmit`, `holder`, `tap`).
 #![allow(unsafe_code)] // A named room; see above.
 
 mod config;
@@ -31,6 +31,7 @@ mod receive;
 mod ring;
 mod socket;
 mod super_frame;
+mod tap;
 mod transmit;
 
 use std::cell::Cell;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 pub use config::{PacketConfig, SuperFrames};
 pub use error::PacketError;
 pub use filter::AddressFilter;
+pub use tap::{Offload, Tap, TapFrame};
 
 use feroce_wire::{EthernetHeader, VlanTag};
 use holder::Holder;

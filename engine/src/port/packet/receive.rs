@@ -18,7 +18,7 @@ use super::socket::{Pages, Sockets};
 use super::super_frame::{self, Headers, Kind, VNET_LEN};
 use crate::port::{RX_BURST, RxFrame};
 
-const TAG: usize = feroce_wire::VlanTag::LEN;
+pub(super) const TAG: usize = feroce_wire::VlanTag::LEN;
 /// Ethernet addresses, behind which a tag goes.
 const ADDRESSES: usize = 12;
 /// Bytes of a segment that are shown with its headers: more than all transport headers together, and a multiple
@@ -27,7 +27,7 @@ const SEGMENT_START: usize = 60;
 /// Bytes of a scratch place.
 const SCRATCH: usize = 128;
 /// Room for what the kernel tells beside a frame: a control message with `struct tpacket_auxdata`.
-const CONTROL: usize = 64;
+pub(super) const CONTROL: usize = 64;
 /// Where the kernel's header goes in a buffer.
 const VNET: usize = CONTROL + TAG;
 /// Where the frame goes.
@@ -377,7 +377,7 @@ impl Receiver {
 }
 
 /// Moves the Ethernet addresses, which are behind room for a tag, to the front, and puts the tag behind them.
-fn insert_tag(bytes: &mut [u8], [kind, tag]: [u16; 2]) {
+pub(super) fn insert_tag(bytes: &mut [u8], [kind, tag]: [u16; 2]) {
     bytes.copy_within(TAG.., 0);
     bytes[ADDRESSES..ADDRESSES + 2].copy_from_slice(&kind.to_be_bytes());
     bytes[ADDRESSES + 2..].copy_from_slice(&tag.to_be_bytes());
@@ -387,7 +387,7 @@ fn insert_tag(bytes: &mut [u8], [kind, tag]: [u16; 2]) {
 ///
 /// # Safety
 /// The header is as the kernel left it, and what it points at is still there.
-unsafe fn tag(header: &libc::msghdr) -> Option<[u16; 2]> {
+pub(super) unsafe fn tag(header: &libc::msghdr) -> Option<[u16; 2]> {
     // SAFETY: as the caller promises; the kernel writes whole control messages.
     let auxiliary = unsafe {
         let control = libc::CMSG_FIRSTHDR(header);

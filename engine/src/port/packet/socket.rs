@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 
 use super::config::PacketConfig;
-use super::filter::{Instruction, NOTHING};
+use super::filter::{EVERYTHING, Instruction, NOTHING};
 use super::ring::SLOT;
 
 /// A group of sockets spreads frames by a hash of addresses and ports.
@@ -74,6 +74,30 @@ impl Socket {
         Ok(socket)
     }
 
+    /// Opens a socket that takes every frame of the interface with that index, whoever it is for.
+    pub fn open_tap(interface: u32, rx_bytes: u32) -> Result<Self, Refused> {
+        let socket = Self::open()?;
+        let options = [
+            (libc::PACKET_VNET_HDR, "see what senders leave to their devices"),
+            (libc::PACKET_AUXDATA, "see VLAN tags"),
+            (libc::PACKET_QDISC_BYPASS, "bypass the queueing discipline"),
+        ];
+        for (option, action) in options {
+            socket.set(libc::SOL_PACKET, option, &1).map_err(|error| (action, error))?;
+        }
+        socket.make_room(rx_bytes)?;
+        let index = libc::c_int::try_from(interface).expect("indices are small");
+        let kind = u16::try_from(libc::PACKET_MR_PROMISC).expect("a small number");
+        let all =
+            libc::packet_mreq { mr_ifindex: index, mr_type: kind, mr_alen: 0, mr_address: [0; 8] };
+        socket
+            .set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)
+            .map_err(|error| ("see frames for others", error))?;
+        socket.bind(interface).map_err(|error| ("bind a packet socket", error))?;
+        socket.filter(&EVERYTHING).map_err(|error| ("filter frames", error))?;
+        Ok(socket)
+    }
+
     fn make_ring(&self, slots: u32) -> io::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         self.set(libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
@@ -94,7 +118,12 @@ impl Socket {
         for (option, value, action) in options {
             self.set(libc::SOL_PACKET, option, &value).map_err(|error| (action, error))?;
         }
-        let bytes = libc::c_int::try_from(config.rx_bytes).unwrap_or(libc::c_int::MAX);
+        self.make_room(config.rx_bytes)
+    }
+
+    /// Sizes the buffers.
+    fn make_room(&self, rx_bytes: u32) -> Result<(), Refused> {
+        let bytes = libc::c_int::try_from(rx_bytes).unwrap_or(libc::c_int::MAX);
         // The first knows no limit and needs privilege.
         self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes))
@@ -217,6 +246,8 @@ pub(super) unsafe trait Plain {}
 unsafe impl Plain for libc::c_int {}
 // SAFETY: numbers.
 unsafe impl Plain for [u32; 2] {}
+// SAFETY: numbers, which fill it.
+unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: four numbers.
 unsafe impl Plain for RingRequest {}
 

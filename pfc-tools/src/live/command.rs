@@ -1,0 +1,136 @@
+//! `feroce-fabric live`: the loop, what ends it, and what it leaves behind.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use feroce_congestion::params::Kind;
+use feroce_engine::time::Clock;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::{Live, LiveConfig, LiveError, report};
+use crate::fabric::outside::Outside;
+use crate::fabric::scenario::{Case, Change};
+use crate::fabric::time::Time;
+
+/// How often signals, samples and warnings are looked at.
+const LOOK: Time = Time::from_millis(1);
+
+/// Options of `live`.
+#[derive(Debug, clap::Args)]
+pub struct LiveOptions {
+    /// A file, or the name of a scenario that `list` shows: its network, switches and faults; its traffic is not used
+    pub scenario: String,
+    /// Put an interface in a host's place: h1=veth0. Hosts without one send nothing and get nothing
+    #[arg(long = "port", value_name = "HOST=INTERFACE", required = true, value_parser = port)]
+    pub ports: Vec<(String, String)>,
+    /// Seed of marks and faults, in place of the scenario's
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Give a key of the scenario another value: topology.rate=1Gb/s, congestion.kmin=5KB
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = crate::cli::change)]
+    pub changes: Vec<Change>,
+    /// The case of the scenario, in place of its first
+    #[arg(long, value_name = "NAME")]
+    pub case: Option<String>,
+    /// Mark packets that are not ECN-capable, too: Linux rxe sends such
+    #[arg(long)]
+    pub mark_not_ect: bool,
+    /// Hold back what an endpoint sends while it is paused, as a NIC with PFC does
+    #[arg(long)]
+    pub nics_obey: bool,
+    /// What an endpoint may send ahead of its line before frames are lost
+    #[arg(long, value_name = "BYTES", default_value = "512KB", value_parser = bytes)]
+    pub nic_buffer: u64,
+    /// End after this time; without it, SIGINT or SIGTERM ends it
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    pub duration: Option<Time>,
+    /// Write the counters into this file as CSV, at regular times
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// How often
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = time)]
+    pub sample: Time,
+}
+
+fn port(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((host, interface)) if !host.is_empty() && !interface.is_empty() => {
+            Ok((host.to_owned(), interface.to_owned()))
+        }
+        _ => Err("expected HOST=INTERFACE, as h1=veth0".to_owned()),
+    }
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    Kind::Bytes.parse(text).ok_or_else(|| "expected bytes, as 512KB".to_owned())
+}
+
+fn time(text: &str) -> Result<Time, String> {
+    let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
+    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, as 100ms".to_owned())
+}
+
+/// Why it ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The network cannot be built, or an interface is refused or gone.
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    /// The table or the samples cannot be written, or signals not be watched.
+    #[error("cannot write what was measured: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Runs the network of `case` until a signal or the time ends it, then prints the counters.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure> {
+    let LiveOptions { mark_not_ect, nic_buffer, nics_obey, .. } = *options;
+    let config = LiveConfig { mark_not_ect, outside: Outside { nic_buffer, nics_obey } };
+    let signals = watch_signals()?;
+    let mut csv = options.csv.as_ref().map(File::create).transpose()?.map(BufWriter::new);
+    if let Some(csv) = &mut csv {
+        report::csv_head(csv)?;
+    }
+    let mut live = Live::open(&case.network_config(seed), &options.ports, config)?;
+    eprintln!("feroce-fabric: {} interfaces are connected", options.ports.len());
+    let (clock, end) = (Clock::start(), options.duration.unwrap_or(Time::FAR));
+    let (mut look, mut sample) = (LOOK, options.sample);
+    let ended = loop {
+        let now = Time::from_instant(clock.now());
+        if let Err(error) = live.turn(now) {
+            break Err(error);
+        }
+        if now < look {
+            continue;
+        }
+        look = now + LOOK;
+        live.warnings().iter().for_each(|text| eprintln!("feroce-fabric: {text}"));
+        if let Some(csv) = &mut csv
+            && now >= sample
+        {
+            report::csv_sample(csv, now, &live.report())?;
+            sample = sample.max(now - options.sample) + options.sample;
+        }
+        if now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some()) {
+            break Ok(());
+        }
+    };
+    if let Some(csv) = &mut csv {
+        csv.flush()?;
+    }
+    report::print(&mut io::stdout().lock(), &live.report())?;
+    Ok(ended?)
+}
+
+/// SIGINT and SIGTERM wait until they are read.
+fn watch_signals() -> io::Result<SignalFd> {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGINT);
+    mask.add(Signal::SIGTERM);
+    mask.thread_block()?;
+    Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
+}

@@ -1,0 +1,278 @@
+//! What a switch reads in a real frame, and what it writes: addresses, priority, ECN, and PFC frames.
+
+use feroce_wire::{Ecn, MacAddr};
+
+/// Where MAC control frames go, PFC frames among them: to the other end of the line.
+const CONTROL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 1];
+const ETHERTYPE_CONTROL: u16 = 0x8808;
+const OPCODE_PFC: u16 = 0x0101;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+
+/// What decides a frame's way through a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Destination.
+    pub to: MacAddr,
+    /// Source.
+    pub from: MacAddr,
+    /// The tag's if there is one; otherwise the upper three bits of the DSCP; 0 if it is not IP.
+    pub priority: u8,
+    /// `None` if it is not IP.
+    pub ecn: Option<Ecn>,
+    /// What ECMP sees of addresses and ports.
+    pub entropy: u32,
+}
+
+impl Seen {
+    /// Looks at a frame; `None` if it is too short to be one.
+    pub fn new(frame: &[u8]) -> Option<Self> {
+        let (to, from) = (address(frame, 0)?, address(frame, 6)?);
+        let (ethertype, at, pcp) = network_header(frame)?;
+        let class = traffic_class(frame, ethertype, at);
+        let priority = pcp.or(class.map(|class| class >> 5)).unwrap_or(0);
+        let (addresses, ports) = match ethertype {
+            ETHERTYPE_IPV4 => (at + 12..at + 20, at + 20),
+            _ => (at + 8..at + 40, at + 40),
+        };
+        let words = frame.get(addresses).unwrap_or_default();
+        let ports = frame.get(ports..ports + 4).unwrap_or_default();
+        let entropy = match class {
+            None => 0,
+            Some(_) => words.iter().chain(ports).fold(0x811c_9dc5, |hash: u32, &byte| {
+                (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+            }),
+        };
+        Some(Self { to, from, priority, ecn: class.map(Ecn::from_traffic_class), entropy })
+    }
+
+    /// Whether no bridge hands it on: LLDP, spanning tree, MAC control (IEEE 802.1Q, 8.6.3).
+    pub fn is_of_the_line(&self) -> bool {
+        let MacAddr([a, b, c, d, e, f]) = self.to;
+        [a, b, c, d, e] == [0x01, 0x80, 0xc2, 0, 0] && f < 0x10
+    }
+}
+
+fn address(frame: &[u8], at: usize) -> Option<MacAddr> {
+    frame.get(at..at + 6)?.try_into().ok().map(MacAddr)
+}
+
+fn short(frame: &[u8], at: usize) -> Option<u16> {
+    frame.get(at..at + 2)?.try_into().ok().map(u16::from_be_bytes)
+}
+
+/// EtherType behind all tags, where its header begins, and the first tag's priority.
+fn network_header(frame: &[u8]) -> Option<(u16, usize, Option<u8>)> {
+    let (mut at, mut pcp) = (12, None);
+    loop {
+        match short(frame, at)? {
+            0x8100 | 0x88a8 => {
+                pcp = pcp.or(Some(*frame.get(at + 2)? >> 5));
+                at += 4;
+            }
+            ethertype => return Some((ethertype, at + 2, pcp)),
+        }
+    }
+}
+
+fn traffic_class(frame: &[u8], ethertype: u16, at: usize) -> Option<u8> {
+    match ethertype {
+        ETHERTYPE_IPV4 => frame.get(at + 1).copied(),
+        ETHERTYPE_IPV6 => short(frame, at).map(|word| (word >> 4 & 0xff).to_be_bytes()[1]),
+        _ => None,
+    }
+}
+
+/// Marks a frame: congestion experienced. The IPv4 header checksum changes by what the mark changes (RFC 1624), so that a wrong one stays
+/// wrong; whether there is an IP header to mark.
+pub fn mark(frame: &mut [u8]) -> bool {
+    let Some((ethertype, at, _)) = network_header(frame) else { return false };
+    let Some(old) = short(frame, at) else { return false };
+    match ethertype {
+        ETHERTYPE_IPV4 => {
+            let new = old | u16::from(Ecn::Ce.bits());
+            let Some(sum) = short(frame, at + 10) else { return false };
+            let sum = u32::from(!sum) + u32::from(!old) + u32::from(new);
+            let folded = (sum & 0xffff) + (sum >> 16);
+            let [.., high, low] = ((folded & 0xffff) + (folded >> 16)).to_be_bytes();
+            frame[at..at + 2].copy_from_slice(&new.to_be_bytes());
+            frame[at + 10..at + 12].copy_from_slice(&[!high, !low]);
+            true
+        }
+        ETHERTYPE_IPV6 => {
+            let new = old | u16::from(Ecn::Ce.bits()) << 4;
+            frame[at..at + 2].copy_from_slice(&new.to_be_bytes());
+            true
+        }
+        _ => false,
+    }
+}
+
+/// A PFC frame (IEEE 802.1Qbb).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// Priorities that it is about, a bit each.
+    pub enabled: u8,
+    /// For how long each stops, in 512 bit times; 0 lets it go.
+    pub quanta: [u16; 8],
+}
+
+impl Pause {
+    /// Bytes of a PFC frame without FCS: the shortest frame.
+    pub const LEN: usize = 60;
+
+    /// Of `enabled` those in `paused` stop for `quanta`, the others go.
+    pub fn new(enabled: u8, paused: u8, quanta: u16) -> Self {
+        let span = |p: usize| if enabled & paused & 1 << p != 0 { quanta } else { 0 };
+        Self { enabled, quanta: [0, 1, 2, 3, 4, 5, 6, 7].map(span) }
+    }
+
+    /// Whether a frame is MAC control; if it is PFC, what it says.
+    pub fn parse(frame: &[u8]) -> Option<Option<Self>> {
+        if short(frame, 12)? != ETHERTYPE_CONTROL {
+            return None;
+        }
+        let read = || {
+            let enabled =
+                short(frame, 14).filter(|&o| o == OPCODE_PFC).and(frame.get(17).copied())?;
+            let mut quanta = [0; 8];
+            for (priority, span) in quanta.iter_mut().enumerate() {
+                *span = short(frame, 18 + 2 * priority)?;
+            }
+            Some(Self { enabled, quanta })
+        };
+        Some(read())
+    }
+
+    /// The frame, from `from`.
+    pub fn to_bytes(self, from: MacAddr) -> [u8; Self::LEN] {
+        let mut frame = [0; Self::LEN];
+        frame[..6].copy_from_slice(&CONTROL);
+        frame[6..12].copy_from_slice(&from.0);
+        frame[12..14].copy_from_slice(&ETHERTYPE_CONTROL.to_be_bytes());
+        frame[14..16].copy_from_slice(&OPCODE_PFC.to_be_bytes());
+        frame[17] = self.enabled;
+        for (place, span) in frame[18..34].chunks_exact_mut(2).zip(self.quanta) {
+            place.copy_from_slice(&span.to_be_bytes());
+        }
+        frame
+    }
+
+    /// Its priorities in groups that wait equally long: enabled, quanta.
+    pub fn groups(self) -> impl Iterator<Item = (u8, u16)> {
+        let mut rest = self.enabled;
+        std::iter::from_fn(move || {
+            let first = (0..8_usize).find(|p| rest >> p & 1 == 1)?;
+            let span = self.quanta[first];
+            let group = (0..8_usize).filter(|&p| rest >> p & 1 == 1 && self.quanta[p] == span);
+            let group = group.fold(0, |bits, p| bits | 1 << p);
+            rest &= !group;
+            Some((group, span))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// UDP over IPv4, DSCP 26 and ECT(0), as the Linux kernel sends it.
+    fn ipv4() -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+        frame.extend([
+            0x45,
+            26 << 2 | 2,
+            0,
+            32,
+            0,
+            1,
+            0x40,
+            0,
+            64,
+            17,
+            0,
+            0,
+            10,
+            0,
+            0,
+            1,
+            10,
+            0,
+            0,
+            2,
+        ]);
+        let sum = !sum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame.extend([0xc0, 1, 0x12, 0xb7, 0, 12, 0, 0, 1, 2, 3, 4]);
+        frame
+    }
+
+    /// The ones' complement sum of a header: ffff if its checksum is right.
+    fn sum(header: &[u8]) -> u16 {
+        let words = header.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+        let sum: u32 = words.sum();
+        u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()
+    }
+
+    #[test]
+    fn a_mark_keeps_the_checksum_right_and_the_dscp() {
+        let mut frame = ipv4();
+        assert_eq!(sum(&frame[14..34]), 0xffff);
+        let seen = Seen::new(&frame).unwrap();
+        assert_eq!((seen.priority, seen.ecn), (3, Some(Ecn::Ect0)));
+        assert!(mark(&mut frame));
+        assert_eq!(sum(&frame[14..34]), 0xffff);
+        assert_eq!(frame[15], 26 << 2 | 3);
+        assert_eq!(Seen::new(&frame).unwrap().ecn, Some(Ecn::Ce));
+        // Every value of the rest of the header: the checksum runs through all carries.
+        for id in 0..=u16::MAX {
+            let mut frame = ipv4();
+            frame[18..20].copy_from_slice(&id.to_be_bytes());
+            frame[24..26].fill(0);
+            let checksum = !sum(&frame[14..34]);
+            frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+            mark(&mut frame);
+            assert_eq!(sum(&frame[14..34]), 0xffff, "identification {id}");
+        }
+    }
+
+    #[test]
+    fn a_tag_goes_before_the_dscp_and_ipv6_is_marked_too() {
+        let mut frame = ipv4();
+        frame.splice(12..12, [0x81, 0, 5 << 5, 7]);
+        assert_eq!(Seen::new(&frame).unwrap().priority, 5);
+        assert!(mark(&mut frame));
+        assert_eq!(sum(&frame[18..38]), 0xffff);
+        let mut frame = vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+        frame.extend([0x66, 0x9a, 0xbc, 0xde]);
+        frame.extend([0; 40]);
+        let seen = Seen::new(&frame).unwrap();
+        assert_eq!((seen.priority, seen.ecn), (3, Some(Ecn::Ect1)));
+        assert!(mark(&mut frame));
+        assert_eq!(frame[14..18], [0x66, 0xba, 0xbc, 0xde]);
+    }
+
+    #[test]
+    fn what_is_not_ip_has_priority_0_and_is_not_marked() {
+        let mut arp = vec![0xff; 12];
+        arp.extend([8, 6, 0, 1]);
+        let seen = Seen::new(&arp).unwrap();
+        assert_eq!((seen.priority, seen.ecn), (0, None));
+        assert!(seen.to.is_multicast() && !seen.is_of_the_line());
+        assert!(!mark(&mut arp));
+        assert_eq!(Seen::new(&arp[..13]), None);
+    }
+
+    #[test]
+    fn pfc_frames_go_there_and_back() {
+        let pause = Pause::new(0b1001, 0b1000, 500);
+        let frame = pause.to_bytes(MacAddr([2, 0, 0, 0, 0, 9]));
+        assert_eq!(Pause::parse(&frame), Some(Some(pause)));
+        assert!(Seen::new(&frame).unwrap().is_of_the_line());
+        assert_eq!(pause.groups().collect::<Vec<_>>(), [(0b0001, 0), (0b1000, 500)]);
+        assert_eq!(Pause::parse(&ipv4()), None);
+        let mut other = frame;
+        other[15] = 2;
+        assert_eq!(Pause::parse(&other), Some(None), "MAC control, but not PFC");
+    }
+}

@@ -1,0 +1,359 @@
+//! The fabric in real time: real interfaces in place of hosts, so that what runs behind them meets the same switches, queues, marks and
+//! pauses as in virtual time.
+//!
+//! One thread reads the clock once per turn, lets everything happen that is due, hands out what has come to the end of its line, and
+//! takes in what the interfaces have got. A line keeps its rate exactly over time, as each frame begins when the last one has ended, not when
+//! the thread looks; what is late leaves at the next look.
+
+pub mod command;
+pub mod frame;
+pub mod report;
+pub mod table;
+
+use std::io::{self, ErrorKind};
+
+use feroce_engine::port::packet::{Offload, PacketError, Tap};
+use feroce_wire::{Ecn, MacAddr};
+
+use crate::fabric::Fabric;
+use crate::fabric::config::FabricConfig;
+use crate::fabric::outside::{Entry, Exit, LineReport, Outside};
+use crate::fabric::time::Time;
+use frame::{Pause, Seen, mark};
+use table::MacTable;
+
+/// Bytes that the kernel keeps for each interface.
+const RX_BYTES: u32 = 8 << 20;
+/// Bytes of FCS, which interfaces do not show, and of the shortest frame.
+const FCS: usize = 4;
+const SHORTEST: usize = 64;
+
+/// What a user can choose beside the scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveConfig {
+    /// Mark packets of endpoints that do not say that they know ECN.
+    pub mark_not_ect: bool,
+    /// What endpoints have for a NIC.
+    pub outside: Outside,
+}
+
+/// Why it cannot run, or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// The scenario has no host of that name.
+    #[error("--port {host}={interface}: the scenario has no host `{host}`; there are {known}")]
+    NoHost {
+        /// As given.
+        host: String,
+        /// Its interface.
+        interface: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// A host or an interface was given twice.
+    #[error("--port: `{0}` is given twice")]
+    Twice(String),
+    /// The parts of the scenario do not fit together.
+    #[error("{0}")]
+    Misfit(String),
+    /// An interface cannot be opened.
+    #[error("{host}: {source}")]
+    Open {
+        /// Its host.
+        host: String,
+        /// What was refused.
+        #[source]
+        source: PacketError,
+    },
+    /// An interface is gone.
+    #[error("{interface} cannot be read any more: {source}")]
+    Receive {
+        /// Which.
+        interface: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What an interface has counted, beside what its line has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EdgeCounts {
+    /// Frames that came in.
+    pub frames: u64,
+    /// Their bytes without FCS.
+    pub bytes: u64,
+    /// Frames that went out to the endpoint.
+    pub frames_out: u64,
+    /// Their bytes.
+    pub bytes_out: u64,
+    /// Frames lost because the endpoint sent faster than its line and filled its NIC.
+    pub overrun: u64,
+    /// Frames longer than the MTU: super-frames of segmentation offload.
+    pub too_long: u64,
+    /// Frames that the kernel lost because this program was too slow.
+    pub missed: u64,
+    /// Frames that the interface refused.
+    pub refused: u64,
+    /// PFC frames from the endpoint.
+    pub pauses_in: u64,
+    /// PFC frames to the endpoint that pause something.
+    pub pauses_out: u64,
+}
+
+/// An interface, and the host that it stands for.
+#[derive(Debug)]
+struct Edge {
+    host: u32,
+    name: String,
+    tap: Tap,
+    counts: EdgeCounts,
+    has_warned: bool,
+}
+
+/// A frame on its way.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: Vec<u8>,
+    offload: Offload,
+}
+
+/// The figures of one interface.
+#[derive(Debug, Clone)]
+pub struct EdgeReport {
+    /// The host's name in the scenario.
+    pub host: String,
+    /// The interface's name.
+    pub interface: String,
+    /// What the interface has counted.
+    pub counts: EdgeCounts,
+    /// What its line has seen.
+    pub line: LineReport,
+}
+
+/// A network with real hosts.
+#[derive(Debug)]
+pub struct Live {
+    fabric: Fabric,
+    edges: Vec<Edge>,
+    /// Of each host its place in `edges`.
+    places: Vec<Option<usize>>,
+    table: MacTable,
+    /// By the number that the fabric calls a frame.
+    held: Vec<Held>,
+    exits: Vec<Exit>,
+    config: LiveConfig,
+}
+
+impl Live {
+    /// Opens the interfaces of `ports`, each a host's name and its interface's, on the network of `network`.
+    ///
+    /// # Errors
+    /// See [`LiveError`].
+    pub fn open(
+        network: &FabricConfig,
+        ports: &[(String, String)],
+        config: LiveConfig,
+    ) -> Result<Self, LiveError> {
+        let names = &network.network.hosts;
+        let mut edges: Vec<Edge> = Vec::new();
+        let mut places = vec![None; names.len()];
+        for (host, interface) in ports {
+            let number = names.iter().position(|name| name == host);
+            let number = number.ok_or_else(|| LiveError::NoHost {
+                host: host.clone(),
+                interface: interface.clone(),
+                known: names.join(", "),
+            })?;
+            if places[number].is_some() {
+                return Err(LiveError::Twice(host.clone()));
+            }
+            if edges.iter().any(|edge| edge.tap.name() == interface) {
+                return Err(LiveError::Twice(interface.clone()));
+            }
+            places[number] = Some(edges.len());
+            let tap = Tap::open(interface, RX_BYTES)
+                .map_err(|source| LiveError::Open { host: host.clone(), source })?;
+            edges.push(Edge {
+                host: u32::try_from(number).unwrap_or(u32::MAX),
+                name: host.clone(),
+                tap,
+                counts: EdgeCounts::default(),
+                has_warned: false,
+            });
+        }
+        let mut fabric = Fabric::new(network).map_err(LiveError::Misfit)?;
+        let hosts: Vec<u32> = edges.iter().map(|edge| edge.host).collect();
+        fabric.open(&hosts, config.outside);
+        let (held, exits) = (Vec::new(), Vec::new());
+        Ok(Self { fabric, edges, places, table: MacTable::default(), held, exits, config })
+    }
+
+    /// Does what is due at `now`.
+    ///
+    /// # Errors
+    /// [`LiveError::Receive`] if an interface is down or gone.
+    pub fn turn(&mut self, now: Time) -> Result<(), LiveError> {
+        self.fabric.run_until(now, &mut self.exits);
+        self.hand_out();
+        for place in 0..self.edges.len() {
+            self.take_in(place)?;
+        }
+        Ok(())
+    }
+
+    /// Hands what has arrived to the interfaces.
+    fn hand_out(&mut self) {
+        for exit in self.exits.drain(..) {
+            let (Exit::Frame { host, .. } | Exit::Pause { host, .. }) = exit;
+            let Some(place) = self.places[host as usize] else { continue };
+            let edge = &mut self.edges[place];
+            let sent = match exit {
+                Exit::Frame { frame, marked, corrupted, .. } => {
+                    let Held { bytes, offload } = &mut self.held[frame];
+                    if marked {
+                        mark(bytes);
+                    }
+                    if corrupted {
+                        // In the payload: a switch would see a broken header.
+                        let at = bytes.len() * 3 / 4;
+                        bytes[at] ^= 1;
+                    }
+                    edge.counts.bytes_out += bytes.len() as u64;
+                    edge.counts.frames_out += 1;
+                    edge.tap.send(bytes, *offload)
+                }
+                Exit::Pause { enabled, paused, quanta, .. } => {
+                    edge.counts.pauses_out += u64::from(paused != 0);
+                    let frame = Pause::new(enabled, paused, quanta).to_bytes(SWITCH);
+                    edge.tap.send(&frame, Offload::default())
+                }
+            };
+            edge.counts.refused += u64::from(sent.is_err());
+        }
+    }
+
+    /// Takes in what an interface has got.
+    fn take_in(&mut self, place: usize) -> Result<(), LiveError> {
+        let edge = &mut self.edges[place];
+        let count = match edge.tap.receive() {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+            Err(source) => {
+                return Err(LiveError::Receive { interface: edge.tap.name().to_owned(), source });
+            }
+        };
+        for index in 0..count {
+            self.take_frame(place, index);
+        }
+        Ok(())
+    }
+
+    fn take_frame(&mut self, place: usize, index: usize) {
+        let edge = &mut self.edges[place];
+        let frame = edge.tap.frame(index);
+        let bytes = frame.bytes;
+        edge.counts.frames += 1;
+        edge.counts.bytes += bytes.len() as u64;
+        if frame.offload.is_super_frame() {
+            edge.counts.too_long += 1;
+            return;
+        }
+        match Pause::parse(bytes) {
+            None => {}
+            Some(None) => return,
+            Some(Some(pause)) => {
+                edge.counts.pauses_in += 1;
+                for (group, quanta) in pause.groups() {
+                    let paused = if quanta > 0 { group } else { 0 };
+                    self.fabric.enter_pause(edge.host, group, paused, quanta);
+                }
+                return;
+            }
+        }
+        let Some(seen) = Seen::new(bytes) else { return };
+        self.table.learn(seen.from, edge.host);
+        if seen.is_of_the_line() {
+            return;
+        }
+        let from = edge.host;
+        match self.table.host(seen.to) {
+            Some(to) if to == from => {}
+            Some(to) => self.enter(place, index, &seen, to),
+            None => {
+                for other in 0..self.edges.len() {
+                    if other != place {
+                        let to = self.edges[other].host;
+                        self.enter(place, index, &seen, to);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a frame onto the line of the host that it comes from.
+    fn enter(&mut self, place: usize, index: usize, seen: &Seen, to: u32) {
+        let edge = &mut self.edges[place];
+        let frame = edge.tap.frame(index);
+        let marked = seen.ecn == Some(Ecn::Ce);
+        let entry = Entry {
+            to,
+            size: u32::try_from((frame.bytes.len() + FCS).max(SHORTEST)).unwrap_or(u32::MAX),
+            priority: seen.priority,
+            entropy: seen.entropy,
+            ecn_capable: match seen.ecn {
+                None => false,
+                Some(Ecn::NotEct) => self.config.mark_not_ect,
+                Some(_) => true,
+            },
+            marked,
+        };
+        let Some(number) = self.fabric.enter(edge.host, entry) else {
+            edge.counts.overrun += 1;
+            return;
+        };
+        if self.held.len() <= number {
+            self.held.resize_with(number + 1, Held::default);
+        }
+        let held = &mut self.held[number];
+        held.bytes.clear();
+        held.bytes.extend_from_slice(frame.bytes);
+        held.offload = frame.offload;
+    }
+
+    /// Warnings that are to be told now, each once.
+    pub fn warnings(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        for edge in &mut self.edges {
+            if edge.counts.too_long + edge.tap.truncated() > 0 && !edge.has_warned {
+                edge.has_warned = true;
+                told.push(format!(
+                    "{}: frames longer than the MTU are lost: what sends to {1} has segmentation offload on, which no line carries \
+                     (`ethtool -K PEER tso off gso off` at {1}'s peer; Feroce: port_kind = \"af_xdp\")",
+                    edge.name,
+                    edge.tap.name()
+                ));
+            }
+        }
+        told
+    }
+
+    /// All figures.
+    pub fn report(&mut self) -> Vec<EdgeReport> {
+        let fabric = &mut self.fabric;
+        let report = |edge: &mut Edge| EdgeReport {
+            host: edge.name.clone(),
+            interface: edge.tap.name().to_owned(),
+            counts: EdgeCounts {
+                too_long: edge.counts.too_long + edge.tap.truncated(),
+                missed: edge.tap.drops(),
+                ..edge.counts
+            },
+            line: fabric.line_report(edge.host),
+        };
+        self.edges.iter_mut().map(report).collect()
+    }
+}
+
+/// Whom PFC frames are from: an address of ours, locally administered.
+const SWITCH: MacAddr = MacAddr([0x02, 0xfe, 0x20, 0xce, 0, 1]);

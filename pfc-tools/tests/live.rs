@@ -1,0 +1,344 @@
+//! `feroce-fabric live` between network namespaces: what it joins, what it holds back, what it marks. Needs root.
+
+use std::fs::File;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use feroce_engine::port::packet::{Offload, Tap};
+use feroce_pfc_tools::live::frame::{Pause, Seen};
+use feroce_wire::{Ecn, MacAddr};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+
+/// Of each port: slow enough for a busy machine.
+const RATE: f64 = 100e6;
+const PRIORITY: u8 = 3;
+const PAYLOAD: usize = 1400;
+
+/// One at a time: they measure.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Three namespaces whose interfaces `v0` end in a fourth, as `p1`, `p2` and `p3`.
+struct Net {
+    prefix: String,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Net {
+    fn new() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if !geteuid().is_root() {
+            eprintln!("skipped: network namespaces need root");
+            return None;
+        }
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("fr-fab-{}-{number}", std::process::id());
+        let net = Self { prefix, _alone: alone };
+        for end in ["s", "h1", "h2", "h3"] {
+            run(&format!("ip netns add {}", net.name(end)));
+        }
+        for n in 1..=3 {
+            let (switch, host) = (net.name("s"), net.name(&format!("h{n}")));
+            run(&format!("ip link add p{n} netns {switch} type veth peer name v0 netns {host}"));
+            run(&format!("ip -n {switch} link set p{n} up"));
+            run(&format!("ip -n {host} link set v0 address 02:00:00:00:00:0{n} up"));
+            run(&format!("ip -n {host} address add 10.77.1.{n}/24 dev v0"));
+            run(&format!("ip -n {host} address add fd77::{n}/64 dev v0 nodad"));
+        }
+        Some(net)
+    }
+
+    fn name(&self, end: &str) -> String {
+        format!("{}{end}", self.prefix)
+    }
+
+    /// A tap in the namespace of a host, opened by a thread that goes there.
+    fn tap(&self, end: &str) -> Tap {
+        let namespace = File::open(format!("/run/netns/{}", self.name(end))).expect("a namespace");
+        let open = move || {
+            setns(namespace, CloneFlags::CLONE_NEWNET).expect("setns, as root");
+            Tap::open("v0", 8 << 20).expect("a tap")
+        };
+        thread::spawn(open).join().expect("a tap")
+    }
+
+    /// Starts the program.
+    fn live(&self, options: &[&str]) -> Live {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name("s"), env!("CARGO_BIN_EXE_feroce-fabric")]);
+        command.args(["live", "live", "--port", "h1=p1", "--port", "h2=p2", "--port", "h3=p3"]);
+        command.args(["--set", "topology.rate=100Mb/s"]).args(options);
+        let child = command.stdout(Stdio::piped()).spawn().expect("feroce-fabric");
+        // It needs to have opened its interfaces.
+        thread::sleep(Duration::from_millis(500));
+        Live(child)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for end in ["s", "h1", "h2", "h3"] {
+            let _told = Command::new("ip").args(["netns", "delete", &self.name(end)]).status();
+        }
+    }
+}
+
+/// The running program.
+struct Live(Child);
+
+impl Live {
+    /// Ends it as Ctrl-C does; a host's figure in its table.
+    fn end(mut self) -> impl Fn(&str, &str) -> u64 {
+        kill(Pid::from_raw(self.0.id().try_into().unwrap()), Signal::SIGINT).expect("it runs");
+        let mut text = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(self.0.wait().unwrap().success(), "{text}");
+        eprintln!("{text}");
+        let rows: Vec<Vec<String>> =
+            text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+        move |host, column| {
+            let at = rows[0].iter().position(|name| name == column).expect(column);
+            let row = rows.iter().find(|row| row[0] == host).expect(host);
+            row[at].parse().expect("a number")
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _waited = self.0.wait();
+    }
+}
+
+fn run(command: &str) -> String {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().expect(command);
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+const fn mac(n: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, n])
+}
+
+/// The ones' complement sum of a header.
+fn sum(header: &[u8]) -> u16 {
+    let words = header.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()
+}
+
+/// A UDP frame from a host to `h3`, ECN-capable.
+fn frame(from: u8, priority: u8) -> Vec<u8> {
+    let mut frame = Vec::from(mac(3).0);
+    frame.extend(mac(from).0);
+    frame.extend([8, 0]);
+    let length = u16::try_from(20 + 8 + PAYLOAD).unwrap().to_be_bytes();
+    frame.extend([0x45, priority << 5 | Ecn::Ect0.bits(), length[0], length[1], 0, 0, 0x40, 0]);
+    frame.extend([64, 17, 0, 0, 10, 77, 1, from, 10, 77, 1, 3]);
+    let checksum = !sum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    let length = u16::try_from(8 + PAYLOAD).unwrap().to_be_bytes();
+    frame.extend([0xc0, from, 0xc0, 0, length[0], length[1], 0, 0]);
+    frame.resize(14 + 28 + PAYLOAD, 0);
+    frame
+}
+
+#[allow(clippy::disallowed_methods)] // What is measured is in real time.
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Sends at a rate, as the line would count it, for some time.
+fn send(mut tap: Tap, frame: &[u8], rate: f64, span: Duration) {
+    let per_frame = (frame.len() + 24) as f64 * 8.0;
+    let (begin, mut sent) = (now(), 0.0);
+    while begin.elapsed() < span {
+        while sent * per_frame < begin.elapsed().as_secs_f64() * rate {
+            let _full = tap.send(frame, Offload::default());
+            sent += 1.0;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What arrived at `h3`, when, and with which priority and mark.
+fn receive(tap: &mut Tap, span: Duration) -> Vec<(Duration, u8, bool)> {
+    let (begin, mut arrived) = (now(), Vec::new());
+    while begin.elapsed() < span {
+        let count = tap.receive().expect("an interface that is up");
+        let now = begin.elapsed();
+        for index in 0..count {
+            let bytes = tap.frame(index).bytes;
+            if bytes.len() == 14 + 28 + PAYLOAD {
+                let seen = Seen::new(bytes).unwrap();
+                assert_eq!(sum(&bytes[14..34]), 0xffff, "the header's checksum");
+                arrived.push((now, seen.priority, seen.ecn == Some(Ecn::Ce)));
+            }
+        }
+        if count == 0 {
+            thread::sleep(Duration::from_micros(500));
+        }
+    }
+    arrived
+}
+
+/// Tells the switch where `h3` is.
+fn announce(tap: &mut Tap) {
+    let mut frame = vec![0xff; 6];
+    frame.extend(mac(3).0);
+    frame.extend([0x88, 0xb5]);
+    frame.resize(60, 0);
+    tap.send(&frame, Offload::default()).expect("room for a frame");
+}
+
+#[test]
+fn what_the_kernel_sends_passes() {
+    let Some(net) = Net::new() else { return };
+    let live = net.live(&[]);
+    for (host, to) in [("h1", "10.77.1.3"), ("h2", "10.77.1.3"), ("h3", "fd77::2")] {
+        let ping = format!("ip netns exec {} ping -c 3 -i 0.2 -s 1400 -W 2 {to}", net.name(host));
+        let told = run(&ping);
+        assert!(told.contains(" 0% packet loss"), "{told}");
+    }
+    let figure = live.end();
+    assert!(figure("h3", "in_frames") >= 9 && figure("h3", "dropped") == 0);
+}
+
+#[test]
+fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
+    let Some(net) = Net::new() else { return };
+    let live = net.live(&["--nics-obey"]);
+    let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
+    announce(&mut sink);
+    let span = Duration::from_secs(2);
+    // One sender below the port's rate: no queue, no mark.
+    let calm = thread::spawn(move || {
+        send(one, &frame(1, PRIORITY), RATE / 2.0, Duration::from_millis(500));
+    });
+    let arrived = receive(&mut sink, Duration::from_millis(700));
+    calm.join().unwrap();
+    let marked = arrived.iter().filter(|(_, _, marked)| *marked).count();
+    assert!(arrived.len() > 1000, "{} frames", arrived.len());
+    assert!(marked * 100 < arrived.len(), "{marked} of {} marked", arrived.len());
+    // Two at more than its rate.
+    let one = net.tap("h1");
+    let senders = [(1, one), (2, two)]
+        .map(|(n, tap)| thread::spawn(move || send(tap, &frame(n, PRIORITY), RATE * 1.2, span)));
+    let arrived = receive(&mut sink, span);
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    let (from, to) = (Duration::from_millis(300), Duration::from_millis(1800));
+    let counted: Vec<_> = arrived.iter().filter(|(at, ..)| (from..to).contains(at)).collect();
+    let bits = counted.len() as f64 * (14 + 28 + PAYLOAD + 24) as f64 * 8.0;
+    let rate = bits / (to - from).as_secs_f64();
+    let marked = counted.iter().filter(|(_, _, marked)| *marked).count();
+    eprintln!("{:.1} Mb/s, {marked} of {} marked", rate / 1e6, counted.len());
+    let figure = live.end();
+    assert!((0.9..1.1).contains(&(rate / RATE)), "{:.1} Mb/s", rate / 1e6);
+    assert!(marked * 2 > counted.len(), "{marked} of {} marked", counted.len());
+    assert!(figure("h1", "pauses_out") > 0 && figure("h2", "pauses_out") > 0);
+    assert_eq!(figure("h1", "dropped") + figure("h2", "dropped"), 0, "lossless");
+    assert!(figure("h1", "overrun") > 0, "what came faster than the line");
+    assert!(figure("h3", "queue_max") > 100_000);
+}
+
+#[test]
+fn what_is_not_ecn_capable_is_marked_on_demand_only() {
+    let Some(net) = Net::new() else { return };
+    for (options, expected) in [(vec![], false), (vec!["--mark-not-ect"], true)] {
+        let live = net.live(&options);
+        let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
+        announce(&mut sink);
+        let senders = [(1, one), (2, two)].map(|(n, tap)| {
+            let mut plain = frame(n, 0);
+            plain[15] = 0;
+            plain[24..26].fill(0);
+            let checksum = !sum(&plain[14..34]);
+            plain[24..26].copy_from_slice(&checksum.to_be_bytes());
+            thread::spawn(move || send(tap, &plain, RATE, Duration::from_millis(500)))
+        });
+        let arrived = receive(&mut sink, Duration::from_millis(600));
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        let marked = arrived.iter().filter(|(_, _, marked)| *marked).count();
+        assert!(arrived.len() > 1000, "{} frames", arrived.len());
+        assert_eq!(marked * 2 > arrived.len(), expected, "{marked} of {}", arrived.len());
+        assert_eq!(marked > 0, expected);
+        assert_eq!(live.end()("h3", "marked") > 0, expected);
+    }
+}
+
+#[test]
+fn a_pause_stops_its_priority_for_its_quanta_and_no_other() {
+    let Some(net) = Net::new() else { return };
+    let live = net.live(&[]);
+    let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
+    announce(&mut sink);
+    let span = Duration::from_millis(2600);
+    let senders = [(1, one, PRIORITY), (2, two, 0)].map(|(n, tap, priority)| {
+        thread::spawn(move || send(tap, &frame(n, priority), RATE / 10.0, span))
+    });
+    let mut arrived = receive(&mut sink, Duration::from_millis(500));
+    // 65535 quanta of 512 bits at 100 Mb/s are 335 ms.
+    let pause = |quanta| Pause::new(1 << PRIORITY, 1 << PRIORITY, quanta).to_bytes(mac(3));
+    sink.send(&pause(u16::MAX), Offload::default()).unwrap();
+    let mut gaps = Vec::new();
+    let mut gap_after = |sink: &mut Tap, quanta: Option<u16>| {
+        let mut seen = receive(sink, Duration::from_millis(100));
+        if let Some(quanta) = quanta {
+            sink.send(&pause(quanta), Offload::default()).unwrap();
+        }
+        let later = receive(sink, Duration::from_millis(700));
+        seen.extend(later.iter().map(|(at, p, m)| (*at + Duration::from_millis(100), *p, *m)));
+        let gap = |priority| {
+            let of = seen.iter().filter(|(_, p, _)| *p == priority).map(|(at, ..)| *at);
+            let times: Vec<_> = [Duration::ZERO].into_iter().chain(of).collect();
+            times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+        };
+        gaps.push((gap(PRIORITY), gap(0)));
+        seen
+    };
+    arrived.extend(gap_after(&mut sink, None));
+    // A pause that is ended after 100 ms.
+    sink.send(&pause(u16::MAX), Offload::default()).unwrap();
+    arrived.extend(gap_after(&mut sink, Some(0)));
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    eprintln!("longest gaps of the paused and the other priority: {gaps:?}");
+    let figure = live.end();
+    assert!(arrived.len() > 300, "{} frames", arrived.len());
+    let between = |gap: Duration, from, to| {
+        (Duration::from_millis(from)..Duration::from_millis(to)).contains(&gap)
+    };
+    assert!(between(gaps[0].0, 310, 420), "{gaps:?}");
+    assert!(between(gaps[1].0, 80, 200), "{gaps:?}");
+    assert!(gaps.iter().all(|(_, other)| between(*other, 0, 150)), "{gaps:?}");
+    assert_eq!(figure("h3", "pauses_in"), 3);
+    assert_eq!(figure("h1", "dropped"), 0);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let told = |options: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_feroce-fabric"))
+            .args(["live", "live"])
+            .args(options)
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = told(&["--port", "h9=lo"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("the scenario has no host `h9`; there are h1, h2, h3"), "{text}");
+    let (code, text) = told(&["--port", "h1=nowhere0"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("no interface 'nowhere0'"), "{text}");
+    assert_eq!(told(&["--port", "h1"]).0, Some(2));
+    assert_eq!(told(&[]).0, Some(2));
+}
