@@ -6,6 +6,11 @@ use std::process::{Command, Output};
 
 const SCENARIO: &str = r#"
 title = "Two senders & <one> receiver"
+notes = """
+First.
+
+Second
+paragraph."""
 duration = "4ms"
 warmup = "2ms"
 
@@ -107,6 +112,7 @@ fn a_report_has_every_figure_and_every_gate() {
     // What is drawn over time for flows has a chart for each case, all else one.
     assert_eq!(page.matches("<svg role").count(), 3 * 2 + 4);
     assert_eq!(page.matches(">holds<").count(), 2);
+    assert!(page.contains("<p>First.</p>\n<p>Second paragraph.</p>"));
     let markdown = fs::read_to_string(folder.0.join("report/report.md")).unwrap();
     for line in markdown.lines().filter(|line| line.starts_with("![")) {
         let picture = line.split_once("](").unwrap().1.trim_end_matches(')');

@@ -109,6 +109,8 @@ pub struct Scenario {
     pub source: String,
     /// Its cases, in order.
     pub cases: Vec<Case>,
+    /// What a reader of its report should know.
+    pub notes: String,
     /// It takes minutes: a quick report is made without it.
     pub long: bool,
     /// What a report draws of it.
@@ -200,6 +202,7 @@ impl Scenario {
         let title =
             head.text("title")?.ok_or_else(|| head.missing("title", "what the scenario shows"))?;
         let source = head.text("source")?.unwrap_or_default();
+        let notes = head.text("notes")?.unwrap_or_default();
         let long = head.flag("long", false)?;
         let given = Given { changes, seed };
         let cases = match &cases {
@@ -207,7 +210,7 @@ impl Scenario {
             Some(node) => self::cases(file, &tree, node, &given)?,
         };
         let figures = self::figures(figures.as_ref(), &cases)?;
-        Ok(Self { file: file.to_owned(), title, source, cases, long, figures })
+        Ok(Self { file: file.to_owned(), title, source, cases, notes, long, figures })
     }
 }
 
@@ -301,7 +304,7 @@ fn case(
     seed: Option<u64>,
 ) -> Result<Case, ScenarioError> {
     let all = Section::new("", Some(&tree))?;
-    for key in ["title", "source", "long"] {
+    for key in ["title", "source", "notes", "long"] {
         all.get(key);
     }
     let first = all.count("seed", 0..=u64::MAX)?;

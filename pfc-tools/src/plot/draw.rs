@@ -162,7 +162,7 @@ fn draw_series(grid: &mut Grid<'_, '_>, chart: &Chart, series: &Series, colour: 
             let points = if kind == Kind::Steps { steps(&points) } else { points };
             let points = thin(&points);
             if published {
-                let line = DashedLineSeries::new(points, 4, 3, colour.stroke_width(2));
+                let line = DashedLineSeries::new(points, 8, 5, colour.stroke_width(2));
                 grid.draw_series(line).map(drop)
             } else {
                 grid.draw_series(LineSeries::new(points, colour.stroke_width(1))).map(drop)

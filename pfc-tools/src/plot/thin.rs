@@ -1,8 +1,8 @@
 //! Fewer points where several fall on one pixel: the first, the lowest, the highest and the last stay, so that the
 //! picture does not change.
 
-/// More columns than a chart has pixels.
-const COLUMNS: usize = 1200;
+/// About as many columns as a chart is wide.
+const COLUMNS: usize = 600;
 
 /// `points`, by x, as few as show the same.
 pub(super) fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {

@@ -47,6 +47,8 @@ pub struct Description {
     pub title: String,
     /// Where the published numbers are from.
     pub source: String,
+    /// What a reader should know.
+    pub notes: String,
     /// What a report draws.
     pub figures: Vec<Figure>,
 }

@@ -94,6 +94,11 @@ fn section(measured: &Measured) -> Result<Section, ReportError> {
             description.source.trim_end_matches('.')
         )));
     }
+    let paragraphs = description.notes.split("\n\n").filter(|text| !text.trim().is_empty());
+    parts.extend(
+        paragraphs
+            .map(|text| Part::Paragraph(text.split_whitespace().collect::<Vec<_>>().join(" "))),
+    );
     parts.push(gates(measured)?);
     let mut charts = Vec::new();
     for figure in &description.figures {

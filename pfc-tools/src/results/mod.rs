@@ -89,6 +89,7 @@ impl Files {
             "scenario": scenario.name(),
             "title": scenario.title,
             "source": scenario.source,
+            "notes": scenario.notes,
             "figures": scenario.figures,
             "set": changes,
             "version": env!("CARGO_PKG_VERSION"),
