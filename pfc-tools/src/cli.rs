@@ -77,9 +77,9 @@ struct SweepOptions {
     /// Give a key another value in all runs
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
     changes: Vec<Change>,
-    /// Run each combination with so many seeds, from the scenario's on
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    /// Run each combination with so many seeds, in place of the scenario's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: Option<u64>,
     /// Write the results of each run into a folder of its own below this one
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
@@ -163,7 +163,7 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
 fn load(name: &str, changes: &[Change], seed: Option<u64>) -> Result<Scenario, ScenarioError> {
     let path = Path::new(name);
     match scenarios::find(name) {
-        Some(text) if !path.exists() => Scenario::parse(name, text, changes, seed),
+        Some(text) if !path.is_file() => Scenario::parse(name, text, changes, seed),
         _ => Scenario::load(path, changes, seed),
     }
 }
@@ -226,12 +226,8 @@ fn run_cases(
     Ok(holds)
 }
 
-/// One run of a sweep.
-struct SweepRun {
-    changes: Vec<Change>,
-    seed: u64,
-    case: usize,
-}
+/// One run of a sweep: what is changed, and the number of the case.
+type SweepRun = (Vec<Change>, usize);
 
 /// Runs every combination, or the one that is asked for.
 fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
@@ -250,16 +246,14 @@ fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
     };
     let (mut meter, mut holds) = (Meter::new(), true);
     for number in chosen {
-        let run = &runs[number];
-        let mut scenario =
-            load(&options.scenario, &all_changes(options, &run.changes), Some(run.seed))?;
-        scenario.cases = scenario.cases.into_iter().skip(run.case).take(1).collect();
+        let (point, case) = &runs[number];
+        let mut scenario = load(&options.scenario, &all_changes(options, point), None)?;
+        scenario.cases = scenario.cases.into_iter().skip(*case).take(1).collect();
         for case in &mut scenario.cases {
-            case.seeds.truncate(1);
-            case.name = sweep::label(&case.name, &run.changes);
+            case.name = sweep::label(&case.name, point);
         }
         let set: Vec<String> =
-            run.changes.iter().chain(&options.changes).map(Change::to_string).collect();
+            point.iter().chain(&options.changes).map(Change::to_string).collect();
         let folder = options.out.join(format!("{number:05}"));
         let files = Files::create(&folder, options.format, &scenario, &set)?;
         holds &= run_cases(&scenario, Some(files), &mut meter)?;
@@ -274,21 +268,15 @@ fn sweep_runs(options: &SweepOptions) -> Result<Vec<SweepRun>, Failure> {
     let mut runs = Vec::new();
     for changes in sweep::points(&options.over) {
         let scenario = load(&options.scenario, &all_changes(options, &changes), None)?;
-        for (number, case) in scenario.cases.iter().enumerate() {
-            let first = case.seeds.first().copied().unwrap_or(1);
-            let seeds = first..first.saturating_add(options.seeds);
-            runs.extend(seeds.map(|seed| SweepRun {
-                changes: changes.clone(),
-                seed,
-                case: number,
-            }));
-        }
+        runs.extend((0..scenario.cases.len()).map(|case| (changes.clone(), case)));
     }
     Ok(runs)
 }
 
 fn all_changes(options: &SweepOptions, point: &[Change]) -> Vec<Change> {
-    [options.changes.as_slice(), point].concat()
+    let repeat = |seeds: u64| Change { key: "repeat".to_owned(), value: seeds.to_string() };
+    let repeat = options.seeds.map(repeat);
+    options.changes.iter().chain(point).cloned().chain(repeat).collect()
 }
 
 /// This command line without `--commands`, as a shell takes it.

@@ -156,6 +156,9 @@ fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
     for queue in queues.filter(|queue| (queue.node, queue.peer) == at) {
         lengths.merge(&queue.lengths);
     }
+    if lengths.is_empty() {
+        return None;
+    }
     let bytes = match stat {
         Stat::Mean => lengths.mean(),
         Stat::Max | Stat::Sum => lengths.most() as f64,

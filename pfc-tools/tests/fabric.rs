@@ -91,6 +91,34 @@ fn fixed_rates_are_exact() {
     }
 }
 
+/// Where nothing is lost no timer runs out: not of a flow so slow that 16 packets take longer, nor of one that stops
+/// amid a message.
+#[test]
+fn no_timer_runs_out_without_a_loss() {
+    let slow = FlowConfig { control: Control::Fixed(10_000_000), ..flow(0, 1) };
+    let stopped = FlowConfig { stop: Time::from_micros(50), ..flow(0, 1) };
+    for of in [slow, stopped] {
+        let mut config = config(topology::single(2, LINE), vec![of]);
+        config.duration = Time::from_millis(50);
+        let results = run(&config);
+        assert!(results.flows[0].sender.packets > 40, "{:?}", results.flows[0]);
+        assert_eq!(results.losses(), Vec::<String>::new());
+        let retransmitted = results.flows[0].sender.retransmitted;
+        assert_eq!(retransmitted, 0);
+    }
+}
+
+#[test]
+fn times_that_do_not_fit_are_refused() {
+    let backwards =
+        FlowConfig { start: Time::from_micros(2), stop: Time::from_micros(1), ..flow(0, 1) };
+    let error = Fabric::new(&config(topology::single(2, LINE), vec![backwards])).unwrap_err();
+    assert!(error.contains("stops before it starts"), "{error}");
+    let mut unmeasured = config(topology::single(2, LINE), vec![flow(0, 1)]);
+    unmeasured.warmup = unmeasured.duration;
+    assert!(Fabric::new(&unmeasured).unwrap_err().contains("nothing is measured"));
+}
+
 /// Two senders at line rate to one receiver: PFC halves them and nothing is lost.
 #[test]
 fn pfc_keeps_an_incast_lossless() {

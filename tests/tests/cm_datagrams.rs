@@ -166,7 +166,11 @@ fn binding() {
     assert!((32768..=60999).contains(&port), "{port}");
     let same = format!("10.77.0.2:{port}").parse().unwrap();
     assert_eq!(end.bind(two, same), Err(CmError::AddressNotAvailable));
-    assert_eq!(end.set_reuse_address(one, true), Err(CmError::State));
+    assert_eq!(
+        end.set_reuse_address(one, false),
+        Err(CmError::State),
+        "once bound, it can be shared only"
+    );
     end.destroy(one, pair.now).unwrap();
     assert_eq!(end.bind(two, same), Ok(()));
     assert_eq!(end.bind(two, same), Err(CmError::State));

@@ -36,6 +36,21 @@ fn seed_of(seed: u64, part: Part, number: u64) -> u64 {
     SplitMix64::seed_from_u64(seed ^ (number << 8 | part as u64)).next_u64()
 }
 
+/// What cannot be measured, or begin.
+fn times_fit(config: &FabricConfig) -> Result<(), String> {
+    if config.warmup >= config.duration {
+        return Err("the warm-up is as long as the run: nothing is measured".to_owned());
+    }
+    let name = |flow: &FlowConfig| {
+        let name = |host: u32| config.network.name(host as usize);
+        format!("the flow from {} to {}", name(flow.from), name(flow.to))
+    };
+    match config.flows.iter().find(|flow| flow.stop <= flow.start) {
+        Some(flow) => Err(format!("{} stops before it starts", name(flow))),
+        None => Ok(()),
+    }
+}
+
 impl Fabric {
     /// The network of `config` at time zero.
     ///
@@ -43,6 +58,7 @@ impl Fabric {
     /// Says what does not fit together: a buffer too small for its headroom, a host without a line, a flow without a way, a
     /// queue that does not exist.
     pub fn new(config: &FabricConfig) -> Result<Self, String> {
+        times_fit(config)?;
         let (ports, numbers) = ports(config)?;
         let mut fabric = Self {
             now: Time::ZERO,

@@ -308,7 +308,7 @@ fn case(
         all.get(key);
     }
     let first = all.count("seed", 0..=u64::MAX)?;
-    let first = seed.or(first).unwrap_or(1);
+    let first = seed.or(first).unwrap_or(1).min(LAST_SEED);
     let repeat = all.count("repeat", 1..=10_000)?.unwrap_or(1);
     let network = network::read(&all)?;
     let mut base = parts::read(&all, network)?;
@@ -347,6 +347,9 @@ fn case(
         .map_err(|message| ScenarioError::Misfit { place: file.to_owned(), message })?;
     Ok(case)
 }
+
+/// The last seed that others may follow.
+const LAST_SEED: u64 = u64::MAX - 10_000;
 
 /// Shortest time that is a time: samples every zero seconds never end.
 pub(super) const SHORTEST: Time = Time::from_nanos(1);

@@ -109,6 +109,9 @@ impl Traffic {
             Pattern::Poisson { load, sizes } => {
                 let rates = self.from.iter().map(|&host| rate_of(network, host));
                 let mean_gap = arrivals::mean_gap(sizes.mean(), rates.sum(), *load);
+                if mean_gap == Time::ZERO {
+                    return Err(format!("{}: flows of less than a byte have no end", self.name));
+                }
                 let mut at = self.start;
                 loop {
                     at = at + arrivals::exponential(mean_gap, random.next_u32());
@@ -116,13 +119,16 @@ impl Traffic {
                         break;
                     }
                     let from = self.from[below(&mut random, self.from.len())];
-                    let to = self.to[below(&mut random, self.to.len())];
-                    let message = sizes.draw(random.next_u32());
-                    if from != to {
-                        let flow = self.flow(from, to, group, 0);
-                        let (start, stop) = (at, Time::FAR);
-                        flows.push(FlowConfig { start, stop, message, messages: Some(1), ..flow });
+                    let others = self.to.iter().filter(|&&to| to != from);
+                    let count = others.clone().count();
+                    if count == 0 {
+                        return Err(format!("{}: a host has nobody to send to", self.name));
                     }
+                    let to = *others.clone().nth(below(&mut random, count)).expect("below it");
+                    let message = sizes.draw(random.next_u32());
+                    let flow = self.flow(from, to, group, 0);
+                    let (start, stop) = (at, Time::FAR);
+                    flows.push(FlowConfig { start, stop, message, messages: Some(1), ..flow });
                 }
             }
         }

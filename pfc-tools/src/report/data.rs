@@ -31,7 +31,7 @@ pub enum ReportError {
         what: String,
     },
     /// Nothing is there.
-    #[error("{}: no results here (a folder with {DESCRIPTION}, or folders of such)", path.display())]
+    #[error("{}: no results here (a folder with {DESCRIPTION}, or folders of such; a run that did not end has none)", path.display())]
     Nothing {
         /// The folder.
         path: PathBuf,

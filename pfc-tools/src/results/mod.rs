@@ -7,7 +7,7 @@ mod text;
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::fabric::scenario::{Case, Scenario};
 use crate::run::Judged;
@@ -62,19 +62,21 @@ impl Writer {
     }
 }
 
-/// The files of a scenario, in a folder.
+/// The files of a scenario, in a folder. Its description comes last: a folder without it is of a run that did not end.
 pub struct Files {
     writers: Vec<Writer>,
+    description: (PathBuf, String),
 }
 
 impl std::fmt::Debug for Files {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Files").finish_non_exhaustive()
+        f.debug_struct("Files").field("description", &self.description).finish_non_exhaustive()
     }
 }
 
 impl Files {
-    /// Makes the folder, the description of `scenario`, which was changed by `changes`, and empty tables.
+    /// Makes the folder and empty tables in it, for results of `scenario`, which was changed by `changes`. Results that
+    /// the folder has are removed.
     ///
     /// # Errors
     /// Of the file system.
@@ -85,6 +87,15 @@ impl Files {
         changes: &[String],
     ) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
+        let tables = TABLES
+            .iter()
+            .flat_map(|(_, name, _)| ["csv", "parquet"].map(|kind| format!("{name}.{kind}")));
+        for file in tables.chain([DESCRIPTION.to_owned()]) {
+            match fs::remove_file(folder.join(file)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
         let description = serde_json::json!({
             "scenario": scenario.name(),
             "title": scenario.title,
@@ -94,10 +105,10 @@ impl Files {
             "set": changes,
             "version": env!("CARGO_PKG_VERSION"),
         });
-        fs::write(folder.join(DESCRIPTION), format!("{description:#}\n"))?;
         let create =
             |(_, name, columns): &(_, &str, Columns)| Writer::create(format, folder, name, columns);
-        Ok(Self { writers: TABLES.iter().map(create).collect::<io::Result<_>>()? })
+        let writers = TABLES.iter().map(create).collect::<io::Result<_>>()?;
+        Ok(Self { writers, description: (folder.join(DESCRIPTION), format!("{description:#}\n")) })
     }
 
     /// Adds a case.
@@ -112,11 +123,13 @@ impl Files {
         })
     }
 
-    /// Writes what is still in memory.
+    /// Writes what is still in memory, and the description.
     ///
     /// # Errors
     /// Of the file system.
     pub fn finish(self) -> io::Result<()> {
-        self.writers.into_iter().try_for_each(Writer::finish)
+        self.writers.into_iter().try_for_each(Writer::finish)?;
+        let (path, text) = self.description;
+        fs::write(path, text)
     }
 }

@@ -196,6 +196,9 @@ pub fn rows(case: &Case, judged: &Judged, sink: &mut Sink<'_>) -> std::io::Resul
     for outcome in &judged.outcomes {
         sink(Table::Gates, gate(case, outcome))?;
     }
+    if case.lossless {
+        sink(Table::Gates, lossless(case, judged))?;
+    }
     for (&seed, results) in case.seeds.iter().zip(&judged.results) {
         let run = Run { case, seed, results };
         sink(Table::Runs, run.row(run.whole()))?;
@@ -217,6 +220,21 @@ fn gate(case: &Case, outcome: &Outcome) -> Vec<Value> {
         bounds(Bound::least),
         bounds(Bound::most),
         Value::Flag(outcome.holds()),
+    ]
+}
+
+/// That nothing was lost, as a gate like the others.
+#[allow(clippy::cast_precision_loss)] // A handful of kinds.
+fn lossless(case: &Case, judged: &Judged) -> Vec<Value> {
+    let losses = judged.losses.len();
+    vec![
+        case.name.as_str().into(),
+        "kinds of losses in a lossless network".into(),
+        Value::Real(losses as f64),
+        Value::Missing,
+        Value::Missing,
+        Value::Real(0.0),
+        Value::Flag(losses == 0),
     ]
 }
 

@@ -61,6 +61,8 @@ pub(crate) struct Sender {
     pacer: Pacer,
     /// When the last acknowledgement came that acknowledged something, or the first packet after all was.
     pub progress_at: Time,
+    /// When a packet last asked for an acknowledgement.
+    asked_at: Time,
     pub started: Option<Time>,
     pub ended: Option<Time>,
     pub counts: SenderCounts,
@@ -96,6 +98,7 @@ impl Sender {
             controller: Controller::Fixed(Rate::ZERO),
             pacer: Pacer::new(0, Instant::ZERO),
             progress_at: Time::ZERO,
+            asked_at: Time::ZERO,
             started: None,
             ended: None,
             counts: SenderCounts::default(),
@@ -115,7 +118,7 @@ impl Sender {
         let packet = self.full + self.gap;
         self.pacer = Pacer::new(packet.saturating_mul(self.burst), at);
         self.started = Some(now);
-        self.progress_at = now;
+        (self.progress_at, self.asked_at) = (now, now);
     }
 
     /// The number of the next packet.
@@ -168,7 +171,8 @@ impl Sender {
         self.pacer.ready_at(u64::from(self.next_size() + self.gap), self.controller.rate())
     }
 
-    /// The next packet goes now. Whether it asks for an acknowledgement: without one nothing may follow it, or the controller lives on them.
+    /// The next packet goes now. Whether it asks for an acknowledgement: nothing follows it, or nothing may without one, or the controller lives on them,
+    /// or at this rate the timer would run out before one comes.
     #[inline]
     pub fn sent(&mut self, now: Time) -> bool {
         let (bytes, at) = (u64::from(self.next_size() + self.gap), now.instant());
@@ -178,8 +182,15 @@ impl Sender {
         self.counts.retransmitted += u64::from(self.next < self.highest);
         self.next += 1;
         self.highest = self.highest.max(self.next);
-        matches!(self.controller, Controller::Swift(_))
+        let is_late = now >= self.progress_at.max(self.asked_at) + Time(self.timeout.0 / 4);
+        let asks = matches!(self.controller, Controller::Swift(_))
+            || self.next == self.total
             || (self.window != u64::MAX && !self.may_send())
+            || (is_late && self.timeout > Time::ZERO);
+        if asks {
+            self.asked_at = now;
+        }
+        asks
     }
 
     /// Everything before `psn` has arrived; the newest of it was sent at `sent`. Whether that is all.
@@ -250,9 +261,10 @@ impl Sender {
         Some(self.progress_at + self.timeout)
     }
 
-    /// Sends no more than was sent. Whether all of that has arrived.
-    pub const fn stop(&mut self) -> bool {
-        self.total = self.highest;
+    /// Sends no more than one packet, which asks for an acknowledgement of all others. Whether there is nothing to be asked for.
+    pub fn stop(&mut self) -> bool {
+        let more = u32::from(self.una < self.highest);
+        self.total = self.total.min(self.highest + more);
         self.una == self.total
     }
 

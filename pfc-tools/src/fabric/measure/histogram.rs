@@ -45,6 +45,11 @@ impl TimeHistogram {
         self.most = self.most.max(other.most);
     }
 
+    /// Whether nothing was added.
+    pub const fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
     /// The mean over time.
     #[allow(clippy::cast_precision_loss)]
     pub fn mean(&self) -> f64 {

@@ -59,9 +59,11 @@ impl Distribution {
 
     /// The mean size in bytes.
     pub fn mean(&self) -> u64 {
-        let area = |two: &[(u64, u64)]| (two[0].0 + two[1].0) * (two[1].1 - two[0].1);
-        let sum: u64 = self.points.windows(2).map(area).sum();
-        sum / (2 * WHOLE)
+        let area = |two: &[(u64, u64)]| {
+            (u128::from(two[0].0) + u128::from(two[1].0)) * u128::from(two[1].1 - two[0].1)
+        };
+        let sum: u128 = self.points.windows(2).map(area).sum();
+        u64::try_from(sum / u128::from(2 * WHOLE)).unwrap_or(u64::MAX)
     }
 
     /// The size of a flow, at least a byte.
