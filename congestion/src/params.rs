@@ -326,7 +326,7 @@ impl Params {
         let refused =
             ParamError::BadValue { knob: known.names[0], expects: Expects::Number(known) };
         let value = text.parse().ok().filter(|value| *value <= known.max);
-        (known.set)(self, value.ok_or(refused)?);
+        *self = value.and_then(|value| known.applied(self, value)).ok_or(refused)?;
         Ok(())
     }
 }
@@ -342,7 +342,10 @@ impl core::fmt::Display for Expects {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Kind(knob) => knob.expects(f),
-            Self::Number(known) => write!(f, "0 to {} ({})", known.max, known.unit),
+            Self::Number(known) => {
+                let least = u64::from(known.applied(&Params::default(), 0).is_none());
+                write!(f, "{least} to {} ({})", known.max, known.unit)
+            }
         }
     }
 }

@@ -102,6 +102,8 @@ impl ReactionPoint {
             self.target = self.target.min(max);
         }
         self.byte_step = self.rules.byte_step(false);
+        // What was counted for a longer step is less than one of the new.
+        self.bytes = self.bytes.min(self.byte_step.saturating_sub(1));
         let start = |ends: u64, interval: u64| match ends {
             FAR => now.as_nanos().saturating_add(interval),
             runs => runs,
@@ -390,7 +392,8 @@ impl ReactionPoint {
         // No longer by how many steps of the timer there were.
         let are_alike = self.time_steps > self.rules.threshold.max(1).max(self.byte_steps);
         let increase = self.increase(Step::Time);
-        if due < 2 || !are_alike || increase.is_hyper != self.hyper || !self.is_settled() {
+        let rests = self.is_settled() || (self.rate == self.target && increase.by == 0);
+        if due < 2 || !are_alike || increase.is_hyper != self.hyper || !rests {
             return 0;
         }
         let mut steps = due;

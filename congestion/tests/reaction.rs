@@ -237,6 +237,43 @@ fn a_sender_that_was_silent_for_a_day_costs_nothing() {
     }
 }
 
+/// Nor one whose rate has stopped below the line's, because nothing is added to it.
+#[test]
+fn nor_does_one_without_additive_increase() {
+    for hai in ["0", "50Mb/s"] {
+        let mut params = Params::default();
+        params.set("ai_rate", "0").unwrap();
+        params.set("hai_rate", hai).unwrap();
+        let mut point = ReactionPoint::new(&params, Rate::from_gbps(40), Instant::ZERO);
+        for micros in [100, 150] {
+            point.on_cnp(us(micros));
+        }
+        let mut stepwise = point;
+        for millis in 1..3000 {
+            stepwise.advance(us(millis * 1000));
+        }
+        point.advance(us(2_999_000));
+        assert_eq!(format!("{point:?}"), format!("{stepwise:?}"), "{hai}");
+        // A year is a trillion periods: this ends, or it does not.
+        point.advance(us(365 * 86_400 * 1_000_000));
+        assert_eq!(point.rate(), point.target());
+        assert!(point.rate() < Rate::from_gbps(40));
+    }
+}
+
+#[test]
+fn a_shorter_byte_counter_does_not_count_what_was_sent_before() {
+    let mut params = *Params::named("hpcc").as_ref().unwrap();
+    let line = Rate::from_gbps(40);
+    let mut point = ReactionPoint::new(&params, line, Instant::ZERO);
+    point.on_cnp(us(100));
+    point.on_sent(1 << 50, us(200));
+    params.set("rpg_byte_reset", "1").unwrap();
+    point.set_params(&params, line, us(201));
+    point.on_sent(1, us(202)); // A petabyte of steps would not end.
+    assert!(point.byte_steps() <= 2, "{}", point.byte_steps());
+}
+
 #[test]
 fn parameters_may_change_while_it_runs() {
     let mut point = point("paper", 40);

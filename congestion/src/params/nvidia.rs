@@ -22,6 +22,16 @@ pub struct NvidiaKnob {
     pub set: fn(&mut Params, u64),
 }
 
+impl NvidiaKnob {
+    /// `params` with this `value`; `None` if our knob does not take it: a timer has a length.
+    pub(super) fn applied(&self, params: &Params, value: u64) -> Option<Params> {
+        let mut changed = *params;
+        (self.set)(&mut changed, value);
+        let own = super::knob(self.knob)?;
+        own.range.contains(&(own.get)(&changed)).then_some(changed)
+    }
+}
+
 impl PartialEq for NvidiaKnob {
     fn eq(&self, other: &Self) -> bool {
         self.names == other.names
