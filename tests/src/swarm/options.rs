@@ -21,8 +21,9 @@ pub struct RigKind {
     pub congestion: bool,
 }
 
-/// How many of them there are: windows, with keys made in two ways, with and without congestion control.
-pub const RIG_KINDS: usize = 4 * WINDOWS.len();
+/// How many of them there are: windows, with keys made in two ways, and one with congestion control. DPDK has room for no more
+/// than eight.
+pub const RIG_KINDS: usize = 2 * WINDOWS.len() + 1;
 const WINDOWS: [u32; 3] = [32, 64, 256];
 
 /// When receives are posted.
@@ -155,7 +156,7 @@ impl Options {
     /// Adds congestion control to some scenarios. `draw` is for nothing else: the others are what they were without.
     pub fn draw_congestion(&mut self, draw: &mut Draw) {
         if draw.percent(20) {
-            self.rig.congestion = true;
+            self.rig = RigKind { window: WINDOWS[1], plain_keys: false, congestion: true };
             self.faults.mark = draw.pick(&[10_000, 200_000, 1_000_000]);
         }
     }
