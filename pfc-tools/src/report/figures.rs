@@ -159,17 +159,18 @@ fn titled(figure: &Figure, case: &str, lines: usize) -> String {
     format!("{}{case}{some}", figure.title)
 }
 
-/// A line's name: the case if there are several, the queue if there are several.
-fn names(keys: &[(&str, String)]) -> Vec<String> {
-    let differ = |pick: &dyn Fn(usize) -> String| (1..keys.len()).any(|key| pick(key) != pick(0));
-    let cases = differ(&|key| keys[key].0.to_owned());
-    let queues = differ(&|key| keys[key].1.clone());
-    let name = |(case, queue): &(&str, String)| match (cases, queues) {
-        (true, true) => format!("{case}, {queue}"),
-        (true, false) => (*case).to_owned(),
-        _ => queue.clone(),
+/// The lines of a chart: each one's name, which is the case if there are several, and the part of it if there are several.
+fn lines(groups: &[((String, String), Vec<Row>)]) -> impl Iterator<Item = (String, &Vec<Row>)> {
+    let (cases, parts) = (
+        groups.iter().any(|(key, _)| key.0 != groups[0].0.0),
+        groups.iter().any(|(key, _)| key.1 != groups[0].0.1),
+    );
+    let name = move |case: &str, part: &str| match (cases, parts) {
+        (true, true) => format!("{case}, {part}"),
+        (true, false) => case.to_owned(),
+        _ => part.to_owned(),
     };
-    keys.iter().map(name).collect()
+    groups.iter().map(move |((case, part), rows)| (name(case, part), rows)).take(MOST_LINES)
 }
 
 fn queue_of(row: &Row) -> (String, String) {
@@ -179,11 +180,9 @@ fn queue_of(row: &Row) -> (String, String) {
 /// One chart: a line for each case and queue (of the first seed).
 fn queues_over_time(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, ReportError> {
     let groups = grouped(figure, measured.rows("queue_samples")?, queue_of);
-    let keys: Vec<_> =
-        groups.iter().map(|((case, queue), _)| (case.as_str(), queue.clone())).collect();
     let title = titled(figure, "", 0);
     let mut chart = Chart::new(title, time_axis(figure), y_axis(figure, "queue / KB"));
-    for (name, (_, rows)) in names(&keys).into_iter().zip(&groups).take(MOST_LINES) {
+    for (name, rows) in lines(&groups) {
         let first: Vec<&Row> =
             rows.iter().filter(|row| text(row, "seed") == text(&rows[0], "seed")).collect();
         chart = chart.with(Series::line(name, of(&first, "bytes", 1e3)));
@@ -194,12 +193,10 @@ fn queues_over_time(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, 
 /// The part of the time for which a queue was no longer than so much, over all seeds.
 fn queue_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
     let groups = grouped(figure, measured.rows("queue_lengths")?, queue_of);
-    let keys: Vec<_> =
-        groups.iter().map(|((case, queue), _)| (case.as_str(), queue.clone())).collect();
     let x = y_axis(figure, "queue / KB");
     let mut chart =
         Chart::new(&figure.title, x, Axis::linear("part of the time").between(0.0, 1.0));
-    for (name, (_, rows)) in names(&keys).into_iter().zip(&groups).take(MOST_LINES) {
+    for (name, rows) in lines(&groups) {
         let mut lengths: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for row in rows {
             lengths.entry(text(row, "part_of_time")).or_default().push(number(row, "bytes") / 1e3);
@@ -223,12 +220,10 @@ fn mean(values: &[f64]) -> f64 {
 fn goodput_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
     let key = |row: &Row| (text(row, "case").to_owned(), text(row, "traffic").to_owned());
     let groups = grouped(figure, measured.rows("flows")?, key);
-    let keys: Vec<_> =
-        groups.iter().map(|((case, traffic), _)| (case.as_str(), traffic.clone())).collect();
     let x = y_axis(figure, "goodput / Gb/s");
     let mut chart =
         Chart::new(&figure.title, x, Axis::linear("part of the flows").between(0.0, 1.0));
-    for (name, (_, rows)) in names(&keys).into_iter().zip(&groups).take(MOST_LINES) {
+    for (name, rows) in lines(&groups) {
         let values = rows.iter().map(|row| number(row, "goodput_bps") / 1e9).collect();
         chart = chart.with(Series::line(name, cumulative(values)).drawn(Kind::Steps));
     }
@@ -278,11 +273,13 @@ fn gates(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
         };
         let name = if head.is_empty() { gate.to_owned() } else { format!("{gate}, {head}") };
         let (value, published) = (line("value"), line("published"));
-        if !published.is_empty() && !value.is_empty() {
+        if value.is_empty() {
+            continue;
+        }
+        chart = chart.with(Series::line(name.as_str(), value).drawn(kind));
+        if !published.is_empty() {
             let others = Series::line(format!("{name}, published"), published).drawn(kind);
-            chart = chart.with(Series::line(name, value).drawn(kind)).with(others.published());
-        } else if !value.is_empty() {
-            chart = chart.with(Series::line(name, value).drawn(kind));
+            chart = chart.with(others.published());
         }
     }
     Ok(chart)
