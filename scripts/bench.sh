@@ -17,7 +17,7 @@ need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute
 find_cargo
 reserve_hugepages 1024
 
-as_caller "$cargo" build --quiet --release -p feroce-tests --bins
+as_caller "$cargo" build --quiet --release --workspace --bins
 work=$(mktemp -d)
 at_exit "rm -rf $work"
 status=0
@@ -25,7 +25,7 @@ status=0
 
 # Where there is libdpdk: between two processes, since DPDK's environment starts once per process.
 if pkg-config --exists libdpdk; then
-    as_caller "$cargo" build --quiet --release -p feroce-tests --features dpdk --bin bench_dpdk
+    as_caller "$cargo" build --quiet --release --workspace --features feroce-tests/dpdk --bin bench_dpdk
     "$target/release/bench_dpdk" "$filter" 2> "$work/dpdk.log" | tee -a "$work/figures" || { status=1 && cat "$work/dpdk.log" >&2; }
 fi
 
@@ -35,7 +35,7 @@ readonly SEND_LAT="verbs: 64 B SEND half-RTT, perftest / Rust" WRITE_BW="verbs: 
 
 verbs_figures() {
     [[ $SEND_LAT == *"$filter"* || $WRITE_BW == *"$filter"* ]] || return 0
-    as_caller "$cargo" build --quiet --release -p feroce
+    as_caller "$cargo" build --quiet --release --workspace --bin feroce
     as_caller scripts/build-libs.sh > /dev/null
     local feroce pair=fr-bench-$$ failed=0
     feroce=$(realpath "$target")/release/feroce

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 find_cargo
 export PATH="${cargo%/*}:$PATH"
-command -v cargo-deb > /dev/null || "$cargo" install --quiet --locked cargo-deb || die "cannot install cargo-deb"
+command -v cargo-deb > /dev/null || "$cargo" install --quiet --locked --debug cargo-deb || die "cannot install cargo-deb"
 files=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/package
 rm -rf "$files"
 scripts/install.sh --prefix /usr --destdir "$files"

@@ -17,7 +17,7 @@ esac
 find_cargo
 out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$profile
 # shellcheck disable=SC2086 # No word, or one.
-"$cargo" build --quiet $flag -p feroce-libibverbs -p feroce-librdmacm -p feroce-librspreload
+"$cargo" build --quiet $flag --workspace --lib
 
 # link CRATE LIBRARY WITH...: the crate's archive as LIBRARY.so.1 with the versions in its map. rustc would link a library with
 # a version script of its own, so the archive is linked here. The linker takes from it what the map exports, which must

@@ -20,7 +20,7 @@ if [ "${1-}" != --inside ]; then # a user namespace, where there is no network t
     need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool tshark
     find_cargo
     say "Building"
-    as_caller "$cargo" build --quiet --release -p feroce
+    as_caller "$cargo" build --quiet --release --workspace --bin feroce
     [ "$(id -u)" = 0 ] || in_user_namespace "$0" --inside
 fi
 started=$SECONDS

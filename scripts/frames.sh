@@ -10,5 +10,7 @@ work=$(mktemp -d)
 at_exit "rm -rf $work"
 need_scapy
 
-cargo run --quiet --release -p feroce-tests --bin frames -- "$work/frames.pcap" "$count"
+find_cargo
+"$cargo" build --quiet --release --workspace --bin frames
+"${CARGO_TARGET_DIR:-target}/release/frames" "$work/frames.pcap" "$count"
 judge_frames "$work/frames.pcap" "$count"

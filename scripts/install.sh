@@ -34,7 +34,7 @@ main() {
     fi
     find_cargo
     say "Building"
-    as_caller "$cargo" build --quiet --release -p feroce -p feroce-pfc-tools
+    as_caller "$cargo" build --quiet --release --workspace --bin feroce --bin feroce-fabric
     libraries=$(as_caller scripts/build-libs.sh | tail -n 1)
     mkdir -p "$root" 2> /dev/null && [ -w "$root" ] || die "cannot write to $root (sudo, or another --prefix)"
     [ ! -e "$list" ] || remove # An older version may have had other files.

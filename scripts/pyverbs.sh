@@ -27,7 +27,7 @@ need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute
 find_cargo
 [ -n "$built" ] || {
     say "Building"
-    "$cargo" build --quiet --release -p feroce
+    "$cargo" build --quiet --release --workspace --bin feroce
     scripts/build-libs.sh > /dev/null
 }
 feroce=$(realpath -m "${FEROCE:-${CARGO_TARGET_DIR:-target}/release/feroce}")

@@ -41,7 +41,8 @@ main() {
     [ ${#ports[@]} -gt 0 ] || ports=(af_xdp)
     find_cargo
     if [ -n "$list" ]; then
-        "$cargo" run --quiet --release -p feroce-tests --bin rxe -- --list ${filter:+"$filter"}
+        "$cargo" build --quiet --release --workspace --bin rxe
+        "${CARGO_TARGET_DIR:-target}/release/rxe" --list ${filter:+"$filter"}
         return
     fi
     need_root "${arguments[@]}"
@@ -51,9 +52,9 @@ main() {
     local features=()
     if [[ " ${ports[*]}" == *" dpdk"* ]]; then
         need_packages libdpdk-dev libclang-dev
-        features=(--features dpdk)
+        features=(--features feroce-tests/dpdk)
     fi
-    "$cargo" build --quiet --release -p feroce-tests --bin rxe "${features[@]}"
+    "$cargo" build --quiet --release --workspace --bin rxe "${features[@]}"
     tests/rxe/build.sh "$guest_files"
     reserve_hugepages $HUGEPAGES
     work=$(mktemp -d)

@@ -3,24 +3,29 @@
 # and leaves nothing behind.
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity deny test fabric ports dpdk swarm mutants frames install programs pyverbs rxe
+#   scripts/test.sh --within MIN  all, but those that would not end within so many minutes, which the summary names
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity test fabric ports dpdk swarm mutants frames install programs pyverbs rxe deny
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity deny test fabric ports dpdk swarm mutants frames install programs pyverbs rxe"
+readonly ALL="fmt clippy doc purity test fabric ports dpdk swarm mutants frames install programs pyverbs rxe deny"
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
     iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev)
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
+# Seconds that a step takes on two slow cores, with what it builds; the others take fewer than $BRIEF.
+declare -A TAKES=([test]=600 [fabric]=300 [ports]=200 [dpdk]=300 [mutants]=240 [install]=200 [programs]=360 [rxe]=480 [deny]=240)
+readonly TAKES BRIEF=120
 
 main() {
-    local steps=$ALL
+    local steps=$ALL within=''
     case "${1-}" in
         --quick) steps=$QUICK ;;
+        --within) within=${2-} && [[ $within =~ ^[0-9]+$ ]] || usage 2 ;;
         -h | --help) usage 0 ;;
         -*) usage 2 ;;
         ?*) steps=$* ;;
@@ -35,7 +40,11 @@ main() {
     local before after
     before=$(belongings)
     for step in $steps; do
-        run "$step" "step_$step"
+        if [ -z "$within" ] || [ $((SECONDS + ${TAKES[$step]:-$BRIEF})) -le $((within * 60)) ]; then
+            run "$step" "step_$step"
+        else
+            leave_out "$step"
+        fi
     done
     after=$(belongings)
     run leftovers nothing_new "$before" "$after"
@@ -43,11 +52,12 @@ main() {
 }
 
 usage() {
-    sed -n '2,7s/^# \?//p' "$0"
+    sed -n '2,8s/^# \?//p' "$0"
     exit "$1"
 }
 
 # ---- steps: exit code 0 is a pass, 77 a skip
+# All build the whole workspace: cargo builds every crate again for a selection whose dependencies have other features.
 
 step_fmt() { cargo fmt --all --check; }
 
@@ -59,7 +69,7 @@ step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
 step_purity() { cargo check -p feroce-wire --no-default-features && cargo check -p feroce-congestion; }
 
 step_deny() {
-    command -v cargo-deny > /dev/null || cargo install --quiet --locked cargo-deny || return
+    command -v cargo-deny > /dev/null || cargo install --quiet --locked --debug cargo-deny || return
     if timeout 60 cargo deny fetch db > /dev/null 2>&1; then
         cargo deny --log-level error check
     else
@@ -73,15 +83,15 @@ step_test() { without_libdpdk cargo test --workspace --no-fail-fast && knows_no_
 # A report as a browser shows it; and the bytes that tests of the step before have compared, by the other build profile.
 step_fabric() {
     need_packages chromium
-    cargo test -p feroce-pfc-tools --test report -- --ignored &&
-        cargo test --release -p feroce-pfc-tools --test scenarios the_same_scenario
+    cargo test --workspace --test report -- --ignored &&
+        cargo test --release --workspace --test scenarios the_same_scenario
 }
 
 # The tests that stand on a rig of ports, and a small swarm, on the kernel's ports too.
 step_ports() {
     test_on af_xdp && test_on packet || return
     note "on packet, in super-frames"
-    FEROCE_RIG=super-frames FEROCE_SWARM=1000 cargo test -p feroce-tests --test swarm --test progress
+    FEROCE_RIG=super-frames FEROCE_SWARM=1000 cargo test --workspace --test swarm --test progress
 }
 
 # test_on KIND: those tests, on ports of that kind.
@@ -91,19 +101,19 @@ test_on() {
         tests+=(--test "$(basename "$test" .rs)")
     done
     note "on $kind"
-    FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast -p feroce-tests "${tests[@]}"
+    FEROCE_RIG=$kind FEROCE_SWARM=1000 cargo test --no-fail-fast --workspace "${tests[@]}"
 }
 
 # The workspace builds without libdpdk; the feature adds a port, with tests of its own and some of those of every port:
 # all of them take two minutes more.
 step_dpdk() {
-    cargo clippy -p dpdk-sys -p feroce-engine -p feroce -p feroce-tests --features feroce/dpdk,feroce-tests/dpdk --all-targets -- -D warnings &&
+    local with=(--workspace --features "feroce/dpdk,feroce-tests/dpdk")
+    cargo clippy "${with[@]}" --all-targets -- -D warnings &&
         RUSTDOCFLAGS="-D warnings" cargo doc -p feroce-engine --features dpdk --no-deps &&
-        cargo test -p feroce-engine --features dpdk --lib dpdk &&
-        cargo test -p feroce-engine --features dpdk --test dpdk &&
-        cargo test -p feroce --features dpdk --test dpdk &&
-        cargo test -p feroce-tests --features dpdk --test outage on_dpdk &&
-        FEROCE_RIG=dpdk FEROCE_SWARM=1000 cargo test -p feroce-tests --features dpdk --test rc_basic --test rc_retry --test progress --test swarm
+        cargo test "${with[@]}" --lib dpdk &&
+        cargo test "${with[@]}" --test dpdk &&
+        cargo test "${with[@]}" --test outage on_dpdk &&
+        FEROCE_RIG=dpdk FEROCE_SWARM=1000 cargo test "${with[@]}" --test rc_basic --test rc_retry --test progress --test swarm
 }
 
 knows_no_dpdk() { # PROGRAM
@@ -126,7 +136,7 @@ without_libdpdk() {
 }
 
 step_swarm() {
-    FEROCE_SWARM=$SCENARIOS cargo test -p feroce-tests --test swarm -- --nocapture
+    FEROCE_SWARM=$SCENARIOS cargo test --workspace --test swarm -- --nocapture
 }
 
 # Half a minute each; scripts/mutants.sh without names tries all.
@@ -197,6 +207,11 @@ run() { # NAME COMMAND...
         *) verdict="FAILED ($status)" failed=$((failed + 1)) ;;
     esac
     results+=("$(printf '%-10s %5d s  %s' "$name" $((SECONDS - start)) "$verdict")")
+}
+
+leave_out() { # NAME
+    skipped=$((skipped + 1))
+    results+=("$(printf '%-10s          not run: %d minutes are over in %d s' "$1" "$within" $((within * 60 - SECONDS)))")
 }
 
 summary() {
