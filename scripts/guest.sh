@@ -89,10 +89,13 @@ boot_guest() {
         die "the guest does not come up, its console says: $(tail -n 20 "$work/console")"
     # Neighbours know each other when the first case begins.
     for address in 10.77.0.2 fd77::2; do
-        ip netns exec "$engine" ping -q -c 1 -w 20 "$address" > /dev/null || die "the guest does not answer at $address"
+        guest_answers "$address" || die "the guest does not answer at $address"
     done
     note "booted in $((SECONDS - started)) s"
 }
+
+# guest_answers [ADDRESS]
+guest_answers() { ip netns exec "$engine" ping -q -c 1 -w 20 "${1-10.77.0.2}" > /dev/null; }
 
 # wait_for_end PROCESS: it has no business any more; its namespaces and files go when it is gone.
 wait_for_end() {
