@@ -10,13 +10,13 @@ cd "$(dirname "$0")/.."
 
 profile=release flag=--release
 case "${1-}" in
-    --debug) profile=debug flag='' ;;
+    --debug) profile=debug flag='--profile test' ;; # What the tests have built already.
     '') ;;
     *) sed -n '2,6s/^# \?//p' "$0" >&2 && exit 2 ;;
 esac
 find_cargo
 out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$profile
-# shellcheck disable=SC2086 # No word, or one.
+# shellcheck disable=SC2086 # One word, or two.
 "$cargo" build --quiet $flag --workspace --lib
 
 # link CRATE LIBRARY WITH...: the crate's archive as LIBRARY.so.1 with the versions in its map. rustc would link a library with
