@@ -95,7 +95,7 @@ pub const NVIDIA: &[NvidiaKnob] = &[
         unit: "logarithm",
         max: 31,
         get: |params| params.reaction.gd.into(),
-        set: |params, gd| params.reaction.gd = small(gd).max(10),
+        set: |params, gd| params.reaction.gd = small(gd),
     },
     NvidiaKnob {
         names: &["rpg_min_dec_fac", "rp_min_dec_fac"],
