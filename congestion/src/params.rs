@@ -55,6 +55,9 @@ pub struct ReactionParams {
     pub first_rate: Rate,
     /// When a cut makes the current rate the target.
     pub target_clamp: TargetClamp,
+    /// NVIDIA's `clamp_tgt_rate_after_time_inc`, which means something only while its `clamp_tgt_rate` is 0: kept while
+    /// that is 1, so that it does not matter which of them is set first.
+    pub clamp_after_time: bool,
     /// Whether the target may exceed the highest rate.
     pub target_limit: TargetLimit,
     /// The increase timer's period (T).
