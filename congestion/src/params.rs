@@ -334,6 +334,16 @@ impl Params {
     }
 }
 
+impl ReactionParams {
+    /// The highest rate on a line of `line`.
+    pub const fn highest(&self, line: Rate) -> Rate {
+        match self.max_rate.as_bps() {
+            max if max != 0 && max < line.as_bps() => self.max_rate,
+            _ => line,
+        }
+    }
+}
+
 impl Default for Params {
     /// The set `paper`.
     fn default() -> Self {

@@ -412,11 +412,7 @@ impl ReactionPoint {
 impl Rules {
     fn new(params: &ReactionParams, line: Rate) -> Self {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(FAR).max(1);
-        let line = line.as_bps().max(1);
-        let max = match params.max_rate.as_bps() {
-            0 => line,
-            max => max.min(line),
-        };
+        let max = params.highest(line).as_bps().max(1);
         Self {
             alpha_interval: nanos(params.alpha_interval),
             increase_interval: nanos(params.increase_interval),
@@ -439,15 +435,15 @@ impl Rules {
             byte_restart: params.byte_restart,
             step_count: params.step_count,
             hyper_increase: params.hyper_increase,
+            hyper_period: params.hyper_period,
+        }
+    }
+
     /// What a cut takes, by the `alpha` of its time: alpha / 2^(gd - 10).
     fn part_of(&self, alpha: Fraction) -> Fraction {
         match self.gd.checked_sub(GD_OF_ALPHA) {
             Some(shift) => alpha.shifted(shift),
             None => alpha.doubled(GD_OF_ALPHA - self.gd),
-        }
-    }
-
-            hyper_period: params.hyper_period,
         }
     }
 
@@ -461,12 +457,12 @@ impl Rules {
 
     fn halved(&self, period: u64, is_hyper: bool) -> u64 {
         let is_half = is_hyper && self.hyper_period == HyperPeriod::Half;
-/// The `gd` with which a cut is by alpha: NVIDIA's alpha is in units of 2^-10.
-const GD_OF_ALPHA: u32 = 10;
-
         if is_half { (period / 2).max(1) } else { period }
     }
 }
+
+/// The `gd` with which a cut is by alpha: NVIDIA's alpha is in units of 2^-10.
+const GD_OF_ALPHA: u32 = 10;
 
 /// Who makes a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
