@@ -158,9 +158,12 @@ impl CongestionConfig {
 
     /// The highest rate on a line of `link_rate` bit/s, if that is known.
     pub fn line(&self, link_rate: Option<u64>) -> Rate {
-        let chosen = self.params.reaction.max_rate;
-        let unknown = if chosen == Rate::ZERO { UNKNOWN_LINE } else { chosen };
-        link_rate.filter(|&rate| rate > 0).map_or(unknown, Rate::from_bps)
+        let reaction = &self.params.reaction;
+        match (link_rate.filter(|&rate| rate > 0), reaction.max_rate) {
+            (Some(rate), _) => reaction.highest(Rate::from_bps(rate)),
+            (None, Rate::ZERO) => UNKNOWN_LINE,
+            (None, chosen) => chosen,
+        }
     }
 
     /// A new sender.
@@ -238,3 +241,5 @@ mod tests {
         assert_eq!(config.line(None), Rate::from_gbps(10));
     }
 }
+        assert_eq!(config.line(Some(25_000_000_000)), Rate::from_gbps(10));
+        assert_eq!(config.line(Some(5_000_000_000)), Rate::from_gbps(5));
