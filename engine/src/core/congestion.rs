@@ -77,7 +77,7 @@ impl Congestion {
         now: Instant,
     ) {
         let Slot { qp, control: Some(control), .. } = place else { return };
-        if !qp.hears(packet) {
+        if !qp.takes(packet) {
             return; // From somebody else: the QP drops it.
         }
         control.on_packet(packet, now);
@@ -207,11 +207,18 @@ impl Core {
     /// The wheel's timer of the points that no QP has has fired.
     #[cold]
     pub(super) fn expire_points(&mut self, now: Instant) {
-        if let Some(congestion) = &mut self.congestion {
-            let Congestion { points, cnps, .. } = &mut **congestion;
-            points.expire(now, |cnp| send(cnps, cnp));
-            congestion.arm(&mut self.wheel);
-        }
+        let Self { congestion: Some(congestion), slots, shared, wheel, .. } = self else { return };
+        let Congestion { points, cnps, .. } = &mut **congestion;
+        points.expire(now, |cnp, own| {
+            let slot = shared.qpns.locate(own).map(|(_, slot)| slot as usize);
+            if let Some(Some(place)) = slot.and_then(|slot| slots.get_mut(slot))
+                && let Some(control) = &mut place.control
+            {
+                control.count_cnp();
+            }
+            send(cnps, cnp);
+        });
+        congestion.arm(wheel);
     }
 
     /// From now on the rates of this core's QPs follow `config`, which may not turn congestion control off or on.

@@ -147,6 +147,14 @@ impl AnyQp {
         }
     }
 
+    /// It takes `packet`, as far as can be told by who sent it.
+    pub fn takes(&self, packet: &Packet<'_>) -> bool {
+        match self {
+            Self::Connected(qp) => qp.takes(packet),
+            Self::Datagram(qp) => qp.takes(packet),
+        }
+    }
+
     /// Windows may be bound on it.
     pub fn binds_windows(&self) -> bool {
         match self {

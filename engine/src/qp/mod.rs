@@ -424,6 +424,11 @@ impl Qp {
         }
     }
 
+    /// Takes `packet`, as far as can be told by who sent it.
+    pub fn takes(&self, packet: &Packet<'_>) -> bool {
+        self.conn.state.receives() && self.is_from_peer(packet)
+    }
+
     /// The packet comes from the connection's peer: transport service, addresses, partition.
     fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
         packet.info.transport == self.conn.service.transport()
