@@ -8,8 +8,8 @@ use super::delay::Delays;
 use crate::qp::{ACK_INTERVAL, Env};
 use crate::time::{Duration, Instant};
 
-/// Acknowledgements are asked for at least as often: at a low rate, [`ACK_INTERVAL`] packets take longer than the
-/// local ACK timeout.
+/// Acknowledgements are asked for at least as often, and four times in a local ACK timeout: at a low rate,
+/// [`ACK_INTERVAL`] packets take longer than that.
 const ACK_AFTER: Duration = Duration::from_micros(500);
 
 /// How fast a QP may send: its controller and its pacer. Bytes are those of frames, from the Ethernet header to the ICRC.
@@ -24,9 +24,9 @@ pub struct RateControl {
     /// Of a connected QP, if the scope is the QP.
     point: NotificationPoint,
     /// For controllers that go by the delay.
-    delays: Option<Delays>,
-    /// The rate for which `ack_interval` holds.
-    ack_rate: Rate,
+    by_delay: Option<ByDelay>,
+    /// The rate, and the time between acknowledgements, for which `ack_interval` holds.
+    ack_basis: (Rate, Duration),
     ack_interval: u32,
     cnps_handled: u64,
     cnps_sent: u64,
@@ -63,8 +63,8 @@ impl RateControl {
             waits_until: Instant::FAR,
             stopped: false,
             point: NotificationPoint::new(&config.params.notification),
-            delays: by_delay.then(Delays::default),
-            ack_rate: Rate::ZERO,
+            by_delay: goes_by_delay.then_some(by_delay),
+            ack_basis: (Rate::ZERO, Duration::ZERO),
             ack_interval: ACK_INTERVAL,
             cnps_handled: 0,
             cnps_sent: 0,
@@ -126,17 +126,19 @@ impl RateControl {
         self.stopped = stopped;
     }
 
-    /// What the rate means for the QP's next packets, of which the largest makes a frame of `largest` bytes.
+    /// What the rate means for the QP's next packets, of which the largest makes a frame of `largest` bytes. `timeout`
+    /// is the local ACK timeout.
     #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
-    pub fn limit(&mut self, env: &mut Env<'_>, largest: u64) {
+    pub fn limit(&mut self, env: &mut Env<'_>, largest: u64, timeout: Option<Duration>) {
         if !self.stopped {
             self.advance(env.now);
         }
         let rate = self.controller.rate();
-        if rate != self.ack_rate {
-            let packets = rate.bytes_in(ACK_AFTER) / largest.max(1);
+        let basis = (rate, timeout.map_or(ACK_AFTER, |timeout| ACK_AFTER.min(timeout / 4)));
+        if basis != self.ack_basis {
+            let packets = rate.bytes_in(basis.1) / largest.max(1);
             let packets = u32::try_from(packets).unwrap_or(ACK_INTERVAL);
-            (self.ack_rate, self.ack_interval) = (rate, packets.clamp(1, ACK_INTERVAL));
+            (self.ack_basis, self.ack_interval) = (basis, packets.clamp(1, ACK_INTERVAL));
         }
         env.ack_interval = self.ack_interval;
         let window = self.controller.window();

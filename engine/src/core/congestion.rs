@@ -162,7 +162,7 @@ impl Slot {
     pub(super) fn limit(&mut self, env: &mut Env<'_>, port: &dyn Port) -> u64 {
         let Some(control) = &mut self.control else { return 0 };
         let largest = self.qp.largest_frame(port.attributes().frame_max);
-        control.limit(env, largest);
+        control.limit(env, largest, self.qp.ack_timeout());
         largest
     }
 

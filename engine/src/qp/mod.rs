@@ -32,7 +32,7 @@ use feroce_wire::{
 use crate::counters::{Counter, Counters};
 use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, MrTable, PdId, Scope};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SendWqe, Status};
 pub use any::AnyQp;
 use attributes::QpAttributes;
@@ -427,6 +427,11 @@ impl Qp {
     /// Takes `packet`, as far as can be told by who sent it.
     pub fn takes(&self, packet: &Packet<'_>) -> bool {
         self.conn.state.receives() && self.is_from_peer(packet)
+    }
+
+    /// The local ACK timeout; `None` waits for ever.
+    pub fn ack_timeout(&self) -> Option<Duration> {
+        self.requester.timeout
     }
 
     /// The packet comes from the connection's peer: transport service, addresses, partition.
