@@ -10,7 +10,7 @@ use super::{Core, CoreShared, Slot};
 use crate::congestion::{Cnp, CongestionConfig, Control, Points, RateControl};
 use crate::counters::{Counter, Counters};
 use crate::port::{Port, Priority};
-use crate::qp::{AnyQp, Env};
+use crate::qp::{AnyQp, Env, Waits};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 
@@ -138,7 +138,10 @@ pub(super) fn hold_back(
     env: &mut Env<'_>,
 ) {
     if let Some(control) = control {
-        env.data_waits = !is_own && !control.admits(largest, env.now);
+        env.waits = match is_own {
+            true => Waits::default(),
+            false => control.waits(largest, env.now),
+        };
     }
 }
 
