@@ -164,6 +164,16 @@ impl Results {
         ];
         kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect()
     }
+
+    /// Flows of `group` that began, have an end and did not reach it: what is said of how long flows took leaves them
+    /// out. `None` for all groups.
+    pub fn unfinished(&self, group: Option<u32>) -> usize {
+        let is_cut = |flow: &&FlowResult| {
+            group.is_none_or(|group| flow.group == group)
+                && (flow.started.is_some() && flow.size.is_some() && flow.ended.is_none())
+        };
+        self.flows.iter().filter(is_cut).count()
+    }
 }
 
 impl Fabric {
