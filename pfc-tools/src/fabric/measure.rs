@@ -83,8 +83,8 @@ pub struct FlowResult {
     pub size: Option<u64>,
     /// Payload bytes that arrived.
     pub delivered: u64,
-    /// Bits of payload per second.
-    pub goodput: f64,
+    /// Bits of payload per second; `None` if it ended before figures counted, or has not begun.
+    pub goodput: Option<f64>,
     /// DCQCN's mean alpha.
     pub alpha: Option<f64>,
     /// What the sender counted, of the whole run.
@@ -273,9 +273,9 @@ impl Fabric {
                     to: flow.config.to,
                     started: sender.started,
                     ended: sender.ended,
-                    size: messages.map(|messages| messages * flow.config.message),
+                    size: messages.map(|messages| messages.saturating_mul(flow.config.message)),
                     delivered,
-                    goodput: per_second(delivered, until - from),
+                    goodput: (until > from).then(|| per_second(delivered, until - from)),
                     alpha: sender
                         .alpha()
                         .zip(alphas)

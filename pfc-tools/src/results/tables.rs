@@ -282,7 +282,7 @@ impl Run<'_> {
                 flow.ended.map_or(Value::Missing, nanos),
                 flow.size.map_or(Value::Missing, Value::Count),
                 Value::Count(flow.delivered),
-                Value::Real(flow.goodput),
+                flow.goodput.into(),
                 flow.alpha.into(),
                 Value::Count(flow.sender.packets),
                 Value::Count(flow.sender.retransmitted),
