@@ -78,6 +78,18 @@ fn a_message_takes_as_long_as_its_lines() {
     assert_eq!(results.losses(), Vec::<String>::new());
 }
 
+/// A flow that ends before figures count has no rate; one that the end of the run cuts off is told.
+#[test]
+fn flows_that_figures_do_not_hold() {
+    let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
+    let cut = FlowConfig { messages: Some(1000), group: 1, ..flow(0, 2) };
+    let config = config(topology::single(3, LINE), vec![early, cut]);
+    let results = run(&FabricConfig { warmup: Time::from_millis(1), ..config });
+    assert_eq!(results.flows[0].goodput, None);
+    assert!(results.flows[1].goodput.expect("measured") > 39e9);
+    assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 0, 1]);
+}
+
 #[test]
 fn fixed_rates_are_exact() {
     for gigabits in [1, 3, 7, 39] {
