@@ -29,12 +29,12 @@ impl Controller {
 
     /// TIMELY with these parameters, on a line of `line`.
     pub const fn timely(params: &Params, line: Rate) -> Self {
-        Self::Timely(Timely::new(&params.timely, line))
+        Self::Timely(Timely::new(&params.timely, params.reaction.highest(line)))
     }
 
     /// Swift with these parameters, on a line of `line`.
     pub const fn swift(params: &Params, line: Rate) -> Self {
-        Self::Swift(Swift::new(&params.swift, line))
+        Self::Swift(Swift::new(&params.swift, params.reaction.highest(line)))
     }
 
     /// `bytes` were sent.

@@ -60,6 +60,12 @@ impl Fraction {
         if shift > UNIT_BITS { Self::ZERO } else { Self(self.0 >> shift) }
     }
 
+    /// This times 2^`times`; 1 if it is more.
+    pub const fn doubled(self, times: u32) -> Self {
+        let times = if times > UNIT_BITS { UNIT_BITS } else { times };
+        Self::from_wide((self.0 as u64) << times)
+    }
+
     /// Whether an event of this probability happens: `random` is uniform over all `u32`.
     pub const fn happens(self, random: u32) -> bool {
         random >> 1 < self.0

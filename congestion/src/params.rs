@@ -55,6 +55,9 @@ pub struct ReactionParams {
     pub first_rate: Rate,
     /// When a cut makes the current rate the target.
     pub target_clamp: TargetClamp,
+    /// NVIDIA's `clamp_tgt_rate_after_time_inc`, which means something only while its `clamp_tgt_rate` is 0: kept while
+    /// that is 1, so that it does not matter which of them is set first.
+    pub clamp_after_time: bool,
     /// Whether the target may exceed the highest rate.
     pub target_limit: TargetLimit,
     /// The increase timer's period (T).
@@ -328,6 +331,16 @@ impl Params {
         let value = text.parse().ok().filter(|value| *value <= known.max);
         *self = value.and_then(|value| known.applied(self, value)).ok_or(refused)?;
         Ok(())
+    }
+}
+
+impl ReactionParams {
+    /// The highest rate on a line of `line`.
+    pub const fn highest(&self, line: Rate) -> Rate {
+        match self.max_rate.as_bps() {
+            max if max != 0 && max < line.as_bps() => self.max_rate,
+            _ => line,
+        }
     }
 }
 

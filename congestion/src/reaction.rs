@@ -51,7 +51,7 @@ struct Rules {
     g: Fraction,
     initial_alpha: Fraction,
     min_dec_fac: Fraction,
-    cut_shift: u32,
+    gd: u32,
     threshold: u32,
     alpha_timer: AlphaTimer,
     cut_order: CutOrder,
@@ -230,7 +230,7 @@ impl ReactionPoint {
         if clamps || self.rules.byte_restart == ByteRestart::OnCut {
             self.restart_bytes();
         }
-        let by = self.alpha.shifted(self.rules.cut_shift);
+        let by = self.rules.part_of(self.alpha);
         let kept = by.complement().max(self.rules.min_dec_fac);
         self.rate = kept.of_u64(self.rate).max(self.rules.min);
         (self.time_steps, self.byte_steps, self.hyper) = (0, 0, false);
@@ -412,11 +412,7 @@ impl ReactionPoint {
 impl Rules {
     fn new(params: &ReactionParams, line: Rate) -> Self {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(FAR).max(1);
-        let line = line.as_bps().max(1);
-        let max = match params.max_rate.as_bps() {
-            0 => line,
-            max => max.min(line),
-        };
+        let max = params.highest(line).as_bps().max(1);
         Self {
             alpha_interval: nanos(params.alpha_interval),
             increase_interval: nanos(params.increase_interval),
@@ -430,7 +426,7 @@ impl Rules {
             g: params.g,
             initial_alpha: params.initial_alpha,
             min_dec_fac: params.min_dec_fac,
-            cut_shift: params.gd.saturating_sub(10),
+            gd: params.gd,
             threshold: params.threshold,
             alpha_timer: params.alpha_timer,
             cut_order: params.cut_order,
@@ -440,6 +436,14 @@ impl Rules {
             step_count: params.step_count,
             hyper_increase: params.hyper_increase,
             hyper_period: params.hyper_period,
+        }
+    }
+
+    /// What a cut takes, by the `alpha` of its time: alpha / 2^(gd - 10).
+    fn part_of(&self, alpha: Fraction) -> Fraction {
+        match self.gd.checked_sub(GD_OF_ALPHA) {
+            Some(shift) => alpha.shifted(shift),
+            None => alpha.doubled(GD_OF_ALPHA - self.gd),
         }
     }
 
@@ -456,6 +460,9 @@ impl Rules {
         if is_half { (period / 2).max(1) } else { period }
     }
 }
+
+/// The `gd` with which a cut is by alpha: NVIDIA's alpha is in units of 2^-10.
+const GD_OF_ALPHA: u32 = 10;
 
 /// Who makes a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

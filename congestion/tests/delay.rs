@@ -27,6 +27,17 @@ fn mbps(timely: &Timely) -> u64 {
 }
 
 #[test]
+fn the_highest_rate_may_be_less_than_the_lines() {
+    let mut params = Params::default();
+    params.reaction.max_rate = Rate::from_gbps(7);
+    let senders = [Controller::timely, Controller::swift];
+    for (line, highest) in [(40, 7), (5, 5)] {
+        let line = Rate::from_gbps(line);
+        assert_eq!(senders.map(|new| new(&params, line).rate()), [Rate::from_gbps(highest); 2]);
+    }
+}
+
+#[test]
 fn timely_rises_below_the_low_threshold_whatever_the_gradient() {
     let mut timely = timely();
     timely.on_ack(micros(20), SEGMENT, us(1));

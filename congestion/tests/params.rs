@@ -128,8 +128,7 @@ fn nvidias_numbers_are_read_back_as_they_were_written() {
             if value > known.max || params.set(known.names[0], &value.to_string()).is_err() {
                 continue;
             }
-            let lowest = if known.knob == "gd" { 10 } else { 0 };
-            assert_eq!((known.get)(&params), value.max(lowest), "{} = {value}", known.names[0]);
+            assert_eq!((known.get)(&params), value, "{} = {value}", known.names[0]);
         }
     }
 }
@@ -149,8 +148,18 @@ fn the_two_clamp_flags_of_nvidia_are_three_ways() {
         clamp(&[("clamp_tgt_rate", "1"), ("clamp_tgt_rate", "0")]),
         TargetClamp::AfterIncrease
     );
-    let before_and_after = [("rp_clamp_tgt_rate_ati", "0"), ("clamp_tgt_rate", "0")];
-    assert_eq!(clamp(&before_and_after), TargetClamp::AfterByteIncrease);
+    // The last value of each counts, whichever is set first.
+    let (ati, tgt) = ("rp_clamp_tgt_rate_ati", "clamp_tgt_rate");
+    let orders = [
+        [(ati, "0"), (tgt, "0"), (tgt, "0")],
+        [(tgt, "1"), (ati, "0"), (tgt, "0")],
+        [(ati, "0"), (tgt, "1"), (tgt, "0")],
+        [(tgt, "1"), (tgt, "0"), (ati, "0")],
+    ];
+    for order in orders {
+        assert_eq!(clamp(&order), TargetClamp::AfterByteIncrease, "{order:?}");
+    }
+    assert_eq!(clamp(&[(tgt, "1"), (ati, "0")]), TargetClamp::Always);
 }
 
 proptest! {

@@ -38,7 +38,7 @@ fn params() -> impl Strategy<Value = Params> {
                     (knob.set)(&mut params, choice % 1_000_000_000)
                 }
                 _ if knob.name == "first_rate" => (knob.set)(&mut params, choice % 10_000_000_000),
-                _ if knob.name == "gd" => (knob.set)(&mut params, 10 + choice % 4),
+                _ if knob.name == "gd" => (knob.set)(&mut params, 8 + choice % 6),
                 _ => {}
             }
         }

@@ -298,6 +298,19 @@ fn first_rate() {
 }
 
 #[test]
+fn below_10_gd_multiplies_alpha() {
+    let cut = |gd| {
+        let mut point = with(|params| {
+            (params.gd, params.initial_alpha) = (gd, Fraction::ratio(1, 8));
+            params.min_dec_fac = Fraction::ZERO;
+        });
+        point.on_cnp(us(0));
+        point.rate()
+    };
+    assert_eq!([10, 9, 8, 7].map(cut), [35_000, 30_000, 20_000, 1].map(mbps));
+}
+
+#[test]
 fn gd_and_min_dec_fac() {
     let cut = |gd, least| {
         let mut point = with(|params| {
@@ -311,5 +324,6 @@ fn gd_and_min_dec_fac() {
     assert_eq!(cut(12, Fraction::ratio(1, 2)), mbps(30_000));
     assert_eq!(cut(10, Fraction::ratio(1, 2)), mbps(20_000));
     assert_eq!(cut(10, Fraction::ZERO), mbps(1), "the lowest rate");
+    assert_eq!(cut(0, Fraction::ratio(1, 4)), mbps(10_000), "more than alpha");
     assert_eq!(cut(11, Fraction::ratio(3, 4)), mbps(30_000));
 }

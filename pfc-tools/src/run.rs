@@ -112,7 +112,9 @@ fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
         })
     };
     let values: Vec<f64> = match &gate.measure {
-        Measure::Goodput(group) => flows(group).map(|flow| flow.goodput / 1e9).collect(),
+        Measure::Goodput(group) => {
+            flows(group).filter_map(|flow| Some(flow.goodput? / 1e9)).collect()
+        }
         Measure::Alpha(group) => flows(group).filter_map(|flow| flow.alpha).collect(),
         Measure::Completion(group) => {
             let took = |(from, to): (Time, Time)| (to - from).seconds() * 1e6;

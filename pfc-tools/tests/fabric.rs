@@ -78,12 +78,24 @@ fn a_message_takes_as_long_as_its_lines() {
     assert_eq!(results.losses(), Vec::<String>::new());
 }
 
+/// A flow that ends before figures count has no rate; one that the end of the run cuts off is told.
+#[test]
+fn flows_that_figures_do_not_hold() {
+    let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
+    let cut = FlowConfig { messages: Some(1000), group: 1, ..flow(0, 2) };
+    let config = config(topology::single(3, LINE), vec![early, cut]);
+    let results = run(&FabricConfig { warmup: Time::from_millis(1), ..config });
+    assert_eq!(results.flows[0].goodput, None);
+    assert!(results.flows[1].goodput.expect("measured") > 39e9);
+    assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 0, 1]);
+}
+
 #[test]
 fn fixed_rates_are_exact() {
     for gigabits in [1, 3, 7, 39] {
         let paced = FlowConfig { control: Control::Fixed(gigabits * 1_000_000_000), ..flow(0, 1) };
         let config = config(topology::single(2, LINE), vec![paced]);
-        let goodput = run(&config).flows[0].goodput / 1e9;
+        let goodput = run(&config).flows[0].goodput.expect("measured") / 1e9;
         // Of 10 ms the first two microseconds are empty lines.
         #[allow(clippy::cast_precision_loss)]
         let exact = gigabits as f64;
@@ -128,7 +140,7 @@ fn pfc_keeps_an_incast_lossless() {
     config.watch = vec![(3, 2, 3)];
     let results = run(&config);
     assert_eq!(results.losses(), Vec::<String>::new());
-    let goodput = |n: usize| results.flows[n].goodput / 1e9;
+    let goodput = |n: usize| results.flows[n].goodput.expect("measured") / 1e9;
     assert!(
         (goodput(0) - 20.0).abs() < 0.2 && (goodput(1) - 20.0).abs() < 0.2,
         "{} {}",
@@ -202,7 +214,7 @@ fn weights_share_a_line() {
     let results = run(&config);
     assert_eq!(results.losses(), Vec::<String>::new());
     for (flow, share) in results.flows.iter().zip([5.0, 10.0, 25.0]) {
-        let goodput = flow.goodput / 1e9;
+        let goodput = flow.goodput.expect("measured") / 1e9;
         assert!((goodput - share).abs() < 0.1, "{goodput} of {share}");
     }
 }
@@ -220,7 +232,7 @@ fn a_pause_stops_its_priority_only() {
     config.switch.threshold = Some(50_000);
     let results = run(&config);
     assert_eq!(results.losses(), Vec::<String>::new());
-    let goodput = |n: usize| results.flows[n].goodput / 1e9;
+    let goodput = |n: usize| results.flows[n].goodput.expect("measured") / 1e9;
     assert!((goodput(0) - 10.0).abs() < 0.1, "{}", goodput(0));
     assert!((goodput(1) - 30.0).abs() < 0.2, "{}", goodput(1));
 }
@@ -232,7 +244,7 @@ fn one_loss_in_256_is_the_end_of_go_back_0_only() {
     let endless = FlowConfig { message: 4_194_304, ..flow(0, 1) };
     let mut config = config(network, vec![endless]);
     config.duration = Time::from_millis(20);
-    let fine = run(&config).flows[0].goodput / 1e9;
+    let fine = run(&config).flows[0].goodput.expect("measured") / 1e9;
     assert!(fine > 36.0, "{fine}");
     config.host.recovery = Recovery::GoBack0;
     let results = run(&config);

@@ -78,6 +78,71 @@ fn errors_name_file_line_key_and_what_was_expected() {
     assert_eq!(with("\"h3\"", "\"h1\""), "x.toml: h1 sends to itself");
 }
 
+/// A key that nothing looks at is a mistake of who wrote it.
+#[test]
+fn keys_without_effect_are_errors() {
+    let with = |from: &str, to: &str| told(&SMALL.replace(from, to));
+    assert_eq!(
+        with("hosts = 3", "hosts = 3\ntrunk_delay = \"1us\""),
+        "x.toml:8: `topology.trunk_delay` has no effect where all lines are alike"
+    );
+    assert_eq!(
+        with("control = \"dcqcn\"", "initial_rate = \"1Gb/s\""),
+        "x.toml:16: `traffic.0.initial_rate` has no effect without control = \"dcqcn\""
+    );
+    assert_eq!(
+        with("[switch]", "[measure]\npriority = 2\n[switch]"),
+        "x.toml:10: `measure.priority` has no effect without queues to measure"
+    );
+    let poisson = "kind = \"poisson\"\nload = \"1%\"\nsizes = \"websearch\"\n";
+    for key in ["message = \"1KB\"", "messages = 2", "stagger = \"1us\""] {
+        let name = key.split(' ').next().expect("a key");
+        assert_eq!(
+            with("control = \"dcqcn\"", &format!("{poisson}{key}")),
+            format!("x.toml:19: `traffic.0.{name}` has no effect on flows drawn by load and sizes")
+        );
+    }
+    assert_eq!(
+        with("control = \"dcqcn\"", "message = 0"),
+        "x.toml:16: `traffic.0.message` is `0`, expected at least a byte"
+    );
+}
+
+/// The priority of a gate's queue is what `[measure]` says.
+#[test]
+fn gates_look_at_the_priority_that_is_measured() {
+    let queue = SMALL.replace("measure = \"wire\"", "measure = \"queue\"");
+    let longest = |text: &str| {
+        let text = text.replace("at_least = 5", "stat = \"max\"");
+        let scenario = Scenario::parse("x.toml", &text, &[], None).expect("a scenario");
+        let judged = feroce_pfc_tools::run::run(&scenario.cases[0], false, |_| {}).expect("a run");
+        judged.outcomes[0].value.expect("a queue")
+    };
+    assert!(longest(&queue) > 10.0);
+    let other = queue.replace("[switch]", "[measure]\npriority = 5\n[switch]");
+    assert!(longest(&other) < 0.001, "nothing of that priority is sent");
+}
+
+/// What is too large is told, and panics nowhere.
+#[test]
+fn huge_values_are_refused() {
+    let with = |from: &str, to: &str| told(&SMALL.replace(from, to));
+    let huge = "18446744073709551615";
+    for key in ["guaranteed", "headroom", "buffer", "threshold", "resume_offset"] {
+        let told = with("[switch]", &format!("[switch]\n{key} = \"{huge}B\""));
+        assert!(told.starts_with(&format!("x.toml:10: `switch.{key}` is")), "{told}");
+    }
+    for key in ["guaranteed", "headroom"] {
+        let told = with("[switch]", &format!("[switch]\n{key} = \"1099511627776B\""));
+        assert!(told.contains("3 ports need"), "{told}");
+    }
+    let told = |key: &str| with("control = \"dcqcn\"", key);
+    assert!(told("message = \"1099511627776B\"\nmessages = 2000000000").contains("2^32 packets"));
+    assert!(with("[switch]", "[packet]\npayload = 2000000000\n[switch]").contains("1048576"));
+    let slow = with("hosts = 3", "hosts = 3\ndelay = \"200000s\"\nrate = \"10000Gb/s\"");
+    assert!(slow.contains("bytes for headroom"), "{slow}");
+}
+
 #[test]
 fn the_command_line_changes_a_value_and_is_named_for_it() {
     let change = |key: &str, value: &str| {
@@ -277,7 +342,7 @@ fn the_same_scenario_and_seed_give_the_same_bytes() {
     assert_eq!(hash(&first), OUTPUT, "{:#018x}", hash(&first));
 }
 
-const OUTPUT: u64 = 0x4bf8_8082_f591_832b;
+const OUTPUT: u64 = 0x4ab2_fb0a_746f_733f;
 
 #[test]
 fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {

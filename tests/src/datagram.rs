@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
-    AddressHandle, Buffer, CompletionQueue, Destination, Device, Path, PostError, ProtectionDomain,
-    QpInit, QueuePair,
+    AddressHandle, Buffer, CompletionQueue, Destination, Device, DeviceConfig, Path, PostError,
+    ProtectionDomain, QpInit, QueuePair,
 };
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
@@ -36,14 +36,19 @@ pub struct Datagrams {
 
 impl Default for Datagrams {
     fn default() -> Self {
-        let mut rig = Rig::new(&manual_config(1), Duration::from_micros(1));
-        rig.wire.set_record(true);
-        let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
-        Self { rig, pds }
+        Self::with(&manual_config(1))
     }
 }
 
 impl Datagrams {
+    /// Two devices with `config`; the wire is recorded.
+    pub fn with(config: &DeviceConfig) -> Self {
+        let mut rig = Rig::new(config, Duration::from_micros(1));
+        rig.wire.set_record(true);
+        let pds = [0, 1].map(|end| rig.devices[end].alloc_pd());
+        Self { rig, pds }
+    }
+
     /// A UD QP of end `end`, in RTS, sending from PSN 100 on.
     ///
     /// # Panics

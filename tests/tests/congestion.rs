@@ -4,12 +4,16 @@ use feroce_congestion::params::{CnpScope, CnpTiming};
 use feroce_congestion::{Pacer, Params, Rate, ReactionPoint};
 use feroce_engine::congestion::{CongestionConfig, Control};
 use feroce_engine::counters::Counter;
+use feroce_engine::device::{ConnectOptions, Path, QpInit, QueuePair};
+use feroce_engine::memory::{Access, WindowBind, WindowType};
 use feroce_engine::qp::Service;
 use feroce_engine::time::{Duration, Instant};
-use feroce_engine::verbs::{RemoteAddr, SendOp, Status};
+use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
+use feroce_tests::datagram::Datagrams;
 use feroce_tests::pair::{Crafted, Pair, PairSetup};
 use feroce_tests::wire::{Seen, WireFaults};
-use feroce_wire::{Opcode, Packet, PathMtu, Qpn, cnp};
+use feroce_tests::{gid, manual_config};
+use feroce_wire::{Opcode, Packet, PathMtu, Psn, Qkey, Qpn, cnp};
 
 /// A line of 10 Gb/s, the paper's parameters, bursts of `burst` bytes.
 fn congestion(control: Control, burst: u32) -> CongestionConfig {
@@ -247,16 +251,53 @@ fn what_is_sent_again_keeps_to_the_rate_too() {
     }
 }
 
-/// Ten thousand packets a second need an acknowledgement each: sixteen of them take longer than the timeout.
+/// Two hundred packets a second need an acknowledgement each: sixteen of them take longer than the timeout. So do fewer
+/// at higher rates, if the timeout is short.
 #[test]
-fn at_the_lowest_rates_no_timeout_runs_out() {
-    let mut setup = setup(congestion(Control::Fixed(Rate::from_mbps(2)), 1500));
-    setup.options.iter_mut().for_each(|options| options.timeout = 11); // 8.4 ms; a packet takes 4.3 ms.
-    let mut pair = Pair::new(&setup);
-    pair.post(1, SendOp::Write(pair.remote(0)), 100 << 10);
-    pair.run(600_000);
-    assert_eq!(pair.done(0), [(1, Status::Success)]);
-    assert_eq!(count(&pair, 0, Counter::LocalAckTimeoutErr), 0);
+fn at_low_rates_no_timeout_runs_out() {
+    // A packet takes 4.4 ms, 4.4 us and 87 us; the timeouts are 8.4 ms and 8 us to 262 us.
+    for (mbps, timeout) in [(2, 11), (2000, 1), (2000, 3), (100, 1), (100, 4), (100, 6)] {
+        let control = Control::Fixed(Rate::from_mbps(mbps));
+        let mut setup = setup(congestion(control, 1500));
+        setup.options.iter_mut().for_each(|options| options.timeout = timeout);
+        let mut pair = Pair::new(&setup);
+        pair.post(1, SendOp::Write(pair.remote(0)), 100 << 10);
+        pair.run(1_200_000 / mbps);
+        assert_eq!(pair.done(0), [(1, Status::Success)], "{mbps} Mb/s, timeout {timeout}");
+        assert_eq!(count(&pair, 0, Counter::LocalAckTimeoutErr), 0, "{mbps} Mb/s, {timeout}");
+    }
+}
+
+/// Nobody else would slow down when a switch marks: without ECT, it drops instead.
+#[test]
+fn only_who_heeds_marks_says_so() {
+    let slow = Control::Fixed(Rate::from_gbps(1));
+    for (control, expected) in
+        [(Control::Dcqcn, 2), (slow, 0), (Control::Timely, 0), (Control::Swift, 0)]
+    {
+        let mut pair = Pair::new(&setup(congestion(control, 64 << 10)));
+        pair.post(1, SendOp::Write(pair.remote(0)), 1000);
+        pair.run(20);
+        let sent = pair.frames();
+        assert!(!sent.is_empty() && sent.iter().all(|seen| seen.bytes[15] & 3 == expected));
+        // That of others is marked and answered whatever goes here.
+        inject_marked_write(&mut pair);
+        pair.run(20);
+        assert_eq!(count(&pair, 1, Counter::NpCnpSent), 1, "{control}");
+    }
+}
+
+/// A marked WRITE for end 1.
+fn inject_marked_write(pair: &mut Pair) {
+    let psn = feroce_tests::pair::FIRST_PSN[0] + 1;
+    let remote = pair.remote(0);
+    let crafted = Crafted::new(Opcode::RC_WRITE_ONLY, psn, &[7; 8]).reth(remote, 8);
+    let mut bytes = crafted.frame(pair.qps[1].qpn());
+    bytes[15] |= 2; // ECT(0), and what that does to the header's checksum.
+    let checksum = u16::from_be_bytes([bytes[24], bytes[25]]).checked_sub(2).expect("no borrow");
+    bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
+    feroce_wire::mark_ce(&mut bytes);
+    pair.inject_bytes(&bytes);
 }
 
 /// A QP that waits keeps neither others nor acknowledgements back, nor the core busy.
@@ -268,19 +309,60 @@ fn a_qp_that_waits_is_in_nobodys_way() {
     let waits_until = pair.rig.next_event().expect("a timer");
     assert!(waits_until > pair.rig.now + Duration::from_millis(1), "not the next turn");
     assert_eq!(pair.rig.devices[0].turn(pair.rig.now), 0, "nothing to do");
-    // The peer's READ is answered when the rate allows, its WRITE acknowledged at once.
-    let end_0 =
-        RemoteAddr { addr: pair.buffers[0].region().addr(), rkey: pair.buffers[0].region().rkey() };
-    let sges = [pair.buffers[1].region().sge(0, 64)];
-    let request = feroce_engine::verbs::SendRequest {
-        wr_id: 9,
-        op: SendOp::Write(end_0),
-        data: feroce_engine::verbs::Data::Sges(&sges),
-        flags: feroce_engine::verbs::SendFlags::SIGNALED,
-    };
-    pair.qps[1].post_send(&request).unwrap();
+    // The peer's WRITE is acknowledged at once.
+    post_back(&mut pair, 9, 64);
     pair.run(10);
     assert_eq!(pair.done(1), [(9, Status::Success)]);
+}
+
+/// Posts a WRITE of `len` bytes at end 1.
+fn post_back(pair: &mut Pair, wr_id: u64, len: u32) {
+    let region = pair.buffers[0].region();
+    let end_0 = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    let sges = [pair.buffers[1].region().sge(0, len)];
+    let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+    let request = SendRequest { wr_id, op: SendOp::Write(end_0), data, flags };
+    pair.qps[1].post_send(&request).expect("room");
+}
+
+/// A bind sends nothing.
+#[test]
+fn a_request_without_packets_does_not_wait_for_the_rate() {
+    let mut pair = Pair::new(&setup(congestion(Control::Fixed(Rate::from_mbps(1)), 1500)));
+    pair.post(1, SendOp::Write(pair.remote(0)), 1000);
+    pair.run(20);
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
+    let mut window = pair.pds[0].alloc_mw(WindowType::One).unwrap();
+    let region = pair.buffers[0].region();
+    let (addr, lkey, access) = (region.addr(), region.lkey(), Access::REMOTE_READ);
+    let ask = WindowBind { rkey: window.rkey(), lkey, addr, length: 64, access };
+    pair.qps[0].bind_mw(2, &mut window, &ask, SendFlags::SIGNALED).unwrap();
+    pair.post(3, SendOp::Write(pair.remote(0)), 1000);
+    pair.run(20);
+    assert_eq!(pair.done(0), [(2, Status::Success)], "and the WRITE behind it waits");
+    pair.run(20_000);
+    assert_eq!(pair.done(0), [(3, Status::Success)]);
+}
+
+/// TIMELY slows down the requests of end 1, whose acknowledgements are late, and not what it answers.
+#[test]
+fn answers_to_reads_do_not_wait_for_requests_that_delays_slow_down() {
+    let mut pair = Pair::new(&setup(congestion(Control::Timely, 4096)));
+    pair.rig.wire.set_delay(Duration::from_millis(1));
+    for wr_id in 0..60 {
+        post_back(&mut pair, wr_id, 64 << 10);
+        pair.run(2_500);
+    }
+    let _ = pair.frames();
+    post_back(&mut pair, 60, 1 << 20);
+    pair.run(2_000);
+    let requests = data(&pair.frames(), 1).len();
+    pair.post(1, SendOp::Read(pair.remote(0)), 1 << 20);
+    pair.run(3_000); // 1 ms to ask, 0.9 ms at 10 Gb/s, 1 ms back.
+    let both = data(&pair.frames(), 1);
+    assert!(requests < 300, "{requests} packets of requests in 2 ms");
+    assert!(both.len() >= 1024, "{} packets", both.len());
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
 }
 
 #[test]
@@ -308,6 +390,112 @@ fn cnp_intervals_by_scope_and_timing() {
         pair.run(200);
         assert_eq!(count(&pair, 1, Counter::NpCnpSent), expected, "{timing:?} {scope:?}");
         assert_eq!(count(&pair, 0, Counter::RpCnpHandled), expected, "{timing:?} {scope:?}");
+    }
+}
+
+/// Three connections, two of them between the same addresses: which of them tell their senders of a mark.
+#[test]
+fn connections_share_what_the_scope_says() {
+    let rows = [
+        (CnpTiming::Gap, CnpScope::Qp, [1, 1, 1]),
+        (CnpTiming::Gap, CnpScope::IpPair, [1, 0, 1]),
+        (CnpTiming::Gap, CnpScope::Port, [1, 0, 0]),
+        // At the end of the window, the last that was marked is told.
+        (CnpTiming::Window, CnpScope::Qp, [1, 1, 1]),
+        (CnpTiming::Window, CnpScope::IpPair, [1, 1, 1]),
+        (CnpTiming::Window, CnpScope::Port, [1, 0, 1]),
+    ];
+    for (timing, scope, expected) in rows {
+        let mut config = congestion(Control::Dcqcn, 64 << 10);
+        let params = &mut config.params.notification;
+        (params.cnp_timing, params.cnp_scope) = (timing, scope);
+        let mut pair = Pair::new(&setup(config));
+        let mut more = [0, 1].map(|index| connect_more(&pair, index));
+        mark_everything(&mut pair);
+        let remote = pair.remote(0);
+        let [one, other] = &mut more;
+        for qp in [&mut pair.qps[0], &mut one[0], &mut other[0]] {
+            let sges = [pair.buffers[0].region().sge(0, 100)];
+            let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+            let request = SendRequest { wr_id: 1, op: SendOp::Write(remote), data, flags };
+            qp.post_send(&request).expect("room");
+            pair.rig.run_for(Duration::from_micros(10));
+        }
+        pair.run(200);
+        assert_eq!(pair.done(0).len(), 3);
+        let frames = pair.frames();
+        let told = [&pair.qps[0], &more[0][0], &more[1][0]].map(|qp| {
+            let to = |seen: &&Seen| {
+                let packet = Packet::parse(&seen.bytes, &[]).expect("a frame");
+                packet.bth.opcode == Opcode::CNP && packet.bth.dest_qp == qp.qpn()
+            };
+            frames.iter().filter(to).count()
+        });
+        assert_eq!(told, expected, "{timing:?} {scope:?}");
+        let handled = count(&pair, 0, Counter::RpCnpHandled);
+        assert_eq!(handled, told.iter().sum::<usize>() as u64);
+    }
+}
+
+/// Another connection between the ends of `pair`, by the addresses at `index`.
+fn connect_more(pair: &Pair, index: u32) -> [QueuePair; 2] {
+    let mut qps = [0, 1]
+        .map(|end: usize| pair.pds[end].create_qp(&QpInit::new(&pair.cqs[end])).expect("a QP"));
+    let ends = [0, 1].map(|end: usize| qps[end].endpoint(Psn::new(1), index).expect("a GID"));
+    let options = ConnectOptions { sgid_index: index, ..ConnectOptions::default() };
+    for end in 0..2 {
+        qps[end].connect(Psn::new(1), &ends[1 - end], &options).expect("in RESET");
+    }
+    qps
+}
+
+/// A UD QP has one rate for all; marks of datagrams that it takes are answered to their senders, and of no others.
+#[test]
+fn datagrams_slow_down_and_groups_hear_nothing() {
+    let mut config = manual_config(1);
+    config.congestion = congestion(Control::Dcqcn, 4096);
+    let mut net = Datagrams::with(&config);
+    let (mut a, mut b) = (net.qp(0), net.qp(1));
+    net.rig.wire.set_faults(WireFaults { mark: 1_000_000, ..WireFaults::default() }, 1);
+    let ah = net.ah(0, gid(1), 0);
+    let group: feroce_engine::net::Gid = "239.77.0.1".parse().expect("a group");
+    // ECT by the program's own choice.
+    let path = Path { traffic_class: 2, ..Path::new(group, 0) };
+    let to_group = net.pds[0].create_ah(&path).expect("a path");
+    b.qp.attach_multicast(group).expect("a group");
+    b.receive(4);
+    let told = |net: &Datagrams| {
+        [0, 1].map(|end| match end {
+            0 => net.count(0, Counter::RpCnpHandled),
+            _ => net.count(1, Counter::NpCnpSent),
+        })
+    };
+    let stranger = Qkey(1);
+    a.send_with_key(SendOp::Send, b"wrong", &ah, b.qp.qpn(), stranger).unwrap();
+    a.send(SendOp::Send, b"all", &to_group, Qpn::MULTICAST).unwrap();
+    a.send(SendOp::Send, b"one", &to_group, b.qp.qpn()).unwrap();
+    net.run();
+    assert_eq!(net.count(1, Counter::QkeyViolations), 1);
+    assert_eq!((b.done().len(), told(&net)), (2, [0, 0]));
+    assert!(net.count(1, Counter::NpEcnMarkedRocePackets) >= 2);
+
+    a.send(SendOp::Send, b"one", &ah, b.qp.qpn()).unwrap();
+    net.run();
+    assert_eq!((b.done().len(), told(&net)), (1, [1, 1]));
+    // Half of 10 Gb/s: 4096 bytes at once, then 6.7 us for each.
+    let frames_before = net.frames().len();
+    assert!(frames_before > 0);
+    net.rig.wire.set_faults(WireFaults::default(), 1);
+    for _ in 0..8 {
+        a.send(SendOp::Send, &[7; 4096], &ah, b.qp.qpn()).unwrap();
+    }
+    net.rig.run_for(Duration::from_micros(60));
+    let sent: Vec<_> = net.frames().into_iter().filter(|seen| seen.from == 0).collect();
+    let gaps: Vec<_> = sent.windows(2).map(|two| two[1].at.saturating_since(two[0].at)).collect();
+    assert_eq!(sent.len(), 8);
+    for gap in &gaps[1..] {
+        let nanos = gap.as_nanos();
+        assert!((5_500..7_000).contains(&nanos), "{gaps:?}");
     }
 }
 

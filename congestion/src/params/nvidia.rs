@@ -95,7 +95,7 @@ pub const NVIDIA: &[NvidiaKnob] = &[
         unit: "logarithm",
         max: 31,
         get: |params| params.reaction.gd.into(),
-        set: |params, gd| params.reaction.gd = small(gd).max(10),
+        set: |params, gd| params.reaction.gd = small(gd),
     },
     NvidiaKnob {
         names: &["rpg_min_dec_fac", "rp_min_dec_fac"],
@@ -139,10 +139,11 @@ pub const NVIDIA: &[NvidiaKnob] = &[
         max: 1,
         get: |params| u64::from(params.reaction.target_clamp == TargetClamp::Always),
         set: |params, on| {
-            let clamp = &mut params.reaction.target_clamp;
-            *clamp = match (on, *clamp) {
-                (0, TargetClamp::Always) => TargetClamp::AfterIncrease,
-                (0, other) => other,
+            let after_time = clamps_after_time(params);
+            params.reaction.clamp_after_time = after_time;
+            params.reaction.target_clamp = match (on, after_time) {
+                (0, true) => TargetClamp::AfterIncrease,
+                (0, false) => TargetClamp::AfterByteIncrease,
                 _ => TargetClamp::Always,
             };
         },
@@ -152,8 +153,9 @@ pub const NVIDIA: &[NvidiaKnob] = &[
         knob: "target_clamp",
         unit: "0 or 1; without meaning while clamp_tgt_rate is 1",
         max: 1,
-        get: |params| u64::from(params.reaction.target_clamp != TargetClamp::AfterByteIncrease),
+        get: |params| u64::from(clamps_after_time(params)),
         set: |params, on| {
+            params.reaction.clamp_after_time = on != 0;
             let clamp = &mut params.reaction.target_clamp;
             *clamp = match (on, *clamp) {
                 (_, TargetClamp::Always) => TargetClamp::Always,
@@ -184,6 +186,14 @@ pub const NVIDIA: &[NvidiaKnob] = &[
         set: |params, priority| params.notification.cnp_priority = tiny(priority),
     },
 ];
+
+/// NVIDIA's `clamp_tgt_rate_after_time_inc`, as it is or would be with `clamp_tgt_rate` at 0.
+fn clamps_after_time(params: &Params) -> bool {
+    match params.reaction.target_clamp {
+        TargetClamp::Always => params.reaction.clamp_after_time,
+        clamp => clamp == TargetClamp::AfterIncrease,
+    }
+}
 
 fn to_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)

@@ -61,6 +61,7 @@ pub(super) const PAPER: Params = Params {
         cut_interval: Duration::from_micros(50),
         first_rate: Rate::ZERO,
         target_clamp: TargetClamp::Always,
+        clamp_after_time: true,
         target_limit: TargetLimit::MaxRate,
         increase_interval: Duration::from_micros(55),
         byte_counter: 10_000_000,

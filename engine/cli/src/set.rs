@@ -10,7 +10,8 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Feroce's names take values with units (`ai_rate=40Mb/s`), NVIDIA's the numbers of NVIDIA's tools (`rpg_ai_rate=40`). \
-`congestion` itself may change between dcqcn, timely, swift and a rate; on or off it is from the opening of the device. \
+`congestion` itself may change between dcqcn, timely, swift and a rate, to dcqcn only if the device was opened with it; \
+on or off it is from the opening of the device. \
 All are set, or none if one is refused. Root and the program's user may do it, in the network namespace of the \
 interface.\n\n\
 Exit codes: 0 set, 1 refused or nobody there, 2 wrong usage.")]

@@ -5,11 +5,11 @@ use feroce_wire::{Bth, Packet};
 
 use super::CongestionConfig;
 use super::delay::Delays;
-use crate::qp::{ACK_INTERVAL, Env};
+use crate::qp::{ACK_INTERVAL, Env, Waits};
 use crate::time::{Duration, Instant};
 
-/// Acknowledgements are asked for at least as often: at a low rate, [`ACK_INTERVAL`] packets take longer than the
-/// local ACK timeout.
+/// Acknowledgements are asked for at least as often, and four times in a local ACK timeout: at a low rate,
+/// [`ACK_INTERVAL`] packets take longer than that.
 const ACK_AFTER: Duration = Duration::from_micros(500);
 
 /// How fast a QP may send: its controller and its pacer. Bytes are those of frames, from the Ethernet header to the ICRC.
@@ -24,13 +24,22 @@ pub struct RateControl {
     /// Of a connected QP, if the scope is the QP.
     point: NotificationPoint,
     /// For controllers that go by the delay.
-    delays: Option<Delays>,
-    /// The rate for which `ack_interval` holds.
-    ack_rate: Rate,
+    by_delay: Option<ByDelay>,
+    /// The rate, and the time between acknowledgements, for which `ack_interval` holds.
+    ack_basis: (Rate, Duration),
     ack_interval: u32,
     cnps_handled: u64,
     cnps_sent: u64,
     marked: u64,
+}
+
+/// What controllers that go by the delay need besides.
+#[derive(Debug, Clone)]
+struct ByDelay {
+    delays: Delays,
+    /// For answers to READs, which they do not control: at the line's rate.
+    answers: Pacer,
+    line: Rate,
 }
 
 /// Where a QP's rate stands, for people who look on.
@@ -56,15 +65,17 @@ impl RateControl {
     /// That of a QP that has sent nothing, on a line of `line`.
     pub fn new(config: &CongestionConfig, line: Rate, now: Instant) -> Self {
         let controller = config.controller(line, now);
-        let by_delay = matches!(controller, Controller::Timely(_) | Controller::Swift(_));
+        let goes_by_delay = matches!(controller, Controller::Timely(_) | Controller::Swift(_));
+        let answers = Pacer::new(config.burst, now);
+        let by_delay = ByDelay { delays: Delays::default(), answers, line };
         Self {
             controller,
             pacer: Pacer::new(config.burst, now),
             waits_until: Instant::FAR,
             stopped: false,
             point: NotificationPoint::new(&config.params.notification),
-            delays: by_delay.then(Delays::default),
-            ack_rate: Rate::ZERO,
+            by_delay: goes_by_delay.then_some(by_delay),
+            ack_basis: (Rate::ZERO, Duration::ZERO),
             ack_interval: ACK_INTERVAL,
             cnps_handled: 0,
             cnps_sent: 0,
@@ -105,20 +116,24 @@ impl RateControl {
         controller.advance(now);
     }
 
-    /// Whether a packet whose frame has up to `largest` bytes may go now. If not, it is noted when to look again.
+    /// Whether packets whose frames have up to `largest` bytes must wait now. If so, it is noted when to look again.
     #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
-    pub fn admits(&mut self, largest: u64, now: Instant) -> bool {
+    pub fn waits(&mut self, largest: u64, now: Instant) -> Waits {
         if self.stopped {
-            return false;
+            return Waits { requests: true, answers: true };
         }
         self.advance(now);
-        let ready = self.pacer.ready_at(largest, self.controller.rate());
-        let is_ready = ready <= now;
-        self.waits_until = match is_ready {
-            true => Instant::FAR,
-            false => ready.min(self.controller.next_event()),
-        };
-        is_ready
+        let requests = self.pacer.ready_at(largest, self.controller.rate());
+        let mut answers = requests;
+        if let Some(ByDelay { answers: pacer, line, .. }) = &mut self.by_delay {
+            pacer.advance(*line, now);
+            answers = pacer.ready_at(largest, *line);
+        }
+        let waits = Waits { requests: requests > now, answers: answers > now };
+        let first = [requests, answers].into_iter().filter(|&ready| ready > now).min();
+        self.waits_until =
+            first.map_or(Instant::FAR, |ready| ready.min(self.controller.next_event()));
+        waits
     }
 
     /// From now on no data go, or again.
@@ -126,17 +141,19 @@ impl RateControl {
         self.stopped = stopped;
     }
 
-    /// What the rate means for the QP's next packets, of which the largest makes a frame of `largest` bytes.
+    /// What the rate means for the QP's next packets, of which the largest makes a frame of `largest` bytes. `timeout`
+    /// is the local ACK timeout.
     #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
-    pub fn limit(&mut self, env: &mut Env<'_>, largest: u64) {
+    pub fn limit(&mut self, env: &mut Env<'_>, largest: u64, timeout: Option<Duration>) {
         if !self.stopped {
             self.advance(env.now);
         }
         let rate = self.controller.rate();
-        if rate != self.ack_rate {
-            let packets = rate.bytes_in(ACK_AFTER) / largest.max(1);
+        let basis = (rate, timeout.map_or(ACK_AFTER, |timeout| ACK_AFTER.min(timeout / 4)));
+        if basis != self.ack_basis {
+            let packets = rate.bytes_in(basis.1) / largest.max(1);
             let packets = u32::try_from(packets).unwrap_or(ACK_INTERVAL);
-            (self.ack_rate, self.ack_interval) = (rate, packets.clamp(1, ACK_INTERVAL));
+            (self.ack_basis, self.ack_interval) = (basis, packets.clamp(1, ACK_INTERVAL));
         }
         env.ack_interval = self.ack_interval;
         let window = self.controller.window();
@@ -151,20 +168,25 @@ impl RateControl {
     #[inline(never)] // Its callers are on the path of QPs that nothing limits, too.
     pub fn on_sent(&mut self, transport: &[u8], bytes: u64, now: Instant) {
         let rate = self.controller.rate();
+        if let Some(by_delay) = &mut self.by_delay
+            && let Ok(bth) = Bth::parse(transport)
+        {
+            if bth.opcode.is_response() {
+                by_delay.answers.spend(bytes, by_delay.line, now);
+                return;
+            }
+            if by_delay.delays.on_sent(&bth, bytes, now) {
+                self.controller.on_loss(now);
+            }
+        }
         self.pacer.spend(bytes, rate, now);
         self.controller.on_sent(bytes, now);
-        if let Some(delays) = &mut self.delays
-            && let Ok(bth) = Bth::parse(transport)
-            && delays.on_sent(&bth, bytes, now)
-        {
-            self.controller.on_loss(now);
-        }
     }
 
     /// A packet came from the peer.
     pub fn on_packet(&mut self, packet: &Packet<'_>, now: Instant) {
-        if let Some(delays) = &mut self.delays
-            && let Some(trip) = delays.on_packet(packet, now)
+        if let Some(by_delay) = &mut self.by_delay
+            && let Some(trip) = by_delay.delays.on_packet(packet, now)
         {
             self.advance(now);
             self.controller.on_ack(trip.time, trip.bytes, now);

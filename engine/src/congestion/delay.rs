@@ -9,8 +9,12 @@ use crate::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Delays {
     probe: Option<Probe>,
-    /// One past the highest PSN sent.
+    /// One past the request packet that went out last.
+    next: Option<Psn>,
+    /// One past the highest PSN sent. Of a READ, which takes more, the first counts: what follows is beyond it.
     end: Option<Psn>,
+    /// The peer had no receive for this packet: it comes again, and was not lost.
+    not_ready: Option<Psn>,
     /// Bytes of requests sent, and those of them that a measured acknowledgement was for.
     sent: u64,
     acknowledged: u64,
@@ -34,33 +38,46 @@ pub struct RoundTrip {
 }
 
 impl Delays {
-    /// A packet with the header `bth` went out, `bytes` long. True if it went before: it, or one ahead of it, was lost.
+    /// A packet with the header `bth` went out, `bytes` long. True if it was lost before, the first of those that go
+    /// again: that of a READ tells nothing of requests, since it may have been the answer that was lost.
     pub fn on_sent(&mut self, bth: &Bth, bytes: u64, now: Instant) -> bool {
         let info = bth.opcode.info();
         let Some(info) = info.filter(|info| info.is_request()) else { return false };
-        if !matches!(info.operation, Operation::Send | Operation::Write) {
+        let (psn, next) = (bth.psn, bth.psn.next());
+        let carries_data = matches!(info.operation, Operation::Send | Operation::Write);
+        let is_behind = |end: Option<Psn>| end.is_some_and(|end| psn.is_before(end));
+        if is_behind(self.next.replace(next)) {
+            self.probe = None;
+            let waited = self.not_ready.take() == Some(psn);
+            return carries_data && !waited;
+        }
+        if is_behind(self.end) {
             return false;
         }
-        if self.end.is_some_and(|end| bth.psn.is_before(end)) {
-            self.probe = None;
-            return true;
-        }
-        self.end = Some(bth.psn.next());
-        self.sent += bytes;
-        if bth.ack_req && self.probe.is_none() {
-            self.probe = Some(Probe { psn: bth.psn, at: now, sent: self.sent });
+        self.end = Some(next);
+        if carries_data {
+            self.sent += bytes;
+            if bth.ack_req && self.probe.is_none() {
+                self.probe = Some(Probe { psn, at: now, sent: self.sent });
+            }
         }
         false
     }
 
-    /// A packet came: the round trip that it ends.
+    /// A packet came: the round trip that it ends. The answer to a READ or an atomic behind the probe ends it, too: no
+    /// acknowledgement of its own may come.
     pub fn on_packet(&mut self, packet: &Packet<'_>, now: Instant) -> Option<RoundTrip> {
+        let syndrome = packet.ext.aeth.map(|aeth| aeth.syndrome);
+        if matches!(syndrome, Some(Syndrome::RnrNak(_))) {
+            self.not_ready = Some(packet.bth.psn);
+        }
         let probe = self.probe?;
-        let aeth = packet.ext.aeth?;
-        let ends = packet.info.operation == Operation::Acknowledge
-            && matches!(aeth.syndrome, Syndrome::Ack(_))
-            && probe.psn.at_or_before(packet.bth.psn);
-        if !ends {
+        let acknowledges = match packet.info.operation {
+            Operation::Acknowledge => matches!(syndrome, Some(Syndrome::Ack(_))),
+            Operation::ReadResponse | Operation::AtomicAcknowledge => true,
+            _ => false,
+        };
+        if !acknowledges || packet.bth.psn.is_before(probe.psn) {
             return None;
         }
         self.probe = None;
@@ -86,9 +103,23 @@ mod tests {
         Bth { opcode, psn: Psn::new(psn), ack_req, ..Bth::default() }
     }
 
+    fn trip(micros: u64, bytes: u64) -> Option<RoundTrip> {
+        Some(RoundTrip { time: Duration::from_micros(micros), bytes })
+    }
+
     /// An acknowledgement of `psn`, as it comes.
     fn answer(
         delays: &mut Delays,
+        psn: u32,
+        syndrome: Syndrome,
+        now: Instant,
+    ) -> Option<RoundTrip> {
+        answer_with(delays, Opcode::RC_ACKNOWLEDGE, psn, syndrome, now)
+    }
+
+    fn answer_with(
+        delays: &mut Delays,
+        opcode: Opcode,
         psn: u32,
         syndrome: Syndrome,
         now: Instant,
@@ -107,7 +138,7 @@ mod tests {
         let mut frame = [0; 128];
         let aeth = Some(Aeth { syndrome, msn: Msn::new(1) });
         let ext = ExtHeaders { aeth, ..ExtHeaders::default() };
-        let bth = bth(Opcode::RC_ACKNOWLEDGE, psn, false);
+        let bth = bth(opcode, psn, false);
         let len = write_transport(&mut frame[flow.len()..], &bth, &ext);
         let len = flow.seal(&mut frame, len, 1);
         delays.on_packet(&Packet::parse(&frame[..len], &[]).unwrap(), now)
@@ -125,7 +156,6 @@ mod tests {
         assert_eq!(answer(&mut delays, 8, ACK, at(4)), None);
         let nak = Syndrome::Nak(NakCode::PsnSequence);
         assert_eq!(answer(&mut delays, 9, nak, at(5)), None);
-        let trip = |micros, bytes| Some(RoundTrip { time: Duration::from_micros(micros), bytes });
         assert_eq!(answer(&mut delays, 10, ACK, at(12)), trip(10, 200));
         assert_eq!(answer(&mut delays, 10, ACK, at(13)), None, "one at a time");
         assert!(!delays.on_sent(&bth(Opcode::RC_WRITE_ONLY, 11, true), 50, at(20)));
@@ -145,5 +175,75 @@ mod tests {
         );
         let read = bth(Opcode::RC_READ_REQUEST, 0, true);
         assert!(!delays.on_sent(&read, 100, at(71)), "the responder decides when it is answered");
+    }
+
+    fn send(delays: &mut Delays, opcode: Opcode, psn: u32) -> bool {
+        delays.on_sent(&bth(opcode, psn, true), 100, at(1))
+    }
+
+    const SEND: Opcode = Opcode::RC_SEND_ONLY;
+    const READ: Opcode = Opcode::RC_READ_REQUEST;
+
+    #[test]
+    fn a_go_back_is_one_loss() {
+        let mut delays = Delays::default();
+        for psn in 0..6 {
+            assert!(!send(&mut delays, SEND, psn));
+        }
+        assert_eq!([2, 3, 4].map(|psn| send(&mut delays, SEND, psn)), [true, false, false]);
+        assert_eq!(
+            [3, 4, 5, 6].map(|psn| send(&mut delays, SEND, psn)),
+            [true, false, false, false]
+        );
+    }
+
+    #[test]
+    fn a_peer_without_receives_has_lost_nothing() {
+        let mut delays = Delays::default();
+        let rnr = Syndrome::RnrNak(feroce_wire::RnrTimer::new(1).unwrap());
+        assert_eq!([0, 1, 2].map(|psn| send(&mut delays, SEND, psn)), [false; 3]);
+        for _ in 0..2 {
+            assert_eq!(answer(&mut delays, 1, rnr, at(2)), None);
+            assert_eq!([1, 2].map(|psn| send(&mut delays, SEND, psn)), [false; 2]);
+        }
+        assert!(send(&mut delays, SEND, 1), "the time-out after that is a loss");
+    }
+
+    #[test]
+    fn an_answer_that_is_lost_is_none_of_the_requests() {
+        let mut delays = Delays::default();
+        assert_eq!(
+            [READ, SEND].map(|op| send(&mut delays, op, if op == READ { 0 } else { 4 })),
+            [false; 2]
+        );
+        assert_eq!(
+            [READ, SEND].map(|op| send(&mut delays, op, if op == READ { 1 } else { 4 })),
+            [false; 2]
+        );
+    }
+
+    #[test]
+    fn packets_that_reads_are_answered_with_have_numbers_too() {
+        let mut delays = Delays::default();
+        assert!(!send(&mut delays, SEND, 0));
+        assert_eq!(answer(&mut delays, 0, ACK, at(2)), trip(1, 100));
+        // Each is answered by 2^22 packets.
+        for psn in [1, 1 + (1 << 22), 1 + (2 << 22)] {
+            assert!(!send(&mut delays, READ, psn));
+        }
+        let psn = 1 + (3 << 22);
+        assert!(!send(&mut delays, SEND, psn), "sent for the first time");
+        assert_eq!(answer(&mut delays, psn, ACK, at(5)), trip(4, 100));
+    }
+
+    #[test]
+    fn an_answer_to_a_read_acknowledges_what_is_ahead_of_it() {
+        let mut delays = Delays::default();
+        assert_eq!([send(&mut delays, SEND, 0), send(&mut delays, READ, 1)], [false; 2]);
+        let response = Opcode::RC_READ_RESPONSE_ONLY;
+        assert_eq!(answer_with(&mut delays, response, 1, ACK, at(4)), trip(3, 100));
+        // Idle for long: that is no round trip.
+        assert!(!delays.on_sent(&bth(SEND, 2, true), 100, at(1_000_000)));
+        assert_eq!(answer(&mut delays, 2, ACK, at(1_000_002)), trip(2, 100));
     }
 }

@@ -9,7 +9,10 @@
 //! * QP 1, which connection management uses, has none.
 //!
 //! TIMELY and Swift measure the time from a packet that asks for an acknowledgement to the acknowledgement: they control
-//! the requests of RC. What has no acknowledgements - UC, UD, answers to READs - goes at the line's rate then.
+//! the requests of RC. What has no acknowledgements - UC, UD, answers to READs - goes at the line's rate then, answers
+//! beside requests.
+//!
+//! Data are ECN-capable (ECT) with DCQCN only: see [`Control::heeds_marks`]. Marks are answered with CNPs by all.
 
 mod control;
 mod delay;
@@ -53,6 +56,12 @@ const NAMES: [(&str, Control); 4] = [
 impl Control {
     /// What it takes to be read, in words.
     pub const EXPECTS: &str = "`off`, `dcqcn`, `timely`, `swift`, or a fixed rate such as `10Gb/s`";
+
+    /// A sender slows down when its packets are marked: only then do they say that they may be (ECT). A packet that a
+    /// switch marks in vain is one that it does not drop, so the queue grows at the cost of those that do slow down.
+    pub fn heeds_marks(self) -> bool {
+        self == Self::Dcqcn
+    }
 }
 
 impl fmt::Display for Control {
@@ -114,6 +123,11 @@ pub enum ChangeError {
         "congestion control cannot be turned off while the device is open; a fixed rate is a way to undo it"
     )]
     On,
+    /// Connections that exist are not marked ECN-capable.
+    #[error(
+        "the device was opened with `congestion` = {0}, whose packets switches do not mark: open it with `dcqcn` to have that"
+    )]
+    Unmarked(Control),
     /// Not a way to control congestion.
     #[error("`congestion` is `{value}`, expected {}", Control::EXPECTS)]
     Control {
@@ -136,19 +150,23 @@ pub enum ChangeError {
 }
 
 impl CongestionConfig {
-    /// Sets one parameter by name, ours or NVIDIA's, or `congestion` itself, from `off` to `off` or between the others.
+    /// Sets one parameter by name, ours or NVIDIA's, or `congestion` itself: from `off` to nothing else, and to `dcqcn`
+    /// only if the device was `opened` with it.
     ///
     /// # Errors
     /// See [`ChangeError`].
-    pub fn change(&mut self, name: &str, value: &str) -> Result<(), ChangeError> {
+    pub fn change(&mut self, opened: Control, name: &str, value: &str) -> Result<(), ChangeError> {
         if self.control == Control::Off {
             return Err(ChangeError::Off);
         }
         if name == "congestion" {
-            let control =
+            let control: Control =
                 value.parse().map_err(|_| ChangeError::Control { value: value.to_owned() })?;
             if control == Control::Off {
                 return Err(ChangeError::On);
+            }
+            if control.heeds_marks() && !opened.heeds_marks() {
+                return Err(ChangeError::Unmarked(opened));
             }
             self.control = control;
             return Ok(());
@@ -158,9 +176,12 @@ impl CongestionConfig {
 
     /// The highest rate on a line of `link_rate` bit/s, if that is known.
     pub fn line(&self, link_rate: Option<u64>) -> Rate {
-        let chosen = self.params.reaction.max_rate;
-        let unknown = if chosen == Rate::ZERO { UNKNOWN_LINE } else { chosen };
-        link_rate.filter(|&rate| rate > 0).map_or(unknown, Rate::from_bps)
+        let reaction = &self.params.reaction;
+        match (link_rate.filter(|&rate| rate > 0), reaction.max_rate) {
+            (Some(rate), _) => reaction.highest(Rate::from_bps(rate)),
+            (None, Rate::ZERO) => UNKNOWN_LINE,
+            (None, chosen) => chosen,
+        }
     }
 
     /// A new sender.
@@ -215,14 +236,28 @@ mod tests {
     #[test]
     fn what_can_be_changed_while_a_device_is_open() {
         let mut config = CongestionConfig::default();
-        assert_eq!(config.change("ai_rate", "1Mb/s"), Err(ChangeError::Off));
-        config.control = Control::Dcqcn;
-        config.change("rp_ai_rate", "7").unwrap();
+        let opened = Control::Dcqcn;
+        assert_eq!(config.change(Control::Off, "ai_rate", "1Mb/s"), Err(ChangeError::Off));
+        config.control = opened;
+        config.change(opened, "rp_ai_rate", "7").unwrap();
         assert_eq!(config.params.reaction.ai_rate, Rate::from_mbps(7));
-        config.change("congestion", "1Gb/s").unwrap();
-        assert_eq!(config.control, Control::Fixed(Rate::from_gbps(1)));
-        assert_eq!(config.change("congestion", "off"), Err(ChangeError::On));
-        let told = |name, value| config.clone().change(name, value).unwrap_err().to_string();
+        for (name, control) in [
+            ("1Gb/s", Control::Fixed(Rate::from_gbps(1))),
+            ("dcqcn", Control::Dcqcn),
+            ("swift", Control::Swift),
+        ] {
+            config.change(opened, "congestion", name).unwrap();
+            assert_eq!(config.control, control);
+        }
+        assert_eq!(config.change(opened, "congestion", "off"), Err(ChangeError::On));
+        // Nobody would hear of marks: there are none.
+        let timely = Control::Timely;
+        assert_eq!(
+            config.change(timely, "congestion", "dcqcn"),
+            Err(ChangeError::Unmarked(timely))
+        );
+        let told =
+            |name, value| config.clone().change(opened, name, value).unwrap_err().to_string();
         assert!(told("congestion", "fast").contains("expected `off`, `dcqcn`"));
         assert!(told("kmin", "5KB").contains("parameter of switches"));
         assert!(told("colour", "1").contains("`colour` = `1`"));
@@ -236,5 +271,7 @@ mod tests {
         assert_eq!(config.line(None), UNKNOWN_LINE);
         config.params.reaction.max_rate = Rate::from_gbps(10);
         assert_eq!(config.line(None), Rate::from_gbps(10));
+        assert_eq!(config.line(Some(25_000_000_000)), Rate::from_gbps(10));
+        assert_eq!(config.line(Some(5_000_000_000)), Rate::from_gbps(5));
     }
 }

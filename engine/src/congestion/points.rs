@@ -31,9 +31,16 @@ impl Cnp {
         Self { flow, dest_qp, pkey }
     }
 
-    /// One to the sender of the datagram `packet`, back the way that it came.
+    /// One to the sender of the datagram `packet`, back the way that it came. `None` if it came to a group, from no
+    /// single host, or from this one: it passed no switch.
     pub fn to_sender(packet: &Packet<'_>, params: &NotificationParams) -> Option<Self> {
         let dest_qp = packet.ext.deth?.src_qp;
+        let (src, dst) = (packet.ip.src(), packet.ip.dst());
+        let is_group =
+            src.is_multicast() || dst.is_multicast() || packet.ethernet.src.is_multicast();
+        if is_group || src == dst {
+            return None;
+        }
         let addresses = match (packet.ip.dst(), packet.ip.src()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddresses::V4 { src, dst },
             (IpAddr::V6(src), IpAddr::V6(dst)) => IpAddresses::V6 { src, dst },
@@ -70,12 +77,15 @@ struct Key {
 struct Entry {
     key: Key,
     point: NotificationPoint,
-    /// To whom, if an interval ends with a mark.
+    /// To whom, if an interval ends with a mark, and for which QP of this core.
     cnp: Cnp,
+    own: Qpn,
     used: Instant,
 }
 
 /// The notification points that no single QP has: those of pairs of addresses, of the port, and of the senders to a UD QP.
+/// Each core has its own, as it shares nothing with others: a pair of addresses, or a port, whose QPs live on several cores
+/// may get a CNP from each in an interval.
 #[derive(Debug)]
 pub struct Points {
     /// Sets of places, by a hash of the key.
@@ -113,18 +123,19 @@ impl Points {
             places.unwrap_or(0)
         });
         let point = set[place].filter(|entry| entry.key == key).map_or(new, |entry| entry.point);
-        let entry = set[place].insert(Entry { key, point, cnp, used: now });
+        let entry = set[place].insert(Entry { key, point, cnp, own, used: now });
         let due = entry.point.on_packet(true, now);
         self.next = self.next.min(entry.point.next_event());
         due
     }
 
-    /// Calls `send` with the CNPs that are due because an interval with a mark in it has ended by `now`.
-    pub fn expire(&mut self, now: Instant, mut send: impl FnMut(Cnp)) {
+    /// Calls `send` with the CNPs that are due because an interval with a mark in it has ended by `now`, each with the QP
+    /// that was marked last.
+    pub fn expire(&mut self, now: Instant, mut send: impl FnMut(Cnp, Qpn)) {
         self.next = Instant::FAR;
         for entry in self.entries.iter_mut().flatten().flatten() {
             if entry.point.next_event() <= now && entry.point.advance(now) {
-                send(entry.cnp);
+                send(entry.cnp, entry.own);
             }
             self.next = self.next.min(entry.point.next_event());
         }
@@ -150,4 +161,69 @@ fn set_of(key: &Key) -> usize {
     let mixed = (fold(key.peer) ^ fold(key.own).rotate_left(32) ^ qps.rotate_left(8))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     usize::try_from(mixed >> 58).expect("six bits") % SETS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feroce_congestion::params::{CnpTiming, Params};
+    use feroce_wire::{Bth, Deth, ExtHeaders, MacAddr, Opcode, Qkey, write_transport};
+    use std::net::Ipv4Addr;
+
+    /// A datagram from the QP 0x20 of `src` to `dst`.
+    fn datagram(src_mac: u8, src: [u8; 4], dst: [u8; 4]) -> Vec<u8> {
+        let flow = FlowHeader::new(&FlowSpec {
+            dst_mac: MacAddr([2; 6]),
+            src_mac: MacAddr([src_mac; 6]),
+            vlan: None,
+            addresses: IpAddresses::V4 { src: src.into(), dst: dst.into() },
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: 0,
+            udp_source_port: 0xc000,
+            super_frames: false,
+        });
+        let mut frame = vec![0; 128];
+        let deth = Some(Deth { qkey: Qkey(1), reserved: 0, src_qp: Qpn::masked(0x20) });
+        let bth = Bth { opcode: Opcode::UD_SEND_ONLY, ..Bth::default() };
+        let ext = ExtHeaders { deth, ..ExtHeaders::default() };
+        let len = write_transport(&mut frame[flow.len()..], &bth, &ext);
+        let len = flow.seal(&mut frame, len, 1);
+        frame.truncate(len);
+        frame
+    }
+
+    #[test]
+    fn only_single_hosts_are_told() {
+        let params = Params::default().notification;
+        let to = |src_mac, src, dst| {
+            let frame = datagram(src_mac, src, dst);
+            Cnp::to_sender(&Packet::parse(&frame, &[]).unwrap(), &params)
+        };
+        let (a, b, group) = ([10, 0, 0, 1], [10, 0, 0, 2], [239, 0, 0, 1]);
+        let cnp = to(4, a, b).unwrap();
+        let (src, dst) = (Ipv4Addr::from(b), Ipv4Addr::from(a));
+        assert_eq!(cnp.flow.spec().addresses, IpAddresses::V4 { src, dst });
+        assert_eq!((cnp.dest_qp, cnp.flow.spec().dst_mac), (Qpn::masked(0x20), MacAddr([4; 6])));
+        for (src_mac, src, dst) in [(4, a, group), (4, group, b), (5, a, b), (4, a, a)] {
+            assert!(to(src_mac, src, dst).is_none(), "{src_mac} {src:?} {dst:?}");
+        }
+    }
+
+    #[test]
+    fn what_an_interval_owes_is_the_last_ones() {
+        let mut params = Params::default().notification;
+        (params.cnp_timing, params.cnp_scope) = (CnpTiming::Window, CnpScope::Port);
+        let mut points = Points::new(&params);
+        let frame = datagram(4, [10, 0, 0, 1], [10, 0, 0, 2]);
+        let packet = Packet::parse(&frame, &[]).unwrap();
+        let cnp = Cnp::to_sender(&packet, &params).unwrap();
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        let mut mark = |own, micros| points.on_mark(&packet, Qpn::masked(own), cnp, at(micros));
+        assert_eq!([mark(1, 1), mark(2, 2), mark(3, 3)], [true, false, false]);
+        assert_eq!(points.next_event(), at(51));
+        let mut told = Vec::new();
+        points.expire(at(51), |_, own| told.push(own.value()));
+        assert_eq!(told, [3]);
+    }
 }

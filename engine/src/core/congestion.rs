@@ -10,7 +10,7 @@ use super::{Core, CoreShared, Slot};
 use crate::congestion::{Cnp, CongestionConfig, Control, Points, RateControl};
 use crate::counters::{Counter, Counters};
 use crate::port::{Port, Priority};
-use crate::qp::{AnyQp, Env};
+use crate::qp::{AnyQp, Env, Waits};
 use crate::time::Instant;
 use crate::timer_wheel::TimerWheel;
 
@@ -77,7 +77,7 @@ impl Congestion {
         now: Instant,
     ) {
         let Slot { qp, control: Some(control), .. } = place else { return };
-        if !qp.hears(packet) {
+        if !qp.takes(packet) {
             return; // From somebody else: the QP drops it.
         }
         control.on_packet(packet, now);
@@ -138,7 +138,10 @@ pub(super) fn hold_back(
     env: &mut Env<'_>,
 ) {
     if let Some(control) = control {
-        env.data_waits = !is_own && !control.admits(largest, env.now);
+        env.waits = match is_own {
+            true => Waits::default(),
+            false => control.waits(largest, env.now),
+        };
     }
 }
 
@@ -162,7 +165,7 @@ impl Slot {
     pub(super) fn limit(&mut self, env: &mut Env<'_>, port: &dyn Port) -> u64 {
         let Some(control) = &mut self.control else { return 0 };
         let largest = self.qp.largest_frame(port.attributes().frame_max);
-        control.limit(env, largest);
+        control.limit(env, largest, self.qp.ack_timeout());
         largest
     }
 
@@ -207,11 +210,18 @@ impl Core {
     /// The wheel's timer of the points that no QP has has fired.
     #[cold]
     pub(super) fn expire_points(&mut self, now: Instant) {
-        if let Some(congestion) = &mut self.congestion {
-            let Congestion { points, cnps, .. } = &mut **congestion;
-            points.expire(now, |cnp| send(cnps, cnp));
-            congestion.arm(&mut self.wheel);
-        }
+        let Self { congestion: Some(congestion), slots, shared, wheel, .. } = self else { return };
+        let Congestion { points, cnps, .. } = &mut **congestion;
+        points.expire(now, |cnp, own| {
+            let slot = shared.qpns.locate(own).map(|(_, slot)| slot as usize);
+            if let Some(Some(place)) = slot.and_then(|slot| slots.get_mut(slot))
+                && let Some(control) = &mut place.control
+            {
+                control.count_cnp();
+            }
+            send(cnps, cnp);
+        });
+        congestion.arm(wheel);
     }
 
     /// From now on the rates of this core's QPs follow `config`, which may not turn congestion control off or on.

@@ -282,7 +282,7 @@ impl Core {
 
     /// The same for frames alone.
     pub fn arm_port(&mut self, fds: &mut Vec<RawFd>) -> bool {
-        self.active.is_empty() && self.port.arm_wakeup(fds)
+        self.active.is_empty() && !self.has_cnps() && self.port.arm_wakeup(fds)
     }
 
     /// Undoes [`Core::arm_port`].

@@ -8,7 +8,6 @@ use feroce_wire::{FlowHeader, MacAddr, PathMtu, Qpn};
 use super::addressing::{PATH_TIMEOUT, Path, flow_header};
 use super::follow::{self, PathUser};
 use super::{DeviceError, ProtectionDomain};
-use crate::congestion::Control;
 use crate::net::PathHeaders;
 use crate::time::Duration;
 
@@ -86,7 +85,7 @@ impl ProtectionDomain {
         let ethernet = made.expect("the path was found");
         let (local, remote) = endpoints(&path, &headers);
         // A datagram says that it understands marks if something slows down on them: not on those of a group.
-        let slows = device.config.congestion.control != Control::Off;
+        let slows = device.config.congestion.control.heeds_marks();
         let ecn = slows && path.dgid.multicast_group().is_none();
         let flow = flow_header(&path, &headers, local, remote, ecn);
         let mtu = PathMtu::largest_for(headers.mtu).map_or(0, PathMtu::bytes);

@@ -42,7 +42,7 @@ pub struct DeviceConfig {
     pub window: u32,
     /// Mark data packets ECT(0), as a ConnectX does, so that switches mark instead of dropping.
     pub ecn: bool,
-    /// How fast QPs may send. If it is on, data packets are marked ECT(0), whatever `ecn` says, datagrams too but those to
+    /// How fast QPs may send. With DCQCN, data packets are marked ECT(0), whatever `ecn` says, datagrams too but those to
     /// groups.
     pub congestion: CongestionConfig,
     /// Seed for keys and starting PSNs; `None` takes them from the kernel. For tests and replays only.

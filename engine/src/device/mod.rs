@@ -243,7 +243,8 @@ impl DeviceInner {
         }
         let mut held = self.congestion.lock().unwrap_or_else(PoisonError::into_inner);
         let mut config = *held;
-        pairs.iter().try_for_each(|(name, value)| config.change(name, value))?;
+        let opened = self.config.congestion.control;
+        pairs.iter().try_for_each(|(name, value)| config.change(opened, name, value))?;
         for cell in &self.cores {
             let mut token = cell.lock();
             let now = self.clock.now();

@@ -14,7 +14,6 @@ use super::{
     CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
     XrcDomain, multicast,
 };
-use crate::congestion::Control;
 use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
@@ -385,7 +384,7 @@ impl QueuePair {
         let device = self.device();
         let headers = follow::begin(device, PathUser::Qp(self.qpn), path, PATH_TIMEOUT, |_| None)?;
         let config = &device.config;
-        let ecn = config.ecn || config.congestion.control != Control::Off;
+        let ecn = config.ecn || config.congestion.control.heeds_marks();
         Ok(flow_header(path, &headers, self.qpn, remote, ecn))
     }
 

@@ -5,7 +5,7 @@ use feroce_wire::{FlowHeader, Packet, Pkey, Qpn};
 use super::attributes::{ModifyError, QpAttributes};
 use super::ud::UdQp;
 use super::{Env, Qp, QpSnapshot, QpState, Transmit};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// A queue pair of any service, as a core holds it. The methods are those of [`Qp`].
 #[derive(Debug)]
@@ -144,6 +144,22 @@ impl AnyQp {
         match self {
             Self::Connected(qp) => qp.hears(packet),
             Self::Datagram(_) => true,
+        }
+    }
+
+    /// It takes `packet`, as far as can be told by who sent it.
+    pub fn takes(&self, packet: &Packet<'_>) -> bool {
+        match self {
+            Self::Connected(qp) => qp.takes(packet),
+            Self::Datagram(qp) => qp.takes(packet),
+        }
+    }
+
+    /// The local ACK timeout; `None` where there is none.
+    pub fn ack_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Connected(qp) => qp.ack_timeout(),
+            Self::Datagram(_) => None,
         }
     }
 

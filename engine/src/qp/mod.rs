@@ -32,7 +32,7 @@ use feroce_wire::{
 use crate::counters::{Counter, Counters};
 use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, MrTable, PdId, Scope};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SendWqe, Status};
 pub use any::AnyQp;
 use attributes::QpAttributes;
@@ -51,6 +51,15 @@ use timer::{Timer, TimerTable};
 pub use transitions::{UC_TRANSITIONS, UD_TRANSITIONS};
 pub use xrc::SrqTable;
 
+/// What of a QP's data must wait for its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waits {
+    /// Requests, the first time or again.
+    pub requests: bool,
+    /// Answers to READs and atomics.
+    pub answers: bool,
+}
+
 /// What a QP needs of the core it lives on, for one call.
 #[derive(Debug)]
 pub struct Env<'a> {
@@ -66,8 +75,8 @@ pub struct Env<'a> {
     pub window: u32,
     /// At most this many packets of a QP are sent between two that ask for an acknowledgement.
     pub ack_interval: u32,
-    /// The QP's data must wait: nothing but acknowledgements without data may be sent.
-    pub data_waits: bool,
+    /// What of the QP's data must wait. Acknowledgements without data do not, nor requests that send nothing.
+    pub waits: Waits,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
@@ -92,7 +101,7 @@ impl<'a> Env<'a> {
             events,
             window,
             ack_interval,
-            data_waits: false,
+            waits: Waits { requests: false, answers: false },
             srqs,
             broken: None,
         }
@@ -384,7 +393,7 @@ impl Qp {
 
     fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         let carries_data = self.responder.answer_goes_first();
-        if carries_data && env.data_waits {
+        if carries_data && env.waits.answers {
             return None;
         }
         let len = self.responder.next_response(&self.conn, env, out)?;
@@ -394,7 +403,7 @@ impl Qp {
 
     #[inline]
     fn next_request(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) || env.data_waits {
+        if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) || self.must_wait(env) {
             return None;
         }
         loop {
@@ -411,8 +420,9 @@ impl Qp {
                 Next::Local => {
                     self.complete_local(env);
                     self.finish_call(env);
-                    if !self.conn.state.sends() {
-                        return None; // The CQ was full.
+                    // The CQ may have been full.
+                    if !self.conn.state.sends() || self.must_wait(env) {
+                        return None;
                     }
                 }
                 Next::Failed(status) => {
@@ -422,6 +432,22 @@ impl Qp {
                 }
             }
         }
+    }
+
+    /// The next request must wait for its rate: one that sends nothing need not.
+    #[inline]
+    fn must_wait(&self, env: &Env<'_>) -> bool {
+        env.waits.requests && !self.requester.is_at_local()
+    }
+
+    /// Takes `packet`, as far as can be told by who sent it.
+    pub fn takes(&self, packet: &Packet<'_>) -> bool {
+        self.conn.state.receives() && self.is_from_peer(packet)
+    }
+
+    /// The local ACK timeout; `None` waits for ever.
+    pub fn ack_timeout(&self) -> Option<Duration> {
+        self.requester.timeout
     }
 
     /// The packet comes from the connection's peer: transport service, addresses, partition.

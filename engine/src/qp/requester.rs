@@ -151,6 +151,11 @@ impl Requester {
         self.una != self.cursor_psn
     }
 
+    /// The next request is done without the peer.
+    pub(super) fn is_at_local(&self) -> bool {
+        self.sq.get(self.cursor_wqe).is_some_and(|wqe| matches!(wqe.op, SendOp::Local(_)))
+    }
+
     /// Every request that was begun is finished.
     pub(super) fn is_drained(&self) -> bool {
         self.fresh_wqe == self.sq.head()

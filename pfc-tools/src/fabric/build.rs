@@ -272,5 +272,5 @@ pub(super) fn headroom(config: &FabricConfig, link: &Link) -> u64 {
     let frame = u64::from(config.packet.payload + config.packet.headers + config.packet.gap);
     let control = u64::from(config.packet.control + config.packet.gap);
     let way = link.delay + link.delay + config.switch.pfc.response;
-    link.rate.bytes_in(way) + 3 * frame + control
+    link.rate.bytes_in(way).saturating_add(3 * frame + control)
 }

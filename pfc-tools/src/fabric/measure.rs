@@ -83,8 +83,8 @@ pub struct FlowResult {
     pub size: Option<u64>,
     /// Payload bytes that arrived.
     pub delivered: u64,
-    /// Bits of payload per second.
-    pub goodput: f64,
+    /// Bits of payload per second; `None` if it ended before figures counted, or has not begun.
+    pub goodput: Option<f64>,
     /// DCQCN's mean alpha.
     pub alpha: Option<f64>,
     /// What the sender counted, of the whole run.
@@ -163,6 +163,16 @@ impl Results {
             (flows(|c| c.timeouts), "time-outs"),
         ];
         kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect()
+    }
+
+    /// Flows of `group` that began, have an end and did not reach it: what is said of how long flows took leaves them
+    /// out. `None` for all groups.
+    pub fn unfinished(&self, group: Option<u32>) -> usize {
+        let is_cut = |flow: &&FlowResult| {
+            group.is_none_or(|group| flow.group == group)
+                && (flow.started.is_some() && flow.size.is_some() && flow.ended.is_none())
+        };
+        self.flows.iter().filter(is_cut).count()
     }
 }
 
@@ -263,9 +273,9 @@ impl Fabric {
                     to: flow.config.to,
                     started: sender.started,
                     ended: sender.ended,
-                    size: messages.map(|messages| messages * flow.config.message),
+                    size: messages.map(|messages| messages.saturating_mul(flow.config.message)),
                     delivered,
-                    goodput: per_second(delivered, until - from),
+                    goodput: (until > from).then(|| per_second(delivered, until - from)),
                     alpha: sender
                         .alpha()
                         .zip(alphas)

@@ -322,14 +322,19 @@ fn case(
     let lossless = all.flag("lossless", base.switch.lossless != 0)?;
     let groups: Vec<String> = traffic.iter().map(|traffic| traffic.name.clone()).collect();
     let mut expected = Vec::new();
+    let measure = all.section("measure")?;
+    let priority = measure.priority("priority")?.unwrap_or(traffic[0].priority);
     for section in all.sections("gate")?.iter().chain(gates) {
         let gate = gate::read(section, &base.network, &groups, number)?;
         if let Measure::Queue { node, next } = gate.measure
             && !base.watch.iter().any(|&(a, b, _)| (a, b) == (node, next))
         {
-            base.watch.push((node, next, traffic[0].priority));
+            base.watch.push((node, next, priority));
         }
         expected.push(gate);
+    }
+    if base.watch.is_empty() {
+        measure.idle(&["priority"], "without queues to measure")?;
     }
     all.finish()?;
     let case = Case {

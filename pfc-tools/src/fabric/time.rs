@@ -120,9 +120,10 @@ impl LineRate {
     /// How many bytes pass in `span`, rounded up.
     pub const fn bytes_in(self, span: Time) -> u64 {
         let bits = span.0 as u128 * self.bits_per_second as u128;
-        #[allow(clippy::cast_possible_truncation)] // 2^64 ps at 100 Tb/s are 2^58 bytes.
-        let bytes = bits.div_ceil(8_000_000_000_000) as u64;
-        bytes
+        let bytes = bits.div_ceil(8_000_000_000_000);
+        #[allow(clippy::cast_possible_truncation)] // Looked at.
+        let narrow = if bytes > u64::MAX as u128 { u64::MAX } else { bytes as u64 };
+        narrow
     }
 }
 

@@ -127,22 +127,16 @@ fn flows_over_time(
             continue;
         }
         drawn.push(run.0.clone());
-        let mut flows: Vec<(&str, Vec<&Row>)> = Vec::new();
-        for row in &rows {
-            let flow = text(row, "flow");
-            match flows.iter_mut().find(|(known, _)| *known == flow) {
-                Some((_, rows)) => rows.push(row),
-                None => flows.push((flow, vec![row])),
-            }
-        }
+        let flows = grouped(figure, rows, |row| text(row, "flow").to_owned());
         let mut chart = Chart::new(
             titled(figure, &run.0, flows.len()),
             time_axis(figure),
             y_axis(figure, label),
         );
         for (flow, rows) in flows.iter().take(MOST_LINES) {
-            let name = names.get(&(run.clone(), (*flow).to_owned())).cloned().unwrap_or_default();
-            chart = chart.with(Series::line(name, line(rows)));
+            let name = names.get(&(run.clone(), flow.clone())).cloned().unwrap_or_default();
+            let rows: Vec<&Row> = rows.iter().collect();
+            chart = chart.with(Series::line(name, line(&rows)));
         }
         charts.push(chart);
     }

@@ -78,6 +78,7 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
             ("events", Count),
             ("packet_hops", Count),
             ("largest_buffer_bytes", Count),
+            ("unfinished_flows", Count),
             ("losses", Text),
         ],
     ),
@@ -256,7 +257,7 @@ impl Run<'_> {
         self.case.network().name(node).into()
     }
 
-    fn whole(&self) -> [Value; 5] {
+    fn whole(&self) -> [Value; 6] {
         let Results { ended, events, hops, buffers, .. } = self.results;
         let largest = buffers.iter().copied().max().unwrap_or(0);
         let losses = self.results.losses().join("; ");
@@ -265,6 +266,7 @@ impl Run<'_> {
             Value::Count(*events),
             Value::Count(*hops),
             Value::Count(largest),
+            Value::Count(self.results.unfinished(None) as u64),
             Value::Text(losses),
         ]
     }
@@ -280,7 +282,7 @@ impl Run<'_> {
                 flow.ended.map_or(Value::Missing, nanos),
                 flow.size.map_or(Value::Missing, Value::Count),
                 Value::Count(flow.delivered),
-                Value::Real(flow.goodput),
+                flow.goodput.into(),
                 flow.alpha.into(),
                 Value::Count(flow.sender.packets),
                 Value::Count(flow.sender.retransmitted),

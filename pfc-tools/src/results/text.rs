@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::fabric::scenario::{Bound, Case, Scenario};
+use crate::fabric::scenario::{Bound, Case, Measure, Scenario};
 use crate::run::Judged;
 
 /// A report of gates as text, for people.
@@ -31,6 +31,12 @@ pub fn print(
             "  {:40} {value:>10}  {published:20} {bounds:24} {verdict}",
             outcome.gate.name
         )?;
+        if let Measure::Completion(group) = outcome.gate.measure {
+            let cut: usize = judged.results.iter().map(|result| result.unfinished(group)).sum();
+            if cut > 0 {
+                writeln!(out, "  {:40} {cut:>10}  flows, which it leaves out", "  not finished")?;
+            }
+        }
     }
     for loss in &judged.losses {
         writeln!(out, "  {:40} {loss}: NOT LOSSLESS", "lossless")?;

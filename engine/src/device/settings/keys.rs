@@ -92,7 +92,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "congestion",
         expects: || Control::EXPECTS,
-        about: "what decides how fast a QP sends; data are marked ECT(0) then, and marks answered with CNPs",
+        about: "what decides how fast a QP sends; marks are answered with CNPs then, and with dcqcn data are ECT(0)",
         set: |settings, text| text.parse().ok().map(|control| settings.congestion = control),
         show: |settings| settings.congestion.to_string(),
     },

@@ -1,7 +1,7 @@
 //! Datagrams in: a ladder of checks, then the GRH and the payload go into the oldest receive. A datagram that
 //! fails a check is counted and dropped; nobody is told.
 
-use feroce_wire::{IpHeader, Packet, PathMtu, Payload, Transport};
+use feroce_wire::{Deth, IpHeader, Packet, PathMtu, Payload, Transport};
 
 use super::super::{Env, sg};
 use super::{UdQp, grh};
@@ -25,13 +25,7 @@ impl UdQp {
 
     /// The ladder: where the datagram comes from, or what to count it as.
     fn accept(&mut self, packet: &Packet<'_>, env: &Env<'_>) -> Result<DatagramSource, Counter> {
-        let ours = self.state.receives()
-            && packet.info.transport == Transport::Ud
-            && packet.bth.pkey.matches(self.pkey);
-        let deth = packet.ext.deth.filter(|_| ours).ok_or(Counter::RxDiscards)?;
-        if deth.qkey != self.qkey {
-            return Err(Counter::QkeyViolations);
-        }
+        let deth = self.sender_of(packet)?;
         let len = packet.payload.len();
         let is_padded = (len + usize::from(packet.bth.pad)).is_multiple_of(4);
         if !is_padded || !packet.info.payload.allows(len, MAX_DATAGRAM) {
@@ -53,6 +47,23 @@ impl UdQp {
                 IpHeader::V6(_) => NetworkHeader::Ipv6,
             },
         })
+    }
+
+    /// Takes `packet`, as far as can be told by who sent it.
+    pub fn takes(&self, packet: &Packet<'_>) -> bool {
+        self.sender_of(packet).is_ok()
+    }
+
+    /// Who sent `packet`, who must know the Q_Key.
+    fn sender_of(&self, packet: &Packet<'_>) -> Result<Deth, Counter> {
+        let ours = self.state.receives()
+            && packet.info.transport == Transport::Ud
+            && packet.bth.pkey.matches(self.pkey);
+        let deth = packet.ext.deth.filter(|_| ours).ok_or(Counter::RxDiscards)?;
+        match deth.qkey == self.qkey {
+            true => Ok(deth),
+            false => Err(Counter::QkeyViolations),
+        }
     }
 
     fn store(&mut self, packet: &Packet<'_>, source: DatagramSource, env: &mut Env<'_>) {

@@ -28,7 +28,7 @@ impl UdQp {
     /// Writes the next packet, BTH first, to the front of `out`, which must hold a path MTU and 64 bytes of
     /// headers. It goes out behind the headers that [`UdQp::next_flow`] gave.
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        if self.state != QpState::Rts || env.data_waits {
+        if self.state != QpState::Rts || env.waits.requests {
             return None;
         }
         let wqe = *self.sq.get(self.sq.head())?;

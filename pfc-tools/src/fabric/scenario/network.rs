@@ -19,6 +19,9 @@ pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
     let rate = section.rate("rate")?.unwrap_or(LineRate::new(40_000_000_000));
     let delay = section.time("delay")?.unwrap_or(Time::from_micros(1));
     let host = Line { rate, delay };
+    if matches!(KINDS[kind], "single" | "explicit") {
+        section.idle(&["trunk_rate", "trunk_delay"], "where all lines are alike")?;
+    }
     let trunk = Line {
         rate: section.rate("trunk_rate")?.unwrap_or(rate),
         delay: section.time("trunk_delay")?.unwrap_or(delay),

@@ -49,10 +49,10 @@ pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, 
 fn packet(section: Section<'_>) -> Result<PacketConfig, ScenarioError> {
     let default = PacketConfig::default();
     let packet = PacketConfig {
-        payload: section.small("payload", 1)?.unwrap_or(default.payload),
-        headers: section.small("headers", 0)?.unwrap_or(default.headers),
-        gap: section.small("gap", 0)?.unwrap_or(default.gap),
-        control: section.small("control", 1)?.unwrap_or(default.control),
+        payload: section.length("payload", 1)?.unwrap_or(default.payload),
+        headers: section.length("headers", 0)?.unwrap_or(default.headers),
+        gap: section.length("gap", 0)?.unwrap_or(default.gap),
+        control: section.length("control", 1)?.unwrap_or(default.control),
     };
     section.finish()?;
     Ok(packet)
@@ -188,24 +188,48 @@ pub(super) fn traffic(
         }
     };
     let (from, to) = (hosts(&section, "from", config)?, hosts(&section, "to", config)?);
-    let message = section.bytes("message")?;
+    if matches!(pattern, Pattern::Poisson { .. }) {
+        section.idle(&["message", "messages", "stagger"], "on flows drawn by load and sizes")?;
+    }
+    let control = control(&section)?;
+    if control != Control::Dcqcn {
+        section.idle(&["initial_rate"], "without control = \"dcqcn\"")?;
+    }
+    let (message, messages) = messages(&section, config.packet.payload)?;
     let traffic = Traffic {
         name,
         pattern,
         from,
         to,
         priority: section.priority("priority")?.unwrap_or(3),
-        message: message.filter(|&bytes| bytes > 0).unwrap_or(1 << 20),
-        messages: section.small("messages", 1)?,
+        message,
+        messages,
         start: section.time("start")?.unwrap_or_default(),
         stagger: section.time("stagger")?.unwrap_or_default(),
         stop: section.time("stop")?.unwrap_or(Time::FAR),
-        control: control(&section)?,
+        control,
         initial_rate: section.rate("initial_rate")?.map(|rate| rate.bits_per_second()),
         end: config.duration,
     };
     section.finish()?;
     Ok(traffic)
+}
+
+/// How long a flow's messages are, and how many there are, if they end.
+fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), ScenarioError> {
+    let message = section.bytes("message")?.unwrap_or(1 << 20);
+    if let (0, Some(node)) = (message, section.get("message")) {
+        return Err(section.wrong("message", node, "at least a byte"));
+    }
+    let messages = section.small("messages", 1)?;
+    let packets = message.div_ceil(payload.into()).checked_mul(messages.unwrap_or(1).into());
+    match packets {
+        Some(packets) if packets < 1 << 32 => Ok((message, messages)),
+        _ => Err(ScenarioError::Misfit {
+            place: section.place(),
+            message: "a flow has 2^32 packets or more, which nothing counts".to_owned(),
+        }),
+    }
 }
 
 fn hosts(

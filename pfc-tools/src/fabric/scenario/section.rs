@@ -103,10 +103,28 @@ impl<'a> Section<'a> {
         self.parsed(key, "a rate, as \"40Gb/s\"", parse)
     }
 
+    /// Up to a tebibyte: sums and products of some stay in 64 bits.
     pub fn bytes(&self, key: &'static str) -> Result<Option<u64>> {
         self.parsed(key, "bytes, as \"200KB\" (of 1000) or \"1MiB\"", |text| {
-            Kind::Bytes.parse(text)
+            Kind::Bytes.parse(text).filter(|&bytes| bytes <= 1 << 40)
         })
+    }
+
+    /// The length of a packet's part, `least` bytes or more.
+    pub fn length(&self, key: &'static str, least: u64) -> Result<Option<u32>> {
+        let number = self.count(key, least..=1 << 20)?;
+        Ok(number.and_then(|n| u32::try_from(n).ok()))
+    }
+
+    /// An error if one of `keys` is there, which nothing looks at `because` of something else.
+    pub fn idle(&self, keys: &[&'static str], because: &str) -> Result<()> {
+        match keys.iter().find_map(|key| Some((key, self.get(key)?))) {
+            None => Ok(()),
+            Some((key, node)) => Err(ScenarioError::Misfit {
+                place: node.origin.to_string(),
+                message: format!("`{}{key}` has no effect {because}", self.prefix),
+            }),
+        }
     }
 
     pub fn fraction(&self, key: &'static str) -> Result<Option<Fraction>> {

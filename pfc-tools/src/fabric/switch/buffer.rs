@@ -63,7 +63,9 @@ impl SharedBuffer {
     pub fn new(config: BufferConfig, ports: usize) -> Result<Self, String> {
         let lossless = u64::from(config.lossless.count_ones());
         let ports_wide = ports as u64;
-        let set_aside = ports_wide * (8 * config.guaranteed + lossless * config.headroom);
+        let of_port = config.guaranteed.saturating_mul(8);
+        let of_port = of_port.saturating_add(lossless.saturating_mul(config.headroom));
+        let set_aside = ports_wide.saturating_mul(of_port);
         if set_aside >= config.total {
             return Err(format!(
                 "{ports} ports need {set_aside} bytes for headroom and guarantees, and the buffer has {}",
@@ -87,7 +89,7 @@ impl SharedBuffer {
             Some(bytes) => bytes,
             None => {
                 let (numerator, denominator) = self.config.alpha;
-                (self.pool - self.pool_used) * numerator / denominator
+                (self.pool - self.pool_used).saturating_mul(numerator) / denominator
             }
         }
     }
@@ -270,5 +272,7 @@ mod tests {
             error,
             "10 ports need 100000 bytes for headroom and guarantees, and the buffer has 100000"
         );
+        let huge = BufferConfig { headroom: u64::MAX, guaranteed: u64::MAX, ..CONFIG };
+        assert!(SharedBuffer::new(huge, 2).is_err());
     }
 }
