@@ -1,7 +1,7 @@
 """What scripts/live-incast.sh reads and compares.
 
 settings SCENARIO                      environment variables that give an endpoint the scenario's congestion control
-seconds SCENARIO [SECONDS]             how long the run is
+seconds SCENARIO [SECONDS]             how long a run is
 compare SCENARIO VIRTUAL REAL COUNT    a table; exit code 1 if the two differ by more than 15 %
 """
 import csv, json, sys, tomllib
@@ -42,17 +42,18 @@ def compare(scenario, virtual, real, count):
     got = [sender(Path(real) / f"stat-{n}.json", warmup) for n in range(1, count + 1)]
     goodputs, bits = [float(row["goodput_bps"]) for row in expected], [one["bits"] for one in got]
     alphas = [float(row["mean_alpha"]) for row in expected], [one["alpha"] for one in got]
-    print(f"{count}:1{'virtual':>17}{'real':>10}{'apart':>10}")
+    print(f"{count}:1{'virtual':>22}{'real':>10}{'apart':>10}")
     apart = []
-    for n in range(count):
-        share = goodputs[n] / sum(goodputs) * count, bits[n] / sum(bits) * count
-        apart.append(line(f"share of h{n + 1}", *share))
+    # Which sender is ahead is chance: the largest is compared with the largest, and so on.
+    shares = [sorted((rate / sum(rates) * count for rate in rates), reverse=True) for rates in (goodputs, bits)]
+    for n, both in enumerate(zip(*shares), 1):
+        apart.append(line(f"share, {n}. of {count}", *both))
     # Endpoints count frames from the Ethernet header to the ICRC.
     apart.append(line("total, Mb/s", sum(goodputs) / 1e6 * 1082 / 1024, sum(bits) / 1e6))
-    apart.append(line("alpha", *(sum(values) / count for values in alphas)))
+    apart.append(line("alpha, mean", *(sum(values) / count for values in alphas)))
     print("  not judged:")
-    for n in range(count):
-        line(f"alpha of h{n + 1}", alphas[0][n], alphas[1][n])
+    line("alpha, least", *map(min, alphas))
+    line("alpha, most", *map(max, alphas))
     (queue,) = filter(mine, rows(Path(virtual) / "queues.csv"))
     line("queue, KB", float(queue["mean_bytes"]) / 1000, mean_queue(Path(real) / "live.csv", warmup) / 1000)
     print(f"{max(apart) * 100:.1f} % apart at most, over {got[0]['seconds']:.0f} s; {sum(one['cnps'] for one in got)} CNPs")
@@ -86,7 +87,7 @@ def mean_queue(path, warmup):
 
 def line(name, virtual, real):
     apart = abs(real / virtual - 1)
-    print(f"  {name:14}{virtual:7.3f}{real:10.3f}{apart * 100:8.1f} %")
+    print(f"  {name:15}{virtual:8.3f}{real:10.3f}{apart * 100:8.1f} %")
     return apart
 
 
