@@ -382,6 +382,11 @@ fn what_the_line_damages_no_checksum_repairs() {
     let text = format!("{LIVE}\n[[link]]\nbetween = \"h1 - s1\"\ncorruption = 1\n");
     std::fs::write(&file, text).expect("a file");
     let live = net.start(&[file.to_str().unwrap(), "--port", "h3=p3"]);
+    // Nobody would answer damaged questions for it.
+    for host in ["h1", "h2"] {
+        let name = net.name(host);
+        run(&format!("ip -n {name} neighbour add 10.77.1.3 lladdr 02:00:00:00:00:03 dev v0"));
+    }
     let [one, two, sink] = ["h1", "h2", "h3"].map(|end| net.udp(end, 7777));
     let mut buffer = [0; 2000];
     for (sender, arrives) in [(&two, true), (&one, false)] {
@@ -392,7 +397,7 @@ fn what_the_line_damages_no_checksum_repairs() {
     }
     let figure = live.end();
     std::fs::remove_file(file).expect("the file");
-    assert!(figure("h1", "corrupted") >= 3 && figure("h3", "out_frames") >= 6);
+    assert!(figure("h1", "corrupted") >= 3 && figure("h1", "in_bytes") > 3 * 1000);
 }
 
 /// RoCE's super-frames - UDP to 4791 that the kernel is to cut - become the packets that they are made of.
@@ -519,6 +524,7 @@ fn real_senders_hear_of_the_queue_and_share_the_line() {
     let span = Duration::from_secs(3);
     let senders = pairs.map(|(mut one, other)| {
         thread::spawn(move || {
+            let other = other; // All of it lives as long.
             let region = other.buffer.region();
             let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
             one.write(remote, span)
