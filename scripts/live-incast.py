@@ -69,7 +69,7 @@ def switch_faults(path, interval):
     *table, late = path.read_text().splitlines()
     late = float(late.split("99 % ")[1].split(",")[0]) / 1000
     limit = float(interval.removesuffix("ms")) / 10
-    print(f"the switch was up to {late} ms late for 99 % of the time")
+    print(f"the switch was up to {late:.3f} ms late for 99 % of the time")
     faults = [f"that is more than {limit} ms, a tenth of the CNP interval"] if late > limit else []
     names, *lines = (row.split() for row in table)
     for row in (dict(zip(names, values)) for values in lines):
