@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::fabric::scenario::{Change, Scenario, ScenarioError};
+use crate::fabric::scenario::{Case, Change, Scenario, ScenarioError};
 use crate::fabric::time::Time;
 use crate::live::command::{self, LiveOptions};
 use crate::report::{self, Measured, ReportError};
@@ -195,21 +195,22 @@ fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
     let create = |folder: &Path| Files::create(folder, options.format, &scenario, &set);
     let files = options.out.as_deref().map(create).transpose()?;
     let mut meter = Meter::new();
-    let holds = run_cases(&scenario, files, &mut meter)?;
+    let holds = run_cases(&scenario, &scenario.cases, files, &mut meter)?;
     meter.finish();
     Ok(holds)
 }
 
-/// Runs all cases of a scenario, tells what came out, and writes it into `files`.
+/// Runs `cases` of a scenario, tells what came out, and writes it into `files`.
 fn run_cases(
     scenario: &Scenario,
+    cases: &[Case],
     mut files: Option<Files>,
     meter: &mut Meter,
 ) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", scenario.title)?;
     let mut holds = true;
-    for case in &scenario.cases {
+    for case in cases {
         let judged = run(case, files.is_some(), |progress| meter.show(&case.name, progress))?;
         meter.clear();
         holds &= judged.holds();
@@ -226,51 +227,46 @@ fn run_cases(
     Ok(holds)
 }
 
-/// One run of a sweep: what is changed, and the number of the case.
-type SweepRun = (Vec<Change>, usize);
-
-/// Runs every combination, or the one that is asked for.
+/// Runs every combination, or the one that is asked for. All are read first: one that cannot be run is told before any is.
 fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
-    let runs = sweep_runs(options)?;
+    let points = sweep_points(options)?;
+    let runs = points.iter().map(|(_, scenario)| scenario.cases.len()).sum();
     if options.commands {
         let mut out = io::stdout().lock();
-        for number in 0..runs.len() {
+        for number in 0..runs {
             writeln!(out, "{} --only {number}", own_command())?;
         }
         return Ok(true);
     }
-    let chosen = match options.only {
-        None => 0..runs.len(),
-        Some(only) if only < runs.len() => only..only + 1,
-        Some(only) => return Err(Failure::NoRun { only, runs: runs.len() }),
-    };
+    if let Some(only) = options.only.filter(|&only| only >= runs) {
+        return Err(Failure::NoRun { only, runs });
+    }
     let (mut meter, mut holds) = (Meter::new(), true);
-    for number in chosen {
-        let (point, case) = &runs[number];
-        let mut scenario = load(&options.scenario, &all_changes(options, point), None)?;
-        scenario.cases = scenario.cases.into_iter().skip(*case).take(1).collect();
-        for case in &mut scenario.cases {
-            case.name = sweep::label(&case.name, point);
+    let cases = points.iter().flat_map(|point| point.1.cases.iter().map(move |case| (point, case)));
+    for (number, ((point, scenario), case)) in cases.enumerate() {
+        if options.only.is_some_and(|only| only != number) {
+            continue;
         }
         let set: Vec<String> =
             point.iter().chain(&options.changes).map(Change::to_string).collect();
         let folder = options.out.join(format!("{number:05}"));
-        let files = Files::create(&folder, options.format, &scenario, &set)?;
-        holds &= run_cases(&scenario, Some(files), &mut meter)?;
+        let files = Files::create(&folder, options.format, scenario, &set)?;
+        holds &= run_cases(scenario, std::slice::from_ref(case), Some(files), &mut meter)?;
     }
     meter.finish();
     Ok(holds)
 }
 
-/// Every run of a sweep, in the order of its numbers. Each combination is read: one that cannot be run is told before
-/// any is.
-fn sweep_runs(options: &SweepOptions) -> Result<Vec<SweepRun>, Failure> {
-    let mut runs = Vec::new();
-    for changes in sweep::points(&options.over) {
-        let scenario = load(&options.scenario, &all_changes(options, &changes), None)?;
-        runs.extend((0..scenario.cases.len()).map(|case| (changes.clone(), case)));
-    }
-    Ok(runs)
+/// Every combination of a sweep with its scenario, whose cases are named for it: the runs, in the order of their numbers.
+fn sweep_points(options: &SweepOptions) -> Result<Vec<(Vec<Change>, Scenario)>, Failure> {
+    let read = |point: Vec<Change>| {
+        let mut scenario = load(&options.scenario, &all_changes(options, &point), None)?;
+        for case in &mut scenario.cases {
+            case.name = sweep::label(&case.name, &point);
+        }
+        Ok((point, scenario))
+    };
+    sweep::points(&options.over).into_iter().map(read).collect()
 }
 
 fn all_changes(options: &SweepOptions, point: &[Change]) -> Vec<Change> {
@@ -305,7 +301,7 @@ fn report(options: &ReportOptions) -> Result<bool, Failure> {
             }
             let folder = options.out.join("data").join(name);
             let files = Files::create(&folder, Format::Csv, &scenario, &[])?;
-            run_cases(&scenario, Some(files), &mut meter)?;
+            run_cases(&scenario, &scenario.cases, Some(files), &mut meter)?;
             folders.push(folder);
         }
         meter.finish();

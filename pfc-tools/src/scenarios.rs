@@ -10,6 +10,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("fixed-point", include_str!("../scenarios/fixed-point.toml")),
     ("go-back-0", include_str!("../scenarios/go-back-0.toml")),
     ("live", include_str!("../scenarios/live.toml")),
+    ("live-incast", include_str!("../scenarios/live-incast.toml")),
     ("incast", include_str!("../scenarios/incast.toml")),
     ("web-search", include_str!("../scenarios/web-search.toml")),
 ];

@@ -2,23 +2,38 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use feroce_congestion::Params;
+use feroce_engine::congestion::{CongestionConfig, Control};
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{
+    Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, PortKind, ProtectionDomain,
+    QpInit, QueuePair,
+};
+use feroce_engine::memory::Access;
 use feroce_engine::port::packet::{Offload, Tap};
+use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_pfc_tools::live::frame::{Pause, Seen};
-use feroce_wire::{Ecn, MacAddr};
+use feroce_wire::{Ecn, MacAddr, PathMtu};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGsoSegment;
 use nix::unistd::{Pid, geteuid};
 
 /// Of each port: slow enough for a busy machine.
 const RATE: f64 = 100e6;
 const PRIORITY: u8 = 3;
 const PAYLOAD: usize = 1400;
+
+const LIVE: &str = include_str!("../scenarios/live.toml");
+const LIVE_INCAST: &str = include_str!("../scenarios/live-incast.toml");
 
 /// One at a time: they measure.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -58,26 +73,43 @@ impl Net {
         format!("{}{end}", self.prefix)
     }
 
-    /// A tap in the namespace of a host, opened by a thread that goes there.
-    fn tap(&self, end: &str) -> Tap {
+    /// Does `work` on a thread that goes to the namespace of a host.
+    fn within<T: Send + 'static>(&self, end: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.name(end))).expect("a namespace");
-        let open = move || {
+        let there = move || {
             setns(namespace, CloneFlags::CLONE_NEWNET).expect("setns, as root");
-            Tap::open("v0", 8 << 20).expect("a tap")
+            work()
         };
-        thread::spawn(open).join().expect("a tap")
+        thread::spawn(there).join().expect("no panic")
+    }
+
+    /// A tap in the namespace of a host.
+    fn tap(&self, end: &str) -> Tap {
+        self.within(end, || Tap::open("v0", 8 << 20).expect("a tap"))
+    }
+
+    /// A UDP socket in the namespace of a host, which does not wait for long.
+    fn udp(&self, end: &str, port: u16) -> UdpSocket {
+        let socket = self.within(end, move || UdpSocket::bind(("0.0.0.0", port)).expect("a port"));
+        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
+        socket
+    }
+
+    /// Starts the program on three hosts of 100 Mb/s.
+    fn live(&self, options: &[&str]) -> Live {
+        let ports = ["live", "--port", "h3=p3", "--set", "topology.rate=100Mb/s"];
+        self.start(&[&ports, options].concat())
     }
 
     /// Starts the program.
-    fn live(&self, options: &[&str]) -> Live {
+    fn start(&self, options: &[&str]) -> Live {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name("s"), env!("CARGO_BIN_EXE_feroce-fabric")]);
-        command.args(["live", "live", "--port", "h1=p1", "--port", "h2=p2", "--port", "h3=p3"]);
-        command.args(["--set", "topology.rate=100Mb/s"]).args(options);
-        let child = command.stdout(Stdio::piped()).spawn().expect("feroce-fabric");
+        command.args(["live", "--port", "h1=p1", "--port", "h2=p2"]).args(options);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         // It needs to have opened its interfaces.
         thread::sleep(Duration::from_millis(500));
-        Live(child)
+        Live(child.expect("feroce-fabric"))
     }
 }
 
@@ -93,13 +125,22 @@ impl Drop for Net {
 struct Live(Child);
 
 impl Live {
-    /// Ends it as Ctrl-C does; a host's figure in its table.
-    fn end(mut self) -> impl Fn(&str, &str) -> u64 {
+    /// Ends it as Ctrl-C does: exit code, table, and what it said meanwhile.
+    fn interrupt(mut self) -> (Option<i32>, String, String) {
         kill(Pid::from_raw(self.0.id().try_into().unwrap()), Signal::SIGINT).expect("it runs");
-        let mut text = String::new();
+        let (mut text, mut told) = (String::new(), String::new());
         self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        assert!(self.0.wait().unwrap().success(), "{text}");
-        eprintln!("{text}");
+        self.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        let code = self.0.wait().unwrap().code();
+        eprintln!("{text}{told}");
+        (code, text, told)
+    }
+
+    /// Ends it; a host's figure in its table.
+    fn end(self) -> impl Fn(&str, &str) -> u64 {
+        let (code, text, _) = self.interrupt();
+        assert_eq!(code, Some(0));
+        assert!(text.lines().last().is_some_and(|line| line.starts_with("late by")), "{text}");
         let rows: Vec<Vec<String>> =
             text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
         move |host, column| {
@@ -204,6 +245,10 @@ fn announce(tap: &mut Tap) {
 fn what_the_kernel_sends_passes() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&[]);
+    // What no switch hands on is counted.
+    let mut lldp = vec![0x01, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 1, 0x88, 0xcc];
+    lldp.resize(60, 0);
+    net.tap("h1").send(&lldp, Offload::default()).expect("room for a frame");
     for (host, to) in [("h1", "10.77.1.3"), ("h2", "10.77.1.3"), ("h3", "fd77::2")] {
         let ping = format!("ip netns exec {} ping -c 3 -i 0.2 -s 1400 -W 2 {to}", net.name(host));
         let told = run(&ping);
@@ -211,6 +256,7 @@ fn what_the_kernel_sends_passes() {
     }
     let figure = live.end();
     assert!(figure("h3", "in_frames") >= 9 && figure("h3", "dropped") == 0);
+    assert_eq!(figure("h1", "unroutable"), 1);
 }
 
 #[test]
@@ -253,8 +299,10 @@ fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
 #[test]
 fn what_is_not_ecn_capable_is_marked_on_demand_only() {
     let Some(net) = Net::new() else { return };
-    for (options, expected) in [(vec![], false), (vec!["--mark-not-ect"], true)] {
-        let live = net.live(&options);
+    // Figures are those of the whole run, wherever the scenario's warm-up ends.
+    let warmup = ["--set", "duration=60s", "--set", "warmup=1500ms"];
+    for (options, expected) in [(&[][..], false), (&["--mark-not-ect"], true)] {
+        let live = net.live(&[&warmup, options].concat());
         let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
         announce(&mut sink);
         let senders = [(1, one), (2, two)].map(|(n, tap)| {
@@ -271,7 +319,10 @@ fn what_is_not_ecn_capable_is_marked_on_demand_only() {
         assert!(arrived.len() > 1000, "{} frames", arrived.len());
         assert_eq!(marked * 2 > arrived.len(), expected, "{marked} of {}", arrived.len());
         assert_eq!(marked > 0, expected);
-        assert_eq!(live.end()("h3", "marked") > 0, expected);
+        thread::sleep(Duration::from_millis(600));
+        let figure = live.end();
+        assert_eq!(figure("h3", "marked") > 0, expected);
+        assert!(figure("h3", "queue_max") > 10_000);
     }
 }
 
@@ -321,6 +372,178 @@ fn a_pause_stops_its_priority_for_its_quanta_and_no_other() {
     assert!(gaps.iter().all(|(_, other)| between(*other, 0, 150)), "{gaps:?}");
     assert_eq!(figure("h3", "pauses_in"), 3);
     assert_eq!(figure("h1", "dropped"), 0);
+}
+
+/// A checksum that is left to the device is not made of what the line has damaged.
+#[test]
+fn what_the_line_damages_no_checksum_repairs() {
+    let Some(net) = Net::new() else { return };
+    let file = std::env::temp_dir().join(format!("feroce-live-{}.toml", std::process::id()));
+    let text = format!("{LIVE}\n[[link]]\nbetween = \"h1 - s1\"\ncorruption = 1\n");
+    std::fs::write(&file, text).expect("a file");
+    let live = net.start(&[file.to_str().unwrap(), "--port", "h3=p3"]);
+    // Nobody would answer damaged questions for it.
+    for host in ["h1", "h2"] {
+        let name = net.name(host);
+        run(&format!("ip -n {name} neighbour add 10.77.1.3 lladdr 02:00:00:00:00:03 dev v0"));
+    }
+    let [one, two, sink] = ["h1", "h2", "h3"].map(|end| net.udp(end, 7777));
+    let mut buffer = [0; 2000];
+    for (sender, arrives) in [(&two, true), (&one, false)] {
+        for _ in 0..3 {
+            sender.send_to(&[7; 1000], "10.77.1.3:7777").expect("sent");
+            assert_eq!(sink.recv(&mut buffer).is_ok(), arrives);
+        }
+    }
+    let figure = live.end();
+    std::fs::remove_file(file).expect("the file");
+    assert!(figure("h1", "corrupted") >= 3 && figure("h1", "in_bytes") > 3 * 1000);
+}
+
+/// RoCE's super-frames - UDP to 4791 that the kernel is to cut - become the packets that they are made of.
+#[test]
+fn super_frames_are_cut() {
+    let Some(net) = Net::new() else { return };
+    let live = net.live(&[]);
+    let [one, sink] = [net.udp("h1", 0), net.udp("h3", 4791)];
+    setsockopt(&one, UdpGsoSegment, &1000).expect("segmentation");
+    let sent: Vec<u8> = (0..5500_u32).map(|at| (at / 7).to_le_bytes()[0]).collect();
+    one.send_to(&sent, "10.77.1.3:4791").expect("sent");
+    let mut buffer = [0; 9000];
+    for part in sent.chunks(1000) {
+        let len = sink.recv(&mut buffer).expect("a datagram");
+        assert_eq!(&buffer[..len], part);
+    }
+    let figure = live.end();
+    assert_eq!(figure("h1", "missed"), 0);
+    assert!(figure("h1", "in_frames") >= 6);
+}
+
+#[test]
+fn a_full_disk_ends_the_samples_and_not_the_bridge() {
+    let Some(net) = Net::new() else { return };
+    let live = net.live(&["--csv", "/dev/full", "--sample", "1ms"]);
+    let ping = format!("ip netns exec {} ping -c 2 -i 0.2 -W 2 10.77.1.3", net.name("h1"));
+    assert!(run(&ping).contains(" 0% packet loss"));
+    let (code, text, told) = live.interrupt();
+    assert_eq!(code, Some(1), "what was asked for is not there");
+    assert!(text.starts_with("host") || text.trim_start().starts_with("host"), "{text}");
+    assert!(told.contains("no more samples: No space left on device"), "{told}");
+}
+
+/// One end of a connection with congestion control as the scenario has it, and what it uses.
+struct End {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    buffer: Buffer,
+    _domain: ProtectionDomain,
+}
+
+const MESSAGE: u32 = 64 << 10;
+
+fn device(net: &Net, end: &str) -> Device {
+    let mut params = Params::named("paper").expect("a set");
+    let (_, table) = LIVE_INCAST.split_once("[congestion]\nset = \"paper\"\n").expect("a table");
+    for line in table.lines().take_while(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(" = ").expect("a value");
+        params.set(name, value.trim_matches('"')).expect("a parameter");
+    }
+    let congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 8192 };
+    let config = DeviceConfig {
+        port: PortKind::Packet,
+        max_qp: 16,
+        max_mr: 16,
+        arena_bytes: 64 << 20,
+        congestion,
+        ..DeviceConfig::default()
+    };
+    net.within(end, move || Device::open("v0", config).expect("a device"))
+}
+
+impl End {
+    fn new(device: &Device) -> Self {
+        let domain = device.alloc_pd();
+        let cq = device.create_cq(64).expect("a CQ");
+        let buffer = domain.alloc_buffer(MESSAGE as usize, Access::ALL).expect("a buffer");
+        let qp = domain.create_qp(&QpInit::new(&cq)).expect("a QP");
+        Self { qp, cq, buffer, _domain: domain }
+    }
+
+    fn connect(ends: [(&mut Self, &Device); 2]) {
+        let told = ends.each_ref().map(|(end, device)| {
+            let psn = device.random_psn().expect("a PSN");
+            (psn, end.qp.endpoint(psn, device.default_gid_index()).expect("a GID"))
+        });
+        for (number, (end, device)) in ends.into_iter().enumerate() {
+            let options = ConnectOptions {
+                sgid_index: device.default_gid_index(),
+                traffic_class: 26 << 2,
+                path_mtu: PathMtu::from_bytes(1024),
+                timeout: 18,
+                ..ConnectOptions::default()
+            };
+            end.qp.connect(told[number].0, &told[1 - number].1, &options).expect("connected");
+        }
+    }
+
+    /// Writes to the other end's buffer for `span`; the bytes that were acknowledged.
+    fn write(&mut self, remote: RemoteAddr, span: Duration) -> u64 {
+        let (begin, mut posted, mut done) = (now(), 0, 0);
+        let mut completions = Vec::new();
+        while begin.elapsed() < span {
+            while posted < done + 16 {
+                let sges = [self.buffer.region().sge(0, MESSAGE)];
+                let (op, data) = (SendOp::Write(remote), Data::Sges(&sges));
+                let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED };
+                self.qp.post_send(&request).expect("posted");
+                posted += 1;
+            }
+            completions.clear();
+            self.cq.poll(&mut completions, 64);
+            assert!(completions.iter().all(|completion| completion.is_success()));
+            done += completions.len() as u64;
+            thread::sleep(Duration::from_millis(2));
+        }
+        done * u64::from(MESSAGE)
+    }
+}
+
+/// Two senders and a receiver of the engine, with DCQCN: scripts/live-incast.sh measures it well; here it must be in the right region.
+#[test]
+fn real_senders_hear_of_the_queue_and_share_the_line() {
+    let Some(net) = Net::new() else { return };
+    let options = ["live-incast", "--port", "h9=p3", "--case", "2:1", "--nics-obey"];
+    let live = net.start(&options);
+    let devices = ["h1", "h2", "h3"].map(|end| device(&net, end));
+    let sink = &devices[2];
+    let pairs = [0, 1].map(|n| {
+        let (mut one, mut other) = (End::new(&devices[n]), End::new(sink));
+        End::connect([(&mut one, &devices[n]), (&mut other, sink)]);
+        (one, other)
+    });
+    let span = Duration::from_secs(3);
+    let senders = pairs.map(|(mut one, other)| {
+        thread::spawn(move || {
+            let other = other; // All of it lives as long.
+            let region = other.buffer.region();
+            let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+            one.write(remote, span)
+        })
+    });
+    let bytes = senders.map(|sender| sender.join().expect("no panic"));
+    let line = RATE / 8.0 * span.as_secs_f64();
+    let used = bytes.iter().sum::<u64>() as f64 / line;
+    let cnps = [0, 1].map(|n| devices[n].counter(Counter::RpCnpHandled));
+    eprintln!("{bytes:?} bytes, {used:.2} of the line, {cnps:?} CNPs");
+    drop(devices);
+    let figure = live.end();
+    // A machine that is busy with other tests does not fill the line.
+    assert!((0.1..=1.0).contains(&used), "{used}");
+    assert!(bytes.iter().all(|&part| part * 10 > bytes.iter().sum()), "{bytes:?}");
+    // A cut in 20 ms at most, of each.
+    assert!(cnps.iter().all(|cnps| (1..=170).contains(cnps)), "{cnps:?}");
+    assert!(figure("h9", "marked") > 1);
+    assert_eq!(figure("h1", "dropped") + figure("h2", "dropped"), 0, "lossless");
 }
 
 #[test]

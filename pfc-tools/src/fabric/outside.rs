@@ -140,6 +140,11 @@ impl Fabric {
         LineReport { sent, received: out.counts, queue, queues, paused: out.pauses.total(now) }
     }
 
+    /// Packets that switches had no way for.
+    pub fn unroutable(&self) -> u64 {
+        self.switches.iter().map(|switch| switch.unroutable).sum()
+    }
+
     /// The next frame of a real host goes onto its line. Whether there was one that may.
     pub(super) fn outside_sends(&mut self, port: u32) -> bool {
         let Some(id) = self.ports[port as usize].dequeue(&mut self.packets, self.now) else {

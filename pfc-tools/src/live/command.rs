@@ -1,7 +1,6 @@
 //! `feroce-fabric live`: the loop, what ends it, and what it leaves behind.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::PathBuf;
 
 use feroce_congestion::params::Kind;
@@ -9,7 +8,8 @@ use feroce_engine::time::Clock;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use super::{Live, LiveConfig, LiveError, report};
+use super::report::{self, Samples};
+use super::{Live, LiveConfig, LiveError};
 use crate::fabric::outside::Outside;
 use crate::fabric::scenario::{Case, Change};
 use crate::fabric::time::Time;
@@ -91,14 +91,11 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
     let LiveOptions { mark_not_ect, nic_buffer, nics_obey, .. } = *options;
     let config = LiveConfig { mark_not_ect, outside: Outside { nic_buffer, nics_obey } };
     let signals = watch_signals()?;
-    let mut csv = options.csv.as_ref().map(File::create).transpose()?.map(BufWriter::new);
-    if let Some(csv) = &mut csv {
-        report::csv_head(csv)?;
-    }
+    let mut recorder = Recorder::new(options)?;
     let mut live = Live::open(&case.network_config(seed), &options.ports, config)?;
     eprintln!("feroce-fabric: {} interfaces are connected", options.ports.len());
     let (clock, end) = (Clock::start(), options.duration.unwrap_or(Time::FAR));
-    let (mut look, mut sample) = (LOOK, options.sample);
+    let mut look = LOOK;
     let ended = loop {
         let now = Time::from_instant(clock.now());
         if let Err(error) = live.turn(now) {
@@ -109,21 +106,50 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
         }
         look = now + LOOK;
         live.warnings().iter().for_each(|text| eprintln!("feroce-fabric: {text}"));
-        if let Some(csv) = &mut csv
-            && now >= sample
-        {
-            report::csv_sample(csv, now, &live.report())?;
-            sample = sample.max(now - options.sample) + options.sample;
-        }
+        recorder.look(now, &mut live);
         if now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some()) {
             break Ok(());
         }
     };
-    if let Some(csv) = &mut csv {
-        csv.flush()?;
+    let mut out = io::stdout().lock();
+    report::print(&mut out, &live.report())?;
+    report::print_gaps(&mut out, live.gaps())?;
+    ended?;
+    Ok(recorder.finish()?)
+}
+
+/// Samples, as long as there is room for them: who is connected stays so without.
+struct Recorder {
+    samples: Option<Samples>,
+    every: Time,
+    next: Time,
+    failed: Option<io::Error>,
+}
+
+impl Recorder {
+    fn new(options: &LiveOptions) -> io::Result<Self> {
+        let samples = options.csv.as_deref().map(Samples::create).transpose()?;
+        Ok(Self { samples, every: options.sample, next: options.sample, failed: None })
     }
-    report::print(&mut io::stdout().lock(), &live.report())?;
-    Ok(ended?)
+
+    /// Takes a sample if it is time for one.
+    fn look(&mut self, now: Time, live: &mut Live) {
+        let Some(samples) = self.samples.as_mut().filter(|_| now >= self.next) else { return };
+        self.next = self.next.max(now - self.every) + self.every;
+        if let Err(error) = samples.add(now, &live.report()) {
+            eprintln!("feroce-fabric: no more samples: {error}");
+            (self.samples, self.failed) = (None, Some(error));
+        }
+    }
+
+    /// Writes what is left; the error if samples are missing.
+    fn finish(self) -> io::Result<()> {
+        match (self.samples, self.failed) {
+            (_, Some(error)) => Err(error),
+            (Some(samples), None) => samples.finish(),
+            (None, None) => Ok(()),
+        }
+    }
 }
 
 /// SIGINT and SIGTERM wait until they are read.

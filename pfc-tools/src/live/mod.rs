@@ -3,7 +3,8 @@
 //!
 //! One thread reads the clock once per turn, lets everything happen that is due, hands out what has come to the end of its line, and
 //! takes in what the interfaces have got. A line keeps its rate exactly over time, as each frame begins when the last one has ended, not when
-//! the thread looks; what is late leaves at the next look.
+//! the thread looks; what is late leaves at the next look. How long the looks are apart is measured and told: a machine that is
+//! too slow or too busy for the rates shows there.
 
 pub mod command;
 pub mod frame;
@@ -17,6 +18,7 @@ use feroce_wire::{Ecn, MacAddr};
 
 use crate::fabric::Fabric;
 use crate::fabric::config::FabricConfig;
+use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::outside::{Entry, Exit, LineReport, Outside};
 use crate::fabric::time::Time;
 use frame::{Pause, Seen, mark};
@@ -27,6 +29,9 @@ const RX_BYTES: u32 = 8 << 20;
 /// Bytes of FCS, which interfaces do not show, and of the shortest frame.
 const FCS: usize = 4;
 const SHORTEST: usize = 64;
+
+/// From here on it is told at once that a look was late.
+const TOO_LATE: Time = Time::from_millis(10);
 
 /// What a user can choose beside the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,8 +94,10 @@ pub struct EdgeCounts {
     pub bytes_out: u64,
     /// Frames lost because the endpoint sent faster than its line and filled its NIC.
     pub overrun: u64,
-    /// Frames longer than the MTU: super-frames of segmentation offload.
+    /// Super-frames of TCP's segmentation offload.
     pub too_long: u64,
+    /// Frames that go nowhere: too short, for this end of the line only, or to where they came from.
+    pub unroutable: u64,
     /// Frames that the kernel lost because this program was too slow.
     pub missed: u64,
     /// Frames that the interface refused.
@@ -143,6 +150,10 @@ pub struct Live {
     held: Vec<Held>,
     exits: Vec<Exit>,
     config: LiveConfig,
+    looked: Time,
+    gaps: TimeHistogram,
+    has_warned_late: bool,
+    has_warned_way: bool,
 }
 
 impl Live {
@@ -182,11 +193,24 @@ impl Live {
                 has_warned: false,
             });
         }
-        let mut fabric = Fabric::new(network).map_err(LiveError::Misfit)?;
+        // Figures count from the beginning: a warm-up is for traffic that begins with the run.
+        let network = FabricConfig { warmup: Time::ZERO, ..network.clone() };
+        let mut fabric = Fabric::new(&network).map_err(LiveError::Misfit)?;
         let hosts: Vec<u32> = edges.iter().map(|edge| edge.host).collect();
         fabric.open(&hosts, config.outside);
-        let (held, exits) = (Vec::new(), Vec::new());
-        Ok(Self { fabric, edges, places, table: MacTable::default(), held, exits, config })
+        Ok(Self {
+            fabric,
+            edges,
+            places,
+            table: MacTable::default(),
+            held: Vec::new(),
+            exits: Vec::new(),
+            config,
+            looked: Time::ZERO,
+            gaps: TimeHistogram::default(),
+            has_warned_late: false,
+            has_warned_way: false,
+        })
     }
 
     /// Does what is due at `now`.
@@ -194,6 +218,9 @@ impl Live {
     /// # Errors
     /// [`LiveError::Receive`] if an interface is down or gone.
     pub fn turn(&mut self, now: Time) -> Result<(), LiveError> {
+        let gap = now - self.looked;
+        self.gaps.add(gap.0 / 1000, gap);
+        self.looked = now;
         self.fabric.run_until(now, &mut self.exits);
         self.hand_out();
         for place in 0..self.edges.len() {
@@ -215,6 +242,8 @@ impl Live {
                         mark(bytes);
                     }
                     if corrupted {
+                        // Of what was sent: a checksum that is still to do would be that of the damage.
+                        *offload = offload.complete(bytes);
                         // In the payload: a switch would see a broken header.
                         let at = bytes.len() * 3 / 4;
                         bytes[at] ^= 1;
@@ -261,7 +290,10 @@ impl Live {
         }
         match Pause::parse(bytes) {
             None => {}
-            Some(None) => return,
+            Some(None) => {
+                edge.counts.unroutable += 1;
+                return;
+            }
             Some(Some(pause)) => {
                 edge.counts.pauses_in += 1;
                 for (group, quanta) in pause.groups() {
@@ -271,14 +303,15 @@ impl Live {
                 return;
             }
         }
-        let Some(seen) = Seen::new(bytes) else { return };
-        self.table.learn(seen.from, edge.host);
-        if seen.is_of_the_line() {
+        let Some(seen) = Seen::new(bytes) else {
+            edge.counts.unroutable += 1;
             return;
-        }
+        };
+        self.table.learn(seen.from, edge.host);
         let from = edge.host;
         match self.table.host(seen.to) {
-            Some(to) if to == from => {}
+            _ if seen.is_of_the_line() => edge.counts.unroutable += 1,
+            Some(to) if to == from => edge.counts.unroutable += 1,
             Some(to) => self.enter(place, index, &seen, to),
             None => {
                 for other in 0..self.edges.len() {
@@ -324,18 +357,35 @@ impl Live {
     /// Warnings that are to be told now, each once.
     pub fn warnings(&mut self) -> Vec<String> {
         let mut told = Vec::new();
+        if !self.has_warned_late && self.gaps.most() > TOO_LATE.0 / 1000 {
+            self.has_warned_late = true;
+            told.push(format!(
+                "{} ms late at {:.1} s: what passes comes in bursts that are this machine's. It needs a processor for itself, or lower rates",
+                self.gaps.most() / 1_000_000,
+                self.looked.seconds()
+            ));
+        }
+        if !self.has_warned_way && self.fabric.unroutable() > 0 {
+            self.has_warned_way = true;
+            told.push("frames are lost for which the network has no way".to_owned());
+        }
         for edge in &mut self.edges {
             if edge.counts.too_long + edge.tap.truncated() > 0 && !edge.has_warned {
                 edge.has_warned = true;
                 told.push(format!(
-                    "{}: frames longer than the MTU are lost: what sends to {1} has segmentation offload on, which no line carries \
-                     (`ethtool -K PEER tso off gso off` at {1}'s peer; Feroce: port_kind = \"af_xdp\")",
+                    "{}: super-frames are lost: what sends to {1} has TCP's segmentation offload on, which no line carries \
+                     (`ethtool -K PEER tso off gso off` at {1}'s peer)",
                     edge.name,
                     edge.tap.name()
                 ));
             }
         }
         told
+    }
+
+    /// Nanoseconds from one look to the next, by time: what was due in such a gap was late by up to its length.
+    pub const fn gaps(&self) -> &TimeHistogram {
+        &self.gaps
     }
 
     /// All figures.

@@ -1,15 +1,18 @@
 //! Figures of a live run: a table at its end, and samples as CSV.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
 
 use super::EdgeReport;
+use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::time::Time;
 
 /// A column of the table: its name, and what is in it.
 type Column = (&'static str, fn(&EdgeReport) -> String);
 
 /// The columns. `in` is from the endpoint, `out` to it.
-const COLUMNS: [Column; 18] = [
+const COLUMNS: [Column; 19] = [
     ("host", |r| r.host.clone()),
     ("interface", |r| r.interface.clone()),
     ("in_frames", |r| r.counts.frames.to_string()),
@@ -22,6 +25,7 @@ const COLUMNS: [Column; 18] = [
     ("lost", |r| (r.line.sent.lost + r.line.received.lost).to_string()),
     ("corrupted", |r| (r.line.sent.corrupted + r.line.received.corrupted).to_string()),
     ("missed", |r| (r.counts.missed + r.counts.too_long + r.counts.refused).to_string()),
+    ("unroutable", |r| r.counts.unroutable.to_string()),
     ("pauses_in", |r| r.counts.pauses_in.to_string()),
     ("pauses_out", |r| r.counts.pauses_out.to_string()),
     ("paused_us", |r| (r.line.paused.0 / 1_000_000).to_string()),
@@ -52,23 +56,58 @@ pub fn print(out: &mut impl Write, reports: &[EdgeReport]) -> io::Result<()> {
     rows.iter().try_for_each(|row| line(&mut row.iter().map(String::as_str)))
 }
 
-/// Writes the first line of a file of samples.
+/// Prints how far apart the looks were, by time.
 ///
 /// # Errors
 /// Of `out`.
-pub fn csv_head(out: &mut impl Write) -> io::Result<()> {
-    let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
-    writeln!(out, "microseconds,{}", names.join(","))
+pub fn print_gaps(out: &mut impl Write, gaps: &TimeHistogram) -> io::Result<()> {
+    let micros = |permille| in_micros(gaps.quantile(permille));
+    writeln!(
+        out,
+        "late by (us): half of the time {}, 99 % {}, 99.9 % {}, at most {}",
+        micros(500),
+        micros(990),
+        micros(999),
+        in_micros(gaps.most())
+    )
 }
 
-/// Writes what the counters are at `now`.
-///
-/// # Errors
-/// Of `out`.
-pub fn csv_sample(out: &mut impl Write, now: Time, reports: &[EdgeReport]) -> io::Result<()> {
-    for report in reports {
-        let cells: Vec<String> = COLUMNS.iter().map(|(_, show)| show(report)).collect();
-        writeln!(out, "{},{}", now.0 / 1_000_000, cells.join(","))?;
+fn in_micros(nanos: u64) -> String {
+    format!("{}.{}", nanos / 1000, nanos % 1000 / 100)
+}
+
+/// A file of samples as CSV: the columns of the table at regular times.
+#[derive(Debug)]
+pub struct Samples(csv::Writer<File>);
+
+impl Samples {
+    /// Makes the file, with its first line.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let mut writer = csv::Writer::from_path(path)?;
+        writer.write_record(["microseconds"].into_iter().chain(COLUMNS.map(|(name, _)| name)))?;
+        Ok(Self(writer))
     }
-    Ok(())
+
+    /// Writes what the counters are at `now`.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn add(&mut self, now: Time, reports: &[EdgeReport]) -> io::Result<()> {
+        for report in reports {
+            self.0.write_field((now.0 / 1_000_000).to_string())?;
+            self.0.write_record(COLUMNS.map(|(_, show)| show(report)))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is still in memory.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }

@@ -22,7 +22,8 @@ const IP_MAX: usize = 65535;
 /// Longest super-frame, with a VLAN tag.
 pub(super) const FRAME_MAX: usize = EthernetHeader::LEN + VlanTag::LEN + IP_MAX;
 
-const NEEDS_CHECKSUM: u8 = 1;
+/// `virtio_net_hdr.flags`: the checksum is left to do.
+pub(super) const NEEDS_CHECKSUM: u8 = 1;
 const GSO_UDP_L4: u8 = 5;
 /// Set beside the kind by frames with a congestion mark.
 const GSO_ECN: u8 = 0x80;
@@ -72,6 +73,11 @@ impl Headers {
         let segments = len.saturating_sub(self.len());
         (1..=self.segments_max()).contains(&segments)
             && segments.div_ceil(segment) <= SEGMENTS_LIMIT
+    }
+
+    /// The UDP port that the frame goes to.
+    pub fn udp_destination(self, frame: &[u8]) -> u16 {
+        u16::from_be_bytes([frame[self.udp + 2], frame[self.udp + 3]])
     }
 
     /// The IPv4 identification; 0 for IPv6, which has none.
@@ -124,13 +130,14 @@ impl Headers {
     }
 }
 
-/// The sum of big-endian words, for [`fold`].
-fn sum_words(bytes: &[u8]) -> u32 {
-    bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum()
+/// The sum of big-endian words, for [`fold`]; of at most 64 KiB. A last byte alone is the first of its word.
+pub(super) fn sum_words(bytes: &[u8]) -> u32 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u32::from(low));
+    bytes.chunks(2).map(word).sum()
 }
 
 /// A sum in ones' complement: the carries come back in.
-fn fold(sum: u32) -> u16 {
+pub(super) fn fold(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     let twice = (once & 0xffff) + (once >> 16);
     u16::try_from(twice).expect("two carries at most")

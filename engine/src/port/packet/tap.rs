@@ -1,24 +1,26 @@
 //! A tap: every frame of an interface, in and out, as a switch in user space needs them; no addresses, no filter, no RoCE.
 //!
-//! What the kernel does to frames on their way is undone or handed on: a VLAN tag that it took off is put back, and a checksum
-//! that the sender left to its device stays left, to whoever gets the frame ([`Offload`]).
+//! What the kernel does to frames on their way is undone or handed on: a VLAN tag that it took off is put back, Feroce's
+//! super-frames are cut, and a checksum that the sender left to its device stays left, to whoever gets the frame ([`Offload`]).
 
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, RawFd};
 
+use feroce_wire::ROCE_PORT;
+
 use super::error::PacketError;
 use super::receive::{CONTROL, TAG, insert_tag, tag};
 use super::socket::{Pages, Socket};
-use super::super_frame::VNET_LEN;
+use super::super_frame::{
+    FRAME_MAX, Headers, Kind, NEEDS_CHECKSUM, VNET_LEN, fold, kind, sum_words,
+};
 use crate::port::af_xdp::interface::Interface;
 
 /// Frames of one burst.
 const BURST: usize = 32;
-/// `virtio_net_hdr.flags`: the checksum is left to do.
-const NEEDS_CHECKSUM: u8 = 1;
 
-/// What a sender has left to its device: a checksum to compute, a frame to cut. It goes with the frame.
+/// What a sender has left to its device: a checksum to compute, TCP's frame to cut. It goes with the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload([u8; VNET_LEN]);
 
@@ -26,6 +28,28 @@ impl Offload {
     /// Whether the frame is to be cut into several.
     pub const fn is_super_frame(self) -> bool {
         self.0[1] != 0
+    }
+
+    /// Computes the checksum that was left to do, if there is one, into `frame`; what is then left.
+    pub fn complete(self, frame: &mut [u8]) -> Self {
+        let mut header = self.0;
+        if header[0] & NEEDS_CHECKSUM == 0 {
+            return self;
+        }
+        header[0] &= !NEEDS_CHECKSUM;
+        let word = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
+        let (start, place) = (word(6), word(6) + word(8));
+        // A sender can say what it likes.
+        if let Some(covered) = frame.get(start..)
+            && place + 2 <= frame.len()
+        {
+            let sum = match !fold(sum_words(covered)) {
+                0 => 0xffff, // To UDP, 0 is none; to TCP, the same.
+                sum => sum,
+            };
+            frame[place..place + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+        Self(header)
     }
 
     /// What a frame needs that got a tag of `bytes` bytes.
@@ -51,6 +75,8 @@ pub struct TapFrame<'a> {
 /// Where a received frame lies.
 #[derive(Debug, Clone, Copy, Default)]
 struct Received {
+    /// In `cut`, or else in `pages`.
+    is_cut: bool,
     at: usize,
     len: usize,
     offload: Offload,
@@ -65,15 +91,15 @@ pub struct Tap {
     /// Buffers, each: control message, room for a tag, frame.
     pages: Pages,
     stride: usize,
-    frame_max: usize,
     received: Vec<Received>,
+    /// The packets of this burst's super-frames.
+    cut: Vec<u8>,
     truncated: u64,
     drops: u64,
 }
 
 impl Tap {
-    /// Opens a tap on an interface that is up, with room for `rx_bytes` bytes of frames in the kernel. Frames that are longer than
-    /// the interface's MTU allows are counted and left out.
+    /// Opens a tap on an interface that is up, with room for `rx_bytes` bytes of frames in the kernel.
     ///
     /// # Errors
     /// See [`PacketError`]: each says what was refused and what helps.
@@ -81,9 +107,7 @@ impl Tap {
         let interface = Interface::query(interface).map_err(PacketError::interface)?;
         let socket = Socket::open_tap(interface.index, rx_bytes)
             .map_err(|(action, source)| PacketError::system(action)(source))?;
-        // Two tags.
-        let frame_max = 14 + 2 * TAG + interface.mtu as usize;
-        let stride = (CONTROL + TAG + frame_max).next_multiple_of(64);
+        let stride = (CONTROL + TAG + FRAME_MAX).next_multiple_of(64);
         let pages =
             Pages::map(BURST * stride).map_err(PacketError::system("map packet buffers"))?;
         Ok(Self {
@@ -92,8 +116,8 @@ impl Tap {
             mtu: interface.mtu,
             pages,
             stride,
-            frame_max,
             received: Vec::with_capacity(BURST),
+            cut: Vec::new(),
             truncated: 0,
             drops: 0,
         })
@@ -109,13 +133,14 @@ impl Tap {
         self.mtu
     }
 
-    /// Takes what has arrived, a burst at most; how many frames [`frame`](Self::frame) shows until the next call.
+    /// Takes what has arrived, a burst at most before super-frames are cut; how many frames [`frame`](Self::frame) shows until the next call.
     ///
     /// # Errors
     /// What the kernel says of an interface that went down or away.
     pub fn receive(&mut self) -> io::Result<usize> {
         self.received.clear();
-        let (stride, frame_max) = (self.stride, self.frame_max);
+        self.cut.clear();
+        let stride = self.stride;
         let mut headers = [[0_u8; VNET_LEN]; BURST];
         // SAFETY: plain data for which all zeros is a value.
         let mut vectors: [[libc::iovec; 2]; BURST] = unsafe { zeroed() };
@@ -125,7 +150,7 @@ impl Tap {
             let buffer = index * stride;
             vectors[index] = [
                 vector(headers[index].as_mut_ptr(), VNET_LEN),
-                vector(self.pages.address(buffer + CONTROL + TAG), frame_max),
+                vector(self.pages.address(buffer + CONTROL + TAG), FRAME_MAX),
             ];
             message.msg_hdr.msg_iov = vectors[index].as_mut_ptr();
             message.msg_hdr.msg_iovlen = 2;
@@ -147,21 +172,45 @@ impl Tap {
             // SAFETY: the kernel has filled this message, whose control message lies in the pages.
             let tag = unsafe { tag(&message.msg_hdr) };
             let at = index * stride + CONTROL + TAG;
-            let plain = Received { at, len, offload: Offload(headers[index]) };
+            let plain = Received { is_cut: false, at, len, offload: Offload(headers[index]) };
             let frame = match tag {
                 None => plain,
                 Some(_) if len < 12 => continue,
                 Some(tag) => self.put_back(plain, tag),
             };
-            self.received.push(frame);
+            if !self.cut(frame) {
+                self.received.push(frame);
+            }
         }
         Ok(self.received.len())
+    }
+
+    /// Cuts a frame into its packets if it is a super-frame of RoCE. UDP checksums are 0, as its senders have them.
+    fn cut(&mut self, frame: Received) -> bool {
+        let bytes = self.pages.get(frame.at, frame.len);
+        let Some(Kind::Super(segment)) = kind(&frame.offload.0) else { return false };
+        let headers = Headers::find(bytes).filter(|headers| {
+            headers.udp_destination(bytes) == ROCE_PORT && headers.can_be_cut(frame.len, segment)
+        });
+        let Some(headers) = headers else { return false };
+        let (head, body) = bytes.split_at(headers.len());
+        let mut identification = headers.identification(bytes);
+        for part in body.chunks(segment) {
+            let at = self.cut.len();
+            self.cut.extend_from_slice(head);
+            self.cut.extend_from_slice(part);
+            headers.set(&mut self.cut[at..], part.len(), identification);
+            identification = identification.wrapping_add(1);
+            let (len, offload) = (head.len() + part.len(), Offload::default());
+            self.received.push(Received { is_cut: true, at, len, offload });
+        }
+        true
     }
 
     fn put_back(&mut self, frame: Received, value: [u16; 2]) -> Received {
         let at = frame.at - TAG;
         insert_tag(self.pages.get_mut(at, TAG + 12), value);
-        Received { at, len: frame.len + TAG, offload: frame.offload.behind_tag(4) }
+        Received { at, len: frame.len + TAG, offload: frame.offload.behind_tag(4), ..frame }
     }
 
     /// A frame of the last burst.
@@ -169,8 +218,9 @@ impl Tap {
     /// # Panics
     /// If it had not so many.
     pub fn frame(&self, index: usize) -> TapFrame<'_> {
-        let Received { at, len, offload } = self.received[index];
-        TapFrame { bytes: self.pages.get(at, len), offload }
+        let Received { is_cut, at, len, offload } = self.received[index];
+        let bytes = if is_cut { &self.cut[at..at + len] } else { self.pages.get(at, len) };
+        TapFrame { bytes, offload }
     }
 
     /// Sends a frame.
@@ -196,7 +246,7 @@ impl Tap {
         self.drops
     }
 
-    /// Frames that were longer than the interface's MTU: super-frames of a sender with segmentation offload.
+    /// Frames that were longer than any IP packet.
     pub const fn truncated(&self) -> u64 {
         self.truncated
     }
@@ -215,6 +265,29 @@ fn vector(base: *mut u8, len: usize) -> libc::iovec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_checksum_is_what_a_receiver_computes() {
+        // Any bytes, odd and even, from offset 4 on; the checksum is at 10.
+        for len in 12..40_u8 {
+            let mut frame: Vec<u8> = (0..len).map(|byte| byte.wrapping_mul(37) ^ len).collect();
+            let mut header = [0; VNET_LEN];
+            header[0] = NEEDS_CHECKSUM;
+            header[6..8].copy_from_slice(&4_u16.to_ne_bytes());
+            header[8..10].copy_from_slice(&6_u16.to_ne_bytes());
+            // The sender leaves a part of the sum there.
+            let left = [frame[10], frame[11]];
+            assert_eq!(Offload(header).complete(&mut frame).0[0], 0);
+            let total =
+                u32::from(fold(sum_words(&frame[4..]))) + u32::from(u16::from_be_bytes(left));
+            assert_eq!(fold(total), 0xffff, "{len} bytes");
+            // What points outside changes nothing.
+            let before = frame.clone();
+            header[8..10].copy_from_slice(&u16::from(len).to_ne_bytes());
+            Offload(header).complete(&mut frame);
+            assert_eq!(frame, before);
+        }
+    }
 
     #[test]
     fn a_checksum_that_is_left_to_do_moves_with_the_tag() {
