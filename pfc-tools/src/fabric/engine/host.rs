@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use feroce_congestion::Params;
+use feroce_congestion::Rate;
 use feroce_engine::congestion::{CongestionConfig, Control as EngineControl};
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
@@ -32,6 +32,8 @@ const FIRST_QPN: u32 = 0x10;
 /// Bytes of WRITEs that a flow without end has posted at least, and how many WRITEs at most.
 const POSTED_BYTES: u64 = 4 << 20;
 const POSTED_MOST: u64 = 1024;
+/// Longest message: there is memory for all of it at both ends.
+const LONGEST: u64 = 64 << 20;
 /// Work queues, rings and what else a device has beside its buffer, at most: addresses only until they are needed.
 const ARENA: usize = 1 << 30;
 
@@ -153,6 +155,11 @@ impl EngineHost {
         });
         let depths = flows.iter().map(|(_, flow)| depth(flow)).sum::<u64>();
         let longest = flows.iter().map(|(_, flow)| flow.message).max().unwrap_or(1);
+        if longest > LONGEST {
+            return Err(format!(
+                "{name}: a message of {longest} bytes; an engine's has {LONGEST} at most"
+            ));
+        }
         let longest = usize::try_from(longest).map_err(|error| refused(&error))?;
         let device = device_config(config, host, flows, ARENA + longest)?;
         let device = Device::with_ports(vec![Box::new(port)], addressing, device)
@@ -333,7 +340,7 @@ fn device_config(
         window: u32::try_from(window.min(MOST_WINDOW)).unwrap_or(u32::MAX),
         congestion: CongestionConfig {
             control,
-            params: params(config),
+            params: config.congestion,
             burst: config.host.burst.saturating_mul(full),
         },
         seed: Some(config.seed << 20 ^ u64::from(host)),
@@ -343,10 +350,6 @@ fn device_config(
 
 /// Packets that may be outstanding where the scenario sets no window: most that the engine takes.
 const MOST_WINDOW: u64 = 1 << 20;
-
-fn params(config: &FabricConfig) -> Params {
-    config.congestion
-}
 
 /// What decides over the rates of a host: a device has one control for all its QPs.
 fn control(
@@ -361,7 +364,7 @@ fn control(
     }
     Ok(match first.control {
         Control::None => EngineControl::Off,
-        Control::Fixed(bits) => EngineControl::Fixed(feroce_congestion::Rate::from_bps(bits)),
+        Control::Fixed(bits) => EngineControl::Fixed(Rate::from_bps(bits)),
         Control::Dcqcn => EngineControl::Dcqcn,
         Control::Timely => EngineControl::Timely,
         Control::Swift => EngineControl::Swift,

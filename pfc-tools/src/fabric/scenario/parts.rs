@@ -108,10 +108,7 @@ fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
 }
 
 /// Every host, and the numbers of those that are engines.
-fn host(
-    section: Section<'_>,
-    network: &Network,
-) -> Result<(HostConfig, Vec<u32>), ScenarioError> {
+fn host(section: Section<'_>, network: &Network) -> Result<(HostConfig, Vec<u32>), ScenarioError> {
     let default = HostConfig::default();
     let recoveries = ["go-back-n", "go-back-0"];
     let host = HostConfig {
@@ -197,7 +194,8 @@ pub(super) fn traffic(
             Pattern::Poisson { load: load.units(), sizes: sizes.map_err(wrong)? }
         }
     };
-    let (from, to) = (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
+    let (from, to) =
+        (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
     let message = section.bytes("message")?;
     let traffic = Traffic {
         name,
@@ -227,8 +225,7 @@ fn hosts(
     let texts = section.texts(key)?.ok_or_else(|| section.missing(key, expected))?;
     let mut hosts = Vec::new();
     for (text, node) in texts {
-        let named =
-            nodes(&text, network).ok_or_else(|| section.wrong(key, node, expected))?;
+        let named = nodes(&text, network).ok_or_else(|| section.wrong(key, node, expected))?;
         for host in named {
             if host >= network.hosts.len() {
                 return Err(section.wrong(key, node, expected));
