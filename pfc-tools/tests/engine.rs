@@ -52,6 +52,11 @@ fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
     let mean = |results: &Results| goodputs(results).iter().sum::<f64>() / 2.0;
     let (rate, other) = (mean(&light), mean(&engine));
     assert!((rate - other).abs() <= 0.03 * rate, "{rate} and {other} Gb/s");
+    let alpha = |results: &Results| {
+        results.flows.iter().map(|flow| flow.alpha.expect("DCQCN has one")).sum::<f64>() / 2.0
+    };
+    let (one, another) = (alpha(&light), alpha(&engine));
+    assert!((one - another).abs() <= 0.03 * one, "alpha {one} and {another}");
     assert!(rate > 4.0, "a flow has half the line: {rate} Gb/s");
     for flow in &engine.flows {
         assert!(flow.cnps > 50 && flow.marked > flow.cnps, "{flow:?}");
