@@ -2,6 +2,7 @@
 
 /// Their names and texts.
 pub const ALL: &[(&str, &str)] = &[
+    ("engine-hosts", include_str!("../scenarios/engine-hosts.toml")),
     ("fig13", include_str!("../scenarios/fig13.toml")),
     ("fig19", include_str!("../scenarios/fig19.toml")),
     ("fig20", include_str!("../scenarios/fig20.toml")),

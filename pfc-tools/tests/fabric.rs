@@ -42,6 +42,7 @@ fn config(network: Network, flows: Vec<FlowConfig>) -> FabricConfig {
         packet: PACKET,
         switch: SwitchConfig { ecn: false, ..SwitchConfig::default() },
         host: HostConfig { burst: 1, ..HostConfig::default() },
+        engines: Vec::new(),
         congestion: Params::default(),
         flows,
         duration: Time::from_millis(10),

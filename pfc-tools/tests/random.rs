@@ -99,6 +99,7 @@ impl Draw {
                 timeout: Time::from_millis(if lossless { 1000 } else { 4 }),
                 ..HostConfig::default()
             },
+            engines: Vec::new(),
             congestion: Params::default(),
             flows,
             duration: Time::from_millis(60_000),

@@ -263,10 +263,14 @@ impl Core {
             if out.len() == out.capacity() {
                 return Some(slot);
             }
-            let rate = place.control.as_ref().map(|control| control.snapshot(now));
-            out.push(QpSnapshot { rate, ..place.qp.snapshot() });
+            out.push(place.snapshot(now));
         }
         None
+    }
+
+    /// Where the QP in slot `slot` stands.
+    pub fn snapshot(&self, slot: u32, now: Instant) -> Option<QpSnapshot> {
+        self.slots.get(slot as usize)?.as_deref().map(|place| place.snapshot(now))
     }
 
     /// Arms every source of wake-ups and appends their descriptors. False if something waits already.
@@ -338,6 +342,11 @@ impl CoreShared {
 }
 
 impl Slot {
+    fn snapshot(&self, now: Instant) -> QpSnapshot {
+        let rate = self.control.as_ref().map(|control| control.snapshot(now));
+        QpSnapshot { rate, ..self.qp.snapshot() }
+    }
+
     /// After every call into the QP: it may have something to send and another deadline.
     #[inline]
     fn care(&mut self, slot: u32, active: &mut VecDeque<u32>, wheel: &mut TimerWheel) {

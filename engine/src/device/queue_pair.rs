@@ -19,7 +19,8 @@ use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
-use crate::qp::{AnyQp, Qp, QpParts, QpState, Service, sg};
+use crate::qp::{AnyQp, Qp, QpParts, QpSnapshot, QpState, Service, sg};
+use crate::time::Instant;
 use crate::verbs::{DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge};
 
 /// What a QP is made for, as `ibv_qp_init_attr`.
@@ -289,6 +290,12 @@ impl QueuePair {
     /// Its transport service.
     pub fn service(&self) -> Service {
         self.service
+    }
+
+    /// Where it stands at `now`, which is the time that [`Device::turn`](super::Device::turn) was told last, or later.
+    pub fn snapshot(&self, now: Instant) -> QpSnapshot {
+        let token = self.device().cores[self.core].lock();
+        token.snapshot(self.slot, now).expect("in its slot for as long as it has a handle")
     }
 
     /// Its core, and its slot there.

@@ -28,6 +28,8 @@ pub struct ShmConfig {
     pub mtu: u32,
     /// Ethernet addresses of the two ends.
     pub macs: [MacAddr; 2],
+    /// The rate in bit/s of what the ring stands for, where it stands for a line.
+    pub link_rate: Option<u64>,
 }
 
 impl Default for ShmConfig {
@@ -39,6 +41,7 @@ impl Default for ShmConfig {
             slots: 512,
             mtu: 4200,
             macs: [MacAddr([2, 0xfe, 0, 0, 0, 1]), MacAddr([2, 0xfe, 0, 0, 0, 2])],
+            link_rate: None,
         }
     }
 }
@@ -62,7 +65,7 @@ pub fn shm_pair(
             mac: config.macs[index],
             mtu: config.mtu,
             frame_max,
-            link_rate: None,
+            link_rate: config.link_rate,
             queues: 1,
             segments_max: 1,
         },

@@ -9,6 +9,7 @@ use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
 
 use super::Fabric;
 use super::config::{FabricConfig, FlowConfig, Link, SwitchConfig};
+use super::engine::Engines;
 use super::events::{Event, Events};
 use super::fault::Faults;
 use super::host::receiver::{Notifier, Receiver};
@@ -82,9 +83,11 @@ impl Fabric {
             samples: Samples::new(config),
             outside: Outside { nic_buffer: 0, nics_obey: false },
             exits: Vec::new(),
+            engines: Engines::default(),
         };
         fabric.watch(config, &numbers)?;
         fabric.add_flows(config)?;
+        fabric.open_engines(config)?;
         fabric.events.push(config.warmup, Event::Warm);
         fabric.events.push(config.sample, Event::Sample);
         Ok(fabric)
@@ -202,7 +205,7 @@ fn switches(
     let hosts = config.network.hosts.len();
     let peers = |port: &u32| ports[*port as usize].peer;
     let owner = |port: u32| match ports[port as usize].node {
-        Node::Host(number) | Node::Outside(number) => number as usize,
+        Node::Host(number) | Node::Outside(number) | Node::Engine(number) => number as usize,
         Node::Switch(number) => hosts + number as usize,
     };
     let neighbours: Vec<Vec<usize>> =

@@ -230,6 +230,8 @@ pub struct FabricConfig {
     pub switch: SwitchConfig,
     /// Every host.
     pub host: HostConfig,
+    /// Numbers of the hosts that are engines.
+    pub engines: Vec<u32>,
     /// Congestion control's parameters.
     pub congestion: Params,
     /// Flows.

@@ -32,6 +32,8 @@ pub(crate) enum Event {
     Sample,
     /// Figures begin to count.
     Warm,
+    /// An engine host's deadline.
+    Engine { host: u32 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -32,11 +32,13 @@ pub(crate) struct Host {
     turn: usize,
     /// Packets whose ICRC was wrong.
     pub corrupted: u64,
+    /// Of an engine host: frames in its NIC.
+    pub waiting: u32,
 }
 
 impl Host {
     pub const fn new(port: u32) -> Self {
-        Self { port, active: Vec::new(), turn: 0, corrupted: 0 }
+        Self { port, active: Vec::new(), turn: 0, corrupted: 0, waiting: 0 }
     }
 
     /// When a flow may send next, if its priority need not wait.
@@ -279,19 +281,23 @@ impl Fabric {
         let now = self.now;
         let flow = &mut self.flows[number as usize];
         flow.sender.start(line, &self.congestion, now);
-        let host = &mut self.hosts[flow.config.from as usize];
-        flow.place = Some(host.active.len());
-        host.active.push(Active { flow: number, look_at: now, priority: flow.config.priority });
         if flow.config.stop < Time::FAR {
             self.events.push(flow.config.stop, Event::Stop { flow: number });
         }
+        if self.start_engine(number) {
+            return;
+        }
+        let flow = &mut self.flows[number as usize];
+        let host = &mut self.hosts[flow.config.from as usize];
+        flow.place = Some(host.active.len());
+        host.active.push(Active { flow: number, look_at: now, priority: flow.config.priority });
         let port = host.port;
         self.kick(port);
     }
 
     /// A flow sends no more than it has sent.
     pub(super) fn stop(&mut self, number: u32) {
-        if self.flows[number as usize].sender.stop() {
+        if !self.stop_engine(number) && self.flows[number as usize].sender.stop() {
             self.finish(number);
         }
     }

@@ -179,9 +179,13 @@ impl Results {
 impl Fabric {
     pub(super) fn sample(&mut self) {
         let (now, counts) = (self.now.instant(), self.now >= self.warmup);
-        for (flow, sum) in self.flows.iter_mut().zip(&mut self.samples.alphas) {
-            let rate = flow.sender.rate(now).as_bps();
-            let alpha = flow.sender.alpha().map_or(0, |alpha| alpha.units());
+        let flows = self.flows.iter_mut().zip(&mut self.samples.alphas);
+        for (number, (flow, sum)) in flows.enumerate() {
+            let (rate, alpha) =
+                self.engines.rate(flow.config.from, number, self.now).unwrap_or_else(|| {
+                    let rate = flow.sender.rate(now).as_bps();
+                    (rate, flow.sender.alpha().map_or(0, |alpha| alpha.units()))
+                });
             if counts && flow.sender.started.is_some() && flow.sender.ended.is_none() {
                 *sum = (sum.0 + u64::from(alpha), sum.1 + 1);
             }
@@ -222,7 +226,7 @@ impl Fabric {
         let (now, warmup) = (self.now, self.warmup);
         let hosts = self.hosts.len();
         let owner = |node| match node {
-            Node::Host(number) | Node::Outside(number) => number as usize,
+            Node::Host(number) | Node::Outside(number) | Node::Engine(number) => number as usize,
             Node::Switch(number) => hosts + number as usize,
         };
         let owners: Vec<usize> = self.ports.iter().map(|port| owner(port.node)).collect();

@@ -5,6 +5,7 @@
 
 mod build;
 pub mod config;
+mod engine;
 mod events;
 pub mod fault;
 mod host;
@@ -24,6 +25,7 @@ pub mod traffic;
 use feroce_congestion::Params;
 
 use config::{HostConfig, PacketConfig};
+use engine::Engines;
 use events::{Event, Events};
 use fault::Fate;
 use host::receiver::Notifier;
@@ -64,6 +66,7 @@ pub struct Fabric {
     samples: Samples,
     outside: Outside,
     exits: Vec<Exit>,
+    engines: Engines,
 }
 
 impl Fabric {
@@ -133,6 +136,7 @@ impl Fabric {
             Event::Notify { point } => self.notify(point),
             Event::Sample => self.sample(),
             Event::Warm => self.warm(),
+            Event::Engine { host } => self.wake_engine(host),
         }
     }
 
@@ -159,6 +163,7 @@ impl Fabric {
             Node::Switch(number) => self.switch_receives(number, at, id),
             Node::Host(number) => self.host_receives(number, id),
             Node::Outside(number) => self.outside_receives(number, id),
+            Node::Engine(number) => self.engine_receives(number, id),
         }
     }
 
@@ -180,15 +185,16 @@ impl Fabric {
                 Node::Switch(number) => self.switch_sends(number, port),
                 Node::Host(number) => self.host_sends(number, port),
                 Node::Outside(_) => self.outside_sends(port),
+                Node::Engine(number) => self.engine_sends(number, port),
             },
         };
         let out = &mut self.ports[port as usize];
         let next = match node {
             _ if sent && !out.control.is_empty() => out.free_at,
-            Node::Switch(_) | Node::Outside(_) if out.backlog() == 0 => return,
-            Node::Switch(_) | Node::Outside(_) if sent => out.free_at,
-            Node::Switch(_) | Node::Outside(_) => out.next_release(self.now).unwrap_or(Time::FAR),
             Node::Host(number) => self.host_next(number, port),
+            _ if out.backlog() == 0 => return,
+            _ if sent => out.free_at,
+            _ => out.next_release(self.now).unwrap_or(Time::FAR),
         };
         let free_at = self.ports[port as usize].free_at;
         self.wake(port, next.max(free_at));

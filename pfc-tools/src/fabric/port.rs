@@ -14,6 +14,8 @@ pub(crate) enum Node {
     Switch(u32),
     /// A real host, whose number this is.
     Outside(u32),
+    /// A host that is the engine.
+    Engine(u32),
 }
 
 /// What a port has counted.

@@ -3,6 +3,7 @@
 //! A file has one or more *cases*: the same with some values changed, `[[case]]`. What the command line changes by `--set` holds
 //! for all of them.
 
+mod engine;
 mod figure;
 mod gate;
 mod network;
@@ -319,6 +320,7 @@ fn case(
     if traffic.is_empty() {
         return Err(all.missing("traffic", "at least one [[traffic]]"));
     }
+    engine::check(&all, &base, &traffic)?;
     let lossless = all.flag("lossless", base.switch.lossless != 0)?;
     let groups: Vec<String> = traffic.iter().map(|traffic| traffic.name.clone()).collect();
     let mut expected = Vec::new();

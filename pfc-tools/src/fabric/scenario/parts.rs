@@ -30,11 +30,13 @@ pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, 
         watch.push((from, to, priority));
     }
     measure.finish()?;
+    let (host, engines) = host(all.section("host")?, &network)?;
     Ok(FabricConfig {
         seed: 0,
         packet,
         switch: switch(all.section("switch")?, all.section("pfc")?)?,
-        host: host(all.section("host")?)?,
+        host,
+        engines,
         congestion: congestion(all.section("congestion")?)?,
         flows: Vec::new(),
         duration,
@@ -105,7 +107,8 @@ fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
     Ok(Plan { strict: strict.unwrap_or(0), quantum })
 }
 
-fn host(section: Section<'_>) -> Result<HostConfig, ScenarioError> {
+/// Every host, and the numbers of those that are engines.
+fn host(section: Section<'_>, network: &Network) -> Result<(HostConfig, Vec<u32>), ScenarioError> {
     let default = HostConfig::default();
     let recoveries = ["go-back-n", "go-back-0"];
     let host = HostConfig {
@@ -121,8 +124,12 @@ fn host(section: Section<'_>) -> Result<HostConfig, ScenarioError> {
         window: section.bytes("window")?,
         burst: section.small("burst", 1)?.unwrap_or(default.burst),
     };
+    let engines = match section.get("engine") {
+        None => Vec::new(),
+        Some(_) => hosts(&section, "engine", network)?,
+    };
     section.finish()?;
-    Ok(host)
+    Ok((host, engines))
 }
 
 /// `set`, and every parameter of the congestion crate by its name, ours or NVIDIA's.
@@ -187,7 +194,8 @@ pub(super) fn traffic(
             Pattern::Poisson { load: load.units(), sizes: sizes.map_err(wrong)? }
         }
     };
-    let (from, to) = (hosts(&section, "from", config)?, hosts(&section, "to", config)?);
+    let (from, to) =
+        (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
     if matches!(pattern, Pattern::Poisson { .. }) {
         section.idle(&["message", "messages", "stagger"], "on flows drawn by load and sizes")?;
     }
@@ -235,16 +243,15 @@ fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), S
 fn hosts(
     section: &Section<'_>,
     key: &'static str,
-    config: &FabricConfig,
+    network: &Network,
 ) -> Result<Vec<u32>, ScenarioError> {
     let expected = "hosts, as \"h1\", \"h1..h4\" or a list of these";
     let texts = section.texts(key)?.ok_or_else(|| section.missing(key, expected))?;
     let mut hosts = Vec::new();
     for (text, node) in texts {
-        let named =
-            nodes(&text, &config.network).ok_or_else(|| section.wrong(key, node, expected))?;
+        let named = nodes(&text, network).ok_or_else(|| section.wrong(key, node, expected))?;
         for host in named {
-            if host >= config.network.hosts.len() {
+            if host >= network.hosts.len() {
                 return Err(section.wrong(key, node, expected));
             }
             hosts.push(u32::try_from(host).unwrap_or(u32::MAX));

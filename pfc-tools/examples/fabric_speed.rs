@@ -1,0 +1,95 @@
+//! How fast the fabric is: the figures that `scripts/bench.sh` prints of it, a line each as all of its lines are. Packet hops are frames
+//! that reached the end of a line; seconds are those of the processor, so that other programs do not count.
+
+use std::process::ExitCode;
+
+use feroce_pfc_tools::fabric::Fabric;
+use feroce_pfc_tools::fabric::scenario::{Change, Scenario};
+use feroce_pfc_tools::scenarios;
+
+/// Every host sends to one below another leaf.
+const LEAVES: &str = r#"
+title = "30 hosts"
+duration = "8ms"
+[topology]
+kind = "two-tier"
+leaves = 3
+spines = 2
+hosts = 10
+trunk_rate = "200Gb/s"
+[[traffic]]
+name = "flows"
+from = "h1..h30"
+to = ["h11..h30", "h1..h10"]
+control = "dcqcn"
+"#;
+
+const NAMES: [&str; 3] = [
+    "fabric: 30 light hosts, M hops/s",
+    "fabric: 320 light hosts, M hops/s",
+    "fabric: speed, engine / light hosts",
+];
+
+/// Millions of packet hops, and seconds of the processor.
+#[derive(Clone, Copy)]
+struct Speed {
+    hops: f64,
+    seconds: f64,
+}
+
+impl Speed {
+    fn rate(self) -> f64 {
+        self.hops / self.seconds
+    }
+}
+
+fn main() -> ExitCode {
+    let filter = std::env::args().nth(1).unwrap_or_default();
+    let mut all_ok = true;
+    for name in NAMES.into_iter().filter(|name| name.contains(&filter)) {
+        let (value, least, note) = if name == NAMES[0] {
+            absolute(run(LEAVES, 0, &[]), 5.0)
+        } else if name == NAMES[1] {
+            absolute(run(&known("web-search"), 0, &[("duration", "3ms")]), 2.0)
+        } else {
+            let text = known("engine-hosts");
+            let [light, engine] = [0, 1].map(|case| run(&text, case, &[]).rate());
+            (engine / light, 0.01, format!("{engine:.2} of {light:.2} M hops/s"))
+        };
+        let word = if value >= least { "ok" } else { "short" };
+        all_ok &= value >= least;
+        println!("{name:<44} {value:>9.2}  {:>8}  {word:<5}  {note}", format!(">= {least}"));
+    }
+    if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn absolute(speed: Speed, least: f64) -> (f64, f64, String) {
+    (speed.rate(), least, format!("{:.1} M hops in {:.2} s", speed.hops, speed.seconds))
+}
+
+fn known(name: &str) -> String {
+    scenarios::find(name).expect("it comes with the program").to_owned()
+}
+
+#[allow(clippy::cast_precision_loss)] // Counts below 2^53.
+fn run(text: &str, case: usize, changes: &[(&str, &str)]) -> Speed {
+    let changes: Vec<Change> = changes
+        .iter()
+        .map(|&(key, value)| Change { key: key.to_owned(), value: value.to_owned() })
+        .collect();
+    let scenario = Scenario::parse("bench", text, &changes, None).expect("a scenario");
+    let config = scenario.cases[case].config(1, false).expect("flows");
+    let mut fabric = Fabric::new(&config).expect("a network");
+    let before = processor_seconds();
+    while !fabric.run(1 << 20) {}
+    Speed { hops: fabric.hops() as f64 / 1e6, seconds: processor_seconds() - before }
+}
+
+/// What the kernel's scheduler says of this thread: the first number is the nanoseconds that it ran.
+#[allow(clippy::cast_precision_loss)] // Nanoseconds of hours.
+fn processor_seconds() -> f64 {
+    let text =
+        std::fs::read_to_string("/proc/thread-self/schedstat").expect("a kernel with schedstat");
+    let nanos: u64 = text.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    nanos as f64 / 1e9
+}

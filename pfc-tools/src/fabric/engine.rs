@@ -1,0 +1,318 @@
+//! Hosts that are the engine itself: a device in virtual time, with a core, QPs and rates of its own, on a shm port whose other end is the host's
+//! NIC in the fabric.
+//!
+//! A host is turned when a frame has come for it, when its own deadline is there, and when its NIC has room again. What it sends are
+//! real frames: the fabric sees their size, priority (DSCP), ECN bits and destination; what it does to them - marks, flipped bits - is done to
+//! their bytes when they reach the end of their way. Flows are RC WRITEs.
+//!
+//! The NIC takes a few frames from the ring, and no more until the line has taken some: so a pause stops the core, as a full ring does on every port.
+
+mod host;
+
+use feroce_engine::memory::arena::Arena;
+use feroce_engine::port::Port as _;
+use feroce_wire::{Ecn, Opcode, Operation, Packet as WirePacket, Syndrome};
+
+use super::Fabric;
+use super::config::FabricConfig;
+use super::events::Event;
+use super::packet::{Kind, Packet, PacketId};
+use super::port::Node;
+use super::time::Time;
+use crate::live::frame::mark;
+use host::{EngineHost, News, host_of};
+
+/// Frames that wait in a NIC when it takes no more.
+const NIC: u32 = 4;
+/// Bytes of FCS, which frames do not show, and of the shortest frame.
+const FCS: usize = 4;
+const SHORTEST: usize = 64;
+
+/// All engine hosts of a fabric.
+#[derive(Debug, Default)]
+pub(super) struct Engines {
+    hosts: Vec<Option<Box<EngineHost>>>,
+    /// Of each flow the places of its QPs at the sender and at the receiver.
+    places: Vec<Option<(usize, usize)>>,
+    /// Frames on their way, by the number of their packet.
+    frames: Vec<Vec<u8>>,
+    news: Vec<News>,
+}
+
+impl Engines {
+    /// Rate and alpha of an engine's flow now, in bit/s and units of 2^-31; `None` of others, and without congestion control.
+    pub fn rate(&self, from: u32, flow: usize, now: Time) -> Option<(u64, u32)> {
+        let (place, _) = (*self.places.get(flow)?)?;
+        self.hosts[from as usize].as_ref()?.ends[place].rate(now.instant())
+    }
+
+    fn host(&mut self, host: u32) -> &mut EngineHost {
+        self.hosts[host as usize].as_mut().expect("an engine host's port is one's only")
+    }
+}
+
+impl Fabric {
+    /// Makes the hosts that `config` says so engines, and connects the QPs of their flows.
+    ///
+    /// # Errors
+    /// A flow from an engine to a light host, or what the engine or the system refuses.
+    pub(super) fn open_engines(&mut self, config: &FabricConfig) -> Result<(), String> {
+        let is_engine = |host: u32| config.engines.contains(&host);
+        let name = |host: u32| config.network.name(host as usize);
+        for flow in &config.flows {
+            if is_engine(flow.from) != is_engine(flow.to) {
+                let (from, to) = (name(flow.from), name(flow.to));
+                return Err(format!(
+                    "{from} sends to {to}, of which one is an engine and the other is not"
+                ));
+            }
+        }
+        if !config.flows.iter().any(|flow| is_engine(flow.from)) {
+            return Ok(());
+        }
+        self.engines.hosts.resize_with(config.network.hosts.len(), || None);
+        self.engines.places.resize(config.flows.len(), None);
+        let arena = Arena::new(config.engines.len() * PORT_BYTES)
+            .map_err(|error| format!("no memory for ports: {error}"))?;
+        for &host in &config.engines {
+            let flows = (0..).zip(config.flows.iter().copied());
+            let own: Vec<_> =
+                flows.filter(|(_, flow)| flow.from == host || flow.to == host).collect();
+            let port = self.hosts[host as usize].port as usize;
+            if own.is_empty() || self.ports[port].node == Node::Engine(host) {
+                continue;
+            }
+            let engine = EngineHost::new(config, host, self.ports[port].rate, &own, &arena)?;
+            self.engines.hosts[host as usize] = Some(Box::new(engine));
+            self.ports[port].node = Node::Engine(host);
+        }
+        self.connect_engines(config)
+    }
+
+    fn connect_engines(&mut self, config: &FabricConfig) -> Result<(), String> {
+        for (number, flow) in (0_u32..).zip(&config.flows) {
+            if !config.engines.contains(&flow.from) {
+                continue;
+            }
+            let place = |host: u32| {
+                let engine = self.engines.hosts[host as usize].as_ref()?;
+                engine.ends.iter().position(|end| end.flow == number)
+            };
+            let (Some(from), Some(to)) = (place(flow.from), place(flow.to)) else { continue };
+            self.engines.places[number as usize] = Some((from, to));
+            let sender = self.engines.host(flow.from).endpoint(from)?;
+            let receiver = self.engines.host(flow.to).endpoint(to)?;
+            let answers = config.host.ack_priority.unwrap_or(flow.priority);
+            self.engines.host(flow.from).connect(from, &receiver, config, flow.priority)?;
+            self.engines.host(flow.to).connect(to, &sender, config, answers)?;
+        }
+        Ok(())
+    }
+
+    /// The line out of an engine host's `port` is free. Whether something was sent.
+    pub(super) fn engine_sends(&mut self, host: u32, port: u32) -> bool {
+        let Some(id) = self.ports[port as usize].dequeue(&mut self.packets, self.now) else {
+            return false;
+        };
+        self.hosts[host as usize].waiting -= 1;
+        self.transmit(port, id);
+        if self.engines.host(host).is_held_back {
+            self.turn_engine(host);
+        }
+        true
+    }
+
+    /// A frame has come to an engine host.
+    pub(super) fn engine_receives(&mut self, host: u32, id: PacketId) {
+        let packet = *self.packets.get(id);
+        self.packets.remove(id);
+        let frame = &mut self.engines.frames[id.index()];
+        if packet.marked {
+            mark(frame);
+        }
+        if packet.corrupted {
+            let at = frame.len() * 3 / 4; // In the payload: switches would see a broken header.
+            frame[at] ^= 1;
+        }
+        let now = self.now.instant();
+        let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
+        let before = engine.counted();
+        engine.deliver(frame);
+        engine.device.turn(now);
+        let after = engine.counted();
+        let flow = &mut self.flows[packet.flow as usize];
+        self.hosts[host as usize].corrupted += after.damaged - before.damaged;
+        flow.sender.counts.naks += after.naks - before.naks;
+        flow.sender.counts.cnps += after.cnps - before.cnps;
+        flow.receiver.out_of_sequence += after.out_of_sequence - before.out_of_sequence;
+        if matches!(packet.kind, Kind::Data { .. }) {
+            flow.receiver.marked += after.marked - before.marked;
+        }
+        if after.writes > before.writes {
+            let payload = WirePacket::parse(frame, &[]).map_or(0, |packet| packet.payload.len());
+            flow.receiver.delivered += payload as u64;
+        }
+        self.see_to_engine(host);
+    }
+
+    /// An engine host's deadline is there.
+    pub(super) fn wake_engine(&mut self, host: u32) {
+        let wakes_at = &mut self.engines.host(host).wakes_at;
+        if *wakes_at == self.now {
+            *wakes_at = Time::FAR;
+            self.see_to_engine(host);
+        }
+    }
+
+    /// A flow of an engine host begins.
+    pub(super) fn start_engine(&mut self, number: u32) -> bool {
+        let place = self.engines.places.get(number as usize).copied().flatten();
+        let Some((place, _)) = place else { return false };
+        let flow = self.flows[number as usize].config;
+        let remote = self.engines.host(flow.to).target();
+        self.engines.host(flow.from).start(place, &flow, remote);
+        self.see_to_engine(flow.from);
+        true
+    }
+
+    /// A flow of an engine host sends no more.
+    pub(super) fn stop_engine(&mut self, number: u32) -> bool {
+        let place = self.engines.places.get(number as usize).copied().flatten();
+        let Some((place, _)) = place else { return false };
+        let from = self.flows[number as usize].config.from;
+        self.engines.host(from).stop(place);
+        self.engine_finishes(number);
+        self.see_to_engine(from);
+        true
+    }
+
+    fn engine_finishes(&mut self, number: u32) {
+        let ended = &mut self.flows[number as usize].sender.ended;
+        if ended.is_none() {
+            *ended = Some(self.now);
+            self.finished += 1;
+        }
+    }
+
+    /// Lets an engine host do what it can do now, and sends what it has sent.
+    fn see_to_engine(&mut self, host: u32) {
+        self.turn_engine(host);
+        let port = self.hosts[host as usize].port;
+        if self.ports[port as usize].backlog() != 0 {
+            self.kick(port);
+        }
+    }
+
+    /// Turns an engine host until nothing can be done at this time, or its NIC is full.
+    fn turn_engine(&mut self, host: u32) {
+        let now = self.now.instant();
+        loop {
+            let engine = self.engines.host(host);
+            let done = engine.device.turn(now);
+            let taken = self.take_frames(host);
+            let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
+            let reaped = engine.reap(&mut self.engines.news);
+            if reaped {
+                continue; // What was posted rang the doorbell.
+            }
+            let next = engine.device.next_deadline(now);
+            let is_full = self.hosts[host as usize].waiting >= NIC;
+            let waits = next.is_some_and(|next| next <= now);
+            if waits && (done > 0 || taken > 0) && !is_full {
+                continue;
+            }
+            engine.is_held_back = is_full || waits;
+            let next = next.filter(|_| !waits).map_or(Time::FAR, Time::from_instant);
+            if next < engine.wakes_at {
+                engine.wakes_at = next;
+                self.events.push(next, Event::Engine { host });
+            }
+            break;
+        }
+        for at in 0..self.engines.news.len() {
+            match self.engines.news[at] {
+                News::Finished(flow) => self.engine_finishes(flow),
+                News::Failed(flow) => {
+                    let timeouts = self.engines.host(host).new_timeouts();
+                    self.flows[flow as usize].sender.counts.timeouts += timeouts;
+                }
+            }
+        }
+        self.engines.news.clear();
+    }
+
+    /// Takes frames from an engine host's ring into its NIC, unless that is full; how many.
+    fn take_frames(&mut self, host: u32) -> usize {
+        let mut taken = 0;
+        while self.hosts[host as usize].waiting < NIC {
+            let count = self.engines.host(host).line.rx_burst();
+            if count == 0 {
+                break;
+            }
+            for index in 0..count {
+                self.take_frame(host, index);
+            }
+            taken += count;
+        }
+        taken
+    }
+
+    fn take_frame(&mut self, host: u32, index: usize) {
+        let engine = self.engines.hosts[host as usize].as_ref().expect("an engine's port");
+        let bytes = engine.line.rx_frame(index).first;
+        let Ok(seen) = WirePacket::parse(bytes, &[]) else { return };
+        let Some(to) = host_of(seen.ip.dst()) else { return };
+        let peer = self.engines.hosts.get(to as usize).and_then(Option::as_ref);
+        let end = peer.and_then(|peer| Some(&peer.ends[peer.place(seen.bth.dest_qp)?]));
+        let Some(number) = end.map(|end| end.flow) else { return };
+        let psn = seen.bth.psn.value();
+        let kind = match (seen.bth.opcode, seen.info.operation, seen.ext.aeth) {
+            (Opcode::CNP, ..) => Kind::Cnp,
+            (_, Operation::Write, _) => Kind::Data { psn },
+            (.., Some(aeth)) if matches!(aeth.syndrome, Syndrome::Nak(_)) => Kind::Nak { psn },
+            _ => Kind::Ack { psn },
+        };
+        let size = u32::try_from((bytes.len() + FCS).max(SHORTEST)).unwrap_or(u32::MAX);
+        let mut packet = Packet::new(kind, number, to, size, seen.ip.traffic_class() >> 5);
+        packet.ecn_capable = seen.ip.ecn() != Ecn::NotEct;
+        // Of one flow's packets ECMP sees what it sees of a light host's: both take the same ways.
+        let entropy = self.flows[number as usize].sender.entropy;
+        packet.entropy = if matches!(kind, Kind::Data { .. }) { entropy } else { !entropy };
+        let id = self.packets.add(packet);
+        let frames = &mut self.engines.frames;
+        if frames.len() <= id.index() {
+            frames.resize_with(id.index() + 1, Vec::new);
+        }
+        frames[id.index()].clear();
+        frames[id.index()].extend_from_slice(bytes);
+        self.count_frame(host, number, kind);
+        let port = self.hosts[host as usize].port;
+        self.hosts[host as usize].waiting += 1;
+        self.ports[port as usize].enqueue(packet.priority, id, &mut self.packets, self.now);
+    }
+
+    /// A frame of a flow leaves an engine host.
+    fn count_frame(&mut self, host: u32, number: u32, kind: Kind) {
+        let flow = &mut self.flows[number as usize];
+        match kind {
+            Kind::Data { psn } => {
+                let Some((place, _)) = self.engines.places[number as usize] else { return };
+                let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
+                let end = &mut engine.ends[place];
+                let psn = feroce_wire::Psn::new(psn);
+                flow.sender.counts.packets += 1;
+                if psn.is_before(end.sent_end) {
+                    flow.sender.counts.retransmitted += 1;
+                    flow.sender.counts.timeouts += engine.new_timeouts();
+                } else {
+                    end.sent_end = psn.next();
+                }
+            }
+            Kind::Cnp => flow.receiver.cnps += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Memory for the rings of a port: its few frames both ways.
+const PORT_BYTES: usize = 64 << 10;

@@ -1,0 +1,395 @@
+//! One engine host: a device that is turned by hand, its QPs, and the far end of its shm port.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use feroce_congestion::Rate;
+use feroce_engine::congestion::{CongestionConfig, Control as EngineControl};
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{
+    Addressing, Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, Endpoint,
+    QpInit, QueuePair, StaticAddresses,
+};
+use feroce_engine::memory::Access;
+use feroce_engine::memory::arena::Arena;
+use feroce_engine::net::Gid;
+use feroce_engine::port::Port;
+use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
+use feroce_engine::qp::QpState;
+use feroce_engine::qp::attributes::{QpAttributes, ack_timeout};
+use feroce_engine::time::{Duration, Instant};
+use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
+use feroce_wire::{MacAddr, PathMtu, Psn, Qpn};
+
+use crate::fabric::config::{Control, FabricConfig, FlowConfig, HostConfig};
+use crate::fabric::time::{LineRate, Time};
+
+/// Frames that the ring between core and NIC holds: few, so that acknowledgements are never far behind data.
+const RING: usize = 4;
+/// First QP number: what comes after counts up.
+const FIRST_QPN: u32 = 0x10;
+/// Bytes of WRITEs that a flow without end has posted at least, and how many WRITEs at most.
+const POSTED_BYTES: u64 = 4 << 20;
+const POSTED_MOST: u64 = 1024;
+/// Longest message: there is memory for all of it at both ends.
+const LONGEST: u64 = 64 << 20;
+/// Work queues, rings and what else a device has beside its buffer, at most: addresses only until they are needed.
+const ARENA: usize = 1 << 30;
+
+/// What a sender does about its messages.
+#[derive(Debug)]
+struct Sending {
+    message: u32,
+    remote: RemoteAddr,
+    /// Messages that are not posted yet; `None` for no end.
+    rest: Option<u32>,
+    posted: u32,
+    depth: u32,
+}
+
+/// A QP, which is one end of a flow.
+#[derive(Debug)]
+pub(super) struct End {
+    qp: QueuePair,
+    psn: Psn,
+    /// The flow's number.
+    pub flow: u32,
+    sending: Option<Sending>,
+    /// One past the highest PSN of data that has left.
+    pub sent_end: Psn,
+}
+
+impl End {
+    /// Posts what there is room for; false if there is nothing left to be done.
+    fn post(&mut self, memory: &Buffer) -> bool {
+        let Some(sending) = &mut self.sending else { return false };
+        while sending.posted < sending.depth && sending.rest != Some(0) {
+            let sge = memory.region().sge(0, sending.message);
+            let write = SendRequest {
+                wr_id: 0,
+                op: SendOp::Write(sending.remote),
+                data: Data::Sges(&[sge]),
+                flags: SendFlags::SIGNALED,
+            };
+            if self.qp.post_send(&write).is_err() {
+                break; // Full: the queue is as deep as what may be posted, or the QP is in error.
+            }
+            sending.posted += 1;
+            sending.rest = sending.rest.map(|rest| rest - 1);
+        }
+        sending.posted > 0
+    }
+
+    /// Where the QP stands.
+    pub fn rate(&self, now: Instant) -> Option<(u64, u32)> {
+        let rate = self.qp.snapshot(now).rate?;
+        // From millionths to units of 2^-31.
+        let alpha = u64::from(rate.alpha_ppm.unwrap_or(0)) * (1 << 31) / 1_000_000;
+        Some((rate.rate.as_bps(), u32::try_from(alpha).unwrap_or(u32::MAX)))
+    }
+}
+
+/// Something that a flow's sender is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// All messages have arrived.
+    Finished(u32),
+    /// The QP gave up.
+    Failed(u32),
+}
+
+/// What a frame has changed: what the device has counted since.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counted {
+    pub writes: u64,
+    pub out_of_sequence: u64,
+    pub marked: u64,
+    pub naks: u64,
+    pub cnps: u64,
+    pub damaged: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct EngineHost {
+    pub device: Device,
+    /// The NIC's end of the ring.
+    pub line: ShmPort,
+    cq: CompletionQueue,
+    memory: Buffer,
+    pub ends: Vec<End>,
+    /// When it is turned next by itself.
+    pub wakes_at: Time,
+    /// Its port was full when it was turned last.
+    pub is_held_back: bool,
+    timeouts: u64,
+}
+
+impl EngineHost {
+    /// Host number `host`, whose line has the rate `line`, with a QP for each of `flows`, which are those that begin or end here.
+    ///
+    /// # Errors
+    /// What the engine or the system refuses.
+    pub fn new(
+        config: &FabricConfig,
+        host: u32,
+        line: LineRate,
+        flows: &[(u32, FlowConfig)],
+        arena: &Arc<Arena>,
+    ) -> Result<Self, String> {
+        let name = config.network.name(host as usize);
+        let refused = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+        let macs = [mac(host), SWITCH];
+        let link_rate = Some(line.bits_per_second());
+        let shm =
+            ShmConfig { name: name.to_owned(), slots: RING, macs, link_rate, ..Default::default() };
+        let mtu = shm.mtu;
+        let (port, far) = shm_pair(arena, shm).map_err(|error| refused(&error))?;
+        let peers = (0..config.network.hosts.len()).filter_map(|peer| u32::try_from(peer).ok());
+        let addressing = Addressing::Static(StaticAddresses {
+            mac: mac(host),
+            gids: vec![(gid(host), None)],
+            peers: peers.map(|peer| (gid(peer), mac(peer))).collect::<BTreeMap<_, _>>(),
+            mtu,
+        });
+        let depths = flows.iter().map(|(_, flow)| depth(flow)).sum::<u64>();
+        let longest = flows.iter().map(|(_, flow)| flow.message).max().unwrap_or(1);
+        if longest > LONGEST {
+            return Err(format!(
+                "{name}: a message of {longest} bytes; an engine's has {LONGEST} at most"
+            ));
+        }
+        let longest = usize::try_from(longest).map_err(|error| refused(&error))?;
+        let device = device_config(config, host, flows, ARENA + longest)?;
+        let device = Device::with_ports(vec![Box::new(port)], addressing, device)
+            .map_err(|error| refused(&error))?;
+        let pd = device.alloc_pd();
+        let cq = device
+            .create_cq(u32::try_from(depths).unwrap_or(u32::MAX).max(1))
+            .map_err(|error| refused(&error))?;
+        let memory = pd.alloc_buffer(longest, Access::ALL).map_err(|error| refused(&error))?;
+        let mut ends = Vec::new();
+        for (number, flow) in flows {
+            let depth = if flow.from == host { depth(flow) } else { 1 };
+            let init = QpInit {
+                max_send_wr: u32::try_from(depth).unwrap_or(u32::MAX),
+                max_recv_wr: 1,
+                ..QpInit::new(&cq)
+            };
+            let qp = pd.create_qp(&init).map_err(|error| refused(&error))?;
+            let psn = device.random_psn().map_err(|error| refused(&error))?;
+            ends.push(End { qp, psn, flow: *number, sending: None, sent_end: psn });
+        }
+        Ok(Self {
+            device,
+            line: far,
+            cq,
+            memory,
+            ends,
+            wakes_at: Time::FAR,
+            is_held_back: false,
+            timeouts: 0,
+        })
+    }
+
+    /// The place of the QP of this number.
+    pub fn place(&self, qpn: Qpn) -> Option<usize> {
+        let place = qpn.value().checked_sub(FIRST_QPN)? as usize;
+        (place < self.ends.len()).then_some(place)
+    }
+
+    /// What a peer must know of the QP at `place`.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn endpoint(&self, place: usize) -> Result<Endpoint, String> {
+        let end = &self.ends[place];
+        end.qp.endpoint(end.psn, 0).map_err(|error| error.to_string())
+    }
+
+    /// Connects the QP at `place` to `peer`; its packets have the priority `priority`.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn connect(
+        &mut self,
+        place: usize,
+        peer: &Endpoint,
+        config: &FabricConfig,
+        priority: u8,
+    ) -> Result<(), String> {
+        let options = ConnectOptions {
+            path_mtu: PathMtu::from_bytes(config.packet.payload),
+            timeout: timeout_code(&config.host),
+            traffic_class: priority << 5,
+            ..ConnectOptions::default()
+        };
+        let end = &mut self.ends[place];
+        end.qp.connect(end.psn, peer, &options).map_err(|error| error.to_string())
+    }
+
+    /// Where peers write.
+    pub fn target(&self) -> RemoteAddr {
+        let region = self.memory.region();
+        RemoteAddr { addr: region.addr(), rkey: region.rkey() }
+    }
+
+    /// The flow of the QP at `place` begins: WRITEs to `remote`.
+    pub fn start(&mut self, place: usize, flow: &FlowConfig, remote: RemoteAddr) {
+        let end = &mut self.ends[place];
+        end.sending = Some(Sending {
+            message: u32::try_from(flow.message).unwrap_or(u32::MAX),
+            remote,
+            rest: flow.messages,
+            posted: 0,
+            depth: u32::try_from(depth(flow)).unwrap_or(u32::MAX),
+        });
+        end.post(&self.memory);
+    }
+
+    /// The flow of the QP at `place` sends no more: what is posted is flushed.
+    pub fn stop(&mut self, place: usize) {
+        let end = &mut self.ends[place];
+        if end.sending.take().is_some() {
+            let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
+            let _ = end.qp.modify(&error); // It may be in error already.
+        }
+    }
+
+    /// Takes completions and posts what follows them. Whether there was any; what is over goes into `news`.
+    pub fn reap(&mut self, news: &mut Vec<News>) -> bool {
+        let mut any = false;
+        while let Some(completion) = self.cq.pop() {
+            any = true;
+            let Some(place) = self.place(completion.qp) else { continue };
+            let end = &mut self.ends[place];
+            let Some(sending) = &mut end.sending else { continue };
+            sending.posted -= 1;
+            if !completion.is_success() {
+                end.sending = None;
+                news.push(News::Failed(end.flow));
+            } else if !end.post(&self.memory) {
+                end.sending = None;
+                news.push(News::Finished(end.flow));
+            }
+        }
+        any
+    }
+
+    /// Hands the host a frame.
+    pub fn deliver(&mut self, frame: &[u8]) {
+        let Some(slot) = self.line.tx_slot() else {
+            unreachable!("each frame is taken in the turn that follows it")
+        };
+        slot[..frame.len()].copy_from_slice(frame);
+        self.line.tx_commit(frame.len(), feroce_engine::port::Priority::default());
+        self.line.flush().expect("the device lives");
+    }
+
+    /// What the device has counted of what comes in.
+    pub fn counted(&self) -> Counted {
+        let count = |counter| self.device.counter(counter);
+        Counted {
+            writes: count(Counter::RxWriteRequests),
+            out_of_sequence: count(Counter::OutOfSequence),
+            marked: count(Counter::NpEcnMarkedRocePackets),
+            naks: count(Counter::PacketSeqErr),
+            cnps: count(Counter::RpCnpHandled),
+            damaged: count(Counter::RxIcrcEncapsulated) + count(Counter::PortRcvErrors),
+        }
+    }
+
+    /// Time-outs that nobody was told of yet.
+    pub fn new_timeouts(&mut self) -> u64 {
+        let all = self.device.counter(Counter::LocalAckTimeoutErr);
+        all - std::mem::replace(&mut self.timeouts, all)
+    }
+}
+
+/// WRITEs of a flow that are posted at a time.
+fn depth(flow: &FlowConfig) -> u64 {
+    let enough = POSTED_BYTES.div_ceil(flow.message.max(1)).clamp(2, POSTED_MOST);
+    flow.messages.map_or(enough, |messages| enough.min(u64::from(messages)))
+}
+
+/// The code of the shortest local ACK timeout that is not below the scenario's.
+fn timeout_code(host: &HostConfig) -> u8 {
+    if host.timeout == Time::ZERO {
+        return 0;
+    }
+    let wanted = Duration::from_nanos(host.timeout.instant().as_nanos());
+    (1..31).find(|&code| ack_timeout(code).is_some_and(|time| time >= wanted)).unwrap_or(31)
+}
+
+fn device_config(
+    config: &FabricConfig,
+    host: u32,
+    flows: &[(u32, FlowConfig)],
+    arena_bytes: usize,
+) -> Result<DeviceConfig, String> {
+    let full = config.packet.payload + config.packet.headers;
+    let window = config.host.window.map_or(u64::MAX, |bytes| bytes / u64::from(full));
+    let control = control(config, host, flows)?;
+    Ok(DeviceConfig {
+        driver: Driver::Manual,
+        max_qp: u32::try_from(flows.len()).unwrap_or(u32::MAX),
+        max_mr: 1,
+        first_qpn: FIRST_QPN,
+        arena_bytes,
+        window: u32::try_from(window.min(MOST_WINDOW)).unwrap_or(u32::MAX),
+        congestion: CongestionConfig {
+            control,
+            params: config.congestion,
+            burst: config.host.burst.saturating_mul(full),
+        },
+        seed: Some(config.seed << 20 ^ u64::from(host)),
+        ..DeviceConfig::default()
+    })
+}
+
+/// Packets that may be outstanding where the scenario sets no window: most that the engine takes.
+const MOST_WINDOW: u64 = 1 << 20;
+
+/// What decides over the rates of a host: a device has one control for all its QPs.
+fn control(
+    config: &FabricConfig,
+    host: u32,
+    flows: &[(u32, FlowConfig)],
+) -> Result<EngineControl, String> {
+    let Some((_, first)) = flows.first() else { return Ok(EngineControl::Off) };
+    if flows.iter().any(|(_, flow)| flow.control != first.control) {
+        let name = config.network.name(host as usize);
+        return Err(format!("{name} is an engine, whose flows have the same `control` all"));
+    }
+    Ok(match first.control {
+        Control::None => EngineControl::Off,
+        Control::Fixed(bits) => EngineControl::Fixed(Rate::from_bps(bits)),
+        Control::Dcqcn => EngineControl::Dcqcn,
+        Control::Timely => EngineControl::Timely,
+        Control::Swift => EngineControl::Swift,
+    })
+}
+
+/// The switch's end of a host's line.
+const SWITCH: MacAddr = MacAddr([0x02, 0xfe, 0xff, 0, 0, 0]);
+
+fn mac(host: u32) -> MacAddr {
+    let [a, b, c, d] = host.to_be_bytes();
+    MacAddr([0x02, 0xfe, a, b, c, d])
+}
+
+/// Hosts have the addresses 10.0.0.1, 10.0.0.2, ...
+const FIRST_ADDRESS: u32 = 0x0a00_0001;
+
+fn gid(host: u32) -> Gid {
+    Gid::from(Ipv4Addr::from_bits(FIRST_ADDRESS + host))
+}
+
+/// The host that has an address.
+pub(super) fn host_of(address: IpAddr) -> Option<u32> {
+    match address {
+        IpAddr::V4(address) => address.to_bits().checked_sub(FIRST_ADDRESS),
+        IpAddr::V6(_) => None,
+    }
+}

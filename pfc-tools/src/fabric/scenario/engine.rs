@@ -1,0 +1,68 @@
+//! What hosts that are the engine cannot be asked for: they do it in their own way.
+
+use feroce_wire::PathMtu;
+
+use super::ScenarioError;
+use super::section::Section;
+use crate::fabric::config::{FabricConfig, PacketConfig};
+use crate::fabric::traffic::Traffic;
+
+/// Fewest packets of a window: the engine asks for an acknowledgement every 16.
+const LEAST_WINDOW: u64 = 32;
+
+/// An error about the first key that engine hosts, if there are any, cannot have.
+pub(super) fn check(
+    all: &Section<'_>,
+    config: &FabricConfig,
+    traffic: &[Traffic],
+) -> Result<(), ScenarioError> {
+    if config.engines.is_empty() {
+        return Ok(());
+    }
+    let packet = all.section("packet")?;
+    refuse(
+        &packet,
+        "payload",
+        PathMtu::from_bytes(config.packet.payload).is_none(),
+        "a path MTU of engine hosts: 256, 512, 1024, 2048 or 4096",
+    )?;
+    let headers = PacketConfig::default().headers;
+    let is_other = config.packet.headers != headers;
+    refuse(&packet, "headers", is_other, &format!("{headers}, which engine hosts' packets have"))?;
+    let host = all.section("host")?;
+    for key in ["ack_delay", "cnp_delay"] {
+        refuse(&host, key, true, "nothing: engine hosts answer at once")?;
+    }
+    refuse(&host, "ack_every", true, "nothing: engine hosts acknowledge what is asked for")?;
+    refuse(&host, "recovery", config.host.recovery != Default::default(), "go-back-n, as engines")?;
+    let full = u64::from(config.packet.payload + config.packet.headers);
+    let is_small = config.host.window.is_some_and(|bytes| bytes / full < LEAST_WINDOW);
+    let least = LEAST_WINDOW * full;
+    refuse(&host, "window", is_small, &format!("{least}B or more: {LEAST_WINDOW} packets"))?;
+    let notification = &config.congestion.notification;
+    let is_other = notification.cnp_dscp >> 3 != notification.cnp_priority;
+    let expected = "the upper three bits of cnp_dscp, by which switches know engine hosts' CNPs";
+    let congestion = all.section("congestion")?;
+    for key in ["cnp_priority", "cnp_dscp"] {
+        refuse(&congestion, key, is_other, expected)?;
+    }
+    for (section, traffic) in all.sections("traffic")?.iter().zip(traffic) {
+        let is_theirs = traffic.from.iter().any(|host| config.engines.contains(host));
+        let expected = "nothing: engine hosts begin at the line's rate";
+        refuse(section, "initial_rate", is_theirs, expected)?;
+    }
+    Ok(())
+}
+
+/// An error about `key` if it is given and `cannot_be`.
+fn refuse(
+    section: &Section<'_>,
+    key: &'static str,
+    cannot_be: bool,
+    expected: &str,
+) -> Result<(), ScenarioError> {
+    match section.get(key) {
+        Some(node) if cannot_be => Err(section.wrong(key, node, expected)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,150 @@
+//! Hosts that are the engine: the rates of light ones, and what a network does to real frames.
+
+use feroce_pfc_tools::fabric::Fabric;
+use feroce_pfc_tools::fabric::measure::Results;
+use feroce_pfc_tools::fabric::scenario::{Change, Scenario};
+use feroce_pfc_tools::scenarios;
+
+/// Two hosts send to one through a switch, at 10 Gb/s.
+const SMALL: &str = "\
+title = \"two to one, engines\"
+duration = \"2ms\"
+[topology]
+kind = \"single\"
+hosts = 3
+rate = \"10Gb/s\"
+[host]
+engine = \"h1..h3\"
+[switch]
+buffer = \"400KB\"
+[[traffic]]
+name = \"incast\"
+from = \"h1..h2\"
+to = \"h3\"
+control = \"none\"
+";
+
+fn scenario(text: &str, changes: &[(&str, &str)]) -> Scenario {
+    let changes: Vec<Change> = changes
+        .iter()
+        .map(|&(key, value)| Change { key: key.to_owned(), value: value.to_owned() })
+        .collect();
+    Scenario::parse("x.toml", text, &changes, None).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn run(scenario: &Scenario, case: usize) -> Results {
+    let config = scenario.cases[case].config(1, false).expect("flows");
+    let mut fabric = Fabric::new(&config).expect("a network");
+    while !fabric.run(1 << 20) {}
+    fabric.results()
+}
+
+fn goodputs(results: &Results) -> Vec<f64> {
+    results
+        .flows
+        .iter()
+        .map(|flow| flow.goodput.expect("it sent after the warm-up") / 1e9)
+        .collect()
+}
+
+#[test]
+fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
+    let text = scenarios::find("engine-hosts").expect("it comes with the program");
+    let scenario = scenario(text, &[]);
+    let [light, engine] = [0, 1].map(|case| run(&scenario, case));
+    assert!(light.flows.iter().all(|flow| flow.cnps > 50 && flow.marked > flow.cnps), "{light:?}");
+    let mean = |results: &Results| goodputs(results).iter().sum::<f64>() / 2.0;
+    let (rate, other) = (mean(&light), mean(&engine));
+    assert!((rate - other).abs() <= 0.03 * rate, "{rate} and {other} Gb/s");
+    let alpha = |results: &Results| {
+        results.flows.iter().map(|flow| flow.alpha.expect("DCQCN has one")).sum::<f64>() / 2.0
+    };
+    let (one, another) = (alpha(&light), alpha(&engine));
+    assert!((one - another).abs() <= 0.03 * one, "alpha {one} and {another}");
+    assert!(rate > 4.0, "a flow has half the line: {rate} Gb/s");
+    for flow in &engine.flows {
+        assert!(flow.cnps > 50 && flow.marked > flow.cnps, "{flow:?}");
+        assert!(flow.sender.cnps + 1 >= flow.cnps, "one may be on its way: {flow:?}");
+    }
+    assert_eq!(engine.losses(), Vec::<String>::new());
+}
+
+#[test]
+fn pauses_stop_an_engine_and_nothing_is_lost() {
+    let results = run(&scenario(SMALL, &[]), 0);
+    assert_eq!(results.losses(), Vec::<String>::new());
+    let pauses: u64 = results.ports.iter().map(|port| port.counts.pauses_received).sum();
+    assert!(pauses >= 2, "{pauses} pauses");
+    let goodputs = goodputs(&results);
+    let all: f64 = goodputs.iter().sum();
+    // 1024 of 1106 bytes on the line are payload; the first packet takes its time.
+    assert!((9.1..9.26).contains(&all), "{goodputs:?}");
+    assert!(goodputs.iter().all(|&rate| rate > 0.45 * all), "{goodputs:?}");
+}
+
+#[test]
+fn a_run_is_the_same_again() {
+    let scenario = scenario(SMALL, &[("traffic.0.control", "dcqcn"), ("pfc.priorities", "[]")]);
+    let [first, second] = [0, 0].map(|case| run(&scenario, case));
+    assert_eq!((first.flows, first.ports), (second.flows, second.ports));
+    assert_eq!((first.events, first.hops), (second.events, second.hops));
+}
+
+#[test]
+fn lost_and_damaged_frames_are_sent_again() {
+    let line =
+        "[[link]]\nbetween = \"h1 - s1\"\nloss_every = 100\ncorruption_every = 77\n[[traffic]]";
+    let text = SMALL.replace("[[traffic]]", line);
+    let changes =
+        [("traffic.0.messages", "5"), ("traffic.0.message", "100KB"), ("traffic.0.senders", "1")];
+    let results = run(&scenario(&text, &changes), 0);
+    let flow = &results.flows[0];
+    assert_eq!((flow.delivered, flow.size), (500_000, Some(500_000)));
+    assert!(flow.ended.is_some() && flow.sender.naks > 0 && flow.out_of_sequence > 0, "{flow:?}");
+    let faults = results.ports.iter().map(|port| port.counts.lost).sum::<u64>() + results.corrupted;
+    assert!(results.corrupted >= 5 && faults >= 10, "{faults}, {} damaged", results.corrupted);
+    assert!(flow.sender.retransmitted >= faults, "{flow:?}");
+    // Each of the 490 packets, and those again.
+    assert_eq!(flow.sender.packets, 490 + flow.sender.retransmitted);
+}
+
+#[test]
+fn a_flow_stops_and_priorities_are_those_of_the_scenario() {
+    let changes =
+        [("traffic.0.stop", "1ms"), ("traffic.0.priority", "5"), ("host.ack_priority", "2")];
+    let text = SMALL.replace("[[traffic]]", "[pfc]\npriorities = [5]\n[[traffic]]");
+    let results = run(&scenario(&text, &changes), 0);
+    assert_eq!(results.losses(), Vec::<String>::new());
+    let ended = results.flows.iter().map(|flow| flow.ended.map(|at| at.0));
+    assert!(ended.eq([Some(1_000_000_000); 2]));
+    assert!(results.ports.iter().any(|port| port.counts.pauses_received > 0), "priority 5 has PFC");
+}
+
+#[test]
+fn what_engines_cannot_have_is_told() {
+    let told = |from: &str, to: &str| {
+        let text = SMALL.replace(from, to);
+        Scenario::parse("x.toml", &text, &[], None).expect_err("refused").to_string()
+    };
+    let host = |line: &str| told("[host]\n", &format!("[host]\n{line}\n"));
+    assert_eq!(
+        host("ack_delay = \"1us\""),
+        "x.toml:8: `host.ack_delay` is `1us`, expected nothing: engine hosts answer at once"
+    );
+    assert!(host("cnp_delay = \"1us\"").contains("engine hosts answer at once"));
+    assert!(host("ack_every = 4").contains("`host.ack_every` is `4`"));
+    assert!(host("recovery = \"go-back-0\"").contains("expected go-back-n"));
+    assert!(host("window = \"30KB\"").contains("expected 34752B or more: 32 packets"));
+    assert!(told("[host]", "[packet]\npayload = 1000\n[host]").contains("a path MTU of engine"));
+    assert!(told("[host]", "[packet]\nheaders = 60\n[host]").contains("expected 62, which"));
+    assert!(told("[host]", "[congestion]\ncnp_priority = 5\n[host]").contains("cnp_dscp"));
+    let initial = "control = \"dcqcn\"\ninitial_rate = \"1Gb/s\"";
+    assert!(told("control = \"none\"", initial).contains("engine hosts begin at the line's rate"));
+    assert_eq!(
+        told("\"h1..h3\"", "\"h1..h2\""),
+        "x.toml: h1 sends to h3, of which one is an engine and the other is not"
+    );
+    assert!(told("control =", "message = \"1GB\"\ncontrol =").contains("a message of 1000000000"));
+    let other = "control = \"none\"\n[[traffic]]\nname = \"b\"\nfrom = \"h1\"\nto = \"h2\"\ncontrol = \"dcqcn\"";
+    assert!(told("control = \"none\"", other).contains("have the same `control` all"));
+}
