@@ -109,6 +109,7 @@ impl Fabric {
         let mut scopes = BTreeMap::new();
         let params = &config.congestion.notification;
         let mut per_pair = BTreeMap::<(u32, u32), u32>::new();
+        let mut chains = BTreeMap::new();
         for (number, flow) in (0_u32..).zip(&config.flows) {
             let name = |host: u32| config.network.name(host as usize);
             if flow.from == flow.to {
@@ -131,7 +132,10 @@ impl Fabric {
                 u32::try_from(notifiers.len() - 1).unwrap_or(u32::MAX)
             });
             self.flows.push(Flow::new(*flow, sender, receiver, notifier));
-            self.events.push(flow.start, Event::Start { flow: number });
+            match flow.chain.and_then(|chain| chains.insert((flow.group, chain), number)) {
+                Some(ahead) => self.flows[ahead as usize].successor = Some(number),
+                None => self.events.push(flow.start, Event::Start { flow: number }),
+            }
             self.check_way(flow.from, flow.to, entropy).ok_or_else(|| {
                 format!("no way leads from {} to {}", name(flow.from), name(flow.to))
             })?;

@@ -59,6 +59,8 @@ pub(crate) struct Flow {
     pub receiver: Receiver,
     /// Which notifier tells its sender of marks.
     pub notifier: u32,
+    /// The flow that begins when this one has ended.
+    pub successor: Option<u32>,
     /// Its place among its host's flows, while it is active.
     place: Option<usize>,
 }
@@ -70,7 +72,7 @@ impl Flow {
         receiver: Receiver,
         notifier: u32,
     ) -> Self {
-        Self { config, sender, receiver, notifier, place: None }
+        Self { config, sender, receiver, notifier, successor: None, place: None }
     }
 }
 
@@ -302,6 +304,9 @@ impl Fabric {
         let Some(place) = flow.place.take() else { return };
         flow.sender.ended = Some(self.now);
         self.finished += 1;
+        if let Some(successor) = flow.successor.filter(|_| self.now < flow.config.stop) {
+            self.events.push(self.now, Event::Start { flow: successor });
+        }
         let host = &mut self.hosts[flow.config.from as usize];
         host.active.swap_remove(place);
         host.turn = if host.turn < host.active.len() { host.turn } else { 0 };
