@@ -116,8 +116,14 @@ impl Fabric {
                 return Err(format!("{} sends to itself", name(flow.from)));
             }
             let nth = per_pair.entry((flow.from, flow.to)).or_default();
-            *nth += 1;
-            let entropy = mix(mix(flow.from ^ mix(flow.to ^ mix(*nth))));
+            let chain = flow.chain.map(|chain| (flow.group, chain));
+            let ahead = chain.and_then(|chain| chains.insert(chain, number));
+            // The transfers of a loop are of one QP, and take one way.
+            *nth += u32::from(ahead.is_none());
+            let entropy = match ahead {
+                None => mix(mix(flow.from ^ mix(flow.to ^ mix(*nth)))),
+                Some(ahead) => self.flows[ahead as usize].sender.entropy,
+            };
             let sender = Sender::new(flow, &config.host, &config.packet, entropy);
             let receiver = Receiver::new(flow, &config.host, &config.packet);
             let scope = match params.cnp_scope {
@@ -132,8 +138,11 @@ impl Fabric {
                 u32::try_from(notifiers.len() - 1).unwrap_or(u32::MAX)
             });
             self.flows.push(Flow::new(*flow, sender, receiver, notifier));
-            match flow.chain.and_then(|chain| chains.insert((flow.group, chain), number)) {
-                Some(ahead) => self.flows[ahead as usize].successor = Some(number),
+            match ahead {
+                Some(ahead) => {
+                    self.flows[ahead as usize].successor = Some(number);
+                    self.flows[number as usize].predecessor = Some(ahead);
+                }
                 None => self.events.push(flow.start, Event::Start { flow: number }),
             }
             self.check_way(flow.from, flow.to, entropy).ok_or_else(|| {

@@ -59,6 +59,8 @@ pub(crate) struct Flow {
     pub receiver: Receiver,
     /// Which notifier tells its sender of marks.
     pub notifier: u32,
+    /// The flow whose QP this one goes on with: it begins when that one has ended.
+    pub predecessor: Option<u32>,
     /// The flow that begins when this one has ended.
     pub successor: Option<u32>,
     /// Its place among its host's flows, while it is active.
@@ -72,7 +74,7 @@ impl Flow {
         receiver: Receiver,
         notifier: u32,
     ) -> Self {
-        Self { config, sender, receiver, notifier, successor: None, place: None }
+        Self { config, sender, receiver, notifier, predecessor: None, successor: None, place: None }
     }
 }
 
@@ -279,8 +281,13 @@ impl Fabric {
             self.ports[host.port as usize].rate
         };
         let now = self.now;
+        let ahead = self.flows[number as usize].predecessor;
+        let ahead = ahead.map(|ahead| self.flows[ahead as usize].sender.clone());
         let flow = &mut self.flows[number as usize];
         flow.sender.start(line, &self.congestion, now);
+        if let Some(ahead) = ahead {
+            flow.sender.go_on_from(&ahead);
+        }
         let host = &mut self.hosts[flow.config.from as usize];
         flow.place = Some(host.active.len());
         host.active.push(Active { flow: number, look_at: now, priority: flow.config.priority });

@@ -33,7 +33,7 @@ pub enum Pattern {
         /// Sizes of the flows.
         sizes: Distribution,
     },
-    /// A closed loop: some pairs of hosts, drawn at random, each with one transfer after another.
+    /// A closed loop: some pairs of hosts, drawn at random, each with a QP and one transfer after another.
     Pairs {
         /// How many.
         pairs: u32,

@@ -153,8 +153,8 @@ pub(super) fn read(
     let name =
         section.text("name")?.ok_or_else(|| section.missing("name", "what the gate is called"))?;
     let stat = stat.unwrap_or(Stat::Mean);
-    let bounds = bounds(section, number)?;
     let ns3 = of_case(section, "ns3", number, "a number", |text| text.parse().ok())?;
+    let bounds = bounds(section, number, ns3)?;
     let explained = section.text("explained")?;
     let gate = Gate { name, measure, stat, bounds, ns3, explained };
     match section.rest().first() {
@@ -206,7 +206,11 @@ fn measure(
     })
 }
 
-fn bounds(section: &Section<'_>, number: usize) -> Result<Vec<Bound>, ScenarioError> {
+fn bounds(
+    section: &Section<'_>,
+    number: usize,
+    ns3: Option<f64>,
+) -> Result<Vec<Bound>, ScenarioError> {
     let parse = |text: &str| match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().ok().map(|percent| percent / 100.0),
         None => text.parse().ok(),
@@ -216,15 +220,25 @@ fn bounds(section: &Section<'_>, number: usize) -> Result<Vec<Bound>, ScenarioEr
     let within =
         of_case(section, "within", number, "a part of what was published, as \"10%\"", parse)?;
     let mut bounds = Vec::new();
-    match (published, within) {
-        (Some(published), Some(part)) => bounds.push(Bound::Within { published, part }),
-        (None, Some(_)) => {
-            return Err(section.missing("published", "the number that `within` speaks of"));
+    match (published, within, ns3) {
+        (Some(published), Some(part), _) => bounds.push(Bound::Within { published, part }),
+        (None, Some(part), Some(ns3)) => {
+            let around = part * ns3.abs();
+            bounds.extend([Bound::AtLeast(ns3 - around), Bound::AtMost(ns3 + around)]);
         }
-        (published, None) => bounds.push(Bound::Shown { published }),
+        (None, Some(_), None) => {
+            return Err(
+                section.missing("published", "the number that `within` speaks of, or `ns3`")
+            );
+        }
+        (published, None, _) => bounds.push(Bound::Shown { published }),
     }
-    bounds.extend(section.decimal("at_least")?.map(Bound::AtLeast));
-    bounds.extend(section.decimal("at_most")?.map(Bound::AtMost));
+    let limit = |key| {
+        let finite = |text: &str| text.parse().ok().filter(|n: &f64| n.is_finite());
+        of_case(section, key, number, "a number", finite)
+    };
+    bounds.extend(limit("at_least")?.map(Bound::AtLeast));
+    bounds.extend(limit("at_most")?.map(Bound::AtMost));
     Ok(bounds)
 }
 
