@@ -1,8 +1,10 @@
 //! Runs the cases of a scenario and judges what comes out.
 
+use std::collections::BTreeMap;
+
 use crate::fabric::Fabric;
-use crate::fabric::measure::Results;
 use crate::fabric::measure::histogram::TimeHistogram;
+use crate::fabric::measure::{FlowResult, Results, per_second};
 use crate::fabric::scenario::{Bound, Case, Gate, Measure, ScenarioError, Stat};
 use crate::fabric::time::Time;
 
@@ -41,6 +43,11 @@ impl Outcome {
         self.gate.bounds.iter().all(is_fine)
     }
 
+    /// Whether nothing has to be done about it: it holds, or the scenario explains why it does not.
+    pub fn is_settled(&self) -> bool {
+        self.holds() || self.gate.explained.is_some()
+    }
+
     /// What was published.
     pub fn published(&self) -> Option<f64> {
         self.gate.bounds.iter().find_map(|bound| match *bound {
@@ -63,9 +70,9 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Whether everything is as expected.
+    /// Whether everything is as expected, or explained.
     pub fn holds(&self) -> bool {
-        self.losses.is_empty() && self.outcomes.iter().all(Outcome::holds)
+        self.losses.is_empty() && self.outcomes.iter().all(Outcome::is_settled)
     }
 }
 
@@ -112,14 +119,12 @@ fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
         })
     };
     let values: Vec<f64> = match &gate.measure {
-        Measure::Goodput(group) => {
-            flows(group).filter_map(|flow| Some(flow.goodput? / 1e9)).collect()
-        }
+        Measure::Goodput(group) => goodputs(*group, results),
         Measure::Alpha(group) => flows(group).filter_map(|flow| flow.alpha).collect(),
         Measure::Completion(group) => {
-            let took = |(from, to): (Time, Time)| (to - from).seconds() * 1e6;
-            flows(group).filter_map(|flow| flow.started.zip(flow.ended).map(took)).collect()
+            flows(group).filter_map(|flow| Some(flow.completion()?.seconds() * 1e6)).collect()
         }
+        Measure::Slowdown(group) => flows(group).filter_map(FlowResult::slowdown).collect(),
         Measure::Wire { node, next } => {
             let ports = results.iter().flat_map(|result| &result.ports);
             let own = ports.filter(|port| (port.node, port.peer) == (*node, *next));
@@ -150,6 +155,23 @@ fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
     stat(gate.stat, values)
 }
 
+/// Gb/s of each flow; of a closed loop, of all its transfers together.
+fn goodputs(group: Option<u32>, results: &[Results]) -> Vec<f64> {
+    let mut values = Vec::new();
+    for result in results {
+        let mut loops = BTreeMap::<(u32, u32), u64>::new();
+        for flow in result.flows.iter().filter(|flow| group.is_none_or(|own| flow.group == own)) {
+            match flow.chain {
+                Some(chain) => *loops.entry((flow.group, chain)).or_default() += flow.delivered,
+                None => values.extend(flow.goodput.map(|goodput| goodput / 1e9)),
+            }
+        }
+        let rate = |&bytes: &u64| per_second(bytes, result.ended - result.counted_from) / 1e9;
+        values.extend(loops.values().map(rate));
+    }
+    values
+}
+
 /// A queue's length in KB.
 #[allow(clippy::cast_precision_loss)]
 fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
@@ -163,6 +185,9 @@ fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
     }
     let bytes = match stat {
         Stat::Mean => lengths.mean(),
+        Stat::Variation => {
+            return Some(lengths.deviation() / lengths.mean().max(f64::MIN_POSITIVE));
+        }
         Stat::Max | Stat::Sum => lengths.most() as f64,
         Stat::Min => lengths.quantile(0) as f64,
         Stat::Quantile(permille) => lengths.quantile(u64::from(permille)) as f64,
@@ -175,11 +200,16 @@ fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
 fn stat(stat: Stat, mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let (first, last) = (*values.first()?, *values.last()?);
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
     Some(match stat {
         Stat::Min => first,
         Stat::Max => last,
         Stat::Sum => values.iter().sum(),
-        Stat::Mean => values.iter().sum::<f64>() / values.len() as f64,
+        Stat::Mean => mean,
+        Stat::Variation => {
+            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+            (squares / values.len() as f64).sqrt() / mean
+        }
         Stat::Quantile(permille) => {
             // Between the two values that are nearest to the place.
             let place = f64::from(permille) / 1000.0 * (values.len() - 1) as f64;
@@ -201,6 +231,7 @@ mod tests {
             [Stat::Min, Stat::Quantile(500), Stat::Quantile(1000), Stat::Mean, Stat::Sum].map(of);
         assert_eq!(all, [1.0, 2.5, 4.0, 2.5, 10.0]);
         assert_eq!(stat(Stat::Mean, Vec::new()), None);
+        assert_eq!(stat(Stat::Variation, vec![1.0, 3.0]), Some(0.5));
     }
 
     #[test]
@@ -210,6 +241,8 @@ mod tests {
             measure: Measure::Drops,
             stat: Stat::Sum,
             bounds: vec![bound],
+            ns3: None,
+            explained: None,
         };
         let holds = |bound, value| Outcome { gate: gate(bound), value }.holds();
         let within = Bound::Within { published: 10.0, part: 0.1 };
@@ -217,5 +250,9 @@ mod tests {
         assert!(!holds(within, Some(8.9)) && !holds(within, None));
         assert!(holds(Bound::AtLeast(1.0), Some(1.0)) && !holds(Bound::AtMost(1.0), Some(1.1)));
         assert!(holds(Bound::Shown { published: None }, None));
+        let missed = Outcome { gate: gate(within), value: Some(8.0) };
+        let explained = Gate { explained: Some("why".to_owned()), ..gate(within) };
+        let explained = Outcome { gate: explained, value: Some(8.0) };
+        assert!(!missed.is_settled() && !explained.holds() && explained.is_settled());
     }
 }

@@ -3,16 +3,25 @@
 /// Their names and texts.
 pub const ALL: &[(&str, &str)] = &[
     ("engine-hosts", include_str!("../scenarios/engine-hosts.toml")),
+    ("fat-tree", include_str!("../scenarios/fat-tree.toml")),
+    ("fig10", include_str!("../scenarios/fig10.toml")),
+    ("fig12", include_str!("../scenarios/fig12.toml")),
     ("fig13", include_str!("../scenarios/fig13.toml")),
+    ("fig15-fig16", include_str!("../scenarios/fig15-fig16.toml")),
+    ("fig18", include_str!("../scenarios/fig18.toml")),
     ("fig19", include_str!("../scenarios/fig19.toml")),
     ("fig20", include_str!("../scenarios/fig20.toml")),
     ("fig3-fig8", include_str!("../scenarios/fig3-fig8.toml")),
     ("fig4-fig9", include_str!("../scenarios/fig4-fig9.toml")),
     ("fixed-point", include_str!("../scenarios/fixed-point.toml")),
     ("go-back-0", include_str!("../scenarios/go-back-0.toml")),
+    ("hpcc-incast", include_str!("../scenarios/hpcc-incast.toml")),
+    ("incast", include_str!("../scenarios/incast.toml")),
     ("live", include_str!("../scenarios/live.toml")),
     ("live-incast", include_str!("../scenarios/live-incast.toml")),
-    ("incast", include_str!("../scenarios/incast.toml")),
+    ("phase-margin", include_str!("../scenarios/phase-margin.toml")),
+    ("pmax", include_str!("../scenarios/pmax.toml")),
+    ("semantics", include_str!("../scenarios/semantics.toml")),
     ("web-search", include_str!("../scenarios/web-search.toml")),
 ];
 
@@ -39,6 +48,11 @@ pub const PUBLISHED: &[(&str, &str)] = &[
     ("fig13d-red-timer-red", include_str!("../scenarios/published/fig13d-red-timer-red.csv")),
     ("fig19-cdf-dcqcn", include_str!("../scenarios/published/fig19-cdf-dcqcn.csv")),
     ("fig19-cdf-dctcp", include_str!("../scenarios/published/fig19-cdf-dctcp.csv")),
+    ("ns3-16to1-queue-g16", include_str!("../scenarios/published/ns3-16to1-queue-g16.csv")),
+    ("ns3-16to1-queue-g256", include_str!("../scenarios/published/ns3-16to1-queue-g256.csv")),
+    ("ns3-20to1-queue-cdf", include_str!("../scenarios/published/ns3-20to1-queue-cdf.csv")),
+    ("ns3-2to1-queue-g16", include_str!("../scenarios/published/ns3-2to1-queue-g16.csv")),
+    ("ns3-2to1-queue-g256", include_str!("../scenarios/published/ns3-2to1-queue-g256.csv")),
 ];
 
 /// The points of a published series.

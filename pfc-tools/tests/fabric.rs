@@ -32,6 +32,7 @@ fn flow(from: u32, to: u32) -> FlowConfig {
         stop: Time::FAR,
         control: Control::None,
         initial_rate: None,
+        chain: None,
     }
 }
 
@@ -89,6 +90,48 @@ fn flows_that_figures_do_not_hold() {
     assert_eq!(results.flows[0].goodput, None);
     assert!(results.flows[1].goodput.expect("measured") > 39e9);
     assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 0, 1]);
+}
+
+/// What a flow's slowdown is measured by: alone it is 1, whatever the lines on its way and the sizes of its packets.
+#[test]
+fn a_flow_alone_is_not_slowed_down() {
+    let dumbbells = [(LINE, SLOW), (SLOW, LINE), (LINE, LINE)];
+    for (outer, trunk) in dumbbells {
+        for (message, messages) in
+            [(1, 1), (999, 1), (1000, 1), (10_500, 1), (3_000_001, 1), (10_500, 3)]
+        {
+            let one = FlowConfig { message, messages: Some(messages), ..flow(0, 1) };
+            let config = config(topology::dumbbell(1, 1, outer, trunk), vec![one]);
+            let results = run(&config);
+            let (took, alone) = (results.flows[0].completion(), results.flows[0].alone);
+            if messages == 1 {
+                assert_eq!(took, alone, "{message} bytes, {outer:?}, {trunk:?}");
+            } else {
+                let slowdown = results.flows[0].slowdown().expect("it has ended");
+                assert!((slowdown - 1.0).abs() < 0.02, "{slowdown}: {took:?} {alone:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_closed_loop_has_one_transfer_after_another() {
+    let link = |message, chain| FlowConfig {
+        message,
+        messages: Some(1),
+        chain: Some(chain),
+        ..flow(0, 1)
+    };
+    let flows = vec![link(5000, 0), link(700_000, 1), link(90_000, 0), link(1, 0)];
+    let results = run(&config(topology::single(2, LINE), flows));
+    let at = |flow: usize| (results.flows[flow].started, results.flows[flow].ended);
+    assert_eq!(
+        (at(0).0, at(1).0),
+        (Some(Time::ZERO), Some(Time::ZERO)),
+        "loops know nothing of each other"
+    );
+    assert!(at(0).1.is_some() && at(0).1 == at(2).0 && at(2).1 == at(3).0, "{:?}", results.flows);
+    assert!(at(3).1.is_some());
 }
 
 #[test]

@@ -55,6 +55,7 @@ impl Draw {
             priority: self.one(&[3, 4]),
             message: u64::from(self.number(1, 100_000)),
             messages: Some(self.number(1, 5)),
+            chain: None,
             start: Time::from_micros(u64::from(self.number(0, 50))),
             stop: Time::FAR,
             control: self.one(&[

@@ -29,6 +29,14 @@ from = ["h1", "h2"]
 to = "h3"
 control = "dcqcn"
 
+[[traffic]]
+name = "loop"
+kind = "pairs"
+pairs = 1
+sizes = "hadoop"
+from = "h1"
+to = "h2"
+
 [[case]]
 name = "kmin = {}"
 values = ["5KB", "50KB"]
@@ -47,8 +55,8 @@ measure = "queue"
 of = "s1->h3"
 "#;
 
-const FIGURES: [&str; 7] =
-    ["goodput", "rate", "alpha", "queue", "queue-cdf", "goodput-cdf", "gates"];
+const FIGURES: [&str; 8] =
+    ["goodput", "rate", "alpha", "queue", "queue-cdf", "goodput-cdf", "slowdown", "gates"];
 
 /// A folder of this test that is gone with it.
 struct Folder(PathBuf);
@@ -110,7 +118,7 @@ fn a_report_has_every_figure_and_every_gate() {
     let page = fs::read_to_string(reported(&folder)).unwrap();
     assert!(page.contains("Two senders &amp; &lt;one&gt; receiver") && !page.contains("<one>"));
     // What is drawn over time for flows has a chart for each case, all else one.
-    assert_eq!(page.matches("<svg role").count(), 3 * 2 + 4);
+    assert_eq!(page.matches("<svg role").count(), 3 * 2 + 5);
     assert_eq!(page.matches(">holds<").count(), 2 * 2, "the wire, and that nothing was lost");
     assert!(page.contains("<p>First.</p>\n<p>Second paragraph.</p>"));
     let markdown = fs::read_to_string(folder.0.join("report/report.md")).unwrap();
@@ -263,8 +271,8 @@ fn a_browser_shows_the_report() {
         String::from_utf8(output.stdout).unwrap()
     };
     let shown = chromium(&["--dump-dom"]);
-    assert_eq!(shown.matches("<svg role").count(), 3 * 2 + 4);
-    assert_eq!(shown.matches("</svg>").count(), 3 * 2 + 4, "no chart was cut short");
+    assert_eq!(shown.matches("<svg role").count(), 3 * 2 + 5);
+    assert_eq!(shown.matches("</svg>").count(), 3 * 2 + 5, "no chart was cut short");
     chromium(&["--window-size=1400,3000", &format!("--screenshot={}", text(&picture))]);
     let bytes = fs::metadata(&picture).unwrap().len();
     assert!(bytes > 50_000, "the picture has {bytes} bytes: an empty page has fewer");

@@ -225,8 +225,12 @@ fn every_key_is_in_the_documentation() {
     check(&SMALL.replace("[[gate]]", "[[gate]]\nnonsense = 1"));
     check(&format!("{SMALL}[[figure]]\ntitle = \"a\"\nshows = \"queue\"\nnonsense = 1\n"));
     check(&SMALL.replace("[switch]", "[[link]]\nnonsense = 1\nbetween = \"h1 - *\"\n[switch]"));
-    for kind in ["flows", "incast\"\nsenders = 1 #", "poisson\"\nload = 0.1\nsizes = \"hadoop\" #"]
-    {
+    for kind in [
+        "flows",
+        "incast\"\nsenders = 1 #",
+        "poisson\"\nload = 0.1\nsizes = \"hadoop\" #",
+        "pairs\"\npairs = 1\nsizes = \"hadoop\" #",
+    ] {
         check(
             &SMALL.replace("[[traffic]]", &format!("[[traffic]]\nnonsense = 1\nkind = \"{kind}\"")),
         );
@@ -342,7 +346,32 @@ fn the_same_scenario_and_seed_give_the_same_bytes() {
     assert_eq!(hash(&first), OUTPUT, "{:#018x}", hash(&first));
 }
 
-const OUTPUT: u64 = 0x4ab2_fb0a_746f_733f;
+const OUTPUT: u64 = 0xf49d_1f0d_32f7_f09d;
+
+/// A miss that the scenario explains is shown as one, and is no failure.
+#[test]
+fn a_miss_that_is_explained_is_no_failure() {
+    let folder = Folder::new("explained");
+    let file = folder.path("small.toml");
+    let text =
+        SMALL.replace("at_least = 5", "at_least = 41\nns3 = 38.3\nexplained = \"a line has 40\"");
+    fs::write(&file, text).expect("a file");
+    let output = feroce_fabric(&["run", &file, "--out", &folder.path("data")]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("not met: a line has 40") && shown.contains("ns-3 38.30"), "{shown}");
+    let report = ["report", &folder.path("data"), "--out", &folder.path("report")];
+    assert_eq!(feroce_fabric(&report).status.code(), Some(0));
+    let report = fs::read_to_string(folder.path("report/report.md")).expect("a report");
+    for due in [
+        "1 of 2, 1 explained",
+        "| 38.30 | at least 41 | explained |",
+        "2 runs of 2 ms",
+        "a line has 40",
+    ] {
+        assert!(report.contains(due), "{due}: {report}");
+    }
+}
 
 #[test]
 fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {

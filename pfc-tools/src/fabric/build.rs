@@ -112,14 +112,21 @@ impl Fabric {
         let mut scopes = BTreeMap::new();
         let params = &config.congestion.notification;
         let mut per_pair = BTreeMap::<(u32, u32), u32>::new();
+        let mut chains = BTreeMap::new();
         for (number, flow) in (0_u32..).zip(&config.flows) {
             let name = |host: u32| config.network.name(host as usize);
             if flow.from == flow.to {
                 return Err(format!("{} sends to itself", name(flow.from)));
             }
             let nth = per_pair.entry((flow.from, flow.to)).or_default();
-            *nth += 1;
-            let entropy = mix(mix(flow.from ^ mix(flow.to ^ mix(*nth))));
+            let chain = flow.chain.map(|chain| (flow.group, chain));
+            let ahead = chain.and_then(|chain| chains.insert(chain, number));
+            // The transfers of a loop are of one QP, and take one way.
+            *nth += u32::from(ahead.is_none());
+            let entropy = match ahead {
+                None => mix(mix(flow.from ^ mix(flow.to ^ mix(*nth)))),
+                Some(ahead) => self.flows[ahead as usize].sender.entropy,
+            };
             let sender = Sender::new(flow, &config.host, &config.packet, entropy);
             let receiver = Receiver::new(flow, &config.host, &config.packet);
             let scope = match params.cnp_scope {
@@ -134,7 +141,13 @@ impl Fabric {
                 u32::try_from(notifiers.len() - 1).unwrap_or(u32::MAX)
             });
             self.flows.push(Flow::new(*flow, sender, receiver, notifier));
-            self.events.push(flow.start, Event::Start { flow: number });
+            match ahead {
+                Some(ahead) => {
+                    self.flows[ahead as usize].successor = Some(number);
+                    self.flows[number as usize].predecessor = Some(ahead);
+                }
+                None => self.events.push(flow.start, Event::Start { flow: number }),
+            }
             self.check_way(flow.from, flow.to, entropy).ok_or_else(|| {
                 format!("no way leads from {} to {}", name(flow.from), name(flow.to))
             })?;

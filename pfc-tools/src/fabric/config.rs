@@ -215,6 +215,8 @@ pub struct FlowConfig {
     pub control: Control,
     /// What it begins with, in bits per second, if that is not what its controller says.
     pub initial_rate: Option<u64>,
+    /// Its closed loop: it begins when the flow ahead of it, of the same traffic and number here, has ended, and goes on with its QP.
+    pub chain: Option<u32>,
 }
 
 /// All of a run.

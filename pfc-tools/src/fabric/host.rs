@@ -61,6 +61,10 @@ pub(crate) struct Flow {
     pub receiver: Receiver,
     /// Which notifier tells its sender of marks.
     pub notifier: u32,
+    /// The flow whose QP this one goes on with: it begins when that one has ended.
+    pub predecessor: Option<u32>,
+    /// The flow that begins when this one has ended.
+    pub successor: Option<u32>,
     /// Its place among its host's flows, while it is active.
     place: Option<usize>,
 }
@@ -72,7 +76,7 @@ impl Flow {
         receiver: Receiver,
         notifier: u32,
     ) -> Self {
-        Self { config, sender, receiver, notifier, place: None }
+        Self { config, sender, receiver, notifier, predecessor: None, successor: None, place: None }
     }
 }
 
@@ -279,8 +283,13 @@ impl Fabric {
             self.ports[host.port as usize].rate
         };
         let now = self.now;
+        let ahead = self.flows[number as usize].predecessor;
+        let ahead = ahead.map(|ahead| self.flows[ahead as usize].sender.clone());
         let flow = &mut self.flows[number as usize];
         flow.sender.start(line, &self.congestion, now);
+        if let Some(ahead) = ahead {
+            flow.sender.go_on_from(&ahead);
+        }
         if flow.config.stop < Time::FAR {
             self.events.push(flow.config.stop, Event::Stop { flow: number });
         }
@@ -308,6 +317,9 @@ impl Fabric {
         let Some(place) = flow.place.take() else { return };
         flow.sender.ended = Some(self.now);
         self.finished += 1;
+        if let Some(successor) = flow.successor.filter(|_| self.now < flow.config.stop) {
+            self.events.push(self.now, Event::Start { flow: successor });
+        }
         let host = &mut self.hosts[flow.config.from as usize];
         host.active.swap_remove(place);
         host.turn = if host.turn < host.active.len() { host.turn } else { 0 };

@@ -71,6 +71,8 @@ impl Samples {
 pub struct FlowResult {
     /// Which traffic it belongs to.
     pub group: u32,
+    /// Which closed loop of it.
+    pub chain: Option<u32>,
     /// Sending host.
     pub from: u32,
     /// Receiving host.
@@ -81,6 +83,8 @@ pub struct FlowResult {
     pub ended: Option<Time>,
     /// Payload bytes to send; `None` for no end.
     pub size: Option<u64>,
+    /// How long these would take alone.
+    pub alone: Option<Time>,
     /// Payload bytes that arrived.
     pub delivered: u64,
     /// Bits of payload per second; `None` if it ended before figures counted, or has not begun.
@@ -95,6 +99,18 @@ pub struct FlowResult {
     pub cnps: u64,
     /// Packets that arrived after a gap.
     pub out_of_sequence: u64,
+}
+
+impl FlowResult {
+    /// How long it took, if it has ended.
+    pub fn completion(&self) -> Option<Time> {
+        Some(self.ended? - self.started?)
+    }
+
+    /// How many times as long it took as it would have alone.
+    pub fn slowdown(&self) -> Option<f64> {
+        Some(self.completion()?.seconds() / self.alone?.seconds())
+    }
 }
 
 /// A port's figures.
@@ -126,6 +142,8 @@ pub struct QueueResult {
 /// All figures of a run.
 #[derive(Debug, Clone)]
 pub struct Results {
+    /// From when figures count.
+    pub counted_from: Time,
     /// When it ended.
     pub ended: Time,
     /// Events that happened.
@@ -249,6 +267,7 @@ impl Fabric {
             paused: port.pauses.total(now),
         });
         Results {
+            counted_from: warmup,
             ended: now,
             events: self.happened,
             hops: self.hops,
@@ -273,11 +292,13 @@ impl Fabric {
                 let messages = flow.config.messages.map(u64::from);
                 FlowResult {
                     group: flow.config.group,
+                    chain: flow.config.chain,
                     from: flow.config.from,
                     to: flow.config.to,
                     started: sender.started,
                     ended: sender.ended,
                     size: messages.map(|messages| messages.saturating_mul(flow.config.message)),
+                    alone: messages.map(|messages| self.time_alone(flow, messages)),
                     delivered,
                     goodput: (until > from).then(|| per_second(delivered, until - from)),
                     alpha: sender

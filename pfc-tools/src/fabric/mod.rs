@@ -3,6 +3,7 @@
 //! A run is a function of its configuration: no clock, no floating point before the final statistics, every random number from
 //! the seed, each part with a generator of its own.
 
+mod alone;
 mod build;
 pub mod config;
 mod engine;

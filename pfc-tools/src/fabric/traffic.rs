@@ -7,7 +7,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
 use super::config::{Control, FlowConfig, Network};
-use super::time::Time;
+use super::time::{LineRate, Time};
 
 pub use distribution::Distribution;
 
@@ -31,6 +31,13 @@ pub enum Pattern {
         /// The part of the senders' lines that is used, in units of 2^-31.
         load: u32,
         /// Sizes of the flows.
+        sizes: Distribution,
+    },
+    /// A closed loop: some pairs of hosts, drawn at random, each with a QP and one transfer after another.
+    Pairs {
+        /// How many.
+        pairs: u32,
+        /// Sizes of the transfers.
         sizes: Distribution,
     },
 }
@@ -81,6 +88,12 @@ impl Traffic {
         let stream = SplitMix64::seed_from_u64(seed ^ u64::from(group) << 40).next_u64();
         let mut random = Xoshiro256PlusPlus::seed_from_u64(stream);
         match &self.pattern {
+            Pattern::Pairs { pairs, sizes } => {
+                for chain in 0..*pairs {
+                    let pair = self.pair(&mut random)?;
+                    self.transfers((pair, chain), (network, group), sizes, &mut random, flows);
+                }
+            }
             Pattern::Flows { per_pair, senders } => {
                 let senders = senders.unwrap_or(self.from.len());
                 if senders > self.from.len() {
@@ -118,13 +131,7 @@ impl Traffic {
                     if at >= self.stop.min(self.end) {
                         break;
                     }
-                    let from = self.from[below(&mut random, self.from.len())];
-                    let others = self.to.iter().filter(|&&to| to != from);
-                    let count = others.clone().count();
-                    if count == 0 {
-                        return Err(format!("{}: a host has nobody to send to", self.name));
-                    }
-                    let to = *others.clone().nth(below(&mut random, count)).expect("below it");
+                    let (from, to) = self.pair(&mut random)?;
                     let message = sizes.draw(random.next_u32());
                     let flow = self.flow(from, to, group, 0);
                     let (start, stop) = (at, Time::FAR);
@@ -133,6 +140,36 @@ impl Traffic {
             }
         }
         Ok(())
+    }
+
+    /// A sender and a receiver, drawn.
+    fn pair(&self, random: &mut impl Rng) -> Result<(u32, u32), String> {
+        let from = self.from[below(random, self.from.len())];
+        let others = self.to.iter().filter(|&&to| to != from);
+        let count = others.clone().count();
+        if count == 0 {
+            return Err(format!("{}: a host has nobody to send to", self.name));
+        }
+        Ok((from, *others.clone().nth(below(random, count)).expect("below it")))
+    }
+
+    /// The transfers of a pair: as many as its line could carry until the end.
+    fn transfers(
+        &self,
+        (pair, chain): ((u32, u32), u32),
+        (network, group): (&Network, u32),
+        sizes: &Distribution,
+        random: &mut impl Rng,
+        flows: &mut Vec<FlowConfig>,
+    ) {
+        let line = LineRate::new(rate_of(network, pair.0));
+        let mut rest = line.bytes_in(self.stop.min(self.end) - self.start);
+        while rest > 0 {
+            let message = sizes.draw(random.next_u32());
+            rest = rest.saturating_sub(message);
+            let flow = self.flow(pair.0, pair.1, group, u64::from(chain));
+            flows.push(FlowConfig { message, messages: Some(1), chain: Some(chain), ..flow });
+        }
     }
 
     fn flow(&self, from: u32, to: u32, group: u32, place: u64) -> FlowConfig {
@@ -147,6 +184,7 @@ impl Traffic {
             stop: self.stop,
             control: self.control,
             initial_rate: self.initial_rate,
+            chain: None,
         }
     }
 }

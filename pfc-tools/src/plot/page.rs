@@ -64,6 +64,8 @@ pub enum Verdict {
     Holds,
     /// Otherwise.
     Fails,
+    /// Not as it should be, and it is told why.
+    Explained,
     /// Nothing was expected.
     Shown,
 }
@@ -74,7 +76,7 @@ h1{font-size:1.6em}h2{font-size:1.25em;border-top:1px solid #ccc;padding-top:1em
 nav{columns:3 20em}nav a{display:block}p{max-width:60em}
 table{border-collapse:collapse;margin:1em 0}th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}
 th{border-bottom:2px solid #888}td.number{text-align:right;font-variant-numeric:tabular-nums}
-td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}td.shown{color:#666}
+td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}td.explained{color:#8a5a00}td.shown{color:#666}
 .charts{display:flex;flex-wrap:wrap;gap:1em}.charts svg{width:640px;max-width:100%;height:auto}
 @media print{h2{break-before:page}nav{display:none}}
 ";
@@ -163,6 +165,7 @@ impl Cell {
             Self::Number(text) => ("number", text),
             Self::Verdict(Verdict::Holds) => ("holds", "holds"),
             Self::Verdict(Verdict::Fails) => ("fails", "FAILS"),
+            Self::Verdict(Verdict::Explained) => ("explained", "explained"),
             Self::Verdict(Verdict::Shown) => ("shown", "-"),
         }
     }

@@ -23,6 +23,7 @@ pub(super) fn charts(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>,
         Shows::Queue => queues_over_time(figure, measured)?,
         Shows::QueueCdf => vec![queue_cdf(figure, measured)?],
         Shows::GoodputCdf => vec![goodput_cdf(figure, measured)?],
+        Shows::Slowdown => vec![slowdown(figure, measured)?],
         Shows::Gates => vec![gates(figure, measured)?],
     };
     for chart in &mut charts {
@@ -224,6 +225,38 @@ fn goodput_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportErro
     Ok(chart)
 }
 
+/// Percentiles of flows' slowdown, of as many flows of a like size each: lines for each case.
+fn slowdown(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
+    let key = |row: &Row| (text(row, "case").to_owned(), String::new());
+    let groups = grouped(figure, measured.rows("flows")?, key);
+    let mut chart =
+        Chart::new(&figure.title, Axis::log("flow size / KB"), y_axis(figure, "slowdown"));
+    for (case, rows) in lines(&groups) {
+        let flow = |row: &Row| (number(row, "size_bytes") / 1e3, number(row, "slowdown"));
+        let flows = rows.iter().map(flow).filter(|flow| flow.0 > 0.0 && flow.1.is_finite());
+        let sizes = by_size(flows.collect());
+        for (name, permille) in [("median", 500), ("95 %", 950), ("99 %", 990)] {
+            let name = if case.is_empty() { name.to_owned() } else { format!("{case}, {name}") };
+            let points = sizes.iter().map(|(size, sorted)| {
+                (*size, sorted[(sorted.len() * permille / 1000).min(sorted.len() - 1)])
+            });
+            chart = chart.with(Series::line(name, points.collect()));
+        }
+    }
+    Ok(chart)
+}
+
+/// Flows of (size, slowdown) in at most ten groups of as many, by size: the largest size of each, and its slowdowns in order.
+fn by_size(mut flows: Points) -> Vec<(f64, Vec<f64>)> {
+    flows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let group = |flows: &[(f64, f64)]| {
+        let mut slowdowns: Vec<f64> = flows.iter().map(|flow| flow.1).collect();
+        slowdowns.sort_by(f64::total_cmp);
+        (flows[flows.len() - 1].0, slowdowns)
+    };
+    flows.chunks(flows.len().div_ceil(10).max(1)).map(group).collect()
+}
+
 #[allow(clippy::cast_precision_loss)] // Counts of flows.
 fn cumulative(mut values: Vec<f64>) -> Points {
     values.retain(|value| value.is_finite());
@@ -243,11 +276,13 @@ fn gates(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
     let mut gates: Vec<&str> = Vec::new();
     for row in &rows {
         let (case, gate) = (text(row, "case"), text(row, "gate"));
+        if !figure.of.is_empty() && !figure.of.iter().any(|of| of == gate) {
+            continue;
+        }
         if !cases.contains(&case) {
             cases.push(case);
         }
-        if !gates.contains(&gate) && (figure.of.is_empty() || figure.of.iter().any(|of| of == gate))
-        {
+        if !gates.contains(&gate) {
             gates.push(gate);
         }
     }
@@ -273,6 +308,11 @@ fn gates(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
         chart = chart.with(Series::line(name.as_str(), value).drawn(kind));
         if !published.is_empty() {
             let others = Series::line(format!("{name}, published"), published).drawn(kind);
+            chart = chart.with(others.published());
+        }
+        let ns3 = line("ns3");
+        if !ns3.is_empty() {
+            let others = Series::line(format!("{name}, ns-3"), ns3).drawn(kind);
             chart = chart.with(others.published());
         }
     }
@@ -337,6 +377,16 @@ mod tests {
                 places.iter().map(|(head, place)| (head.as_str(), *place)).collect();
             assert_eq!((axis.label.as_str(), &places[..], kind), (label, due, drawn));
         }
+    }
+
+    #[test]
+    fn flows_are_grouped_by_size() {
+        let flows: Points = (0..25).rev().map(|n| (f64::from(n), f64::from(100 - n))).collect();
+        let groups = by_size(flows);
+        assert_eq!(groups.len(), 9);
+        assert_eq!(groups[0], (2.0, vec![98.0, 99.0, 100.0]));
+        assert_eq!(groups[8], (24.0, vec![76.0]));
+        assert!(by_size(Vec::new()).is_empty());
     }
 
     #[test]

@@ -63,9 +63,11 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
             ("gate", Text),
             ("value", Real),
             ("published", Real),
+            ("ns3", Real),
             ("least", Real),
             ("most", Real),
             ("holds", Flag),
+            ("explained", Text),
         ],
     ),
     (
@@ -95,6 +97,7 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
             ("started_ns", Real),
             ("ended_ns", Real),
             ("size_bytes", Count),
+            ("slowdown", Real),
             ("delivered_bytes", Count),
             ("goodput_bps", Real),
             ("mean_alpha", Real),
@@ -218,9 +221,11 @@ fn gate(case: &Case, outcome: &Outcome) -> Vec<Value> {
         outcome.gate.name.as_str().into(),
         outcome.value.into(),
         outcome.published().into(),
+        outcome.gate.ns3.into(),
         bounds(Bound::least),
         bounds(Bound::most),
         Value::Flag(outcome.holds()),
+        outcome.gate.explained.as_deref().map_or(Value::Missing, Value::from),
     ]
 }
 
@@ -234,8 +239,10 @@ fn lossless(case: &Case, judged: &Judged) -> Vec<Value> {
         Value::Real(losses as f64),
         Value::Missing,
         Value::Missing,
+        Value::Missing,
         Value::Real(0.0),
         Value::Flag(losses == 0),
+        Value::Missing,
     ]
 }
 
@@ -281,6 +288,7 @@ impl Run<'_> {
                 flow.started.map_or(Value::Missing, nanos),
                 flow.ended.map_or(Value::Missing, nanos),
                 flow.size.map_or(Value::Missing, Value::Count),
+                flow.slowdown().into(),
                 Value::Count(flow.delivered),
                 flow.goodput.into(),
                 flow.alpha.into(),

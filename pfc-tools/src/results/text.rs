@@ -21,14 +21,19 @@ pub fn print(
         let published = outcome
             .published()
             .map_or(String::new(), |value| format!("published {}", number(value)));
-        let verdict = if outcome.holds() { "ok" } else { "NOT MET" };
+        let ns3 = outcome.gate.ns3.map_or(String::new(), |value| format!("ns-3 {}", number(value)));
+        let verdict = match &outcome.gate.explained {
+            _ if outcome.holds() => "ok",
+            Some(why) => &format!("not met: {why}"),
+            None => "NOT MET",
+        };
         let bounds: Vec<String> = outcome.gate.bounds.iter().filter_map(bound).collect();
         let is_gate = !bounds.is_empty();
         let verdict = if is_gate { verdict } else { "" };
         let bounds = bounds.join(", ");
         writeln!(
             out,
-            "  {:40} {value:>10}  {published:20} {bounds:24} {verdict}",
+            "  {:40} {value:>10}  {published:20} {ns3:12} {bounds:24} {verdict}",
             outcome.gate.name
         )?;
         if let Measure::Completion(group) = outcome.gate.measure {

@@ -121,6 +121,12 @@ impl Sender {
         (self.progress_at, self.asked_at) = (now, now);
     }
 
+    /// Has the rate that `ahead` has, whose QP it uses.
+    pub fn go_on_from(&mut self, ahead: &Self) {
+        self.controller = ahead.controller;
+        self.pacer = ahead.pacer;
+    }
+
     /// The number of the next packet.
     pub const fn next_psn(&self) -> u32 {
         self.next

@@ -56,6 +56,20 @@ impl TimeHistogram {
         if self.total == 0 { 0.0 } else { self.area as f64 / self.total as f64 }
     }
 
+    /// The standard deviation over time.
+    #[allow(clippy::cast_precision_loss)]
+    pub fn deviation(&self) -> f64 {
+        if self.total == 0 {
+            return 0.0;
+        }
+        let mean = self.mean();
+        let square = |(index, &weight): (usize, &u64)| {
+            (value_of(index) as f64 - mean).powi(2) * weight as f64
+        };
+        let sum: f64 = self.weights.iter().enumerate().map(square).sum();
+        (sum / self.total as f64).sqrt()
+    }
+
     /// The largest value.
     pub const fn most(&self) -> u64 {
         self.most

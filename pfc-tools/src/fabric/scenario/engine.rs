@@ -5,7 +5,7 @@ use feroce_wire::PathMtu;
 use super::ScenarioError;
 use super::section::Section;
 use crate::fabric::config::{FabricConfig, PacketConfig};
-use crate::fabric::traffic::Traffic;
+use crate::fabric::traffic::{Pattern, Traffic};
 
 /// Fewest packets of a window: the engine asks for an acknowledgement every 16.
 const LEAST_WINDOW: u64 = 32;
@@ -50,6 +50,8 @@ pub(super) fn check(
         let is_theirs = traffic.from.iter().any(|host| config.engines.contains(host));
         let expected = "nothing: engine hosts begin at the line's rate";
         refuse(section, "initial_rate", is_theirs, expected)?;
+        let is_loop = is_theirs && matches!(traffic.pattern, Pattern::Pairs { .. });
+        refuse(section, "kind", is_loop, "another: engine hosts have no closed loops")?;
     }
     Ok(())
 }

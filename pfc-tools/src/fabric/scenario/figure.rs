@@ -21,17 +21,20 @@ pub enum Shows {
     QueueCdf,
     /// The part of the flows that had no more than so many Gb/s.
     GoodputCdf,
+    /// How many times as long flows took as they would have alone, by their size: median, 95th and 99th percentile.
+    Slowdown,
     /// Values of gates, case by case, beside those that were published.
     Gates,
 }
 
-const SHOWS: [(&str, Shows); 7] = [
+const SHOWS: [(&str, Shows); 8] = [
     ("goodput", Shows::Goodput),
     ("rate", Shows::Rate),
     ("alpha", Shows::Alpha),
     ("queue", Shows::Queue),
     ("queue-cdf", Shows::QueueCdf),
     ("goodput-cdf", Shows::GoodputCdf),
+    ("slowdown", Shows::Slowdown),
     ("gates", Shows::Gates),
 ];
 

@@ -161,7 +161,7 @@ pub(super) fn traffic(
     config: &FabricConfig,
     file: &str,
 ) -> Result<Traffic, ScenarioError> {
-    let kinds = ["flows", "incast", "poisson"];
+    let kinds = ["flows", "incast", "poisson", "pairs"];
     let name =
         section.text("name")?.ok_or_else(|| section.missing("name", "the traffic's name"))?;
     let kind = section.choice("kind", &kinds)?.unwrap_or(0);
@@ -177,27 +177,29 @@ pub(super) fn traffic(
             }
             Pattern::Incast { senders }
         }
-        _ => {
+        2 => {
             let load = section.fraction("load")?;
             let load = load
                 .ok_or_else(|| section.missing("load", "a part of the hosts' lines, as \"30%\""))?;
-            let sizes = section.text("sizes")?;
-            let sizes = sizes
-                .ok_or_else(|| section.missing("sizes", "\"websearch\", \"hadoop\" or a file"))?;
-            let folder =
-                std::path::Path::new(file).parent().unwrap_or_else(|| std::path::Path::new(""));
-            let sizes = Distribution::named(&sizes, folder);
-            let wrong = |message: String| match section.get("sizes") {
-                Some(node) => section.wrong("sizes", node, message),
-                None => section.missing("sizes", message),
-            };
-            Pattern::Poisson { load: load.units(), sizes: sizes.map_err(wrong)? }
+            Pattern::Poisson { load: load.units(), sizes: sizes(&section, file)? }
+        }
+        _ => {
+            let pairs = section.small("pairs", 1)?;
+            let pairs = pairs.ok_or_else(|| section.missing("pairs", "how many pairs of hosts"))?;
+            Pattern::Pairs { pairs, sizes: sizes(&section, file)? }
         }
     };
     let (from, to) =
         (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
-    if matches!(pattern, Pattern::Poisson { .. }) {
-        section.idle(&["message", "messages", "stagger"], "on flows drawn by load and sizes")?;
+    match pattern {
+        Pattern::Poisson { .. } => {
+            section
+                .idle(&["message", "messages", "stagger"], "on flows drawn by load and sizes")?;
+        }
+        Pattern::Pairs { .. } => {
+            section.idle(&["message", "messages"], "on transfers of drawn sizes")?;
+        }
+        Pattern::Flows { .. } | Pattern::Incast { .. } => {}
     }
     let control = control(&section)?;
     if control != Control::Dcqcn {
@@ -238,6 +240,18 @@ fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), S
             message: "a flow has 2^32 packets or more, which nothing counts".to_owned(),
         }),
     }
+}
+
+/// What `sizes` names.
+fn sizes(section: &Section<'_>, file: &str) -> Result<Distribution, ScenarioError> {
+    let sizes = section.text("sizes")?;
+    let sizes =
+        sizes.ok_or_else(|| section.missing("sizes", "\"websearch\", \"hadoop\" or a file"))?;
+    let folder = std::path::Path::new(file).parent().unwrap_or_else(|| std::path::Path::new(""));
+    Distribution::named(&sizes, folder).map_err(|message| match section.get("sizes") {
+        Some(node) => section.wrong("sizes", node, message),
+        None => section.missing("sizes", message),
+    })
 }
 
 fn hosts(

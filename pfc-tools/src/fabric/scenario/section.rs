@@ -161,11 +161,6 @@ impl<'a> Section<'a> {
         self.parsed(key, "a priority from 0 to 7", |text| text.parse().ok().filter(|&p| p < 8))
     }
 
-    /// A decimal number.
-    pub fn decimal(&self, key: &'static str) -> Result<Option<f64>> {
-        self.parsed(key, "a number", |text| text.parse().ok().filter(|n: &f64| n.is_finite()))
-    }
-
     /// A ratio: `1/8`, or a whole number.
     pub fn ratio(&self, key: &'static str) -> Result<Option<(u64, u64)>> {
         let parse = |text: &str| {

@@ -1,0 +1,51 @@
+//! How long a flow would take if nobody else sent: what a flow's completion is compared with (its slowdown).
+
+use super::Fabric;
+use super::host::Flow;
+use super::host::sender::packets_of;
+use super::port::{Node, Port};
+use super::time::Time;
+
+impl Fabric {
+    /// From the first bit of `messages` to their last acknowledgement, at the line's rate, store and forward on the flow's way.
+    pub(super) fn time_alone(&self, flow: &Flow, messages: u64) -> Time {
+        let (config, sizes) = (&flow.config, &self.packet);
+        let packets = packets_of(config.message, sizes.payload);
+        let rest = config.message - u64::from(packets - 1) * u64::from(sizes.payload);
+        let around = sizes.headers + sizes.gap;
+        let full = sizes.payload + around;
+        let last = u32::try_from(rest).unwrap_or(sizes.payload) + around;
+        let ahead = messages * u64::from(packets) - 1;
+        // Where messages end, packets are shorter.
+        let shorter = u64::from(full - last) * (messages - 1);
+        let (mut arrives, mut first, mut slowest) = (Time::ZERO, Time::ZERO, Time::ZERO);
+        let mut back = self.host.ack_delay;
+        for port in self.way(flow) {
+            // The last but one leaves when all have passed the slowest line so far; the last when it is here, and the line is free.
+            let full_takes = port.rate.time_of(full);
+            slowest = slowest.max(full_takes);
+            first = first + full_takes;
+            let saved = Time(slowest.0 * shorter / u64::from(full));
+            let free = match ahead {
+                0 => Time::ZERO,
+                ahead => first + Time(slowest.0.saturating_mul(ahead - 1)) - saved,
+            };
+            arrives = arrives.max(free) + port.rate.time_of(last) + port.delay;
+            first = first + port.delay;
+            back = back + port.rate.time_of(sizes.control + sizes.gap) + port.delay;
+        }
+        arrives + back
+    }
+
+    /// The ports on the way of a flow's packets.
+    fn way(&self, flow: &Flow) -> impl Iterator<Item = &Port> {
+        let (from, to, entropy) = (flow.config.from, flow.config.to, flow.sender.entropy);
+        let first = self.hosts[from as usize].port;
+        std::iter::successors(Some(&self.ports[first as usize]), move |port| {
+            let Node::Switch(number) = self.ports[port.peer as usize].node else { return None };
+            let switch = &self.switches[number as usize];
+            let out = switch.ports[usize::from(switch.routes.port(to, entropy)?)];
+            Some(&self.ports[out as usize])
+        })
+    }
+}
