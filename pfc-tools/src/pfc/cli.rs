@@ -1,0 +1,88 @@
+//! `feroce-pfc`: the command line.
+//!
+//! Exit codes: 0 everything is fine; 1 there are findings, or what was asked for failed; 2 what was given cannot be used (the
+//! command line, a file, an interface, the privileges), and one line says why.
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use super::capture::CaptureError;
+use super::decode;
+
+/// See, make, plan and watch priority flow control.
+#[derive(Debug, Parser)]
+#[command(
+    name = "feroce-pfc",
+    bin_name = "feroce pfc",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 all is fine; 1 there are findings, or it failed; 2 what was given cannot be used."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the PFC and PAUSE frames of a capture, what is wrong with them, and for how long they pause
+    Decode(decode::Options),
+}
+
+/// What came out of a command that could do its work: its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to object to.
+    Fine,
+    /// Something is wrong with what was looked at.
+    Findings,
+}
+
+impl Outcome {
+    /// Findings if there are any.
+    pub const fn of(findings: bool) -> Self {
+        if findings { Self::Findings } else { Self::Fine }
+    }
+}
+
+/// Why a command ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A capture that cannot be read, or not to its end.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// What came out cannot be written.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Failure {
+    /// 2 if what was given is to blame, else 1.
+    const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Capture(_) => 2,
+            Self::Output(_) => 1,
+        }
+    }
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Decode(options) => decode::run(&options),
+    };
+    match done {
+        Ok(Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(Outcome::Findings) => ExitCode::from(1),
+        // Whoever read our output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("feroce-pfc: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Tools for priority flow control (IEEE 802.1Qbb) and PAUSE (IEEE 802.3x): `feroce pfc`.
+
+pub mod capture;
+pub mod cli;
+pub mod decode;
