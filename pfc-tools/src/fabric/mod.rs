@@ -11,7 +11,7 @@ mod host;
 pub mod measure;
 pub mod outside;
 mod packet;
-mod pause;
+pub(crate) mod pause;
 pub mod port;
 mod routing;
 pub mod scenario;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::capture::CaptureError;
-use super::decode;
+use super::{decode, plan};
 
 /// See, make, plan and watch priority flow control.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ struct Cli {
 enum Command {
     /// Show the PFC and PAUSE frames of a capture, what is wrong with them, and for how long they pause
     Decode(decode::Options),
+    /// Buffers and thresholds for lossless classes, by every published formula
+    Plan(Box<plan::Options>),
 }
 
 /// What came out of a command that could do its work: its exit code.
@@ -53,6 +55,9 @@ pub enum Failure {
     /// A capture that cannot be read, or not to its end.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// Something else that was given cannot be used.
+    #[error("{0}")]
+    Unusable(String),
     /// What came out cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -62,7 +67,7 @@ impl Failure {
     /// 2 if what was given is to blame, else 1.
     const fn exit_code(&self) -> u8 {
         match self {
-            Self::Capture(_) => 2,
+            Self::Capture(_) | Self::Unusable(_) => 2,
             Self::Output(_) => 1,
         }
     }
@@ -72,6 +77,7 @@ impl Failure {
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Decode(options) => decode::run(&options),
+        Command::Plan(options) => plan::run(&options),
     };
     match done {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

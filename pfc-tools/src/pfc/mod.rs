@@ -3,3 +3,9 @@
 pub mod capture;
 pub mod cli;
 pub mod decode;
+pub mod meter;
+pub mod page;
+pub mod plan;
+pub mod report;
+pub mod timeline;
+mod units;
