@@ -127,7 +127,7 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
 }
 
 /// SIGINT and SIGTERM wait until they are read.
-fn watch_signals() -> io::Result<SignalFd> {
+pub(crate) fn watch_signals() -> io::Result<SignalFd> {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGINT);
     mask.add(Signal::SIGTERM);

@@ -7,9 +7,10 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use feroce_engine::port::packet::PacketError;
 
 use super::capture::CaptureError;
-use super::{decode, plan};
+use super::{decode, plan, send, watch};
 
 /// See, make, plan and watch priority flow control.
 #[derive(Debug, Parser)]
@@ -29,6 +30,10 @@ struct Cli {
 enum Command {
     /// Show the PFC and PAUSE frames of a capture, what is wrong with them, and for how long they pause
     Decode(decode::Options),
+    /// Show the PFC and PAUSE frames that arrive at an interface, and for how long they pause
+    Watch(watch::Options),
+    /// Send PFC and PAUSE frames: one, a storm that ends, a sweep, wrong ones
+    Send(Box<send::Options>),
     /// Buffers and thresholds for lossless classes, by every published formula
     Plan(Box<plan::Options>),
 }
@@ -58,17 +63,36 @@ pub enum Failure {
     /// Something else that was given cannot be used.
     #[error("{0}")]
     Unusable(String),
+    /// An interface that cannot be opened.
+    #[error("{}", of_interface(.0))]
+    Open(#[from] PacketError),
+    /// An interface that refuses what it is asked for, or is gone.
+    #[error("{name}: {source}")]
+    Interface {
+        /// Which.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// What came out cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
+}
+
+/// With the kernel's answer, where the error leaves it to its source.
+fn of_interface(error: &PacketError) -> String {
+    match error {
+        PacketError::System { source, .. } => format!("{error}: {source}"),
+        _ => error.to_string(),
+    }
 }
 
 impl Failure {
     /// 2 if what was given is to blame, else 1.
     const fn exit_code(&self) -> u8 {
         match self {
-            Self::Capture(_) | Self::Unusable(_) => 2,
-            Self::Output(_) => 1,
+            Self::Capture(_) | Self::Unusable(_) | Self::Open(_) => 2,
+            Self::Interface { .. } | Self::Output(_) => 1,
         }
     }
 }
@@ -77,6 +101,8 @@ impl Failure {
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Decode(options) => decode::run(&options),
+        Command::Watch(options) => watch::run(&options),
+        Command::Send(options) => send::run(&options),
         Command::Plan(options) => plan::run(&options),
     };
     match done {

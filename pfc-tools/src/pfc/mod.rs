@@ -2,10 +2,17 @@
 
 pub mod capture;
 pub mod cli;
+pub mod counters;
+pub mod dashboard;
 pub mod decode;
+pub mod malformed;
 pub mod meter;
 pub mod page;
 pub mod plan;
+pub mod recent;
 pub mod report;
+pub mod schedule;
+pub mod send;
 pub mod timeline;
 mod units;
+pub mod watch;
