@@ -144,7 +144,7 @@ step_mutants() {
     scripts/mutants.sh atomic-replay-lost psn-wrap
 }
 
-step_frames() { scripts/frames.sh; }
+step_frames() { scripts/frames.sh && scripts/pfc-frames.sh; }
 
 # What users install, from there.
 step_install() { scripts/check-install.sh; }

@@ -22,8 +22,8 @@ use super::{page, report, units};
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 
-/// Bytes that the kernel keeps: a second of a million frames.
-const RX_BYTES: u32 = 1 << 30;
+/// Bytes that the kernel may keep, some hundreds for each frame: a third of a second of a million a second.
+const RX_BYTES: u32 = 1 << 28;
 /// Bursts that are taken before the time is looked at again.
 const BURSTS: usize = 64;
 
