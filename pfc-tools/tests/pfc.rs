@@ -84,7 +84,13 @@ fn pcapng(endianness: Endianness, resolution: u8, linktype: DataLink) -> Vec<u8>
         // The writer takes ticks for nanoseconds, as the reader does.
         let timestamp = Duration::from_nanos(ticks.try_into().unwrap());
         let data = (&bytes[..]).into();
-        let block = EnhancedPacketBlock { interface_id: 0, timestamp, original_len: 60, data, options: Vec::new() };
+        let block = EnhancedPacketBlock {
+            interface_id: 0,
+            timestamp,
+            original_len: 60,
+            data,
+            options: Vec::new(),
+        };
         writer.write_pcapng_block(block).unwrap();
     }
     writer.into_inner()
@@ -120,7 +126,10 @@ fn captures_of_each_kind_say_the_same() {
         let priority = &summary["senders"][0]["priorities"]["3"];
         assert_eq!(priority["paused_ns"], 9 * 512_000 + 500_000, "{n}: {summary}");
         assert_eq!(summary["duration_ns"], 9_500_000, "{n}");
-        assert_eq!((&priority["xoff"], &priority["xon"], &priority["expired"]), (&10.into(), &1.into(), &9.into()));
+        assert_eq!(
+            (&priority["xoff"], &priority["xon"], &priority["expired"]),
+            (&10.into(), &1.into(), &9.into())
+        );
     }
 }
 
@@ -133,7 +142,8 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     let cut = folder.file("cut", &good[..good.len() - 20]);
     let empty = folder.file("empty", &[]);
     let junk = folder.file("junk", &[0x55; 4000]);
-    let [loopback, raw] = [("loopback", loopback), ("raw", raw)].map(|(name, bytes)| folder.file(name, &bytes));
+    let [loopback, raw] =
+        [("loopback", loopback), ("raw", raw)].map(|(name, bytes)| folder.file(name, &bytes));
     let none = folder.path("none");
     let rows: [(&[&str], &str); 12] = [
         (&["decode", &cut], "is cut off behind its frame 10"),
@@ -144,7 +154,10 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["decode", &none], "No such file"),
         (&["watch", "fr-none0"], "no interface 'fr-none0'"),
         (&["send", "frame", "fr-none0", "--src", "02:00:00:00:00:01"], "no interface 'fr-none0'"),
-        (&["send", "frame", "--pause", "--malformed", "vector", "--pcap", &none], "no class enable vector"),
+        (
+            &["send", "frame", "--pause", "--malformed", "vector", "--pcap", &none],
+            "no class enable vector",
+        ),
         (&["send", "xon", "--pcap", "/proc/none"], "cannot write /proc/none"),
         (&["plan", "--rate", "100G", "--mtu", "9500"], "--mtu 9500 is larger"),
         (&["plan", "--rate", "7G"], "7000 Mb/s"),
@@ -158,7 +171,9 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     // What comes ahead of the fault is shown.
     let summary = summary(&pfc(&["decode", &cut, "--json"]));
     assert_eq!(summary["frames"]["pfc"], 10);
-    for arguments in [&["decode"][..], &["plan"], &["send", "storm", "eth0"], &["plan", "--rate", "fast"]] {
+    for arguments in
+        [&["decode"][..], &["plan"], &["send", "storm", "eth0"], &["plan", "--rate", "fast"]]
+    {
         assert_eq!(pfc(arguments).status.code(), Some(2), "{arguments:?}");
     }
 }
@@ -179,12 +194,26 @@ fn without_privilege_one_line_says_so() {
 fn what_is_sent_is_decoded_and_wrong_frames_are_named() {
     let folder = Folder::new("sent");
     let file = folder.path("x.pcap");
-    let storm = ["send", "storm", "--pcap", &file, "--for", "100ms", "--per-second", "1000", "--priorities", "3,4"];
+    let storm = [
+        "send",
+        "storm",
+        "--pcap",
+        &file,
+        "--for",
+        "100ms",
+        "--per-second",
+        "1000",
+        "--priorities",
+        "3,4",
+    ];
     assert_eq!(pfc(&storm).status.code(), Some(0));
     let output = pfc(&["decode", &file, "--rate", "100G", "--frames", "none", "--json"]);
     let figures = summary(&output);
     assert_eq!(output.status.code(), Some(0));
-    assert_eq!((&figures["frames"]["pfc"], &figures["duration_ns"]), (&101.into(), &100_000_000.into()));
+    assert_eq!(
+        (&figures["frames"]["pfc"], &figures["duration_ns"]),
+        (&101.into(), &100_000_000.into())
+    );
     for kind in ["destination", "tagged", "opcode", "vector", "padding", "short", "long"] {
         let send = ["send", "frame", "--pcap", &file, "--malformed", kind];
         assert_eq!(pfc(&send).status.code(), Some(0));
@@ -207,7 +236,10 @@ impl Pair {
         }
         let pair = Self(format!("fr-pfc-{}-{name}", std::process::id()));
         run(&format!("ip netns add {}", pair.0));
-        run(&format!("ip -n {} link add v0 address 02:00:00:00:00:0a type veth peer name v1", pair.0));
+        run(&format!(
+            "ip -n {} link add v0 address 02:00:00:00:00:0a type veth peer name v1",
+            pair.0
+        ));
         run(&format!("ip -n {} link set v0 up", pair.0));
         run(&format!("ip -n {} link set v1 up", pair.0));
         Some(pair)
@@ -239,11 +271,15 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
     let watch = ["watch", "v1", "--rate", "10G", "--interval", "500ms", "--json"];
     let watcher = pair.command(&watch).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
-    let storm = ["send", "storm", "v0", "--for", "500ms", "--per-second", "1000", "--priorities", "3"];
+    let storm =
+        ["send", "storm", "v0", "--for", "500ms", "--per-second", "1000", "--priorities", "3"];
     let storm = pair.command(&storm).output().unwrap();
     assert_eq!(storm.status.code(), Some(0), "{storm:?}");
     let told = text(&storm.stdout);
-    assert!(told.contains("500 of 500 frames") && told.contains("ended by itself; XON sent"), "{told}");
+    assert!(
+        told.contains("500 of 500 frames") && told.contains("ended by itself; XON sent"),
+        "{told}"
+    );
     pair.command(&["send", "frame", "v0", "--malformed", "padding"]).output().unwrap();
     kill(Pid::from_raw(watcher.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let output = watcher.wait_with_output().unwrap();
@@ -263,7 +299,8 @@ fn a_storm_that_is_stopped_lets_go() {
     let Some(pair) = Pair::new("stop") else { return };
     let watcher = pair.command(&["watch", "v1", "--rate", "10G", "--json"]).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
-    let storm = pair.command(&["send", "storm", "v0", "--for", "3600s", "--priorities", "5"]).spawn();
+    let storm =
+        pair.command(&["send", "storm", "v0", "--for", "3600s", "--priorities", "5"]).spawn();
     let storm = storm.unwrap();
     thread::sleep(Duration::from_millis(500));
     kill(Pid::from_raw(storm.id().try_into().unwrap()), Signal::SIGTERM).unwrap();

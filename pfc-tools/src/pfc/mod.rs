@@ -3,7 +3,6 @@
 pub mod capture;
 pub mod cli;
 pub mod counters;
-pub mod dashboard;
 pub mod decode;
 pub mod malformed;
 pub mod meter;

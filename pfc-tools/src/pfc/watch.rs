@@ -1,7 +1,7 @@
 //! `feroce pfc watch`: what arrives of flow control at an interface, as it arrives.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 
 use super::cli::{Failure, Outcome};
 use super::counters::{Counters, received};
-use super::dashboard::Dashboard;
 use super::meter::Meter;
 use super::recent::Recent;
 use super::{page, report, units};
@@ -44,9 +43,6 @@ pub struct Options {
     /// Print JSON: a line of figures at each interval, and one of all at the end
     #[arg(long)]
     json: bool,
-    /// Print lines, also on a terminal
-    #[arg(long, conflicts_with = "json")]
-    plain: bool,
     /// Write a page with the figures, a timeline and a histogram at the end
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -102,39 +98,16 @@ impl Watched<'_> {
     }
 }
 
-/// How figures are shown.
-enum View {
-    Lines,
-    Json,
-    Dashboard(Box<Dashboard>),
+/// Shows what is known now: a line of JSON, or lines for people.
+fn show(watched: &Watched<'_>, json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        return writeln!(out, "{}", watched.json());
+    }
+    watched.recent.lines(&mut out, watched)
 }
 
-impl View {
-    fn open(options: &Options) -> io::Result<Self> {
-        Ok(match () {
-            () if options.json => Self::Json,
-            () if options.plain || !io::stdout().is_terminal() => Self::Lines,
-            () => Self::Dashboard(Box::new(Dashboard::open()?)),
-        })
-    }
-
-    fn show(&mut self, watched: &Watched<'_>) -> io::Result<()> {
-        match self {
-            Self::Lines => watched.recent.lines(&mut io::stdout().lock(), watched),
-            Self::Json => writeln!(io::stdout(), "{}", watched.json()),
-            Self::Dashboard(dashboard) => dashboard.draw(watched),
-        }
-    }
-
-    fn is_quit(&mut self) -> io::Result<bool> {
-        match self {
-            Self::Dashboard(dashboard) => dashboard.is_quit(),
-            _ => Ok(false),
-        }
-    }
-}
-
-/// Watches until the time is over, a signal comes or `q` is pressed.
+/// Watches until the time is over, or a signal comes.
 ///
 /// # Errors
 /// If the interface cannot be opened, or goes away.
@@ -145,7 +118,6 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let counters = Counters::open(interface)?;
     let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
     let mut meter = Meter::new(options.rate.or_else(known));
-    let mut view = View::open(options)?;
     let mut recent = Recent::default();
     let clock = Clock::start();
     let end = options.duration.unwrap_or(Time::FAR);
@@ -159,32 +131,24 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
             break Err(error);
         }
         let now = Time::from_instant(clock.now());
-        let is_over = now >= end
-            || signals.read_signal().is_ok_and(|signal| signal.is_some())
-            || view.is_quit()?;
+        let is_over = now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some());
         if now >= due || is_over {
             meter.advance(now);
             meter.settle();
             recent.look(&meter);
             let (moved, lost) = (counters.moved(), tap.drops());
-            view.show(&Watched {
-                interface,
-                meter: &meter,
-                recent: &recent,
-                counters: &moved,
-                lost,
-            })?;
+            let watched =
+                Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
+            show(&watched, options.json)?;
             due = due.max(now - options.interval) + options.interval;
         }
         if is_over {
             break Ok(());
         }
     };
-    let is_json = matches!(view, View::Json);
-    drop(view);
     let (moved, lost) = (counters.moved(), tap.drops());
     let watched = Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
-    finish(&watched, options, is_json)?;
+    finish(&watched, options)?;
     ended.map_err(|source| Failure::Interface { name: interface.to_owned(), source })?;
     Ok(Outcome::of(meter.frames().wrong > 0))
 }
@@ -208,9 +172,9 @@ fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Result<()> {
 }
 
 /// All figures at the end.
-fn finish(watched: &Watched<'_>, options: &Options, is_json: bool) -> io::Result<()> {
+fn finish(watched: &Watched<'_>, options: &Options) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    if is_json {
+    if options.json {
         writeln!(out, "{}", json!({ "summary": watched.json() }))?;
     } else {
         report::text(&mut out, watched.meter)?;
