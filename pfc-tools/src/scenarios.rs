@@ -2,6 +2,8 @@
 
 /// Their names and texts.
 pub const ALL: &[(&str, &str)] = &[
+    ("deadlock-fat-tree", include_str!("../scenarios/deadlock-fat-tree.toml")),
+    ("deadlock-ring", include_str!("../scenarios/deadlock-ring.toml")),
     ("fig13", include_str!("../scenarios/fig13.toml")),
     ("fig19", include_str!("../scenarios/fig19.toml")),
     ("fig20", include_str!("../scenarios/fig20.toml")),

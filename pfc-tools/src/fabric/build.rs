@@ -9,6 +9,7 @@ use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
 
 use super::Fabric;
 use super::config::{FabricConfig, FlowConfig, Link, SwitchConfig};
+use super::deadlock::Detector;
 use super::events::{Event, Events};
 use super::fault::Faults;
 use super::host::receiver::{Notifier, Receiver};
@@ -18,7 +19,7 @@ use super::measure::Samples;
 use super::outside::Outside;
 use super::packet::Packets;
 use super::port::{Node, Port, Watch};
-use super::routing::{mix, routes};
+use super::routing::{mix, routes, wiring};
 use super::switch::Switch;
 use super::switch::buffer::{BufferConfig, SharedBuffer};
 use super::time::Time;
@@ -64,7 +65,7 @@ impl Fabric {
             now: Time::ZERO,
             events: Events::new(),
             packets: Packets::new(),
-            switches: switches(config, &ports, &numbers)?,
+            switches: switches(config, &numbers)?,
             hosts: hosts(config, &numbers)?,
             ports,
             flows: Vec::new(),
@@ -80,6 +81,7 @@ impl Fabric {
             happened: 0,
             hops: 0,
             samples: Samples::new(config),
+            detector: Detector::default(),
             outside: Outside { nic_buffer: 0, nics_obey: false },
             exits: Vec::new(),
         };
@@ -132,23 +134,36 @@ impl Fabric {
             });
             self.flows.push(Flow::new(*flow, sender, receiver, notifier));
             self.events.push(flow.start, Event::Start { flow: number });
-            self.check_way(flow.from, flow.to, entropy).ok_or_else(|| {
-                format!("no way leads from {} to {}", name(flow.from), name(flow.to))
-            })?;
+            self.find_way(flow.from, flow.to, entropy)
+                .map_err(|what| format!("{what} from {} to {}", name(flow.from), name(flow.to)))?;
         }
         Ok(())
     }
 
-    /// `None` if packets between the two hosts do not arrive.
-    fn check_way(&self, from: u32, to: u32, entropy: u32) -> Option<()> {
-        let first = self.hosts[from as usize].port;
-        let mut at = self.ports[self.ports[first as usize].peer as usize].node;
-        while let Node::Switch(number) = at {
+    /// The nodes that a flow's packets pass, from its sender to its receiver.
+    pub fn way(&self, flow: usize) -> Vec<usize> {
+        let flow = &self.flows[flow];
+        let way = self.find_way(flow.config.from, flow.config.to, flow.sender.entropy);
+        way.unwrap_or_default() // Looked at when the flow was added.
+    }
+
+    /// The nodes that packets pass between two hosts; an error if they do not arrive.
+    fn find_way(&self, from: u32, to: u32, entropy: u32) -> Result<Vec<usize>, &'static str> {
+        let mut way = vec![from as usize];
+        let mut at = self.ports[self.hosts[from as usize].port as usize].peer;
+        // A way without a circle comes to each port once.
+        for _ in 0..=self.ports.len() {
+            let port = &self.ports[at as usize];
+            let Node::Switch(number) = port.node else {
+                way.push(to as usize);
+                return if port.node == Node::Host(to) { Ok(way) } else { Err("no way leads") };
+            };
             let switch = &self.switches[number as usize];
-            let out = switch.ports[usize::from(switch.routes.port(to, entropy)?)];
-            at = self.ports[self.ports[out as usize].peer as usize].node;
+            way.push(self.hosts.len() + number as usize);
+            let out = switch.routes.port(port.local, to, entropy).ok_or("no way leads")?;
+            at = self.ports[switch.ports[usize::from(out)] as usize].peer;
         }
-        (at == Node::Host(to)).then_some(())
+        Err("the routes go round in circles")
     }
 }
 
@@ -194,22 +209,11 @@ fn hosts(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Host>, Strin
         .collect()
 }
 
-fn switches(
-    config: &FabricConfig,
-    ports: &[Port],
-    numbers: &[Vec<u32>],
-) -> Result<Vec<Switch>, String> {
+fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, String> {
     let hosts = config.network.hosts.len();
-    let peers = |port: &u32| ports[*port as usize].peer;
-    let owner = |port: u32| match ports[port as usize].node {
-        Node::Host(number) | Node::Outside(number) => number as usize,
-        Node::Switch(number) => hosts + number as usize,
-    };
-    let neighbours: Vec<Vec<usize>> =
-        numbers.iter().map(|own| own.iter().map(|port| owner(peers(port))).collect()).collect();
     #[allow(clippy::cast_possible_truncation)] // A seed's upper half is as good.
     let salt = (seed_of(config.seed, Part::Routes, 0) >> 32) as u32;
-    let all = routes(&neighbours, hosts, salt);
+    let all = routes(&wiring(&config.network), hosts, salt, &config.network.routing);
     let params = &config.congestion.marking;
     (0_u64..)
         .zip(&config.network.switches)

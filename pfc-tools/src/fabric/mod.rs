@@ -5,6 +5,7 @@
 
 mod build;
 pub mod config;
+pub mod deadlock;
 mod events;
 pub mod fault;
 mod host;
@@ -13,7 +14,7 @@ pub mod outside;
 mod packet;
 pub(crate) mod pause;
 pub mod port;
-mod routing;
+pub(crate) mod routing;
 pub mod scenario;
 pub mod scheduler;
 mod switch;
@@ -24,6 +25,7 @@ pub mod traffic;
 use feroce_congestion::Params;
 
 use config::{HostConfig, PacketConfig};
+use deadlock::Detector;
 use events::{Event, Events};
 use fault::Fate;
 use host::receiver::Notifier;
@@ -62,6 +64,7 @@ pub struct Fabric {
     /// Frames that reached the end of a line.
     hops: u64,
     samples: Samples,
+    detector: Detector,
     outside: Outside,
     exits: Vec<Exit>,
 }

@@ -76,6 +76,11 @@ impl Pauses {
         (self.waiting >> priority & 1 == 1).then(|| self.since[priority])
     }
 
+    /// Since when a priority waits without a break, if it does now.
+    pub fn waits_since(&mut self, priority: u8, now: Time) -> Option<Time> {
+        (self.waiting(now) >> priority & 1 == 1).then(|| self.since[usize::from(priority)])
+    }
+
     /// When the first of `priorities` may go on that waits.
     pub fn first_end(&self, priorities: u8) -> Option<Time> {
         let waiting = self.waiting & priorities;

@@ -34,6 +34,8 @@ pub enum Measure {
     Drops,
     /// Packets that senders sent again.
     Retransmitted,
+    /// Runs that ended in a deadlock: 1 or 0 for each.
+    Deadlocks,
 }
 
 /// What is made of several values.
@@ -105,8 +107,17 @@ pub struct Gate {
     pub bounds: Vec<Bound>,
 }
 
-const MEASURES: [&str; 8] =
-    ["goodput", "wire", "queue", "alpha", "completion", "pauses", "drops", "retransmitted"];
+const MEASURES: [&str; 9] = [
+    "goodput",
+    "wire",
+    "queue",
+    "alpha",
+    "completion",
+    "pauses",
+    "drops",
+    "retransmitted",
+    "deadlocks",
+];
 const STATS: [(&str, Stat); 12] = [
     ("mean", Stat::Mean),
     ("sum", Stat::Sum),
@@ -179,6 +190,7 @@ fn measure(
         "queue" => line().map(|(node, next)| Measure::Queue { node, next })?,
         "pauses" => Measure::Pauses(of.unwrap_or_default()),
         "drops" => Measure::Drops,
+        "deadlocks" => Measure::Deadlocks,
         _ => Measure::Retransmitted,
     })
 }
