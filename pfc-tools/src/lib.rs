@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod dcb;
 pub mod fabric;
 pub mod live;
 pub mod pfc;
