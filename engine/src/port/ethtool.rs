@@ -50,6 +50,16 @@ struct Value {
     data: u32,
 }
 
+/// `struct ethtool_pauseparam`.
+#[derive(Default)]
+#[repr(C)]
+struct PauseParameters {
+    command: u32,
+    autoneg: u32,
+    rx: u32,
+    tx: u32,
+}
+
 /// `struct ethtool_drvinfo`.
 #[repr(C)]
 struct Driver {
@@ -100,6 +110,8 @@ unsafe impl Command for Channels {}
 unsafe impl Command for LinkSettings {}
 // SAFETY: two words, as in the kernel's `struct ethtool_value`.
 unsafe impl Command for Value {}
+// SAFETY: four words, as in the kernel's `struct ethtool_pauseparam`.
+unsafe impl Command for PauseParameters {}
 // SAFETY: 196 bytes, as in the kernel's `struct ethtool_drvinfo`.
 unsafe impl Command for Driver {}
 // SAFETY: the kernel fills one length for each set that is asked for, and one is.
@@ -115,6 +127,7 @@ const _: () = assert!(
 
 const ETHTOOL_GSET: u32 = 0x01;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GPAUSEPARAM: u32 = 0x12;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
@@ -174,6 +187,14 @@ impl Ethtool {
         // All ones says "unknown", in 16 bits or in 32.
         let known = ![0, u32::from(u16::MAX), u32::MAX].contains(&megabits);
         known.then(|| u64::from(megabits) * 1_000_000)
+    }
+
+    /// Whether the device obeys PAUSE frames of IEEE 802.3x, and whether it sends them; `None` where the driver does not tell.
+    pub fn pauses(&self) -> Option<(bool, bool)> {
+        let mut pauses =
+            PauseParameters { command: ETHTOOL_GPAUSEPARAM, ..PauseParameters::default() };
+        self.run(&mut pauses).ok()?;
+        Some((pauses.rx != 0, pauses.tx != 0))
     }
 
     /// Whether the device takes VLAN tags off received frames. A veth says that it does, and leaves them where
