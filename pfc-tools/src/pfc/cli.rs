@@ -10,7 +10,8 @@ use clap::{Parser, Subcommand};
 use feroce_engine::port::packet::PacketError;
 
 use super::capture::CaptureError;
-use super::{decode, plan, send, watch};
+use super::{deadlock, decode, doctor, plan, send, watch, watchdog};
+use crate::fabric::scenario::ScenarioError;
 
 /// See, make, plan and watch priority flow control.
 #[derive(Debug, Parser)]
@@ -36,6 +37,12 @@ enum Command {
     Send(Box<send::Options>),
     /// Buffers and thresholds for lossless classes, by every published formula
     Plan(Box<plan::Options>),
+    /// Tell what lossless RoCE lacks on this host, and the commands that help
+    Doctor(doctor::Options),
+    /// Wait for storms and stuck queues, say so, and run a command
+    Watchdog(watchdog::Options),
+    /// Tell whether PFC can bring a network to a stand for ever, why, and what to change
+    Deadlock(deadlock::Options),
 }
 
 /// What came out of a command that could do its work: its exit code.
@@ -60,6 +67,9 @@ pub enum Failure {
     /// A capture that cannot be read, or not to its end.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// A scenario that cannot be used.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
     /// Something else that was given cannot be used.
     #[error("{0}")]
     Unusable(String),
@@ -91,7 +101,7 @@ impl Failure {
     /// 2 if what was given is to blame, else 1.
     const fn exit_code(&self) -> u8 {
         match self {
-            Self::Capture(_) | Self::Unusable(_) | Self::Open(_) => 2,
+            Self::Capture(_) | Self::Scenario(_) | Self::Unusable(_) | Self::Open(_) => 2,
             Self::Interface { .. } | Self::Output(_) => 1,
         }
     }
@@ -104,6 +114,9 @@ pub fn main() -> ExitCode {
         Command::Watch(options) => watch::run(&options),
         Command::Send(options) => send::run(&options),
         Command::Plan(options) => plan::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Watchdog(options) => watchdog::run(&options),
+        Command::Deadlock(options) => deadlock::run(&options),
     };
     match done {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -3,7 +3,9 @@
 pub mod capture;
 pub mod cli;
 pub mod counters;
+pub mod deadlock;
 pub mod decode;
+pub mod doctor;
 pub mod malformed;
 pub mod meter;
 pub mod page;
@@ -15,3 +17,4 @@ pub mod send;
 pub mod timeline;
 mod units;
 pub mod watch;
+pub mod watchdog;

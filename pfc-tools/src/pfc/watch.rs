@@ -22,7 +22,7 @@ use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 
 /// Bytes that the kernel may keep, some hundreds for each frame: a third of a second of a million a second.
-const RX_BYTES: u32 = 1 << 28;
+pub(super) const RX_BYTES: u32 = 1 << 28;
 /// Bursts that are taken before the time is looked at again.
 const BURSTS: usize = 64;
 
@@ -154,7 +154,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
 }
 
 /// Takes what has arrived, a while of it at most.
-fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Result<()> {
+pub(super) fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Result<()> {
     for _ in 0..BURSTS {
         let count = tap.receive()?;
         if count == 0 {
