@@ -70,7 +70,6 @@ fn pauses_that_expire_are_no_deadlock() {
     );
     let results = play(&short(&cases[0]));
     assert_eq!(results.deadlock, None);
-    assert!(!stands_still(&results));
 }
 
 #[test]
@@ -110,7 +109,16 @@ fn the_command_finds_the_cycle_and_what_to_change() {
     assert_eq!(report["cycle"].as_array().map(Vec::len), Some(8));
     let turns = serde_json::json!(["l1 > t2 > l2", "l2 > t2 > l1"]);
     assert_eq!((&report["turns"]["what"], &report["turns"]["is_minimum"]), (&turns, &true.into()));
-    let up_down = ["--set", "routing.kind=up-down", "--set", "routing.roots=[\"s1..s4\"]"];
+    let up_down = [
+        "--set",
+        "link.0.down=false",
+        "--set",
+        "link.1.down=false",
+        "--set",
+        "routing.kind=up-down",
+        "--set",
+        "routing.roots=[\"s1..s4\"]",
+    ];
     for none in [
         &["deadlock-fat-tree"][..],
         &["deadlock-ring", "--case", "up and down"],
