@@ -34,7 +34,7 @@ main() {
     fi
     find_cargo
     say "Building"
-    as_caller "$cargo" build --quiet --release --workspace --bin feroce --bin feroce-fabric
+    as_caller "$cargo" build --quiet --release --workspace --bin feroce --bin feroce-fabric --bin feroce-pfc
     libraries=$(as_caller scripts/build-libs.sh | tail -n 1)
     mkdir -p "$root" 2> /dev/null && [ -w "$root" ] || die "cannot write to $root (sudo, or another --prefix)"
     [ ! -e "$list" ] || remove # An older version may have had other files.
@@ -50,8 +50,10 @@ stage() {
     put 755 "$feroce" bin/feroce
     # With names of functions for back traces, without lines.
     strip --strip-debug "$root/bin/feroce"
-    put 755 "$feroce-fabric" bin/feroce-fabric
-    strip --strip-debug "$root/bin/feroce-fabric"
+    for file in fabric pfc; do
+        put 755 "$feroce-$file" "bin/feroce-$file"
+        strip --strip-debug "$root/bin/feroce-$file"
+    done
     while read -r file; do
         if [ -L "$libraries/$file" ]; then
             mkdir -p "$(dirname "$root/lib/feroce/$file")"

@@ -142,7 +142,7 @@ step_swarm() {
 # One, to know that mutants can be made and are caught; scripts/mutants.sh without names tries all, half a minute each.
 step_mutants() { scripts/mutants.sh psn-wrap; }
 
-step_frames() { scripts/frames.sh; }
+step_frames() { scripts/frames.sh && scripts/pfc-frames.sh; }
 
 # What users install, from there.
 step_install() { scripts/check-install.sh; }

@@ -160,7 +160,11 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
 }
 
 /// A scenario by its file, or by its name if there is no such file.
-fn load(name: &str, changes: &[Change], seed: Option<u64>) -> Result<Scenario, ScenarioError> {
+pub(crate) fn load(
+    name: &str,
+    changes: &[Change],
+    seed: Option<u64>,
+) -> Result<Scenario, ScenarioError> {
     let path = Path::new(name);
     match scenarios::find(name) {
         Some(text) if !path.is_file() => Scenario::parse(name, text, changes, seed),

@@ -1,10 +1,12 @@
 //! Experiments with congestion: a fabric of hosts, lines and switches in virtual time, the scenarios
-//! that it runs, and the same switches in real time between real endpoints.
+//! that it runs, and the same switches in real time between real endpoints; and tools for priority flow control.
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod dcb;
 pub mod fabric;
 pub mod live;
+pub mod pfc;
 pub mod plot;
 pub mod report;
 pub mod results;

@@ -65,7 +65,7 @@ pub struct Judged {
     pub results: Vec<Results>,
     /// Gates.
     pub outcomes: Vec<Outcome>,
-    /// Of a lossless case: what may not happen and has.
+    /// What may not happen and has: losses of a lossless case, and a deadlock that no gate is about.
     pub losses: Vec<String>,
 }
 
@@ -98,6 +98,11 @@ pub fn run(
             });
         }
         let result = fabric.results();
+        if !case.gates.iter().any(|gate| gate.measure == Measure::Deadlocks)
+            && let Some(deadlock) = &result.deadlock
+        {
+            losses.push(format!("seed {seed}: {}", deadlock.told(case.network())));
+        }
         if case.lossless {
             losses.extend(result.losses().into_iter().map(|loss| format!("seed {seed}: {loss}")));
         }
@@ -144,6 +149,9 @@ fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
                 result.ports.iter().map(|port| port.counts.dropped).sum::<u64>() as f64
             };
             results.iter().map(of).collect()
+        }
+        Measure::Deadlocks => {
+            results.iter().map(|result| f64::from(u8::from(result.deadlock.is_some()))).collect()
         }
         Measure::Retransmitted => {
             let of = |result: &Results| {

@@ -2,6 +2,8 @@
 
 /// Their names and texts.
 pub const ALL: &[(&str, &str)] = &[
+    ("deadlock-fat-tree", include_str!("../scenarios/deadlock-fat-tree.toml")),
+    ("deadlock-ring", include_str!("../scenarios/deadlock-ring.toml")),
     ("engine-hosts", include_str!("../scenarios/engine-hosts.toml")),
     ("fat-tree", include_str!("../scenarios/fat-tree.toml")),
     ("fig10", include_str!("../scenarios/fig10.toml")),

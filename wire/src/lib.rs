@@ -21,6 +21,8 @@
 //!
 //! What QP 1 carries as payload is a management datagram: [`mad`] and, for communication management, [`cm`].
 //!
+//! A frame that is no RoCEv2 packet, but stops them: PFC and PAUSE, in [`pause`].
+//!
 //! # Receiving and sending
 //!
 //! [`Packet::parse`] reads a received frame, in one or two slices; [`Packet::icrc_valid`] checks its ICRC. To send, write the
@@ -73,6 +75,7 @@ pub mod mac;
 pub mod mad;
 pub mod opcode;
 pub mod packet;
+pub mod pause;
 pub mod payload;
 mod pretty;
 pub mod psn;
@@ -102,6 +105,7 @@ pub use mac::MacAddr;
 pub use mad::{MAD_LEN, MadError, MadHeader};
 pub use opcode::{Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 pub use packet::{IpHeader, Packet};
+pub use pause::{FlowControl, FlowControlFrame};
 pub use payload::Payload;
 pub use psn::Psn;
 pub use reth::Reth;

@@ -7,7 +7,7 @@ mod entries;
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use feroce_wire::{Ipv4Header, Packet};
+use feroce_wire::{FlowControl, FlowControlFrame, Ipv4Header, MacAddr, Packet};
 
 /// Mutated inputs per entry.
 const ROUNDS: usize = 20_000;
@@ -40,6 +40,9 @@ impl Random {
 /// The inputs of an entry before mutation: pieces of captured frames that begin where its header may begin.
 fn corpus(entry: &str) -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
+    if entry == "pause" {
+        return flow_control();
+    }
     for listed in common::listed() {
         for frame in common::frames(&listed.path).1.iter().take(3) {
             let Ok(packet) = Packet::parse(frame, &[]) else {
@@ -75,6 +78,17 @@ fn corpus(entry: &str) -> Vec<Vec<u8>> {
     }
     seeds.push(Vec::new());
     seeds
+}
+
+/// Frames of flow control, which the captures have none of.
+fn flow_control() -> Vec<Vec<u8>> {
+    let controls = [
+        FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 0xffff, 0, 0, 0, 0] },
+        FlowControl::Pfc { enabled: 0xff, quanta: [0; 8] },
+        FlowControl::Pause { quanta: 0x1234 },
+    ];
+    let frame = |control| FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();
+    controls.map(|control| [&[0][..], &frame(control)].concat()).into()
 }
 
 fn mutate(random: &mut Random, input: &mut Vec<u8>) {

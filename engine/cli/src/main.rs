@@ -59,6 +59,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Experiments with DCQCN and PFC in virtual time (the program feroce-fabric)
     Fabric(sibling::Options),
+    /// See, make, plan and watch priority flow control (the program feroce-pfc)
+    Pfc(sibling::Options),
     /// Show the settings in effect, and where each came from
     Config(config::Options),
     /// Print completions for a shell
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Command::Fabric(options) => sibling::run("feroce-fabric", &options),
+        Command::Pfc(options) => sibling::run("feroce-pfc", &options),
         Command::Config(options) => config::run(&options),
         Command::Completions(options) => packaging::completions(&options, Cli::command()),
         Command::Man(options) => packaging::man(&options, Cli::command()),

@@ -1,4 +1,4 @@
-//! `feroce fabric` becomes the program `feroce-fabric`.
+//! `feroce fabric` becomes the program `feroce-fabric`, `feroce pfc` `feroce-pfc`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -42,6 +42,9 @@ fn the_program_beside_it_gets_all_arguments_and_gives_the_exit_code() {
     let output = folder.feroce(&["fabric", "run", "x.toml", "--seed", "7", "--help"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "run x.toml --seed 7 --help\n");
     assert_eq!(output.status.code(), Some(3));
+    folder.script("feroce-pfc", "echo \"$@\"");
+    let output = folder.feroce(&["pfc", "decode", "x.pcap", "--json"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "decode x.pcap --json\n");
 }
 
 #[test]

@@ -50,6 +50,16 @@ struct Value {
     data: u32,
 }
 
+/// `struct ethtool_pauseparam`.
+#[derive(Default)]
+#[repr(C)]
+struct PauseParameters {
+    command: u32,
+    autoneg: u32,
+    rx: u32,
+    tx: u32,
+}
+
 /// `struct ethtool_drvinfo`.
 #[repr(C)]
 struct Driver {
@@ -100,6 +110,8 @@ unsafe impl Command for Channels {}
 unsafe impl Command for LinkSettings {}
 // SAFETY: two words, as in the kernel's `struct ethtool_value`.
 unsafe impl Command for Value {}
+// SAFETY: four words, as in the kernel's `struct ethtool_pauseparam`.
+unsafe impl Command for PauseParameters {}
 // SAFETY: 196 bytes, as in the kernel's `struct ethtool_drvinfo`.
 unsafe impl Command for Driver {}
 // SAFETY: the kernel fills one length for each set that is asked for, and one is.
@@ -115,13 +127,18 @@ const _: () = assert!(
 
 const ETHTOOL_GSET: u32 = 0x01;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GPAUSEPARAM: u32 = 0x12;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETH_SS_STATS: u32 = 1;
 const ETH_SS_FEATURES: u32 = 4;
+/// Most counters that a driver may have; ConnectX have some thousands.
+const STATISTICS_MAX: usize = 1 << 16;
 
 /// A socket to ask on, and the interface to ask about.
 #[derive(Debug)]
@@ -170,6 +187,14 @@ impl Ethtool {
         // All ones says "unknown", in 16 bits or in 32.
         let known = ![0, u32::from(u16::MAX), u32::MAX].contains(&megabits);
         known.then(|| u64::from(megabits) * 1_000_000)
+    }
+
+    /// Whether the device obeys PAUSE frames of IEEE 802.3x, and whether it sends them; `None` where the driver does not tell.
+    pub fn pauses(&self) -> Option<(bool, bool)> {
+        let mut pauses =
+            PauseParameters { command: ETHTOOL_GPAUSEPARAM, ..PauseParameters::default() };
+        self.run(&mut pauses).ok()?;
+        Some((pauses.rx != 0, pauses.tx != 0))
     }
 
     /// Whether the device takes VLAN tags off received frames. A veth says that it does, and leaves them where
@@ -225,6 +250,40 @@ impl Ethtool {
         Ok(names.filter_map(|(at, name)| Some((text(name)?, is_on(at)))).collect())
     }
 
+    /// The driver's own counters by its names, as `ethtool -S` shows them. Empty where it has none.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn statistics(&self) -> io::Result<BTreeMap<String, u64>> {
+        let mut info =
+            SetInfo { command: ETHTOOL_GSSET_INFO, sets: 1 << ETH_SS_STATS, ..SetInfo::default() };
+        self.run(&mut info)?;
+        let count = info.len as usize;
+        if count == 0 || info.sets == 0 {
+            return Ok(BTreeMap::new());
+        }
+        if count > STATISTICS_MAX {
+            return Err(io::Error::other("more counters than were ever known"));
+        }
+        // A driver may get more of them while it is asked, as with more queues.
+        let room = 2 * count + 64;
+        let words = |bytes: usize| vec![0_u64; (16 + room * bytes).div_ceil(8)];
+        let mut names = words(NAME_BYTES);
+        let mut values = words(8);
+        names[0] = pair(ETHTOOL_GSTRINGS, ETH_SS_STATS);
+        values[0] = pair(ETHTOOL_GSTATS, info.len);
+        // `len` of the names: their third word.
+        names[1] = pair(info.len, 0);
+        // SAFETY: 12 bytes of head and `room` names, twice as many as the kernel has said that there are.
+        unsafe { self.run_at(names.as_mut_ptr().cast())? };
+        // SAFETY: 8 bytes of head and `room` values.
+        unsafe { self.run_at(values.as_mut_ptr().cast())? };
+        let names: Vec<u8> = names.iter().flat_map(|word| word.to_ne_bytes()).skip(12).collect();
+        let names = names.chunks_exact(NAME_BYTES).map(text);
+        let named = names.zip(values[1..].iter().copied()).take(count);
+        Ok(named.filter_map(|(name, value)| Some((name?, value))).collect())
+    }
+
     /// Runs the request `number`, which reads the name of an `ifreq` and fills its union.
     pub(super) fn ioctl(&self, number: libc::Ioctl) -> io::Result<libc::ifreq> {
         let mut request = self.request();
@@ -246,14 +305,27 @@ impl Ethtool {
 
     /// Runs the ethtool command that `data` begins with.
     fn run<T: Command>(&self, data: &mut T) -> io::Result<()> {
-        let mut request = self.request();
-        request.ifr_ifru.ifru_data = from_mut(data).cast();
         // SAFETY: `data` is the structure of the command it begins with, by the trait's contract.
+        unsafe { self.run_at(from_mut(data).cast()) }
+    }
+
+    /// # Safety
+    /// `data` points at what the command that it begins with reads and fills.
+    unsafe fn run_at(&self, data: *mut libc::c_char) -> io::Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_data = data;
+        // SAFETY: as the caller promises.
         match unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// Two words in the order of memory.
+const fn pair(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// A terminated string; `None` if it is empty.
@@ -271,6 +343,12 @@ mod tests {
         let features = Ethtool::open("lo").unwrap().features().unwrap();
         assert_eq!(features.get("tx-scatter-gather"), Some(&true), "{features:?}");
         assert_eq!(features.get("rx-lro"), Some(&false), "{features:?}");
+    }
+
+    #[test]
+    fn an_interface_without_counters_has_none() {
+        let found = Ethtool::open("lo").unwrap().statistics();
+        assert!(found.as_ref().is_ok_and(BTreeMap::is_empty) || found.is_err(), "{found:?}");
     }
 
     #[test]

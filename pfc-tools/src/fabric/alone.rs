@@ -3,7 +3,6 @@
 use super::Fabric;
 use super::host::Flow;
 use super::host::sender::packets_of;
-use super::port::{Node, Port};
 use super::time::Time;
 
 impl Fabric {
@@ -20,7 +19,8 @@ impl Fabric {
         let shorter = u64::from(full - last) * (messages - 1);
         let (mut arrives, mut first, mut slowest) = (Time::ZERO, Time::ZERO, Time::ZERO);
         let mut back = self.host.ack_delay;
-        for port in self.way(flow) {
+        for port in self.way_of(flow) {
+            let port = &self.ports[port as usize];
             // The last but one leaves when all have passed the slowest line so far; the last when it is here, and the line is free.
             let full_takes = port.rate.time_of(full);
             slowest = slowest.max(full_takes);
@@ -35,17 +35,5 @@ impl Fabric {
             back = back + port.rate.time_of(sizes.control + sizes.gap) + port.delay;
         }
         arrives + back
-    }
-
-    /// The ports on the way of a flow's packets.
-    fn way(&self, flow: &Flow) -> impl Iterator<Item = &Port> {
-        let (from, to, entropy) = (flow.config.from, flow.config.to, flow.sender.entropy);
-        let first = self.hosts[from as usize].port;
-        std::iter::successors(Some(&self.ports[first as usize]), move |port| {
-            let Node::Switch(number) = self.ports[port.peer as usize].node else { return None };
-            let switch = &self.switches[number as usize];
-            let out = switch.ports[usize::from(switch.routes.port(to, entropy)?)];
-            Some(&self.ports[out as usize])
-        })
     }
 }

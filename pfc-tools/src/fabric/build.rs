@@ -9,6 +9,7 @@ use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
 
 use super::Fabric;
 use super::config::{FabricConfig, FlowConfig, Link, SwitchConfig};
+use super::deadlock::Detector;
 use super::engine::Engines;
 use super::events::{Event, Events};
 use super::fault::Faults;
@@ -19,7 +20,7 @@ use super::measure::Samples;
 use super::outside::Outside;
 use super::packet::Packets;
 use super::port::{Node, Port, Watch};
-use super::routing::{mix, routes};
+use super::routing::{mix, routes, wiring};
 use super::switch::Switch;
 use super::switch::buffer::{BufferConfig, SharedBuffer};
 use super::time::Time;
@@ -65,7 +66,7 @@ impl Fabric {
             now: Time::ZERO,
             events: Events::new(),
             packets: Packets::new(),
-            switches: switches(config, &ports, &numbers)?,
+            switches: switches(config, &numbers)?,
             hosts: hosts(config, &numbers)?,
             ports,
             flows: Vec::new(),
@@ -81,6 +82,7 @@ impl Fabric {
             happened: 0,
             hops: 0,
             samples: Samples::new(config),
+            detector: Detector::default(),
             outside: Outside { nic_buffer: 0, nics_obey: false },
             exits: Vec::new(),
             engines: Engines::default(),
@@ -148,23 +150,52 @@ impl Fabric {
                 }
                 None => self.events.push(flow.start, Event::Start { flow: number }),
             }
-            self.check_way(flow.from, flow.to, entropy).ok_or_else(|| {
-                format!("no way leads from {} to {}", name(flow.from), name(flow.to))
-            })?;
+            self.find_way(flow.from, flow.to, entropy)
+                .map_err(|what| format!("{what} from {} to {}", name(flow.from), name(flow.to)))?;
         }
         Ok(())
     }
 
-    /// `None` if packets between the two hosts do not arrive.
-    fn check_way(&self, from: u32, to: u32, entropy: u32) -> Option<()> {
-        let first = self.hosts[from as usize].port;
-        let mut at = self.ports[self.ports[first as usize].peer as usize].node;
-        while let Node::Switch(number) = at {
-            let switch = &self.switches[number as usize];
-            let out = switch.ports[usize::from(switch.routes.port(to, entropy)?)];
-            at = self.ports[self.ports[out as usize].peer as usize].node;
+    /// The nodes that a flow's packets pass, from its sender to its receiver.
+    pub fn way(&self, flow: usize) -> Vec<usize> {
+        let flow = &self.flows[flow];
+        let reached = |port: &u32| self.node_of(self.ports[*port as usize].peer);
+        std::iter::once(flow.config.from as usize)
+            .chain(self.way_of(flow).iter().map(reached))
+            .collect()
+    }
+
+    /// The node, as the network numbers them, that has `port`.
+    pub(super) fn node_of(&self, port: u32) -> usize {
+        match self.ports[port as usize].node {
+            Node::Switch(number) => self.hosts.len() + number as usize,
+            Node::Host(number) | Node::Outside(number) | Node::Engine(number) => number as usize,
         }
-        (at == Node::Host(to)).then_some(())
+    }
+
+    /// The ports by which a flow's packets leave the nodes on their way.
+    pub(super) fn way_of(&self, flow: &Flow) -> Vec<u32> {
+        let way = self.find_way(flow.config.from, flow.config.to, flow.sender.entropy);
+        way.unwrap_or_default() // Looked at when the flow was added.
+    }
+
+    /// The ports by which packets leave the nodes on their way between two hosts; an error if they do not arrive.
+    fn find_way(&self, from: u32, to: u32, entropy: u32) -> Result<Vec<u32>, &'static str> {
+        let mut last = self.hosts[from as usize].port;
+        let mut way = vec![last];
+        // A way without a circle comes to each port once.
+        while way.len() <= self.ports.len() {
+            let entered = &self.ports[self.ports[last as usize].peer as usize];
+            let Node::Switch(number) = entered.node else {
+                let end = self.ports[self.hosts[to as usize].port as usize].node;
+                return if entered.node == end { Ok(way) } else { Err("no way leads") };
+            };
+            let switch = &self.switches[number as usize];
+            let out = switch.routes.port(entered.local, to, entropy).ok_or("no way leads")?;
+            last = switch.ports[usize::from(out)];
+            way.push(last);
+        }
+        Err("the routes go round in circles")
     }
 }
 
@@ -210,22 +241,11 @@ fn hosts(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Host>, Strin
         .collect()
 }
 
-fn switches(
-    config: &FabricConfig,
-    ports: &[Port],
-    numbers: &[Vec<u32>],
-) -> Result<Vec<Switch>, String> {
+fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, String> {
     let hosts = config.network.hosts.len();
-    let peers = |port: &u32| ports[*port as usize].peer;
-    let owner = |port: u32| match ports[port as usize].node {
-        Node::Host(number) | Node::Outside(number) | Node::Engine(number) => number as usize,
-        Node::Switch(number) => hosts + number as usize,
-    };
-    let neighbours: Vec<Vec<usize>> =
-        numbers.iter().map(|own| own.iter().map(|port| owner(peers(port))).collect()).collect();
     #[allow(clippy::cast_possible_truncation)] // A seed's upper half is as good.
     let salt = (seed_of(config.seed, Part::Routes, 0) >> 32) as u32;
-    let all = routes(&neighbours, hosts, salt);
+    let all = routes(&wiring(&config.network), hosts, salt, &config.network.routing);
     let params = &config.congestion.marking;
     (0_u64..)
         .zip(&config.network.switches)

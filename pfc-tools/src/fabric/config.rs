@@ -1,5 +1,7 @@
 //! What a run is made of, as values: read from a scenario, or written by a test.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use feroce_congestion::Params;
 
 use super::fault::Hits;
@@ -175,6 +177,20 @@ pub struct Network {
     pub switches: Vec<String>,
     /// Lines.
     pub links: Vec<Link>,
+    /// Ways.
+    pub routing: Routing,
+}
+
+/// What a packet does at a switch: where it comes from, the switch, and where it goes on to.
+pub type Turn = (usize, usize, usize);
+
+/// Which ways packets take, other than the shortest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Routing {
+    /// Turns that no packet makes: ways are the shortest without them.
+    pub forbidden: BTreeSet<Turn>,
+    /// By switch and host: the neighbours that packets go on to, whatever is shortest.
+    pub fixed: BTreeMap<(usize, usize), Vec<usize>>,
 }
 
 impl Network {
@@ -184,6 +200,11 @@ impl Network {
     /// If there is no such node.
     pub fn name(&self, node: usize) -> &str {
         self.hosts.get(node).unwrap_or_else(|| &self.switches[node - self.hosts.len()])
+    }
+
+    /// Whether a line lies between two nodes.
+    pub fn joins(&self, a: usize, b: usize) -> bool {
+        self.links.iter().any(|link| (link.a, link.b) == (a, b) || (link.a, link.b) == (b, a))
     }
 
     /// The number of the node of this name.

@@ -4,6 +4,7 @@ pub mod histogram;
 
 use super::Fabric;
 use super::config::FabricConfig;
+use super::deadlock::Deadlock;
 use super::events::Event;
 use super::host::sender::SenderCounts;
 use super::port::{Node, PortCounts};
@@ -160,6 +161,8 @@ pub struct Results {
     pub corrupted: u64,
     /// Most bytes that each switch's buffer held.
     pub buffers: Vec<u64>,
+    /// Queues that wait for each other for ever.
+    pub deadlock: Option<Deadlock>,
     /// Samples.
     pub samples: Samples,
 }
@@ -222,6 +225,7 @@ impl Fabric {
                 self.samples.queues.push(watch.map_or(0, |watch| watch.bytes()));
             }
         }
+        self.look_for_deadlock();
         self.events.push(self.now + self.samples.every, Event::Sample);
     }
 
@@ -241,6 +245,7 @@ impl Fabric {
 
     /// All figures until now.
     pub fn results(mut self) -> Results {
+        self.look_for_deadlock();
         let (now, warmup) = (self.now, self.warmup);
         let hosts = self.hosts.len();
         let owner = |node| match node {
@@ -276,6 +281,7 @@ impl Fabric {
             flows: self.flow_results(),
             corrupted: self.hosts.iter().map(|host| host.corrupted).sum(),
             buffers: self.switches.iter().map(|switch| switch.buffer.most_used()).collect(),
+            deadlock: self.detector.into_found(),
             samples: self.samples,
         }
     }

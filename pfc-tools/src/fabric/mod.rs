@@ -6,6 +6,7 @@
 mod alone;
 mod build;
 pub mod config;
+pub mod deadlock;
 mod engine;
 mod events;
 pub mod fault;
@@ -13,9 +14,9 @@ mod host;
 pub mod measure;
 pub mod outside;
 mod packet;
-mod pause;
+pub(crate) mod pause;
 pub mod port;
-mod routing;
+pub(crate) mod routing;
 pub mod scenario;
 pub mod scheduler;
 mod switch;
@@ -26,6 +27,7 @@ pub mod traffic;
 use feroce_congestion::Params;
 
 use config::{HostConfig, PacketConfig};
+use deadlock::Detector;
 use engine::Engines;
 use events::{Event, Events};
 use fault::Fate;
@@ -65,6 +67,7 @@ pub struct Fabric {
     /// Frames that reached the end of a line.
     hops: u64,
     samples: Samples,
+    detector: Detector,
     outside: Outside,
     exits: Vec<Exit>,
     engines: Engines,

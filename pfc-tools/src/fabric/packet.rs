@@ -158,6 +158,16 @@ impl Fifo {
         (self.head != NONE).then_some(PacketId(self.head))
     }
 
+    /// The packets in it, in order.
+    pub fn iter<'a>(&self, packets: &'a Packets) -> impl Iterator<Item = &'a Packet> + 'a {
+        let mut next = self.head;
+        std::iter::from_fn(move || {
+            let packet = packets.slab.get(next as usize)?;
+            next = packet.next;
+            Some(packet)
+        })
+    }
+
     #[inline]
     pub fn push(&mut self, id: PacketId, packets: &mut Packets) {
         let packet = packets.get_mut(id);

@@ -16,13 +16,27 @@ pub(crate) struct Pauses {
 impl Pauses {
     /// Takes a PFC frame that takes effect now.
     pub fn take(&mut self, enabled: u8, paused: u8, quanta: u16, rate: LineRate, now: Time) {
-        self.waiting(now);
+        let quanta =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|p| if paused >> p & 1 == 1 { quanta } else { 0 });
+        self.take_each(enabled, &quanta, rate, now, |_, _, _| {});
+    }
+
+    /// Takes a frame with quanta for each priority; tells of pauses that have ended: priority, from when, until when.
+    pub fn take_each(
+        &mut self,
+        enabled: u8,
+        quanta: &[u16; 8],
+        rate: LineRate,
+        now: Time,
+        mut ended: impl FnMut(usize, Time, Time),
+    ) {
+        self.expire(now, &mut ended);
         for priority in (0..8_usize).filter(|p| enabled >> p & 1 == 1) {
-            let (bit, span) = (1 << priority, rate.quanta(quanta));
-            let pauses = paused & bit != 0 && span > Time::ZERO;
+            let (bit, span) = (1 << priority, rate.quanta(quanta[priority]));
+            let pauses = span > Time::ZERO;
             match (self.waiting & bit != 0, pauses) {
                 (false, true) => self.since[priority] = now,
-                (true, false) => self.end(priority, now),
+                (true, false) => self.end(priority, now, &mut ended),
                 _ => {}
             }
             if pauses {
@@ -32,22 +46,39 @@ impl Pauses {
         }
     }
 
-    fn end(&mut self, priority: usize, at: Time) {
+    fn end(&mut self, priority: usize, at: Time, ended: &mut impl FnMut(usize, Time, Time)) {
         self.waiting &= !(1 << priority);
+        ended(priority, self.since[priority], at);
         self.paused[priority] = self.paused[priority] + (at - self.since[priority]);
     }
 
     /// The priorities that wait now, a bit each.
     #[inline]
     pub fn waiting(&mut self, now: Time) -> u8 {
+        self.expire(now, |_, _, _| {});
+        self.waiting
+    }
+
+    /// Ends the pauses whose time is over, and tells of each.
+    #[inline]
+    pub fn expire(&mut self, now: Time, mut ended: impl FnMut(usize, Time, Time)) {
         if self.waiting != 0 {
             for priority in 0..8 {
                 if self.waiting >> priority & 1 == 1 && self.until[priority] <= now {
-                    self.end(priority, self.until[priority]);
+                    self.end(priority, self.until[priority], &mut ended);
                 }
             }
         }
-        self.waiting
+    }
+
+    /// Since when a priority waits, if it does.
+    pub fn since(&self, priority: usize) -> Option<Time> {
+        (self.waiting >> priority & 1 == 1).then(|| self.since[priority])
+    }
+
+    /// Since when a priority waits without a break, if it does now.
+    pub fn waits_since(&mut self, priority: u8, now: Time) -> Option<Time> {
+        (self.waiting(now) >> priority & 1 == 1).then(|| self.since[usize::from(priority)])
     }
 
     /// When the first of `priorities` may go on that waits.

@@ -135,6 +135,11 @@ impl Port {
         self.queues[usize::from(priority)].bytes()
     }
 
+    /// The packets that wait in the queue of `priority`.
+    pub const fn queue(&self, priority: u8) -> &Fifo {
+        &self.queues[priority as usize]
+    }
+
     /// Bytes that wait in all queues.
     pub fn queued_all(&self) -> u64 {
         self.queues.iter().map(Fifo::bytes).sum()

@@ -1,30 +1,54 @@
-//! Which way packets go: shortest paths, and a seeded hash where there are several (ECMP).
+//! Which way packets go: shortest paths that make no forbidden turn, and a seeded hash where there are several (ECMP).
 
 use std::collections::VecDeque;
+
+use super::config::{Network, Routing};
+
+/// What is at the other end of each port of each node, hosts first: the node, and its port there.
+pub(crate) type Wiring = Vec<Vec<(usize, usize)>>;
+
+/// How `network` is wired. Ports are numbered in the order of its lines.
+pub(crate) fn wiring(network: &Network) -> Wiring {
+    let mut wiring = vec![Vec::new(); network.hosts.len() + network.switches.len()];
+    for link in &network.links {
+        let (a, b) = (wiring[link.a].len(), wiring[link.b].len());
+        wiring[link.a].push((link.b, b));
+        wiring[link.b].push((link.a, a));
+    }
+    wiring
+}
 
 /// A switch's way to every host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes {
-    /// Where the choices for a host begin; one more entry ends the last.
+    /// Where the choices for a host and a port begin; one more entry ends the last.
     begin: Vec<u32>,
     choices: Vec<u16>,
     salt: u32,
+    /// For each host: as many entries as ports if it matters where a packet comes in, else one.
+    stride: usize,
 }
 
 impl Routes {
-    /// The local port through which a packet to host `to` leaves; `None` if no way leads there.
+    /// The local ports through which a packet to host `to` may leave that came in through `ingress`.
     #[inline]
-    pub fn port(&self, to: u32, entropy: u32) -> Option<u16> {
-        let (from, end) = (self.begin[to as usize] as usize, self.begin[to as usize + 1] as usize);
-        match end - from {
-            0 => None,
-            1 => Some(self.choices[from]),
+    pub fn choices(&self, ingress: u16, to: u32) -> &[u16] {
+        let at = to as usize * self.stride + usize::from(ingress).min(self.stride - 1);
+        &self.choices[self.begin[at] as usize..self.begin[at + 1] as usize]
+    }
+
+    /// The one of them that a packet takes; `None` if no way leads there.
+    #[inline]
+    pub fn port(&self, ingress: u16, to: u32, entropy: u32) -> Option<u16> {
+        match self.choices(ingress, to) {
+            [] => None,
+            [one] => Some(*one),
             several => {
                 let hash = u64::from(mix(entropy ^ self.salt));
                 // The hash scaled to the number of choices.
-                let choice = (hash * several as u64) >> 32;
-                #[allow(clippy::cast_possible_truncation)] // Below `several`.
-                Some(self.choices[from + choice as usize])
+                let choice = (hash * several.len() as u64) >> 32;
+                #[allow(clippy::cast_possible_truncation)] // Below their number.
+                Some(several[choice as usize])
             }
         }
     }
@@ -39,42 +63,127 @@ pub(crate) const fn mix(mut x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// Routes of all switches. `neighbours` has for each node, hosts first, the nodes at its ports in order.
-pub(crate) fn routes(neighbours: &[Vec<usize>], hosts: usize, seed: u32) -> Vec<Routes> {
-    let switches = neighbours.len() - hosts;
-    let mut all: Vec<Routes> = (0..switches)
-        .map(|switch| {
-            let number = u32::try_from(switch).unwrap_or(u32::MAX);
-            Routes {
-                begin: vec![0],
-                choices: Vec::new(),
-                salt: mix(seed.wrapping_add(mix(number + 1))),
-            }
+/// Routes of all switches.
+pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) -> Vec<Routes> {
+    let mut all: Vec<Routes> = (0_u32..)
+        .zip(&wiring[hosts..])
+        .map(|(number, ports)| Routes {
+            begin: vec![0],
+            choices: Vec::new(),
+            salt: mix(seed.wrapping_add(mix(number + 1))),
+            stride: if rules.forbidden.is_empty() { 1 } else { ports.len().max(1) },
         })
         .collect();
     for host in 0..hosts {
-        let distance = distances(neighbours, hosts, host);
+        let ways = Ways::to(host, wiring, hosts, rules);
         for (switch, routes) in all.iter_mut().enumerate() {
-            let node = hosts + switch;
-            for (port, &next) in neighbours[node].iter().enumerate() {
-                let nearer = distance[next].is_some_and(|d| Some(d + 1) == distance[node]);
-                if nearer && (next >= hosts || next == host) {
-                    routes.choices.push(u16::try_from(port).expect("ports fit 16 bits"));
-                }
+            for ingress in 0..routes.stride {
+                let ports = ways.choices(hosts + switch, ingress);
+                routes.choices.extend(ports.map(|port| u16::try_from(port).expect("16 bits")));
+                routes.begin.push(u32::try_from(routes.choices.len()).expect("32 bits"));
             }
-            routes.begin.push(u32::try_from(routes.choices.len()).expect("routes fit 32 bits"));
         }
     }
     all
 }
 
+/// The ways to one host.
+struct Ways<'a> {
+    host: usize,
+    hosts: usize,
+    wiring: &'a Wiring,
+    rules: &'a Routing,
+    far: Far,
+}
+
+/// How many lines are still ahead.
+enum Far {
+    /// Of a packet at a node.
+    Node(Vec<Option<u32>>),
+    /// Of a packet that has come to a node through a port.
+    Port(Vec<Vec<Option<u32>>>),
+}
+
+impl<'a> Ways<'a> {
+    fn to(host: usize, wiring: &'a Wiring, hosts: usize, rules: &'a Routing) -> Self {
+        let far = match rules.forbidden.is_empty() {
+            true => Far::Node(distances(wiring, hosts, host)),
+            false => Far::Port(distances_by_port(wiring, hosts, host, rules)),
+        };
+        Self { host, hosts, wiring, rules, far }
+    }
+
+    /// Whether a packet may make this turn.
+    fn allows(&self, node: usize, ingress: usize, port: usize) -> bool {
+        let (from, next) = (self.wiring[node][ingress].0, self.wiring[node][port].0);
+        !self.rules.forbidden.contains(&(from, node, next))
+    }
+
+    /// The ports that lead on from `node`, in order.
+    fn choices(&self, node: usize, ingress: usize) -> Box<dyn Iterator<Item = usize> + '_> {
+        let ports = 0..self.wiring[node].len();
+        if let Some(chosen) = self.rules.fixed.get(&(node, self.host)) {
+            let is_chosen = move |port: &usize| {
+                chosen.contains(&self.wiring[node][*port].0) && self.allows(node, ingress, *port)
+            };
+            if ports.clone().any(|port| is_chosen(&port)) {
+                return Box::new(ports.filter(is_chosen));
+            }
+        }
+        Box::new(ports.filter(move |&port| self.leads_on(node, ingress, port)))
+    }
+
+    fn leads_on(&self, node: usize, ingress: usize, port: usize) -> bool {
+        let (next, there) = self.wiring[node][port];
+        if next < self.hosts && next != self.host {
+            return false;
+        }
+        let (ahead, here) = match &self.far {
+            Far::Node(far) => (far[next], far[node]),
+            Far::Port(far) if self.allows(node, ingress, port) => {
+                (far[next][there], far[node][ingress])
+            }
+            Far::Port(_) => return false,
+        };
+        ahead.is_some_and(|ahead| Some(ahead + 1) == here)
+    }
+}
+
+/// How many lines a packet still has to go to `host` that has come to a node through one of its ports, if it makes no forbidden turn and
+/// does not go back.
+fn distances_by_port(
+    wiring: &Wiring,
+    hosts: usize,
+    host: usize,
+    rules: &Routing,
+) -> Vec<Vec<Option<u32>>> {
+    let mut far: Vec<Vec<Option<u32>>> =
+        wiring.iter().map(|ports| vec![None; ports.len()]).collect();
+    far[host].fill(Some(0));
+    let mut queue: VecDeque<_> = (0..wiring[host].len()).map(|port| (host, port, 0)).collect();
+    while let Some((node, port, ahead)) = queue.pop_front() {
+        let (before, _) = wiring[node][port];
+        if before < hosts {
+            continue;
+        }
+        for (ingress, &(origin, _)) in wiring[before].iter().enumerate() {
+            let may = origin != node && !rules.forbidden.contains(&(origin, before, node));
+            if may && far[before][ingress].is_none() {
+                far[before][ingress] = Some(ahead + 1);
+                queue.push_back((before, ingress, ahead + 1));
+            }
+        }
+    }
+    far
+}
+
 /// How many lines lie between each node and `host`. Packets pass through switches only.
-fn distances(neighbours: &[Vec<usize>], hosts: usize, host: usize) -> Vec<Option<u32>> {
-    let mut distance = vec![None; neighbours.len()];
+fn distances(wiring: &Wiring, hosts: usize, host: usize) -> Vec<Option<u32>> {
+    let mut distance = vec![None; wiring.len()];
     distance[host] = Some(0);
     let mut queue = VecDeque::from([(host, 0)]);
     while let Some((node, far)) = queue.pop_front() {
-        for &next in &neighbours[node] {
+        for &(next, _) in &wiring[node] {
             if distance[next].is_none() && (next >= hosts) {
                 distance[next] = Some(far + 1);
                 queue.push_back((next, far + 1));
@@ -87,6 +196,15 @@ fn distances(neighbours: &[Vec<usize>], hosts: usize, host: usize) -> Vec<Option
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Lists of neighbours as wires; no two lines lead to the same.
+    fn wires(neighbours: &[Vec<usize>]) -> Wiring {
+        let back = |from: usize, to: usize| {
+            (to, neighbours[to].iter().position(|&other| other == from).expect("both ways"))
+        };
+        let all = neighbours.iter().enumerate();
+        all.map(|(from, to)| to.iter().map(|&to| back(from, to)).collect()).collect()
+    }
 
     #[test]
     fn packets_take_all_shortest_paths_and_a_flow_takes_one() {
@@ -101,24 +219,58 @@ mod tests {
             vec![2, 7],
             vec![3, 6],
         ];
-        let routes = routes(&neighbours, 2, 1);
+        let routes = routes(&wires(&neighbours), 2, 1, &Routing::default());
         let mut used = [0; 4];
         for entropy in 0..1000 {
-            let port = routes[0].port(1, entropy).unwrap();
-            assert_eq!(routes[0].port(1, entropy), Some(port));
+            let port = routes[0].port(0, 1, entropy).unwrap();
+            assert_eq!(routes[0].port(0, 1, entropy), Some(port));
             used[usize::from(port)] += 1;
         }
         assert_eq!((used[0], used[3]), (0, 0));
         assert!((400..600).contains(&used[1]), "{used:?}");
-        assert_eq!(routes[0].port(0, 7), Some(0));
+        assert_eq!(routes[0].port(0, 0, 7), Some(0));
     }
 
     #[test]
     fn hosts_forward_nothing() {
         // 0 and 2 are hosts of switches 3 and 4, which only host 1 connects.
         let neighbours = [vec![3], vec![3, 4], vec![4], vec![0, 1], vec![1, 2]];
-        let routes = routes(&neighbours, 3, 1);
-        assert_eq!(routes[0].port(2, 0), None);
-        assert_eq!(routes[0].port(1, 0), Some(1));
+        let routes = routes(&wires(&neighbours), 3, 1, &Routing::default());
+        assert_eq!(routes[0].port(0, 2, 0), None);
+        assert_eq!(routes[0].port(0, 1, 0), Some(1));
+    }
+
+    /// Hosts 0 to 4 of switches 5 to 9 in a ring.
+    fn ring() -> Vec<Vec<usize>> {
+        let host = |n: usize| vec![n + 5];
+        let switch = |n: usize| vec![n, (n + 1) % 5 + 5, (n + 4) % 5 + 5];
+        (0..5).map(host).chain((0..5).map(switch)).collect()
+    }
+
+    #[test]
+    fn a_forbidden_turn_sends_packets_the_long_way() {
+        let wiring = wires(&ring());
+        let way = |rules: &Routing, from: usize, to: u32| {
+            let routes = routes(&wiring, 5, 1, rules);
+            let (mut nodes, (mut node, mut ingress)) = (Vec::new(), wiring[from][0]);
+            while node >= 5 {
+                nodes.push(node);
+                let port = routes[node - 5].port(u16::try_from(ingress).unwrap(), to, 0).unwrap();
+                (node, ingress) = wiring[node][usize::from(port)];
+            }
+            nodes
+        };
+        let rules = Routing { forbidden: [(5, 6, 7)].into(), ..Routing::default() };
+        assert_eq!(way(&Routing::default(), 0, 2), [5, 6, 7]);
+        assert_eq!(way(&rules, 0, 2), [5, 9, 8, 7]);
+        assert_eq!(way(&rules, 1, 2), [6, 7], "the turn alone is forbidden, not the line");
+        let fixed = Routing { fixed: [((5, 1), vec![9])].into(), ..Routing::default() };
+        assert_eq!(
+            routes(&wiring, 5, 1, &fixed)[0].choices(0, 1),
+            [2],
+            "as was said, not shortest"
+        );
+        let away = Routing { forbidden: [(5, 6, 7), (5, 9, 8)].into(), ..Routing::default() };
+        assert!(routes(&wiring, 5, 1, &away)[0].choices(0, 2).is_empty());
     }
 }

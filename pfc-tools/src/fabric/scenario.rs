@@ -10,6 +10,7 @@ mod network;
 mod parts;
 mod section;
 mod tree;
+mod ways;
 
 use std::path::{Path, PathBuf};
 

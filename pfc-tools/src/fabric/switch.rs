@@ -48,7 +48,7 @@ impl Fabric {
         let switch = &mut self.switches[number as usize];
         let packet = self.packets.get_mut(id);
         let local = self.ports[port as usize].local;
-        let Some(out) = switch.routes.port(packet.to, packet.entropy) else {
+        let Some(out) = switch.routes.port(local, packet.to, packet.entropy) else {
             switch.unroutable += 1;
             self.packets.remove(id);
             return;

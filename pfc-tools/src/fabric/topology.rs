@@ -156,7 +156,7 @@ pub fn explicit(
     switches: Vec<String>,
     lines: &[(String, String, Line)],
 ) -> Result<Network, String> {
-    let mut builder = Builder { network: Network { hosts, switches, links: Vec::new() } };
+    let mut builder = Builder { network: Network { hosts, switches, ..Network::default() } };
     for (a, b, line) in lines {
         let find = |name: &String| {
             builder.network.node(name).ok_or_else(|| format!("no node is called `{name}`"))

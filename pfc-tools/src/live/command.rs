@@ -153,7 +153,7 @@ impl Recorder {
 }
 
 /// SIGINT and SIGTERM wait until they are read.
-fn watch_signals() -> io::Result<SignalFd> {
+pub(crate) fn watch_signals() -> io::Result<SignalFd> {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGINT);
     mask.add(Signal::SIGTERM);

@@ -1,11 +1,7 @@
 //! What a switch reads in a real frame, and what it writes: addresses, priority, ECN, and PFC frames.
 
-use feroce_wire::{Ecn, MacAddr};
+use feroce_wire::{Ecn, FlowControl, FlowControlFrame, MacAddr, pause};
 
-/// Where MAC control frames go, PFC frames among them: to the other end of the line.
-const CONTROL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 1];
-const ETHERTYPE_CONTROL: u16 = 0x8808;
-const OPCODE_PFC: u16 = 0x0101;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 
@@ -119,7 +115,7 @@ pub struct Pause {
 
 impl Pause {
     /// Bytes of a PFC frame without FCS: the shortest frame.
-    pub const LEN: usize = 60;
+    pub const LEN: usize = pause::FRAME_LEN;
 
     /// Of `enabled` those in `paused` stop for `quanta`, the others go.
     pub fn new(enabled: u8, paused: u8, quanta: u16) -> Self {
@@ -127,35 +123,19 @@ impl Pause {
         Self { enabled, quanta: [0, 1, 2, 3, 4, 5, 6, 7].map(span) }
     }
 
-    /// Whether a frame is MAC control; if it is PFC, what it says.
+    /// Whether a frame is, or wants to be, MAC control; if a NIC takes it for PFC, what it says.
     pub fn parse(frame: &[u8]) -> Option<Option<Self>> {
-        if short(frame, 12)? != ETHERTYPE_CONTROL {
-            return None;
-        }
-        let read = || {
-            let enabled =
-                short(frame, 14).filter(|&o| o == OPCODE_PFC).and(frame.get(17).copied())?;
-            let mut quanta = [0; 8];
-            for (priority, span) in quanta.iter_mut().enumerate() {
-                *span = short(frame, 18 + 2 * priority)?;
-            }
-            Some(Self { enabled, quanta })
-        };
-        Some(read())
+        let seen = pause::inspect(frame, frame.len())?;
+        Some(match seen.obeyed() {
+            Some(FlowControl::Pfc { enabled, quanta }) => Some(Self { enabled, quanta }),
+            _ => None,
+        })
     }
 
     /// The frame, from `from`.
     pub fn to_bytes(self, from: MacAddr) -> [u8; Self::LEN] {
-        let mut frame = [0; Self::LEN];
-        frame[..6].copy_from_slice(&CONTROL);
-        frame[6..12].copy_from_slice(&from.0);
-        frame[12..14].copy_from_slice(&ETHERTYPE_CONTROL.to_be_bytes());
-        frame[14..16].copy_from_slice(&OPCODE_PFC.to_be_bytes());
-        frame[17] = self.enabled;
-        for (place, span) in frame[18..34].chunks_exact_mut(2).zip(self.quanta) {
-            place.copy_from_slice(&span.to_be_bytes());
-        }
-        frame
+        let Self { enabled, quanta } = self;
+        FlowControlFrame { src: from, control: FlowControl::Pfc { enabled, quanta } }.to_bytes()
     }
 
     /// Its priorities in groups that wait equally long: enabled, quanta.

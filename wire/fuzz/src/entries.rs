@@ -1,11 +1,12 @@
 //! What each fuzz target does with its bytes. Shared with `wire/tests/fuzz_smoke.rs`, which runs all of it on a stable toolchain.
 
 use feroce_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, CmMad, Deth, EthernetHeader, ExtHeaders, Feth, Ieth, ImmDt,
-    Ipv4Header, Ipv6Header, MAD_LEN, MacAddr, MadHeader, Opcode, Packet, Payload, Reth, UdpHeader,
-    VlanTag, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, CmMad, Deth, EthernetHeader, ExtHeaders, Feth,
+    FlowControlFrame, Ieth, ImmDt, Ipv4Header, Ipv6Header, MAD_LEN, MacAddr, MadHeader, Opcode,
+    Packet, Payload, Reth, UdpHeader, VlanTag, XrcEth,
     cm::IpCmHeader,
     icrc::{icrc, icrc_reference},
+    pause::{FRAME_LEN, inspect},
 };
 
 /// Takes any bytes; panics where the parser is wrong.
@@ -36,6 +37,7 @@ pub const ENTRIES: &[(&str, Entry)] = &[
     ("mad", mad),
     ("cm", cm),
     ("ip_cm", ip_cm),
+    ("pause", pause),
 ];
 
 /// A frame in two slices; the first byte says where it is cut. What is read is written again byte for byte.
@@ -176,4 +178,22 @@ pub fn ip_cm(data: &[u8]) {
     };
     assert_eq!(header.source.is_ipv4(), header.destination.is_ipv4());
     assert_eq!(IpCmHeader::parse(&header.to_bytes()), Ok(header));
+}
+
+/// A frame of flow control; the first byte says how much longer it was than captured. What has nothing wrong with it is written again byte for byte.
+pub fn pause(data: &[u8]) {
+    let Some((&more, frame)) = data.split_first() else {
+        return;
+    };
+    let Some(seen) = inspect(frame, frame.len() + usize::from(more)) else {
+        return;
+    };
+    for finding in seen.findings.iter() {
+        assert!(!finding.to_string().is_empty() && !finding.kind().is_empty());
+    }
+    if seen.findings.is_empty() && frame[0] & 1 == 1 {
+        let control = seen.control.expect("nothing is wrong with it");
+        let written = FlowControlFrame { src: seen.src, control }.to_bytes();
+        assert_eq!(written, frame[..FRAME_LEN]);
+    }
 }

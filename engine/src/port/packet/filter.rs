@@ -8,6 +8,9 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use feroce_wire::ethernet::ETHERTYPE_VLAN;
+use feroce_wire::pause;
+
 use super::error::PacketError;
 use super::ingress::Ingress;
 use super::ring::{MARK, SHORT};
@@ -105,6 +108,7 @@ const PACKET_TYPE: u32 = (-0x1000_i32 + 4).cast_unsigned();
 const PACKET_OUTGOING: u32 = 4;
 const ETHERTYPE_IPV4: u32 = 0x0800;
 const ETHERTYPE_IPV6: u32 = 0x86dd;
+const ETHERTYPE_QINQ: u32 = 0x88a8;
 const PROTOCOL_UDP: u32 = 17;
 /// More fragments, and the fragment's offset.
 const FRAGMENT: u32 = 0x3fff;
@@ -119,6 +123,27 @@ pub(super) const NOTHING: [Instruction; 1] = [plain(RETURN, 0)];
 
 /// A program that takes all of every frame.
 pub(super) const EVERYTHING: [Instruction; 1] = [plain(RETURN, u32::MAX)];
+
+/// A program that takes what is, or wants to be, flow control: MAC control, anything to the address of flow control, and frames with a
+/// tag that the kernel has left, behind which either may be.
+pub(super) fn flow_control() -> Vec<Instruction> {
+    let [a, b, c, d, e, f] = pause::DESTINATION.0;
+    let (front, back) = (u32::from_be_bytes([a, b, c, d]), u32::from(u16::from_be_bytes([e, f])));
+    // Jumps count the instructions between; the last two are: drop, take.
+    let equal = |k, jt, jf| Instruction { jt, jf, ..plain(JUMP_IF_EQUAL, k) };
+    vec![
+        plain(LOAD_HALF, 12),
+        equal(u32::from(pause::ETHERTYPE_MAC_CONTROL), 7, 0),
+        equal(u32::from(ETHERTYPE_VLAN), 6, 0),
+        equal(ETHERTYPE_QINQ, 5, 0),
+        plain(LOAD_WORD, 0),
+        equal(front, 0, 2),
+        plain(LOAD_HALF, 4),
+        equal(back, 1, 0),
+        plain(RETURN, 0),
+        plain(RETURN, u32::MAX),
+    ]
+}
 
 /// Goes on if the loaded value is `k`, otherwise drops the frame.
 fn demand(k: u32) -> [Instruction; 2] {

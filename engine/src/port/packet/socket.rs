@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 
 use super::config::PacketConfig;
-use super::filter::{EVERYTHING, Instruction, NOTHING};
+use super::filter::{Instruction, NOTHING};
 use super::ring::SLOT;
 
 /// A group of sockets spreads frames by a hash of addresses and ports.
@@ -74,8 +74,12 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Opens a socket that takes every frame of the interface with that index, whoever it is for.
-    pub fn open_tap(interface: u32, rx_bytes: u32) -> Result<Self, Refused> {
+    /// Opens a socket that takes what `filter` does of the frames of the interface with that index, whoever they are for.
+    pub fn open_tap(
+        interface: u32,
+        rx_bytes: u32,
+        filter: &[Instruction],
+    ) -> Result<Self, Refused> {
         let socket = Self::open()?;
         let options = [
             (libc::PACKET_VNET_HDR, "see what senders leave to their devices"),
@@ -94,7 +98,7 @@ impl Socket {
             .set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)
             .map_err(|error| ("see frames for others", error))?;
         socket.bind(interface).map_err(|error| ("bind a packet socket", error))?;
-        socket.filter(&EVERYTHING).map_err(|error| ("filter frames", error))?;
+        socket.filter(filter).map_err(|error| ("filter frames", error))?;
         Ok(socket)
     }
 

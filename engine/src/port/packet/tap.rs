@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use feroce_wire::ROCE_PORT;
 
 use super::error::PacketError;
+use super::filter::{EVERYTHING, Instruction, flow_control};
 use super::receive::{CONTROL, TAG, insert_tag, tag};
 use super::socket::{Pages, Socket};
 use super::super_frame::{
@@ -104,8 +105,24 @@ impl Tap {
     /// # Errors
     /// See [`PacketError`]: each says what was refused and what helps.
     pub fn open(interface: &str, rx_bytes: u32) -> Result<Self, PacketError> {
+        Self::open_filtered(interface, rx_bytes, &EVERYTHING)
+    }
+
+    /// The same, with frames of flow control only: PFC, PAUSE, and what wants to be either.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    pub fn open_flow_control(interface: &str, rx_bytes: u32) -> Result<Self, PacketError> {
+        Self::open_filtered(interface, rx_bytes, &flow_control())
+    }
+
+    fn open_filtered(
+        interface: &str,
+        rx_bytes: u32,
+        filter: &[Instruction],
+    ) -> Result<Self, PacketError> {
         let interface = Interface::query(interface).map_err(PacketError::interface)?;
-        let socket = Socket::open_tap(interface.index, rx_bytes)
+        let socket = Socket::open_tap(interface.index, rx_bytes, filter)
             .map_err(|(action, source)| PacketError::system(action)(source))?;
         let stride = (CONTROL + TAG + FRAME_MAX).next_multiple_of(64);
         let pages =

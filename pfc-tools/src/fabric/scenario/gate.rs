@@ -36,6 +36,8 @@ pub enum Measure {
     Drops,
     /// Packets that senders sent again.
     Retransmitted,
+    /// Runs that ended in a deadlock: 1 or 0 for each.
+    Deadlocks,
 }
 
 /// What is made of several values.
@@ -113,7 +115,7 @@ pub struct Gate {
     pub explained: Option<String>,
 }
 
-const MEASURES: [&str; 9] = [
+const MEASURES: [&str; 10] = [
     "goodput",
     "wire",
     "queue",
@@ -123,6 +125,7 @@ const MEASURES: [&str; 9] = [
     "pauses",
     "drops",
     "retransmitted",
+    "deadlocks",
 ];
 const STATS: [(&str, Stat); 13] = [
     ("mean", Stat::Mean),
@@ -202,6 +205,7 @@ fn measure(
         "queue" => line().map(|(node, next)| Measure::Queue { node, next })?,
         "pauses" => Measure::Pauses(of.unwrap_or_default()),
         "drops" => Measure::Drops,
+        "deadlocks" => Measure::Deadlocks,
         _ => Measure::Retransmitted,
     })
 }

@@ -1,8 +1,10 @@
-//! `[topology]` and `[[link]]`: what is connected.
+//! `[topology]` and `[[link]]`: what is connected; with [`ways`], how packets get through.
 
-use super::ScenarioError;
+use std::collections::BTreeSet;
+
 use super::section::Section;
 use super::tree::Node;
+use super::{ScenarioError, ways};
 use crate::fabric::config::Network;
 use crate::fabric::time::{LineRate, Time};
 use crate::fabric::topology::{self, Clos, Line};
@@ -52,9 +54,13 @@ pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
         _ => explicit(&section, host)?,
     };
     section.finish()?;
+    let mut down = BTreeSet::new();
     for link in all.sections("link")? {
-        change_link(link, &mut network)?;
+        change_link(link, &mut network, &mut down)?;
     }
+    let mut number = 0..;
+    network.links.retain(|_| number.next().is_some_and(|number| !down.contains(&number)));
+    network.routing = ways::read(all, &network)?;
     Ok(network)
 }
 
@@ -96,12 +102,18 @@ fn explicit(section: &Section<'_>, line: Line) -> Result<Network, ScenarioError>
 }
 
 /// `[[link]]`: what is different about some lines, those with `between`'s nodes at their ends; `"s1 - *"` are all of s1's.
-fn change_link(section: Section<'_>, network: &mut Network) -> Result<(), ScenarioError> {
+/// Numbers of lines that are not there go into `down`.
+fn change_link(
+    section: Section<'_>,
+    network: &mut Network,
+    down: &mut BTreeSet<usize>,
+) -> Result<(), ScenarioError> {
     let expected = "two nodes with a line, as \"h1 - s1\"; * is any";
     let between = section.texts("between")?.ok_or_else(|| section.missing("between", expected))?;
     let (rate, delay) = (section.rate("rate")?, section.time("delay")?);
     let loss = section.hits("loss", "loss_every")?;
     let corruption = section.hits("corruption", "corruption_every")?;
+    let is_down = section.flag("down", false)?;
     for (text, node) in between {
         let wrong = || section.wrong("between", node, expected);
         let (a, b) = text.split_once('-').ok_or_else(wrong)?;
@@ -115,6 +127,9 @@ fn change_link(section: Section<'_>, network: &mut Network) -> Result<(), Scenar
                 || is(one, b, network) && is(other, a, network);
             if here {
                 found = true;
+                if is_down {
+                    down.insert(at);
+                }
                 let link = &mut network.links[at];
                 link.rate = rate.unwrap_or(link.rate);
                 link.delay = delay.unwrap_or(link.delay);
@@ -142,8 +157,5 @@ pub(super) fn nodes(text: &str, network: &Network) -> Option<Vec<usize>> {
 pub(super) fn direction(text: &str, network: &Network) -> Option<(usize, usize)> {
     let (from, to) = text.split_once("->")?;
     let (from, to) = (network.node(from.trim())?, network.node(to.trim())?);
-    let joined = |link: &crate::fabric::config::Link| {
-        (link.a, link.b) == (from, to) || (link.a, link.b) == (to, from)
-    };
-    network.links.iter().any(joined).then_some((from, to))
+    network.joins(from, to).then_some((from, to))
 }

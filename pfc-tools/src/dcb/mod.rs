@@ -1,0 +1,191 @@
+//! Data center bridging by netlink: what `dcb` of iproute2 shows and sets, as values.
+//!
+//! [`Dcb::ieee`] asks the kernel (`RTM_GETDCB`, `DCB_CMD_IEEE_GET`) for all that a driver has of IEEE 802.1Qaz and what Linux added to it:
+//! PFC, ETS, application and DSCP priorities, rate limits, buffers, and what a port trusts. Most drivers have none of it: then the kernel answers
+//! EOPNOTSUPP, which is [`DcbError::NotSupported`]. So it is on a veth.
+//!
+//! ```no_run
+//! use feroce_pfc_tools::dcb::Dcb;
+//!
+//! let ieee = Dcb::open()?.ieee("eth0")?;
+//! println!("lossless: {:?}", ieee.pfc.map(|pfc| pfc.priorities().collect::<Vec<_>>()));
+//! # Ok::<(), feroce_pfc_tools::dcb::DcbError>(())
+//! ```
+
+mod message;
+mod value;
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+
+use message::DcbMessage;
+pub use value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Tsa};
+
+/// Longer than any answer: tables of applications have a few entries of 8 bytes.
+const BUFFER_LEN: usize = 64 * 1024;
+/// Not without `MSG_DONTWAIT`: the kernel answers before the request's `send` returns.
+const MSG_DONTWAIT: i32 = 0x40;
+/// With it `recv` says how long a message is that did not fit.
+const MSG_TRUNC: i32 = 0x20;
+
+const ENODEV: i32 = 19;
+const EOPNOTSUPP: i32 = 95;
+const EPERM: i32 = 1;
+const EACCES: i32 = 13;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DcbError {
+    /// There is no interface of that name in this network namespace.
+    #[error("no interface is called {0}")]
+    NoInterface(String),
+    /// The name cannot be one: it is empty or longer than 15 bytes.
+    #[error("`{0}` is no name of an interface")]
+    Name(String),
+    /// The driver, or the kernel, knows nothing of DCB.
+    #[error("{0} has no DCB: the kernel answers EOPNOTSUPP")]
+    NotSupported(String),
+    /// Whoever sets needs CAP_NET_ADMIN.
+    #[error("setting DCB of {0} takes CAP_NET_ADMIN")]
+    Permission(String),
+    /// Anything else that the system says.
+    #[error("netlink: {0}")]
+    System(#[from] io::Error),
+    /// The answer is not what the kernel's headers describe.
+    #[error("an answer of the kernel is not understood: {0}")]
+    Malformed(&'static str),
+}
+
+/// What can be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Setting {
+    /// Which priorities are lossless, and the allowance for the cable.
+    Pfc(Pfc),
+    /// A priority for an application, beside those that there are.
+    App(App),
+}
+
+/// A socket to ask on. It belongs to the network namespace of the thread that opened it.
+pub struct Dcb {
+    socket: Socket,
+    sequence: u32,
+    buffer: Box<[u8]>,
+}
+
+impl std::fmt::Debug for Dcb {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dcb").field("sequence", &self.sequence).finish_non_exhaustive()
+    }
+}
+
+impl Dcb {
+    /// Opens a socket.
+    ///
+    /// # Errors
+    /// When the system has none.
+    pub fn open() -> Result<Self, DcbError> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_LEN].into_boxed_slice() })
+    }
+
+    /// All that the interface has.
+    ///
+    /// # Errors
+    /// [`DcbError::NotSupported`] where the driver has nothing; see [`DcbError`].
+    pub fn ieee(&mut self, interface: &str) -> Result<Ieee, DcbError> {
+        message::ieee(&self.ask(interface, DcbMessage::get_ieee(interface))?)
+    }
+
+    /// Who negotiates with the neighbour, and in which language.
+    ///
+    /// # Errors
+    /// See [`Dcb::ieee`].
+    pub fn dcbx(&mut self, interface: &str) -> Result<Dcbx, DcbError> {
+        message::dcbx(&self.ask(interface, DcbMessage::get_dcbx(interface))?)
+    }
+
+    /// Sets something.
+    ///
+    /// # Errors
+    /// [`DcbError::Permission`] without CAP_NET_ADMIN; see [`Dcb::ieee`].
+    pub fn set(&mut self, interface: &str, setting: &Setting) -> Result<(), DcbError> {
+        let answer = self.ask(interface, DcbMessage::set(interface, setting))?;
+        outcome(interface, message::set_outcome(&answer)?)
+    }
+
+    /// Sends a request, and gives its answer.
+    fn ask(&mut self, interface: &str, request: DcbMessage) -> Result<DcbMessage, DcbError> {
+        if interface.is_empty() || interface.len() > 15 || interface.contains('\0') {
+            return Err(DcbError::Name(interface.to_owned()));
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        // An error comes either way; an acknowledgement beside the answer would stay in the socket.
+        header.flags = NLM_F_REQUEST;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        loop {
+            let mut room = &mut self.buffer[..];
+            let (length, sender) = self.socket.recv_from(&mut room, MSG_DONTWAIT | MSG_TRUNC)?;
+            if sender.port_number() != 0 {
+                continue; // Only the kernel has port 0.
+            }
+            let bytes = self.buffer.get(..length).ok_or(DcbError::Malformed("too long"))?;
+            let message = NetlinkMessage::<DcbMessage>::deserialize(bytes)
+                .map_err(|_| DcbError::Malformed("no netlink message"))?;
+            let (header, payload) = message.into_parts();
+            if header.sequence_number != self.sequence {
+                continue;
+            }
+            match payload {
+                NetlinkPayload::InnerMessage(answer) => return Ok(answer),
+                NetlinkPayload::Error(error) => outcome(interface, error.raw_code())?,
+                _ => return Err(DcbError::Malformed("neither an answer nor an error")),
+            }
+        }
+    }
+}
+
+/// A negated error number, or 0.
+fn outcome(interface: &str, code: i32) -> Result<(), DcbError> {
+    let name = interface.to_owned();
+    match code.saturating_neg() {
+        0 => Ok(()),
+        ENODEV => Err(DcbError::NoInterface(name)),
+        EOPNOTSUPP => Err(DcbError::NotSupported(name)),
+        EPERM | EACCES => Err(DcbError::Permission(name)),
+        errno => Err(io::Error::from_raw_os_error(errno).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against this machine's kernel, which may have no DCB; nothing is changed.
+    #[test]
+    fn the_kernel_answers() {
+        let mut dcb = Dcb::open().expect("a netlink socket");
+        assert!(matches!(dcb.ieee("lo"), Err(DcbError::NotSupported(name)) if name == "lo"));
+        assert!(matches!(dcb.dcbx("lo"), Err(DcbError::NotSupported(_))));
+        let missing = dcb.ieee("no-such-if0");
+        assert!(matches!(missing, Err(DcbError::NoInterface(_) | DcbError::NotSupported(_))));
+        assert!(matches!(dcb.ieee("a name that is too long"), Err(DcbError::Name(_))));
+    }
+
+    #[test]
+    fn errors_are_told_apart() {
+        assert!(outcome("x", 0).is_ok());
+        assert!(matches!(outcome("x", -95), Err(DcbError::NotSupported(_))));
+        assert!(matches!(outcome("x", -19), Err(DcbError::NoInterface(_))));
+        assert!(matches!(outcome("x", -1), Err(DcbError::Permission(_))));
+        assert!(matches!(outcome("x", -22), Err(DcbError::System(_))));
+    }
+}

@@ -1,0 +1,286 @@
+//! The fewest things to take out of a graph so that it has no cycle: a minimum feedback set, exactly where the graph is small enough.
+//!
+//! A branch for each thing of a shortest cycle, as one of them must go; cycles that share nothing tell how many must go at least.
+
+use std::collections::VecDeque;
+
+/// Arcs that are looked at before the search is given up.
+const PATIENCE: u64 = 20_000_000;
+
+/// An arc, and the thing that takes it away, if one does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arc {
+    /// Where it begins.
+    pub from: usize,
+    /// Where it ends.
+    pub to: usize,
+    /// The number of the thing.
+    pub thing: Option<usize>,
+}
+
+/// A graph whose arcs can be taken away.
+#[derive(Debug)]
+pub struct Graph {
+    arcs: Vec<Arc>,
+    /// Numbers of the arcs from each vertex.
+    out: Vec<Vec<usize>>,
+    things: usize,
+}
+
+/// Things whose removal leaves no cycle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feedback {
+    /// Their numbers.
+    pub things: Vec<usize>,
+    /// No fewer would do; they are the fewest if there are just as many.
+    pub at_least: usize,
+}
+
+impl Feedback {
+    /// Whether it is sure that there are no fewer.
+    pub fn is_minimum(&self) -> bool {
+        self.things.len() == self.at_least
+    }
+}
+
+/// What a search has taken out, what it must leave, and how long it may still take.
+struct Search {
+    gone: Vec<bool>,
+    kept: Vec<bool>,
+    patience: u64,
+}
+
+impl Graph {
+    /// A graph of `arcs` between vertices below `vertices`, with things below `things`.
+    pub fn new(vertices: usize, things: usize, arcs: Vec<Arc>) -> Self {
+        let mut out = vec![Vec::new(); vertices];
+        for (number, arc) in arcs.iter().enumerate() {
+            out[arc.from].push(number);
+        }
+        Self { arcs, out, things }
+    }
+
+    /// The arcs of a shortest cycle.
+    pub fn cycle(&self) -> Option<Vec<usize>> {
+        self.shortest(&mut Search::new(self.things))
+    }
+
+    /// The fewest things, or few if it is too hard to tell. Without a cycle, none.
+    pub fn feedback(&self) -> Feedback {
+        let mut search = Search::new(self.things);
+        let things = self.some(&mut search);
+        let mut at_least = self.disjoint(&mut search);
+        while at_least < things.len() {
+            let mut search = Search::new(self.things);
+            let is_enough = self.is_enough(&mut search, at_least);
+            if search.patience == 0 {
+                break;
+            }
+            if is_enough {
+                return Feedback { things: search.gone(), at_least };
+            }
+            at_least += 1;
+        }
+        Feedback { things, at_least }
+    }
+
+    /// Whether `most` things more are enough; those are then gone.
+    fn is_enough(&self, search: &mut Search, most: usize) -> bool {
+        let Some(cycle) = self.shortest(search) else { return search.patience > 0 };
+        if most == 0 || self.disjoint(search) > most {
+            return false;
+        }
+        let things: Vec<usize> = cycle.iter().filter_map(|&arc| self.arcs[arc].thing).collect();
+        let things: Vec<usize> = things.into_iter().filter(|&thing| !search.kept[thing]).collect();
+        let mut is_enough = false;
+        for &thing in &things {
+            search.gone[thing] = true;
+            is_enough = self.is_enough(search, most - 1);
+            if is_enough || search.patience == 0 {
+                break;
+            }
+            search.gone[thing] = false;
+            // Sets with it have been tried.
+            search.kept[thing] = true;
+        }
+        things.iter().for_each(|&thing| search.kept[thing] = false);
+        is_enough
+    }
+
+    /// Enough things, without a search: of each cycle the one that most arcs meet at, and of those no more than needed.
+    fn some(&self, search: &mut Search) -> Vec<usize> {
+        let mut into = vec![0; self.out.len()];
+        self.arcs.iter().for_each(|arc| into[arc.to] += 1);
+        let weight = |arc: &Arc| into[arc.from] * self.out[arc.to].len();
+        while let Some(cycle) = self.shortest(search) {
+            let arcs = cycle.iter().map(|&arc| &self.arcs[arc]).filter(|arc| arc.thing.is_some());
+            let Some(thing) = arcs.max_by_key(|arc| weight(arc)).and_then(|arc| arc.thing) else {
+                break;
+            };
+            search.gone[thing] = true;
+        }
+        for thing in search.gone() {
+            search.gone[thing] = false;
+            search.gone[thing] = self.shortest(search).is_some();
+        }
+        let things = search.gone();
+        search.gone.fill(false);
+        things
+    }
+
+    /// How many cycles there are that share nothing, found one after the other.
+    fn disjoint(&self, search: &mut Search) -> usize {
+        let before = search.gone.clone();
+        let mut count = 0;
+        while let Some(cycle) = self.shortest(search) {
+            count += 1;
+            let things = cycle.iter().filter_map(|&arc| self.arcs[arc].thing);
+            things.for_each(|thing| search.gone[thing] = true);
+        }
+        search.gone = before;
+        count
+    }
+
+    /// A shortest cycle of what is left.
+    fn shortest(&self, search: &mut Search) -> Option<Vec<usize>> {
+        let mut best: Option<Vec<usize>> = None;
+        let vertices = self.on_cycles(search);
+        for start in (0..self.out.len()).filter(|&vertex| vertices[vertex]) {
+            let shorter = best.as_ref().map_or(usize::MAX, Vec::len);
+            best = self.cycle_through(start, shorter, &vertices, search).or(best);
+        }
+        best
+    }
+
+    /// Vertices that may lie on a cycle: what is left when those without a way in or out are gone.
+    fn on_cycles(&self, search: &mut Search) -> Vec<bool> {
+        let mut stay = vec![true; self.out.len()];
+        loop {
+            let (mut has_in, mut has_out) = (vec![false; stay.len()], vec![false; stay.len()]);
+            for arc in self.arcs.iter().filter(|arc| !search.is_gone(arc)) {
+                if stay[arc.from] && stay[arc.to] {
+                    (has_out[arc.from], has_in[arc.to]) = (true, true);
+                }
+            }
+            let left: Vec<bool> =
+                (0..stay.len()).map(|v| stay[v] && has_in[v] && has_out[v]).collect();
+            if left == stay {
+                return stay;
+            }
+            stay = left;
+        }
+    }
+
+    /// A cycle through `start` that is shorter than `shorter`.
+    fn cycle_through(
+        &self,
+        start: usize,
+        shorter: usize,
+        vertices: &[bool],
+        search: &mut Search,
+    ) -> Option<Vec<usize>> {
+        let mut came: Vec<Option<usize>> = vec![None; self.out.len()];
+        let mut queue = VecDeque::from([(start, 1)]);
+        while let Some((vertex, length)) = queue.pop_front() {
+            if length >= shorter {
+                return None;
+            }
+            for &number in &self.out[vertex] {
+                search.patience = search.patience.saturating_sub(1);
+                let arc = &self.arcs[number];
+                if search.is_gone(arc) || !vertices[arc.to] {
+                    continue;
+                }
+                if arc.to == start {
+                    let mut cycle = vec![number];
+                    let mut at = vertex;
+                    while at != start {
+                        let before = came[at].expect("it was reached");
+                        cycle.push(before);
+                        at = self.arcs[before].from;
+                    }
+                    cycle.reverse();
+                    return Some(cycle);
+                }
+                if came[arc.to].is_none() {
+                    came[arc.to] = Some(number);
+                    queue.push_back((arc.to, length + 1));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Search {
+    fn new(things: usize) -> Self {
+        Self { gone: vec![false; things], kept: vec![false; things], patience: PATIENCE }
+    }
+
+    fn is_gone(&self, arc: &Arc) -> bool {
+        arc.thing.is_some_and(|thing| self.gone[thing])
+    }
+
+    fn gone(&self) -> Vec<usize> {
+        (0..self.gone.len()).filter(|&thing| self.gone[thing]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_xoshiro::Xoshiro128PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// Every arc is a thing of its own.
+    fn graph(vertices: usize, arcs: &[(usize, usize)]) -> Graph {
+        let arcs = arcs.iter().enumerate();
+        let arcs =
+            arcs.map(|(n, &(from, to))| Arc { from, to, thing: Some(n) }).collect::<Vec<_>>();
+        Graph::new(vertices, arcs.len(), arcs)
+    }
+
+    #[test]
+    fn one_arc_of_two_cycles_is_enough() {
+        // 0 -> 1 is part of both.
+        let both = graph(4, &[(0, 1), (1, 2), (2, 0), (1, 3), (3, 0)]);
+        assert_eq!(both.feedback(), Feedback { things: vec![0], at_least: 1 });
+        assert_eq!(both.cycle().map(|cycle| cycle.len()), Some(3));
+        let none = graph(3, &[(0, 1), (1, 2), (0, 2)]);
+        assert_eq!((none.cycle(), none.feedback().things), (None, Vec::new()));
+    }
+
+    #[test]
+    fn what_nothing_takes_away_is_left() {
+        // Vertices 0 and 1 are the ends of a line, which is the only thing.
+        let arcs =
+            vec![Arc { from: 0, to: 1, thing: Some(0) }, Arc { from: 1, to: 0, thing: None }];
+        assert_eq!(Graph::new(2, 1, arcs).feedback().things, [0]);
+    }
+
+    /// Against every subset of the arcs.
+    #[test]
+    fn no_smaller_set_would_do() {
+        let mut random = Xoshiro128PlusPlus::seed_from_u64(1);
+        let mut below = |limit: u32| (random.next_u32() % limit) as usize;
+        for round in 0..300 {
+            let arcs: Vec<_> = (0..10).map(|_| (below(5), below(5))).collect();
+            let graph = graph(5, &arcs);
+            let breaks = |set: u32| {
+                let mut search = Search::new(10);
+                (0..10).for_each(|thing| search.gone[thing] = set >> thing & 1 == 1);
+                graph.shortest(&mut search).is_none()
+            };
+            let fewest = (0_u32..1 << 10).filter(|&set| breaks(set)).map(u32::count_ones).min();
+            let found = graph.feedback();
+            assert!(found.is_minimum(), "round {round}");
+            assert_eq!(
+                Some(found.things.len()),
+                fewest.map(|n| n as usize),
+                "round {round}: {arcs:?}"
+            );
+            assert!(breaks(found.things.iter().fold(0, |set, thing| set | 1 << thing)));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Buffer dependencies: which line must wait for which, if PFC pauses them.
+//!
+//! What has come to a switch over a line lies in a buffer of its own, and leaves over the next line of its way; if that is paused for
+//! long, the buffer fills, and pauses the first. A cycle of such dependencies can stand still for ever; without one nothing can
+//! (Dally and Seitz).
+
+use std::collections::BTreeMap;
+
+use crate::fabric::config::{Network, Turn};
+use crate::fabric::routing::{Wiring, routes, wiring};
+
+/// A direction of a line between two switches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// Where it comes from.
+    pub from: usize,
+    /// The port there, counted from 1 in the order of the lines.
+    pub port: usize,
+    /// Where it leads.
+    pub to: usize,
+}
+
+/// A line whose packets go on over another: paused, the second makes the first wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dependency {
+    /// The line that may have to wait, by number.
+    pub line: usize,
+    /// What it waits for.
+    pub next: usize,
+    /// Two hosts between which packets go this way.
+    pub between: (u32, u32),
+}
+
+/// Between which hosts packets go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pairs {
+    /// All of them.
+    All,
+    /// From one host to another.
+    These(Vec<(u32, u32)>),
+}
+
+impl Pairs {
+    fn to(&self, host: u32, hosts: u32) -> Vec<u32> {
+        match self {
+            Self::All => (0..hosts).filter(|&from| from != host).collect(),
+            Self::These(pairs) => {
+                pairs.iter().filter(|pair| pair.1 == host).map(|pair| pair.0).collect()
+            }
+        }
+    }
+}
+
+/// All dependencies of a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dependencies {
+    /// Lines between switches that packets take.
+    pub lines: Vec<Line>,
+    /// Dependencies between them.
+    pub all: Vec<Dependency>,
+    /// Two hosts between which a switch knows no way.
+    pub no_way: Option<(u32, u32)>,
+}
+
+impl Dependencies {
+    /// The dependencies that packets between `pairs` of hosts make, by every route that they may take.
+    pub fn of(network: &Network, pairs: &Pairs) -> Self {
+        let (wiring, hosts) = (wiring(network), network.hosts.len());
+        // Which of several ways a packet takes does not matter here: all count.
+        let routes = routes(&wiring, hosts, 0, &network.routing);
+        let (lines, numbers) = lines(&wiring);
+        let count = u32::try_from(hosts).unwrap_or(u32::MAX);
+        let (mut found, mut no_way) = (BTreeMap::new(), None);
+        for to in 0..count {
+            let mut has_come = vec![false; lines.len()];
+            let sources = pairs.to(to, count).into_iter();
+            let first = |from: u32| {
+                wiring[from as usize].first().map(|_| (numbers[from as usize][0], from))
+            };
+            let mut ahead: Vec<(usize, u32)> = sources.filter_map(first).collect();
+            while let Some((line, source)) = ahead.pop() {
+                let (node, ingress) = wiring[lines[line].from][lines[line].port - 1];
+                if node < hosts || std::mem::replace(&mut has_come[line], true) {
+                    continue;
+                }
+                let ingress = u16::try_from(ingress).unwrap_or(u16::MAX);
+                let choices = routes[node - hosts].choices(ingress, to);
+                if choices.is_empty() {
+                    no_way = no_way.or(Some((source, to)));
+                }
+                for &port in choices {
+                    let next = numbers[node][usize::from(port)];
+                    ahead.push((next, source));
+                    if lines[line].from >= hosts && lines[next].to >= hosts {
+                        found.entry((line, next)).or_insert((source, to));
+                    }
+                }
+            }
+        }
+        let all = found.into_iter();
+        let all = all.map(|((line, next), between)| Dependency { line, next, between }).collect();
+        Self { lines, all, no_way }
+    }
+
+    /// What packets do at a switch for this dependency to be.
+    pub fn turn(&self, dependency: &Dependency) -> Turn {
+        let (first, next) = (&self.lines[dependency.line], &self.lines[dependency.next]);
+        (first.from, first.to, next.to)
+    }
+
+    /// How many lines are part of a dependency.
+    pub fn lines_used(&self) -> usize {
+        let mut used = vec![false; self.lines.len()];
+        for dependency in &self.all {
+            (used[dependency.line], used[dependency.next]) = (true, true);
+        }
+        used.iter().filter(|&&used| used).count()
+    }
+}
+
+/// Every direction of every line, and its number by node and port.
+fn lines(wiring: &Wiring) -> (Vec<Line>, Vec<Vec<usize>>) {
+    let mut lines = Vec::new();
+    let mut numbers = Vec::new();
+    for (from, ports) in wiring.iter().enumerate() {
+        let mut own = Vec::new();
+        for (port, &(to, _)) in (1..).zip(ports) {
+            own.push(lines.len());
+            lines.push(Line { from, port, to });
+        }
+        numbers.push(own);
+    }
+    (lines, numbers)
+}

@@ -1,0 +1,307 @@
+//! What lossless RoCE needs of an interface, as a table of checks.
+
+use super::facts::Facts;
+use super::{Severity, Verdict, Wanted};
+use crate::dcb::{DcbError, Ieee, Selector, Tsa};
+
+/// A row of the table.
+pub(super) struct Check {
+    /// Its name, for scripts.
+    pub id: &'static str,
+    /// What is looked at.
+    pub what: &'static str,
+    /// Looks; `None` where the question does not arise.
+    pub run: fn(&Facts, &Wanted) -> Option<Verdict>,
+}
+
+/// The checks.
+pub(super) const CHECKS: &[Check] = &[
+    Check { id: "link", what: "the link", run: link },
+    Check { id: "mtu", what: "MTU", run: mtu },
+    Check { id: "dcb", what: "DCB netlink", run: dcb },
+    Check { id: "pfc", what: "lossless priorities", run: pfc },
+    Check { id: "pause", what: "PAUSE of the whole link", run: pause },
+    Check { id: "dscp", what: "priority of RoCE's DSCP", run: dscp },
+    Check { id: "cnp", what: "priority of CNPs", run: cnp },
+    Check { id: "trust", what: "what tells a priority", run: trust },
+    Check { id: "buffer", what: "receive buffer of the lossless priority", run: buffer },
+    Check { id: "dcbx", what: "who negotiates DCB", run: dcbx },
+    Check { id: "ecn", what: "DCQCN of the NIC", run: ecn },
+    Check { id: "cc-params", what: "DCQCN's parameters", run: cc_params },
+    Check { id: "tos", what: "DSCP of connections by librdmacm", run: tos },
+    Check { id: "counters", what: "flow control so far", run: counters },
+];
+
+fn ok(found: impl Into<String>) -> Option<Verdict> {
+    Some(Verdict { severity: Severity::Ok, found: found.into(), remedies: Vec::new() })
+}
+
+fn info(found: impl Into<String>) -> Option<Verdict> {
+    Some(Verdict { severity: Severity::Info, found: found.into(), remedies: Vec::new() })
+}
+
+fn bad(severity: Severity, found: impl Into<String>, remedies: &[String]) -> Option<Verdict> {
+    Some(Verdict { severity, found: found.into(), remedies: remedies.to_vec() })
+}
+
+fn ieee(facts: &Facts) -> Option<&Ieee> {
+    facts.dcb.as_ref().ok()
+}
+
+fn link(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+    match facts.is_usable {
+        true => ok("it is up"),
+        false => {
+            bad(Severity::Error, "it is down", &[format!("ip link set dev {} up", facts.name)])
+        }
+    }
+}
+
+/// Headers of a RoCEv2 packet in IP: IPv6 40, UDP 8, BTH 12, RETH and immediate 20, ICRC 4.
+const HEADERS: u32 = 84;
+
+fn mtu(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+    let (mtu, path) = (facts.mtu, wanted.path_mtu);
+    let largest = [4096, 2048, 1024, 512, 256].into_iter().find(|size| size + HEADERS <= mtu);
+    match largest {
+        Some(size) if size >= path => ok(format!("{mtu} bytes carry a path MTU of {path}")),
+        other => bad(
+            Severity::Warning,
+            format!("{mtu} bytes carry a path MTU of {}, not {path}", other.unwrap_or(0)),
+            &[format!("ip link set dev {} mtu {}", facts.name, path + HEADERS)],
+        ),
+    }
+}
+
+fn dcb(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+    match &facts.dcb {
+        Ok(_) => ok("the driver has it"),
+        Err(DcbError::NotSupported(_)) => {
+            let driver = facts.driver.as_deref().unwrap_or("unknown");
+            bad(
+                Severity::Warning,
+                format!(
+                    "the kernel answers EOPNOTSUPP: driver {driver} has no PFC, ETS or DSCP map that it could show"
+                ),
+                &[],
+            )
+        }
+        Err(error) => bad(Severity::Warning, format!("it cannot be asked: {error}"), &[]),
+    }
+}
+
+/// Priorities as `3` or `3, 4`, or nothing.
+fn list(priorities: impl Iterator<Item = u8>) -> String {
+    let all: Vec<String> = priorities.map(|priority| priority.to_string()).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+fn pfc(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+    let (name, priority) = (&facts.name, wanted.priority);
+    let pfc = ieee(facts)?.pfc;
+    let flags: Vec<&str> = (0..8).map(|p| if p == priority { "1" } else { "0" }).collect();
+    let remedies = [
+        format!("dcb pfc set dev {name} prio-pfc all:off {priority}:on"),
+        format!("mlnx_qos -i {name} --pfc {}", flags.join(",")),
+    ];
+    let Some(pfc) = pfc else {
+        return bad(Severity::Error, "the driver has DCB and no PFC", &[]);
+    };
+    let found = list(pfc.priorities());
+    match pfc.enabled {
+        enabled if enabled == 1 << priority => {
+            ok(format!("{priority}, of {} at most", pfc.capable))
+        }
+        enabled if enabled >> priority & 1 == 0 => {
+            bad(Severity::Error, format!("{found}; RoCE's {priority} is not among them"), &remedies)
+        }
+        _ => bad(
+            Severity::Warning,
+            format!("{found}; every one takes headroom, and one is enough"),
+            &remedies,
+        ),
+    }
+}
+
+fn pause(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+    let (rx, tx) = facts.pauses?;
+    let has_pfc = ieee(facts).and_then(|ieee| ieee.pfc).is_some_and(|pfc| pfc.enabled != 0);
+    let off = [format!("ethtool -A {} autoneg off rx off tx off", facts.name)];
+    let state = |on: bool| if on { "on" } else { "off" };
+    let found = format!("receive {}, send {}", state(rx), state(tx));
+    match (rx || tx, has_pfc) {
+        (false, _) => ok(found),
+        (true, true) => bad(
+            Severity::Error,
+            format!("{found}, while PFC is on: a link has one of them; PAUSE stops every priority"),
+            &off,
+        ),
+        (true, false) => bad(
+            Severity::Warning,
+            format!("{found}: it stops every priority, CNPs among them"),
+            &off,
+        ),
+    }
+}
+
+fn dscp_commands(name: &str, dscp: u8, priority: u8) -> [String; 2] {
+    [
+        format!("dcb app replace dev {name} dscp-prio {dscp}:{priority}"),
+        format!("mlnx_qos -i {name} --trust dscp --dscp2prio set,{dscp},{priority}"),
+    ]
+}
+
+fn dscp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+    let Wanted { dscp, priority, .. } = *wanted;
+    let remedies = dscp_commands(&facts.name, dscp, priority);
+    match ieee(facts)?.priority_of_dscp(dscp) {
+        Some(found) if found == priority => ok(format!("DSCP {dscp} is priority {found}")),
+        Some(found) => bad(
+            Severity::Error,
+            format!("DSCP {dscp} is priority {found}, not the lossless {priority}"),
+            &remedies,
+        ),
+        None => bad(
+            Severity::Warning,
+            format!("the table has nothing for DSCP {dscp}: the driver's default counts"),
+            &remedies,
+        ),
+    }
+}
+
+fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+    let (name, dscp) = (&facts.name, wanted.cnp_dscp);
+    let ieee = ieee(facts)?;
+    match ieee.priority_of_dscp(dscp) {
+        Some(found) if found == wanted.priority => bad(
+            Severity::Warning,
+            format!("DSCP {dscp} is priority {found}: CNPs wait behind what they are to slow down"),
+            &dscp_commands(name, dscp, 6),
+        ),
+        Some(found) => match ieee.ets {
+            Some(ets)
+                if ets.tsa[usize::from(ets.class_of[usize::from(found)] & 7)] != Tsa::Strict =>
+            {
+                bad(
+                    Severity::Warning,
+                    format!("DSCP {dscp} is priority {found}, which has to wait for its share"),
+                    &[format!(
+                        "dcb ets set dev {name} tc-tsa {found}:strict prio-tc {found}:{found}"
+                    )],
+                )
+            }
+            _ => ok(format!("DSCP {dscp} is priority {found}")),
+        },
+        None => bad(
+            Severity::Warning,
+            format!("the table has nothing for DSCP {dscp}"),
+            &dscp_commands(name, dscp, 6),
+        ),
+    }
+}
+
+fn trust(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+    let trust = ieee(facts)?.trust.as_ref()?;
+    match trust.first() {
+        Some(Selector::Dscp) => ok("the DSCP"),
+        _ => bad(
+            Severity::Warning,
+            "not the DSCP first: routed packets have nothing else",
+            &[
+                format!("dcb apptrust set dev {} order dscp pcp", facts.name),
+                format!("mlnx_qos -i {} --trust dscp", facts.name),
+            ],
+        ),
+    }
+}
+
+fn buffer(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+    let buffers = ieee(facts)?.buffers?;
+    let priority = usize::from(wanted.priority);
+    let own = buffers.buffer_of[priority];
+    let size = buffers.sizes.get(usize::from(own)).copied().unwrap_or(0);
+    let is_shared = (0..8).any(|p| p != priority && buffers.buffer_of[p] == own);
+    let found = format!("buffer {own} of {size} bytes");
+    let free = (0..8).find(|buffer| !buffers.buffer_of.contains(buffer)).unwrap_or(1);
+    match (is_shared, size) {
+        (false, 1..) => ok(found),
+        _ => bad(
+            Severity::Warning,
+            format!("{found}, which other priorities fill, too, or which holds nothing"),
+            &[format!("dcb buffer set dev {} prio-buffer {priority}:{free}", facts.name)],
+        ),
+    }
+}
+
+fn dcbx(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+    let name = &facts.name;
+    let is_willing = ieee(facts).and_then(|ieee| ieee.ets).is_some_and(|ets| ets.willing);
+    let daemons = facts.files.daemons.join(", ");
+    match facts.dcbx {
+        Some(dcbx) if dcbx.firmware => bad(
+            Severity::Warning,
+            "the NIC's firmware: it may replace by what the neighbour says what is set here",
+            &[format!("dcb dcbx set dev {name} host ieee"), format!("mlnx_qos -i {name} -d os")],
+        ),
+        _ if facts.files.daemons.iter().any(|daemon| daemon != "lldpd") => bad(
+            Severity::Warning,
+            format!(
+                "{daemons} runs and may replace what is set here{}",
+                if is_willing { ": ETS is willing" } else { "" }
+            ),
+            &[
+                format!("lldptool -T -i {name} -V PFC willing=no"),
+                format!("lldptool -T -i {name} -V ETS-CFG willing=no"),
+            ],
+        ),
+        Some(_) => ok("nobody but the host's administrator"),
+        None if daemons.is_empty() => None,
+        None => info(format!("{daemons} runs")),
+    }
+}
+
+fn ecn(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+    let Wanted { priority, .. } = *wanted;
+    let state = |side: &str| facts.files.ecn.get(&(side.to_owned(), priority)).copied();
+    let off: Vec<&str> =
+        ["rp", "np"].into_iter().filter(|side| state(side) == Some(false)).collect();
+    let echo = |side: &&str| {
+        format!("echo 1 > /sys/class/net/{}/ecn/roce_{side}/enable/{priority}", facts.name)
+    };
+    if !off.is_empty() {
+        let found = format!("off for priority {priority}: {}", off.join(" and "));
+        return bad(Severity::Error, found, &off.iter().map(echo).collect::<Vec<_>>());
+    }
+    state("rp").and(state("np")).and_then(|_| ok(format!("on for priority {priority}")))
+}
+
+fn cc_params(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+    info(format!("in {}", facts.files.cc_params.as_ref()?.display()))
+}
+
+fn tos(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
+    let rdma = facts.files.rdma.as_ref()?;
+    // ECT(0) in the lower two bits: without it switches drop what they would mark.
+    let tos = wanted.dscp << 2 | 2;
+    let remedy = [format!("cma_roce_tos -d {rdma} -t {tos}")];
+    match facts.files.roce_tos {
+        Some(found) if found == tos => ok(format!("{}, with ECN", wanted.dscp)),
+        Some(found) => bad(
+            Severity::Warning,
+            format!("type of service {found}: DSCP {}, ECN bits {}", found >> 2, found & 3),
+            &remedy,
+        ),
+        None => {
+            bad(Severity::Info, "not known: /sys/kernel/config/rdma_cm has nothing of it", &remedy)
+        }
+    }
+}
+
+fn counters(facts: &Facts, _: &Wanted) -> Option<Verdict> {
+    if facts.counters.is_empty() {
+        return None;
+    }
+    let all: Vec<String> =
+        facts.counters.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    info(all.join(", "))
+}

@@ -1,0 +1,149 @@
+//! What is known of an interface and its host, as it was found. Files are read below a root, so that tests can plant a host.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use feroce_engine::net::{Interface, NetError};
+use feroce_engine::port::ethtool::Ethtool;
+
+use crate::dcb::{Dcb, DcbError, Dcbx, Ieee};
+use crate::pfc::cli::Failure;
+use crate::pfc::counters::about;
+
+/// What was found.
+#[derive(Debug)]
+pub struct Facts {
+    /// The interface.
+    pub name: String,
+    /// Its MTU.
+    pub mtu: u32,
+    /// It is up, and the link works.
+    pub is_usable: bool,
+    /// Name of its driver.
+    pub driver: Option<String>,
+    /// Whether it obeys PAUSE frames, and whether it sends them.
+    pub pauses: Option<(bool, bool)>,
+    /// Counters of flow control that are not 0.
+    pub counters: BTreeMap<String, u64>,
+    /// What DCB netlink says.
+    pub dcb: Result<Ieee, DcbError>,
+    /// Who negotiates.
+    pub dcbx: Option<Dcbx>,
+    /// What files say.
+    pub files: Files,
+}
+
+/// What files say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// Daemons that speak LLDP.
+    pub daemons: Vec<String>,
+    /// Its RDMA device.
+    pub rdma: Option<String>,
+    /// Whether a NIC of NVIDIA reacts to marks (`rp`) and tells of them (`np`), by priority.
+    pub ecn: BTreeMap<(String, u8), bool>,
+    /// The folder with DCQCN's parameters.
+    pub cc_params: Option<PathBuf>,
+    /// The type of service of connections made by librdmacm.
+    pub roce_tos: Option<u8>,
+}
+
+impl Facts {
+    /// Looks.
+    ///
+    /// # Errors
+    /// If there is no such interface, or none that has Ethernet.
+    pub fn look(name: &str) -> Result<Self, Failure> {
+        let interface = Interface::read(name).map_err(|error| match error {
+            NetError::NoSuchInterface { name } => {
+                Failure::Unusable(format!("no interface is called {name}"))
+            }
+            other => Failure::Unusable(format!("{name}: {other}")),
+        })?;
+        let ethtool = Ethtool::open(name).ok();
+        let mut dcb = Dcb::open();
+        let asked = match &mut dcb {
+            Ok(dcb) => (dcb.ieee(name), dcb.dcbx(name).ok()),
+            Err(_) => (Err(DcbError::NotSupported(name.to_owned())), None),
+        };
+        let counters = ethtool.as_ref().and_then(|ask| ask.statistics().ok()).unwrap_or_default();
+        let moved = |(name, value): &(String, u64)| *value > 0 && about(name).is_some();
+        Ok(Self {
+            name: name.to_owned(),
+            mtu: interface.mtu,
+            is_usable: interface.is_usable(),
+            driver: ethtool.as_ref().and_then(Ethtool::driver),
+            pauses: ethtool.as_ref().and_then(Ethtool::pauses),
+            counters: counters.into_iter().filter(moved).collect(),
+            dcb: asked.0,
+            dcbx: asked.1,
+            files: Files::look(Path::new("/"), name),
+        })
+    }
+}
+
+impl Files {
+    /// Looks below `root`. What is not there, or may not be read, is not known.
+    pub fn look(root: &Path, interface: &str) -> Self {
+        let device = root.join("sys/class/net").join(interface);
+        let rdma = names(&root.join("sys/class/infiniband"))
+            .into_iter()
+            .find(|rdma| is_of(&root.join("sys/class/infiniband").join(rdma), interface));
+        let mut ecn = BTreeMap::new();
+        for side in ["rp", "np"] {
+            for priority in 0..8 {
+                let file = device.join(format!("ecn/roce_{side}/enable/{priority}"));
+                if let Some(text) = text(&file) {
+                    ecn.insert((side.to_owned(), priority), text == "1");
+                }
+            }
+        }
+        let slot = fs::read_link(device.join("device")).ok();
+        let slot = slot.as_deref().and_then(Path::file_name);
+        let cc_params =
+            slot.map(|slot| root.join("sys/kernel/debug/mlx5").join(slot).join("cc_params"));
+        let tos = rdma.as_ref().map(|rdma| {
+            root.join("sys/kernel/config/rdma_cm").join(rdma).join("ports/1/default_roce_tos")
+        });
+        Self {
+            daemons: daemons(root),
+            rdma,
+            ecn,
+            cc_params: cc_params.filter(|folder| folder.is_dir()),
+            roce_tos: tos.and_then(|file| text(&file)?.parse().ok()),
+        }
+    }
+}
+
+/// Whether the RDMA device in `folder` works on `interface`.
+fn is_of(folder: &Path, interface: &str) -> bool {
+    text(&folder.join("ports/1/gid_attrs/ndevs/0")).as_deref() == Some(interface)
+}
+
+/// Programs that answer LLDP and may set DCB by what the neighbour says.
+const DAEMONS: [&str; 3] = ["lldpad", "lldpd", "dcbd"];
+
+fn daemons(root: &Path) -> Vec<String> {
+    let mut found: Vec<String> = names(&root.join("proc"))
+        .into_iter()
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+        .filter_map(|process| text(&root.join("proc").join(process).join("comm")))
+        .filter(|program| DAEMONS.contains(&program.as_str()))
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+fn text(file: &Path) -> Option<String> {
+    fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
+}

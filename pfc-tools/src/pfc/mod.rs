@@ -1,0 +1,20 @@
+//! Tools for priority flow control (IEEE 802.1Qbb) and PAUSE (IEEE 802.3x): `feroce pfc`.
+
+pub mod capture;
+pub mod cli;
+pub mod counters;
+pub mod deadlock;
+pub mod decode;
+pub mod doctor;
+pub mod malformed;
+pub mod meter;
+pub mod page;
+pub mod plan;
+pub mod recent;
+pub mod report;
+pub mod schedule;
+pub mod send;
+pub mod timeline;
+mod units;
+pub mod watch;
+pub mod watchdog;

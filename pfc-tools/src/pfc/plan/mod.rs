@@ -1,0 +1,273 @@
+//! `feroce pfc plan`: buffers and thresholds for lossless classes, by every published formula.
+
+pub mod formulas;
+mod output;
+pub mod thresholds;
+
+use std::io;
+
+use super::cli::{Failure, Outcome};
+use super::units;
+use crate::fabric::time::LineRate;
+use formulas::{Cells, Formula, Headroom, Link};
+use thresholds::{Switch, Thresholds};
+
+/// Options of `plan`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Rate of the links, as 100G
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub rate: LineRate,
+    /// Metres of cable
+    #[arg(long, value_name = "METRES", default_value = "100", value_parser = units::metres)]
+    pub cable: u32,
+    /// Largest frame of a lossless class: 4200 carries a RoCE payload of 4096 bytes
+    #[arg(long, value_name = "BYTES", default_value = "4200", value_parser = clap::value_parser!(u64).range(64..=16_384))]
+    pub mtu: u64,
+    /// Largest frame of any class
+    #[arg(long, value_name = "BYTES", default_value = "9216", value_parser = clap::value_parser!(u64).range(64..=16_384))]
+    pub port_mtu: u64,
+    /// Lossless priorities, each a class
+    #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
+    pub priorities: Vec<u8>,
+    /// Shared buffer of the switch
+    #[arg(long, value_name = "BYTES", default_value = "32MB", value_parser = units::bytes)]
+    pub buffer: u64,
+    /// Ports of the switch
+    #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub ports: u64,
+    /// What a class may take of the free buffer before it is paused: alpha of switches, beta of the DCQCN paper
+    #[arg(long, value_name = "PART", default_value = "8", value_parser = thresholds::beta)]
+    pub beta: f64,
+    /// The same threshold for every class of every port, in place of a part of the free buffer
+    #[arg(long = "static")]
+    pub is_static: bool,
+    /// Where ECN begins to mark
+    #[arg(long, value_name = "BYTES", default_value = "5KB", value_parser = units::bytes)]
+    pub kmin: u64,
+    /// Where ECN marks with the highest probability
+    #[arg(long, value_name = "BYTES", default_value = "200KB", value_parser = units::bytes)]
+    pub kmax: u64,
+    /// That probability, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub pmax: u8,
+    /// Headroom of a class of a port, in place of the formulas'
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    pub headroom: Option<u64>,
+    /// Quanta in which the peer stops, in place of the standard's
+    #[arg(long, value_name = "QUANTA", value_parser = clap::value_parser!(u64).range(0..=65_535))]
+    pub response_quanta: Option<u64>,
+    /// Bytes of a cell of the switch's memory (SONiC's formula)
+    #[arg(long, value_name = "BYTES", default_value = "144", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub cell: u64,
+    /// Frames in a hundred that fill cells worst (SONiC's formula)
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u64).range(0..=100))]
+    pub small_packets: u64,
+    /// The formula that decides the verdict and the configuration
+    #[arg(long, value_enum, default_value = "ieee")]
+    pub by: Formula,
+    /// The interface that the configuration is for
+    #[arg(long, value_name = "NAME", default_value = "eth0")]
+    pub interface: String,
+    /// What is printed
+    #[arg(long, value_enum, default_value = "text")]
+    pub output: Output,
+}
+
+/// What is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// Tables for people
+    Text,
+    /// Everything, as JSON
+    Json,
+    /// Commands of iproute2's dcb for the interface of a host or of a switch that runs Linux
+    Dcb,
+    /// Tables for SONiC's config_db.json
+    Sonic,
+}
+
+/// A column of the plan: what follows from one formula.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Column {
+    /// The formula's name, or `stated`.
+    pub name: &'static str,
+    /// Its headroom, or why it has none.
+    pub headroom: Result<Headroom, String>,
+    /// What follows from that.
+    pub thresholds: Option<Thresholds>,
+}
+
+/// A plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// A column for each formula.
+    pub columns: Vec<Column>,
+    /// The column that decides.
+    pub chosen: usize,
+    /// Whether the buffer suffices and ECN marks before PFC pauses, by that column; each thing that is not so.
+    pub objections: Vec<String>,
+}
+
+impl Options {
+    fn link(&self) -> Link {
+        let cells =
+            Cells { size: self.cell, small_percent: self.small_packets, ..Cells::default() };
+        let Self { rate, cable, mtu, port_mtu, response_quanta, .. } = *self;
+        Link { rate, cable, mtu, port_mtu, response_quanta, cells }
+    }
+
+    fn switch(&self) -> Switch {
+        let classes = u64::from(self.mask().count_ones());
+        Switch { buffer: self.buffer, ports: self.ports, classes, beta: self.beta }
+    }
+
+    /// The lossless priorities, a bit each.
+    fn mask(&self) -> u8 {
+        self.priorities.iter().fold(0, |mask, p| mask | 1 << p)
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> Plan {
+        let link = self.link();
+        let stated = self.headroom.map(|bytes| {
+            let parts = vec![("as stated", bytes)];
+            ("stated", Ok(Headroom { bytes, parts }))
+        });
+        let computed = Formula::ALL.map(|formula| (formula.name(), formula.headroom(&link)));
+        let columns: Vec<_> = stated
+            .into_iter()
+            .chain(computed)
+            .map(|(name, headroom)| {
+                let bytes = headroom.as_ref().ok().map(|headroom| headroom.bytes);
+                let thresholds = bytes.map(|bytes| self.switch().thresholds(bytes, self.mtu));
+                Column { name, headroom, thresholds }
+            })
+            .collect();
+        let wanted = if self.headroom.is_some() { "stated" } else { self.by.name() };
+        let chosen = columns.iter().position(|column| column.name == wanted).unwrap_or(0);
+        let objections = match &columns[chosen] {
+            Column { thresholds: Some(thresholds), .. } => self.objections(thresholds),
+            Column { headroom, .. } => headroom.as_ref().err().cloned().into_iter().collect(),
+        };
+        Plan { columns, chosen, objections }
+    }
+
+    fn objections(&self, thresholds: &Thresholds) -> Vec<String> {
+        let Switch { classes, ports, .. } = self.switch();
+        let (ecn, kind) = match self.is_static {
+            true => (thresholds.ecn_static, "static"),
+            false => (thresholds.ecn_dynamic, "dynamic"),
+        };
+        let short = format!(
+            "the buffer of {} B does not suffice for {classes} lossless classes on {ports} ports: {} B of headroom, and a frame for each",
+            self.buffer, thresholds.headroom
+        );
+        let late = format!(
+            "ECN begins to mark at {} B: PFC with {kind} thresholds may pause before (marks have to begin below {ecn} B)",
+            self.kmin
+        );
+        let rules = [
+            (classes > thresholds.classes_max, short),
+            (self.kmin >= ecn, late),
+            (
+                self.kmin > self.kmax,
+                format!("kmin ({} B) is above kmax ({} B)", self.kmin, self.kmax),
+            ),
+        ];
+        rules.into_iter().filter(|(broken, _)| *broken).map(|(_, text)| text).collect()
+    }
+}
+
+/// Prints the plan.
+///
+/// # Errors
+/// If the options contradict each other, or the chosen formula has no value for the rate.
+pub fn run(options: &Options) -> Result<Outcome, Failure> {
+    if options.mtu > options.port_mtu {
+        let (mtu, port_mtu) = (options.mtu, options.port_mtu);
+        return Err(Failure::Unusable(format!("--mtu {mtu} is larger than --port-mtu {port_mtu}")));
+    }
+    let plan = options.plan();
+    if let Err(why) = &plan.columns[plan.chosen].headroom {
+        return Err(Failure::Unusable(format!("{}: {why}", plan.columns[plan.chosen].name)));
+    }
+    output::write(&mut io::stdout().lock(), options, &plan)?;
+    Ok(Outcome::of(!plan.objections.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(arguments: &str) -> Options {
+        Cli::parse_from(["plan"].into_iter().chain(arguments.split_whitespace())).options
+    }
+
+    const TRIDENT_II: &str = "--rate 40G --buffer 12MB --ports 32 --priorities 0,1,2,3,4,5,6,7 --headroom 22.4KB --mtu 1500";
+
+    #[test]
+    fn the_papers_switch_is_fine_with_its_thresholds_and_not_with_others() {
+        assert_eq!(options(TRIDENT_II).plan().objections, [""; 0]);
+        let late = options(&format!("{TRIDENT_II} --kmin 21.756KB")).plan();
+        assert_eq!(late.objections.len(), 1);
+        assert!(late.objections[0].contains("below 21755 B"), "{late:?}");
+        let fixed = options(&format!("{TRIDENT_II} --static")).plan();
+        assert!(fixed.objections[0].contains("static"), "{fixed:?}");
+    }
+
+    #[test]
+    fn a_buffer_that_does_not_suffice_is_told() {
+        let plan = options("--rate 100G --buffer 3MB --kmin 100B").plan();
+        assert!(plan.objections[0].contains("does not suffice"), "{plan:?}");
+        assert_eq!(options("--rate 100G --kmin 100B").plan().objections, [""; 0]);
+    }
+
+    fn text(arguments: &str) -> String {
+        let options = options(arguments);
+        let mut out = Vec::new();
+        output::write(&mut out, &options, &options.plan()).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn every_formula_has_its_column() {
+        let text = text("--rate 100G --cable 100 --mtu 4200");
+        for due in ["802.1Q", "Cisco", "mlx5", "mlxsw", "SONiC", "63124", "101616", "46200"] {
+            assert!(text.contains(due), "{due}: {text}");
+        }
+        let json: serde_json::Value =
+            serde_json::from_str(&self::text("--rate 100G --output json")).unwrap();
+        assert_eq!(json["formulas"]["mlx5"]["headroom"], 63_124);
+        assert_eq!(json["formulas"]["mlxsw"]["headroom"], 101_616);
+        assert_eq!(json["objections"].as_array().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_formula_without_a_value_leaves_its_column_empty() {
+        let options = options("--rate 200G");
+        let plan = options.plan();
+        let cisco = plan.columns.iter().find(|column| column.name == "Cisco").unwrap();
+        assert!(cisco.headroom.as_ref().unwrap_err().contains("200000 Mb/s"));
+        assert!(text("--rate 200G").contains("200000 Mb/s"));
+    }
+
+    #[test]
+    fn configuration_is_of_the_chosen_formula() {
+        let dcb = text("--rate 100G --priorities 3,4 --by mlx5 --interface swp1 --output dcb");
+        assert!(dcb.contains("dcb pfc set dev swp1 prio-pfc all:off 3:on 4:on"), "{dcb}");
+        assert!(dcb.contains("dcb buffer set dev swp1 prio-buffer all:0 3:1 4:2"), "{dcb}");
+        let sonic = text("--rate 100G --priorities 3,4 --by mlx5 --output sonic");
+        let json: serde_json::Value = serde_json::from_str(&sonic).unwrap();
+        assert_eq!(json["BUFFER_PROFILE"]["pg_lossless_100000_100m_profile"]["xoff"], "63124");
+        assert_eq!(json["PORT_QOS_MAP"]["eth0"]["pfc_enable"], "3,4");
+    }
+}

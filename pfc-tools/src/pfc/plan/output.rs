@@ -1,0 +1,206 @@
+//! A plan as text, as JSON, and as configuration.
+
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+
+use super::{Column, Options, Output, Plan, Thresholds};
+
+pub(super) fn write(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
+    match options.output {
+        Output::Text => text(out, options, plan),
+        Output::Json => document(out, &as_json(options, plan)),
+        Output::Dcb => dcb(out, options, plan),
+        Output::Sonic => document(out, &sonic(options, plan)),
+    }
+}
+
+fn document(out: &mut impl Write, value: &Value) -> io::Result<()> {
+    writeln!(out, "{value:#}")
+}
+
+/// Of a row of the table, its name and its value in a column.
+type Row = (&'static str, fn(&Thresholds) -> String);
+
+const ROWS: [Row; 7] = [
+    ("headroom, all classes and ports", |t| t.headroom.to_string()),
+    ("left of the buffer", |t| t.shared.to_string()),
+    ("most lossless classes", |t| t.classes_max.to_string()),
+    ("static XOFF at most", |t| t.xoff_static.to_string()),
+    ("static: ECN below", |t| t.ecn_static.to_string()),
+    ("dynamic XOFF, empty switch", |t| t.xoff_dynamic.to_string()),
+    ("dynamic: ECN below", |t| t.ecn_dynamic.to_string()),
+];
+
+fn text(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
+    let switch = options.switch();
+    writeln!(
+        out,
+        "{} Mb/s, {} m of cable, lossless frames of {} B, others of {} B; {} lossless classes on {} ports, {} B of buffer. All in bytes.",
+        options.rate.bits_per_second() / 1_000_000,
+        options.cable,
+        options.mtu,
+        options.port_mtu,
+        switch.classes,
+        switch.ports,
+        switch.buffer
+    )?;
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let names = plan.columns.iter().map(|column| column.name);
+    table.set_header([""].into_iter().chain(names));
+    let row = |name: &str, value: &dyn Fn(&Column) -> Option<String>| {
+        let cells = plan.columns.iter().map(|column| value(column).unwrap_or_else(|| "-".into()));
+        [name.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
+    };
+    table.add_row(row("headroom of a class of a port", &|column| {
+        column.headroom.as_ref().ok().map(|headroom| headroom.bytes.to_string())
+    }));
+    for (name, value) in ROWS {
+        table.add_row(row(name, &|column| column.thresholds.as_ref().map(value)));
+    }
+    for column in 1..=plan.columns.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    writeln!(out, "{table}\n")?;
+    for column in &plan.columns {
+        match &column.headroom {
+            Ok(headroom) => {
+                let parts: Vec<_> =
+                    headroom.parts.iter().map(|(name, bytes)| format!("{name} {bytes}")).collect();
+                writeln!(out, "{}: {}", column.name, parts.join(", "))?;
+            }
+            Err(why) => writeln!(out, "{}: {why}", column.name)?,
+        }
+    }
+    let by = plan.columns[plan.chosen].name;
+    writeln!(out)?;
+    match plan.objections.is_empty() {
+        true => writeln!(
+            out,
+            "By {by}: the buffer suffices, and ECN marks from {} B on, before PFC pauses.",
+            options.kmin
+        ),
+        false => plan.objections.iter().try_for_each(|text| writeln!(out, "By {by}: {text}.")),
+    }
+}
+
+fn as_json(options: &Options, plan: &Plan) -> Value {
+    let formulas: Map<String, Value> = plan
+        .columns
+        .iter()
+        .map(|column| {
+            let value = match &column.headroom {
+                Ok(headroom) => {
+                    let parts: Map<_, _> = headroom
+                        .parts
+                        .iter()
+                        .map(|&(name, bytes)| (name.to_owned(), bytes.into()))
+                        .collect();
+                    json!({ "headroom": headroom.bytes, "parts": parts, "thresholds": column.thresholds })
+                }
+                Err(why) => json!({ "unknown": why }),
+            };
+            (column.name.to_owned(), value)
+        })
+        .collect();
+    json!({
+        "rate": options.rate.bits_per_second(),
+        "cable_m": options.cable,
+        "mtu": options.mtu,
+        "port_mtu": options.port_mtu,
+        "buffer": options.buffer,
+        "ports": options.ports,
+        "priorities": priorities(options),
+        "kmin": options.kmin,
+        "kmax": options.kmax,
+        "thresholds": if options.is_static { "static" } else { "dynamic" },
+        "by": plan.columns[plan.chosen].name,
+        "formulas": formulas,
+        "objections": plan.objections,
+    })
+}
+
+fn priorities(options: &Options) -> Vec<u8> {
+    (0..8).filter(|p| options.mask() >> p & 1 == 1).collect()
+}
+
+fn chosen(plan: &Plan) -> u64 {
+    plan.columns[plan.chosen].headroom.as_ref().map_or(0, |headroom| headroom.bytes)
+}
+
+/// A buffer of its own for each lossless priority: its headroom, and two frames ahead of it.
+fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
+    let (name, priorities) = (&options.interface, priorities(options));
+    let list = |of: &dyn Fn(usize, u8) -> String| {
+        priorities.iter().enumerate().map(|(at, &p)| of(at, p)).collect::<Vec<_>>().join(" ")
+    };
+    writeln!(out, "# PFC for the lossless priorities only; PAUSE has to be off.")?;
+    writeln!(out, "ethtool -A {name} rx off tx off")?;
+    writeln!(out, "dcb pfc set dev {name} prio-pfc all:off {}", list(&|_, p| format!("{p}:on")))?;
+    writeln!(
+        out,
+        "# A buffer for each of them: two frames, and {} B of headroom ({}).",
+        chosen(plan),
+        plan.columns[plan.chosen].name
+    )?;
+    writeln!(
+        out,
+        "dcb buffer set dev {name} prio-buffer all:0 {}",
+        list(&|at, p| format!("{p}:{}", at + 1))
+    )?;
+    let size = chosen(plan) + 2 * options.mtu;
+    let lossy = 2 * options.port_mtu;
+    writeln!(
+        out,
+        "dcb buffer set dev {name} buffer-size all:0 0:{lossy} {}",
+        list(&|at, _| format!("{}:{size}", at + 1))
+    )
+}
+
+/// What SONiC's tables want to have as text.
+fn sonic(options: &Options, plan: &Plan) -> Value {
+    let megabits = options.rate.bits_per_second() / 1_000_000;
+    let profile = format!("pg_lossless_{megabits}_{}m_profile", options.cable);
+    let name = options.interface.as_str();
+    let priorities: Vec<_> = priorities(options).iter().map(u8::to_string).collect();
+    let xon = (2 * options.mtu).next_multiple_of(1024);
+    let mut buffer = json!({
+        "pool": "ingress_lossless_pool",
+        "size": (xon + chosen(plan)).to_string(),
+        "xon": xon.to_string(),
+        "xoff": chosen(plan).to_string(),
+    });
+    match options.is_static {
+        true => {
+            let most = plan.columns[plan.chosen].thresholds.map_or(0, |t| t.xoff_static);
+            buffer["static_th"] = most.to_string().into();
+        }
+        // SAI has powers of two: the exponent.
+        false => buffer["dynamic_th"] = format!("{:.0}", options.beta.log2()).into(),
+    }
+    let groups: Map<_, _> =
+        priorities.iter().map(|p| (format!("{name}|{p}"), json!({ "profile": profile }))).collect();
+    let queues: Map<_, _> = priorities
+        .iter()
+        .map(|p| (format!("{name}|{p}"), json!({ "wred_profile": "AZURE_LOSSLESS" })))
+        .collect();
+    let wred = json!({
+        "ecn": "ecn_all",
+        "wred_green_enable": "true",
+        "green_min_threshold": options.kmin.to_string(),
+        "green_max_threshold": options.kmax.to_string(),
+        "green_drop_probability": options.pmax.to_string(),
+    });
+    json!({
+        "CABLE_LENGTH": { "AZURE": { name: format!("{}m", options.cable) } },
+        "BUFFER_PROFILE": { profile: buffer },
+        "BUFFER_PG": groups,
+        "PORT_QOS_MAP": { name: { "pfc_enable": priorities.join(",") } },
+        "WRED_PROFILE": { "AZURE_LOSSLESS": wred },
+        "QUEUE": queues,
+    })
+}

@@ -1,0 +1,149 @@
+//! Which frames go out when: a value, so that what goes to an interface and into a file is the same.
+
+use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::malformed::Malformed;
+use crate::fabric::time::Time;
+
+/// The same frame, several times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The frame without its check sequence.
+    pub bytes: Vec<u8>,
+    /// How often.
+    pub count: u64,
+    /// From one to the next.
+    pub gap: Time,
+}
+
+/// Steps, one after the other.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// What ends every pause that the steps begin, if they do.
+    pub xon: Option<Vec<u8>>,
+}
+
+/// PFC for the priorities of `mask`, all with the same quanta.
+pub fn pfc(mask: u8, quanta: u16) -> FlowControl {
+    let quanta = [0, 1, 2, 3, 4, 5, 6, 7].map(|p| if mask >> p & 1 == 1 { quanta } else { 0 });
+    FlowControl::Pfc { enabled: mask, quanta }
+}
+
+/// The same with no quanta.
+pub fn xon(control: FlowControl) -> FlowControl {
+    match control {
+        FlowControl::Pfc { enabled, .. } => pfc(enabled, 0),
+        FlowControl::Pause { .. } => FlowControl::Pause { quanta: 0 },
+    }
+}
+
+/// How often something happens within a time, at least once.
+fn times_within(span: Time, gap: Time) -> u64 {
+    (span.0 / gap.0.max(1)).max(1)
+}
+
+impl Schedule {
+    /// `control` for `span`, a frame every `gap`, and then XON.
+    pub fn storm(src: MacAddr, control: FlowControl, span: Time, gap: Time) -> Self {
+        let frame = |control| FlowControlFrame { src, control }.to_bytes().to_vec();
+        let step = Step { bytes: frame(control), count: times_within(span, gap), gap };
+        Self { steps: vec![step], xon: Some(frame(xon(control))) }
+    }
+
+    /// Every combination, each for `span`; XON between them, and at the end for all.
+    pub fn sweep(src: MacAddr, masks: &[u8], quanta: &[u16], gaps: &[Time], span: Time) -> Self {
+        let mut steps = Vec::new();
+        for &mask in masks {
+            for &quanta in quanta {
+                for &gap in gaps {
+                    let Self { steps: storm, xon } = Self::storm(src, pfc(mask, quanta), span, gap);
+                    steps.extend(storm);
+                    steps.extend(xon.map(|bytes| Step { bytes, count: 1, gap: Time::ZERO }));
+                }
+            }
+        }
+        let all = masks.iter().fold(0, |all, mask| all | mask);
+        let xon = FlowControlFrame { src, control: pfc(all, 0) }.to_bytes().to_vec();
+        Self { steps, xon: Some(xon) }
+    }
+
+    /// So many frames with random fields, every third with something wrong; the same for the same seed.
+    pub fn random(count: u64, seed: u64, gap: Time) -> Self {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let steps = (0..count).map(|n| Step { bytes: random_frame(&mut random, n), count: 1, gap });
+        Self { steps: steps.collect(), xon: None }
+    }
+
+    /// How many frames, without the last XON.
+    pub fn frames(&self) -> u64 {
+        self.steps.iter().map(|step| step.count).sum()
+    }
+}
+
+fn random_frame(random: &mut Xoshiro256PlusPlus, n: u64) -> Vec<u8> {
+    let [a, b, c, d, e, enabled, is_pause, salt] = random.next_u64().to_le_bytes();
+    let src = MacAddr([2, a, b, c, d, e]);
+    let enabled = enabled.max(1);
+    let control = if is_pause < 64 {
+        FlowControl::Pause { quanta: u16::from_le_bytes([salt, enabled]) }
+    } else {
+        let words = [random.next_u64().to_le_bytes(), random.next_u64().to_le_bytes()].concat();
+        let quanta = [0, 1, 2, 3, 4, 5, 6, 7].map(|p: usize| {
+            let value = u16::from_le_bytes([words[2 * p], words[2 * p + 1]]);
+            // Every quarter is an XON.
+            if enabled >> p & 1 == 1 && value % 4 != 0 { value } else { 0 }
+        });
+        FlowControl::Pfc { enabled, quanta }
+    };
+    let frame = FlowControlFrame { src, control };
+    let kinds: Vec<_> = Malformed::ALL
+        .into_iter()
+        .filter(|kind| kind.fits_pause() || matches!(control, FlowControl::Pfc { .. }))
+        .collect();
+    match n % 3 {
+        2 => kinds[usize::from(a) % kinds.len()].bytes(&frame, salt),
+        _ => frame.to_bytes().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use feroce_wire::pause::inspect;
+
+    const SRC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+
+    #[test]
+    fn a_storm_has_an_end_and_lets_go() {
+        let storm =
+            Schedule::storm(SRC, pfc(8, 0xffff), Time::from_millis(500), Time::from_micros(500));
+        assert_eq!(storm.frames(), 1000);
+        let seen = inspect(storm.xon.as_deref().unwrap(), 60).unwrap();
+        assert_eq!(seen.obeyed(), Some(pfc(8, 0)));
+    }
+
+    #[test]
+    fn a_sweep_has_every_combination_and_lets_go_between() {
+        let gaps = [Time::from_millis(1), Time::from_millis(10)];
+        let sweep = Schedule::sweep(SRC, &[1, 6], &[5, 50, 500], &gaps, Time::from_millis(100));
+        assert_eq!(sweep.steps.len(), 2 * 2 * 3 * 2);
+        assert_eq!(sweep.frames(), 6 * (100 + 10) + 12);
+        assert_eq!(inspect(sweep.xon.as_deref().unwrap(), 60).unwrap().obeyed(), Some(pfc(7, 0)));
+    }
+
+    #[test]
+    fn random_frames_are_the_same_for_a_seed_and_a_third_is_wrong() {
+        let random = Schedule::random(3000, 7, Time::ZERO);
+        assert_eq!(random, Schedule::random(3000, 7, Time::ZERO));
+        assert_ne!(random, Schedule::random(3000, 8, Time::ZERO));
+        let wrong = random.steps.iter().filter(|step| {
+            inspect(&step.bytes, step.bytes.len()).is_none_or(|seen| !seen.findings.is_empty())
+        });
+        assert_eq!(wrong.count(), 1000);
+    }
+}

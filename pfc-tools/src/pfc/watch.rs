@@ -1,0 +1,191 @@
+//! `feroce pfc watch`: what arrives of flow control at an interface, as it arrives.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use feroce_engine::port::ethtool::Ethtool;
+use feroce_engine::port::packet::Tap;
+use feroce_engine::sys::poll_readable;
+use feroce_engine::time::Clock;
+use feroce_wire::pause::inspect;
+use serde_json::{Value, json};
+
+use super::cli::{Failure, Outcome};
+use super::counters::{Counters, received};
+use super::meter::Meter;
+use super::recent::Recent;
+use super::{page, report, units};
+use crate::fabric::time::{LineRate, Time};
+use crate::live::command::watch_signals;
+
+/// Bytes that the kernel may keep, some hundreds for each frame: a third of a second of a million a second.
+pub(super) const RX_BYTES: u32 = 1 << 28;
+/// Bursts that are taken before the time is looked at again.
+const BURSTS: usize = 64;
+
+/// Options of `watch`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The interface
+    interface: String,
+    /// Rate of the link, as 100G, in place of what its driver says
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    rate: Option<LineRate>,
+    /// How often figures are shown
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::time)]
+    interval: Time,
+    /// End after this time; without it, SIGINT or SIGTERM ends it
+    #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
+    duration: Option<Time>,
+    /// Print JSON: a line of figures at each interval, and one of all at the end
+    #[arg(long)]
+    json: bool,
+    /// Write a page with the figures, a timeline and a histogram at the end
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// What is known at a moment.
+#[derive(Debug)]
+pub struct Watched<'a> {
+    /// The interface.
+    pub interface: &'a str,
+    /// The frames that were seen.
+    pub meter: &'a Meter,
+    /// What came since the moment before.
+    pub recent: &'a Recent,
+    /// The NIC's own counters, since the beginning.
+    pub counters: &'a BTreeMap<String, u64>,
+    /// Frames that came too fast to be looked at.
+    pub lost: u64,
+}
+
+impl Watched<'_> {
+    /// Whether the NIC has counted frames of flow control and none was seen: it takes them for itself.
+    pub fn is_swallowed(&self) -> bool {
+        let frames = self.meter.frames();
+        received(self.counters) > 0 && frames.pfc + frames.pause + frames.other == 0
+    }
+
+    /// What is to be known about the figures.
+    pub fn notes(&self) -> Vec<String> {
+        let swallowed = self.is_swallowed().then(|| {
+            "the NIC takes the frames for itself: its own counters are all that is known".to_owned()
+        });
+        let lost = (self.lost > 0).then(|| {
+            format!(
+                "{} frames came faster than they could be looked at: the figures lack them",
+                self.lost
+            )
+        });
+        let rate = self.meter.rate().is_none().then(|| {
+            "the link does not know its rate: --rate tells how long quanta are".to_owned()
+        });
+        swallowed.into_iter().chain(lost).chain(rate).collect()
+    }
+
+    fn json(&self) -> Value {
+        let mut figures = report::json(self.meter);
+        figures["interface"] = self.interface.into();
+        figures["recent"] = self.recent.json();
+        figures["counters"] = json!(self.counters);
+        figures["swallowed"] = self.is_swallowed().into();
+        figures["lost"] = self.lost.into();
+        figures
+    }
+}
+
+/// Shows what is known now: a line of JSON, or lines for people.
+fn show(watched: &Watched<'_>, json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        return writeln!(out, "{}", watched.json());
+    }
+    watched.recent.lines(&mut out, watched)
+}
+
+/// Watches until the time is over, or a signal comes.
+///
+/// # Errors
+/// If the interface cannot be opened, or goes away.
+pub fn run(options: &Options) -> Result<Outcome, Failure> {
+    let interface = options.interface.as_str();
+    let signals = watch_signals()?;
+    let mut tap = Tap::open_flow_control(interface, RX_BYTES)?;
+    let counters = Counters::open(interface)?;
+    let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
+    let mut meter = Meter::new(options.rate.or_else(known));
+    let mut recent = Recent::default();
+    let clock = Clock::start();
+    let end = options.duration.unwrap_or(Time::FAR);
+    let (mut due, mut scratch) = (options.interval, Vec::new());
+    let ended = loop {
+        let now = Time::from_instant(clock.now());
+        let wait =
+            Duration::from_nanos((due.min(end) - now).0 / 1000).min(Duration::from_millis(100));
+        poll_readable(&[tap.as_raw_fd(), signals.as_raw_fd()], &mut scratch, Some(wait));
+        if let Err(error) = take(&mut tap, &mut meter, &clock) {
+            break Err(error);
+        }
+        let now = Time::from_instant(clock.now());
+        let is_over = now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some());
+        if now >= due || is_over {
+            meter.advance(now);
+            meter.settle();
+            recent.look(&meter);
+            let (moved, lost) = (counters.moved(), tap.drops());
+            let watched =
+                Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
+            show(&watched, options.json)?;
+            due = due.max(now - options.interval) + options.interval;
+        }
+        if is_over {
+            break Ok(());
+        }
+    };
+    let (moved, lost) = (counters.moved(), tap.drops());
+    let watched = Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
+    finish(&watched, options)?;
+    ended.map_err(|source| Failure::Interface { name: interface.to_owned(), source })?;
+    Ok(Outcome::of(meter.frames().wrong > 0))
+}
+
+/// Takes what has arrived, a while of it at most.
+pub(super) fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Result<()> {
+    for _ in 0..BURSTS {
+        let count = tap.receive()?;
+        if count == 0 {
+            break;
+        }
+        let now = Time::from_instant(clock.now());
+        for index in 0..count {
+            let bytes = tap.frame(index).bytes;
+            if let Some(seen) = inspect(bytes, bytes.len()) {
+                meter.take(&seen, now);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All figures at the end.
+fn finish(watched: &Watched<'_>, options: &Options) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if options.json {
+        writeln!(out, "{}", json!({ "summary": watched.json() }))?;
+    } else {
+        report::text(&mut out, watched.meter)?;
+        for (name, moved) in watched.counters {
+            writeln!(out, "{name} {moved}")?;
+        }
+        watched.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
+    }
+    if let Some(file) = &options.html {
+        let title = format!("Flow control at {}", watched.interface);
+        std::fs::write(file, page::page(&title, watched.meter).html())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Cyclic buffer dependencies, and the deadlocks that they become.
+
+use std::process::{Command, Output};
+
+use feroce_pfc_tools::fabric::Fabric;
+use feroce_pfc_tools::fabric::config::{FabricConfig, Network};
+use feroce_pfc_tools::fabric::measure::Results;
+use feroce_pfc_tools::fabric::scenario::{Case, Change, Scenario};
+use feroce_pfc_tools::fabric::time::Time;
+use feroce_pfc_tools::pfc::deadlock::graph::{Dependencies, Pairs};
+use feroce_pfc_tools::scenarios;
+
+/// The cases of one of the scenarios, with changes.
+fn cases(name: &str, changes: &[(&str, &str)]) -> Vec<Case> {
+    let change = |&(key, value): &(&str, &str)| Change { key: key.into(), value: value.into() };
+    let changes: Vec<Change> = changes.iter().map(change).collect();
+    let text = scenarios::find(name).expect("it comes with the program");
+    Scenario::parse(name, text, &changes, None).expect("a scenario").cases
+}
+
+fn play(config: &FabricConfig) -> Results {
+    let mut fabric = Fabric::new(config).expect("a network");
+    while !fabric.run(1 << 20) {}
+    fabric.results()
+}
+
+fn short(case: &Case) -> FabricConfig {
+    let times = (Time::from_millis(3), Time::from_millis(2));
+    let config = case.config(1, false).expect("flows");
+    FabricConfig { duration: times.0, warmup: times.1, sample: Time::from_micros(20), ..config }
+}
+
+/// Whether all flows stand still in the last millisecond.
+fn stands_still(results: &Results) -> bool {
+    results.flows.iter().all(|flow| flow.goodput == Some(0.0))
+}
+
+fn dependencies(network: &Network) -> usize {
+    Dependencies::of(network, &Pairs::All).all.len()
+}
+
+#[test]
+fn a_ring_of_shortest_paths_comes_to_a_stand() {
+    let cases = cases("deadlock-ring", &[]);
+    let [shortest, fewer, up_down] = &cases[..] else { panic!("three cases") };
+    let results = play(&short(shortest));
+    let deadlock = results.deadlock.as_ref().expect("a deadlock");
+    let network = shortest.network();
+    let mut cycle: Vec<&str> =
+        deadlock.cycle.iter().map(|stuck| network.name(stuck.node)).collect();
+    cycle.sort_unstable();
+    assert_eq!(cycle, ["s1", "s2", "s3", "s4", "s5"]);
+    assert!(deadlock.since < Time::from_millis(1) && stands_still(&results));
+    for case in [fewer, up_down] {
+        let results = play(&short(case));
+        assert_eq!(results.deadlock, None, "{}", case.name);
+        assert!(results.flows.iter().all(|flow| flow.goodput > Some(1e9)), "{}", case.name);
+    }
+    // Each of the ten directions goes on over the next.
+    assert_eq!(dependencies(network), 10);
+    assert_eq!(dependencies(fewer.network()), 8);
+}
+
+/// A pause that is not repeated ends by itself: nothing is for ever, and nothing is said to be.
+#[test]
+fn pauses_that_expire_are_no_deadlock() {
+    let cases = cases(
+        "deadlock-ring",
+        &[("pfc.repeat", "false"), ("pfc.quanta", "1000"), ("lossless", "false")],
+    );
+    let results = play(&short(&cases[0]));
+    assert_eq!(results.deadlock, None);
+}
+
+#[test]
+fn a_fat_tree_comes_to_a_stand_only_with_detours() {
+    let cases = cases("deadlock-fat-tree", &[]);
+    let [whole, detours] = &cases[..] else { panic!("two cases") };
+    assert_eq!(play(&short(whole)).deadlock, None);
+    let found = play(&short(detours)).deadlock.expect("a deadlock");
+    // Down to a ToR and up again, twice.
+    assert_eq!(found.cycle.len(), 8);
+}
+
+/// Runs `feroce-pfc deadlock` on one of the scenarios.
+fn told(arguments: &[&str]) -> (String, Option<i32>) {
+    let program = env!("CARGO_BIN_EXE_feroce-pfc");
+    let Output { stdout, stderr, status } =
+        Command::new(program).arg("deadlock").args(arguments).output().expect("it runs");
+    let text = [stdout, stderr].concat();
+    (String::from_utf8(text).expect("text"), status.code())
+}
+
+#[test]
+fn the_command_finds_the_cycle_and_what_to_change() {
+    let (text, code) = told(&["deadlock-ring"]);
+    assert_eq!(code, Some(1));
+    for line in [
+        "a cycle of 5 lines, each of which can wait for the next:",
+        "  s2 pauses port 2 of s1 while its own line to s3 is paused (packets from h1 to h3)",
+        "2 turns fewer break all cycles (no fewer are enough): s2 > s1 > s5, s5 > s1 > s2",
+        "without these turns, all hosts reach each other and no cycle is left",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+    }
+    let (text, code) = told(&["deadlock-fat-tree", "--case", "two lines down", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(code, Some(1));
+    assert_eq!(report["cycle"].as_array().map(Vec::len), Some(8));
+    let turns = serde_json::json!(["l1 > t2 > l2", "l2 > t2 > l1"]);
+    assert_eq!((&report["turns"]["what"], &report["turns"]["is_minimum"]), (&turns, &true.into()));
+    let up_down = [
+        "--set",
+        "link.0.down=false",
+        "--set",
+        "link.1.down=false",
+        "--set",
+        "routing.kind=up-down",
+        "--set",
+        "routing.roots=[\"s1..s4\"]",
+    ];
+    for none in [
+        &["deadlock-fat-tree"][..],
+        &["deadlock-ring", "--case", "up and down"],
+        &[&["deadlock-fat-tree"][..], &up_down].concat(),
+        &["deadlock-ring", "--set", "pfc.priorities=[]", "--set", "lossless=false"],
+    ] {
+        let (text, code) = told(none);
+        assert_eq!(code, Some(0), "{none:?}: {text}");
+    }
+}
+
+#[test]
+fn the_fabric_shows_both() {
+    let (text, code) = told(&["deadlock-ring", "--run", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(code, Some(1));
+    let [before, after] = &report["runs"].as_array().expect("runs")[..] else { panic!("{text}") };
+    assert!(before["deadlock"].is_string() && before["goodput"] == 0.0, "{before}");
+    assert!(after["deadlock"].is_null() && after["starved"] == 0, "{after}");
+}
+
+#[test]
+fn routes_by_hand_and_nonsense() {
+    // Two switches that send what is for h3 to each other.
+    let circle =
+        ["--set", "route=[{at=\"s1\",to=\"h4\",via=\"s2\"},{at=\"s2\",to=\"h4\",via=\"s1\"}]"];
+    let (text, code) = told(&[&["deadlock-ring"][..], &circle].concat());
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("the routes go round in circles from h2 to h4"), "{text}");
+    let tables = [
+        (&["no-such-file"][..], "cannot read no-such-file: "),
+        (&["deadlock-ring", "--case", "x"], "no case is called `x`; there are shortest paths, "),
+        (&["deadlock-ring", "--set", "routing.kind=up-down"], "`routing.roots` is missing"),
+        (&["deadlock-ring", "--set", "routing.forbidden=s1 > s3 > s4"], "`routing.forbidden` is"),
+        (&["deadlock-ring", "--set", "topology.hosts=[\"h1\"]"], "known nodes; `h2` is none"),
+        (&["deadlock-ring", "--set", "link=[{between=\"h1 - s1\",down=true}]"], "h1 has 0 lines"),
+    ];
+    for (arguments, expected) in tables {
+        let (text, code) = told(arguments);
+        assert_eq!((code, text.lines().count()), (Some(2), 1), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    }
+}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Frames of flow control, judged by decoders that nobody here wrote: what `feroce pfc send` makes and what scapy makes, a third of them with
+# something wrong. scapy, tshark and `feroce pfc decode` have to see the same in every field, and the same wrong.
+#   scripts/pfc-frames.sh [COUNT] [SEED]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+count=${1:-1000} seed=${2:-1}
+[[ $count$seed =~ ^[0-9]+$ ]] || { usage >&2 && exit 2; }
+work=$(mktemp -d)
+at_exit "rm -rf $work"
+need_scapy
+
+find_cargo
+"$cargo" build --quiet --release --workspace --bin feroce-pfc
+pfc=${CARGO_TARGET_DIR:-target}/release/feroce-pfc
+"$pfc" send random --count "$count" --seed "$seed" --pcap "$work/ours.pcap"
+"$python" scripts/pfc_frames.py make "$work/scapy.pcap" "$count" "$seed"
+
+readonly FIELDS="frame.len eth.dst eth.src eth.type vlan.etype vlan.id vlan.priority macc.opcode macc.pause_time macc.cbfc.enbv
+    macc.cbfc.pause_time.c0 macc.cbfc.pause_time.c1 macc.cbfc.pause_time.c2 macc.cbfc.pause_time.c3
+    macc.cbfc.pause_time.c4 macc.cbfc.pause_time.c5 macc.cbfc.pause_time.c6 macc.cbfc.pause_time.c7"
+for name in ours scapy; do
+    # 1: something is wrong, as a third is.
+    "$pfc" decode "$work/$name.pcap" --json > "$work/$name.json" || [ $? = 1 ] || die "decode failed on $name.pcap"
+    # shellcheck disable=SC2046 # a word for each field
+    tshark -r "$work/$name.pcap" -T fields -E occurrence=f $(printf -- '-e %s ' $FIELDS) > "$work/$name.fields" 2> /dev/null
+    "$python" scripts/pfc_frames.py judge "$work/$name.pcap" "$work/$name.json" "$work/$name.fields" "$count"
+done

@@ -1,0 +1,469 @@
+//! Flow control of a link: PFC (IEEE 802.1Qbb, 802.3 annex 31D), a frame that pauses priorities, and PAUSE (802.3 annex 31B),
+//! which pauses all of them.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +---------------------------------------------------------------+
+//! |             destination address 01:80:c2:00:00:01             |
+//! +-------------------------------+-------------------------------+
+//! |   ... destination address     |        source address         |
+//! +-------------------------------+-------------------------------+
+//! |                    ... source address                         |
+//! +-------------------------------+-------------------------------+
+//! |       EtherType 0x8808        |  opcode 0x0101 (PAUSE: 0x0001)|
+//! +---------------+---------------+-------------------------------+
+//! |       0       | class enable  | quanta of priority 0 (PAUSE:  |
+//! |               |    vector     | quanta instead of the vector) |
+//! +---------------+---------------+-------------------------------+
+//! |     quanta of priority 1      |     quanta of priority 2      |
+//! +-------------------------------+-------------------------------+
+//! |              ... to priority 7, then zeros up to 60 bytes     |
+//! +---------------------------------------------------------------+
+//! ```
+//!
+//! A quantum is the time of 512 bits on the link; 0 quanta end a pause. The frames go from neighbour to neighbour, untagged.
+
+use thiserror::Error;
+
+use crate::ethernet::ETHERTYPE_VLAN;
+use crate::{EthernetHeader, MacAddr, VlanTag};
+
+/// Where frames of flow control go: no bridge forwards it.
+pub const DESTINATION: MacAddr = MacAddr([0x01, 0x80, 0xc2, 0x00, 0x00, 0x01]);
+/// EtherType of MAC control.
+pub const ETHERTYPE_MAC_CONTROL: u16 = 0x8808;
+/// MAC control opcode of PAUSE.
+pub const OPCODE_PAUSE: u16 = 0x0001;
+/// MAC control opcode of PFC.
+pub const OPCODE_PFC: u16 = 0x0101;
+/// Length of either frame without its check sequence: the shortest that Ethernet has.
+pub const FRAME_LEN: usize = 60;
+/// Bits of a quantum.
+pub const QUANTUM_BITS: u32 = 512;
+
+/// Length of a frame check sequence, which some captures have.
+const FCS_LEN: usize = 4;
+/// EtherTypes of an 802.1ad tag, and of the same as some had it before the standard.
+const OTHER_TAGS: [u16; 2] = [0x88a8, 0x9100];
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlowControl {
+    /// PFC.
+    Pfc {
+        /// A bit for each priority that the frame is about, priority 0 the lowest.
+        enabled: u8,
+        /// For how long each priority pauses; of a priority that is not enabled, nothing.
+        quanta: [u16; 8],
+    },
+    /// PAUSE: every priority.
+    Pause {
+        /// For how long.
+        quanta: u16,
+    },
+}
+
+impl FlowControl {
+    /// Its opcode.
+    #[must_use]
+    pub const fn opcode(self) -> u16 {
+        match self {
+            Self::Pfc { .. } => OPCODE_PFC,
+            Self::Pause { .. } => OPCODE_PAUSE,
+        }
+    }
+
+    /// The priorities that it is about, a bit each, and the quanta of each.
+    #[inline]
+    #[must_use]
+    pub const fn times(self) -> (u8, [u16; 8]) {
+        match self {
+            Self::Pfc { enabled, quanta } => (enabled, quanta),
+            Self::Pause { quanta } => (0xff, [quanta; 8]),
+        }
+    }
+}
+
+/// A frame of flow control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowControlFrame {
+    /// Who asks.
+    pub src: MacAddr,
+    /// For what.
+    pub control: FlowControl,
+}
+
+/// A field of the frame that is not as the standards have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum Finding {
+    /// It has an 802.1Q tag.
+    #[error("tagged with VLAN {} and priority {}: flow control is untagged", .0.id, .0.pcp)]
+    Tagged(VlanTag),
+    /// PFC to another address, or PAUSE to another group: unicast PAUSE is allowed.
+    #[error("destination {0}, expected {DESTINATION}")]
+    Destination(MacAddr),
+    /// A group does not send.
+    #[error("source {0} is a group address")]
+    Source(MacAddr),
+    /// To the address of flow control, but something else.
+    #[error("EtherType {0:#06x}, expected {ETHERTYPE_MAC_CONTROL:#06x}")]
+    EtherType(u16),
+    /// MAC control, but neither PFC nor PAUSE.
+    #[error("opcode {0:#06x} is neither PFC ({OPCODE_PFC:#06x}) nor PAUSE ({OPCODE_PAUSE:#06x})")]
+    Opcode(u16),
+    /// The upper byte of the class enable vector, which is reserved.
+    #[error("class enable vector {0:#06x}: its upper byte is not 0")]
+    Vector(u16),
+    /// It is about no priority at all.
+    #[error("no priority is enabled")]
+    NoPriority,
+    /// Quanta of priorities that are not enabled, a bit for each such priority.
+    #[error("quanta of priorities that are not enabled (mask {0:#04x})")]
+    UnusedQuanta(u8),
+    /// Padding that is not zero.
+    #[error("padding byte {value:#04x} at offset {at}, expected 0")]
+    Padding {
+        /// Where in the frame, the first such.
+        at: u16,
+        /// What is there.
+        value: u8,
+    },
+    /// Shorter than Ethernet allows: a receiver drops it.
+    #[error("{0} bytes long: shorter than {FRAME_LEN}")]
+    Short(u32),
+    /// Longer than a frame of flow control.
+    #[error("{0} bytes long, expected {FRAME_LEN}")]
+    Long(u32),
+    /// The capture has too little of it to tell more.
+    #[error("only {0} bytes were captured")]
+    Cut(u32),
+}
+
+impl Finding {
+    /// A word for it that stays the same.
+    #[must_use]
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Tagged(_) => "tagged",
+            Self::Destination(_) => "destination",
+            Self::Source(_) => "source",
+            Self::EtherType(_) => "ethertype",
+            Self::Opcode(_) => "opcode",
+            Self::Vector(_) => "vector",
+            Self::NoPriority => "no-priority",
+            Self::UnusedQuanta(_) => "unused-quanta",
+            Self::Padding { .. } => "padding",
+            Self::Short(_) => "short",
+            Self::Long(_) => "long",
+            Self::Cut(_) => "cut",
+        }
+    }
+
+    /// Whether a receiver takes the frame for flow control all the same: what it does not look at is wrong.
+    #[must_use]
+    pub const fn is_harmless(self) -> bool {
+        match self {
+            Self::Source(_)
+            | Self::Vector(_)
+            | Self::NoPriority
+            | Self::UnusedQuanta(_)
+            | Self::Padding { .. }
+            | Self::Long(_)
+            | Self::Cut(_) => true,
+            Self::Tagged(_)
+            | Self::Destination(_)
+            | Self::EtherType(_)
+            | Self::Opcode(_)
+            | Self::Short(_) => false,
+        }
+    }
+}
+
+/// As many as one frame can have.
+const FINDINGS_MAX: usize = 8;
+
+/// What is wrong with a frame, in the order of its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    list: [Option<Finding>; FINDINGS_MAX],
+}
+
+impl Findings {
+    fn push(&mut self, finding: Finding) {
+        if let Some(place) = self.list.iter_mut().find(|place| place.is_none()) {
+            *place = Some(finding);
+        }
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = Finding> + '_ {
+        self.list.iter().flatten().copied()
+    }
+
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.list[0].is_none()
+    }
+}
+
+/// A frame that is, or wants to be, flow control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// Who sent it.
+    pub src: MacAddr,
+    /// What it asks for, if it says something that can be read.
+    pub control: Option<FlowControl>,
+    /// What is wrong with it.
+    pub findings: Findings,
+}
+
+impl Inspection {
+    /// What a receiver does on it: nothing, if it does not take the frame for flow control.
+    #[must_use]
+    pub fn obeyed(&self) -> Option<FlowControl> {
+        self.control.filter(|_| self.findings.iter().all(Finding::is_harmless))
+    }
+}
+
+impl FlowControlFrame {
+    /// The frame without its check sequence, as it goes out.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; FRAME_LEN] {
+        let mut bytes = [0; FRAME_LEN];
+        let ethernet =
+            EthernetHeader { dst: DESTINATION, src: self.src, ethertype: ETHERTYPE_MAC_CONTROL };
+        ethernet.write(&mut bytes);
+        let mut put = |at: usize, value: u16| {
+            bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+        };
+        put(EthernetHeader::LEN, self.control.opcode());
+        match self.control {
+            FlowControl::Pfc { enabled, quanta } => {
+                put(EthernetHeader::LEN + 2, u16::from(enabled));
+                (0..).zip(quanta).for_each(|(n, time)| put(EthernetHeader::LEN + 4 + 2 * n, time));
+            }
+            FlowControl::Pause { quanta } => put(EthernetHeader::LEN + 2, quanta),
+        }
+        bytes
+    }
+}
+
+/// Looks at every field of a frame of which `bytes` were captured, and which was `line_len` bytes long without its check
+/// sequence; a sequence at the end is noticed by its value. `None` if it does not even look like flow control: neither
+/// MAC control nor to the address of flow control.
+#[must_use]
+pub fn inspect(bytes: &[u8], line_len: usize) -> Option<Inspection> {
+    let ethernet = EthernetHeader::parse(bytes).ok()?;
+    let (tag, ethertype, body) = behind_tags(ethernet.ethertype, &bytes[EthernetHeader::LEN..]);
+    let is_control = ethertype == ETHERTYPE_MAC_CONTROL;
+    if !is_control && ethernet.dst != DESTINATION {
+        return None;
+    }
+    let mut findings = Findings::default();
+    let mut control = None;
+    let opcode = word(body, 0).filter(|_| is_control);
+    let allowed = ethernet.dst == DESTINATION
+        || (opcode == Some(OPCODE_PAUSE) && !ethernet.dst.is_multicast());
+    let head = [
+        (!allowed).then_some(Finding::Destination(ethernet.dst)),
+        ethernet.src.is_multicast().then_some(Finding::Source(ethernet.src)),
+        tag.map(Finding::Tagged),
+        (!is_control).then_some(Finding::EtherType(ethertype)),
+    ];
+    head.into_iter().flatten().for_each(|finding| findings.push(finding));
+    let used = match opcode {
+        Some(OPCODE_PFC) => {
+            control = pfc(body, &mut findings);
+            20
+        }
+        Some(OPCODE_PAUSE) => {
+            control = word(body, 2).map(|quanta| FlowControl::Pause { quanta });
+            4
+        }
+        Some(other) => {
+            findings.push(Finding::Opcode(other));
+            body.len()
+        }
+        None => body.len(),
+    };
+    let line_len = line_len.max(bytes.len());
+    let line_len = if ends_in_fcs(bytes, line_len) { FRAME_LEN } else { line_len };
+    if is_control {
+        let used = bytes.len() - body.len() + used;
+        look_behind(&bytes[..bytes.len().min(line_len)], used, line_len, &mut findings);
+    }
+    Some(Inspection { src: ethernet.src, control, findings })
+}
+
+/// What stands behind the tags, if there are any: the first tag, the EtherType, the rest.
+fn behind_tags(mut ethertype: u16, mut rest: &[u8]) -> (Option<VlanTag>, u16, &[u8]) {
+    let mut first = None;
+    while ethertype == ETHERTYPE_VLAN || OTHER_TAGS.contains(&ethertype) {
+        let (Some(tci), Some(next)) = (word(rest, 0), word(rest, 2)) else { break };
+        first = first.or(Some(VlanTag::from_tci(tci)));
+        ethertype = next;
+        rest = &rest[VlanTag::LEN..];
+    }
+    (first, ethertype, rest)
+}
+
+fn pfc(body: &[u8], findings: &mut Findings) -> Option<FlowControl> {
+    let vector = word(body, 2)?;
+    let [high, enabled] = vector.to_be_bytes();
+    if high != 0 {
+        findings.push(Finding::Vector(vector));
+    }
+    if enabled == 0 {
+        findings.push(Finding::NoPriority);
+    }
+    let mut quanta = [0; 8];
+    let mut unused = 0;
+    for (n, time) in quanta.iter_mut().enumerate() {
+        *time = word(body, 4 + 2 * n)?;
+        if enabled >> n & 1 == 0 && *time != 0 {
+            unused |= 1 << n;
+        }
+    }
+    if unused != 0 {
+        findings.push(Finding::UnusedQuanta(unused));
+    }
+    Some(FlowControl::Pfc { enabled, quanta })
+}
+
+/// The padding from offset `used` on, and the length.
+fn look_behind(bytes: &[u8], used: usize, line_len: usize, findings: &mut Findings) {
+    let padding = bytes.get(used..bytes.len().min(FRAME_LEN)).unwrap_or_default();
+    if let Some(at) = padding.iter().position(|&byte| byte != 0) {
+        let value = padding[at];
+        findings.push(Finding::Padding { at: u16::try_from(used + at).unwrap_or(u16::MAX), value });
+    }
+    let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+    // A tag makes a frame of the right length longer; that it is there has been said.
+    let due =
+        FRAME_LEN + if findings.iter().any(|f| matches!(f, Finding::Tagged(_))) { 4 } else { 0 };
+    if line_len < FRAME_LEN {
+        findings.push(Finding::Short(count(line_len)));
+    } else if line_len > due {
+        findings.push(Finding::Long(count(line_len)));
+    }
+    if bytes.len() < line_len.min(FRAME_LEN) {
+        findings.push(Finding::Cut(count(bytes.len())));
+    }
+}
+
+/// Whether a capture that keeps check sequences holds a frame of the right length.
+fn ends_in_fcs(bytes: &[u8], line_len: usize) -> bool {
+    let Some((frame, fcs)) = bytes.split_at_checked(FRAME_LEN) else { return false };
+    line_len == FRAME_LEN + FCS_LEN
+        && fcs.len() == FCS_LEN
+        && crc32fast::hash(frame).to_le_bytes() == fcs
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::vec::Vec;
+
+    const SRC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x2a]);
+
+    fn frame() -> [u8; FRAME_LEN] {
+        let control =
+            FlowControl::Pfc { enabled: 1 << 3 | 1, quanta: [7, 0, 0, 0xffff, 0, 0, 0, 0] };
+        FlowControlFrame { src: SRC, control }.to_bytes()
+    }
+
+    fn kinds(bytes: &[u8]) -> Vec<&'static str> {
+        inspect(bytes, bytes.len()).unwrap().findings.iter().map(Finding::kind).collect()
+    }
+
+    #[test]
+    fn literal() {
+        let mut expected = [0; FRAME_LEN];
+        let head =
+            [0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 0x2a, 0x88, 0x08, 0x01, 0x01, 0, 9, 0, 7];
+        expected[..20].copy_from_slice(&head);
+        expected[24..26].fill(0xff);
+        assert_eq!(frame(), expected);
+        let pause = FlowControlFrame { src: SRC, control: FlowControl::Pause { quanta: 0x1234 } };
+        assert_eq!(pause.to_bytes()[12..20], [0x88, 0x08, 0, 1, 0x12, 0x34, 0, 0]);
+    }
+
+    #[test]
+    fn each_wrong_field_is_named() {
+        let changed = |at: usize, value: u8| {
+            let mut bytes = frame();
+            bytes[at] = value;
+            kinds(&bytes)
+        };
+        assert_eq!(kinds(&frame()), [""; 0]);
+        assert_eq!(changed(5, 2), ["destination"]);
+        assert_eq!(changed(6, 3), ["source"]);
+        assert_eq!(changed(13, 0x09), ["ethertype"]);
+        assert_eq!(changed(15, 0x02), ["opcode"]);
+        assert_eq!(changed(16, 0x80), ["vector"]);
+        assert_eq!(changed(17, 0), ["no-priority", "unused-quanta"]);
+        assert_eq!(changed(21, 1), ["unused-quanta"]);
+        assert_eq!(changed(34, 1), ["padding"]);
+        assert_eq!(changed(59, 1), ["padding"]);
+        assert_eq!(kinds(&frame()[..59]), ["short"]);
+        assert_eq!(kinds(&frame()[..16]), ["short"]);
+        assert_eq!(kinds(&[&frame()[..], &[0]].concat()), ["long"]);
+    }
+
+    #[test]
+    fn a_tag_is_wrong_and_what_is_behind_it_is_shown() {
+        let plain = frame();
+        let tagged = [&plain[..12], &[0x81, 0x00, 0x60, 0x05], &plain[12..]].concat();
+        assert_eq!(kinds(&tagged), ["tagged"]);
+        let seen = inspect(&tagged, tagged.len()).unwrap();
+        assert_eq!(seen.control, inspect(&plain, 60).unwrap().control);
+        assert_eq!((seen.obeyed(), inspect(&plain, 60).unwrap().obeyed()), (None, seen.control));
+        // As long as Ethernet allows, the tag included.
+        assert_eq!(kinds(&tagged[..60]), ["tagged"]);
+    }
+
+    #[test]
+    fn pause_may_go_to_one_station_and_pfc_may_not() {
+        let mut bytes =
+            FlowControlFrame { src: SRC, control: FlowControl::Pause { quanta: 1 } }.to_bytes();
+        bytes[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        assert_eq!(kinds(&bytes), [""; 0]);
+        bytes[0] = 3;
+        assert_eq!(kinds(&bytes), ["destination"]);
+    }
+
+    #[test]
+    fn a_check_sequence_is_no_excess() {
+        let frame = frame();
+        let with = [&frame[..], &crc32fast::hash(&frame).to_le_bytes()].concat();
+        assert_eq!(kinds(&with), [""; 0]);
+        assert_eq!(kinds(&[&frame[..], &[1, 2, 3, 4]].concat()), ["long"]);
+    }
+
+    #[test]
+    fn a_capture_that_keeps_little_says_so() {
+        let seen = inspect(&frame()[..32], 60).unwrap();
+        assert_eq!(seen.findings.iter().collect::<Vec<_>>(), [Finding::Cut(32)]);
+        assert_eq!(seen.control, None, "the last priority is not there");
+        let seen = inspect(&frame()[..34], 60).unwrap();
+        assert!(seen.control.is_some() && seen.obeyed().is_some());
+    }
+
+    #[test]
+    fn other_frames_are_left_alone() {
+        let mut bytes = frame();
+        bytes[5] = 0x0e; // LLDP's address
+        bytes[12..14].copy_from_slice(&[0x88, 0xcc]);
+        assert_eq!(inspect(&bytes, 60), None);
+        assert_eq!(inspect(&bytes[..13], 13), None);
+    }
+}
