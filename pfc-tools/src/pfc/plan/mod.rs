@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_buffer_that_does_not_suffice_is_told() {
-        let plan = options("--rate 100G --buffer 3MB --kmin 100B").plan();
+        let plan = options("--rate 100G --buffer 1MB --kmin 100B").plan();
         assert!(plan.objections[0].contains("does not suffice"), "{plan:?}");
         assert_eq!(options("--rate 100G --kmin 100B").plan().objections, [""; 0]);
     }
