@@ -268,7 +268,7 @@ fn run(command: &str) {
 #[test]
 fn a_watcher_sees_a_storm_that_ends_by_itself() {
     let Some(pair) = Pair::new("storm") else { return };
-    let watch = ["watch", "v1", "--rate", "10G", "--interval", "500ms", "--json"];
+    let watch = ["watch", "v1", "--rate", "10M", "--interval", "500ms", "--json"];
     let watcher = pair.command(&watch).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
     let storm =
@@ -289,9 +289,9 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
     assert_eq!((&priority["xoff"], &priority["xon"]), (&501.into(), &1.into()), "{figures}");
     assert_eq!(figures["senders"][0]["mac"], "02:00:00:00:00:0a");
     assert_eq!(figures["findings"]["padding"], 1);
-    // 65535 quanta at 10 Gb/s are 3.4 ms: with a frame each millisecond nothing ends until the XON.
+    // 65535 quanta at 10 Mb/s are 3.4 s: nothing ends until the XON, however late a busy machine sends.
     let longest = priority["longest_ns"].as_u64().unwrap();
-    assert!((400_000_000..3_000_000_000).contains(&longest), "{figures}");
+    assert!((400_000_000..30_000_000_000).contains(&longest), "{figures}");
 }
 
 #[test]
