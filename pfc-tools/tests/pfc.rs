@@ -145,7 +145,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     let [loopback, raw] =
         [("loopback", loopback), ("raw", raw)].map(|(name, bytes)| folder.file(name, &bytes));
     let none = folder.path("none");
-    let rows: [(&[&str], &str); 12] = [
+    let rows: [(&[&str], &str); 15] = [
         (&["decode", &cut], "is cut off behind its frame 10"),
         (&["decode", &empty], "no capture"),
         (&["decode", &junk], "no capture"),
@@ -159,6 +159,12 @@ fn bad_input_gets_one_line_and_exit_code_2() {
             "no class enable vector",
         ),
         (&["send", "xon", "--pcap", "/proc/none"], "cannot write /proc/none"),
+        (&["send", "xon", "--pcap", "/dev/full"], "cannot write /dev/full"),
+        (
+            &["send", "frame", "--pcap", &none, "--count", "36001", "--per-second", "10"],
+            "3600 s is the most",
+        ),
+        (&["send", "sweep", "--pcap", &none, "--each", "901s"], "3600 s is the most"),
         (&["plan", "--rate", "100G", "--mtu", "9500"], "--mtu 9500 is larger"),
         (&["plan", "--rate", "7G"], "7000 Mb/s"),
     ];

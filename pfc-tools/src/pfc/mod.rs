@@ -8,6 +8,7 @@ pub mod malformed;
 pub mod meter;
 pub mod page;
 pub mod plan;
+mod play;
 pub mod recent;
 pub mod report;
 pub mod schedule;

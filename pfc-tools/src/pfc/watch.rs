@@ -11,6 +11,7 @@ use feroce_engine::port::packet::Tap;
 use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
 use feroce_wire::pause::inspect;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::cli::{Failure, Outcome};
@@ -113,7 +114,7 @@ fn show(watched: &Watched<'_>, json: bool) -> io::Result<()> {
 /// If the interface cannot be opened, or goes away.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let interface = options.interface.as_str();
-    let signals = watch_signals()?;
+    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut tap = Tap::open_flow_control(interface, RX_BYTES)?;
     let counters = Counters::open(interface)?;
     let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
