@@ -5,28 +5,32 @@ use std::io::{self, Write};
 use feroce_wire::MacAddr;
 use serde_json::{Value, json};
 
-use super::meter::{Meter, Priority};
+use super::meter::{Meter, PAUSE, Priority, TIMERS, timer_name};
 use super::report::{share, shown};
 use super::watch::Watched;
 use crate::fabric::time::Time;
 
-/// What a sender did to a priority since the look before.
+/// What a sender did to a timer since the look before.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The sender.
     pub mac: MacAddr,
-    /// The priority.
-    pub priority: usize,
+    /// The timer: that of a priority, or of PAUSE.
+    pub timer: usize,
     /// Frames that pause it.
     pub xoff: u64,
     /// Frames that let it go.
     pub xon: u64,
-    /// Part of the time that it was paused.
-    pub share: f64,
-    /// The longest pause since the beginning.
-    pub longest: Time,
-    /// Whether it is paused now.
-    pub is_paused: bool,
+    /// Part of the time that it was paused, if the rate is known.
+    pub share: Option<f64>,
+    /// Whether it is paused now, if the rate is known.
+    pub is_paused: Option<bool>,
+}
+
+impl Row {
+    fn is_quiet(&self) -> bool {
+        self.xoff + self.xon == 0 && self.share.is_none_or(|share| share == 0.0)
+    }
 }
 
 /// The changes.
@@ -34,7 +38,7 @@ pub struct Row {
 pub struct Recent {
     at: Time,
     span: Time,
-    before: Vec<[Priority; 8]>,
+    before: Vec<[Priority; TIMERS]>,
     frames_before: u64,
     frames: u64,
     rows: Vec<Row>,
@@ -43,25 +47,24 @@ pub struct Recent {
 impl Recent {
     /// Looks again.
     pub fn look(&mut self, meter: &Meter) {
-        let now = meter.now();
+        let (now, known) = (meter.now(), meter.rate().is_some());
         self.span = now - self.at;
         self.at = now;
         self.rows.clear();
-        self.before.resize(meter.senders().len(), [Priority::default(); 8]);
+        self.before.resize(meter.senders().len(), [Priority::default(); TIMERS]);
         for (sender, before) in meter.senders().iter().zip(&mut self.before) {
-            for (priority, before) in before.iter_mut().enumerate() {
-                let own = sender.priority(priority, now);
+            for (timer, before) in before.iter_mut().enumerate() {
+                let own = sender.figures(timer, now);
                 if own.xoff + own.xon == 0 {
                     continue;
                 }
                 self.rows.push(Row {
                     mac: sender.mac,
-                    priority,
+                    timer,
                     xoff: own.xoff - before.xoff,
                     xon: own.xon - before.xon,
-                    share: share(own.paused - before.paused, self.span),
-                    longest: own.longest,
-                    is_paused: sender.is_paused(priority),
+                    share: known.then(|| share(own.paused - before.paused, self.span)),
+                    is_paused: known.then(|| sender.is_paused(timer)),
                 });
                 *before = own;
             }
@@ -88,11 +91,13 @@ impl Recent {
     }
 
     pub(super) fn json(&self) -> Value {
-        let rows = self.rows.iter().filter(|row| row.xoff + row.xon > 0 || row.share > 0.0);
+        let rows = self.rows.iter().filter(|row| !row.is_quiet());
         let rows: Vec<_> = rows
             .map(|row| {
+                let priority: Value =
+                    if row.timer == PAUSE { "all".into() } else { row.timer.into() };
                 json!({
-                    "mac": row.mac.to_string(), "priority": row.priority, "xoff": row.xoff, "xon": row.xon,
+                    "mac": row.mac.to_string(), "priority": priority, "xoff": row.xoff, "xon": row.xon,
                     "share": row.share, "is_paused": row.is_paused,
                 })
             })
@@ -114,16 +119,17 @@ impl Recent {
             frames.wrong,
             watched.lost
         )?;
-        for row in self.rows.iter().filter(|row| row.xoff + row.xon > 0 || row.share > 0.0) {
+        for row in self.rows.iter().filter(|row| !row.is_quiet()) {
+            let paused = row.share.map(|share| format!(", paused {:.1} %", 100.0 * share));
+            let paused = paused.unwrap_or_default();
+            let still = if row.is_paused == Some(true) { ", still" } else { "" };
             writeln!(
                 out,
-                "           {} priority {}: {} XOFF, {} XON, paused {:.1} %{}",
+                "           {} {}: {} XOFF, {} XON{paused}{still}",
                 row.mac,
-                row.priority,
+                timer_name(row.timer),
                 row.xoff,
-                row.xon,
-                100.0 * row.share,
-                if row.is_paused { ", still" } else { "" }
+                row.xon
             )?;
         }
         if watched.is_swallowed() {
@@ -160,8 +166,8 @@ mod tests {
             meter.settle();
             recent.look(&meter);
             let row = recent.rows()[0];
-            assert!((row.share - due).abs() < 1e-9, "{at}: {row:?}");
-            assert_eq!((row.is_paused, row.priority), (paused, 3));
+            assert!((row.share.unwrap() - due).abs() < 1e-9, "{at}: {row:?}");
+            assert_eq!((row.is_paused, row.timer), (Some(paused), 3));
         }
     }
 }

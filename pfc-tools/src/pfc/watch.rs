@@ -173,7 +173,7 @@ fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Result<()> {
 }
 
 /// All figures at the end.
-fn finish(watched: &Watched<'_>, options: &Options) -> io::Result<()> {
+fn finish(watched: &Watched<'_>, options: &Options) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if options.json {
         writeln!(out, "{}", json!({ "summary": watched.json() }))?;
@@ -186,7 +186,7 @@ fn finish(watched: &Watched<'_>, options: &Options) -> io::Result<()> {
     }
     if let Some(file) = &options.html {
         let title = format!("Flow control at {}", watched.interface);
-        std::fs::write(file, page::page(&title, watched.meter).html())?;
+        page::write(file, &title, watched.meter)?;
     }
     Ok(())
 }
