@@ -15,4 +15,5 @@ pub mod schedule;
 pub mod send;
 pub mod timeline;
 mod units;
+mod unpacked;
 pub mod watch;
