@@ -1,10 +1,12 @@
 //! What has changed between two looks at a [`Meter`].
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use feroce_wire::MacAddr;
 use serde_json::{Value, json};
 
+use super::counters::{Counted, Direction, counted, difference};
 use super::meter::{Meter, PAUSE, Priority, TIMERS, timer_name};
 use super::report::{share, shown};
 use super::watch::Watched;
@@ -42,11 +44,22 @@ pub struct Recent {
     frames_before: u64,
     frames: u64,
     rows: Vec<Row>,
+    counters: BTreeMap<String, u64>,
+    counted: Vec<CountedRow>,
+}
+
+/// What the NIC counted of a priority since the look before.
+#[derive(Debug, Clone, Copy)]
+struct CountedRow {
+    direction: Direction,
+    priority: Option<u8>,
+    counted: Counted,
+    share: Option<f64>,
 }
 
 impl Recent {
-    /// Looks again.
-    pub fn look(&mut self, meter: &Meter) {
+    /// Looks again; `counters` are the NIC's own since the beginning.
+    pub fn look(&mut self, meter: &Meter, counters: &BTreeMap<String, u64>) {
         let (now, known) = (meter.now(), meter.rate().is_some());
         self.span = now - self.at;
         self.at = now;
@@ -73,6 +86,15 @@ impl Recent {
         let frames = frames.pfc + frames.pause + frames.other;
         self.frames = frames - self.frames_before;
         self.frames_before = frames;
+        let span = self.span;
+        let moved = counted(&difference(counters, &self.counters)).into_iter();
+        self.counted = moved
+            .map(|((direction, priority), counted)| {
+                let share = counted.micros.map(|micros| share(Time::from_micros(micros), span));
+                CountedRow { direction, priority, counted, share }
+            })
+            .collect();
+        self.counters.clone_from(counters);
     }
 
     /// Of every sender and priority that was ever paused or let go.
@@ -102,7 +124,18 @@ impl Recent {
                 })
             })
             .collect();
-        json!({ "span_ns": self.span.0 / 1000, "frames": self.frames, "priorities": rows })
+        let counted = self.counted.iter().map(|row| {
+            json!({
+                "direction": row.direction.name(), "priority": row.priority, "frames": row.counted.frames,
+                "paused_us": row.counted.micros, "share": row.share,
+            })
+        });
+        json!({
+            "span_ns": self.span.0 / 1000,
+            "frames": self.frames,
+            "priorities": rows,
+            "counters": counted.collect::<Vec<_>>(),
+        })
     }
 
     /// A line about all, and one for each priority that something happened to.
@@ -133,12 +166,15 @@ impl Recent {
             )?;
         }
         if watched.is_swallowed() {
-            let moved = watched.counters.iter().map(|(name, moved)| format!("{name} {moved}"));
-            writeln!(
-                out,
-                "           counters of the NIC: {}",
-                moved.collect::<Vec<_>>().join(", ")
-            )?;
+            for row in &self.counted {
+                let (direction, Counted { frames, micros }) = (row.direction.name(), row.counted);
+                let whose = row.priority.map_or("all".to_owned(), |p| format!("priority {p}"));
+                write!(out, "           NIC {direction} {whose}: {frames} frames")?;
+                if let (Some(micros), Some(share)) = (micros, row.share) {
+                    write!(out, ", paused {micros} us ({:.1} %)", 100.0 * share)?;
+                }
+                writeln!(out)?;
+            }
         }
         Ok(())
     }
@@ -164,7 +200,7 @@ mod tests {
         for (at, due, paused) in [(250, 1.0, true), (1000, 1.0 / 3.0, false), (2000, 0.0, false)] {
             meter.advance(Time::from_nanos(at));
             meter.settle();
-            recent.look(&meter);
+            recent.look(&meter, &BTreeMap::new());
             let row = recent.rows()[0];
             assert!((row.share.unwrap() - due).abs() < 1e-9, "{at}: {row:?}");
             assert_eq!((row.is_paused, row.timer), (Some(paused), 3));

@@ -34,7 +34,9 @@ const ROWS: [Row; 7] = [
     ("dynamic: ECN below", |t| t.ecn_dynamic.to_string()),
 ];
 
-const XON_ROWS: [(&str, fn(&Xon) -> u64); 2] = [
+type XonRow = (&'static str, fn(&Xon) -> u64);
+
+const XON_ROWS: [XonRow; 2] = [
     ("static XON, a frame below XOFF", |xon| xon.fixed),
     ("dynamic XON, empty switch", |xon| xon.dynamic),
 ];
