@@ -116,7 +116,16 @@ fn captures_of_each_kind_say_the_same() {
         }
     }
     let level = ruzstd::encoding::CompressionLevel::Fastest;
-    captures.push(ruzstd::encoding::compress_to_vec(captures[0].as_slice(), level));
+    let packed = |bytes: &[u8]| ruzstd::encoding::compress_to_vec(bytes, level);
+    captures.push(packed(&captures[0]));
+    // Two frames of zstd, and one that is to be skipped between.
+    let (head, tail) = captures[0].split_at(300);
+    let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
+    captures.push([packed(head), skipped.to_vec(), packed(tail)].concat());
+    // The word of the link type says that frames have check sequences of 4 bytes.
+    let mut with_fcs = captures[0].clone();
+    with_fcs[23] = 0x24;
+    captures.push(with_fcs);
     for (n, capture) in captures.iter().enumerate() {
         let file = folder.file(&format!("{n}"), capture);
         let output = pfc(&["decode", &file, "--rate", "1G", "--json"]);
@@ -140,13 +149,21 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     let loopback = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::NULL);
     let raw = pcapng(Endianness::Little, 6, DataLink::RAW);
     let cut = folder.file("cut", &good[..good.len() - 20]);
+    let whole = folder.file("whole", &good);
     let empty = folder.file("empty", &[]);
     let junk = folder.file("junk", &[0x55; 4000]);
     let [loopback, raw] =
         [("loopback", loopback), ("raw", raw)].map(|(name, bytes)| folder.file(name, &bytes));
     let none = folder.path("none");
-    let rows: [(&[&str], &str); 12] = [
+    let packed = ruzstd::encoding::compress_to_vec(
+        good.as_slice(),
+        ruzstd::encoding::CompressionLevel::Fastest,
+    );
+    let cut_zstd = folder.file("zstd", &packed[..packed.len() - 20]);
+    let rows: [(&[&str], &str); 17] = [
         (&["decode", &cut], "is cut off behind its frame 10"),
+        (&["decode", &cut_zstd], "is cut off"),
+        (&["decode", &whole, "--html", "/proc/none"], "cannot write /proc/none"),
         (&["decode", &empty], "no capture"),
         (&["decode", &junk], "no capture"),
         (&["decode", &loopback], "link of type"),
@@ -159,6 +176,12 @@ fn bad_input_gets_one_line_and_exit_code_2() {
             "no class enable vector",
         ),
         (&["send", "xon", "--pcap", "/proc/none"], "cannot write /proc/none"),
+        (&["send", "xon", "--pcap", "/dev/full"], "cannot write /dev/full"),
+        (
+            &["send", "frame", "--pcap", &none, "--count", "36001", "--per-second", "10"],
+            "3600 s is the most",
+        ),
+        (&["send", "sweep", "--pcap", &none, "--each", "901s"], "3600 s is the most"),
         (&["plan", "--rate", "100G", "--mtu", "9500"], "--mtu 9500 is larger"),
         (&["plan", "--rate", "7G"], "7000 Mb/s"),
     ];
@@ -268,7 +291,7 @@ fn run(command: &str) {
 #[test]
 fn a_watcher_sees_a_storm_that_ends_by_itself() {
     let Some(pair) = Pair::new("storm") else { return };
-    let watch = ["watch", "v1", "--rate", "10G", "--interval", "500ms", "--json"];
+    let watch = ["watch", "v1", "--rate", "10M", "--interval", "500ms", "--json"];
     let watcher = pair.command(&watch).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
     let storm =
@@ -289,9 +312,9 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
     assert_eq!((&priority["xoff"], &priority["xon"]), (&501.into(), &1.into()), "{figures}");
     assert_eq!(figures["senders"][0]["mac"], "02:00:00:00:00:0a");
     assert_eq!(figures["findings"]["padding"], 1);
-    // 65535 quanta at 10 Gb/s are 3.4 ms: with a frame each millisecond nothing ends until the XON.
+    // 65535 quanta at 10 Mb/s are 3.4 s: nothing ends until the XON, however late a busy machine sends.
     let longest = priority["longest_ns"].as_u64().unwrap();
-    assert!((400_000_000..3_000_000_000).contains(&longest), "{figures}");
+    assert!((400_000_000..30_000_000_000).contains(&longest), "{figures}");
 }
 
 #[test]

@@ -73,16 +73,6 @@ impl FlowControl {
             Self::Pause { .. } => OPCODE_PAUSE,
         }
     }
-
-    /// The priorities that it is about, a bit each, and the quanta of each.
-    #[inline]
-    #[must_use]
-    pub const fn times(self) -> (u8, [u16; 8]) {
-        match self {
-            Self::Pfc { enabled, quanta } => (enabled, quanta),
-            Self::Pause { quanta } => (0xff, [quanta; 8]),
-        }
-    }
 }
 
 /// A frame of flow control.
@@ -224,7 +214,13 @@ impl Inspection {
     /// What a receiver does on it: nothing, if it does not take the frame for flow control.
     #[must_use]
     pub fn obeyed(&self) -> Option<FlowControl> {
-        self.control.filter(|_| self.findings.iter().all(Finding::is_harmless))
+        self.control.filter(|_| !self.is_refused())
+    }
+
+    /// Whether no receiver takes it for flow control; of a frame that is only cut, nobody knows.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        !self.findings.iter().all(Finding::is_harmless)
     }
 }
 
@@ -322,8 +318,14 @@ fn pfc(body: &[u8], findings: &mut Findings) -> Option<FlowControl> {
     let mut quanta = [0; 8];
     let mut unused = 0;
     for (n, time) in quanta.iter_mut().enumerate() {
-        *time = word(body, 4 + 2 * n)?;
-        if enabled >> n & 1 == 0 && *time != 0 {
+        let is_enabled = enabled >> n & 1 == 1;
+        match word(body, 4 + 2 * n) {
+            Some(value) => *time = value,
+            // What the capture lacks does not matter here.
+            None if !is_enabled => {}
+            None => return None,
+        }
+        if !is_enabled && *time != 0 {
             unused |= 1 << n;
         }
     }
@@ -453,9 +455,9 @@ mod tests {
     fn a_capture_that_keeps_little_says_so() {
         let seen = inspect(&frame()[..32], 60).unwrap();
         assert_eq!(seen.findings.iter().collect::<Vec<_>>(), [Finding::Cut(32)]);
-        assert_eq!(seen.control, None, "the last priority is not there");
-        let seen = inspect(&frame()[..34], 60).unwrap();
-        assert!(seen.control.is_some() && seen.obeyed().is_some());
+        assert!(seen.obeyed().is_some(), "the last priority is not there, and not enabled");
+        let seen = inspect(&frame()[..25], 60).unwrap();
+        assert_eq!((seen.control, seen.is_refused()), (None, false), "priority 3 is not there");
     }
 
     #[test]

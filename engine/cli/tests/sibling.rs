@@ -4,16 +4,21 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A file cannot be run while a process that another test just began still has it open for writing: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// A folder with the program in it, which goes with the test.
-struct Folder(PathBuf);
+struct Folder(PathBuf, #[allow(dead_code)] MutexGuard<'static, ()>);
 
 impl Folder {
     fn new(name: &str) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let path = std::env::temp_dir().join(format!("fr-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).expect("a folder");
         fs::copy(env!("CARGO_BIN_EXE_feroce"), path.join("feroce")).expect("a copy");
-        Self(path)
+        Self(path, alone)
     }
 
     fn script(&self, name: &str, text: &str) {

@@ -90,7 +90,7 @@ pub enum Failure {
 pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure> {
     let LiveOptions { mark_not_ect, nic_buffer, nics_obey, .. } = *options;
     let config = LiveConfig { mark_not_ect, outside: Outside { nic_buffer, nics_obey } };
-    let signals = watch_signals()?;
+    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut recorder = Recorder::new(options)?;
     let mut live = Live::open(&case.network_config(seed), &options.ports, config)?;
     eprintln!("feroce-fabric: {} interfaces are connected", options.ports.len());
@@ -152,11 +152,9 @@ impl Recorder {
     }
 }
 
-/// SIGINT and SIGTERM wait until they are read.
-pub(crate) fn watch_signals() -> io::Result<SignalFd> {
-    let mut mask = SigSet::empty();
-    mask.add(Signal::SIGINT);
-    mask.add(Signal::SIGTERM);
+/// These signals wait until they are read.
+pub(crate) fn watch_signals(signals: &[Signal]) -> io::Result<SignalFd> {
+    let mask: SigSet = signals.iter().copied().collect();
     mask.thread_block()?;
     Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }

@@ -1,13 +1,15 @@
 //! Captures: pcap of either byte order and resolution, and pcapng, plain or compressed with zstd.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
+
+use super::unpacked::Unpacked;
 
 /// Why a capture cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +91,8 @@ impl std::fmt::Debug for Capture {
     }
 }
 
+/// Of the word in the head of a pcap.
+const LINK_TYPE: u32 = 0x03ff_ffff;
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
@@ -105,22 +109,26 @@ impl Capture {
         };
         let (magic, source) = peek(source).map_err(failed)?;
         let (magic, source) = if magic == ZSTD {
-            let unpacked = ruzstd::decoding::StreamingDecoder::new(source)
-                .map_err(|error| failed(io::Error::other(error.to_string())))?;
-            peek(Box::new(unpacked)).map_err(failed)?
+            peek(Box::new(Unpacked::new(source))).map_err(|source| match source.kind() {
+                ErrorKind::UnexpectedEof => {
+                    CaptureError::Truncated { file: file.to_owned(), frames: 0 }
+                }
+                _ => failed(source),
+            })?
         } else {
             (magic, source)
         };
-        let no_capture = |_| CaptureError::NotACapture(file.to_owned());
+        let no_capture = |_error| CaptureError::NotACapture(file.to_owned());
         let reader = if magic == PCAPNG {
             let reader = PcapNgReader::new(source).map_err(no_capture)?;
             Reader::PcapNg { reader: Box::new(reader), clocks: Vec::new() }
         } else {
             let reader = PcapReader::new(source).map_err(no_capture)?;
             let header = reader.header();
-            if header.datalink != DataLink::ETHERNET {
-                let file = file.to_owned();
-                return Err(CaptureError::LinkType { file, found: header.datalink });
+            // The upper bits say how long the frame check sequence is; one is noticed by its value.
+            let found = DataLink::from(u32::from(header.datalink) & LINK_TYPE);
+            if found != DataLink::ETHERNET {
+                return Err(CaptureError::LinkType { file: file.to_owned(), found });
             }
             let nanos_per_tick = match header.ts_resolution {
                 TsResolution::MicroSecond => 1000,
@@ -152,7 +160,7 @@ impl Capture {
         match fault {
             Fault::LinkType(found) => CaptureError::LinkType { file, found },
             Fault::Read(PcapError::IoError(source))
-                if source.kind() == io::ErrorKind::UnexpectedEof =>
+                if source.kind() == ErrorKind::UnexpectedEof =>
             {
                 CaptureError::Truncated { file, frames }
             }
@@ -233,7 +241,12 @@ fn read_pcapng(
                 let id = u32::from(packet.interface_id);
                 (id, Some(packet.timestamp), packet.data.clone(), packet.original_len)
             }
-            Block::SimplePacket(packet) => (0, None, packet.data.clone(), packet.original_len),
+            Block::SimplePacket(packet) => {
+                // With the padding of the block, which the reader leaves there.
+                let len = usize::try_from(packet.original_len).unwrap_or(usize::MAX);
+                let data = &packet.data[..packet.data.len().min(len)];
+                (0, None, data.to_vec().into(), packet.original_len)
+            }
             _ => continue,
         };
         let clock = usize::try_from(interface).ok().and_then(|place| clocks.get(place));

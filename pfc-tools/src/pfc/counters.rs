@@ -14,6 +14,16 @@ pub enum Direction {
     Tx,
 }
 
+impl Direction {
+    /// As drivers have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rx => "rx",
+            Self::Tx => "tx",
+        }
+    }
+}
+
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
@@ -86,11 +96,6 @@ impl Counters {
         Ok(Self { ethtool, start })
     }
 
-    /// Whether the driver counts flow control at all.
-    pub fn is_empty(&self) -> bool {
-        self.start.keys().all(|name| about(name).is_none())
-    }
-
     /// What has been counted since the beginning, by name; what has not moved is left out.
     pub fn moved(&self) -> BTreeMap<String, u64> {
         let now = self.ethtool.statistics().unwrap_or_default();
@@ -105,12 +110,39 @@ impl Counters {
     }
 }
 
-/// Frames received, of what has moved.
-pub fn received(moved: &BTreeMap<String, u64>) -> u64 {
-    let rx = moved.iter().filter(|(name, _)| {
-        about(name).is_some_and(|a| a.direction == Direction::Rx && a.what == What::Frames)
+/// What a NIC has counted of a priority, in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counted {
+    /// Frames that are about it.
+    pub frames: u64,
+    /// Microseconds of pause, if the NIC tells.
+    pub micros: Option<u64>,
+}
+
+/// Frames and pauses by direction and priority (`None`: of PAUSE, or of all together), of what has moved.
+pub fn counted(moved: &BTreeMap<String, u64>) -> BTreeMap<(Direction, Option<u8>), Counted> {
+    let mut rows = BTreeMap::<_, Counted>::new();
+    for (name, moved) in moved {
+        let Some(About { direction, priority, what }) = about(name) else { continue };
+        let row = rows.entry((direction, priority)).or_default();
+        match what {
+            What::Frames => row.frames += moved,
+            What::Micros => row.micros = Some(row.micros.unwrap_or(0) + moved),
+            What::Transitions => {}
+        }
+    }
+    rows
+}
+
+/// What has moved between two looks, each since the beginning.
+pub fn difference(
+    now: &BTreeMap<String, u64>,
+    before: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    let moved = now.iter().map(|(name, now)| {
+        (name.clone(), now.saturating_sub(before.get(name).copied().unwrap_or(0)))
     });
-    rx.map(|(_, moved)| moved).sum()
+    moved.filter(|(_, moved)| *moved > 0).collect()
 }
 
 #[cfg(test)]
@@ -147,14 +179,23 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_all_priorities_are_added_up() {
-        let moved = [
+    fn what_has_moved_is_told_by_direction_and_priority() {
+        let named = |rows: &[(&str, u64)]| -> BTreeMap<_, _> {
+            rows.iter().map(|&(name, value)| (name.to_owned(), value)).collect()
+        };
+        let before = named(&[("rx_prio3_pause", 3), ("tx_prio3_pause", 7)]);
+        let now = named(&[
             ("rx_prio3_pause", 5),
-            ("rx_prio4_pause", 2),
             ("rx_prio3_pause_duration", 900),
             ("tx_prio3_pause", 7),
+            ("port.rx_priority_4_xon", 1),
+            ("port.rx_priority_4_xoff", 2),
+        ]);
+        let rows = counted(&difference(&now, &before));
+        let due = [
+            ((Direction::Rx, Some(3)), Counted { frames: 2, micros: Some(900) }),
+            ((Direction::Rx, Some(4)), Counted { frames: 3, micros: None }),
         ];
-        let moved = moved.map(|(name, value)| (name.to_owned(), value)).into();
-        assert_eq!(received(&moved), 7);
+        assert_eq!(rows, due.into());
     }
 }

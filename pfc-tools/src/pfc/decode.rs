@@ -72,7 +72,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     out.flush()?;
     if let Some(file) = &options.html {
         let title = format!("Flow control in {}", options.file.display());
-        std::fs::write(file, page::page(&title, &meter).html())?;
+        page::write(file, &title, &meter)?;
     }
     read?;
     Ok(Outcome::of(meter.frames().wrong > 0))

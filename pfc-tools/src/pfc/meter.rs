@@ -1,7 +1,8 @@
 //! What frames of flow control do to a link, as a value that eats (frame, now): for how long each priority is paused, how often, by whom.
 //!
 //! A frame pauses those who send to its sender; so every sender has its own pauses. A new pause replaces the one before, and what of
-//! both overlaps counts once; a pause ends with its quanta, or with a frame of 0 quanta (XON).
+//! both overlaps counts once; a pause ends with its quanta, or with a frame of 0 quanta (XON). PFC and PAUSE have timers of their own
+//! (802.3 annexes 31D and 31B): neither ends what the other has begun, and a priority stands still while its own or that of PAUSE runs.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,11 @@ use crate::fabric::time::{LineRate, Time};
 const SENDERS_MAX: usize = 1024;
 /// Classes of pause durations: each twice as long as the one before, from a nanosecond on.
 pub const DURATIONS: usize = 40;
+
+/// Timers of a receiver: one of each priority, and [`PAUSE`].
+pub const TIMERS: usize = 9;
+/// The timer of PAUSE, which stops every priority.
+pub const PAUSE: usize = 8;
 
 const SECOND: u64 = 1_000_000_000_000;
 
@@ -34,7 +40,7 @@ pub struct Frames {
     pub ignored: u64,
 }
 
-/// What a sender does to a priority.
+/// What a sender does to a timer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Priority {
     /// Frames that pause it.
@@ -66,10 +72,15 @@ impl Priority {
 pub struct Sender {
     /// The address.
     pub mac: MacAddr,
-    /// Its frames.
+    /// Its frames that a receiver obeys.
     pub frames: u64,
-    priorities: [Priority; 8],
+    figures: [Priority; TIMERS],
+    /// Of PFC.
     pauses: Pauses,
+    /// Of PAUSE: its first place only.
+    pause: Pauses,
+    durations: [[u64; DURATIONS]; TIMERS],
+    timeline: Timeline,
 }
 
 /// Eats frames.
@@ -88,8 +99,6 @@ pub struct Meter {
     second: u64,
     in_second: u64,
     peak: u64,
-    durations: [[u64; DURATIONS]; 8],
-    timeline: Timeline,
 }
 
 impl Meter {
@@ -108,8 +117,6 @@ impl Meter {
             second: 0,
             in_second: 0,
             peak: 0,
-            durations: [[0; DURATIONS]; 8],
-            timeline: Timeline::new(),
         }
     }
 
@@ -138,11 +145,13 @@ impl Meter {
                 *self.findings.entry(finding.kind()).or_default() += 1;
             }
         }
-        let sender = self.sender(frame.src);
-        match (frame.obeyed(), sender) {
-            (None, _) => self.frames.ignored += 1,
-            (_, None) => self.unnamed += 1,
-            (Some(control), Some(sender)) => self.obey(sender, control),
+        // Only who is obeyed gets a place among the senders.
+        match frame.obeyed() {
+            Some(control) => match self.sender(frame.src) {
+                Some(sender) => self.senders[sender].obey(control, self.rate, self.now),
+                None => self.unnamed += 1,
+            },
+            None => self.frames.ignored += u64::from(frame.is_refused()),
         }
     }
 
@@ -154,8 +163,7 @@ impl Meter {
                 Some(place) => place,
                 None if self.senders.len() >= SENDERS_MAX => return None,
                 None => {
-                    let (priorities, pauses) = Default::default();
-                    self.senders.push(Sender { mac, frames: 0, priorities, pauses });
+                    self.senders.push(Sender::new(mac));
                     self.places.insert(mac, self.senders.len() - 1);
                     self.senders.len() - 1
                 }
@@ -165,44 +173,10 @@ impl Meter {
         Some(self.recent)
     }
 
-    fn obey(&mut self, sender: usize, control: FlowControl) {
-        let (enabled, quanta) = control.times();
-        self.expire(sender);
-        let Sender { priorities, pauses, .. } = &mut self.senders[sender];
-        for priority in (0..8).filter(|p| enabled >> p & 1 == 1) {
-            let own = &mut priorities[priority];
-            match quanta[priority] {
-                0 => own.xon += 1,
-                _ => {
-                    own.xoff += 1;
-                    own.refreshed += u64::from(pauses.since(priority).is_some());
-                }
-            }
-        }
-        let Some(rate) = self.rate else { return };
-        let (durations, timeline) = (&mut self.durations, &mut self.timeline);
-        pauses.take_each(enabled, &quanta, rate, self.now, |priority, since, until| {
-            priorities[priority].end(until - since);
-            durations[priority][class(until - since)] += 1;
-            timeline.add(priority, since, until);
-        });
-    }
-
-    /// Ends the pauses of a sender whose time is over.
-    fn expire(&mut self, sender: usize) {
-        let Sender { priorities, pauses, .. } = &mut self.senders[sender];
-        let (durations, timeline) = (&mut self.durations, &mut self.timeline);
-        pauses.expire(self.now, |priority, since, until| {
-            priorities[priority].end(until - since);
-            priorities[priority].expired += 1;
-            durations[priority][class(until - since)] += 1;
-            timeline.add(priority, since, until);
-        });
-    }
-
     /// Ends every pause whose time is over.
     pub fn settle(&mut self) {
-        (0..self.senders.len()).for_each(|sender| self.expire(sender));
+        let now = self.now;
+        self.senders.iter_mut().for_each(|sender| sender.expire(now));
     }
 
     /// The link's rate.
@@ -244,33 +218,105 @@ impl Meter {
     pub fn senders(&self) -> &[Sender] {
         &self.senders
     }
-
-    /// How many pauses of each priority were in which class of [`DURATIONS`].
-    pub const fn durations(&self) -> &[[u64; DURATIONS]; 8] {
-        &self.durations
-    }
-
-    /// When priorities were paused: of pauses that have ended.
-    pub const fn timeline(&self) -> &Timeline {
-        &self.timeline
-    }
 }
 
 impl Sender {
-    /// What it has done to a priority until `now`, which no pause outlasts in the figures.
-    pub fn priority(&self, priority: usize, now: Time) -> Priority {
-        let mut own = self.priorities[priority];
-        if let Some(since) = self.pauses.since(priority) {
+    fn new(mac: MacAddr) -> Self {
+        Self {
+            mac,
+            frames: 0,
+            figures: [Priority::default(); TIMERS],
+            pauses: Pauses::default(),
+            pause: Pauses::default(),
+            durations: [[0; DURATIONS]; TIMERS],
+            timeline: Timeline::new(),
+        }
+    }
+
+    fn obey(&mut self, control: FlowControl, rate: Option<LineRate>, now: Time) {
+        self.expire(now);
+        let Self { figures, pauses, pause, durations, timeline, .. } = self;
+        let (first, pauses, enabled, quanta) = match control {
+            FlowControl::Pfc { enabled, quanta } => (0, pauses, enabled, quanta),
+            FlowControl::Pause { quanta } => (PAUSE, pause, 1, [quanta; 8]),
+        };
+        for place in (0..8).filter(|p| enabled >> p & 1 == 1) {
+            let own = &mut figures[first + place];
+            match quanta[place] {
+                0 => own.xon += 1,
+                _ => {
+                    own.xoff += 1;
+                    own.refreshed += u64::from(pauses.since(place).is_some());
+                }
+            }
+        }
+        let Some(rate) = rate else { return };
+        pauses.take_each(enabled, &quanta, rate, now, |place, since, until| {
+            let timer = first + place;
+            figures[timer].end(until - since);
+            durations[timer][class(until - since)] += 1;
+            timeline.add(timer, since, until);
+        });
+    }
+
+    /// Ends the pauses whose time is over.
+    fn expire(&mut self, now: Time) {
+        let Self { figures, pauses, pause, durations, timeline, .. } = self;
+        for (first, pauses) in [(0, pauses), (PAUSE, pause)] {
+            pauses.expire(now, |place, since, until| {
+                let timer = first + place;
+                figures[timer].end(until - since);
+                figures[timer].expired += 1;
+                durations[timer][class(until - since)] += 1;
+                timeline.add(timer, since, until);
+            });
+        }
+    }
+
+    /// Since when a timer runs, if it does.
+    fn since(&self, timer: usize) -> Option<Time> {
+        if timer == PAUSE { self.pause.since(0) } else { self.pauses.since(timer) }
+    }
+
+    /// What it has done to a timer until `now`, which no pause outlasts in the figures.
+    pub fn figures(&self, timer: usize, now: Time) -> Priority {
+        let mut own = self.figures[timer];
+        if let Some(since) = self.since(timer) {
             own.paused = own.paused + (now - since);
             own.longest = own.longest.max(now - since);
         }
         own
     }
 
-    /// Whether a priority is paused.
-    pub fn is_paused(&self, priority: usize) -> bool {
-        self.pauses.since(priority).is_some()
+    /// Whether a timer runs.
+    pub fn is_paused(&self, timer: usize) -> bool {
+        self.since(timer).is_some()
     }
+
+    /// How many pauses of a timer were in which class of [`DURATIONS`], that which lasts `now` as long as it has been.
+    pub fn durations(&self, timer: usize, now: Time) -> [u64; DURATIONS] {
+        let mut durations = self.durations[timer];
+        if let Some(since) = self.since(timer).filter(|since| *since < now) {
+            durations[class(now - since)] += 1;
+        }
+        durations
+    }
+
+    /// When its timers ran until `now`.
+    pub fn timeline(&self, now: Time) -> Timeline {
+        let mut timeline = self.timeline.clone();
+        for timer in 0..TIMERS {
+            if let Some(since) = self.since(timer) {
+                timeline.add(timer, since, now);
+            }
+        }
+        timeline
+    }
+}
+
+/// What a timer is called.
+pub fn timer_name(timer: usize) -> String {
+    if timer == PAUSE { "PAUSE".to_owned() } else { format!("priority {timer}") }
 }
 
 /// The class of a duration: that of 1 ns and less is 0.
@@ -312,11 +358,11 @@ mod tests {
         meter.take(&frame(1, pfc(8, 0)), at(210));
         meter.take(&frame(1, pfc(8, 1000)), at(300));
         meter.advance(at(400));
-        let own = meter.senders()[0].priority(3, meter.now());
+        let own = meter.senders()[0].figures(3, meter.now());
         assert_eq!((own.xoff, own.xon, own.refreshed), (4, 1, 1));
         assert_eq!((own.pauses, own.expired), (2, 1));
         assert_eq!((own.paused, own.longest), (at(150 + 10 + 100), at(150)));
-        assert_eq!(meter.senders()[0].priority(2, meter.now()), Priority::default());
+        assert_eq!(meter.senders()[0].figures(2, meter.now()), Priority::default());
     }
 
     #[test]
@@ -330,10 +376,48 @@ mod tests {
         meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(20));
         meter.advance(Time::from_nanos(100));
         meter.settle();
-        assert_eq!(meter.senders()[0].priority(0, meter.now()).paused, Time::from_nanos(100));
-        assert_eq!(meter.senders()[1].priority(0, meter.now()).paused, Time::ZERO);
+        assert_eq!(meter.senders()[0].figures(0, meter.now()).paused, Time::from_nanos(100));
+        assert_eq!(meter.senders()[1].figures(0, meter.now()).paused, Time::ZERO);
         assert_eq!((meter.frames().ignored, meter.frames().wrong), (1, 1));
         assert_eq!(meter.findings().get("destination"), Some(&1));
+    }
+
+    #[test]
+    fn pfc_and_pause_have_timers_of_their_own() {
+        let mut meter = Meter::new(Some(RATE));
+        let at = Time::from_nanos;
+        meter.take(&frame(1, FlowControl::Pause { quanta: 100 }), at(0));
+        meter.take(&frame(1, pfc(8, 200)), at(50));
+        meter.take(&frame(1, pfc(0xff, 0)), at(60));
+        meter.take(&frame(1, pfc(8, 500)), at(70));
+        meter.take(&frame(1, FlowControl::Pause { quanta: 0 }), at(80));
+        meter.advance(at(170));
+        let sender = &meter.senders()[0];
+        let pause = sender.figures(PAUSE, meter.now());
+        assert_eq!((pause.xoff, pause.xon, pause.paused), (1, 1, at(80)));
+        let priority = sender.figures(3, meter.now());
+        assert_eq!((priority.xoff, priority.xon, priority.paused), (2, 1, at(10 + 100)));
+        assert_eq!(sender.figures(2, meter.now()).xoff, 0, "PAUSE is no XOFF of PFC");
+        // The pause that is still open is in the pictures, too.
+        assert_eq!(sender.durations(3, meter.now()).iter().sum::<u64>(), 2);
+        let shares = sender.timeline(meter.now()).shares(3, meter.now());
+        assert!((shares[0].1 - 110.0 / 170.0).abs() < 1e-9, "{shares:?}");
+    }
+
+    #[test]
+    fn who_is_not_obeyed_takes_no_place_and_what_is_cut_is_not_ignored() {
+        let mut meter = Meter::new(Some(RATE));
+        for src in 0..=u8::MAX {
+            let control = pfc(1, 1);
+            let src = MacAddr([2, 0, 0, 0, 0, src]);
+            let mut bytes = FlowControlFrame { src, control }.to_bytes();
+            bytes[5] = 2;
+            meter.take(&inspect(&bytes, 60).unwrap(), Time::ZERO);
+        }
+        assert_eq!((meter.senders().len(), meter.frames().ignored), (0, 256));
+        let bytes = FlowControlFrame { src: MacAddr([2; 6]), control: pfc(0xff, 1) }.to_bytes();
+        meter.take(&inspect(&bytes[..32], 60).unwrap(), Time::ZERO);
+        assert_eq!((meter.frames().other, meter.frames().ignored), (1, 256));
     }
 
     #[test]
@@ -389,7 +473,7 @@ mod tests {
             meter.settle();
             let expected = model(&frames, end);
             for (priority, expected) in expected.iter().enumerate() {
-                let own = meter.senders().first().map(|s| s.priority(priority, meter.now())).unwrap_or_default();
+                let own = meter.senders().first().map(|s| s.figures(priority, meter.now())).unwrap_or_default();
                 // In the model two pauses that touch are one; here, too, unless the first has expired.
                 prop_assert_eq!(own.paused.0 / 1000, expected.0, "priority {}", priority);
                 prop_assert!(own.longest.0 / 1000 <= expected.1);

@@ -1,8 +1,24 @@
 //! What a [`Meter`] has seen as a page: figures, when priorities were paused, and for how long at a time.
 
-use super::meter::{DURATIONS, Meter};
+use std::path::Path;
+
+use super::cli::Failure;
+use super::meter::{DURATIONS, Meter, PAUSE, Sender, TIMERS, timer_name};
 use super::report::{share, shown};
+use crate::fabric::time::Time;
 use crate::plot::{Axis, Cell, Chart, Kind, Page, Part, Series, Table};
+
+/// Senders that get a timeline: those that paused most.
+const TIMELINES: usize = 8;
+
+/// Writes the page into a file.
+///
+/// # Errors
+/// If that cannot be written: which.
+pub fn write(file: &Path, title: &str, meter: &Meter) -> Result<(), Failure> {
+    std::fs::write(file, page(title, meter).html())
+        .map_err(|error| Failure::Unusable(format!("cannot write {}: {error}", file.display())))
+}
 
 /// The page.
 pub fn page(title: &str, meter: &Meter) -> Page {
@@ -20,30 +36,36 @@ pub fn page(title: &str, meter: &Meter) -> Page {
         parts.push(Part::Table(findings(meter)));
     }
     if meter.rate().is_some() {
-        parts.push(Part::Charts(vec![timeline(meter), histogram(meter)]));
+        parts.push(Part::Charts(charts(meter)));
     }
     Page { title: title.to_owned(), parts, sections: Vec::new() }
 }
 
 fn figures(meter: &Meter) -> Table {
+    let known = meter.rate().is_some();
     let head = ["sender", "priority", "XOFF", "XON", "paused", "share", "longest"];
+    // Without a rate nobody knows for how long.
+    let columns = if known { head.len() } else { 4 };
     let now = meter.now();
     let rows =
-        meter.senders().iter().flat_map(|sender| (0..8).map(move |priority| (sender, priority)));
-    let rows = rows.map(|(sender, priority)| (sender, priority, sender.priority(priority, now)));
-    let rows = rows.filter(|(_, _, own)| own.xoff + own.xon > 0).map(|(sender, priority, own)| {
-        let number = |text: String| Cell::Number(text);
-        vec![
-            Cell::Text(sender.mac.to_string()),
-            number(priority.to_string()),
-            number(own.xoff.to_string()),
-            number(own.xon.to_string()),
-            number(shown(own.paused)),
-            number(format!("{:.2} %", 100.0 * share(own.paused, now))),
-            number(shown(own.longest)),
-        ]
+        meter.senders().iter().flat_map(|sender| (0..TIMERS).map(move |timer| (sender, timer)));
+    let rows = rows.map(|(sender, timer)| (sender, timer, sender.figures(timer, now)));
+    let rows = rows.filter(|(_, _, own)| own.xoff + own.xon > 0).map(|(sender, timer, own)| {
+        let numbers = [
+            if timer == PAUSE { "all".to_owned() } else { timer.to_string() },
+            own.xoff.to_string(),
+            own.xon.to_string(),
+            shown(own.paused),
+            format!("{:.2} %", 100.0 * share(own.paused, now)),
+            shown(own.longest),
+        ];
+        let cells = numbers.into_iter().map(Cell::Number);
+        [Cell::Text(sender.mac.to_string())].into_iter().chain(cells).take(columns).collect()
     });
-    Table { head: head.map(String::from).into(), rows: rows.collect() }
+    Table {
+        head: head[..columns].iter().map(|&name| name.to_owned()).collect(),
+        rows: rows.collect(),
+    }
 }
 
 fn findings(meter: &Meter) -> Table {
@@ -53,39 +75,53 @@ fn findings(meter: &Meter) -> Table {
     Table { head: ["what is wrong", "frames"].map(String::from).into(), rows: rows.collect() }
 }
 
-/// The priorities that were paused at all.
-fn paused(meter: &Meter) -> impl Iterator<Item = usize> + '_ {
-    (0..8).filter(|&priority| meter.durations()[priority].iter().any(|&count| count > 0))
+/// A timeline of each sender that paused something, and the lengths of all pauses.
+fn charts(meter: &Meter) -> Vec<Chart> {
+    let now = meter.now();
+    let total = |sender: &Sender| {
+        (0..TIMERS).fold(Time::ZERO, |sum, timer| sum + sender.figures(timer, now).paused)
+    };
+    let mut senders: Vec<_> = meter.senders().iter().map(|s| (total(s), s)).collect();
+    senders.retain(|(total, _)| *total > Time::ZERO);
+    senders.sort_by_key(|(total, _)| std::cmp::Reverse(*total));
+    let timelines = senders.iter().take(TIMELINES).map(|(_, sender)| timeline(sender, now));
+    timelines.chain([histogram(meter)]).collect()
 }
 
-/// The share of time that each priority was paused, all senders together.
-pub fn timeline(meter: &Meter) -> Chart {
+/// The share of time that a sender paused each priority.
+fn timeline(sender: &Sender, now: Time) -> Chart {
+    let timeline = sender.timeline(now);
     let mut chart = Chart::new(
-        format!("Paused, in parts of {}", shown(meter.timeline().width())),
+        format!("Paused by {}, in parts of {}", sender.mac, shown(timeline.width())),
         Axis::linear("time / s"),
         Axis::linear("paused / %"),
     );
-    for priority in paused(meter) {
-        let points = meter.timeline().shares(priority);
+    for timer in (0..TIMERS).filter(|&timer| sender.figures(timer, now).paused > Time::ZERO) {
+        let points = timeline.shares(timer, now).into_iter();
         let points = points.map(|(at, share)| (at.seconds(), 100.0 * share)).collect();
-        chart = chart.with(Series::line(format!("priority {priority}"), points).drawn(Kind::Steps));
+        chart = chart.with(Series::line(timer_name(timer), points).drawn(Kind::Steps));
     }
     chart
 }
 
 /// How many pauses took how long.
 #[allow(clippy::cast_precision_loss)] // Counts of pauses.
-pub fn histogram(meter: &Meter) -> Chart {
+fn histogram(meter: &Meter) -> Chart {
     let mut chart =
         Chart::new("Lengths of pauses", Axis::log("pause / us"), Axis::linear("pauses"));
-    for priority in paused(meter) {
-        let counts = &meter.durations()[priority];
-        let first = counts.iter().position(|&count| count > 0).unwrap_or(0).saturating_sub(1);
+    for timer in 0..TIMERS {
+        let mut counts = [0; DURATIONS];
+        for sender in meter.senders() {
+            let own = sender.durations(timer, meter.now());
+            counts.iter_mut().zip(own).for_each(|(sum, count)| *sum += count);
+        }
+        let Some(first) = counts.iter().position(|&count| count > 0) else { continue };
         let last =
             counts.iter().rposition(|&count| count > 0).map_or(0, |at| (at + 1).min(DURATIONS - 1));
-        let points =
-            (first..=last).map(|at| (f64::exp2(at as f64) / 1e3, counts[at] as f64)).collect();
-        chart = chart.with(Series::line(format!("priority {priority}"), points).drawn(Kind::Steps));
+        let points = (first.saturating_sub(1)..=last)
+            .map(|at| (f64::exp2(at as f64) / 1e3, counts[at] as f64))
+            .collect();
+        chart = chart.with(Series::line(timer_name(timer), points).drawn(Kind::Steps));
     }
     chart
 }
@@ -97,7 +133,7 @@ mod tests {
     use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 
-    use crate::fabric::time::{LineRate, Time};
+    use crate::fabric::time::LineRate;
 
     #[test]
     fn a_page_shows_who_paused_what() {
@@ -115,5 +151,30 @@ mod tests {
             assert!(html.contains(due), "{due}: {html}");
         }
         assert!(!html.contains("priority 4"));
+    }
+
+    #[test]
+    fn two_senders_have_a_timeline_each_and_no_rate_no_times() {
+        let page_of = |rate| {
+            let mut meter = Meter::new(rate);
+            for src in [1, 2] {
+                let control = FlowControl::Pause { quanta: 65_535 };
+                let src = MacAddr([2, 0, 0, 0, 0, src]);
+                let frame = FlowControlFrame { src, control }.to_bytes();
+                meter.take(&inspect(&frame, frame.len()).unwrap(), Time::ZERO);
+            }
+            meter.advance(Time::from_micros(300));
+            for sender in meter.senders() {
+                let shares = sender.timeline(meter.now()).shares(PAUSE, meter.now());
+                assert!(shares.iter().all(|(_, share)| *share <= 1.0), "{shares:?}");
+            }
+            page("x", &meter).html()
+        };
+        let known = page_of(Some(LineRate::new(100_000_000_000)));
+        for due in ["Paused by 02:00:00:00:00:01", "Paused by 02:00:00:00:00:02", "100.00 %"] {
+            assert!(known.contains(due), "{due}: {known}");
+        }
+        let unknown = page_of(None);
+        assert!(unknown.contains("XOFF") && !unknown.contains("longest"), "{unknown}");
     }
 }

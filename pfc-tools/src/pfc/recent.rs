@@ -1,32 +1,38 @@
 //! What has changed between two looks at a [`Meter`].
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use feroce_wire::MacAddr;
 use serde_json::{Value, json};
 
-use super::meter::{Meter, Priority};
+use super::counters::{Counted, Direction, counted, difference};
+use super::meter::{Meter, PAUSE, Priority, TIMERS, timer_name};
 use super::report::{share, shown};
 use super::watch::Watched;
 use crate::fabric::time::Time;
 
-/// What a sender did to a priority since the look before.
+/// What a sender did to a timer since the look before.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The sender.
     pub mac: MacAddr,
-    /// The priority.
-    pub priority: usize,
+    /// The timer: that of a priority, or of PAUSE.
+    pub timer: usize,
     /// Frames that pause it.
     pub xoff: u64,
     /// Frames that let it go.
     pub xon: u64,
-    /// Part of the time that it was paused.
-    pub share: f64,
-    /// The longest pause since the beginning.
-    pub longest: Time,
-    /// Whether it is paused now.
-    pub is_paused: bool,
+    /// Part of the time that it was paused, if the rate is known.
+    pub share: Option<f64>,
+    /// Whether it is paused now, if the rate is known.
+    pub is_paused: Option<bool>,
+}
+
+impl Row {
+    fn is_quiet(&self) -> bool {
+        self.xoff + self.xon == 0 && self.share.is_none_or(|share| share == 0.0)
+    }
 }
 
 /// The changes.
@@ -34,34 +40,44 @@ pub struct Row {
 pub struct Recent {
     at: Time,
     span: Time,
-    before: Vec<[Priority; 8]>,
+    before: Vec<[Priority; TIMERS]>,
     frames_before: u64,
     frames: u64,
     rows: Vec<Row>,
+    counters: BTreeMap<String, u64>,
+    counted: Vec<CountedRow>,
+}
+
+/// What the NIC counted of a priority since the look before.
+#[derive(Debug, Clone, Copy)]
+struct CountedRow {
+    direction: Direction,
+    priority: Option<u8>,
+    counted: Counted,
+    share: Option<f64>,
 }
 
 impl Recent {
-    /// Looks again.
-    pub fn look(&mut self, meter: &Meter) {
-        let now = meter.now();
+    /// Looks again; `counters` are the NIC's own since the beginning.
+    pub fn look(&mut self, meter: &Meter, counters: &BTreeMap<String, u64>) {
+        let (now, known) = (meter.now(), meter.rate().is_some());
         self.span = now - self.at;
         self.at = now;
         self.rows.clear();
-        self.before.resize(meter.senders().len(), [Priority::default(); 8]);
+        self.before.resize(meter.senders().len(), [Priority::default(); TIMERS]);
         for (sender, before) in meter.senders().iter().zip(&mut self.before) {
-            for (priority, before) in before.iter_mut().enumerate() {
-                let own = sender.priority(priority, now);
+            for (timer, before) in before.iter_mut().enumerate() {
+                let own = sender.figures(timer, now);
                 if own.xoff + own.xon == 0 {
                     continue;
                 }
                 self.rows.push(Row {
                     mac: sender.mac,
-                    priority,
+                    timer,
                     xoff: own.xoff - before.xoff,
                     xon: own.xon - before.xon,
-                    share: share(own.paused - before.paused, self.span),
-                    longest: own.longest,
-                    is_paused: sender.is_paused(priority),
+                    share: known.then(|| share(own.paused - before.paused, self.span)),
+                    is_paused: known.then(|| sender.is_paused(timer)),
                 });
                 *before = own;
             }
@@ -70,6 +86,15 @@ impl Recent {
         let frames = frames.pfc + frames.pause + frames.other;
         self.frames = frames - self.frames_before;
         self.frames_before = frames;
+        let span = self.span;
+        let moved = counted(&difference(counters, &self.counters)).into_iter();
+        self.counted = moved
+            .map(|((direction, priority), counted)| {
+                let share = counted.micros.map(|micros| share(Time::from_micros(micros), span));
+                CountedRow { direction, priority, counted, share }
+            })
+            .collect();
+        self.counters.clone_from(counters);
     }
 
     /// Of every sender and priority that was ever paused or let go.
@@ -88,16 +113,29 @@ impl Recent {
     }
 
     pub(super) fn json(&self) -> Value {
-        let rows = self.rows.iter().filter(|row| row.xoff + row.xon > 0 || row.share > 0.0);
+        let rows = self.rows.iter().filter(|row| !row.is_quiet());
         let rows: Vec<_> = rows
             .map(|row| {
+                let priority: Value =
+                    if row.timer == PAUSE { "all".into() } else { row.timer.into() };
                 json!({
-                    "mac": row.mac.to_string(), "priority": row.priority, "xoff": row.xoff, "xon": row.xon,
+                    "mac": row.mac.to_string(), "priority": priority, "xoff": row.xoff, "xon": row.xon,
                     "share": row.share, "is_paused": row.is_paused,
                 })
             })
             .collect();
-        json!({ "span_ns": self.span.0 / 1000, "frames": self.frames, "priorities": rows })
+        let counted = self.counted.iter().map(|row| {
+            json!({
+                "direction": row.direction.name(), "priority": row.priority, "frames": row.counted.frames,
+                "paused_us": row.counted.micros, "share": row.share,
+            })
+        });
+        json!({
+            "span_ns": self.span.0 / 1000,
+            "frames": self.frames,
+            "priorities": rows,
+            "counters": counted.collect::<Vec<_>>(),
+        })
     }
 
     /// A line about all, and one for each priority that something happened to.
@@ -114,25 +152,29 @@ impl Recent {
             frames.wrong,
             watched.lost
         )?;
-        for row in self.rows.iter().filter(|row| row.xoff + row.xon > 0 || row.share > 0.0) {
+        for row in self.rows.iter().filter(|row| !row.is_quiet()) {
+            let paused = row.share.map(|share| format!(", paused {:.1} %", 100.0 * share));
+            let paused = paused.unwrap_or_default();
+            let still = if row.is_paused == Some(true) { ", still" } else { "" };
             writeln!(
                 out,
-                "           {} priority {}: {} XOFF, {} XON, paused {:.1} %{}",
+                "           {} {}: {} XOFF, {} XON{paused}{still}",
                 row.mac,
-                row.priority,
+                timer_name(row.timer),
                 row.xoff,
-                row.xon,
-                100.0 * row.share,
-                if row.is_paused { ", still" } else { "" }
+                row.xon
             )?;
         }
         if watched.is_swallowed() {
-            let moved = watched.counters.iter().map(|(name, moved)| format!("{name} {moved}"));
-            writeln!(
-                out,
-                "           counters of the NIC: {}",
-                moved.collect::<Vec<_>>().join(", ")
-            )?;
+            for row in &self.counted {
+                let (direction, Counted { frames, micros }) = (row.direction.name(), row.counted);
+                let whose = row.priority.map_or("all".to_owned(), |p| format!("priority {p}"));
+                write!(out, "           NIC {direction} {whose}: {frames} frames")?;
+                if let (Some(micros), Some(share)) = (micros, row.share) {
+                    write!(out, ", paused {micros} us ({:.1} %)", 100.0 * share)?;
+                }
+                writeln!(out)?;
+            }
         }
         Ok(())
     }
@@ -158,10 +200,10 @@ mod tests {
         for (at, due, paused) in [(250, 1.0, true), (1000, 1.0 / 3.0, false), (2000, 0.0, false)] {
             meter.advance(Time::from_nanos(at));
             meter.settle();
-            recent.look(&meter);
+            recent.look(&meter, &BTreeMap::new());
             let row = recent.rows()[0];
-            assert!((row.share - due).abs() < 1e-9, "{at}: {row:?}");
-            assert_eq!((row.is_paused, row.priority), (paused, 3));
+            assert!((row.share.unwrap() - due).abs() < 1e-9, "{at}: {row:?}");
+            assert_eq!((row.is_paused, row.timer), (Some(paused), 3));
         }
     }
 }

@@ -8,7 +8,7 @@ use feroce_wire::pause::{Finding, Inspection};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::meter::Meter;
+use super::meter::{Meter, PAUSE, Priority, Sender, TIMERS};
 use crate::fabric::time::{LineRate, Time};
 
 /// A line about a frame.
@@ -165,15 +165,15 @@ fn table(meter: &Meter) -> Table {
         "longest",
         "XOFF/s",
     ]);
-    for (sender, priority) in meter.senders().iter().flat_map(|s| (0..8).map(move |p| (s, p))) {
-        let own = sender.priority(priority, now);
+    for (sender, timer) in meter.senders().iter().flat_map(|s| (0..TIMERS).map(move |t| (s, t))) {
+        let own = sender.figures(timer, now);
         if own.xoff + own.xon == 0 {
             continue;
         }
         let timed = |text: String| if meter.rate().is_some() { text } else { "-".to_owned() };
         table.add_row([
             sender.mac.to_string(),
-            priority.to_string(),
+            if timer == PAUSE { "all".to_owned() } else { timer.to_string() },
             own.xoff.to_string(),
             own.xon.to_string(),
             timed(own.refreshed.to_string()),
@@ -210,33 +210,22 @@ fn per_second(count: u64, time: Time) -> String {
 /// The figures as JSON.
 pub fn json(meter: &Meter) -> Value {
     let now = meter.now();
-    let known = meter.rate().is_some();
-    let senders: Vec<_> = meter
-        .senders()
-        .iter()
-        .map(|sender| {
-            let priorities: Map<_, _> = (0..8)
-                .map(|priority| (priority, sender.priority(priority, now)))
-                .filter(|(_, own)| own.xoff + own.xon > 0)
-                .map(|(priority, own)| {
-                    let timed = |value: u64| known.then_some(value);
-                    let figures = json!({
-                        "xoff": own.xoff,
-                        "xon": own.xon,
-                        "refreshed": timed(own.refreshed),
-                        "pauses": timed(own.pauses),
-                        "expired": timed(own.expired),
-                        "paused_ns": timed(own.paused.0 / 1000),
-                        "share": known.then(|| share(own.paused, now)),
-                        "longest_ns": timed(own.longest.0 / 1000),
-                        "is_paused": sender.is_paused(priority),
-                    });
-                    (priority.to_string(), figures)
-                })
-                .collect();
-            json!({ "mac": sender.mac.to_string(), "frames": sender.frames, "priorities": priorities })
+    let figures = |sender: &Sender, timer: usize| {
+        let own = sender.figures(timer, now);
+        let is_paused = meter.rate().map(|_| sender.is_paused(timer));
+        (own.xoff + own.xon > 0).then(|| of_timer(&own, is_paused, now))
+    };
+    let of_sender = |sender: &Sender| {
+        let priorities: Map<_, _> =
+            (0..PAUSE).filter_map(|p| Some((p.to_string(), figures(sender, p)?))).collect();
+        json!({
+            "mac": sender.mac.to_string(),
+            "frames": sender.frames,
+            "priorities": priorities,
+            "pause": figures(sender, PAUSE),
         })
-        .collect();
+    };
+    let senders: Vec<_> = meter.senders().iter().map(of_sender).collect();
     json!({
         "rate": meter.rate().map(LineRate::bits_per_second),
         "duration_ns": now.0 / 1000,
@@ -246,6 +235,22 @@ pub fn json(meter: &Meter) -> Value {
         "disordered": meter.disordered(),
         "further_senders": meter.unnamed(),
         "senders": senders,
+    })
+}
+
+/// Whether it runs is known if the rate is, as all that follows from times.
+fn of_timer(own: &Priority, is_paused: Option<bool>, now: Time) -> Value {
+    let timed = |value: u64| is_paused.map(|_| value);
+    json!({
+        "xoff": own.xoff,
+        "xon": own.xon,
+        "refreshed": timed(own.refreshed),
+        "pauses": timed(own.pauses),
+        "expired": timed(own.expired),
+        "paused_ns": timed(own.paused.0 / 1000),
+        "share": is_paused.map(|_| share(own.paused, now)),
+        "longest_ns": timed(own.longest.0 / 1000),
+        "is_paused": is_paused,
     })
 }
 

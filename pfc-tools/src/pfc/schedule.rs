@@ -1,5 +1,7 @@
 //! Which frames go out when: a value, so that what goes to an interface and into a file is the same.
 
+use std::borrow::Cow;
+
 use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -7,15 +9,59 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::malformed::Malformed;
 use crate::fabric::time::Time;
 
-/// The same frame, several times.
+/// Nothing that is sent takes longer.
+pub const LONGEST: Time = Time::from_millis(3_600_000);
+
+/// What the frames of a step are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// The same, without its check sequence.
+    Same(Vec<u8>),
+    /// Random fields, every third frame with something wrong; the same for the same seed.
+    Random {
+        /// Where chance comes from.
+        seed: u64,
+        /// The source of all, in place of random ones.
+        src: Option<MacAddr>,
+    },
+}
+
+/// Several frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The frame without its check sequence.
-    pub bytes: Vec<u8>,
+    content: Content,
     /// How often.
     pub count: u64,
     /// From one to the next.
     pub gap: Time,
+    /// From the first one to the next step.
+    pub span: Time,
+}
+
+impl Step {
+    /// `count` frames of `bytes`, one every `gap`.
+    pub const fn same(bytes: Vec<u8>, count: u64, gap: Time) -> Self {
+        let span = Time(gap.0.saturating_mul(count));
+        Self { content: Content::Same(bytes), count, gap, span }
+    }
+
+    /// Its frame number `n`.
+    pub fn bytes(&self, n: u64) -> Cow<'_, [u8]> {
+        match &self.content {
+            Content::Same(bytes) => Cow::Borrowed(bytes),
+            Content::Random { seed, src } => Cow::Owned(random_frame(*seed, *src, n)),
+        }
+    }
+}
+
+/// When the last XON is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LetGo {
+    /// When the time of all steps is over, and when something ends them before: they end by then.
+    #[default]
+    Always,
+    /// Only when something ends the steps: else their pauses stay.
+    WhenStopped,
 }
 
 /// Steps, one after the other.
@@ -25,6 +71,8 @@ pub struct Schedule {
     pub steps: Vec<Step>,
     /// What ends every pause that the steps begin, if they do.
     pub xon: Option<Vec<u8>>,
+    /// When that is sent.
+    pub lets_go: LetGo,
 }
 
 /// PFC for the priorities of `mask`, all with the same quanta.
@@ -50,8 +98,9 @@ impl Schedule {
     /// `control` for `span`, a frame every `gap`, and then XON.
     pub fn storm(src: MacAddr, control: FlowControl, span: Time, gap: Time) -> Self {
         let frame = |control| FlowControlFrame { src, control }.to_bytes().to_vec();
-        let step = Step { bytes: frame(control), count: times_within(span, gap), gap };
-        Self { steps: vec![step], xon: Some(frame(xon(control))) }
+        let step = Step::same(frame(control), times_within(span, gap), gap);
+        let xon = Some(frame(xon(control)));
+        Self { steps: vec![Step { span, ..step }], xon, lets_go: LetGo::Always }
     }
 
     /// Every combination, each for `span`; XON between them, and at the end for all.
@@ -60,33 +109,52 @@ impl Schedule {
         for &mask in masks {
             for &quanta in quanta {
                 for &gap in gaps {
-                    let Self { steps: storm, xon } = Self::storm(src, pfc(mask, quanta), span, gap);
+                    let Self { steps: storm, xon, .. } =
+                        Self::storm(src, pfc(mask, quanta), span, gap);
                     steps.extend(storm);
-                    steps.extend(xon.map(|bytes| Step { bytes, count: 1, gap: Time::ZERO }));
+                    steps.extend(xon.map(|bytes| Step::same(bytes, 1, Time::ZERO)));
                 }
             }
         }
+        // Behind the last one comes that for all.
+        steps.pop();
         let all = masks.iter().fold(0, |all, mask| all | mask);
         let xon = FlowControlFrame { src, control: pfc(all, 0) }.to_bytes().to_vec();
-        Self { steps, xon: Some(xon) }
+        Self { steps, xon: Some(xon), lets_go: LetGo::Always }
     }
 
     /// So many frames with random fields, every third with something wrong; the same for the same seed.
-    pub fn random(count: u64, seed: u64, gap: Time) -> Self {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let steps = (0..count).map(|n| Step { bytes: random_frame(&mut random, n), count: 1, gap });
-        Self { steps: steps.collect(), xon: None }
+    pub fn random(count: u64, seed: u64, src: Option<MacAddr>, gap: Time) -> Self {
+        let span = Time(gap.0.saturating_mul(count));
+        let step = Step { content: Content::Random { seed, src }, count, gap, span };
+        Self { steps: vec![step], xon: None, lets_go: LetGo::WhenStopped }
     }
 
     /// How many frames, without the last XON.
     pub fn frames(&self) -> u64 {
         self.steps.iter().map(|step| step.count).sum()
     }
+
+    /// How long all steps take.
+    pub fn span(&self) -> Time {
+        self.steps.iter().fold(Time::ZERO, |sum, step| sum + step.span)
+    }
+
+    /// When nothing is sent any more, also if some of it is late.
+    pub fn end(&self) -> Time {
+        match (self.lets_go, &self.xon) {
+            (LetGo::Always, Some(_)) => self.span(),
+            _ => LONGEST,
+        }
+    }
 }
 
-fn random_frame(random: &mut Xoshiro256PlusPlus, n: u64) -> Vec<u8> {
+fn random_frame(seed: u64, src: Option<MacAddr>, n: u64) -> Vec<u8> {
+    // So that neither two frames of a seed nor those of two seeds are alike.
+    let seed = Xoshiro256PlusPlus::seed_from_u64(seed).next_u64().wrapping_add(n);
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let [a, b, c, d, e, enabled, is_pause, salt] = random.next_u64().to_le_bytes();
-    let src = MacAddr([2, a, b, c, d, e]);
+    let src = src.unwrap_or(MacAddr([2, a, b, c, d, e]));
     let enabled = enabled.max(1);
     let control = if is_pause < 64 {
         FlowControl::Pause { quanta: u16::from_le_bytes([salt, enabled]) }
@@ -131,19 +199,27 @@ mod tests {
     fn a_sweep_has_every_combination_and_lets_go_between() {
         let gaps = [Time::from_millis(1), Time::from_millis(10)];
         let sweep = Schedule::sweep(SRC, &[1, 6], &[5, 50, 500], &gaps, Time::from_millis(100));
-        assert_eq!(sweep.steps.len(), 2 * 2 * 3 * 2);
-        assert_eq!(sweep.frames(), 6 * (100 + 10) + 12);
+        assert_eq!(sweep.steps.len(), 2 * 2 * 3 * 2 - 1);
+        assert_eq!(sweep.frames(), 6 * (100 + 10) + 11);
+        assert_eq!((sweep.span(), sweep.end()), (Time::from_millis(1200), Time::from_millis(1200)));
         assert_eq!(inspect(sweep.xon.as_deref().unwrap(), 60).unwrap().obeyed(), Some(pfc(7, 0)));
     }
 
     #[test]
     fn random_frames_are_the_same_for_a_seed_and_a_third_is_wrong() {
-        let random = Schedule::random(3000, 7, Time::ZERO);
-        assert_eq!(random, Schedule::random(3000, 7, Time::ZERO));
-        assert_ne!(random, Schedule::random(3000, 8, Time::ZERO));
-        let wrong = random.steps.iter().filter(|step| {
-            inspect(&step.bytes, step.bytes.len()).is_none_or(|seen| !seen.findings.is_empty())
-        });
+        let frames = |seed, src| {
+            let step = Schedule::random(3000, seed, src, Time::ZERO).steps.remove(0);
+            (0..3000).map(|n| step.bytes(n).into_owned()).collect::<Vec<_>>()
+        };
+        let random = frames(7, None);
+        assert_eq!(random, frames(7, None));
+        assert!(!frames(8, None).iter().any(|frame| random.contains(frame)));
+        let seen = |frames: &[Vec<u8>]| -> Vec<_> {
+            frames.iter().map(|bytes| inspect(bytes, bytes.len()).unwrap()).collect()
+        };
+        let wrong = seen(&random).into_iter().filter(|seen| !seen.findings.is_empty());
         assert_eq!(wrong.count(), 1000);
+        let own = seen(&frames(7, Some(SRC))).into_iter().filter(|seen| seen.src == SRC);
+        assert!(own.count() >= 2900, "all but those whose source is made wrong");
     }
 }

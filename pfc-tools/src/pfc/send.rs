@@ -1,33 +1,38 @@
 //! `feroce pfc send`: frames of flow control, to an interface or into a file.
 
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind};
-use std::path::PathBuf;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use feroce_engine::net::Interface;
+use feroce_engine::port::ethtool::Ethtool;
 use feroce_engine::port::packet::{Offload, Tap};
 use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
 use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
-use std::os::fd::AsRawFd;
 
 use super::cli::{Failure, Outcome};
 use super::malformed::Malformed;
-use super::report::shown;
-use super::schedule::{Schedule, Step, pfc};
+use super::play::{End, Line, Played, play};
+use super::report::{share, shown};
+use super::schedule::{LONGEST, LetGo, Schedule, Step, pfc, xon};
 use super::units;
-use crate::fabric::time::Time;
+use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 
 /// The address that frames in a file come from unless told otherwise.
 const NOBODY: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x01]);
-/// Nothing that is sent takes longer.
-const LONGEST: Time = Time::from_millis(3_600_000);
+/// Frames of a storm a second, if the link's rate is not known.
+const STORM_PER_SECOND: u64 = 2000;
+/// No storm chooses to send faster.
+const STORM_GAP_MIN: Time = Time::from_micros(1);
 
 /// Options of `send`.
 #[derive(Debug, Args)]
@@ -108,14 +113,14 @@ struct StormOptions {
     #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
     priorities: Vec<u8>,
     /// For how long each frame pauses, in times of 512 bits
-    #[arg(long, value_name = "QUANTA", default_value = "65535")]
+    #[arg(long, value_name = "QUANTA", default_value = "65535", value_parser = clap::value_parser!(u16).range(1..))]
     quanta: u16,
     /// PAUSE (802.3x), which stops every priority
     #[arg(long, conflicts_with = "priorities")]
     pause: bool,
-    /// Frames a second
-    #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    per_second: u64,
+    /// Frames a second; without it, two for the time of a pause at the link's rate, or 2000 if that is not known
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    per_second: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -166,6 +171,28 @@ fn gap(per_second: u64) -> Time {
     Time(1_000_000_000_000 / per_second)
 }
 
+/// From one frame of a storm to the next: what is asked for, else half of a pause.
+fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LineRate>) -> Time {
+    match (per_second, rate) {
+        (Some(n), _) => gap(n),
+        (None, Some(rate)) => Time(rate.quanta(quanta).0 / 2).max(STORM_GAP_MIN),
+        (None, None) => gap(STORM_PER_SECOND),
+    }
+}
+
+/// What is to be known of a storm whose pauses end before the next begins.
+fn of_gaps(gap: Time, quanta: u16, rate: LineRate) -> Option<String> {
+    let pause = rate.quanta(quanta);
+    (gap > pause).then(|| {
+        let percent = 100.0 * share(pause, gap);
+        format!(
+            "pauses only {percent:.1} % of the time: {quanta} quanta last {}, and a frame goes out every {}",
+            shown(pause),
+            shown(gap)
+        )
+    })
+}
+
 fn control(priorities: &[u8], quanta: u16, pause: bool) -> FlowControl {
     if pause { FlowControl::Pause { quanta } } else { pfc(bits(priorities), quanta) }
 }
@@ -183,6 +210,12 @@ impl To {
     }
 }
 
+impl To {
+    fn rate(&self) -> Option<LineRate> {
+        Ethtool::open(self.interface.as_deref()?).ok()?.rate().map(LineRate::new)
+    }
+}
+
 /// Sends.
 ///
 /// # Errors
@@ -193,23 +226,23 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         What::Xon(options) => {
             let control = pfc(bits(&options.priorities), 0);
             let bytes = FlowControlFrame { src: options.to.source()?, control }.to_bytes().to_vec();
-            let step = Step { bytes, count: 1, gap: Time::ZERO };
-            (&options.to, Schedule { steps: vec![step], xon: None })
+            let steps = vec![Step::same(bytes, 1, Time::ZERO)];
+            (&options.to, Schedule { steps, xon: None, lets_go: LetGo::Always })
         }
-        What::Storm(options) => {
-            let control = control(&options.priorities, options.quanta, options.pause);
-            let (src, gap) = (options.to.source()?, gap(options.per_second));
-            (&options.to, Schedule::storm(src, control, options.duration, gap))
-        }
+        What::Storm(options) => (&options.to, storm(options)?),
         What::Sweep(options) => {
             let gaps: Vec<_> = options.per_second.iter().map(|&n| gap(n)).collect();
             let SweepOptions { to, priorities, quanta, each, .. } = options;
             (to, Schedule::sweep(to.source()?, priorities, quanta, &gaps, *each))
         }
-        What::Random(options) => {
-            (&options.to, Schedule::random(options.count, options.seed, gap(1_000_000)))
+        What::Random(RandomOptions { to, count, seed }) => {
+            (to, Schedule::random(*count, *seed, to.src, gap(1_000_000)))
         }
     };
+    if schedule.span() > LONGEST {
+        let (span, most) = (shown(schedule.span()), shown(LONGEST));
+        return Err(Failure::Unusable(format!("that takes {span} in all; {most} is the most")));
+    }
     match (&to.pcap, &to.interface) {
         (Some(file), _) => {
             write(file, &schedule).map_err(|error| {
@@ -232,12 +265,28 @@ fn frame(options: &FrameOptions) -> Result<Schedule, Failure> {
         Some(kind) => kind.bytes(&frame, 0x55),
         None => frame.to_bytes().to_vec(),
     };
-    let step = Step { bytes, count: options.count, gap: gap(options.per_second) };
-    Ok(Schedule { steps: vec![step], xon: None })
+    // What is asked for is sent and stays; what is stopped half way lets go.
+    let xon = (options.malformed.is_none() && options.quanta > 0).then(|| {
+        let frame = FlowControlFrame { control: xon(control), ..frame };
+        frame.to_bytes().to_vec()
+    });
+    let steps = vec![Step::same(bytes, options.count, gap(options.per_second))];
+    Ok(Schedule { steps, xon, lets_go: LetGo::WhenStopped })
+}
+
+fn storm(options: &StormOptions) -> Result<Schedule, Failure> {
+    let StormOptions { to, quanta, duration, .. } = options;
+    let (src, rate) = (to.source()?, to.rate());
+    let gap = storm_gap(options.per_second, *quanta, rate);
+    if let Some(note) = rate.and_then(|rate| of_gaps(gap, *quanta, rate)) {
+        eprintln!("feroce-pfc: {note}");
+    }
+    let control = control(&options.priorities, *quanta, options.pause);
+    Ok(Schedule::storm(src, control, *duration, gap))
 }
 
 /// Writes the schedule as a capture that begins at 0.
-fn write(file: &PathBuf, schedule: &Schedule) -> io::Result<()> {
+fn write(file: &Path, schedule: &Schedule) -> io::Result<()> {
     let header = PcapHeader {
         datalink: DataLink::ETHERNET,
         ts_resolution: TsResolution::NanoSecond,
@@ -245,99 +294,99 @@ fn write(file: &PathBuf, schedule: &Schedule) -> io::Result<()> {
     };
     let out = BufWriter::new(File::create(file)?);
     let mut writer = PcapWriter::with_header(out, header).map_err(io::Error::other)?;
-    let mut now = Time::ZERO;
-    let mut put = |bytes: &[u8], now: Time| {
+    let mut put = |bytes: &[u8], at: Time| {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let packet = PcapPacket::new(Duration::from_nanos(now.0 / 1000), len, bytes);
+        let packet = PcapPacket::new(Duration::from_nanos(at.0 / 1000), len, bytes);
         writer.write_packet(&packet).map(|_len| ()).map_err(io::Error::other)
     };
+    let mut start = Time::ZERO;
     for step in &schedule.steps {
-        for _ in 0..step.count {
-            put(&step.bytes, now)?;
+        let mut now = start;
+        for n in 0..step.count {
+            put(&step.bytes(n), now)?;
             now = now + step.gap;
         }
+        start = start + step.span;
     }
-    schedule.xon.as_ref().map_or(Ok(()), |xon| put(xon, now))
+    if let (LetGo::Always, Some(xon)) = (schedule.lets_go, &schedule.xon) {
+        put(xon, start)?;
+    }
+    // What does not fit on the disk is noticed here at the latest.
+    writer.into_writer().flush()
 }
 
-/// How sending ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    Done,
-    Signal,
+/// An interface, until a signal comes.
+struct Port {
+    tap: Tap,
+    signals: SignalFd,
+    clock: Clock,
+    scratch: Vec<nix::libc::pollfd>,
+}
+
+impl Line for Port {
+    fn now(&self) -> Time {
+        Time::from_instant(self.clock.now())
+    }
+
+    fn wait(&mut self, due: Time) -> bool {
+        loop {
+            let wait = Duration::from_nanos((due - self.now()).0 / 1000);
+            poll_readable(&[self.signals.as_raw_fd()], &mut self.scratch, Some(wait));
+            if self.signals.read_signal().is_ok_and(|signal| signal.is_some()) {
+                return true;
+            }
+            if self.now() >= due {
+                return false;
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.tap.send(bytes, Offload::default())
+    }
 }
 
 fn send(interface: &str, schedule: &Schedule) -> Result<Outcome, Failure> {
-    let signals = watch_signals()?;
-    let mut tap = Tap::open_flow_control(interface, 1 << 16)?;
-    let clock = Clock::start();
-    let mut sent = 0;
-    let ended = play(&mut tap, &signals, &clock, schedule, &mut sent);
-    let took = Time::from_instant(clock.now());
-    // Whatever has happened: nothing stays paused.
-    let xon = schedule.xon.as_ref().map(|xon| tap.send(xon, Offload::default()));
-    let how = match (&ended, &xon) {
-        (Err(_), _) => "the interface refused it",
-        (Ok(End::Signal), _) => "stopped by a signal",
-        (Ok(End::Done), _) => "ended by itself",
+    // A terminal that goes away leaves nothing paused, either.
+    let signals =
+        watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT])?;
+    let tap = Tap::open_flow_control(interface, 1 << 16)?;
+    let mut port = Port { tap, signals, clock: Clock::start(), scratch: Vec::new() };
+    let Played { sent, ended, xon } = play(&mut port, schedule);
+    let how = match &ended {
+        Err(_) => "the interface refused it",
+        Ok(End::Signal) => "stopped by a signal",
+        Ok(End::Done) => "ended by itself",
     };
-    let xon = match xon {
+    let let_go = match &xon {
         None => String::new(),
         Some(Ok(())) => "; XON sent".to_owned(),
         Some(Err(error)) => format!("; XON could not be sent: {error}"),
     };
-    println!("{sent} of {} frames in {}: {how}{xon}", schedule.frames(), shown(took));
-    match ended {
-        Ok(End::Done) => Ok(Outcome::Fine),
-        Ok(End::Signal) => Ok(Outcome::Findings),
-        Err(error) => Err(Failure::Interface { name: interface.to_owned(), source: error }),
-    }
+    let (all, took) = (schedule.frames(), shown(port.now()));
+    let told = writeln!(io::stdout(), "{sent} of {all} frames in {took}: {how}{let_go}");
+    let refused = |source| Failure::Interface { name: interface.to_owned(), source };
+    let ended = ended.map_err(refused)?;
+    xon.transpose().map_err(refused)?;
+    told?;
+    Ok(Outcome::of(ended == End::Signal))
 }
 
-/// Sends each frame when its time has come; what is late goes at once, so that the rate holds over time.
-fn play(
-    tap: &mut Tap,
-    signals: &SignalFd,
-    clock: &Clock,
-    schedule: &Schedule,
-    sent: &mut u64,
-) -> io::Result<End> {
-    let (mut due, mut scratch) = (Time::ZERO, Vec::new());
-    for step in &schedule.steps {
-        for n in 0..step.count {
-            loop {
-                let now = Time::from_instant(clock.now());
-                let wait = Duration::from_nanos((due - now).0 / 1000);
-                // A signal is looked for now and then, also when there is no time to wait.
-                if !wait.is_zero() || n % 64 == 0 {
-                    poll_readable(&[signals.as_raw_fd()], &mut scratch, Some(wait));
-                    if signals.read_signal().is_ok_and(|signal| signal.is_some()) {
-                        return Ok(End::Signal);
-                    }
-                }
-                if Time::from_instant(clock.now()) < due {
-                    continue;
-                }
-                match tap.send(&step.bytes, Offload::default()) {
-                    Ok(()) => break,
-                    // No room: its time has come, and it will be tried again.
-                    Err(error) if is_full(&error) => {
-                        poll_readable(&[], &mut scratch, Some(Duration::from_micros(50)));
-                        if signals.read_signal().is_ok_and(|signal| signal.is_some()) {
-                            return Ok(End::Signal);
-                        }
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            *sent += 1;
-            due = due + step.gap;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storm_pauses_all_the_time_if_it_may_choose_its_rate() {
+        let rate = |gigabits: u64| LineRate::new(gigabits * 1_000_000_000);
+        for (gigabits, quanta) in [(1, 65_535), (100, 65_535), (400, 65_535), (100, 1000)] {
+            let gap = storm_gap(None, quanta, Some(rate(gigabits)));
+            assert_eq!(of_gaps(gap, quanta, rate(gigabits)), None, "{gigabits} {quanta}");
         }
+        // 65535 quanta are 335.5 us at 100 Gb/s.
+        let gap = storm_gap(Some(2000), 65_535, Some(rate(100)));
+        let told = of_gaps(gap, 65_535, rate(100)).unwrap();
+        assert!(told.contains("67.1 %") && told.contains("336 us"), "{told}");
+        assert_eq!(storm_gap(None, 65_535, None), Time::from_micros(500));
     }
-    Ok(End::Done)
-}
-
-fn is_full(error: &io::Error) -> bool {
-    const ENOBUFS: i32 = 105;
-    error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(ENOBUFS)
 }

@@ -1,5 +1,6 @@
-//! When priorities were paused: parts of time with how long each priority was paused in them, as few as fit a picture.
+//! When a sender paused what: parts of time with how long each timer ran in them, as few as fit a picture.
 
+use super::meter::TIMERS;
 use crate::fabric::time::Time;
 
 /// Most parts; when they are used up, two become one.
@@ -9,8 +10,8 @@ const PARTS: usize = 512;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
     width: Time,
-    /// Picoseconds of each priority.
-    parts: Vec<[u64; 8]>,
+    /// Picoseconds of each timer.
+    parts: Vec<[u64; TIMERS]>,
 }
 
 impl Timeline {
@@ -18,21 +19,27 @@ impl Timeline {
         Self { width: Time::from_micros(1), parts: Vec::new() }
     }
 
-    /// A priority was paused from `since` until `until`.
-    pub(super) fn add(&mut self, priority: usize, since: Time, until: Time) {
-        let last = |width: Time| usize::try_from(until.0 / width.0).unwrap_or(usize::MAX);
-        while last(self.width) >= PARTS {
+    /// There is a part for the time before `until`.
+    fn reach(&mut self, until: Time) {
+        let parts = |width: Time| usize::try_from(until.0.div_ceil(width.0)).unwrap_or(usize::MAX);
+        while parts(self.width) > PARTS {
             self.width = self.width + self.width;
             self.parts = self.parts.chunks(2).map(merged).collect();
         }
+        self.parts.resize(self.parts.len().max(parts(self.width)), [0; TIMERS]);
+    }
+
+    /// A timer ran from `since` until `until`.
+    pub(super) fn add(&mut self, timer: usize, since: Time, until: Time) {
+        self.reach(until);
         let mut from = since;
         while from < until {
-            let part = usize::try_from(from.0 / self.width.0).unwrap_or(PARTS - 1);
-            let end = Time((from.0 / self.width.0 + 1) * self.width.0).min(until);
-            if self.parts.len() <= part {
-                self.parts.resize(part + 1, [0; 8]);
-            }
-            self.parts[part][priority] += (end - from).0;
+            let part = from.0 / self.width.0;
+            let end = Time((part + 1).saturating_mul(self.width.0)).min(until);
+            let Some(part) = usize::try_from(part).ok().and_then(|n| self.parts.get_mut(n)) else {
+                break;
+            };
+            part[timer] += (end - from).0;
             from = end;
         }
     }
@@ -42,18 +49,23 @@ impl Timeline {
         self.width
     }
 
-    /// Of a priority: the beginning of each part, and which share of it the priority was paused.
+    /// Of a timer: the beginning of each part until `now`, and which share of it the timer ran.
     #[allow(clippy::cast_precision_loss)] // Picoseconds below 2^53: 2.5 hours of a part.
-    pub fn shares(&self, priority: usize) -> impl Iterator<Item = (Time, f64)> + '_ {
-        let width = self.width.0;
-        (0_u64..)
-            .zip(&self.parts)
-            .map(move |(n, part)| (Time(n * width), part[priority] as f64 / width as f64))
+    pub fn shares(&self, timer: usize, now: Time) -> Vec<(Time, f64)> {
+        let mut whole = self.clone();
+        whole.reach(now);
+        let begins = (0_u64..).map(|n| Time(n.saturating_mul(whole.width.0)));
+        let parts = begins.zip(&whole.parts).take_while(|(begin, _)| *begin < now);
+        // The last part is as long as there was time.
+        let share = |begin, part: &[u64; TIMERS]| {
+            part[timer] as f64 / whole.width.min(now - begin).0 as f64
+        };
+        parts.map(|(begin, part)| (begin, share(begin, part))).collect()
     }
 }
 
-fn merged(pair: &[[u64; 8]]) -> [u64; 8] {
-    let mut sum = [0; 8];
+fn merged(pair: &[[u64; TIMERS]]) -> [u64; TIMERS] {
+    let mut sum = [0; TIMERS];
     pair.iter().for_each(|part| sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part));
     sum
 }
@@ -72,7 +84,25 @@ mod tests {
         let due: u64 = spans.iter().map(|(since, until)| 1000 * (until - since)).sum();
         let sum: u64 = timeline.parts.iter().map(|part| part[3]).sum();
         assert_eq!(sum, due);
-        assert!(timeline.parts.len() <= PARTS && timeline.shares(3).all(|(_, share)| share <= 1.0));
-        assert!(timeline.shares(2).all(|(_, share)| share == 0.0));
+        let shares = |timer| timeline.shares(timer, Time::from_nanos(12_000_000)).into_iter();
+        assert!(timeline.parts.len() <= PARTS && shares(3).all(|(_, share)| share <= 1.0));
+        assert!(shares(2).all(|(_, share)| share == 0.0));
+    }
+
+    #[test]
+    fn the_last_part_is_as_long_as_there_was_time() {
+        let mut timeline = Timeline::new();
+        timeline.add(8, Time::from_nanos(500), Time::from_nanos(2500));
+        let shares = timeline.shares(8, Time::from_nanos(2500));
+        assert_eq!(shares.iter().map(|(_, share)| *share).collect::<Vec<_>>(), [0.5, 1.0, 1.0]);
+        assert_eq!(timeline.shares(8, Time::from_nanos(4000)).len(), 4, "nothing until now");
+    }
+
+    #[test]
+    fn the_end_of_time_is_within() {
+        let mut timeline = Timeline::new();
+        timeline.add(0, Time(u64::MAX - 10), Time::FAR);
+        let sum: f64 = timeline.shares(0, Time::FAR).iter().map(|(_, share)| share).sum();
+        assert!(sum > 0.0 && timeline.parts.len() <= PARTS);
     }
 }

@@ -4,11 +4,14 @@ use feroce_congestion::params::Kind;
 
 use crate::fabric::time::{LineRate, Time};
 
+/// No Ethernet is slower.
+const RATE_MIN: u64 = 1_000_000;
+
 /// A rate: `100G`, `2.5G`, `40Gb/s`, `100Gbps`.
 pub fn rate(text: &str) -> Result<LineRate, String> {
     let unit = if text.ends_with(['G', 'M', 'k']) { "b/s" } else { "" };
-    let bits = Kind::Rate.parse(&format!("{text}{unit}")).filter(|&bits| bits > 0);
-    bits.map(LineRate::new).ok_or_else(|| "expected a rate, as 100G".to_owned())
+    let bits = Kind::Rate.parse(&format!("{text}{unit}")).filter(|&bits| bits >= RATE_MIN);
+    bits.map(LineRate::new).ok_or_else(|| "expected a rate from 1M on, as 100G".to_owned())
 }
 
 /// Metres: `100` or `100m`.
@@ -45,7 +48,7 @@ mod tests {
             assert_eq!(rate(text), Ok(LineRate::new(100_000_000_000)), "{text}");
         }
         assert_eq!(rate("2.5G"), Ok(LineRate::new(2_500_000_000)));
-        for text in ["", "G", "0", "0G", "fast", "-1G", "1T"] {
+        for text in ["", "G", "0", "0G", "1", "999k", "fast", "-1G", "1T"] {
             assert!(rate(text).is_err(), "{text}");
         }
     }

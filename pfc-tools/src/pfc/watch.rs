@@ -11,10 +11,11 @@ use feroce_engine::port::packet::Tap;
 use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
 use feroce_wire::pause::inspect;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::cli::{Failure, Outcome};
-use super::counters::{Counters, received};
+use super::counters::{Counters, Direction, counted};
 use super::meter::Meter;
 use super::recent::Recent;
 use super::{page, report, units};
@@ -64,16 +65,25 @@ pub struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// Whether the NIC has counted frames of flow control and none was seen: it takes them for itself.
+    /// Whether the NIC has counted more frames of flow control than were seen or lost: it takes them for itself.
     pub fn is_swallowed(&self) -> bool {
-        let frames = self.meter.frames();
-        received(self.counters) > 0 && frames.pfc + frames.pause + frames.other == 0
+        let (frames, now) = (self.meter.frames(), self.meter.now());
+        let seen = |priority: Option<u8>| match priority {
+            None => frames.pfc + frames.pause + frames.other,
+            Some(priority) => {
+                let own = self.meter.senders().iter().map(|s| s.figures(priority.into(), now));
+                own.map(|own| own.xoff + own.xon).sum::<u64>() + self.meter.unnamed()
+            }
+        };
+        counted(self.counters).iter().any(|(&(direction, priority), counted)| {
+            direction == Direction::Rx && counted.frames > seen(priority) + self.lost
+        })
     }
 
     /// What is to be known about the figures.
     pub fn notes(&self) -> Vec<String> {
         let swallowed = self.is_swallowed().then(|| {
-            "the NIC takes the frames for itself: its own counters are all that is known".to_owned()
+            "the NIC takes frames for itself: its own counters tell what was not seen".to_owned()
         });
         let lost = (self.lost > 0).then(|| {
             format!(
@@ -113,7 +123,7 @@ fn show(watched: &Watched<'_>, json: bool) -> io::Result<()> {
 /// If the interface cannot be opened, or goes away.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let interface = options.interface.as_str();
-    let signals = watch_signals()?;
+    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut tap = Tap::open_flow_control(interface, RX_BYTES)?;
     let counters = Counters::open(interface)?;
     let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
@@ -133,10 +143,15 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         let now = Time::from_instant(clock.now());
         let is_over = now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some());
         if now >= due || is_over {
+            // The counters first: what they have, the socket has by then.
+            let moved = counters.moved();
+            if let Err(error) = take(&mut tap, &mut meter, &clock) {
+                break Err(error);
+            }
             meter.advance(now);
             meter.settle();
-            recent.look(&meter);
-            let (moved, lost) = (counters.moved(), tap.drops());
+            recent.look(&meter, &moved);
+            let lost = tap.drops();
             let watched =
                 Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
             show(&watched, options.json)?;
@@ -146,10 +161,14 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
             break Ok(());
         }
     };
-    let (moved, lost) = (counters.moved(), tap.drops());
+    let moved = counters.moved();
+    // What still waits belongs to them.
+    let rest = take(&mut tap, &mut meter, &clock);
+    meter.settle();
+    let lost = tap.drops();
     let watched = Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
     finish(&watched, options)?;
-    ended.map_err(|source| Failure::Interface { name: interface.to_owned(), source })?;
+    ended.and(rest).map_err(|source| Failure::Interface { name: interface.to_owned(), source })?;
     Ok(Outcome::of(meter.frames().wrong > 0))
 }
 
@@ -172,7 +191,7 @@ pub(super) fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Resul
 }
 
 /// All figures at the end.
-fn finish(watched: &Watched<'_>, options: &Options) -> io::Result<()> {
+fn finish(watched: &Watched<'_>, options: &Options) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if options.json {
         writeln!(out, "{}", json!({ "summary": watched.json() }))?;
@@ -185,7 +204,33 @@ fn finish(watched: &Watched<'_>, options: &Options) -> io::Result<()> {
     }
     if let Some(file) = &options.html {
         let title = format!("Flow control at {}", watched.interface);
-        std::fs::write(file, page::page(&title, watched.meter).html())?;
+        page::write(file, &title, watched.meter)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use feroce_wire::{FlowControlFrame, MacAddr};
+
+    use super::super::schedule::pfc;
+
+    #[test]
+    fn a_nic_that_counts_more_than_is_seen_takes_frames_for_itself() {
+        let mut meter = Meter::new(None);
+        let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control: pfc(8, 1) };
+        let seen = inspect(&frame.to_bytes(), 60).unwrap();
+        (0..3).for_each(|_| meter.take(&seen, Time::ZERO));
+        let recent = Recent::default();
+        let is_swallowed = |name: &str, moved, lost| {
+            let counters = [(name.to_owned(), moved)].into();
+            Watched { interface: "x", meter: &meter, recent: &recent, counters: &counters, lost }
+                .is_swallowed()
+        };
+        assert!(!is_swallowed("rx_prio3_pause", 3, 0) && !is_swallowed("rx_global_pause", 3, 0));
+        assert!(is_swallowed("rx_prio3_pause", 4, 0) && is_swallowed("rx_prio4_pause", 1, 0));
+        assert!(!is_swallowed("rx_prio3_pause", 4, 1) && !is_swallowed("tx_prio3_pause", 9, 0));
+    }
 }

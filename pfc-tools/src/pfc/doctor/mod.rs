@@ -192,82 +192,89 @@ mod tests {
         assert_eq!(examine(&right(), &WANTED).worst, Severity::Info);
     }
 
+    /// What is done to a host that is right, what is found then, and the command that helps.
+    type Fault = (fn(&mut Facts, &mut Ieee), &'static str, Severity, &'static str);
+
+    const FAULTS: [Fault; 14] = [
+        (|f, _| f.is_usable = false, "link", Severity::Error, "ip link set dev eth0 up"),
+        (|f, _| f.mtu = 1500, "mtu", Severity::Warning, "ip link set dev eth0 mtu 4180"),
+        (
+            |_, i| i.pfc = Some(Pfc::default()),
+            "pfc",
+            Severity::Error,
+            "dcb pfc set dev eth0 prio-pfc all:off 3:on",
+        ),
+        (
+            |_, i| i.pfc = Some(Pfc { enabled: 0x18, ..Pfc::default() }),
+            "pfc",
+            Severity::Warning,
+            "dcb pfc set dev eth0 prio-pfc all:off 3:on",
+        ),
+        (
+            |f, _| f.pauses = Some((true, false)),
+            "pause",
+            Severity::Error,
+            "ethtool -A eth0 autoneg off rx off tx off",
+        ),
+        (
+            |_, i| i.apps[0].priority = 0,
+            "dscp",
+            Severity::Error,
+            "dcb app replace dev eth0 dscp-prio 26:3",
+        ),
+        (
+            |_, i| i.apps.retain(|app| app.protocol != 26),
+            "dscp",
+            Severity::Warning,
+            "dcb app replace dev eth0 dscp-prio 26:3",
+        ),
+        (
+            |_, i| i.apps[1].priority = 3,
+            "cnp",
+            Severity::Warning,
+            "dcb app replace dev eth0 dscp-prio 48:6",
+        ),
+        (
+            |_, i| i.ets.as_mut().expect("ETS").tsa[6] = crate::dcb::Tsa::Ets,
+            "cnp",
+            Severity::Warning,
+            "dcb ets set dev eth0 tc-tsa 6:strict prio-tc 6:6",
+        ),
+        (
+            |_, i| i.trust = Some(vec![Selector::Pcp]),
+            "trust",
+            Severity::Warning,
+            "dcb apptrust set dev eth0 order dscp pcp",
+        ),
+        (
+            |_, i| i.buffers.as_mut().expect("buffers").buffer_of[4] = 1,
+            "buffer",
+            Severity::Warning,
+            "dcb buffer set dev eth0 prio-buffer 3:2",
+        ),
+        (
+            |f, _| f.files.daemons.push("lldpad".to_owned()),
+            "dcbx",
+            Severity::Warning,
+            "lldptool -T -i eth0 -V PFC willing=no",
+        ),
+        (
+            |f, _| f.files.ecn.extend([(("rp".to_owned(), 3), false)]),
+            "ecn",
+            Severity::Error,
+            "echo 1 > /sys/class/net/eth0/ecn/roce_rp/enable/3",
+        ),
+        (
+            |f, _| f.files.roce_tos = Some(0),
+            "tos",
+            Severity::Warning,
+            "cma_roce_tos -d mlx5_0 -t 106",
+        ),
+    ];
+
     #[test]
     fn each_fault_is_found_and_the_command_named() {
-        use Severity::{Error, Warning};
-        type Change = fn(&mut Facts, &mut Ieee);
-        let table: [(Change, &str, Severity, &str); 14] = [
-            (|f, _| f.is_usable = false, "link", Error, "ip link set dev eth0 up"),
-            (|f, _| f.mtu = 1500, "mtu", Warning, "ip link set dev eth0 mtu 4180"),
-            (
-                |_, i| i.pfc = Some(Pfc::default()),
-                "pfc",
-                Error,
-                "dcb pfc set dev eth0 prio-pfc all:off 3:on",
-            ),
-            (
-                |_, i| i.pfc = Some(Pfc { enabled: 0x18, ..Pfc::default() }),
-                "pfc",
-                Warning,
-                "dcb pfc set dev eth0 prio-pfc all:off 3:on",
-            ),
-            (
-                |f, _| f.pauses = Some((true, false)),
-                "pause",
-                Error,
-                "ethtool -A eth0 autoneg off rx off tx off",
-            ),
-            (
-                |_, i| i.apps[0].priority = 0,
-                "dscp",
-                Error,
-                "dcb app replace dev eth0 dscp-prio 26:3",
-            ),
-            (
-                |_, i| i.apps.retain(|app| app.protocol != 26),
-                "dscp",
-                Warning,
-                "dcb app replace dev eth0 dscp-prio 26:3",
-            ),
-            (
-                |_, i| i.apps[1].priority = 3,
-                "cnp",
-                Warning,
-                "dcb app replace dev eth0 dscp-prio 48:6",
-            ),
-            (
-                |_, i| i.ets.as_mut().expect("ETS").tsa[6] = crate::dcb::Tsa::Ets,
-                "cnp",
-                Warning,
-                "dcb ets set dev eth0 tc-tsa 6:strict prio-tc 6:6",
-            ),
-            (
-                |_, i| i.trust = Some(vec![Selector::Pcp]),
-                "trust",
-                Warning,
-                "dcb apptrust set dev eth0 order dscp pcp",
-            ),
-            (
-                |_, i| i.buffers.as_mut().expect("buffers").buffer_of[4] = 1,
-                "buffer",
-                Warning,
-                "dcb buffer set dev eth0 prio-buffer 3:2",
-            ),
-            (
-                |f, _| f.files.daemons.push("lldpad".to_owned()),
-                "dcbx",
-                Warning,
-                "lldptool -T -i eth0 -V PFC willing=no",
-            ),
-            (
-                |f, _| f.files.ecn.extend([(("rp".to_owned(), 3), false)]),
-                "ecn",
-                Error,
-                "echo 1 > /sys/class/net/eth0/ecn/roce_rp/enable/3",
-            ),
-            (|f, _| f.files.roce_tos = Some(0), "tos", Warning, "cma_roce_tos -d mlx5_0 -t 106"),
-        ];
-        for (change, id, severity, remedy) in table {
+        for (change, id, severity, remedy) in FAULTS {
             let mut facts = right();
             let mut ieee = facts.dcb.as_ref().expect("DCB").clone();
             change(&mut facts, &mut ieee);

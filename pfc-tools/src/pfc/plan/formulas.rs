@@ -1,5 +1,7 @@
 //! Headroom of a lossless class: what may still come in when a pause has been decided, by each of the published formulas.
 
+use feroce_wire::pause::QUANTUM_BITS;
+
 use crate::fabric::time::LineRate;
 
 /// Bits of a PFC frame on the line: 64 bytes, preamble and gap.
@@ -8,7 +10,6 @@ const PFC_FRAME_BITS: u64 = 672;
 const GAP_BITS: u64 = 160;
 /// How long a metre of cable takes: 5 ns.
 const PICOS_PER_METRE: u64 = 5000;
-const QUANTUM_BITS: u64 = 512;
 
 /// The link, and what is sent on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +146,7 @@ fn no_value(of: &str, rate: LineRate) -> String {
 fn response_bits(link: &Link) -> Result<u64, String> {
     let published = RESPONSE_QUANTA.iter().find(|(rate, _)| *rate == megabits(link.rate));
     let quanta = link.response_quanta.or(published.map(|&(_, quanta)| quanta));
-    quanta.map(|q| q * QUANTUM_BITS).ok_or_else(|| no_value("response time", link.rate))
+    quanta.map(|q| q * u64::from(QUANTUM_BITS)).ok_or_else(|| no_value("response time", link.rate))
 }
 
 /// Bits that are on their way while something crosses the cable and the answer comes back.
@@ -155,13 +156,18 @@ fn cable_bits(link: &Link) -> u64 {
     u64::try_from(bits.div_ceil(1_000_000_000_000)).unwrap_or(u64::MAX)
 }
 
-/// The delay value of 802.1Q (annex on PFC buffer requirements): a frame that is being sent when the pause is decided, the PFC frame, the cable
+/// The delay value of 802.1Q (annex on PFC buffer requirements): a frame of any class that is being sent when the pause is decided, the PFC frame, the cable
 /// both ways, the time to respond, and a frame that has begun when the pause arrives. The standard adds up sublayers;
 /// the bound of 802.3 31B.3.7 stands for them here.
 fn ieee(link: &Link) -> Result<Headroom, String> {
+    delay_value(link, link.port_mtu)
+}
+
+/// The same with a frame of `sent` bytes ahead of the PFC frame.
+fn delay_value(link: &Link, sent: u64) -> Result<Headroom, String> {
     let response = response_bits(link)?;
     Ok(Headroom::of_bits(&[
-        ("frame being sent", 8 * link.mtu),
+        ("frame being sent", 8 * sent),
         ("PFC frame", PFC_FRAME_BITS),
         ("cable, both ways", cable_bits(link)),
         ("response", response),
@@ -175,7 +181,7 @@ fn cisco(link: &Link) -> Result<Headroom, String> {
     let published = CISCO.iter().find(|(rate, ..)| *rate == megabits(link.rate));
     let &(_, interface, response) =
         published.ok_or_else(|| no_value("interface delay", link.rate))?;
-    let response = link.response_quanta.map_or(response, |quanta| quanta * QUANTUM_BITS);
+    let response = link.response_quanta.map_or(response, |quanta| quanta * u64::from(QUANTUM_BITS));
     Ok(Headroom::of_bits(&[
         ("largest frame", 8 * link.port_mtu + GAP_BITS),
         ("PFC frame", PFC_FRAME_BITS),
@@ -195,20 +201,30 @@ fn mlx5(link: &Link) -> Headroom {
 }
 
 /// Linux, `mlxsw/spectrum_buffers.c`: twice the delay that DCB was told, since in the worst case every frame is a byte longer than a
-/// cell, and a frame of the port. What DCB is to be told is up to the administrator: the delay value of 802.1Q here.
+/// cell, and a frame of the port. What DCB is to be told is up to the administrator: here the delay
+/// value of 802.1Q between lossless frames, since the driver adds the largest frame of the port by itself.
 /// The driver then rounds to its cells.
 fn mlxsw(link: &Link) -> Result<Headroom, String> {
-    let delay = ieee(link)?.bytes;
+    let delay = mlxsw_delay(link)?;
     let parts = vec![("delay, in cells of a byte too much", 2 * delay), ("frame", link.port_mtu)];
     Ok(Headroom { bytes: 2 * delay + link.port_mtu, parts })
+}
+
+/// What DCB is to be told of the delay, in bytes.
+///
+/// # Errors
+/// If no response time is published for the rate.
+pub fn mlxsw_delay(link: &Link) -> Result<u64, String> {
+    Ok(delay_value(link, link.mtu)?.bytes)
 }
 
 /// SONiC, `buffer_headroom_mellanox.lua`: the lossless frame, and what comes in the meantime as small frames fill cells; rounded up to 1024 bytes. The
 /// cable's bytes are divided by 1024 there, too, where a megabit has 1000 kilobits.
 fn sonic(link: &Link) -> Result<Headroom, String> {
     let Cells { size, small_percent, mac_phy, .. } = link.cells;
-    let on_cable =
-        2 * u64::from(link.cable) * megabits(link.rate) * 1_000_000_000 / 198_000_000 / (8 * 1024);
+    // Light has 198000 km/s in the cable: 1000/198 = 500/99 of 10^-9 s for a metre.
+    let nanobits = 2 * u128::from(link.cable) * u128::from(megabits(link.rate)) * 500 / 99;
+    let on_cable = u64::try_from(nanobits / (8 * 1024)).unwrap_or(u64::MAX);
     let waiting = link.port_mtu + on_cable + mac_phy + response_bits(link)? / 8;
     // What a frame takes of its cells at the worst, as a quotient.
     let (above, below) = if size > 128 { (size, 64) } else { (2 * size, 1 + size) };
@@ -256,10 +272,10 @@ mod tests {
 
     #[test]
     fn ieee_adds_up_what_is_under_way() {
-        // 2 x 4200 + 84 + 12500 + 394 x 64.
-        assert_eq!(bytes(Formula::Ieee, &link(100, 100, 4200)), 46_200);
+        // 9216 + 4200 + 84 + 12500 + 394 x 64.
+        assert_eq!(bytes(Formula::Ieee, &link(100, 100, 4200)), 51_216);
         // A metre more is 10 ns, 125 bytes at 100 Gb/s.
-        assert_eq!(bytes(Formula::Ieee, &link(100, 101, 4200)), 46_325);
+        assert_eq!(bytes(Formula::Ieee, &link(100, 101, 4200)), 51_341);
     }
 
     /// The published parts: 9216 bytes are 73888 bit times, 2300 bytes 18560, the PFC frame 672.
@@ -285,11 +301,25 @@ mod tests {
     }
 
     #[test]
+    fn no_formula_overflows_over_the_longest_cable() {
+        let far = Link { response_quanta: Some(65_535), ..link(400, 100_000, 4200) };
+        // 100 km there and back at 400 Gb/s are 50 MB, and SONiC divides by 1024 where 1000 is meant.
+        for formula in [Formula::Ieee, Formula::Mlx5, Formula::Mlxsw, Formula::Sonic] {
+            let bytes = bytes(formula, &far);
+            assert!((50_000_000..300_000_000).contains(&bytes), "{formula:?}: {bytes}");
+        }
+        // On both sides of where 64 bits used to end, a metre is a metre.
+        let [near, far] =
+            [92_000, 93_000].map(|cable| bytes(Formula::Sonic, &link(100, cable, 4200)));
+        assert!(far > near && far - near < 300_000, "{near} {far}");
+    }
+
+    #[test]
     fn a_rate_without_a_published_value_is_refused_unless_it_is_stated() {
         let fast = link(800, 100, 4200);
         assert!(Formula::Ieee.headroom(&fast).unwrap_err().contains("800000 Mb/s"));
         let stated = Link { response_quanta: Some(1810), ..fast };
-        assert_eq!(bytes(Formula::Ieee, &stated), 8400 + 84 + 100_000 + 1810 * 64);
+        assert_eq!(bytes(Formula::Ieee, &stated), 9216 + 4200 + 84 + 100_000 + 1810 * 64);
     }
 
     #[test]

@@ -96,6 +96,19 @@ pub struct Column {
     pub headroom: Result<Headroom, String>,
     /// What follows from that.
     pub thresholds: Option<Thresholds>,
+    /// Where a paused class goes on.
+    pub xon: Option<Xon>,
+}
+
+/// Where a paused class goes on (XON), in bytes of what it has waiting: a largest frame below where it was paused, as Linux's driver of ConnectX NICs
+/// has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Xon {
+    /// With a fixed threshold.
+    #[serde(rename = "static")]
+    pub fixed: u64,
+    /// With the dynamic one of an empty switch.
+    pub dynamic: u64,
 }
 
 /// A plan.
@@ -127,6 +140,26 @@ impl Options {
         self.priorities.iter().fold(0, |mask, p| mask | 1 << p)
     }
 
+    /// What the configuration that is asked for has no words for.
+    fn beyond_output(&self) -> Option<String> {
+        match self.output {
+            Output::Dcb if self.mask() == u8::MAX => Some(
+                "DCB has buffers 0 to 7, and lossy frames need one: at most 7 lossless priorities"
+                    .to_owned(),
+            ),
+            Output::Sonic if !self.is_static && self.exponent().is_none() => Some(format!(
+                "SONiC has powers of two from 1/128 to 128 for dynamic thresholds: --beta {} is none",
+                self.beta
+            )),
+            _ => None,
+        }
+    }
+
+    /// Of the dynamic threshold as a power of two.
+    fn exponent(&self) -> Option<i32> {
+        (-7..=7).find(|&exponent| (self.beta - f64::from(exponent).exp2()).abs() < f64::EPSILON)
+    }
+
     /// The plan.
     pub fn plan(&self) -> Plan {
         let link = self.link();
@@ -141,7 +174,10 @@ impl Options {
             .map(|(name, headroom)| {
                 let bytes = headroom.as_ref().ok().map(|headroom| headroom.bytes);
                 let thresholds = bytes.map(|bytes| self.switch().thresholds(bytes, self.mtu));
-                Column { name, headroom, thresholds }
+                let below = |xoff: u64| xoff.saturating_sub(self.port_mtu);
+                let xon = thresholds
+                    .map(|t| Xon { fixed: below(t.xoff_static), dynamic: below(t.xoff_dynamic) });
+                Column { name, headroom, thresholds, xon }
             })
             .collect();
         let wanted = if self.headroom.is_some() { "stated" } else { self.by.name() };
@@ -188,6 +224,9 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         let (mtu, port_mtu) = (options.mtu, options.port_mtu);
         return Err(Failure::Unusable(format!("--mtu {mtu} is larger than --port-mtu {port_mtu}")));
     }
+    if let Some(why) = options.beyond_output() {
+        return Err(Failure::Unusable(why));
+    }
     let plan = options.plan();
     if let Err(why) = &plan.columns[plan.chosen].headroom {
         return Err(Failure::Unusable(format!("{}: {why}", plan.columns[plan.chosen].name)));
@@ -226,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_buffer_that_does_not_suffice_is_told() {
-        let plan = options("--rate 100G --buffer 3MB --kmin 100B").plan();
+        let plan = options("--rate 100G --buffer 1MB --kmin 100B").plan();
         assert!(plan.objections[0].contains("does not suffice"), "{plan:?}");
         assert_eq!(options("--rate 100G --kmin 100B").plan().objections, [""; 0]);
     }
@@ -241,13 +280,16 @@ mod tests {
     #[test]
     fn every_formula_has_its_column() {
         let text = text("--rate 100G --cable 100 --mtu 4200");
-        for due in ["802.1Q", "Cisco", "mlx5", "mlxsw", "SONiC", "63124", "101616", "46200"] {
+        for due in ["802.1Q", "Cisco", "mlx5", "mlxsw", "SONiC", "63124", "101616", "51216", "XON"]
+        {
             assert!(text.contains(due), "{due}: {text}");
         }
         let json: serde_json::Value =
             serde_json::from_str(&self::text("--rate 100G --output json")).unwrap();
         assert_eq!(json["formulas"]["mlx5"]["headroom"], 63_124);
         assert_eq!(json["formulas"]["mlxsw"]["headroom"], 101_616);
+        let xoff = json["formulas"]["mlx5"]["thresholds"]["xoff_static"].as_u64().unwrap();
+        assert_eq!(json["formulas"]["mlx5"]["xon"]["static"], xoff - 9216);
         assert_eq!(json["objections"].as_array().unwrap().len(), 0);
     }
 
@@ -269,5 +311,30 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&sonic).unwrap();
         assert_eq!(json["BUFFER_PROFILE"]["pg_lossless_100000_100m_profile"]["xoff"], "63124");
         assert_eq!(json["PORT_QOS_MAP"]["eth0"]["pfc_enable"], "3,4");
+    }
+
+    #[test]
+    fn what_a_configuration_has_no_words_for_is_refused() {
+        let rows = [
+            ("--rate 100G --priorities 0,1,2,3,4,5,6,7 --output dcb", "at most 7"),
+            ("--rate 100G --beta 3 --output sonic", "powers of two"),
+        ];
+        for (arguments, due) in rows {
+            let Err(Failure::Unusable(why)) = run(&options(arguments)) else {
+                panic!("{arguments}")
+            };
+            assert!(why.contains(due), "{why}");
+        }
+        assert_eq!(options("--rate 100G --beta 1/8").exponent(), Some(-3));
+        assert_eq!(options("--rate 100G --beta 3 --output sonic --static").beyond_output(), None);
+    }
+
+    #[test]
+    fn mlxsw_is_told_its_delay() {
+        let dcb = text("--rate 100G --by mlxsw --interface swp1 --output dcb");
+        // In bits: 8 x (2 x 4200 + 84 + 12500 + 394 x 64).
+        assert!(dcb.contains("delay is 369600 bits"), "{dcb}");
+        assert!(dcb.contains("dcb pfc set dev swp1 delay 65535"), "{dcb}");
+        assert!(!text("--rate 100G --by mlx5 --output dcb").contains("delay"));
     }
 }

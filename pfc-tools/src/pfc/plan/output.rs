@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
-use super::{Column, Options, Output, Plan, Thresholds};
+use super::formulas::{Formula, mlxsw_delay};
+use super::{Column, Options, Output, Plan, Thresholds, Xon};
 
 pub(super) fn write(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     match options.output {
@@ -31,6 +32,13 @@ const ROWS: [Row; 7] = [
     ("static: ECN below", |t| t.ecn_static.to_string()),
     ("dynamic XOFF, empty switch", |t| t.xoff_dynamic.to_string()),
     ("dynamic: ECN below", |t| t.ecn_dynamic.to_string()),
+];
+
+type XonRow = (&'static str, fn(&Xon) -> u64);
+
+const XON_ROWS: [XonRow; 2] = [
+    ("static XON, a frame below XOFF", |xon| xon.fixed),
+    ("dynamic XON, empty switch", |xon| xon.dynamic),
 ];
 
 fn text(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
@@ -59,6 +67,9 @@ fn text(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> 
     }));
     for (name, value) in ROWS {
         table.add_row(row(name, &|column| column.thresholds.as_ref().map(value)));
+    }
+    for (name, of) in XON_ROWS {
+        table.add_row(row(name, &|column| column.xon.as_ref().map(|xon| of(xon).to_string())));
     }
     for column in 1..=plan.columns.len() {
         if let Some(column) = table.column_mut(column) {
@@ -100,7 +111,7 @@ fn as_json(options: &Options, plan: &Plan) -> Value {
                         .iter()
                         .map(|&(name, bytes)| (name.to_owned(), bytes.into()))
                         .collect();
-                    json!({ "headroom": headroom.bytes, "parts": parts, "thresholds": column.thresholds })
+                    json!({ "headroom": headroom.bytes, "parts": parts, "thresholds": column.thresholds, "xon": column.xon })
                 }
                 Err(why) => json!({ "unknown": why }),
             };
@@ -141,6 +152,13 @@ fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     writeln!(out, "# PFC for the lossless priorities only; PAUSE has to be off.")?;
     writeln!(out, "ethtool -A {name} rx off tx off")?;
     writeln!(out, "dcb pfc set dev {name} prio-pfc all:off {}", list(&|_, p| format!("{p}:on")))?;
+    let is_mlxsw = options.headroom.is_none() && options.by == Formula::Mlxsw;
+    if let Some(delay) = is_mlxsw.then(|| mlxsw_delay(&options.link()).ok()).flatten() {
+        // DCB has 16 bits for it.
+        let (bits, most) = (8 * delay, u64::from(u16::MAX));
+        writeln!(out, "# The delay is {bits} bits, of which DCB takes {most} at most.")?;
+        writeln!(out, "dcb pfc set dev {name} delay {}", bits.min(most))?;
+    }
     writeln!(
         out,
         "# A buffer for each of them: two frames, and {} B of headroom ({}).",
@@ -167,7 +185,8 @@ fn sonic(options: &Options, plan: &Plan) -> Value {
     let profile = format!("pg_lossless_{megabits}_{}m_profile", options.cable);
     let name = options.interface.as_str();
     let priorities: Vec<_> = priorities(options).iter().map(u8::to_string).collect();
-    let xon = (2 * options.mtu).next_multiple_of(1024);
+    // As its model has it: what the pipeline holds goes on.
+    let xon = options.link().cells.pipeline;
     let mut buffer = json!({
         "pool": "ingress_lossless_pool",
         "size": (xon + chosen(plan)).to_string(),
@@ -180,7 +199,7 @@ fn sonic(options: &Options, plan: &Plan) -> Value {
             buffer["static_th"] = most.to_string().into();
         }
         // SAI has powers of two: the exponent.
-        false => buffer["dynamic_th"] = format!("{:.0}", options.beta.log2()).into(),
+        false => buffer["dynamic_th"] = options.exponent().map(|power| power.to_string()).into(),
     }
     let groups: Map<_, _> =
         priorities.iter().map(|p| (format!("{name}|{p}"), json!({ "profile": profile }))).collect();

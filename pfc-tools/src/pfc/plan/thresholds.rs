@@ -29,7 +29,7 @@ pub struct Thresholds {
     pub xoff_static: u64,
     /// Marking has to begin below this ahead of a fixed threshold.
     pub ecn_static: u64,
-    /// The dynamic threshold of an empty switch.
+    /// The dynamic threshold of an empty switch: no more than there is.
     pub xoff_dynamic: u64,
     /// Marking has to begin below this ahead of the dynamic threshold.
     pub ecn_dynamic: u64,
@@ -54,7 +54,7 @@ impl Switch {
             classes_max: (self.buffer / (self.ports * (headroom + mtu))).min(8),
             xoff_static: free / queues,
             ecn_static: free / queues / self.ports,
-            xoff_dynamic: dynamic as u64,
+            xoff_dynamic: (dynamic as u64).min(free),
             ecn_dynamic: (dynamic / (ports * (beta + 1.0))) as u64,
         }
     }

@@ -15,10 +15,11 @@ use feroce_engine::port::ethtool::Ethtool;
 use feroce_engine::port::packet::Tap;
 use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
+use nix::sys::signal::Signal;
 
 use super::cli::{Failure, Outcome};
 use super::counters::{Direction, What, about};
-use super::meter::Meter;
+use super::meter::{Meter, PAUSE};
 use super::{units, watch};
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
@@ -112,10 +113,14 @@ impl Source {
                 let now = Time::from_instant(clock.now());
                 meter.advance(now);
                 let of = |&priority: &u8| {
-                    let all = meter.senders().iter();
-                    let all = all.map(|sender| sender.priority(usize::from(priority), now));
-                    let (frames, paused) = all
-                        .fold((0, Time::ZERO), |sum, one| (sum.0 + one.xoff, sum.1 + one.paused));
+                    let (mut frames, mut paused) = (0, Time::ZERO);
+                    for sender in meter.senders() {
+                        // PAUSE stops every priority; together they do for as long as the longer, at least.
+                        let own = sender.figures(usize::from(priority), now);
+                        let all = sender.figures(PAUSE, now);
+                        frames += own.xoff + all.xoff;
+                        paused = paused + own.paused.max(all.paused);
+                    }
                     Sample { frames, paused: Some(paused), ..Sample::default() }
                 };
                 Ok(priorities.iter().map(of).collect())
@@ -152,7 +157,7 @@ fn of_counters(counters: &BTreeMap<String, u64>, priority: u8) -> Sample {
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let name = &options.interface;
     let Options { detection, restoration, .. } = *options;
-    let signals = watch_signals()?;
+    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let clock = Clock::start();
     let mut source = Source::open(options, clock)?;
     let config = Config { detection, restoration, paused: 80 };

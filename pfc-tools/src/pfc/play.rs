@@ -1,0 +1,209 @@
+//! Sends a [`Schedule`], each frame when its time has come, and lets go of what it has paused.
+
+use std::io::{self, ErrorKind};
+
+use nix::errno::Errno;
+
+use super::schedule::{LetGo, Schedule};
+use crate::fabric::time::Time;
+
+/// How long a line that has no room is left alone.
+const RETRY: Time = Time::from_micros(50);
+/// For how long an XON is tried that the line has no room for.
+const XON_TRIES: Time = Time::from_millis(100);
+
+/// Where frames go, and the time there.
+pub trait Line {
+    /// Time since the beginning.
+    fn now(&self) -> Time;
+    /// Waits until `due`, or not at all if that is over; whether a signal has come, which ends the waiting.
+    fn wait(&mut self, due: Time) -> bool;
+    /// Sends a frame.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// How sending ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// All was sent, or the time was over.
+    Done,
+    /// A signal has come.
+    Signal,
+}
+
+/// What became of a schedule.
+#[derive(Debug)]
+pub struct Played {
+    /// Frames that went out, without the last XON.
+    pub sent: u64,
+    /// How sending ended.
+    pub ended: io::Result<End>,
+    /// Whether the last XON went out, if there was to be one.
+    pub xon: Option<io::Result<()>>,
+}
+
+/// Sends all of it; whatever happens, nothing stays paused then that the schedule lets go.
+pub fn play(line: &mut impl Line, schedule: &Schedule) -> Played {
+    let mut sent = 0;
+    let ended = steps(line, schedule, &mut sent);
+    let lets_go = schedule.lets_go == LetGo::Always || !matches!(ended, Ok(End::Done));
+    let xon = schedule.xon.as_ref().filter(|_| lets_go).map(|xon| let_go(line, xon));
+    Played { sent, ended, xon }
+}
+
+/// What is late goes at once, so that the rate holds over time; nothing goes when the time of all is over.
+fn steps(line: &mut impl Line, schedule: &Schedule, sent: &mut u64) -> io::Result<End> {
+    let end = schedule.end();
+    let mut start = Time::ZERO;
+    for step in &schedule.steps {
+        let mut due = start;
+        for n in 0..step.count {
+            let bytes = step.bytes(n);
+            // A signal is looked for now and then, also when there is no time to wait.
+            let mut looks = n.is_multiple_of(64);
+            loop {
+                if (looks || line.now() < due) && line.wait(due.min(end)) {
+                    return Ok(End::Signal);
+                }
+                if line.now() >= end {
+                    return Ok(End::Done);
+                }
+                match line.send(&bytes) {
+                    Ok(()) => break,
+                    Err(error) if is_full(&error) => {
+                        due = due.max(line.now() + RETRY);
+                        looks = true;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            *sent += 1;
+            due = start + Time(step.gap.0.saturating_mul(n + 1));
+        }
+        start = start + step.span;
+    }
+    // A pause is as long as was asked for, that of the last frame included.
+    let is_stopped = schedule.lets_go == LetGo::Always && line.wait(start);
+    Ok(if is_stopped { End::Signal } else { End::Done })
+}
+
+fn let_go(line: &mut impl Line, xon: &[u8]) -> io::Result<()> {
+    let until = line.now() + XON_TRIES;
+    loop {
+        match line.send(xon) {
+            Err(error) if is_full(&error) && line.now() < until => {
+                // Nothing stops this: it is what a signal asks for.
+                let _signal = line.wait(line.now() + RETRY);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(Errno::ENOBUFS as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use feroce_wire::MacAddr;
+
+    use super::super::schedule::{Step, pfc};
+
+    /// A line in virtual time.
+    #[derive(Default)]
+    struct Model {
+        now: Time,
+        frames: Vec<(Time, Vec<u8>)>,
+        /// How long a frame takes to be taken.
+        slow: Time,
+        /// There is no room between these.
+        full: (Time, Time),
+        signal: Option<Time>,
+    }
+
+    impl Line for Model {
+        fn now(&self) -> Time {
+            self.now
+        }
+
+        fn wait(&mut self, due: Time) -> bool {
+            let until = self.now.max(due);
+            let signal = self.signal.filter(|&at| at <= until);
+            self.now = signal.map_or(until, |at| self.now.max(at));
+            self.signal = self.signal.filter(|_| signal.is_none());
+            signal.is_some()
+        }
+
+        fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+            if (self.full.0..self.full.1).contains(&self.now) {
+                return Err(io::Error::from_raw_os_error(Errno::ENOBUFS as i32));
+            }
+            self.frames.push((self.now, bytes.to_vec()));
+            self.now = self.now + self.slow;
+            Ok(())
+        }
+    }
+
+    const MS: fn(u64) -> Time = Time::from_millis;
+
+    fn storm(span: Time, gap: Time) -> Schedule {
+        Schedule::storm(MacAddr([2, 0, 0, 0, 0, 1]), pfc(8, 0xffff), span, gap)
+    }
+
+    #[test]
+    fn xon_goes_out_when_the_span_is_over() {
+        let (schedule, mut line) = (storm(MS(25), MS(10)), Model::default());
+        let played = play(&mut line, &schedule);
+        assert!(matches!(played, Played { sent: 2, ended: Ok(End::Done), xon: Some(Ok(())) }));
+        let times: Vec<_> = line.frames.iter().map(|(at, _)| *at).collect();
+        assert_eq!(times, [MS(0), MS(10), MS(25)]);
+        assert_eq!(line.frames.last().map(|(_, bytes)| bytes), schedule.xon.as_ref());
+    }
+
+    #[test]
+    fn a_storm_does_not_outlast_its_time_on_a_line_that_is_slow_or_full() {
+        let mut slow = Model { slow: MS(7), ..Model::default() };
+        let played = play(&mut slow, &storm(MS(100), MS(1)));
+        assert!(played.sent < 20 && matches!(played.ended, Ok(End::Done)), "{played:?}");
+        assert!(slow.frames.last().unwrap().0 < MS(108), "{:?}", slow.now);
+        let mut full = Model { full: (MS(50), MS(150)), ..Model::default() };
+        let played = play(&mut full, &storm(MS(100), MS(1)));
+        assert_eq!(played.sent, 50);
+        assert!(matches!(played.xon, Some(Ok(()))), "XON is tried until there is room: {played:?}");
+        let mut dead = Model { full: (MS(50), Time::FAR), ..Model::default() };
+        let played = play(&mut dead, &storm(MS(100), MS(1)));
+        assert!(matches!(played.xon, Some(Err(_))) && dead.now < MS(201), "{played:?}");
+    }
+
+    #[test]
+    fn a_signal_ends_it_while_it_waits_and_while_there_is_no_room() {
+        for full in [(Time::ZERO, Time::ZERO), (MS(15), MS(45))] {
+            for at in [MS(20), MS(95)] {
+                let mut line = Model { full, signal: Some(at), ..Model::default() };
+                let played = play(&mut line, &storm(MS(100), MS(10)));
+                assert!(matches!(played.ended, Ok(End::Signal)), "{played:?}");
+                assert!(matches!(played.xon, Some(Ok(()))), "{played:?}");
+                assert!(line.now >= at && line.now <= at.max(full.1) + MS(1), "{:?}", line.now);
+            }
+        }
+    }
+
+    #[test]
+    fn frames_that_are_let_go_only_when_stopped() {
+        let step = Step::same(vec![0; 60], 10, MS(10));
+        let schedule =
+            Schedule { steps: vec![step], xon: Some(vec![1; 60]), lets_go: LetGo::WhenStopped };
+        let mut line = Model::default();
+        let played = play(&mut line, &schedule);
+        assert!(played.sent == 10 && played.xon.is_none() && line.now == MS(90), "{played:?}");
+        let mut line = Model { signal: Some(MS(35)), ..Model::default() };
+        let played = play(&mut line, &schedule);
+        assert!(played.sent == 4 && matches!(played.xon, Some(Ok(()))), "{played:?}");
+        // A slow line gets all of them, late.
+        let mut line = Model { slow: MS(20), ..Model::default() };
+        assert_eq!(play(&mut line, &schedule).sent, 10);
+    }
+}
