@@ -204,7 +204,7 @@ impl Meter {
         self.disordered
     }
 
-    /// Frames of senders beyond the first [`SENDERS_MAX`].
+    /// Frames of senders beyond the first `SENDERS_MAX`.
     pub const fn unnamed(&self) -> u64 {
         self.unnamed
     }
