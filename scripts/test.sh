@@ -18,7 +18,7 @@ readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config ip
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with what it builds; the others take fewer than $BRIEF.
-declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=150 [programs]=300 [rxe]=420 [deny]=150)
+declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=150 [programs]=300 [rxe]=560 [deny]=150)
 readonly TAKES BRIEF=120
 
 main() {
