@@ -175,13 +175,7 @@ pub(crate) fn load(
 /// Keeps the case of this name only, if one is asked for.
 fn choose(scenario: &mut Scenario, case: Option<&String>) -> Result<(), Failure> {
     let Some(case) = case else { return Ok(()) };
-    let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
-    let known = known.join(", ");
-    scenario.cases.retain(|other| other.name == *case);
-    match scenario.cases.is_empty() {
-        true => Err(Failure::NoCase { case: case.clone(), known }),
-        false => Ok(()),
-    }
+    scenario.choose(case).map_err(|known| Failure::NoCase { case: case.clone(), known })
 }
 
 fn run_live(options: &LiveOptions) -> Result<(), Failure> {

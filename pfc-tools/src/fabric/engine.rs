@@ -19,14 +19,11 @@ use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
 use super::port::Node;
 use super::time::Time;
-use crate::live::frame::mark;
+use crate::live::frame::{damage, line_size, mark};
 use host::{EngineHost, News, host_of};
 
 /// Frames that wait in a NIC when it takes no more.
 const NIC: u32 = 4;
-/// Bytes of FCS, which frames do not show, and of the shortest frame.
-const FCS: usize = 4;
-const SHORTEST: usize = 64;
 
 /// All engine hosts of a fabric.
 #[derive(Debug, Default)]
@@ -131,8 +128,7 @@ impl Fabric {
             mark(frame);
         }
         if packet.corrupted {
-            let at = frame.len() * 3 / 4; // In the payload: switches would see a broken header.
-            frame[at] ^= 1;
+            damage(frame);
         }
         let now = self.now.instant();
         let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
@@ -272,7 +268,7 @@ impl Fabric {
             (.., Some(aeth)) if matches!(aeth.syndrome, Syndrome::Nak(_)) => Kind::Nak { psn },
             _ => Kind::Ack { psn },
         };
-        let size = u32::try_from((bytes.len() + FCS).max(SHORTEST)).unwrap_or(u32::MAX);
+        let size = line_size(bytes.len());
         let mut packet = Packet::new(kind, number, to, size, seen.ip.traffic_class() >> 5);
         packet.ecn_capable = seen.ip.ecn() != Ecn::NotEct;
         // Of one flow's packets ECMP sees what it sees of a light host's: both take the same ways.

@@ -7,7 +7,7 @@ use super::config::FabricConfig;
 use super::deadlock::Deadlock;
 use super::events::Event;
 use super::host::sender::SenderCounts;
-use super::port::{Node, PortCounts};
+use super::port::PortCounts;
 use super::time::Time;
 use histogram::TimeHistogram;
 
@@ -247,12 +247,8 @@ impl Fabric {
     pub fn results(mut self) -> Results {
         self.look_for_deadlock();
         let (now, warmup) = (self.now, self.warmup);
-        let hosts = self.hosts.len();
-        let owner = |node| match node {
-            Node::Host(number) | Node::Outside(number) | Node::Engine(number) => number as usize,
-            Node::Switch(number) => hosts + number as usize,
-        };
-        let owners: Vec<usize> = self.ports.iter().map(|port| owner(port.node)).collect();
+        let owners: Vec<usize> =
+            (0..).take(self.ports.len()).map(|port| self.node_of(port)).collect();
         let queues = self.samples.watched.iter().filter_map(|&port| {
             let watched = &mut self.ports[port as usize];
             let (peer, watch) = (owners[watched.peer as usize], watched.watch.as_mut()?);

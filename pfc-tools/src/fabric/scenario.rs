@@ -171,6 +171,17 @@ impl Case {
 }
 
 impl Scenario {
+    /// Keeps the case of this name only.
+    ///
+    /// # Errors
+    /// The names of those that there are, if none is called so.
+    pub fn choose(&mut self, name: &str) -> Result<(), String> {
+        let known: Vec<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
+        let known = known.join(", ");
+        self.cases.retain(|case| case.name == name);
+        if self.cases.is_empty() { Err(known) } else { Ok(()) }
+    }
+
     /// The file's name without its folder and its ending.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.file).file_stem();

@@ -79,6 +79,21 @@ fn traffic_class(frame: &[u8], ethertype: u16, at: usize) -> Option<u8> {
     }
 }
 
+/// Bytes of FCS, which frames do not show, and of the shortest frame.
+const FCS: usize = 4;
+const SHORTEST: usize = 64;
+
+/// What a frame of `len` bytes is on a line.
+pub fn line_size(len: usize) -> u32 {
+    u32::try_from((len + FCS).max(SHORTEST)).unwrap_or(u32::MAX)
+}
+
+/// Flips a bit of a frame, in the payload: switches would see a broken header.
+pub fn damage(frame: &mut [u8]) {
+    let at = frame.len() * 3 / 4;
+    frame[at] ^= 1;
+}
+
 /// Marks a frame: congestion experienced. The IPv4 header checksum changes by what the mark changes (RFC 1624), so that a wrong one stays
 /// wrong; whether there is an IP header to mark.
 pub fn mark(frame: &mut [u8]) -> bool {

@@ -26,9 +26,6 @@ use table::MacTable;
 
 /// Bytes that the kernel keeps for each interface.
 const RX_BYTES: u32 = 8 << 20;
-/// Bytes of FCS, which interfaces do not show, and of the shortest frame.
-const FCS: usize = 4;
-const SHORTEST: usize = 64;
 
 /// From here on it is told at once that a look was late.
 const TOO_LATE: Time = Time::from_millis(10);
@@ -244,9 +241,7 @@ impl Live {
                     if corrupted {
                         // Of what was sent: a checksum that is still to do would be that of the damage.
                         *offload = offload.complete(bytes);
-                        // In the payload: a switch would see a broken header.
-                        let at = bytes.len() * 3 / 4;
-                        bytes[at] ^= 1;
+                        frame::damage(bytes);
                     }
                     edge.counts.bytes_out += bytes.len() as u64;
                     edge.counts.frames_out += 1;
@@ -331,7 +326,7 @@ impl Live {
         let marked = seen.ecn == Some(Ecn::Ce);
         let entry = Entry {
             to,
-            size: u32::try_from((frame.bytes.len() + FCS).max(SHORTEST)).unwrap_or(u32::MAX),
+            size: frame::line_size(frame.bytes.len()),
             priority: seen.priority,
             entropy: seen.entropy,
             ecn_capable: match seen.ecn {

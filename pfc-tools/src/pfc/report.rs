@@ -254,6 +254,12 @@ fn of_timer(own: &Priority, is_paused: Option<bool>, now: Time) -> Value {
     })
 }
 
+/// A whole report as JSON, for programs.
+pub(super) fn print_json(out: &mut impl Write, report: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, report)?;
+    writeln!(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

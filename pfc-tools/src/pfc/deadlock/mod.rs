@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::cli::{Failure, Outcome};
+use super::report::print_json;
 use crate::cli::{change, load};
 use crate::fabric::config::{Network, Turn};
 use crate::fabric::scenario::{Case, Change};
@@ -104,23 +105,15 @@ struct Report {
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let mut scenario = load(&options.scenario, &options.changes, None)?;
     if let Some(name) = &options.case {
-        let known: Vec<&str> = scenario.cases.iter().map(|case| case.name.as_str()).collect();
-        let known = known.join(", ");
-        scenario.cases.retain(|case| case.name == *name);
-        if scenario.cases.is_empty() {
-            return Err(Failure::Unusable(format!(
-                "no case is called `{name}`; there are {known}"
-            )));
-        }
+        let unknown =
+            |known| Failure::Unusable(format!("no case is called `{name}`; there are {known}"));
+        scenario.choose(name).map_err(unknown)?;
     }
     let case = &scenario.cases[0];
     let report = analyse(&scenario.title, case, options)?;
     let mut out = io::stdout().lock();
     match options.json {
-        true => {
-            serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-            writeln!(out)?;
-        }
+        true => print_json(&mut out, &report)?,
         false => show(&mut out, &report)?,
     }
     Ok(Outcome::of(!report.cycle.is_empty()))

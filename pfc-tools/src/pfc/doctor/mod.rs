@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::cli::{Failure, Outcome};
+use super::report::print_json;
 use super::units;
 use facts::Facts;
 
@@ -99,10 +100,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let report = examine(&facts, &Wanted { priority, dscp, cnp_dscp, path_mtu });
     let mut out = io::stdout().lock();
     match options.json {
-        true => {
-            serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-            writeln!(out)?;
-        }
+        true => print_json(&mut out, &report)?,
         false => show(&mut out, &report)?,
     }
     Ok(Outcome::of(report.worst >= Severity::Warning))
