@@ -15,6 +15,8 @@ const SPINS: u32 = 64;
 const YIELDS: u32 = 512;
 /// Turns by other threads after which it leaves the core to them for a moment.
 const DRIVEN: u64 = 8;
+/// Turns by other threads during a nap after which it does not even look.
+const STEADY: u64 = 4;
 /// How long it keeps out of the way of a thread that polls, at first. Each nap that ends with the thread
 /// still polling doubles the next: waking up costs a busy CPU microseconds, twice for two ends of a link.
 const SHORTEST_NAP: Duration = Duration::from_micros(100);
@@ -91,23 +93,29 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut nap = SHORTEST_NAP;
     let mut sleeper = Sleeper::default();
     let (mut vigil, mut rest) = (Vigil::default(), Rest::None);
+    // Vain tries in a row: another thread is in a long turn. One of bulk takes 100 us, and while the helper takes its place, the program
+    // spins, or the other end of the link waits for a CPU.
+    let mut locked_out = 0;
     let cell = &device.cores[core];
     while !device.stop.load(Ordering::Relaxed) {
         if cell.waiters.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now(); // Control calls go first.
         }
-        let done = match cell.try_lock() {
-            Some(mut token) => {
-                let now = clock.now();
-                let done = token.turn(now);
-                vigil.judge(rest, done, cell.driven_within(UNATTENDED, now));
-                done
-            }
-            None => 0,
-        };
+        let now_driven = cell.driven.load(Ordering::Relaxed);
+        let steady = rest == Rest::Napped && now_driven.wrapping_sub(driven) >= STEADY;
+        let token = if steady { None } else { cell.try_lock() };
+        locked_out = if token.is_some() { 0 } else { u32::saturating_add(locked_out, 1) };
+        let done = token.map_or(0, |mut token| {
+            let now = clock.now();
+            let done = token.turn(now);
+            vigil.judge(rest, done, cell.driven_within(UNATTENDED, now));
+            done
+        });
         rest = Rest::None;
         idle = if done > 0 { 0 } else { u32::saturating_add(idle, 1) };
         let now_driven = cell.driven.load(Ordering::Relaxed);
+        let others_turn =
+            steady || locked_out >= SPINS || now_driven.wrapping_sub(driven) >= DRIVEN;
         if vigil.is_kept() && !spins {
             if done > 0 {
                 continue; // There may be more.
@@ -117,10 +125,10 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
                 true => sleeper.sleep(cell, clock),
                 false => sleeper.watch(cell, SHORTEST_NAP),
             }
-        } else if !spins && now_driven.wrapping_sub(driven) >= DRIVEN {
+        } else if !spins && others_turn {
             // Also when there was something to do: two threads that share the work only fight for it.
             driven = now_driven;
-            nap = match cell.driven_within(STILL_POLLS, clock.now()) {
+            nap = match locked_out > 0 || cell.driven_within(STILL_POLLS, clock.now()) {
                 true => (nap * 2).min(LONGEST_NAP),
                 false => SHORTEST_NAP,
             };

@@ -66,11 +66,15 @@ pub enum AtomicOp {
 /// At most so many bytes at the end of a store are written after all others.
 const TAIL: usize = 8;
 
+/// Bytes that the cache is asked for at a time.
+const CACHE_LINE: usize = 64;
+
 /// Stores up to this many bytes go word by word.
 const SHORT_STORE: usize = 64;
 
 impl MrTable {
-    /// Copies `payload` to `va`, the last bytes last. An empty payload touches and checks nothing.
+    /// Copies `payload` to `va`, the last bytes last. An empty payload touches and checks nothing. The caller expects
+    /// `ahead` bytes more for the memory behind, soon: it asks the cache for as much as came now.
     ///
     /// # Errors
     /// The check that failed; nothing was written then.
@@ -82,6 +86,7 @@ impl MrTable {
         need: Access,
         va: u64,
         payload: Payload<'_>,
+        ahead: usize,
     ) -> Result<(), AccessError> {
         if payload.is_empty() {
             return Ok(());
@@ -104,10 +109,12 @@ impl MrTable {
                 store_split(host, first, second);
             }
         }
+        fetch_ahead(host.wrapping_add(payload.len() as u64), ahead.min(payload.len()));
         Ok(())
     }
 
-    /// Copies `out.len()` bytes from `va`. An empty `out` touches and checks nothing.
+    /// Copies `out.len()` bytes from `va`. An empty `out` touches and checks nothing. The caller will want the `ahead`
+    /// bytes behind, soon: as with [`store`](Self::store).
     ///
     /// # Errors
     /// The check that failed; `out` is unchanged then.
@@ -119,6 +126,7 @@ impl MrTable {
         need: Access,
         va: u64,
         out: &mut [u8],
+        ahead: usize,
     ) -> Result<(), AccessError> {
         if out.is_empty() {
             return Ok(());
@@ -136,6 +144,7 @@ impl MrTable {
         // SAFETY: `check` found `out.len()` readable bytes at `host` (see `store`); `out` is a slot of
         // the port or a local, which is never registered memory.
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        fetch_ahead(target.host.wrapping_add(out.len() as u64), ahead.min(out.len()));
         Ok(())
     }
 
@@ -240,6 +249,21 @@ impl MrTable {
 #[inline]
 pub(super) fn address(host: u64) -> usize {
     usize::try_from(host).expect("host addresses fit the pointer size")
+}
+
+/// Asks the cache for the `len` bytes at `host`: the processor itself stops looking ahead at the end of each page, and a long packet is as
+/// long as one.
+#[inline]
+fn fetch_ahead(host: u64, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for offset in (0..len).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let line = ptr::without_provenance::<i8>(address(host)).wrapping_add(offset);
+        // SAFETY: a hint, which accesses nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _no_such_hint = (host, len);
 }
 
 /// Where the tail begins of a store of `len` bytes to `host`: at the last multiple of eight before the end,
@@ -369,9 +393,9 @@ mod tests {
                 let split = len / 3;
                 let parts = Payload { first: &from[..split], second: &from[split..len] };
                 let va = 0x1000 + start as u64;
-                table.store(key, PD, Access::REMOTE_WRITE, va, parts).unwrap();
+                table.store(key, PD, Access::REMOTE_WRITE, va, parts, 0).unwrap();
                 let mut back = vec![0; len];
-                table.load(key, PD, Access::REMOTE_READ, va, &mut back).unwrap();
+                table.load(key, PD, Access::REMOTE_READ, va, &mut back, 0).unwrap();
                 drop(table);
                 assert_eq!(back, from[..len]);
                 assert_eq!(bytes[start..start + len], from[..len]);

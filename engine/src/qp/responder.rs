@@ -349,7 +349,8 @@ impl Responder {
             if left > 0 {
                 env.memory.check(rkey, conn.peer(), need, Some((va, u64::from(left))))?;
             }
-            env.memory.store(rkey, conn.peer(), need, va, packet.payload)
+            let ahead = usize::try_from(left.saturating_sub(len)).expect("32 bits fit");
+            env.memory.store(rkey, conn.peer(), need, va, packet.payload, ahead)
         };
         store().map_err(|_| Refusal::Fatal {
             code: NakCode::RemoteAccess,

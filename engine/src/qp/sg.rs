@@ -48,6 +48,12 @@ fn for_range(
     if done == len { Ok(()) } else { Err(AccessError::Bounds) }
 }
 
+/// Bytes of the entry behind the `len` at `addr`.
+fn behind(sge: &Sge, addr: u64, len: usize) -> usize {
+    let before = addr.wrapping_sub(sge.addr).wrapping_add(len as u64);
+    usize::try_from(u64::from(sge.length).saturating_sub(before)).expect("32 bits fit")
+}
+
 /// Fills `out` with the message's bytes from `offset` on.
 ///
 /// # Errors
@@ -62,7 +68,8 @@ pub fn gather(
 ) -> Result<(), AccessError> {
     let len = out.len();
     for_range(sges, offset, len, |sge, addr, start, here| {
-        memory.load(sge.lkey, pd, Access::NONE, addr, &mut out[start..start + here])
+        let out = &mut out[start..start + here];
+        memory.load(sge.lkey, pd, Access::NONE, addr, out, behind(sge, addr, here))
     })
 }
 
@@ -80,7 +87,7 @@ pub fn scatter(
 ) -> Result<(), AccessError> {
     for_range(sges, offset, payload.len(), |sge, addr, start, here| {
         let part = payload.split_at(start).1.split_at(here).0;
-        memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, part)
+        memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, part, behind(sge, addr, here))
     })
 }
 
@@ -101,7 +108,7 @@ mod tests {
         let (memory, key) = leaked_table(100, PD, Access::ALL);
         let numbers: Vec<u8> = (0..100).collect();
         let all = Payload { first: &numbers, second: &[] };
-        memory.store(key, PD, Access::LOCAL_WRITE, 0, all).unwrap();
+        memory.store(key, PD, Access::LOCAL_WRITE, 0, all, 0).unwrap();
         let sges = [
             entry(10, 5, key),
             entry(0, 0, Key::from_parts(9, 9)), // empty: its key does not matter

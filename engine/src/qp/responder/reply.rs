@@ -82,15 +82,17 @@ impl Responder {
                 let aeth = aeth.filter(|_| answer.starts || last);
                 let headers =
                     write_transport(out, &bth, &ExtHeaders { aeth, ..ExtHeaders::default() });
-                let (payload, rest) = out[headers..].split_at_mut(len);
+                let (payload, padding) = out[headers..].split_at_mut(len);
                 let scope = Scope { pd, ..conn.peer() };
-                rest[..pad].fill(0);
-                if env.memory.load(rkey, scope, Access::REMOTE_READ, va, payload).is_err() {
+                padding[..pad].fill(0);
+                let rest = left - u32::try_from(len).expect("at most a path MTU");
+                let (need, ahead) =
+                    (Access::REMOTE_READ, usize::try_from(rest).expect("32 bits fit"));
+                if env.memory.load(rkey, scope, need, va, payload, ahead).is_err() {
                     return self.withdraw_answers(psn, conn, env, out);
                 }
-                let sent = u32::try_from(len).expect("at most a path MTU");
                 let va = va.wrapping_add(len as u64);
-                answer.source = Source::Memory { va, rkey, left: left - sent, pd };
+                answer.source = Source::Memory { va, rkey, left: rest, pd };
                 headers + len + pad
             }
         };
