@@ -112,14 +112,13 @@ impl Source {
                 watch::take(tap, meter, clock)?;
                 let now = Time::from_instant(clock.now());
                 meter.advance(now);
+                meter.settle();
                 let of = |&priority: &u8| {
                     let (mut frames, mut paused) = (0, Time::ZERO);
                     for sender in meter.senders() {
-                        // PAUSE stops every priority; together they do for as long as the longer, at least.
                         let own = sender.figures(usize::from(priority), now);
-                        let all = sender.figures(PAUSE, now);
-                        frames += own.xoff + all.xoff;
-                        paused = paused + own.paused.max(all.paused);
+                        frames += own.xoff + sender.figures(PAUSE, now).xoff;
+                        paused = paused + sender.stood_still(priority.into(), now);
                     }
                     Sample { frames, paused: Some(paused), ..Sample::default() }
                 };
