@@ -3,6 +3,7 @@
 pub mod capture;
 pub mod cli;
 pub mod counters;
+pub mod dashboard;
 pub mod deadlock;
 pub mod decode;
 pub mod doctor;

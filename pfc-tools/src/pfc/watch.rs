@@ -12,10 +12,13 @@ use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
 use feroce_wire::pause::inspect;
 use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 use serde_json::{Value, json};
 
 use super::cli::{Failure, Outcome};
 use super::counters::{Counters, Direction, counted};
+use super::dashboard::history::History;
+use super::dashboard::{self, Dashboard, Input};
 use super::meter::Meter;
 use super::recent::Recent;
 use super::{page, report, units};
@@ -41,9 +44,15 @@ pub struct Options {
     /// End after this time; without it, SIGINT or SIGTERM ends it
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     duration: Option<Time>,
+    /// Print lines, also to a terminal
+    #[arg(long, conflicts_with = "json")]
+    plain: bool,
     /// Print JSON: a line of figures at each interval, and one of all at the end
     #[arg(long)]
     json: bool,
+    /// Write a picture of the dashboard as it is at the end
+    #[arg(long, value_name = "FILE.svg")]
+    snapshot: Option<PathBuf>,
     /// Write a page with the figures, a timeline and a histogram at the end
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -60,7 +69,7 @@ pub struct Watched<'a> {
     pub recent: &'a Recent,
     /// The NIC's own counters, since the beginning.
     pub counters: &'a BTreeMap<String, u64>,
-    /// Frames that came too fast to be looked at.
+    /// Frames that the kernel dropped: they came too fast to be looked at.
     pub lost: u64,
 }
 
@@ -87,7 +96,7 @@ impl Watched<'_> {
         });
         let lost = (self.lost > 0).then(|| {
             format!(
-                "{} frames came faster than they could be looked at: the figures lack them",
+                "the kernel dropped {} frames, which came faster than they could be looked at: the figures lack them",
                 self.lost
             )
         });
@@ -108,68 +117,146 @@ impl Watched<'_> {
     }
 }
 
-/// Shows what is known now: a line of JSON, or lines for people.
-fn show(watched: &Watched<'_>, json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    if json {
-        return writeln!(out, "{}", watched.json());
-    }
-    watched.recent.lines(&mut out, watched)
-}
-
-/// Watches until the time is over, or a signal comes.
+/// Watches until the time is over, a signal comes, or `q` is pressed.
 ///
 /// # Errors
 /// If the interface cannot be opened, or goes away.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
-    let interface = options.interface.as_str();
-    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
-    let mut tap = Tap::open_flow_control(interface, RX_BYTES)?;
-    let counters = Counters::open(interface)?;
-    let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
-    let mut meter = Meter::new(options.rate.or_else(known));
-    let mut recent = Recent::default();
-    let clock = Clock::start();
-    let end = options.duration.unwrap_or(Time::FAR);
-    let (mut due, mut scratch) = (options.interval, Vec::new());
-    let ended = loop {
-        let now = Time::from_instant(clock.now());
-        let wait =
-            Duration::from_nanos((due.min(end) - now).0 / 1000).min(Duration::from_millis(100));
-        poll_readable(&[tap.as_raw_fd(), signals.as_raw_fd()], &mut scratch, Some(wait));
-        if let Err(error) = take(&mut tap, &mut meter, &clock) {
-            break Err(error);
-        }
-        let now = Time::from_instant(clock.now());
-        let is_over = now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some());
-        if now >= due || is_over {
-            // The counters first: what they have, the socket has by then.
-            let moved = counters.moved();
-            if let Err(error) = take(&mut tap, &mut meter, &clock) {
-                break Err(error);
+    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let mut watch = Watch::open(options)?;
+    let wants_lines = options.plain || options.json || !Dashboard::is_possible();
+    let mut screen = if wants_lines { None } else { Some(Dashboard::open()?) };
+    let mut ended = watch.run(&signals, screen.as_mut());
+    // Figures go to the terminal as it was.
+    drop(screen);
+    if !matches!(ended, Err(Failure::Output(_))) {
+        // What still waits belongs to them.
+        ended = ended.and(watch.count());
+        finish(&watch.watched(), &watch.history, options)?;
+    }
+    ended?;
+    Ok(Outcome::of(watch.meter.frames().wrong > 0))
+}
+
+/// An interface, and what is known of it.
+struct Watch<'a> {
+    options: &'a Options,
+    tap: Tap,
+    counters: Counters,
+    meter: Meter,
+    clock: Clock,
+    recent: Recent,
+    history: History,
+    /// The NIC's own counters, since the beginning.
+    moved: BTreeMap<String, u64>,
+    lost: u64,
+}
+
+impl<'a> Watch<'a> {
+    fn open(options: &'a Options) -> Result<Self, Failure> {
+        let interface = options.interface.as_str();
+        let tap = Tap::open_flow_control(interface, RX_BYTES)?;
+        let counters = Counters::open(interface)?;
+        let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
+        Ok(Self {
+            options,
+            tap,
+            counters,
+            meter: Meter::new(options.rate.or_else(known)),
+            clock: Clock::start(),
+            recent: Recent::default(),
+            history: History::default(),
+            moved: BTreeMap::new(),
+            lost: 0,
+        })
+    }
+
+    fn now(&self) -> Time {
+        Time::from_instant(self.clock.now())
+    }
+
+    /// Shows what happens until it is over.
+    fn run(
+        &mut self,
+        signals: &SignalFd,
+        mut screen: Option<&mut Dashboard>,
+    ) -> Result<(), Failure> {
+        let (interval, end) = (self.options.interval, self.options.duration.unwrap_or(Time::FAR));
+        let (mut due, mut scratch) = (interval, Vec::new());
+        let mut descriptors = vec![self.tap.as_raw_fd(), signals.as_raw_fd()];
+        descriptors.extend(screen.as_deref().map(AsRawFd::as_raw_fd));
+        loop {
+            let wait = Duration::from_nanos((due.min(end) - self.now()).0 / 1000);
+            poll_readable(&descriptors, &mut scratch, Some(wait.min(Duration::from_millis(100))));
+            self.take()?;
+            let now = self.now();
+            let input = screen.as_deref_mut().map_or(Ok(Input::Nothing), Dashboard::input)?;
+            let is_over = now >= end
+                || input == Input::Quit
+                || signals.read_signal().is_ok_and(|signal| signal.is_some());
+            if now >= due || is_over {
+                self.look()?;
+                self.show(screen.as_deref_mut())?;
+                due = due.max(now - interval) + interval;
+            } else if input == Input::Resized {
+                self.show(screen.as_deref_mut())?;
             }
-            meter.advance(now);
-            meter.settle();
-            recent.look(&meter, &moved);
-            let lost = tap.drops();
-            let watched =
-                Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
-            show(&watched, options.json)?;
-            due = due.max(now - options.interval) + options.interval;
+            if is_over {
+                return Ok(());
+            }
         }
-        if is_over {
-            break Ok(());
+    }
+
+    fn take(&mut self) -> Result<(), Failure> {
+        let name = &self.options.interface;
+        take(&mut self.tap, &mut self.meter, &self.clock)
+            .map_err(|source| Failure::Interface { name: name.clone(), source })
+    }
+
+    /// Brings the figures up to date.
+    fn count(&mut self) -> Result<(), Failure> {
+        // The counters first: what they have, the socket has by then.
+        self.moved = self.counters.moved();
+        let taken = self.take();
+        self.meter.settle();
+        self.lost = self.tap.drops();
+        taken
+    }
+
+    /// Brings the figures up to date until now, and those of the time since the look before.
+    fn look(&mut self) -> Result<(), Failure> {
+        let now = self.now();
+        self.count()?;
+        self.meter.advance(now);
+        self.meter.settle();
+        self.recent.look(&self.meter, &self.moved);
+        self.history.add(&self.recent);
+        Ok(())
+    }
+
+    const fn watched(&self) -> Watched<'_> {
+        let Self { options, meter, recent, moved, lost, .. } = self;
+        Watched {
+            interface: options.interface.as_str(),
+            meter,
+            recent,
+            counters: moved,
+            lost: *lost,
         }
-    };
-    let moved = counters.moved();
-    // What still waits belongs to them.
-    let rest = take(&mut tap, &mut meter, &clock);
-    meter.settle();
-    let lost = tap.drops();
-    let watched = Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
-    finish(&watched, options)?;
-    ended.and(rest).map_err(|source| Failure::Interface { name: interface.to_owned(), source })?;
-    Ok(Outcome::of(meter.frames().wrong > 0))
+    }
+
+    /// Shows what is known now: on the dashboard, as a line of JSON, or as lines for people.
+    fn show(&self, screen: Option<&mut Dashboard>) -> io::Result<()> {
+        let watched = self.watched();
+        if let Some(screen) = screen {
+            return screen.draw(&watched, &self.history);
+        }
+        let mut out = io::stdout().lock();
+        if self.options.json {
+            return writeln!(out, "{}", watched.json());
+        }
+        watched.recent.lines(&mut out, &watched)
+    }
 }
 
 /// Takes what has arrived, a while of it at most.
@@ -191,7 +278,7 @@ pub(super) fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Resul
 }
 
 /// All figures at the end.
-fn finish(watched: &Watched<'_>, options: &Options) -> Result<(), Failure> {
+fn finish(watched: &Watched<'_>, history: &History, options: &Options) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if options.json {
         writeln!(out, "{}", json!({ "summary": watched.json() }))?;
@@ -205,6 +292,9 @@ fn finish(watched: &Watched<'_>, options: &Options) -> Result<(), Failure> {
     if let Some(file) = &options.html {
         let title = format!("Flow control at {}", watched.interface);
         page::write(file, &title, watched.meter)?;
+    }
+    if let Some(file) = &options.snapshot {
+        dashboard::write(file, watched, history)?;
     }
     Ok(())
 }
