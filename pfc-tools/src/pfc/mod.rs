@@ -7,6 +7,7 @@ pub mod dashboard;
 pub mod deadlock;
 pub mod decode;
 pub mod doctor;
+mod listener;
 pub mod malformed;
 pub mod meter;
 pub mod page;

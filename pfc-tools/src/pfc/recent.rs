@@ -207,9 +207,14 @@ impl Recent {
     /// Of `out`.
     pub fn lines(&self, out: &mut impl Write, watched: &Watched<'_>) -> io::Result<()> {
         let frames = watched.meter.frames();
+        let [behind, _] = watched.behind;
+        let behind = match watched.is_behind() {
+            true => format!(", {} behind", shown(behind)),
+            false => String::new(),
+        };
         writeln!(
             out,
-            "{:>9}  {} frames, {} wrong, {} lost",
+            "{:>9}  {} frames, {} wrong, {} dropped by the kernel{behind}",
             shown(self.at),
             self.frames,
             frames.wrong,

@@ -6,11 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use feroce_engine::port::ethtool::Ethtool;
-use feroce_engine::port::packet::Tap;
 use feroce_engine::sys::poll_readable;
-use feroce_engine::time::Clock;
-use feroce_wire::pause::inspect;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use serde_json::{Value, json};
@@ -19,16 +15,16 @@ use super::cli::{Failure, Outcome};
 use super::counters::{Counters, Direction, counted};
 use super::dashboard::history::History;
 use super::dashboard::{self, Dashboard, Input};
+use super::listener::Listener;
 use super::meter::Meter;
 use super::recent::Recent;
+use super::report::shown;
 use super::{page, report, units};
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 
-/// Bytes that the kernel may keep, some hundreds for each frame: a third of a second of a million a second.
-pub(super) const RX_BYTES: u32 = 1 << 28;
-/// Bursts that are taken before the time is looked at again.
-const BURSTS: usize = 64;
+/// A frame that waits for so long to be looked at is worth a word.
+const BEHIND: Time = Time::from_millis(100);
 
 /// Options of `watch`.
 #[derive(Debug, clap::Args)]
@@ -71,6 +67,8 @@ pub struct Watched<'a> {
     pub counters: &'a BTreeMap<String, u64>,
     /// Frames that the kernel dropped: they came too fast to be looked at.
     pub lost: u64,
+    /// The longest that a frame waited to be looked at: since the moment before, and ever.
+    pub behind: [Time; 2],
 }
 
 impl Watched<'_> {
@@ -89,6 +87,11 @@ impl Watched<'_> {
         })
     }
 
+    /// Whether frames waited for a while to be looked at.
+    pub fn is_behind(&self) -> bool {
+        self.behind[1] >= BEHIND
+    }
+
     /// What is to be known about the figures.
     pub fn notes(&self) -> Vec<String> {
         let swallowed = self.is_swallowed().then(|| {
@@ -100,10 +103,18 @@ impl Watched<'_> {
                 self.lost
             )
         });
+        let behind = self.is_behind().then(|| {
+            let [recent, most] = self.behind;
+            let recent = if recent >= BEHIND { shown(recent) } else { "not".to_owned() };
+            format!(
+                "frames came faster than they were looked at, or this program was kept waiting: {recent} behind now, {} at most",
+                shown(most)
+            )
+        });
         let rate = self.meter.rate().is_none().then(|| {
             "the link does not know its rate: --rate tells how long quanta are".to_owned()
         });
-        swallowed.into_iter().chain(lost).chain(rate).collect()
+        swallowed.into_iter().chain(lost).chain(behind).chain(rate).collect()
     }
 
     fn json(&self) -> Value {
@@ -113,6 +124,8 @@ impl Watched<'_> {
         figures["counters"] = json!(self.counters);
         figures["swallowed"] = self.is_swallowed().into();
         figures["lost"] = self.lost.into();
+        figures["behind_ns"] = (self.behind[0].0 / 1000).into();
+        figures["most_behind_ns"] = (self.behind[1].0 / 1000).into();
         figures
     }
 }
@@ -135,44 +148,35 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         finish(&watch.watched(), &watch.history, options)?;
     }
     ended?;
-    Ok(Outcome::of(watch.meter.frames().wrong > 0))
+    Ok(Outcome::of(watch.listener.meter().frames().wrong > 0))
 }
 
 /// An interface, and what is known of it.
 struct Watch<'a> {
     options: &'a Options,
-    tap: Tap,
+    listener: Listener,
     counters: Counters,
-    meter: Meter,
-    clock: Clock,
     recent: Recent,
     history: History,
     /// The NIC's own counters, since the beginning.
     moved: BTreeMap<String, u64>,
     lost: u64,
+    behind: [Time; 2],
 }
 
 impl<'a> Watch<'a> {
     fn open(options: &'a Options) -> Result<Self, Failure> {
         let interface = options.interface.as_str();
-        let tap = Tap::open_flow_control(interface, RX_BYTES)?;
-        let counters = Counters::open(interface)?;
-        let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
         Ok(Self {
             options,
-            tap,
-            counters,
-            meter: Meter::new(options.rate.or_else(known)),
-            clock: Clock::start(),
+            listener: Listener::open(interface, options.rate)?,
+            counters: Counters::open(interface)?,
             recent: Recent::default(),
             history: History::default(),
             moved: BTreeMap::new(),
             lost: 0,
+            behind: [Time::ZERO; 2],
         })
-    }
-
-    fn now(&self) -> Time {
-        Time::from_instant(self.clock.now())
     }
 
     /// Shows what happens until it is over.
@@ -183,13 +187,13 @@ impl<'a> Watch<'a> {
     ) -> Result<(), Failure> {
         let (interval, end) = (self.options.interval, self.options.duration.unwrap_or(Time::FAR));
         let (mut due, mut scratch) = (interval, Vec::new());
-        let mut descriptors = vec![self.tap.as_raw_fd(), signals.as_raw_fd()];
+        let mut descriptors = vec![self.listener.as_raw_fd(), signals.as_raw_fd()];
         descriptors.extend(screen.as_deref().map(AsRawFd::as_raw_fd));
         loop {
-            let wait = Duration::from_nanos((due.min(end) - self.now()).0 / 1000);
+            let wait = Duration::from_nanos((due.min(end) - self.listener.now()).0 / 1000);
             poll_readable(&descriptors, &mut scratch, Some(wait.min(Duration::from_millis(100))));
-            self.take()?;
-            let now = self.now();
+            self.listener.take().map_err(|error| self.failure(error))?;
+            let now = self.listener.now();
             let input = screen.as_deref_mut().map_or(Ok(Input::Nothing), Dashboard::input)?;
             let is_over = now >= end
                 || input == Input::Quit
@@ -207,41 +211,39 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn take(&mut self) -> Result<(), Failure> {
-        let name = &self.options.interface;
-        take(&mut self.tap, &mut self.meter, &self.clock)
-            .map_err(|source| Failure::Interface { name: name.clone(), source })
+    fn failure(&self, source: io::Error) -> Failure {
+        Failure::Interface { name: self.options.interface.clone(), source }
     }
 
     /// Brings the figures up to date.
     fn count(&mut self) -> Result<(), Failure> {
         // The counters first: what they have, the socket has by then.
         self.moved = self.counters.moved();
-        let taken = self.take();
-        self.meter.settle();
-        self.lost = self.tap.drops();
-        taken
+        let settled = self.listener.settle();
+        self.lost = self.listener.lost();
+        settled.map_err(|error| self.failure(error))
     }
 
-    /// Brings the figures up to date until now, and those of the time since the look before.
+    /// Brings the figures up to date, those of the time since the look before, too.
     fn look(&mut self) -> Result<(), Failure> {
-        let now = self.now();
         self.count()?;
-        self.meter.advance(now);
-        self.meter.settle();
-        self.recent.look(&self.meter, &self.moved);
+        let behind = self.listener.take_behind();
+        self.behind = [behind, behind.max(self.behind[1])];
+        self.recent.look(self.listener.meter(), &self.moved);
         self.history.add(&self.recent);
         Ok(())
     }
 
     const fn watched(&self) -> Watched<'_> {
-        let Self { options, meter, recent, moved, lost, .. } = self;
+        let Self { options, listener, recent, moved, lost, behind, .. } = self;
+        let meter = listener.meter();
         Watched {
             interface: options.interface.as_str(),
             meter,
             recent,
             counters: moved,
             lost: *lost,
+            behind: *behind,
         }
     }
 
@@ -257,24 +259,6 @@ impl<'a> Watch<'a> {
         }
         watched.recent.lines(&mut out, &watched)
     }
-}
-
-/// Takes what has arrived, a while of it at most.
-pub(super) fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Result<()> {
-    for _ in 0..BURSTS {
-        let count = tap.receive()?;
-        if count == 0 {
-            break;
-        }
-        let now = Time::from_instant(clock.now());
-        for index in 0..count {
-            let bytes = tap.frame(index).bytes;
-            if let Some(seen) = inspect(bytes, bytes.len()) {
-                meter.take(&seen, now);
-            }
-        }
-    }
-    Ok(())
 }
 
 /// All figures at the end.
@@ -303,6 +287,7 @@ fn finish(watched: &Watched<'_>, history: &History, options: &Options) -> Result
 mod tests {
     use super::*;
 
+    use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControlFrame, MacAddr};
 
     use super::super::schedule::pfc;
@@ -316,8 +301,15 @@ mod tests {
         let recent = Recent::default();
         let is_swallowed = |name: &str, moved, lost| {
             let counters = [(name.to_owned(), moved)].into();
-            Watched { interface: "x", meter: &meter, recent: &recent, counters: &counters, lost }
-                .is_swallowed()
+            Watched {
+                interface: "x",
+                meter: &meter,
+                recent: &recent,
+                counters: &counters,
+                lost,
+                behind: [Time::ZERO; 2],
+            }
+            .is_swallowed()
         };
         assert!(!is_swallowed("rx_prio3_pause", 3, 0) && !is_swallowed("rx_global_pause", 3, 0));
         assert!(is_swallowed("rx_prio3_pause", 4, 0) && is_swallowed("rx_prio4_pause", 1, 0));

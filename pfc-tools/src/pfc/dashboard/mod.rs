@@ -363,8 +363,14 @@ mod tests {
             recent.look(&meter, counters);
             history.add(&recent);
         }
-        let watched =
-            Watched { interface: "eth7", meter: &meter, recent: &recent, counters, lost: 5 };
+        let watched = Watched {
+            interface: "eth7",
+            meter: &meter,
+            recent: &recent,
+            counters,
+            lost: 5,
+            behind: [Time::ZERO; 2],
+        };
         then(&watched, &history)
     }
 

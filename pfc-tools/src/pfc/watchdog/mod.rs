@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use feroce_engine::net::{Interface, NetError};
 use feroce_engine::port::ethtool::Ethtool;
-use feroce_engine::port::packet::Tap;
 use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
 use nix::sys::signal::Signal;
 
 use super::cli::{Failure, Outcome};
 use super::counters::{Direction, What, about};
-use super::meter::{Meter, PAUSE};
-use super::{units, watch};
+use super::listener::Listener;
+use super::meter::PAUSE;
+use super::units;
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 use state::{Config, Event, Sample, Watchdog};
@@ -72,11 +72,11 @@ enum Source {
     /// What the NIC counts.
     Nic(Ethtool),
     /// Frames that arrive.
-    Frames { tap: Tap, meter: Box<Meter>, clock: Clock },
+    Frames(Box<Listener>),
 }
 
 impl Source {
-    fn open(options: &Options, clock: Clock) -> Result<Self, Failure> {
+    fn open(options: &Options) -> Result<Self, Failure> {
         let name = &options.interface;
         if let Err(NetError::NoSuchInterface { .. }) = Interface::read(name) {
             return Err(Failure::Unusable(format!("no interface is called {name}")));
@@ -84,12 +84,13 @@ impl Source {
         let of_interface = |source| Failure::Interface { name: name.clone(), source };
         let ethtool = Ethtool::open(name).map_err(of_interface)?;
         if options.frames {
-            let rate = options.rate.or_else(|| ethtool.rate().map(LineRate::new));
-            let rate = rate.ok_or_else(|| {
-                Failure::Unusable(format!("{name}: its driver knows no rate; --rate says it"))
-            })?;
-            let tap = Tap::open_flow_control(name, watch::RX_BYTES)?;
-            return Ok(Self::Frames { tap, meter: Box::new(Meter::new(Some(rate))), clock });
+            let listener = Listener::open(name, options.rate)?;
+            return match listener.meter().rate() {
+                Some(_) => Ok(Self::Frames(Box::new(listener))),
+                None => Err(Failure::Unusable(format!(
+                    "{name}: its driver knows no rate; --rate says it"
+                ))),
+            };
         }
         let counters = ethtool.statistics().unwrap_or_default();
         let lacks = |&&priority: &&u8| !of_counters(&counters, priority).is_enough();
@@ -108,11 +109,9 @@ impl Source {
                 let counters = ethtool.statistics()?;
                 Ok(priorities.iter().map(|&priority| of_counters(&counters, priority)).collect())
             }
-            Self::Frames { tap, meter, clock } => {
-                watch::take(tap, meter, clock)?;
-                let now = Time::from_instant(clock.now());
-                meter.advance(now);
-                meter.settle();
+            Self::Frames(listener) => {
+                listener.settle()?;
+                let (meter, now) = (listener.meter(), listener.meter().now());
                 let of = |&priority: &u8| {
                     let (mut frames, mut paused) = (0, Time::ZERO);
                     for sender in meter.senders() {
@@ -158,7 +157,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let Options { detection, restoration, .. } = *options;
     let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let clock = Clock::start();
-    let mut source = Source::open(options, clock)?;
+    let mut source = Source::open(options)?;
     let config = Config { detection, restoration, paused: 80 };
     let mut dogs: Vec<Watchdog> =
         options.priorities.iter().map(|_| Watchdog::new(config)).collect();
