@@ -142,9 +142,9 @@ fn draw(frame: &mut Frame<'_>, watched: &Watched<'_>, history: &History) {
     let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
     let [head, senders, priorities, wrong_place, foot] = Layout::vertical([
         Constraint::Length(3),
-        Constraint::Min(4),
-        // Two rows for each priority, or one where there is no room.
-        Constraint::Max(1 + 2 * count(lines.len())),
+        // Its line, its head, and a row for each.
+        Constraint::Length(2 + count(pairs.len().max(1))),
+        Constraint::Min(1 + count(lines.len())),
         Constraint::Length(count(wrong.len()) + u16::from(!wrong.is_empty())),
         Constraint::Length(count(notes.len())),
     ])
@@ -274,7 +274,7 @@ fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History
     );
     let inside = block.inner(place);
     frame.render_widget(block, place);
-    let rows = Layout::vertical(lines.iter().map(|_| Constraint::Min(1))).split(inside);
+    let rows = Layout::vertical(lines.iter().map(|_| Constraint::Fill(1))).split(inside);
     for (&timer, &row) in lines.iter().zip(rows.iter()) {
         let [name, now, line] = Layout::horizontal([
             Constraint::Length(NAME),
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn a_terminal_shows_who_pauses_whom_and_for_how_long() {
         let lines = watched(Some(RATE), &BTreeMap::new(), |watched, history| {
-            text(&buffer(watched, history, 110, 30))
+            text(&buffer(watched, history, 110, 16))
         });
         let has = |words: &[&str]| {
             let found = lines.iter().any(|line| words.iter().all(|word| line.contains(word)));

@@ -14,7 +14,7 @@ use feroce_engine::net::{Interface, NetError};
 use feroce_engine::port::ethtool::Ethtool;
 use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 
 use super::cli::{Failure, Outcome};
 use super::counters::{Direction, What, about};
@@ -24,6 +24,9 @@ use super::units;
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 use state::{Config, Event, Sample, Watchdog};
+
+/// What ends it.
+const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// Options of `feroce pfc watchdog`.
 #[derive(Debug, clap::Args)]
@@ -155,7 +158,7 @@ fn of_counters(counters: &BTreeMap<String, u64>, priority: u8) -> Sample {
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let name = &options.interface;
     let Options { detection, restoration, .. } = *options;
-    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let signals = watch_signals(&SIGNALS)?;
     let clock = Clock::start();
     let mut source = Source::open(options)?;
     let config = Config { detection, restoration, paused: 80 };
@@ -207,10 +210,10 @@ struct Link {
 
 impl Link {
     fn look(&mut self, name: &str) -> Result<(), NetError> {
-        let is_up = Interface::read(name)?.is_usable();
+        let interface = Interface::read(name)?;
+        let is_up = interface.is_usable();
         // Changes between two looks, where the kernel counts them.
-        let counted = std::fs::read_to_string(format!("/sys/class/net/{name}/carrier_changes"));
-        let counted = counted.ok().and_then(|text| text.trim().parse().ok());
+        let counted = interface.carrier_changes.map(u64::from);
         self.changes = counted.unwrap_or(self.changes + u64::from(is_up != self.is_up));
         self.is_up = is_up;
         Ok(())
@@ -228,12 +231,14 @@ fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<
     writeln!(out, "{:.1} s: {name}: priority {priority}: {what}", now.seconds())?;
     out.flush()?;
     let Some(command) = command else { return Ok(None) };
-    let child = Command::new("sh")
-        .args(["-c", command])
-        .env("PFC_INTERFACE", name)
-        .env("PFC_PRIORITY", priority.to_string())
-        .stdin(Stdio::null())
-        .spawn();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null());
+    shell.env("PFC_INTERFACE", name).env("PFC_PRIORITY", priority.to_string());
+    // A child inherits which signals are blocked, and these have to end it, too. One that comes just now ends this program at once.
+    let mask: SigSet = SIGNALS.into_iter().collect();
+    mask.thread_unblock()?;
+    let child = shell.spawn();
+    mask.thread_block()?;
     match child {
         Ok(child) => Ok(Some(child)),
         Err(error) => {
