@@ -154,56 +154,67 @@ fn captures_of_each_kind_say_the_same() {
     }
 }
 
+/// Each gets one line that says so, and exit code 2.
+fn refused(rows: &[(&[&str], &str)]) {
+    for (arguments, due) in rows {
+        let output = pfc(arguments);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
+        assert!(told.contains(due) && told.lines().count() == 1, "{arguments:?}: {told}");
+    }
+}
+
 #[test]
-fn bad_input_gets_one_line_and_exit_code_2() {
+fn bad_captures_get_one_line_and_exit_code_2() {
     let folder = Folder::new("bad");
     let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
     let loopback = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::NULL);
     let raw = pcapng(Endianness::Little, 6, DataLink::RAW);
-    let cut = folder.file("cut", &good[..good.len() - 20]);
-    let whole = folder.file("whole", &good);
-    let empty = folder.file("empty", &[]);
-    let junk = folder.file("junk", &[0x55; 4000]);
-    let [loopback, raw] =
-        [("loopback", loopback), ("raw", raw)].map(|(name, bytes)| folder.file(name, &bytes));
-    let none = folder.path("none");
-    let packed = ruzstd::encoding::compress_to_vec(
-        good.as_slice(),
-        ruzstd::encoding::CompressionLevel::Fastest,
-    );
-    let cut_zstd = folder.file("zstd", &packed[..packed.len() - 20]);
-    let zipped = zipped(&good);
-    let cut_gzip = folder.file("gz", &zipped[..zipped.len() - 20]);
-    let [nonsense, unknown] = [
-        ("nonsense", "title = \"x\"\n[topology]\nkind = \"moebius\"\n"),
-        ("unknown", "title = \"x\"\n[topology]\nkind = \"ring\"\ncolour = 3\n"),
-    ]
-    .map(|(name, text)| folder.file(name, text.as_bytes()));
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let zstd = ruzstd::encoding::compress_to_vec(good.as_slice(), level);
+    let gzip = zipped(&good);
+    let file = |name, bytes: &[u8]| folder.file(name, bytes);
+    let cut = file("cut", &good[..good.len() - 20]);
     let here = folder.0.to_str().unwrap();
-    let rows: [(&[&str], &str); 30] = [
+    refused(&[
         (&["decode", &cut], "is cut off behind its frame 10"),
-        (&["decode", &cut_zstd], "is cut off"),
-        (&["decode", &cut_gzip], "is cut off"),
+        (&["decode", &file("zst", &zstd[..zstd.len() - 20])], "is cut off"),
+        (&["decode", &file("gz", &gzip[..gzip.len() - 20])], "is cut off"),
+        (&["decode", &file("whole", &good), "--html", "/proc/none"], "cannot write /proc/none"),
+        (&["decode", &file("empty", &[])], "no capture"),
+        (&["decode", &file("junk", &[0x55; 4000])], "no capture"),
+        (&["decode", &file("loopback", &loopback)], "link of type"),
+        (&["decode", &file("raw", &raw)], "link of type"),
+        (&["decode", &folder.path("none")], "No such file"),
         (&["decode", here], "Is a directory"),
-        (&["deadlock", here], "Is a directory"),
-        (&["deadlock", &empty], "`title` is missing"),
-        (&["deadlock", &nonsense], "moebius"),
-        (&["deadlock", &unknown], "colour"),
-        (&["deadlock", &junk], "junk:1:"),
-        (&["deadlock", "deadlock-ring", "--case", "none"], "no case is called `none`"),
-        (&["deadlock", "deadlock-ring", "--set", "topology.rate=fast"], "topology.rate"),
+    ]);
+    // What comes ahead of the fault is shown.
+    let summary = summary(&pfc(&["decode", &cut, "--json"]));
+    assert_eq!(summary["frames"]["pfc"], 10);
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
+    let piped = piped.args(["decode", "-"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!((piped.status.code(), text(&piped.stderr).lines().count()), (Some(2), 1));
+}
+
+#[test]
+fn other_bad_input_gets_one_line_and_exit_code_2() {
+    let folder = Folder::new("other");
+    let scenario = |name, text: &str| folder.file(name, text.as_bytes());
+    let none = folder.path("none");
+    let here = folder.0.to_str().unwrap();
+    let topology = |text: &str| format!("title = \"x\"\nduration = \"1ms\"\n[topology]\n{text}\n");
+    let kind = scenario("kind", &topology("kind = \"moebius\""));
+    let key = scenario("key", &topology("kind = \"single\"\ncolour = 3"));
+    let nodes = "kind = \"explicit\"\nhosts = [\"h1\"]\nswitches = [\"s1\"]\nlines = [\"h1 - s2\"]";
+    let line = scenario("line", &topology(nodes));
+    let (empty, junk) = (scenario("empty", ""), folder.file("junk", &[0x55; 4000]));
+    refused(&[
+        (&["watch", "fr-none0"], "no interface 'fr-none0'"),
+        (&["send", "frame", "fr-none0", "--src", "02:00:00:00:00:01"], "no interface 'fr-none0'"),
         (&["watchdog", "fr-none0"], "no interface is called fr-none0"),
         (&["doctor", "fr-none0"], "no interface is called fr-none0"),
         (&["watch", "lo"], "not Ethernet"),
         (&["watchdog", "lo"], "--frames"),
-        (&["decode", &whole, "--html", "/proc/none"], "cannot write /proc/none"),
-        (&["decode", &empty], "no capture"),
-        (&["decode", &junk], "no capture"),
-        (&["decode", &loopback], "link of type"),
-        (&["decode", &raw], "link of type"),
-        (&["decode", &none], "No such file"),
-        (&["watch", "fr-none0"], "no interface 'fr-none0'"),
-        (&["send", "frame", "fr-none0", "--src", "02:00:00:00:00:01"], "no interface 'fr-none0'"),
         (
             &["send", "frame", "--pause", "--malformed", "vector", "--pcap", &none],
             "no class enable vector",
@@ -217,19 +228,15 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["send", "sweep", "--pcap", &none, "--each", "901s"], "3600 s is the most"),
         (&["plan", "--rate", "100G", "--mtu", "9500"], "--mtu 9500 is larger"),
         (&["plan", "--rate", "7G"], "7000 Mb/s"),
-    ];
-    for (arguments, due) in rows {
-        let output = pfc(arguments);
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(due) && told.lines().count() == 1, "{arguments:?}: {told}");
-    }
-    let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
-    let piped = piped.args(["decode", "-"]).stdin(Stdio::null()).output().unwrap();
-    assert_eq!((piped.status.code(), text(&piped.stderr).lines().count()), (Some(2), 1));
-    // What comes ahead of the fault is shown.
-    let summary = summary(&pfc(&["decode", &cut, "--json"]));
-    assert_eq!(summary["frames"]["pfc"], 10);
+        (&["deadlock", here], "Is a directory"),
+        (&["deadlock", &empty], "`title` is missing"),
+        (&["deadlock", &kind], "moebius"),
+        (&["deadlock", &key], "nothing is called `topology.colour`"),
+        (&["deadlock", &line], "`s2` is none"),
+        (&["deadlock", &junk], "junk:1:"),
+        (&["deadlock", "deadlock-ring", "--case", "none"], "no case is called `none`"),
+        (&["deadlock", "deadlock-ring", "--set", "topology.rate=fast"], "topology.rate"),
+    ]);
     for arguments in
         [&["decode"][..], &["plan"], &["send", "storm", "eth0"], &["plan", "--rate", "fast"]]
     {
