@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints a line per figure: name, value, bar, ok or short. Exit code 1 if one is short, 2 if FILTER matches none.
-# All are ratios within this run but the instructions, which are counts, and the fabric's speed in seconds of the processor. Needs root; installs what is missing (Debian).
+# All are ratios within this run but the instructions, which are counts, and the speeds of the fabric and of reading captures, in seconds of the processor. Needs root; installs what is missing (Debian).
 #   scripts/bench.sh [FILTER]      figures whose name contains FILTER: shm, af_xdp native, WRITE, verbs, icount, ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -83,8 +83,10 @@ between() {
 
 median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-as_caller "$cargo" build --quiet --release -p feroce-pfc-tools --example fabric_speed
-"$target/release/examples/fabric_speed" "$filter" | tee -a "$work/figures" || status=1
+as_caller "$cargo" build --quiet --release -p feroce-pfc-tools --example fabric_speed --example pfc_speed
+for speed in fabric_speed pfc_speed; do
+    "$target/release/examples/$speed" "$filter" | tee -a "$work/figures" || status=1
+done
 
 verbs_figures | tee -a "$work/figures" || status=1
 

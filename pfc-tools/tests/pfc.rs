@@ -1,12 +1,15 @@
 //! `feroce-pfc` as people run it: captures of each kind, bad input of each kind, and what goes through a pair of interfaces. The latter needs root.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
@@ -96,6 +99,12 @@ fn pcapng(endianness: Endianness, resolution: u8, linktype: DataLink) -> Vec<u8>
     writer.into_inner()
 }
 
+fn zipped(bytes: &[u8]) -> Vec<u8> {
+    let mut writer = GzEncoder::new(Vec::new(), Compression::fast());
+    writer.write_all(bytes).unwrap();
+    writer.finish().unwrap()
+}
+
 fn summary(output: &Output) -> Value {
     let text = text(&output.stdout);
     let last = text.lines().last().unwrap_or_else(|| panic!("{output:?}"));
@@ -121,7 +130,10 @@ fn captures_of_each_kind_say_the_same() {
     // Two frames of zstd, and one that is to be skipped between.
     let (head, tail) = captures[0].split_at(300);
     let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
-    captures.push([packed(head), skipped.to_vec(), packed(tail)].concat());
+    let zstd = [packed(head), skipped.to_vec(), packed(tail)].concat();
+    // Two members of gzip, as it is allowed.
+    let gzip = [zipped(head), zipped(tail)].concat();
+    captures.extend([zstd, gzip]);
     // The word of the link type says that frames have check sequences of 4 bytes.
     let mut with_fcs = captures[0].clone();
     with_fcs[23] = 0x24;
@@ -142,35 +154,67 @@ fn captures_of_each_kind_say_the_same() {
     }
 }
 
+/// Each gets one line that says so, and exit code 2.
+fn refused(rows: &[(&[&str], &str)]) {
+    for (arguments, due) in rows {
+        let output = pfc(arguments);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
+        assert!(told.contains(due) && told.lines().count() == 1, "{arguments:?}: {told}");
+    }
+}
+
 #[test]
-fn bad_input_gets_one_line_and_exit_code_2() {
+fn bad_captures_get_one_line_and_exit_code_2() {
     let folder = Folder::new("bad");
     let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
     let loopback = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::NULL);
     let raw = pcapng(Endianness::Little, 6, DataLink::RAW);
-    let cut = folder.file("cut", &good[..good.len() - 20]);
-    let whole = folder.file("whole", &good);
-    let empty = folder.file("empty", &[]);
-    let junk = folder.file("junk", &[0x55; 4000]);
-    let [loopback, raw] =
-        [("loopback", loopback), ("raw", raw)].map(|(name, bytes)| folder.file(name, &bytes));
-    let none = folder.path("none");
-    let packed = ruzstd::encoding::compress_to_vec(
-        good.as_slice(),
-        ruzstd::encoding::CompressionLevel::Fastest,
-    );
-    let cut_zstd = folder.file("zstd", &packed[..packed.len() - 20]);
-    let rows: [(&[&str], &str); 17] = [
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let zstd = ruzstd::encoding::compress_to_vec(good.as_slice(), level);
+    let gzip = zipped(&good);
+    let file = |name, bytes: &[u8]| folder.file(name, bytes);
+    let cut = file("cut", &good[..good.len() - 20]);
+    let here = folder.0.to_str().unwrap();
+    refused(&[
         (&["decode", &cut], "is cut off behind its frame 10"),
-        (&["decode", &cut_zstd], "is cut off"),
-        (&["decode", &whole, "--html", "/proc/none"], "cannot write /proc/none"),
-        (&["decode", &empty], "no capture"),
-        (&["decode", &junk], "no capture"),
-        (&["decode", &loopback], "link of type"),
-        (&["decode", &raw], "link of type"),
-        (&["decode", &none], "No such file"),
+        (&["decode", &file("zst", &zstd[..zstd.len() - 20])], "is cut off"),
+        (&["decode", &file("gz", &gzip[..gzip.len() - 20])], "is cut off"),
+        (&["decode", &file("whole", &good), "--html", "/proc/none"], "cannot write /proc/none"),
+        (&["decode", &file("empty", &[])], "no capture"),
+        (&["decode", &file("junk", &[0x55; 4000])], "no capture"),
+        (&["decode", &file("loopback", &loopback)], "link of type"),
+        (&["decode", &file("raw", &raw)], "link of type"),
+        (&["decode", &folder.path("none")], "No such file"),
+        (&["decode", here], "Is a directory"),
+    ]);
+    // What comes ahead of the fault is shown.
+    let summary = summary(&pfc(&["decode", &cut, "--json"]));
+    assert_eq!(summary["frames"]["pfc"], 10);
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
+    let piped = piped.args(["decode", "-"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!((piped.status.code(), text(&piped.stderr).lines().count()), (Some(2), 1));
+}
+
+#[test]
+fn other_bad_input_gets_one_line_and_exit_code_2() {
+    let folder = Folder::new("other");
+    let scenario = |name, text: &str| folder.file(name, text.as_bytes());
+    let none = folder.path("none");
+    let here = folder.0.to_str().unwrap();
+    let topology = |text: &str| format!("title = \"x\"\nduration = \"1ms\"\n[topology]\n{text}\n");
+    let kind = scenario("kind", &topology("kind = \"moebius\""));
+    let key = scenario("key", &topology("kind = \"single\"\ncolour = 3"));
+    let nodes = "kind = \"explicit\"\nhosts = [\"h1\"]\nswitches = [\"s1\"]\nlines = [\"h1 - s2\"]";
+    let line = scenario("line", &topology(nodes));
+    let (empty, junk) = (scenario("empty", ""), folder.file("junk", &[0x55; 4000]));
+    refused(&[
         (&["watch", "fr-none0"], "no interface 'fr-none0'"),
         (&["send", "frame", "fr-none0", "--src", "02:00:00:00:00:01"], "no interface 'fr-none0'"),
+        (&["watchdog", "fr-none0"], "no interface is called fr-none0"),
+        (&["doctor", "fr-none0"], "no interface is called fr-none0"),
+        (&["watch", "lo"], "not Ethernet"),
+        (&["watchdog", "lo"], "--frames"),
         (
             &["send", "frame", "--pause", "--malformed", "vector", "--pcap", &none],
             "no class enable vector",
@@ -184,16 +228,15 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["send", "sweep", "--pcap", &none, "--each", "901s"], "3600 s is the most"),
         (&["plan", "--rate", "100G", "--mtu", "9500"], "--mtu 9500 is larger"),
         (&["plan", "--rate", "7G"], "7000 Mb/s"),
-    ];
-    for (arguments, due) in rows {
-        let output = pfc(arguments);
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(due) && told.lines().count() == 1, "{arguments:?}: {told}");
-    }
-    // What comes ahead of the fault is shown.
-    let summary = summary(&pfc(&["decode", &cut, "--json"]));
-    assert_eq!(summary["frames"]["pfc"], 10);
+        (&["deadlock", here], "Is a directory"),
+        (&["deadlock", &empty], "`title` is missing"),
+        (&["deadlock", &kind], "moebius"),
+        (&["deadlock", &key], "nothing is called `topology.colour`"),
+        (&["deadlock", &line], "`s2` is none"),
+        (&["deadlock", &junk], "junk:1:"),
+        (&["deadlock", "deadlock-ring", "--case", "none"], "no case is called `none`"),
+        (&["deadlock", "deadlock-ring", "--set", "topology.rate=fast"], "topology.rate"),
+    ]);
     for arguments in
         [&["decode"][..], &["plan"], &["send", "storm", "eth0"], &["plan", "--rate", "fast"]]
     {
@@ -211,6 +254,22 @@ fn without_privilege_one_line_says_so() {
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.lines().count() == 1 && told.contains("no permission"), "{told}");
+}
+
+#[test]
+fn a_capture_comes_from_standard_input_too() {
+    let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
+    for capture in [zipped(&good), good] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
+        command.args(["decode", "-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut decoder = command.spawn().unwrap();
+        decoder.stdin.take().unwrap().write_all(&capture).unwrap();
+        let summary = summary(&decoder.wait_with_output().unwrap());
+        assert_eq!(
+            (&summary["frames"]["pfc"], &summary["read"]["frames"]),
+            (&11.into(), &11.into())
+        );
+    }
 }
 
 #[test]
@@ -291,7 +350,10 @@ fn run(command: &str) {
 #[test]
 fn a_watcher_sees_a_storm_that_ends_by_itself() {
     let Some(pair) = Pair::new("storm") else { return };
-    let watch = ["watch", "v1", "--rate", "10M", "--interval", "500ms", "--json"];
+    let folder = Folder::new("storm");
+    let picture = folder.path("x.svg");
+    let watch =
+        ["watch", "v1", "--rate", "10M", "--interval", "500ms", "--json", "--snapshot", &picture];
     let watcher = pair.command(&watch).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
     let storm =
@@ -312,6 +374,10 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
     assert_eq!((&priority["xoff"], &priority["xon"]), (&501.into(), &1.into()), "{figures}");
     assert_eq!(figures["senders"][0]["mac"], "02:00:00:00:00:0a");
     assert_eq!(figures["findings"]["padding"], 1);
+    let drawn = fs::read_to_string(picture).unwrap();
+    for due in ["<svg ", ">02:00:00:00:00:0a<", ">padding<", ">priority<"] {
+        assert!(drawn.contains(due), "{due}: {drawn}");
+    }
     // 65535 quanta at 10 Mb/s are 3.4 s: nothing ends until the XON, however late a busy machine sends.
     let longest = priority["longest_ns"].as_u64().unwrap();
     assert!((400_000_000..30_000_000_000).contains(&longest), "{figures}");
@@ -334,4 +400,115 @@ fn a_storm_that_is_stopped_lets_go() {
     let figures = summary(&watcher.wait_with_output().unwrap());
     let priority = &figures["senders"][0]["priorities"]["5"];
     assert_eq!((&priority["xon"], &priority["is_paused"]), (&1.into(), &false.into()), "{figures}");
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+}
+
+#[test]
+fn frames_count_from_when_they_arrived_however_late_they_are_looked_at() {
+    let Some(pair) = Pair::new("late") else { return };
+    let watcher = pair.command(&["watch", "v1", "--rate", "1G", "--json"]).spawn().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    signal(&watcher, Signal::SIGSTOP);
+    // A quantum at 1 Gb/s is 512 ns: every pause is over when the next frame comes.
+    let send = ["send", "frame", "v0", "--quanta", "1", "--count", "5", "--per-second", "50"];
+    assert_eq!(pair.command(&send).output().unwrap().status.code(), Some(0));
+    thread::sleep(Duration::from_millis(150));
+    signal(&watcher, Signal::SIGCONT);
+    signal(&watcher, Signal::SIGINT);
+    let figures = summary(&watcher.wait_with_output().unwrap());
+    let priority = &figures["senders"][0]["priorities"]["3"];
+    let found = ["xoff", "refreshed", "expired", "paused_ns"].map(|name| priority[name].as_u64());
+    assert_eq!(found, [5, 0, 5, 5 * 512].map(Some), "{figures}");
+    assert!(figures["most_behind_ns"].as_u64().unwrap() >= 150_000_000, "{figures}");
+}
+
+#[test]
+fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
+    let Some(pair) = Pair::new("dog") else { return };
+    let folder = Folder::new("dog");
+    let [figures, told] = ["figures.prom", "told"].map(|name| folder.path(name));
+    // A signal that would end a watchdog ends its command.
+    let command =
+        format!("echo $PFC_INTERFACE $PFC_PRIORITY >> {told}; kill $$; echo lives >> {told}");
+    let watch = ["watchdog", "v1", "--frames", "--rate", "10M", "--poll", "20ms"];
+    let times = ["--detection", "100ms", "--restoration", "100ms", "--prometheus", &figures];
+    let commands = ["--on-storm", &command, "--on-restore", &command];
+    let dog = pair.command(&[&watch[..], &times, &commands].concat()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let storm = ["send", "storm", "v0", "--for", "1s", "--per-second", "1000"];
+    assert_eq!(pair.command(&storm).output().unwrap().status.code(), Some(0));
+    let figure = |name: &str| {
+        let text = fs::read_to_string(&figures).unwrap_or_default();
+        let name = format!("feroce_pfc_watchdog_{name}{{interface=\"v1\",priority=\"3\"}} ");
+        text.lines().find_map(|line| Some(line.strip_prefix(&name)?.to_owned()))
+    };
+    let lines = || fs::read_to_string(&told).unwrap_or_default();
+    let is_over = || figure("storm").as_deref() == Some("0") && lines().lines().count() >= 2;
+    for _ in 0..500 {
+        if is_over() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    signal(&dog, Signal::SIGTERM);
+    let output = dog.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "there was a storm: {output:?}");
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("v1: priority 3: storm") && said.contains("v1: priority 3: restored"),
+        "{said}"
+    );
+    assert_eq!(figure("storms_total"), figure("restored_total"));
+    let frames: u64 = figure("pause_frames_total").unwrap().parse().unwrap();
+    assert!((900..=1000).contains(&frames), "{frames}");
+    assert!(lines().lines().all(|line| line == "v1 3"), "{}", lines());
+    let mut left: Vec<_> =
+        fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["figures.prom", "told"]);
+}
+
+#[test]
+fn a_link_that_flaps_and_pauses_that_are_short_are_no_storm() {
+    let Some(pair) = Pair::new("flap") else { return };
+    // Between two frames of the first, the link goes and comes; a frame of the second pauses for 6.5 ms only.
+    for (quanta, flaps) in [("65535", true), ("128", false)] {
+        let times =
+            ["--poll", "50ms", "--detection", "700ms", "--for", "1200ms", "--prometheus", "-"];
+        let watch = ["watchdog", "v1", "--frames", "--rate", "10M"];
+        let mut dog = pair.command(&[&watch[..], &times].concat()).spawn().unwrap();
+        while dog.try_wait().unwrap().is_none() {
+            if flaps {
+                run(&format!("ip -n {} link set v0 down", pair.0));
+                run(&format!("ip -n {} link set v0 up", pair.0));
+            }
+            let _refused = pair.command(&["send", "frame", "v0", "--quanta", quanta]).output();
+            thread::sleep(Duration::from_millis(20));
+        }
+        let output = dog.wait_with_output().unwrap();
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let frames = said.lines().find_map(|line| {
+            line.split_once("pause_frames_total{")?.1.split(' ').nth(1)?.parse().ok()
+        });
+        assert!(frames.is_some_and(|frames: u64| frames >= 5), "{said}");
+    }
+}
+
+#[test]
+fn the_doctor_says_what_a_driver_does_not_know_and_leaves_everything_alone() {
+    let Some(pair) = Pair::new("doctor") else { return };
+    let link = || Command::new("ip").args(["-n", &pair.0, "-d", "link"]).output().unwrap().stdout;
+    let before = link();
+    let output = pair.command(&["doctor", "v0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("EOPNOTSUPP: driver veth") && said.contains("ip link set dev v0 mtu"),
+        "{said}"
+    );
+    assert_eq!(text(&before), text(&link()));
 }

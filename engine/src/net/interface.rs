@@ -30,6 +30,8 @@ pub struct Interface {
     pub up: bool,
     /// Whether the link beneath works.
     pub carrier: bool,
+    /// How often the link beneath has come or gone, where the kernel tells.
+    pub carrier_changes: Option<u32>,
     /// Whether it is the loopback interface.
     pub loopback: bool,
     /// What it tags, if it is an 802.1Q sub-interface of another interface of this namespace.
@@ -145,6 +147,7 @@ impl Interface {
             mtu: 0,
             up: flags.contains(LinkFlags::Up),
             carrier: flags.contains(LinkFlags::LowerUp),
+            carrier_changes: None,
             loopback: flags.contains(LinkFlags::Loopback),
             vlan: None,
         };
@@ -157,6 +160,7 @@ impl Interface {
                 LinkAttribute::IfName(name) => interface.name.clone_from(name),
                 LinkAttribute::Address(bytes) => mac = mac_from(bytes),
                 LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
+                LinkAttribute::CarrierChanges(count) => interface.carrier_changes = Some(*count),
                 LinkAttribute::Link(index) => parent = Some(*index),
                 LinkAttribute::LinkNetNsId(_) => parent_elsewhere = true,
                 LinkAttribute::LinkInfo(infos) => vlan_id = vlan_id_of(infos),
@@ -247,6 +251,7 @@ mod tests {
         message.attributes = vec![
             LinkAttribute::IfName("eth0.5".into()),
             LinkAttribute::Mtu(1500),
+            LinkAttribute::CarrierChanges(7),
             LinkAttribute::Link(2),
             LinkAttribute::Address(vec![2, 0, 0, 0, 0, 1]),
             LinkAttribute::LinkInfo(vec![
@@ -268,7 +273,7 @@ mod tests {
         let child = Interface::from_message(&vlan_message(VlanProtocol::Ieee8021Q, false)).unwrap();
         assert_eq!(child.vlan, Some(VlanLink { parent: 2, id: 5 }));
         assert_eq!((child.index, child.name.as_str(), child.mtu), (9, "eth0.5", 1500));
-        assert!(child.is_usable());
+        assert!(child.is_usable() && child.carrier_changes == Some(7));
         let parent = Interface { index: 2, vlan: None, ..child.clone() };
         let all = [parent.clone(), child];
         let names: Vec<_> = parent.vlan_children(&all).map(|child| child.index).collect();

@@ -76,6 +76,11 @@ impl Pauses {
         (self.waiting >> priority & 1 == 1).then(|| self.since[priority])
     }
 
+    /// Since when and until when a priority waits, if it does.
+    pub fn span(&self, priority: usize) -> Option<(Time, Time)> {
+        self.since(priority).map(|since| (since, self.until[priority]))
+    }
+
     /// Since when a priority waits without a break, if it does now.
     pub fn waits_since(&mut self, priority: u8, now: Time) -> Option<Time> {
         (self.waiting(now) >> priority & 1 == 1).then(|| self.since[usize::from(priority)])

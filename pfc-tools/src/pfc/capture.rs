@@ -1,9 +1,10 @@
-//! Captures: pcap of either byte order and resolution, and pcapng, plain or compressed with zstd.
+//! Captures: pcap of either byte order and resolution, and pcapng, plain or compressed with zstd or gzip.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use flate2::read::MultiGzDecoder;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -94,6 +95,7 @@ impl std::fmt::Debug for Capture {
 /// Of the word in the head of a pcap.
 const LINK_TYPE: u32 = 0x03ff_ffff;
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 impl Capture {
@@ -108,15 +110,14 @@ impl Capture {
             _ => Box::new(File::open(file).map_err(failed)?),
         };
         let (magic, source) = peek(source).map_err(failed)?;
-        let (magic, source) = if magic == ZSTD {
-            peek(Box::new(Unpacked::new(source))).map_err(|source| match source.kind() {
+        let (magic, source) = match unpacking(magic) {
+            None => (magic, source),
+            Some(unpack) => peek(unpack(source)).map_err(|source| match source.kind() {
                 ErrorKind::UnexpectedEof => {
                     CaptureError::Truncated { file: file.to_owned(), frames: 0 }
                 }
                 _ => failed(source),
-            })?
-        } else {
-            (magic, source)
+            })?,
         };
         let no_capture = |_error| CaptureError::NotACapture(file.to_owned());
         let reader = if magic == PCAPNG {
@@ -137,6 +138,11 @@ impl Capture {
             Reader::Pcap { reader: Box::new(reader), nanos_per_tick }
         };
         Ok(Self { file: file.to_owned(), reader, frames: 0 })
+    }
+
+    /// Frames that have been read.
+    pub const fn frames(&self) -> u64 {
+        self.frames
     }
 
     /// Hands every frame to `take`, in the order of the file.
@@ -179,6 +185,17 @@ enum Fault {
 impl From<PcapError> for Fault {
     fn from(error: PcapError) -> Self {
         Self::Read(error)
+    }
+}
+
+/// How a source is unpacked that begins so, if it is packed.
+fn unpacking(magic: [u8; 4]) -> Option<fn(Source) -> Source> {
+    match magic {
+        ZSTD => Some(|source| Box::new(Unpacked::new(source))),
+        [first, second, ..] if [first, second] == GZIP => {
+            Some(|source| Box::new(MultiGzDecoder::new(source)))
+        }
+        _ => None,
     }
 }
 

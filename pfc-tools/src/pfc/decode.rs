@@ -3,20 +3,21 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
+use feroce_engine::time::Clock;
 use feroce_wire::pause::{Inspection, inspect};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::capture::{Capture, Frame};
+use super::capture::{Capture, CaptureError, Frame};
 use super::cli::{Failure, Outcome};
 use super::meter::Meter;
-use super::report::{self, FrameLine};
+use super::report::{self, FrameLine, shown};
 use super::{page, units};
 use crate::fabric::time::{LineRate, Time};
 
 /// Options of `decode`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// A capture: pcap or pcapng, also compressed with zstd; - is standard input
+    /// A capture: pcap or pcapng, also compressed with zstd or gzip; - is standard input
     file: PathBuf,
     /// Rate of the link, as 100G: without it, quanta are not known as times
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
@@ -43,6 +44,64 @@ enum Which {
     None,
 }
 
+/// Takes all frames of a capture into a meter, and shows those of flow control to `show`.
+///
+/// # Errors
+/// If the capture cannot be read to its end: what comes before has been taken then.
+pub fn take(
+    capture: &mut Capture,
+    meter: &mut Meter,
+    mut show: impl FnMut(Frame<'_>, &Inspection),
+) -> Result<(), CaptureError> {
+    let mut start = None;
+    let read = capture.read(|frame| {
+        let start = *start.get_or_insert(frame.at);
+        let now = Time::from_nanos(frame.at.saturating_sub(start));
+        let line_len = usize::try_from(frame.line_len).unwrap_or(usize::MAX);
+        let Some(seen) = inspect(frame.bytes, line_len) else { return meter.advance(now) };
+        meter.take(&seen, now);
+        show(frame, &seen);
+    });
+    meter.settle();
+    read
+}
+
+/// How long it took to read a capture.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    frames: u64,
+    took: Time,
+}
+
+impl Pace {
+    /// Frames a second.
+    #[allow(clippy::cast_precision_loss)] // Counts of frames.
+    fn per_second(self) -> f64 {
+        self.frames as f64 / self.took.seconds().max(1e-9)
+    }
+
+    /// Whether as many frames as came in a second can be read in one.
+    #[allow(clippy::cast_precision_loss)]
+    fn keeps_up(self, peak: u64) -> bool {
+        self.per_second() >= peak as f64
+    }
+
+    fn text(self, out: &mut impl Write, peak: u64) -> io::Result<()> {
+        let (took, per_second) = (shown(self.took), self.per_second());
+        writeln!(out, "{} frames read in {took}: {per_second:.0} a second", self.frames)?;
+        match self.keeps_up(peak) {
+            true => Ok(()),
+            false => writeln!(out, "That does not keep up with the {peak} that came in a second."),
+        }
+    }
+
+    fn json(self, peak: u64) -> Value {
+        json!({
+            "frames": self.frames, "took_ns": self.took.0 / 1000, "keeps_up": self.keeps_up(peak),
+        })
+    }
+}
+
 /// Prints what the capture has of flow control.
 ///
 /// # Errors
@@ -52,22 +111,21 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut meter = Meter::new(options.rate);
     let mut written = Ok(());
-    let mut start = None;
-    let read = capture.read(|frame| {
-        let start = *start.get_or_insert(frame.at);
-        let now = Time::from_nanos(frame.at.saturating_sub(start));
-        let line_len = usize::try_from(frame.line_len).unwrap_or(usize::MAX);
-        let Some(seen) = inspect(frame.bytes, line_len) else { return meter.advance(now) };
-        meter.take(&seen, now);
+    let clock = Clock::start();
+    let read = take(&mut capture, &mut meter, |frame, seen| {
         if written.is_ok() {
-            written = line(&mut out, options, frame, &seen);
+            written = line(&mut out, options, frame, seen);
         }
     });
+    let pace = Pace { frames: capture.frames(), took: Time::from_instant(clock.now()) };
     written?;
-    meter.settle();
-    match options.json {
-        true => writeln!(out, "{}", json!({ "summary": report::json(&meter) }))?,
-        false => report::text(&mut out, &meter)?,
+    if options.json {
+        let mut summary = report::json(&meter);
+        summary["read"] = pace.json(meter.peak());
+        writeln!(out, "{}", json!({ "summary": summary }))?;
+    } else {
+        report::text(&mut out, &meter)?;
+        pace.text(&mut out, meter.peak())?;
     }
     out.flush()?;
     if let Some(file) = &options.html {
@@ -91,5 +149,26 @@ fn line(
             out.write_all(b"\n")
         }
         _ => report::frame_line(out, frame.at, options.rate, seen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_slower_than_the_frames_came_does_not_keep_up() {
+        let pace = Pace { frames: 3000, took: Time::from_millis(2000) };
+        assert!(pace.keeps_up(1500) && !pace.keeps_up(1501));
+        let told = |peak| {
+            let mut out = Vec::new();
+            pace.text(&mut out, peak).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(told(1500), "3000 frames read in 2.00 s: 1500 a second\n");
+        assert!(told(1501).contains("does not keep up with the 1501"));
+        assert_eq!(pace.json(1501)["keeps_up"], false);
+        // A capture without frames takes no time and is no reason to complain.
+        assert!(Pace { frames: 0, took: Time::ZERO }.keeps_up(0));
     }
 }

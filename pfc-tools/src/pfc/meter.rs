@@ -79,6 +79,8 @@ pub struct Sender {
     pauses: Pauses,
     /// Of PAUSE: its first place only.
     pause: Pauses,
+    /// For how long each priority's timer and that of PAUSE ran together, as far as one of them has ended.
+    together: [Time; PAUSE],
     durations: [[u64; DURATIONS]; TIMERS],
     timeline: Timeline,
 }
@@ -228,6 +230,7 @@ impl Sender {
             figures: [Priority::default(); TIMERS],
             pauses: Pauses::default(),
             pause: Pauses::default(),
+            together: [Time::ZERO; PAUSE],
             durations: [[0; DURATIONS]; TIMERS],
             timeline: Timeline::new(),
         }
@@ -235,10 +238,10 @@ impl Sender {
 
     fn obey(&mut self, control: FlowControl, rate: Option<LineRate>, now: Time) {
         self.expire(now);
-        let Self { figures, pauses, pause, durations, timeline, .. } = self;
-        let (first, pauses, enabled, quanta) = match control {
-            FlowControl::Pfc { enabled, quanta } => (0, pauses, enabled, quanta),
-            FlowControl::Pause { quanta } => (PAUSE, pause, 1, [quanta; 8]),
+        let Self { figures, pauses, pause, together, durations, timeline, .. } = self;
+        let (first, pauses, others, enabled, quanta) = match control {
+            FlowControl::Pfc { enabled, quanta } => (0, pauses, &*pause, enabled, quanta),
+            FlowControl::Pause { quanta } => (PAUSE, pause, &*pauses, 1, [quanta; 8]),
         };
         for place in (0..8).filter(|p| enabled >> p & 1 == 1) {
             let own = &mut figures[first + place];
@@ -254,6 +257,7 @@ impl Sender {
         pauses.take_each(enabled, &quanta, rate, now, |place, since, until| {
             let timer = first + place;
             figures[timer].end(until - since);
+            meet(together, timer, (since, until), others);
             durations[timer][class(until - since)] += 1;
             timeline.add(timer, since, until);
         });
@@ -261,16 +265,16 @@ impl Sender {
 
     /// Ends the pauses whose time is over.
     fn expire(&mut self, now: Time) {
-        let Self { figures, pauses, pause, durations, timeline, .. } = self;
-        for (first, pauses) in [(0, pauses), (PAUSE, pause)] {
-            pauses.expire(now, |place, since, until| {
-                let timer = first + place;
-                figures[timer].end(until - since);
-                figures[timer].expired += 1;
-                durations[timer][class(until - since)] += 1;
-                timeline.add(timer, since, until);
-            });
-        }
+        let Self { figures, pauses, pause, together, durations, timeline, .. } = self;
+        let mut ended = |timer: usize, since, until, others: &Pauses| {
+            figures[timer].end(until - since);
+            figures[timer].expired += 1;
+            meet(together, timer, (since, until), others);
+            durations[timer][class(until - since)] += 1;
+            timeline.add(timer, since, until);
+        };
+        pauses.expire(now, |priority, since, until| ended(priority, since, until, pause));
+        pause.expire(now, |_, since, until| ended(PAUSE, since, until, pauses));
     }
 
     /// Since when a timer runs, if it does.
@@ -286,6 +290,14 @@ impl Sender {
             own.longest = own.longest.max(now - since);
         }
         own
+    }
+
+    /// For how long a priority stood still until `now`, by its own timer or that of PAUSE.
+    pub fn stood_still(&self, priority: usize, now: Time) -> Time {
+        let both = self.since(priority).zip(self.since(PAUSE));
+        let open = both.map_or(Time::ZERO, |(own, all)| now - own.max(all));
+        let each = self.figures(priority, now).paused + self.figures(PAUSE, now).paused;
+        each - (self.together[priority] + open)
     }
 
     /// Whether a timer runs.
@@ -311,6 +323,18 @@ impl Sender {
             }
         }
         timeline
+    }
+}
+
+/// A pause of `timer` has ended: for how long did those of the other kind that go on run with it? Of two that overlap, the first to end
+/// finds the other one open; so each pair meets here once.
+fn meet(together: &mut [Time; PAUSE], timer: usize, pause: (Time, Time), others: &Pauses) {
+    let (priorities, is_all) =
+        if timer == PAUSE { (0..PAUSE, true) } else { (timer..timer + 1, false) };
+    for priority in priorities {
+        let Some(other) = others.span(if is_all { priority } else { 0 }) else { continue };
+        let both = pause.1.min(other.1) - pause.0.max(other.0);
+        together[priority] = together[priority] + both;
     }
 }
 
@@ -398,6 +422,12 @@ mod tests {
         let priority = sender.figures(3, meter.now());
         assert_eq!((priority.xoff, priority.xon, priority.paused), (2, 1, at(10 + 100)));
         assert_eq!(sender.figures(2, meter.now()).xoff, 0, "PAUSE is no XOFF of PFC");
+        assert_eq!(
+            sender.stood_still(3, meter.now()),
+            at(170),
+            "0 to 80 by PAUSE, 70 to 170 by PFC"
+        );
+        assert_eq!(sender.stood_still(2, meter.now()), at(80));
         // The pause that is still open is in the pictures, too.
         assert_eq!(sender.durations(3, meter.now()).iter().sum::<u64>(), 2);
         let shares = sender.timeline(meter.now()).shares(3, meter.now());
@@ -432,20 +462,24 @@ mod tests {
         assert_eq!((meter.senders().len(), meter.unnamed()), (SENDERS_MAX, 5000 - 1024));
     }
 
-    /// What pauses are, a nanosecond at a time.
-    fn model(frames: &[(u64, u8, [u16; 8])], end: u64) -> [(u64, u64); 8] {
-        let mut until = [0_u64; 8];
-        let (mut run, mut found) = ([0_u64; 8], [(0, 0); 8]);
+    /// What pauses are, a nanosecond at a time: for how long each timer ran, its longest run, and for how long its priority stood still.
+    fn model(frames: &[(u64, FlowControl)], end: u64) -> [(u64, u64, u64); TIMERS] {
+        let mut until = [0_u64; TIMERS];
+        let (mut run, mut found) = ([0_u64; TIMERS], [(0, 0, 0); TIMERS]);
         for now in 0..end {
-            for (_, enabled, quanta) in frames.iter().filter(|(at, ..)| *at == now) {
-                (0..8)
-                    .filter(|p| enabled >> p & 1 == 1)
-                    .for_each(|p| until[p] = now + u64::from(quanta[p]));
+            for (_, control) in frames.iter().filter(|(at, _)| *at == now) {
+                match *control {
+                    FlowControl::Pfc { enabled, quanta } => (0..8)
+                        .filter(|p| enabled >> p & 1 == 1)
+                        .for_each(|p| until[p] = now + u64::from(quanta[p])),
+                    FlowControl::Pause { quanta } => until[PAUSE] = now + u64::from(quanta),
+                }
             }
-            for p in 0..8 {
-                run[p] = if until[p] > now { run[p] + 1 } else { 0 };
-                found[p].0 += u64::from(until[p] > now);
-                found[p].1 = found[p].1.max(run[p]);
+            for timer in 0..TIMERS {
+                run[timer] = if until[timer] > now { run[timer] + 1 } else { 0 };
+                found[timer].0 += u64::from(until[timer] > now);
+                found[timer].1 = found[timer].1.max(run[timer]);
+                found[timer].2 += u64::from(until[timer].max(until[PAUSE]) > now);
             }
         }
         found
@@ -454,29 +488,33 @@ mod tests {
     proptest! {
         #[test]
         fn paused_times_are_those_of_a_model(
-            mut frames in vec((0_u64..600, any::<u8>(), any::<[u8; 8]>(), 0_u8..3), 0..40),
+            mut frames in vec((0_u64..600, any::<u8>(), any::<[u8; 8]>(), 0_u8..3, 0_u8..4), 0..40),
         ) {
             frames.sort_by_key(|(at, ..)| *at);
-            let frames: Vec<_> = frames.into_iter().map(|(at, enabled, spans, kind)| {
+            let frames: Vec<_> = frames.into_iter().map(|(at, enabled, spans, kind, opcode)| {
                 // Pauses of all lengths, short ones that end in between, and those that end others.
                 let quanta = spans.map(|span| match kind { 0 => 0, 1 => u16::from(span) % 8, _ => u16::from(span) });
-                (at, enabled, quanta)
+                let pause = FlowControl::Pause { quanta: quanta[0] };
+                (at, if opcode == 0 { pause } else { FlowControl::Pfc { enabled, quanta } })
             }).collect();
             let mut meter = Meter::new(Some(RATE));
-            for &(at, enabled, quanta) in &frames {
-                let control = FlowControl::Pfc { enabled, quanta };
-                let seen = frame(1, control);
-                meter.take(&seen, Time::from_nanos(at));
+            for &(at, control) in &frames {
+                meter.take(&frame(1, control), Time::from_nanos(at));
             }
             let end = 700;
+            let expected = model(&frames, end);
             meter.advance(Time::from_nanos(end));
             meter.settle();
-            let expected = model(&frames, end);
-            for (priority, expected) in expected.iter().enumerate() {
-                let own = meter.senders().first().map(|s| s.figures(priority, meter.now())).unwrap_or_default();
-                // In the model two pauses that touch are one; here, too, unless the first has expired.
-                prop_assert_eq!(own.paused.0 / 1000, expected.0, "priority {}", priority);
-                prop_assert!(own.longest.0 / 1000 <= expected.1);
+            for sender in meter.senders() {
+                for (timer, expected) in expected.iter().enumerate() {
+                    let own = sender.figures(timer, meter.now());
+                    // In the model two pauses that touch are one; here, too, unless the first has expired.
+                    prop_assert_eq!(own.paused.0 / 1000, expected.0, "timer {}", timer);
+                    prop_assert!(own.longest.0 / 1000 <= expected.1);
+                    if timer < PAUSE {
+                        prop_assert_eq!(sender.stood_still(timer, meter.now()).0 / 1000, expected.2);
+                    }
+                }
             }
         }
     }

@@ -3,9 +3,11 @@
 pub mod capture;
 pub mod cli;
 pub mod counters;
+pub mod dashboard;
 pub mod deadlock;
 pub mod decode;
 pub mod doctor;
+mod listener;
 pub mod malformed;
 pub mod meter;
 pub mod page;

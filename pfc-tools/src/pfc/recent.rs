@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::counters::{Counted, Direction, counted, difference};
 use super::meter::{Meter, PAUSE, Priority, TIMERS, timer_name};
-use super::report::{share, shown};
+use super::report::{share, shown, stood_still};
 use super::watch::Watched;
 use crate::fabric::time::Time;
 
@@ -27,6 +27,10 @@ pub struct Row {
     pub share: Option<f64>,
     /// Whether it is paused now, if the rate is known.
     pub is_paused: Option<bool>,
+    /// Part of all the time that it was paused, if the rate is known.
+    pub of_all: Option<f64>,
+    /// All since the beginning.
+    pub total: Priority,
 }
 
 impl Row {
@@ -41,6 +45,9 @@ pub struct Recent {
     at: Time,
     span: Time,
     before: Vec<[Priority; TIMERS]>,
+    still_before: Vec<[Time; TIMERS]>,
+    /// Parts of the time: of the sender that stopped each most.
+    stood_still: [Option<f64>; TIMERS],
     frames_before: u64,
     frames: u64,
     rows: Vec<Row>,
@@ -50,11 +57,21 @@ pub struct Recent {
 
 /// What the NIC counted of a priority since the look before.
 #[derive(Debug, Clone, Copy)]
-struct CountedRow {
+pub struct CountedRow {
     direction: Direction,
-    priority: Option<u8>,
-    counted: Counted,
-    share: Option<f64>,
+    /// `None` of PAUSE, or of all together.
+    pub priority: Option<u8>,
+    /// Frames, and for how long they paused.
+    pub counted: Counted,
+    /// Part of the time that was paused, if the NIC tells.
+    pub share: Option<f64>,
+}
+
+impl CountedRow {
+    /// Whether the link partner pauses this host, or else this host its partner.
+    pub fn is_received(&self) -> bool {
+        self.direction == Direction::Rx
+    }
 }
 
 impl Recent {
@@ -78,10 +95,13 @@ impl Recent {
                     xon: own.xon - before.xon,
                     share: known.then(|| share(own.paused - before.paused, self.span)),
                     is_paused: known.then(|| sender.is_paused(timer)),
+                    of_all: known.then(|| share(own.paused, now)),
+                    total: own,
                 });
                 *before = own;
             }
         }
+        self.look_at_stops(meter);
         let frames = meter.frames();
         let frames = frames.pfc + frames.pause + frames.other;
         self.frames = frames - self.frames_before;
@@ -95,6 +115,49 @@ impl Recent {
             })
             .collect();
         self.counters.clone_from(counters);
+        for row in self.counted.iter().filter(|row| row.is_received()) {
+            let stood_still = &mut self.stood_still[row.priority.map_or(PAUSE, usize::from)];
+            *stood_still = most(*stood_still, row.share);
+        }
+    }
+
+    /// For which part of the time what each timer stops stood still.
+    fn look_at_stops(&mut self, meter: &Meter) {
+        self.stood_still = [None; TIMERS];
+        self.still_before.resize(meter.senders().len(), [Time::ZERO; TIMERS]);
+        if meter.rate().is_none() {
+            return;
+        }
+        for (sender, before) in meter.senders().iter().zip(&mut self.still_before) {
+            for (timer, before) in before.iter_mut().enumerate() {
+                let total = stood_still(sender, timer, meter.now());
+                let share = share(total - *before, self.span);
+                self.stood_still[timer] = most(self.stood_still[timer], Some(share));
+                *before = total;
+            }
+        }
+    }
+
+    /// For which part of the time what a timer stops stood still since the look before, if that is known: a priority by PAUSE, too.
+    pub const fn stood_still(&self, timer: usize) -> Option<f64> {
+        self.stood_still[timer]
+    }
+
+    /// Whether anything was ever seen of a timer, or counted since the look before.
+    pub fn has(&self, timer: usize) -> bool {
+        self.rows.iter().any(|row| row.timer == timer)
+            || self.counted.iter().any(|row| row.priority.map_or(PAUSE, usize::from) == timer)
+    }
+
+    /// What the NIC counted since the look before.
+    pub fn counted(&self) -> &[CountedRow] {
+        &self.counted
+    }
+
+    /// Frames a second since the look before.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn frames_per_second(&self) -> u64 {
+        if self.span == Time::ZERO { 0 } else { (self.frames as f64 / self.span.seconds()) as u64 }
     }
 
     /// Of every sender and priority that was ever paused or let go.
@@ -144,9 +207,14 @@ impl Recent {
     /// Of `out`.
     pub fn lines(&self, out: &mut impl Write, watched: &Watched<'_>) -> io::Result<()> {
         let frames = watched.meter.frames();
+        let [behind, _] = watched.behind;
+        let behind = match watched.is_behind() {
+            true => format!(", {} behind", shown(behind)),
+            false => String::new(),
+        };
         writeln!(
             out,
-            "{:>9}  {} frames, {} wrong, {} lost",
+            "{:>9}  {} frames, {} wrong, {} dropped by the kernel{behind}",
             shown(self.at),
             self.frames,
             frames.wrong,
@@ -177,6 +245,14 @@ impl Recent {
             }
         }
         Ok(())
+    }
+}
+
+/// The larger of what is known.
+fn most(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.max(other)),
+        (one, other) => one.or(other),
     }
 }
 

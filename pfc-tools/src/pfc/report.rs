@@ -163,6 +163,7 @@ fn table(meter: &Meter) -> Table {
         "paused",
         "share",
         "longest",
+        "stands still",
         "XOFF/s",
     ]);
     for (sender, timer) in meter.senders().iter().flat_map(|s| (0..TIMERS).map(move |t| (s, t))) {
@@ -182,15 +183,24 @@ fn table(meter: &Meter) -> Table {
             timed(shown(own.paused)),
             timed(format!("{:.2} %", 100.0 * share(own.paused, now))),
             timed(shown(own.longest)),
+            timed(format!("{:.2} %", 100.0 * share(stood_still(sender, timer, now), now))),
             per_second(own.xoff, now),
         ]);
     }
-    for column in 1..11 {
+    for column in 1..12 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     table
+}
+
+/// For how long what a timer stops stood still: a priority by that of PAUSE, too.
+pub(super) fn stood_still(sender: &Sender, timer: usize, now: Time) -> Time {
+    match timer {
+        PAUSE => sender.figures(PAUSE, now).paused,
+        priority => sender.stood_still(priority, now),
+    }
 }
 
 /// Part of a time.
@@ -213,7 +223,12 @@ pub fn json(meter: &Meter) -> Value {
     let figures = |sender: &Sender, timer: usize| {
         let own = sender.figures(timer, now);
         let is_paused = meter.rate().map(|_| sender.is_paused(timer));
-        (own.xoff + own.xon > 0).then(|| of_timer(&own, is_paused, now))
+        (own.xoff + own.xon > 0).then(|| {
+            let mut figures = of_timer(&own, is_paused, now);
+            figures["stood_still_ns"] =
+                json!(is_paused.map(|_| stood_still(sender, timer, now).0 / 1000));
+            figures
+        })
     };
     let of_sender = |sender: &Sender| {
         let priorities: Map<_, _> =

@@ -6,26 +6,25 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use feroce_engine::port::ethtool::Ethtool;
-use feroce_engine::port::packet::Tap;
 use feroce_engine::sys::poll_readable;
-use feroce_engine::time::Clock;
-use feroce_wire::pause::inspect;
 use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 use serde_json::{Value, json};
 
 use super::cli::{Failure, Outcome};
 use super::counters::{Counters, Direction, counted};
+use super::dashboard::history::History;
+use super::dashboard::{self, Dashboard, Input};
+use super::listener::Listener;
 use super::meter::Meter;
 use super::recent::Recent;
+use super::report::shown;
 use super::{page, report, units};
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 
-/// Bytes that the kernel may keep, some hundreds for each frame: a third of a second of a million a second.
-pub(super) const RX_BYTES: u32 = 1 << 28;
-/// Bursts that are taken before the time is looked at again.
-const BURSTS: usize = 64;
+/// A frame that waits for so long to be looked at is worth a word.
+const BEHIND: Time = Time::from_millis(100);
 
 /// Options of `watch`.
 #[derive(Debug, clap::Args)]
@@ -41,9 +40,15 @@ pub struct Options {
     /// End after this time; without it, SIGINT or SIGTERM ends it
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     duration: Option<Time>,
+    /// Print lines, also to a terminal
+    #[arg(long, conflicts_with = "json")]
+    plain: bool,
     /// Print JSON: a line of figures at each interval, and one of all at the end
     #[arg(long)]
     json: bool,
+    /// Write a picture of the dashboard as it is at the end
+    #[arg(long, value_name = "FILE.svg")]
+    snapshot: Option<PathBuf>,
     /// Write a page with the figures, a timeline and a histogram at the end
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -60,8 +65,10 @@ pub struct Watched<'a> {
     pub recent: &'a Recent,
     /// The NIC's own counters, since the beginning.
     pub counters: &'a BTreeMap<String, u64>,
-    /// Frames that came too fast to be looked at.
+    /// Frames that the kernel dropped: they came too fast to be looked at.
     pub lost: u64,
+    /// The longest that a frame waited to be looked at: since the moment before, and ever.
+    pub behind: [Time; 2],
 }
 
 impl Watched<'_> {
@@ -80,6 +87,11 @@ impl Watched<'_> {
         })
     }
 
+    /// Whether frames waited for a while to be looked at.
+    pub fn is_behind(&self) -> bool {
+        self.behind[1] >= BEHIND
+    }
+
     /// What is to be known about the figures.
     pub fn notes(&self) -> Vec<String> {
         let swallowed = self.is_swallowed().then(|| {
@@ -87,14 +99,22 @@ impl Watched<'_> {
         });
         let lost = (self.lost > 0).then(|| {
             format!(
-                "{} frames came faster than they could be looked at: the figures lack them",
+                "the kernel dropped {} frames, which came faster than they could be looked at: the figures lack them",
                 self.lost
+            )
+        });
+        let behind = self.is_behind().then(|| {
+            let [recent, most] = self.behind;
+            let recent = if recent >= BEHIND { shown(recent) } else { "not".to_owned() };
+            format!(
+                "frames came faster than they were looked at, or this program was kept waiting: {recent} behind now, {} at most",
+                shown(most)
             )
         });
         let rate = self.meter.rate().is_none().then(|| {
             "the link does not know its rate: --rate tells how long quanta are".to_owned()
         });
-        swallowed.into_iter().chain(lost).chain(rate).collect()
+        swallowed.into_iter().chain(lost).chain(behind).chain(rate).collect()
     }
 
     fn json(&self) -> Value {
@@ -104,94 +124,145 @@ impl Watched<'_> {
         figures["counters"] = json!(self.counters);
         figures["swallowed"] = self.is_swallowed().into();
         figures["lost"] = self.lost.into();
+        figures["behind_ns"] = (self.behind[0].0 / 1000).into();
+        figures["most_behind_ns"] = (self.behind[1].0 / 1000).into();
         figures
     }
 }
 
-/// Shows what is known now: a line of JSON, or lines for people.
-fn show(watched: &Watched<'_>, json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    if json {
-        return writeln!(out, "{}", watched.json());
-    }
-    watched.recent.lines(&mut out, watched)
-}
-
-/// Watches until the time is over, or a signal comes.
+/// Watches until the time is over, a signal comes, or `q` is pressed.
 ///
 /// # Errors
 /// If the interface cannot be opened, or goes away.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
-    let interface = options.interface.as_str();
-    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
-    let mut tap = Tap::open_flow_control(interface, RX_BYTES)?;
-    let counters = Counters::open(interface)?;
-    let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
-    let mut meter = Meter::new(options.rate.or_else(known));
-    let mut recent = Recent::default();
-    let clock = Clock::start();
-    let end = options.duration.unwrap_or(Time::FAR);
-    let (mut due, mut scratch) = (options.interval, Vec::new());
-    let ended = loop {
-        let now = Time::from_instant(clock.now());
-        let wait =
-            Duration::from_nanos((due.min(end) - now).0 / 1000).min(Duration::from_millis(100));
-        poll_readable(&[tap.as_raw_fd(), signals.as_raw_fd()], &mut scratch, Some(wait));
-        if let Err(error) = take(&mut tap, &mut meter, &clock) {
-            break Err(error);
-        }
-        let now = Time::from_instant(clock.now());
-        let is_over = now >= end || signals.read_signal().is_ok_and(|signal| signal.is_some());
-        if now >= due || is_over {
-            // The counters first: what they have, the socket has by then.
-            let moved = counters.moved();
-            if let Err(error) = take(&mut tap, &mut meter, &clock) {
-                break Err(error);
-            }
-            meter.advance(now);
-            meter.settle();
-            recent.look(&meter, &moved);
-            let lost = tap.drops();
-            let watched =
-                Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
-            show(&watched, options.json)?;
-            due = due.max(now - options.interval) + options.interval;
-        }
-        if is_over {
-            break Ok(());
-        }
-    };
-    let moved = counters.moved();
-    // What still waits belongs to them.
-    let rest = take(&mut tap, &mut meter, &clock);
-    meter.settle();
-    let lost = tap.drops();
-    let watched = Watched { interface, meter: &meter, recent: &recent, counters: &moved, lost };
-    finish(&watched, options)?;
-    ended.and(rest).map_err(|source| Failure::Interface { name: interface.to_owned(), source })?;
-    Ok(Outcome::of(meter.frames().wrong > 0))
+    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let mut watch = Watch::open(options)?;
+    let wants_lines = options.plain || options.json || !Dashboard::is_possible();
+    let mut screen = if wants_lines { None } else { Some(Dashboard::open()?) };
+    let mut ended = watch.run(&signals, screen.as_mut());
+    // Figures go to the terminal as it was.
+    drop(screen);
+    if !matches!(ended, Err(Failure::Output(_))) {
+        // What still waits belongs to them.
+        ended = ended.and(watch.count());
+        finish(&watch.watched(), &watch.history, options)?;
+    }
+    ended?;
+    Ok(Outcome::of(watch.listener.meter().frames().wrong > 0))
 }
 
-/// Takes what has arrived, a while of it at most.
-pub(super) fn take(tap: &mut Tap, meter: &mut Meter, clock: &Clock) -> io::Result<()> {
-    for _ in 0..BURSTS {
-        let count = tap.receive()?;
-        if count == 0 {
-            break;
-        }
-        let now = Time::from_instant(clock.now());
-        for index in 0..count {
-            let bytes = tap.frame(index).bytes;
-            if let Some(seen) = inspect(bytes, bytes.len()) {
-                meter.take(&seen, now);
+/// An interface, and what is known of it.
+struct Watch<'a> {
+    options: &'a Options,
+    listener: Listener,
+    counters: Counters,
+    recent: Recent,
+    history: History,
+    /// The NIC's own counters, since the beginning.
+    moved: BTreeMap<String, u64>,
+    lost: u64,
+    behind: [Time; 2],
+}
+
+impl<'a> Watch<'a> {
+    fn open(options: &'a Options) -> Result<Self, Failure> {
+        let interface = options.interface.as_str();
+        Ok(Self {
+            options,
+            listener: Listener::open(interface, options.rate)?,
+            counters: Counters::open(interface)?,
+            recent: Recent::default(),
+            history: History::default(),
+            moved: BTreeMap::new(),
+            lost: 0,
+            behind: [Time::ZERO; 2],
+        })
+    }
+
+    /// Shows what happens until it is over.
+    fn run(
+        &mut self,
+        signals: &SignalFd,
+        mut screen: Option<&mut Dashboard>,
+    ) -> Result<(), Failure> {
+        let (interval, end) = (self.options.interval, self.options.duration.unwrap_or(Time::FAR));
+        let (mut due, mut scratch) = (interval, Vec::new());
+        let mut descriptors = vec![self.listener.as_raw_fd(), signals.as_raw_fd()];
+        descriptors.extend(screen.as_deref().map(AsRawFd::as_raw_fd));
+        loop {
+            let wait = Duration::from_nanos((due.min(end) - self.listener.now()).0 / 1000);
+            poll_readable(&descriptors, &mut scratch, Some(wait.min(Duration::from_millis(100))));
+            self.listener.take().map_err(|error| self.failure(error))?;
+            let now = self.listener.now();
+            let input = screen.as_deref_mut().map_or(Ok(Input::Nothing), Dashboard::input)?;
+            let is_over = now >= end
+                || input == Input::Quit
+                || signals.read_signal().is_ok_and(|signal| signal.is_some());
+            if now >= due || is_over {
+                self.look()?;
+                self.show(screen.as_deref_mut())?;
+                due = due.max(now - interval) + interval;
+            } else if input == Input::Resized {
+                self.show(screen.as_deref_mut())?;
+            }
+            if is_over {
+                return Ok(());
             }
         }
     }
-    Ok(())
+
+    fn failure(&self, source: io::Error) -> Failure {
+        Failure::Interface { name: self.options.interface.clone(), source }
+    }
+
+    /// Brings the figures up to date.
+    fn count(&mut self) -> Result<(), Failure> {
+        // The counters first: what they have, the socket has by then.
+        self.moved = self.counters.moved();
+        let settled = self.listener.settle();
+        self.lost = self.listener.lost();
+        settled.map_err(|error| self.failure(error))
+    }
+
+    /// Brings the figures up to date, those of the time since the look before, too.
+    fn look(&mut self) -> Result<(), Failure> {
+        self.count()?;
+        let behind = self.listener.take_behind();
+        self.behind = [behind, behind.max(self.behind[1])];
+        self.recent.look(self.listener.meter(), &self.moved);
+        self.history.add(&self.recent);
+        Ok(())
+    }
+
+    const fn watched(&self) -> Watched<'_> {
+        let Self { options, listener, recent, moved, lost, behind, .. } = self;
+        let meter = listener.meter();
+        Watched {
+            interface: options.interface.as_str(),
+            meter,
+            recent,
+            counters: moved,
+            lost: *lost,
+            behind: *behind,
+        }
+    }
+
+    /// Shows what is known now: on the dashboard, as a line of JSON, or as lines for people.
+    fn show(&self, screen: Option<&mut Dashboard>) -> io::Result<()> {
+        let watched = self.watched();
+        if let Some(screen) = screen {
+            return screen.draw(&watched, &self.history);
+        }
+        let mut out = io::stdout().lock();
+        if self.options.json {
+            return writeln!(out, "{}", watched.json());
+        }
+        watched.recent.lines(&mut out, &watched)
+    }
 }
 
 /// All figures at the end.
-fn finish(watched: &Watched<'_>, options: &Options) -> Result<(), Failure> {
+fn finish(watched: &Watched<'_>, history: &History, options: &Options) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if options.json {
         writeln!(out, "{}", json!({ "summary": watched.json() }))?;
@@ -206,6 +277,9 @@ fn finish(watched: &Watched<'_>, options: &Options) -> Result<(), Failure> {
         let title = format!("Flow control at {}", watched.interface);
         page::write(file, &title, watched.meter)?;
     }
+    if let Some(file) = &options.snapshot {
+        dashboard::write(file, watched, history)?;
+    }
     Ok(())
 }
 
@@ -213,6 +287,7 @@ fn finish(watched: &Watched<'_>, options: &Options) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
+    use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControlFrame, MacAddr};
 
     use super::super::schedule::pfc;
@@ -226,8 +301,15 @@ mod tests {
         let recent = Recent::default();
         let is_swallowed = |name: &str, moved, lost| {
             let counters = [(name.to_owned(), moved)].into();
-            Watched { interface: "x", meter: &meter, recent: &recent, counters: &counters, lost }
-                .is_swallowed()
+            Watched {
+                interface: "x",
+                meter: &meter,
+                recent: &recent,
+                counters: &counters,
+                lost,
+                behind: [Time::ZERO; 2],
+            }
+            .is_swallowed()
         };
         assert!(!is_swallowed("rx_prio3_pause", 3, 0) && !is_swallowed("rx_global_pause", 3, 0));
         assert!(is_swallowed("rx_prio3_pause", 4, 0) && is_swallowed("rx_prio4_pause", 1, 0));

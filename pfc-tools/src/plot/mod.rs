@@ -7,6 +7,7 @@ mod markdown;
 mod page;
 mod thin;
 
+pub(crate) use page::escaped;
 pub use page::{Cell, Page, Part, Section, Table, Verdict};
 
 /// What an axis shows.

@@ -171,7 +171,8 @@ impl Cell {
     }
 }
 
-fn escaped(text: &str) -> String {
+/// Text as it stands in HTML and SVG.
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

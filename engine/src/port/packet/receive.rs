@@ -388,15 +388,9 @@ pub(super) fn insert_tag(bytes: &mut [u8], [kind, tag]: [u16; 2]) {
 /// # Safety
 /// The header is as the kernel left it, and what it points at is still there.
 pub(super) unsafe fn tag(header: &libc::msghdr) -> Option<[u16; 2]> {
-    // SAFETY: as the caller promises; the kernel writes whole control messages.
-    let auxiliary = unsafe {
-        let control = libc::CMSG_FIRSTHDR(header);
-        let (level, kind) = control.as_ref().map(|c| (c.cmsg_level, c.cmsg_type))?;
-        if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
-            return None;
-        }
-        ptr::read_unaligned(libc::CMSG_DATA(control).cast::<libc::tpacket_auxdata>())
-    };
+    let kind = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
+    // SAFETY: as the caller promises; such a message holds that structure.
+    let auxiliary = unsafe { told::<libc::tpacket_auxdata>(header, kind) }?;
     let has = |flag| auxiliary.tp_status & flag != 0;
     if !has(libc::TP_STATUS_VLAN_VALID) {
         return None;
@@ -406,4 +400,25 @@ pub(super) unsafe fn tag(header: &libc::msghdr) -> Option<[u16; 2]> {
         false => 0x8100,
     };
     Some([kind, auxiliary.tp_vlan_tci])
+}
+
+/// What the kernel tells beside a frame in a control message of this level and type.
+///
+/// # Safety
+/// The header is as the kernel left it, what it points at is still there, and messages of this type hold a `T`.
+pub(super) unsafe fn told<T: Copy>(
+    header: &libc::msghdr,
+    kind: (libc::c_int, libc::c_int),
+) -> Option<T> {
+    // SAFETY: as the caller promises; the kernel writes whole control messages.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while let Some(head) = control.as_ref() {
+            if (head.cmsg_level, head.cmsg_type) == kind {
+                return Some(ptr::read_unaligned(libc::CMSG_DATA(control).cast()));
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
 }

@@ -102,6 +102,11 @@ impl Socket {
         Ok(socket)
     }
 
+    /// Asks for the time at which each frame arrived.
+    pub fn stamp(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)
+    }
+
     fn make_ring(&self, slots: u32) -> io::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         self.set(libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;

@@ -6,12 +6,13 @@
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 use feroce_wire::ROCE_PORT;
 
 use super::error::PacketError;
 use super::filter::{EVERYTHING, Instruction, flow_control};
-use super::receive::{CONTROL, TAG, insert_tag, tag};
+use super::receive::{TAG, insert_tag, tag, told};
 use super::socket::{Pages, Socket};
 use super::super_frame::{
     FRAME_MAX, Headers, Kind, NEEDS_CHECKSUM, VNET_LEN, fold, kind, sum_words,
@@ -20,6 +21,8 @@ use crate::port::af_xdp::interface::Interface;
 
 /// Frames of one burst.
 const BURST: usize = 32;
+/// Room for what the kernel tells beside a frame: control messages with `struct tpacket_auxdata` and `struct timespec`.
+const CONTROL: usize = 128;
 
 /// What a sender has left to its device: a checksum to compute, TCP's frame to cut. It goes with the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,6 +74,8 @@ pub struct TapFrame<'a> {
     pub bytes: &'a [u8],
     /// What is left to do about it.
     pub offload: Offload,
+    /// When it arrived by the machine's clock, since 1970; only a tap of flow control is told.
+    pub arrived: Option<Duration>,
 }
 
 /// Where a received frame lies.
@@ -81,6 +86,7 @@ struct Received {
     at: usize,
     len: usize,
     offload: Offload,
+    arrived: Option<Duration>,
 }
 
 /// All frames of one interface.
@@ -108,12 +114,14 @@ impl Tap {
         Self::open_filtered(interface, rx_bytes, &EVERYTHING)
     }
 
-    /// The same, with frames of flow control only: PFC, PAUSE, and what wants to be either.
+    /// The same, with frames of flow control only: PFC, PAUSE, and what wants to be either. The kernel says when each arrived.
     ///
     /// # Errors
     /// See [`open`](Self::open).
     pub fn open_flow_control(interface: &str, rx_bytes: u32) -> Result<Self, PacketError> {
-        Self::open_filtered(interface, rx_bytes, &flow_control())
+        let tap = Self::open_filtered(interface, rx_bytes, &flow_control())?;
+        tap.socket.stamp().map_err(PacketError::system("be told when frames arrive"))?;
+        Ok(tap)
     }
 
     fn open_filtered(
@@ -186,10 +194,11 @@ impl Tap {
                 self.truncated += 1;
                 continue;
             }
-            // SAFETY: the kernel has filled this message, whose control message lies in the pages.
-            let tag = unsafe { tag(&message.msg_hdr) };
+            // SAFETY: the kernel has filled this message, whose control messages lie in the pages.
+            let (tag, arrived) = unsafe { (tag(&message.msg_hdr), arrival(&message.msg_hdr)) };
             let at = index * stride + CONTROL + TAG;
-            let plain = Received { is_cut: false, at, len, offload: Offload(headers[index]) };
+            let offload = Offload(headers[index]);
+            let plain = Received { is_cut: false, at, len, offload, arrived };
             let frame = match tag {
                 None => plain,
                 Some(_) if len < 12 => continue,
@@ -219,7 +228,7 @@ impl Tap {
             headers.set(&mut self.cut[at..], part.len(), identification);
             identification = identification.wrapping_add(1);
             let (len, offload) = (head.len() + part.len(), Offload::default());
-            self.received.push(Received { is_cut: true, at, len, offload });
+            self.received.push(Received { is_cut: true, at, len, offload, ..frame });
         }
         true
     }
@@ -235,9 +244,9 @@ impl Tap {
     /// # Panics
     /// If it had not so many.
     pub fn frame(&self, index: usize) -> TapFrame<'_> {
-        let Received { is_cut, at, len, offload } = self.received[index];
+        let Received { is_cut, at, len, offload, arrived } = self.received[index];
         let bytes = if is_cut { &self.cut[at..at + len] } else { self.pages.get(at, len) };
-        TapFrame { bytes, offload }
+        TapFrame { bytes, offload, arrived }
     }
 
     /// Sends a frame.
@@ -273,6 +282,18 @@ impl AsRawFd for Tap {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.fd()
     }
+}
+
+/// When a frame arrived, if the kernel was asked to say so.
+///
+/// # Safety
+/// The header is as the kernel left it, and what it points at is still there.
+unsafe fn arrival(header: &libc::msghdr) -> Option<Duration> {
+    let kind = (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
+    // SAFETY: as the caller promises; such a message holds that structure.
+    let time = unsafe { told::<libc::timespec>(header, kind) }?;
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
+    Some(Duration::new(seconds, nanos))
 }
 
 fn vector(base: *mut u8, len: usize) -> libc::iovec {

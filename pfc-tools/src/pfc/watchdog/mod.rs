@@ -12,18 +12,21 @@ use std::time::Duration;
 
 use feroce_engine::net::{Interface, NetError};
 use feroce_engine::port::ethtool::Ethtool;
-use feroce_engine::port::packet::Tap;
 use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 
 use super::cli::{Failure, Outcome};
 use super::counters::{Direction, What, about};
-use super::meter::{Meter, PAUSE};
-use super::{units, watch};
+use super::listener::Listener;
+use super::meter::PAUSE;
+use super::units;
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 use state::{Config, Event, Sample, Watchdog};
+
+/// What ends it.
+const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// Options of `feroce pfc watchdog`.
 #[derive(Debug, clap::Args)]
@@ -72,11 +75,11 @@ enum Source {
     /// What the NIC counts.
     Nic(Ethtool),
     /// Frames that arrive.
-    Frames { tap: Tap, meter: Box<Meter>, clock: Clock },
+    Frames(Box<Listener>),
 }
 
 impl Source {
-    fn open(options: &Options, clock: Clock) -> Result<Self, Failure> {
+    fn open(options: &Options) -> Result<Self, Failure> {
         let name = &options.interface;
         if let Err(NetError::NoSuchInterface { .. }) = Interface::read(name) {
             return Err(Failure::Unusable(format!("no interface is called {name}")));
@@ -84,12 +87,13 @@ impl Source {
         let of_interface = |source| Failure::Interface { name: name.clone(), source };
         let ethtool = Ethtool::open(name).map_err(of_interface)?;
         if options.frames {
-            let rate = options.rate.or_else(|| ethtool.rate().map(LineRate::new));
-            let rate = rate.ok_or_else(|| {
-                Failure::Unusable(format!("{name}: its driver knows no rate; --rate says it"))
-            })?;
-            let tap = Tap::open_flow_control(name, watch::RX_BYTES)?;
-            return Ok(Self::Frames { tap, meter: Box::new(Meter::new(Some(rate))), clock });
+            let listener = Listener::open(name, options.rate)?;
+            return match listener.meter().rate() {
+                Some(_) => Ok(Self::Frames(Box::new(listener))),
+                None => Err(Failure::Unusable(format!(
+                    "{name}: its driver knows no rate; --rate says it"
+                ))),
+            };
         }
         let counters = ethtool.statistics().unwrap_or_default();
         let lacks = |&&priority: &&u8| !of_counters(&counters, priority).is_enough();
@@ -108,18 +112,15 @@ impl Source {
                 let counters = ethtool.statistics()?;
                 Ok(priorities.iter().map(|&priority| of_counters(&counters, priority)).collect())
             }
-            Self::Frames { tap, meter, clock } => {
-                watch::take(tap, meter, clock)?;
-                let now = Time::from_instant(clock.now());
-                meter.advance(now);
+            Self::Frames(listener) => {
+                listener.settle()?;
+                let (meter, now) = (listener.meter(), listener.meter().now());
                 let of = |&priority: &u8| {
                     let (mut frames, mut paused) = (0, Time::ZERO);
                     for sender in meter.senders() {
-                        // PAUSE stops every priority; together they do for as long as the longer, at least.
                         let own = sender.figures(usize::from(priority), now);
-                        let all = sender.figures(PAUSE, now);
-                        frames += own.xoff + all.xoff;
-                        paused = paused + own.paused.max(all.paused);
+                        frames += own.xoff + sender.figures(PAUSE, now).xoff;
+                        paused = paused + sender.stood_still(priority.into(), now);
                     }
                     Sample { frames, paused: Some(paused), ..Sample::default() }
                 };
@@ -157,9 +158,9 @@ fn of_counters(counters: &BTreeMap<String, u64>, priority: u8) -> Sample {
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let name = &options.interface;
     let Options { detection, restoration, .. } = *options;
-    let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let signals = watch_signals(&SIGNALS)?;
     let clock = Clock::start();
-    let mut source = Source::open(options, clock)?;
+    let mut source = Source::open(options)?;
     let config = Config { detection, restoration, paused: 80 };
     let mut dogs: Vec<Watchdog> =
         options.priorities.iter().map(|_| Watchdog::new(config)).collect();
@@ -209,10 +210,10 @@ struct Link {
 
 impl Link {
     fn look(&mut self, name: &str) -> Result<(), NetError> {
-        let is_up = Interface::read(name)?.is_usable();
+        let interface = Interface::read(name)?;
+        let is_up = interface.is_usable();
         // Changes between two looks, where the kernel counts them.
-        let counted = std::fs::read_to_string(format!("/sys/class/net/{name}/carrier_changes"));
-        let counted = counted.ok().and_then(|text| text.trim().parse().ok());
+        let counted = interface.carrier_changes.map(u64::from);
         self.changes = counted.unwrap_or(self.changes + u64::from(is_up != self.is_up));
         self.is_up = is_up;
         Ok(())
@@ -230,12 +231,14 @@ fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<
     writeln!(out, "{:.1} s: {name}: priority {priority}: {what}", now.seconds())?;
     out.flush()?;
     let Some(command) = command else { return Ok(None) };
-    let child = Command::new("sh")
-        .args(["-c", command])
-        .env("PFC_INTERFACE", name)
-        .env("PFC_PRIORITY", priority.to_string())
-        .stdin(Stdio::null())
-        .spawn();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null());
+    shell.env("PFC_INTERFACE", name).env("PFC_PRIORITY", priority.to_string());
+    // A child inherits which signals are blocked, and these have to end it, too. One that comes just now ends this program at once.
+    let mask: SigSet = SIGNALS.into_iter().collect();
+    mask.thread_unblock()?;
+    let child = shell.spawn();
+    mask.thread_block()?;
     match child {
         Ok(child) => Ok(Some(child)),
         Err(error) => {

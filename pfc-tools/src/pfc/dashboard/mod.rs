@@ -1,0 +1,425 @@
+//! The figures of `watch` on a terminal: who pauses whom, and for which part of the time each priority stood still, now and before.
+
+pub mod history;
+mod svg;
+
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::time::Duration;
+
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Row, Sparkline, Table};
+use ratatui::{DefaultTerminal, Frame, Terminal};
+
+use super::cli::Failure;
+use super::meter::{PAUSE, TIMERS};
+use super::report::shown;
+use super::watch::Watched;
+use history::{FULL, History};
+
+/// Columns and rows of a picture.
+const PICTURE: (u16, u16) = (110, 30);
+/// Columns ahead of a priority's line: its name, and its share now.
+const NAME: u16 = 12;
+const SHARE: u16 = 10;
+
+const BOLD: Style = Style::new().add_modifier(ratatui::style::Modifier::BOLD);
+const DIM: Style = Style::new().fg(Color::DarkGray);
+const PAUSED: Style = Style::new().fg(Color::Red);
+const WARNING: Style = Style::new().fg(Color::Yellow);
+
+/// A terminal, which is given back as it was: when this is dropped, and on a panic.
+pub struct Dashboard {
+    terminal: DefaultTerminal,
+}
+
+impl std::fmt::Debug for Dashboard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dashboard").finish_non_exhaustive()
+    }
+}
+
+/// What someone at the terminal has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// Nothing that matters.
+    Nothing,
+    /// The window has another size.
+    Resized,
+    /// `q`, Escape or Control-C, which in raw mode is no signal.
+    Quit,
+}
+
+impl Dashboard {
+    /// Whether someone is there to look at it, and to press `q`.
+    pub fn is_possible() -> bool {
+        io::stdout().is_terminal() && io::stdin().is_terminal()
+    }
+
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn open() -> io::Result<Self> {
+        ratatui::try_init().map(|terminal| Self { terminal })
+    }
+
+    /// Shows what is known now.
+    ///
+    /// # Errors
+    /// Of the terminal.
+    pub fn draw(&mut self, watched: &Watched<'_>, history: &History) -> io::Result<()> {
+        self.terminal.draw(|frame| draw(frame, watched, history)).map(|_| ())
+    }
+
+    /// What has been done since the last call.
+    ///
+    /// # Errors
+    /// Of the terminal.
+    pub fn input(&mut self) -> io::Result<Input> {
+        let mut input = Input::Nothing;
+        while event::poll(Duration::ZERO)? {
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Press => {
+                    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+                    let quits = match key.code {
+                        KeyCode::Char('c') => is_control,
+                        code => matches!(code, KeyCode::Char('q') | KeyCode::Esc),
+                    };
+                    if quits {
+                        return Ok(Input::Quit);
+                    }
+                }
+                Event::Resize(..) => input = Input::Resized,
+                _ => {}
+            }
+        }
+        Ok(input)
+    }
+}
+
+impl AsRawFd for Dashboard {
+    fn as_raw_fd(&self) -> RawFd {
+        io::stdin().as_raw_fd()
+    }
+}
+
+impl Drop for Dashboard {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Writes what a terminal would show now into a file, as a picture.
+///
+/// # Errors
+/// If that cannot be written: which.
+pub fn write(file: &Path, watched: &Watched<'_>, history: &History) -> Result<(), Failure> {
+    let (columns, rows) = PICTURE;
+    let text = svg::svg(&buffer(watched, history, columns, rows));
+    std::fs::write(file, text)
+        .map_err(|error| Failure::Unusable(format!("cannot write {}: {error}", file.display())))
+}
+
+/// What a terminal of this size shows.
+pub fn buffer(watched: &Watched<'_>, history: &History, columns: u16, rows: u16) -> Buffer {
+    let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
+    let Ok(_done) = terminal.draw(|frame| draw(frame, watched, history));
+    terminal.backend().buffer().clone()
+}
+
+fn draw(frame: &mut Frame<'_>, watched: &Watched<'_>, history: &History) {
+    let pairs = pairs(watched);
+    let lines: Vec<usize> = (0..TIMERS).filter(|&timer| history.is_known(timer)).collect();
+    let wrong = wrong(watched);
+    let notes = watched.notes();
+    let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
+    let [head, senders, priorities, wrong_place, foot] = Layout::vertical([
+        Constraint::Length(3),
+        // Its line, its head, and a row for each.
+        Constraint::Length(2 + count(pairs.len().max(1))),
+        Constraint::Min(1 + count(lines.len())),
+        Constraint::Length(count(wrong.len()) + u16::from(!wrong.is_empty())),
+        Constraint::Length(count(notes.len())),
+    ])
+    .areas(frame.area());
+    heading(frame, head, watched);
+    table(frame, senders, &pairs);
+    shares(frame, priorities, &lines, history);
+    if !wrong.is_empty() {
+        let block = titled("Invalid frames");
+        frame.render_widget(Paragraph::new(wrong).style(WARNING).block(block), wrong_place);
+    }
+    let notes: Vec<_> = notes.into_iter().map(Line::from).collect();
+    frame.render_widget(Paragraph::new(notes).style(WARNING), foot);
+}
+
+fn titled(title: impl Into<String>) -> Block<'static> {
+    Block::new().borders(Borders::TOP).border_style(DIM).title(Span::styled(title.into(), BOLD))
+}
+
+fn heading(frame: &mut Frame<'_>, place: Rect, watched: &Watched<'_>) {
+    let (meter, recent) = (watched.meter, watched.recent);
+    let frames = meter.frames();
+    let rate = meter.rate().map_or("rate unknown".to_owned(), |rate| {
+        format!("{} Mb/s", rate.bits_per_second() / 1_000_000)
+    });
+    let lines = [
+        Line::styled(
+            format!("Flow control at {}   {rate}   {}", watched.interface, shown(recent.at())),
+            BOLD,
+        ),
+        Line::from(format!(
+            "{} PFC, {} PAUSE, {} other frames; {} wrong, {} ignored, {} dropped by the kernel",
+            frames.pfc, frames.pause, frames.other, frames.wrong, frames.ignored, watched.lost
+        )),
+        Line::from(format!(
+            "{} frames a second, at most {}",
+            recent.frames_per_second(),
+            meter.peak()
+        )),
+    ];
+    frame.render_widget(Paragraph::new(lines.to_vec()), place);
+    let quits = Line::styled("q ends", DIM).alignment(Alignment::Right);
+    frame.render_widget(Paragraph::new(quits), place);
+}
+
+/// A row of the table: who pauses whom, and whether that is so now.
+struct Pair {
+    cells: [String; 10],
+    is_paused: bool,
+}
+
+/// Who pauses whom: by frames that were seen, those that pause most first; by what the NIC has counted.
+fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
+    let (recent, here) = (watched.recent, watched.interface);
+    let percent =
+        |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1} %", 100.0 * s));
+    let mut rows: Vec<_> = recent.rows().iter().collect();
+    let share = |share: Option<f64>| share.unwrap_or(0.0);
+    rows.sort_by(|a, b| {
+        let ours =
+            (share(b.share), share(b.of_all)).partial_cmp(&(share(a.share), share(a.of_all)));
+        ours.unwrap_or(std::cmp::Ordering::Equal)
+    });
+    let seen = rows.into_iter().map(|row| Pair {
+        cells: [
+            row.mac.to_string(),
+            here.to_owned(),
+            if row.timer == PAUSE { "all".to_owned() } else { row.timer.to_string() },
+            if row.is_paused == Some(true) { "PAUSED" } else { "" }.to_owned(),
+            percent(row.share),
+            percent(row.of_all),
+            row.xoff.to_string(),
+            row.xon.to_string(),
+            row.share.map_or("-".to_owned(), |_| row.total.pauses.to_string()),
+            row.share.map_or("-".to_owned(), |_| shown(row.total.longest)),
+        ],
+        is_paused: row.is_paused == Some(true),
+    });
+    let counted = recent.counted().iter().filter(|_| watched.is_swallowed()).map(|row| {
+        let (peer, own) = ("link partner".to_owned(), here.to_owned());
+        let [from, to] = if row.is_received() { [peer, own] } else { [own, peer] };
+        let priority = row.priority.map_or("all".to_owned(), |priority| priority.to_string());
+        let [frames, nothing] = [row.counted.frames.to_string(), String::new()];
+        let of_nic = [from, to, priority, "by NIC".to_owned(), percent(row.share), nothing, frames];
+        let mut cells = <[String; 10]>::default();
+        cells.iter_mut().zip(of_nic).for_each(|(cell, text)| *cell = text);
+        Pair { cells, is_paused: false }
+    });
+    seen.chain(counted).collect()
+}
+
+fn table(frame: &mut Frame<'_>, place: Rect, pairs: &[Pair]) {
+    // The line above, and the table's head.
+    let room = usize::from(place.height.saturating_sub(2));
+    let hidden = pairs.len().saturating_sub(room);
+    let title = match hidden {
+        0 => "Who pauses whom, since the last look".to_owned(),
+        hidden => format!("Who pauses whom, since the last look: {hidden} more than fit"),
+    };
+    let head = [
+        "sender", "pauses", "priority", "now", "paused", "of all", "XOFF", "XON", "pauses",
+        "longest",
+    ];
+    let rows = pairs.iter().take(room).map(|pair| {
+        let style = if pair.is_paused { PAUSED } else { Style::new() };
+        let cells = pair.cells.iter().enumerate().map(|(column, text)| {
+            let side = if column > 3 { Alignment::Right } else { Alignment::Left };
+            Line::from(text.clone()).alignment(side)
+        });
+        Row::new(cells).style(style)
+    });
+    let widths = [17, 15, 8, 7, 8, 8, 9, 9, 9, 8].map(Constraint::Length);
+    let head = head.iter().enumerate().map(|(column, &name)| {
+        Line::from(name).alignment(if column > 3 { Alignment::Right } else { Alignment::Left })
+    });
+    let table = Table::new(rows, widths).header(Row::new(head).style(DIM)).block(titled(title));
+    frame.render_widget(table, place);
+}
+
+/// For which part of the time each priority stood still, a column each look.
+fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History) {
+    if lines.is_empty() {
+        return;
+    }
+    let block = titled(
+        "Part of the time that each priority stands still, a column each look, the last at the right",
+    );
+    let inside = block.inner(place);
+    frame.render_widget(block, place);
+    let rows = Layout::vertical(lines.iter().map(|_| Constraint::Fill(1))).split(inside);
+    for (&timer, &row) in lines.iter().zip(rows.iter()) {
+        let [name, now, line] = Layout::horizontal([
+            Constraint::Length(NAME),
+            Constraint::Length(SHARE),
+            Constraint::Min(10),
+        ])
+        .areas(row);
+        let text =
+            if timer == PAUSE { "all (PAUSE)".to_owned() } else { format!("priority {timer}") };
+        frame.render_widget(Paragraph::new(text), bottom(name));
+        let last = history.shares(timer).next().flatten();
+        let share = last.map_or("-".to_owned(), |share| format!("{}.{} %", share / 10, share % 10));
+        let share = Line::from(share).alignment(Alignment::Right);
+        frame.render_widget(Paragraph::new(share), Rect { width: SHARE - 2, ..bottom(now) });
+        let sparkline = Sparkline::default()
+            .data(history.shares(timer).map(|share| share.unwrap_or(0)).collect::<Vec<_>>())
+            .max(FULL)
+            .direction(RenderDirection::RightToLeft)
+            .style(Style::new().fg(Color::Cyan));
+        frame.render_widget(sparkline, line);
+    }
+}
+
+/// The lowest row of a place, where a sparkline begins.
+const fn bottom(place: Rect) -> Rect {
+    let height = if place.height > 0 { 1 } else { 0 };
+    Rect { y: place.y + place.height - height, height, ..place }
+}
+
+/// What was wrong with frames, some kinds in a line.
+fn wrong(watched: &Watched<'_>) -> Vec<Line<'static>> {
+    let findings: Vec<_> = watched.meter.findings().iter().collect();
+    let line = |some: &[(&&str, &u64)]| {
+        let texts: Vec<_> = some.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        Line::from(texts.join("   "))
+    };
+    findings.chunks(6).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::collections::BTreeMap;
+
+    use feroce_wire::pause::inspect;
+    use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
+
+    use crate::fabric::time::{LineRate, Time};
+    use crate::pfc::meter::Meter;
+    use crate::pfc::recent::Recent;
+
+    /// A quantum is a nanosecond.
+    const RATE: LineRate = LineRate::new(512_000_000_000);
+
+    fn text(buffer: &Buffer) -> Vec<String> {
+        let width = usize::from(buffer.area.width);
+        let lines = buffer.content().chunks(width);
+        lines.map(|cells| cells.iter().map(|cell| cell.symbol()).collect()).collect()
+    }
+
+    fn pause(meter: &mut Meter, control: FlowControl, at: u64) {
+        let bytes = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();
+        meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(at));
+    }
+
+    /// Three looks, a microsecond apart: priority 3 stood still for half of the first, PAUSE for a quarter of the second, which it still does.
+    fn watched<T>(
+        rate: Option<LineRate>,
+        counters: &BTreeMap<String, u64>,
+        then: impl FnOnce(&Watched<'_>, &History) -> T,
+    ) -> T {
+        let mut meter = Meter::new(rate);
+        let (mut recent, mut history) = (Recent::default(), History::default());
+        let of_3 = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 500, 0, 0, 0, 0] };
+        pause(&mut meter, of_3, 0);
+        for look in 1..=2 {
+            if look == 2 {
+                pause(&mut meter, FlowControl::Pause { quanta: 900 }, 1750);
+                let mut bytes = FlowControlFrame { src: MacAddr([2; 6]), control: of_3 }.to_bytes();
+                bytes[59] = 1;
+                meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(1800));
+            }
+            meter.advance(Time::from_nanos(1000 * look));
+            meter.settle();
+            recent.look(&meter, counters);
+            history.add(&recent);
+        }
+        let watched = Watched {
+            interface: "eth7",
+            meter: &meter,
+            recent: &recent,
+            counters,
+            lost: 5,
+            behind: [Time::ZERO; 2],
+        };
+        then(&watched, &history)
+    }
+
+    #[test]
+    fn a_terminal_shows_who_pauses_whom_and_for_how_long() {
+        let lines = watched(Some(RATE), &BTreeMap::new(), |watched, history| {
+            text(&buffer(watched, history, 110, 16))
+        });
+        let has = |words: &[&str]| {
+            let found = lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+            assert!(found, "{words:?} in {lines:#?}");
+        };
+        has(&["Flow control at eth7", "512000 Mb/s", "2.00 us", "q ends"]);
+        has(&["2 PFC, 1 PAUSE, 0 other", "1 wrong", "5 dropped by the kernel"]);
+        has(&["02:00:00:00:00:01", "eth7", " all ", "PAUSED", "25.0 %", "12.5 %", "250 ns"]);
+        has(&["02:00:00:00:00:01", "eth7", " 3 ", " 0.0 %", "25.0 %", "500 ns"]);
+        has(&["02:02:02:02:02:02", " 3 ", "PAUSED", "20.0 %", "10.0 %", "200 ns"]);
+        has(&["padding 1"]);
+        has(&["dropped 5 frames"]);
+        // The look before the last one is one column to the left: half of the time, and then that of PAUSE.
+        let line = lines.iter().find(|line| line.contains("priority 3 ")).unwrap();
+        assert!(line.contains("25.0 %") && line.ends_with('▄'), "{line:?}");
+        let above = &lines[lines.iter().position(|other| other == line).unwrap() - 1];
+        assert!(line.contains("█▄") && above.trim().is_empty(), "{line:?} {above:?}");
+        assert!(!lines.iter().any(|line| line.contains("priority 4")));
+    }
+
+    #[test]
+    fn small_windows_show_what_fits_and_a_rate_that_is_unknown_no_times() {
+        for (columns, rows) in [(1, 1), (10, 3), (40, 8), (80, 24), (300, 100)] {
+            watched(Some(RATE), &BTreeMap::new(), |watched, history| {
+                buffer(watched, history, columns, rows);
+            });
+        }
+        let lines = watched(None, &BTreeMap::new(), |watched, history| {
+            text(&buffer(watched, history, 110, 30))
+        });
+        assert!(lines.iter().any(|line| line.contains("rate unknown")), "{lines:#?}");
+        assert!(!lines.iter().any(|line| line.contains(" ns")), "{lines:#?}");
+    }
+
+    #[test]
+    fn what_the_nic_keeps_for_itself_is_shown_by_its_counters() {
+        let counters = [("rx_prio5_pause", 7), ("tx_prio5_pause", 9)];
+        let counters = counters.map(|(name, moved)| (name.to_owned(), moved)).into();
+        let lines = watched(Some(RATE), &counters, |watched, history| {
+            text(&buffer(watched, history, 110, 30))
+        });
+        // They moved ahead of the first look, and not since.
+        assert!(lines.iter().any(|line| line.contains("the NIC takes frames")), "{lines:#?}");
+    }
+}
