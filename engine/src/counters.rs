@@ -115,10 +115,44 @@ counters! {
     RpCnpHandled = "rp_cnp_handled";
     /// CNPs received that did not: malformed, not from the peer, or no congestion control that heeds them.
     RpCnpIgnored = "rp_cnp_ignored";
+    /// Frames of flow control received and obeyed, where it is on.
+    RxPause = "rx_pause_ctrl_phy";
+    /// Frames of flow control sent.
+    TxPause = "tx_pause_ctrl_phy";
+    /// For how long sending of priority 0 was paused, in microseconds.
+    RxPaused0 = "rx_prio0_pause_duration";
+    /// For how long sending of priority 1 was paused, in microseconds.
+    RxPaused1 = "rx_prio1_pause_duration";
+    /// For how long sending of priority 2 was paused, in microseconds.
+    RxPaused2 = "rx_prio2_pause_duration";
+    /// For how long sending of priority 3 was paused, in microseconds.
+    RxPaused3 = "rx_prio3_pause_duration";
+    /// For how long sending of priority 4 was paused, in microseconds.
+    RxPaused4 = "rx_prio4_pause_duration";
+    /// For how long sending of priority 5 was paused, in microseconds.
+    RxPaused5 = "rx_prio5_pause_duration";
+    /// For how long sending of priority 6 was paused, in microseconds.
+    RxPaused6 = "rx_prio6_pause_duration";
+    /// For how long sending of priority 7 was paused, in microseconds.
+    RxPaused7 = "rx_prio7_pause_duration";
     /// Times a completion queue was full.
     CqOverflow = "cq_overflow";
     /// Times the port refused a burst.
     PortErrors = "port_errors";
+}
+
+impl Counter {
+    /// The times that each priority was paused, by priority.
+    pub const PAUSED: [Self; 8] = [
+        Self::RxPaused0,
+        Self::RxPaused1,
+        Self::RxPaused2,
+        Self::RxPaused3,
+        Self::RxPaused4,
+        Self::RxPaused5,
+        Self::RxPaused6,
+        Self::RxPaused7,
+    ];
 }
 
 /// One core's counters.

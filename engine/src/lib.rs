@@ -10,6 +10,7 @@ pub mod log;
 #[allow(unsafe_code)] // A named room: the arena, the rings, the door.
 pub mod memory;
 pub mod net;
+pub mod pfc;
 #[allow(unsafe_code)]
 pub mod port;
 pub mod qp;

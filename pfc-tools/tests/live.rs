@@ -9,15 +9,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use feroce_congestion::Params;
+use feroce_congestion::{Params, Rate};
 use feroce_engine::congestion::{CongestionConfig, Control};
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
-    Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, PortKind, ProtectionDomain,
-    QpInit, QueuePair,
+    Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Driver, PortKind,
+    ProtectionDomain, QpInit, QueuePair,
 };
 use feroce_engine::memory::Access;
-use feroce_engine::port::packet::{Offload, Tap};
+use feroce_engine::pfc::{PfcConfig, Priorities, Thresholds};
+use feroce_engine::port::af_xdp::AfXdpConfig;
+use feroce_engine::port::packet::{Offload, PacketConfig, Tap};
+use feroce_engine::time::Clock;
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_pfc_tools::live::frame::{Pause, Seen};
 use feroce_wire::{Ecn, MacAddr, PathMtu};
@@ -439,7 +442,7 @@ struct End {
     _domain: ProtectionDomain,
 }
 
-const MESSAGE: u32 = 64 << 10;
+const MESSAGE: u32 = 32 << 10;
 
 fn device(net: &Net, end: &str) -> Device {
     let mut params = Params::named("paper").expect("a set");
@@ -460,6 +463,16 @@ fn device(net: &Net, end: &str) -> Device {
     net.within(end, move || Device::open("v0", config).expect("a device"))
 }
 
+/// Priority 3, by its DSCP.
+fn options() -> ConnectOptions {
+    ConnectOptions {
+        traffic_class: 26 << 2,
+        path_mtu: PathMtu::from_bytes(1024),
+        timeout: 18,
+        ..ConnectOptions::default()
+    }
+}
+
 impl End {
     fn new(device: &Device) -> Self {
         let domain = device.alloc_pd();
@@ -469,39 +482,42 @@ impl End {
         Self { qp, cq, buffer, _domain: domain }
     }
 
-    fn connect(ends: [(&mut Self, &Device); 2]) {
+    fn connect(ends: [(&mut Self, &Device); 2], options: ConnectOptions) {
         let told = ends.each_ref().map(|(end, device)| {
             let psn = device.random_psn().expect("a PSN");
             (psn, end.qp.endpoint(psn, device.default_gid_index()).expect("a GID"))
         });
         for (number, (end, device)) in ends.into_iter().enumerate() {
-            let options = ConnectOptions {
-                sgid_index: device.default_gid_index(),
-                traffic_class: 26 << 2,
-                path_mtu: PathMtu::from_bytes(1024),
-                timeout: 18,
-                ..ConnectOptions::default()
-            };
+            let options = ConnectOptions { sgid_index: device.default_gid_index(), ..options };
             end.qp.connect(told[number].0, &told[1 - number].1, &options).expect("connected");
         }
+    }
+
+    /// Writes `len` bytes to the other end's buffer.
+    fn post(&mut self, remote: RemoteAddr, len: u32) {
+        let sges = [self.buffer.region().sge(0, len)];
+        let (op, data) = (SendOp::Write(remote), Data::Sges(&sges));
+        let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED };
+        self.qp.post_send(&request).expect("posted");
+    }
+
+    /// How many WRITEs have been acknowledged since last asked.
+    fn reap(&mut self) -> u64 {
+        let mut completions = Vec::new();
+        self.cq.poll(&mut completions, 64);
+        assert!(completions.iter().all(|completion| completion.is_success()));
+        completions.len() as u64
     }
 
     /// Writes to the other end's buffer for `span`; the bytes that were acknowledged.
     fn write(&mut self, remote: RemoteAddr, span: Duration) -> u64 {
         let (begin, mut posted, mut done) = (now(), 0, 0);
-        let mut completions = Vec::new();
         while begin.elapsed() < span {
             while posted < done + 16 {
-                let sges = [self.buffer.region().sge(0, MESSAGE)];
-                let (op, data) = (SendOp::Write(remote), Data::Sges(&sges));
-                let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::SIGNALED };
-                self.qp.post_send(&request).expect("posted");
+                self.post(remote, MESSAGE);
                 posted += 1;
             }
-            completions.clear();
-            self.cq.poll(&mut completions, 64);
-            assert!(completions.iter().all(|completion| completion.is_success()));
-            done += completions.len() as u64;
+            done += self.reap();
             thread::sleep(Duration::from_millis(2));
         }
         done * u64::from(MESSAGE)
@@ -518,7 +534,7 @@ fn real_senders_hear_of_the_queue_and_share_the_line() {
     let sink = &devices[2];
     let pairs = [0, 1].map(|n| {
         let (mut one, mut other) = (End::new(&devices[n]), End::new(sink));
-        End::connect([(&mut one, &devices[n]), (&mut other, sink)]);
+        End::connect([(&mut one, &devices[n]), (&mut other, sink)], options());
         (one, other)
     });
     let span = Duration::from_secs(3);
@@ -544,6 +560,169 @@ fn real_senders_hear_of_the_queue_and_share_the_line() {
     assert!(cnps.iter().all(|cnps| (1..=170).contains(cnps)), "{cnps:?}");
     assert!(figure("h9", "marked") > 1);
     assert_eq!(figure("h1", "dropped") + figure("h2", "dropped"), 0, "lossless");
+}
+
+/// A device that is paced to `rate`, under flow control or not, on a link that is said to have [`RATE`].
+fn paced(kind: PortKind, rate: u64, pfc: PfcConfig) -> DeviceConfig {
+    DeviceConfig {
+        port: kind,
+        max_qp: 16,
+        max_mr: 16,
+        arena_bytes: 64 << 20,
+        window: 4096,
+        congestion: CongestionConfig {
+            control: Control::Fixed(Rate::from_bps(rate)),
+            burst: 4096,
+            ..CongestionConfig::default()
+        },
+        pfc,
+        ..DeviceConfig::default()
+    }
+}
+
+/// Flow control of [`PRIORITY`].
+fn pfc(thresholds: Option<Thresholds>) -> PfcConfig {
+    PfcConfig {
+        priorities: Priorities::from_bits(1 << PRIORITY),
+        thresholds,
+        rate: Some(Rate::from_mbps(100)),
+        ..PfcConfig::default()
+    }
+}
+
+/// What became of a transfer to a receiver that is too slow.
+struct Transfer {
+    /// Bytes that were acknowledged.
+    done: u64,
+    /// Packets that were sent again, NAKs among the causes, and time-outs.
+    again: u64,
+    /// Frames that the receiver's port has dropped.
+    dropped: u64,
+    /// Frames of flow control: to the sender, from the receiver.
+    pauses: [u64; 2],
+}
+
+/// `h1` writes to `h3` through a switch with a small buffer. The receiver's core takes 64 frames in 20 ms, 28 Mb/s of the 80 Mb/s that
+/// come: a program that does something else.
+fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Transfer {
+    let config = DeviceConfig {
+        driver: Driver::Manual,
+        packet: PacketConfig { rx_slots: 1024, ..PacketConfig::new("") },
+        af_xdp: AfXdpConfig { rx_frames: 1024, ..AfXdpConfig::new("") },
+        ..paced(kind, 100_000_000, pfc[1])
+    };
+    let receiver = net.within("h3", move || Device::open("v0", config).expect("a device"));
+    let config = paced(kind, 80_000_000, pfc[0]);
+    let sender = net.within("h1", move || Device::open("v0", config).expect("a device"));
+    let (mut one, mut other) = (End::new(&sender), End::new(&receiver));
+    let options = ConnectOptions { timeout: 20, ..options() };
+    End::connect([(&mut one, &sender), (&mut other, &receiver)], options);
+    let region = other.buffer.region();
+    let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    for _ in 0..messages {
+        one.post(remote, MESSAGE);
+    }
+    let (begin, clock, mut done) = (now(), Clock::start(), 0);
+    while done < messages && begin.elapsed() < Duration::from_secs(8) {
+        receiver.turn(clock.now());
+        thread::sleep(Duration::from_millis(20));
+        done += one.reap();
+        if receiver.port_stats()[0].rx_dropped > 0 {
+            break;
+        }
+    }
+    let count = |device: &Device, counter| device.counter(counter);
+    Transfer {
+        done,
+        again: count(&sender, Counter::RetransmittedPackets)
+            + count(&sender, Counter::PacketSeqErr)
+            + count(&sender, Counter::LocalAckTimeoutErr)
+            + count(&receiver, Counter::OutOfSequence),
+        dropped: receiver.port_stats()[0].rx_dropped,
+        pauses: [count(&sender, Counter::RxPause), count(&receiver, Counter::TxPause)],
+    }
+}
+
+/// A receiver that is too slow pauses the switch, the switch the sender, and nothing is lost. Without flow control it is.
+#[test]
+fn a_slow_receiver_is_waited_for() {
+    let Some(net) = Net::new() else { return };
+    let small = ["--set", "switch.threshold=60KB", "--set", "switch.buffer=1MB"];
+    let thresholds = Some(Thresholds { xoff: 10, xon: 5 });
+    for kind in [PortKind::Packet, PortKind::AfXdp] {
+        let live = net.live(&small);
+        let waited_for = transfer(&net, kind, [pfc(None), pfc(thresholds)], 64);
+        let figure = live.end();
+        assert_eq!(waited_for.done, 64, "{kind}");
+        assert_eq!((waited_for.again, waited_for.dropped), (0, 0), "{kind}: lossless");
+        assert!(waited_for.pauses.iter().all(|&count| count > 1), "{:?}", waited_for.pauses);
+        let lost = ["h1", "h3"].map(|host| {
+            ["dropped", "overrun", "missed"].map(|column| figure(host, column)).iter().sum()
+        });
+        assert_eq!(lost, [0_u64; 2], "{kind}");
+        assert!(figure("h3", "pauses_in") > 1 && figure("h1", "pauses_out") > 0, "{kind}");
+
+        let live = net.live(&small);
+        let not_waited_for = transfer(&net, kind, [PfcConfig::default(); 2], 64);
+        let figure = live.end();
+        assert_eq!(not_waited_for.pauses, [0; 2]);
+        assert!(not_waited_for.dropped > 0 && not_waited_for.done < 64, "{kind}");
+        assert_eq!(figure("h3", "pauses_in"), 0);
+    }
+}
+
+/// Sends pauses of `quanta` every `period` for `span`; for how long the priority was paused.
+fn pause_again_and_again(tap: &mut Tap, quanta: u16, period: Duration, span: Duration) -> Duration {
+    let frame = Pause::new(1 << PRIORITY, 1 << PRIORITY, quanta).to_bytes(mac(9));
+    let each = Duration::from_secs_f64(f64::from(quanta) * 512.0 / RATE);
+    let (begin, mut until, mut paused, mut due) = (now(), None, Duration::ZERO, Duration::ZERO);
+    while due < span {
+        thread::sleep(due.saturating_sub(begin.elapsed()));
+        tap.send(&frame, Offload::default()).expect("room for a frame");
+        let (from, to) = (begin.elapsed(), (begin.elapsed() + each).min(span));
+        paused += to.saturating_sub(until.map_or(from, |until: Duration| until.max(from)));
+        until = Some(to);
+        due += period;
+    }
+    thread::sleep(span.saturating_sub(begin.elapsed()));
+    paused
+}
+
+/// An endpoint that is paced to less than half of what its line carries has the share of the time that pauses leave it; who has another
+/// priority in the same device, all. scripts/pfc-endpoint.sh measures it well; here it must be in the right region.
+#[test]
+fn an_endpoint_obeys_pauses_of_its_priority() {
+    let Some(net) = Net::new() else { return };
+    run(&format!("ip -n {} address add 10.77.1.101/24 dev p1", net.name("s")));
+    for kind in [PortKind::Packet, PortKind::AfXdp] {
+        let config = paced(kind, 40_000_000, pfc(None));
+        let sender = net.within("h1", move || Device::open("v0", config).expect("a device"));
+        let config = paced(kind, 100_000_000, PfcConfig::default());
+        let sink = net.within("s", move || Device::open("p1", config).expect("a device"));
+        let mut tap = net.within("s", || Tap::open("p1", 1 << 20).expect("a tap"));
+        let span = Duration::from_secs(2);
+        let senders = [26 << 2, 0].map(|traffic_class| {
+            let (mut one, mut other) = (End::new(&sender), End::new(&sink));
+            let options = ConnectOptions { traffic_class, ..options() };
+            End::connect([(&mut one, &sender), (&mut other, &sink)], options);
+            thread::spawn(move || {
+                let other = other; // All of it lives as long.
+                let region = other.buffer.region();
+                let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+                one.write(remote, span)
+            })
+        });
+        // 10000 quanta are 51.2 ms.
+        let paused = pause_again_and_again(&mut tap, 10_000, Duration::from_millis(100), span);
+        let bytes = senders.map(|sender| sender.join().expect("no panic") as f64);
+        let share = 1.0 - paused.as_secs_f64() / span.as_secs_f64();
+        let got = bytes[0] / bytes[1] / share;
+        let counted = sender.counter(Counter::RxPaused3) as f64 / 1e6 / paused.as_secs_f64();
+        eprintln!("{kind}: {bytes:?} bytes, {share:.3} of the time; {got:.3}, {counted:.3}");
+        assert!((0.85..1.15).contains(&got), "{kind}: {bytes:?} in {share:.3} of the time");
+        assert!((0.85..1.15).contains(&counted), "{kind}: {counted:.3} of the time is counted");
+        assert_eq!(sender.counter(Counter::RetransmittedPackets), 0);
+    }
 }
 
 #[test]

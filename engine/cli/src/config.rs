@@ -93,6 +93,18 @@ pub struct SettingFlags {
     /// With congestion control: bytes that a QP may send at once
     #[arg(long, value_name = "BYTES", value_parser = of("congestion_burst"))]
     pub congestion_burst: Option<String>,
+    /// Priorities that pause when a frame of flow control asks for it: `off`, or as `3,4`
+    #[arg(long, value_name = "LIST", value_parser = of("pfc"))]
+    pub pfc: Option<String>,
+    /// When to ask the peer to pause them: `off`, or XOFF/XON in per cent of the receive ring, as `50/25`
+    #[arg(long, value_name = "XOFF/XON", value_parser = of("pfc_send"))]
+    pub pfc_send: Option<String>,
+    /// Rate of the link that pauses are measured in: `auto`, or as `10Gb/s`
+    #[arg(long, value_name = "RATE", value_parser = of("pfc_rate"))]
+    pub pfc_rate: Option<String>,
+    /// Priority of DSCPs where it is not DSCP / 8, as `26:3,48:6`
+    #[arg(long, value_name = "MAP", value_parser = of("pfc_dscp"))]
+    pub pfc_dscp: Option<String>,
     /// TTL or hop limit; 0 takes the route's
     #[arg(long, value_name = "N", value_parser = of("hop_limit"))]
     pub hop_limit: Option<String>,
@@ -139,7 +151,7 @@ impl SettingFlags {
         given.into_iter().find(|(_, _, value)| value.is_some()).map(|(_, flag, _)| flag)
     }
 
-    fn flags(&self) -> [Flag<'_>; 19] {
+    fn flags(&self) -> [Flag<'_>; 23] {
         [
             ("port_kind", "--port-kind", &self.port_kind),
             ("cores", "--cores", &self.cores),
@@ -150,6 +162,10 @@ impl SettingFlags {
             ("congestion_set", "--congestion-set", &self.congestion_set),
             ("congestion_knobs", "--congestion-knobs", &self.congestion_knobs),
             ("congestion_burst", "--congestion-burst", &self.congestion_burst),
+            ("pfc", "--pfc", &self.pfc),
+            ("pfc_send", "--pfc-send", &self.pfc_send),
+            ("pfc_rate", "--pfc-rate", &self.pfc_rate),
+            ("pfc_dscp", "--pfc-dscp", &self.pfc_dscp),
             ("hop_limit", "--hop-limit", &self.hop_limit),
             ("source_port", "--source-port", &self.source_port),
             ("rnr_retry", "--rnr-retry", &self.rnr_retry),

@@ -6,6 +6,7 @@ use feroce_congestion::Rate;
 use feroce_congestion::params::CnpScope;
 use feroce_wire::{Audience, Ecn, Operation, Packet, Qpn, cnp, icrc};
 
+use super::pause::Stays;
 use super::{Core, CoreShared, Slot};
 use crate::congestion::{Cnp, CongestionConfig, Control, Points, RateControl};
 use crate::counters::{Counter, Counters};
@@ -53,9 +54,9 @@ impl Congestion {
         has_one.then(|| Box::new(RateControl::new(&self.config, self.line, Instant::ZERO)))
     }
 
-    /// CNPs wait to be sent.
-    pub(super) fn has_cnps(&self) -> bool {
-        !self.cnps.is_empty()
+    /// The CNP to be sent next.
+    pub(super) fn first_cnp(&self) -> Option<&Cnp> {
+        self.cnps.front()
     }
 
     /// A CNP to the peer of a connected QP; `None` for others, and for those whose packets pass no switch.
@@ -129,11 +130,12 @@ pub(super) fn take_cnp(place: &mut Slot, packet: &Packet<'_>, counters: &Counter
     });
 }
 
-/// What the pacer does not let go waits. Frames to the device itself, `is_own`, pass no link.
+/// What the pacer does not let go waits, and the data of a pause. Frames to the device itself, `is_own`, pass no link.
 #[inline]
 pub(super) fn hold_back(
     control: &mut Option<Box<RateControl>>,
     is_own: bool,
+    stays: Stays,
     largest: u64,
     env: &mut Env<'_>,
 ) {
@@ -142,6 +144,9 @@ pub(super) fn hold_back(
             true => Waits::default(),
             false => control.waits(largest, env.now),
         };
+    }
+    if stays == Stays::Data {
+        env.waits = Waits { requests: true, answers: true };
     }
 }
 
@@ -188,11 +193,12 @@ impl Slot {
 impl Core {
     /// Sends the CNPs that wait, ahead of everything else.
     pub(super) fn send_cnps(&mut self) -> usize {
-        let Self { congestion, port, shared, ip_id, .. } = self;
+        let Self { congestion, pfc, port, shared, ip_id, .. } = self;
         let Some(congestion) = congestion else { return 0 };
         let priority = Priority::new(congestion.config.params.notification.cnp_priority);
         let mut sent = 0;
-        while let Some(cnp) = congestion.cnps.front()
+        while let Some(cnp) = congestion.first_cnp()
+            && !pfc.as_ref().is_some_and(|pfc| pfc.holds(cnp.flow.spec()))
             && port.tx_room() > 0
             && let Some(frame) = port.tx_slot()
         {

@@ -10,6 +10,7 @@ mod congestion;
 mod doorbell;
 mod loopback;
 mod multicast;
+mod pause;
 mod receive;
 mod transmit;
 
@@ -23,11 +24,14 @@ pub use doorbell::Doorbell;
 use feroce_wire::Qpn;
 pub use loopback::Loopback;
 pub use multicast::Member;
+pub use pause::Askers;
+use pause::Pfc;
 
 use crate::congestion::{CongestionConfig, RateControl};
 use crate::counters::Counters;
 use crate::memory::MrTable;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
+use crate::pfc::PfcConfig;
 use crate::port::Port;
 use crate::qp::{AnyQp, Env, QpSnapshot, SrqTable};
 use crate::time::Instant;
@@ -91,6 +95,10 @@ pub struct CoreShared {
     pub srqs: SrqTable,
     /// Congestion control, as the device was opened.
     pub congestion: CongestionConfig,
+    /// Flow control, as the device was opened.
+    pub pfc: PfcConfig,
+    /// Which of the device's cores ask the neighbour to pause.
+    pub askers: Arc<Askers>,
 }
 
 /// The rings that carry frames between this core and the others, by core number.
@@ -112,6 +120,8 @@ struct Slot {
     posted: Arc<AtomicBool>,
     /// In the list of QPs that may have something to send.
     active: bool,
+    /// It waits for the end of a pause.
+    held: bool,
     /// The wheel fires at this time or before.
     armed: Instant,
 }
@@ -133,6 +143,8 @@ pub struct Core {
     groups: multicast::Groups,
     /// `None` without congestion control.
     congestion: Option<Box<Congestion>>,
+    /// `None` without flow control.
+    pfc: Option<Box<Pfc>>,
     /// Next IPv4 identification; counts up, never 0, as a ConnectX does.
     ip_id: u16,
     port_failed: bool,
@@ -155,10 +167,11 @@ impl Core {
         Self {
             id,
             congestion: Congestion::new(&shared.congestion, &*port, count),
+            pfc: Pfc::new(id, &shared, &*port, count),
             port,
             slots,
             active: VecDeque::with_capacity(count),
-            wheel: TimerWheel::new(count + 1, now), // A timer per slot, and one for CNPs.
+            wheel: TimerWheel::new(count + 2, now), // A timer per slot, one for CNPs, one for pauses.
             shared,
             doorbell,
             handover,
@@ -175,7 +188,9 @@ impl Core {
         let mut done = self.answer_doorbells(now);
         done += self.expire_timers(now);
         done += self.transmit(now);
-        done += self.receive(now);
+        let received = self.receive(now);
+        self.ask_by_fill(received, now);
+        done += received;
         done += self.receive_handed_over(now);
         done += self.receive_looped(now);
         self.tell_moderated(now);
@@ -193,7 +208,8 @@ impl Core {
     }
 
     fn has_cnps(&self) -> bool {
-        self.congestion.as_ref().is_some_and(|congestion| congestion.has_cnps())
+        let first = self.congestion.as_ref().and_then(|congestion| congestion.first_cnp());
+        first.is_some_and(|cnp| !self.is_paused(cnp.flow.spec()))
     }
 
     /// The shared receive queues that requests of the XRC service may name.
@@ -229,7 +245,14 @@ impl Core {
         let place = &mut self.slots[slot as usize];
         assert!(place.is_none(), "slot taken");
         let control = self.congestion.as_ref().and_then(|congestion| congestion.control_for(&qp));
-        *place = Some(Box::new(Slot { qp, control, posted, active: false, armed: Instant::FAR }));
+        *place = Some(Box::new(Slot {
+            qp,
+            control,
+            posted,
+            active: false,
+            held: false,
+            armed: Instant::FAR,
+        }));
     }
 
     /// Takes the QP out of slot `slot`: from now on, nothing of it is touched.
@@ -238,6 +261,9 @@ impl Core {
         self.settle(slot, now);
         self.wheel.cancel(slot);
         self.active.retain(|&active| active != slot);
+        if let Some(pfc) = &mut self.pfc {
+            pfc.forget(slot);
+        }
         self.slots[slot as usize].take().map(|slot| slot.qp)
     }
 
@@ -322,7 +348,10 @@ impl Core {
             done += 1;
             let place = self.slots.get_mut(slot as usize).and_then(Option::as_deref_mut);
             let Some(place) = place else {
-                self.expire_points(now);
+                match slot as usize == self.slots.len() {
+                    true => self.expire_points(now),
+                    false => self.expire_pauses(now),
+                }
                 continue;
             };
             place.armed = Instant::FAR;

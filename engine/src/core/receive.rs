@@ -1,11 +1,12 @@
 //! Frames in: parse, find the QP's core, verify the ICRC there, give the packet to the QP. A datagram to a
 //! multicast group goes to every member of the group.
 
-use feroce_wire::{Opcode, Packet, Qpn};
+use feroce_wire::{Opcode, Packet, Qpn, pause};
 
 use super::congestion::{Congestion, take_cnp};
 use super::loopback::Loopback;
 use super::multicast::Groups;
+use super::pause::Pfc;
 use super::{Core, CoreShared, Slot};
 use crate::counters::Counter;
 use crate::memory::frame_ring::FrameProducer;
@@ -23,6 +24,7 @@ pub(super) struct Tables<'a> {
     wheel: &'a mut TimerWheel,
     groups: &'a Groups,
     congestion: &'a mut Option<Box<Congestion>>,
+    pfc: &'a mut Option<Box<Pfc>>,
 }
 
 impl Tables<'_> {
@@ -38,7 +40,7 @@ impl Tables<'_> {
         let packet = match Packet::parse(frame.first, frame.second) {
             Ok(packet) => packet,
             Err(_) => {
-                self.shared.counters.count(Counter::PortRcvErrors);
+                self.take_other(frame, outboxes, now);
                 return;
             }
         };
@@ -57,9 +59,39 @@ impl Tables<'_> {
         }
     }
 
+    /// Takes a frame that is no RoCE: flow control, which is for all cores, or an error.
+    #[cold]
+    fn take_other(
+        &mut self,
+        frame: RxFrame<'_>,
+        outboxes: &mut [Option<FrameProducer>],
+        now: Instant,
+    ) {
+        if !self.take_pause(frame.first, now) {
+            self.shared.counters.count(Counter::PortRcvErrors);
+            return;
+        }
+        self.shared.counters.count(Counter::RxPause);
+        for outbox in outboxes.iter_mut().filter(|outbox| outbox.is_some()) {
+            hand_over(self.shared, outbox, frame);
+        }
+    }
+
+    /// Takes `frame` if it is flow control that is obeyed here; whether it is.
+    fn take_pause(&mut self, frame: &[u8], now: Instant) -> bool {
+        let Self { pfc: Some(pfc), shared, slots, active, wheel, .. } = self else { return false };
+        let seen = pause::inspect(frame, frame.len());
+        let Some(control) = seen.and_then(|seen| seen.obeyed()) else { return false };
+        pfc.take(control, shared, slots, active, wheel, now);
+        true
+    }
+
     /// Takes a frame that another core received, for QPs of this one.
     fn take_handed_over(&mut self, frame: &[u8], now: Instant) {
-        let Ok(packet) = Packet::parse(frame, &[]) else { return };
+        let Ok(packet) = Packet::parse(frame, &[]) else {
+            self.take_pause(frame, now);
+            return;
+        };
         match self.shared.qpns.locate(packet.bth.dest_qp) {
             Some((core, slot)) if core == self.id => self.deliver(&packet, slot, now),
             None if packet.bth.dest_qp == Qpn::MULTICAST => {
@@ -140,9 +172,10 @@ impl Core {
         if count == 0 {
             return 0;
         }
-        let Self { id, port, shared, slots, active, wheel, groups, congestion, handover, .. } =
-            self;
-        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion };
+        let Self {
+            id, port, shared, slots, active, wheel, groups, congestion, pfc, handover, ..
+        } = self;
+        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion, pfc };
         for index in 0..count {
             tables.take(port.rx_frame(index), false, &mut handover.outbox, now);
         }
@@ -153,8 +186,8 @@ impl Core {
     /// Takes the frames that other cores received for QPs of this one.
     pub(super) fn receive_handed_over(&mut self, now: Instant) -> usize {
         let mut done = 0;
-        let Self { id, shared, slots, active, wheel, groups, congestion, handover, .. } = self;
-        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion };
+        let Self { id, shared, slots, active, wheel, groups, congestion, pfc, handover, .. } = self;
+        let mut tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion, pfc };
         for inbox in &mut handover.inbox {
             let count = inbox.burst();
             done += count;
@@ -170,9 +203,19 @@ impl Core {
         &mut self,
     ) -> (Tables<'_>, &mut Loopback, &mut [Option<FrameProducer>]) {
         let Self {
-            id, shared, slots, active, wheel, groups, congestion, handover, loopback, ..
+            id,
+            shared,
+            slots,
+            active,
+            wheel,
+            groups,
+            congestion,
+            pfc,
+            handover,
+            loopback,
+            ..
         } = self;
-        let tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion };
+        let tables = Tables { id: *id, shared, slots, active, wheel, groups, congestion, pfc };
         (tables, loopback, &mut handover.outbox)
     }
 

@@ -5,6 +5,7 @@ use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
 use super::congestion::{count_sent, hold_back};
 use super::loopback::Loopback;
 use super::multicast::Groups;
+use super::pause::Stays;
 use super::{Core, CoreShared, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUANTUM};
 use crate::counters::Counter;
 use crate::port::Priority;
@@ -53,13 +54,15 @@ impl Core {
     /// connection in the same turn, and the peer would wait for ever for an acknowledgement of what has arrived. Datagrams that a program
     /// posts ahead of destroying their QP, as mckey does, are not lost either.
     pub fn settle(&mut self, slot: u32, now: Instant) {
-        if !self.slots[slot as usize].as_deref().is_some_and(|place| place.active) {
+        if !self.slots[slot as usize].as_deref().is_some_and(|place| place.active || place.held) {
             return;
         }
         let room_before = self.port.tx_room().min(TRANSMIT_BURST);
         let mut room = room_before;
         let unpaced = self.stop_pacing(slot);
+        self.set_settling(true);
         self.transmit_from(slot, TRANSMIT_BURST, &mut room, now);
+        self.set_settling(false);
         self.resume_pacing(slot, unpaced);
         self.flush(room_before - room);
         self.loopback.publish();
@@ -74,7 +77,7 @@ impl Core {
         room: &mut usize,
         now: Instant,
     ) -> (usize, bool) {
-        let Self { port, slots, shared, active, wheel, ip_id, loopback, groups, .. } = self;
+        let Self { port, slots, shared, active, wheel, ip_id, loopback, groups, pfc, .. } = self;
         // A burst that goes on past a message lets its last packet and the next one's first, both longer than the
         // others of a READ response, share a super-frame.
         let alone = active.is_empty();
@@ -89,6 +92,13 @@ impl Core {
             let Some(flow) = place.qp.next_flow() else { break false };
             let (header, audience) = (flow.len(), flow.audience());
             let is_own = audience == Audience::Own;
+            let stays = match pfc {
+                Some(pfc) if !is_own => pfc.stays(flow.spec(), slot, &mut place.held),
+                _ => Stays::Nothing,
+            };
+            if stays == Stays::All {
+                break false;
+            }
             if !is_own && *room == 0 {
                 break true;
             }
@@ -96,7 +106,7 @@ impl Core {
             let Some(frame) = slot else { break is_own };
             let transport = &mut frame[header..];
             // What its pacer does not let go waits, off the list of active QPs; its timer brings it back.
-            hold_back(&mut place.control, is_own, largest, &mut env);
+            hold_back(&mut place.control, is_own, stays, largest, &mut env);
             let Some(packet) = place.qp.poll_transmit(&mut env, transport) else { break false };
             let Some(flow) = place.qp.flow() else { break false };
             let len = flow.seal(frame, packet.len, *ip_id);
@@ -139,7 +149,7 @@ impl Core {
     }
 
     /// Rings the port's doorbell; a port that fails is reported once until it works again.
-    fn flush(&mut self, sent: usize) {
+    pub(super) fn flush(&mut self, sent: usize) {
         match self.port.flush() {
             Ok(()) if sent > 0 && self.port_failed => {
                 self.port_failed = false;

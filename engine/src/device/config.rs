@@ -5,6 +5,7 @@ use feroce_wire::PathMtu;
 use super::host::HostId;
 use super::ports::PortKind;
 use crate::congestion::CongestionConfig;
+use crate::pfc::PfcConfig;
 use crate::port::af_xdp::AfXdpConfig;
 use crate::port::dpdk::DpdkConfig;
 use crate::port::packet::PacketConfig;
@@ -45,6 +46,8 @@ pub struct DeviceConfig {
     /// How fast QPs may send. With DCQCN, data packets are marked ECT(0), whatever `ecn` says, datagrams too but those to
     /// groups.
     pub congestion: CongestionConfig,
+    /// Priority flow control in software.
+    pub pfc: PfcConfig,
     /// Seed for keys and starting PSNs; `None` takes them from the kernel. For tests and replays only.
     pub seed: Option<u64>,
     /// Memory keys count up from 0 instead of being drawn from a permutation. For replays only.
@@ -74,6 +77,7 @@ impl Default for DeviceConfig {
             window: 256,
             ecn: false,
             congestion: CongestionConfig::default(),
+            pfc: PfcConfig::default(),
             seed: None,
             plain_keys: false,
             serve_stat: true,

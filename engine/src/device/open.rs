@@ -12,7 +12,7 @@ use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
     multicast, owner, ports, stat,
 };
-use crate::core::{Core, CoreShared, Doorbell, Handover, Loopback, QpnMap};
+use crate::core::{Askers, Core, CoreShared, Doorbell, Handover, Loopback, QpnMap};
 use crate::counters::Counters;
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
@@ -75,12 +75,13 @@ impl Device {
     }
 
     fn assemble(
-        ports: Vec<Box<dyn Port>>,
+        mut ports: Vec<Box<dyn Port>>,
         addressing: Addressing,
         config: DeviceConfig,
         owner: Option<owner::Ownership>,
     ) -> Result<Self, OpenError> {
         check(&config, ports.len())?;
+        check_pfc(&config, &mut *ports[0])?;
         let system = |action| move |source| OpenError::System { action, source };
         let arena = Arena::new(config.arena_bytes).map_err(system("reserve the arena"))?;
         let mut random = Random::new(config.seed);
@@ -160,6 +161,18 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
     }
 }
 
+fn check_pfc(config: &DeviceConfig, port: &mut dyn Port) -> Result<(), OpenError> {
+    if let Some(rule) = config.pfc.rule(port.attributes().link_rate) {
+        return Err(OpenError::Config(rule));
+    }
+    if config.pfc.thresholds.is_some() && port.rx_fill().is_none() {
+        return Err(OpenError::Config(
+            "this kind of port cannot tell how full it is, which pfc_send needs",
+        ));
+    }
+    Ok(())
+}
+
 fn attributes(config: &DeviceConfig, port: &dyn Port) -> super::DeviceAttributes {
     let port = port.attributes();
     super::DeviceAttributes {
@@ -176,6 +189,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
     let frame_max = ports.iter().map(|port| port.attributes().frame_max).max().unwrap_or(0);
     let mut handovers = make_handovers(inner, ports.len(), frame_max)?;
     let mut cells = Vec::with_capacity(ports.len());
+    let askers = Arc::new(Askers::default());
     for (id, port) in ports.into_iter().enumerate() {
         let doorbell = Doorbell::new(inner.qpns.slots());
         let doorbell = Arc::new(
@@ -189,6 +203,8 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             window: inner.config.window,
             srqs: crate::qp::SrqTable::new(),
             congestion: inner.config.congestion,
+            pfc: inner.config.pfc,
+            askers: Arc::clone(&askers),
         };
         let handover = std::mem::take(&mut handovers[id]);
         let loopback = Loopback::new(&inner.arena, frame_max)?;

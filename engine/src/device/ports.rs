@@ -130,6 +130,7 @@ pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, 
 fn open_dpdk(device: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
     let mut port_config = config.dpdk.clone();
     port_config.port = device.to_owned();
+    port_config.flow_control |= config.pfc.is_on();
     let ports = crate::port::dpdk::DpdkPort::open(&port_config, config.cores)?;
     Ok(OpenPorts {
         name: ports[0].attributes().name.clone(),
@@ -184,6 +185,7 @@ fn may_do_without(error: &AfXdpError) -> bool {
 fn open_packet(interface: &str, config: &DeviceConfig) -> Result<KernelPorts, OpenError> {
     let mut port_config = config.packet.clone();
     port_config.interface = interface.to_owned();
+    port_config.flow_control |= config.pfc.is_on();
     let ports = PacketPort::open(&port_config, config.cores)?;
     // The kernel counts its own overhead, too: about as much again.
     let (granted, mtu) = (u64::from(ports[0].rx_bytes()), ports[0].attributes().mtu);
@@ -204,6 +206,7 @@ fn open_packet(interface: &str, config: &DeviceConfig) -> Result<KernelPorts, Op
 fn open_af_xdp(interface: &str, config: &DeviceConfig) -> Result<KernelPorts, OpenError> {
     let mut port_config = config.af_xdp.clone();
     port_config.interface = interface.to_owned();
+    port_config.flow_control |= config.pfc.is_on();
     let ports = AfXdp::open(&port_config, config.cores)?;
     if !ports[0].hugepages() && port_config.hugepages {
         tracing::warn!(

@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use feroce_congestion::Params;
+use feroce_congestion::{Params, Rate};
 use feroce_wire::PathMtu;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -22,6 +22,7 @@ pub use keys::{KEYS, Key};
 
 use super::{ConnectOptions, DeviceConfig, Driver, PortKind, SourcePort};
 use crate::congestion::{CongestionConfig, Control, set_param};
+use crate::pfc::{DscpMap, PfcConfig, Priorities, Thresholds};
 use crate::port::dpdk::{Address, DpdkConfig, DpdkMemory};
 
 /// The file, if the environment names no other.
@@ -75,6 +76,14 @@ pub struct Settings {
     pub congestion_knobs: Vec<(String, String)>,
     /// Bytes that a QP may send at once.
     pub congestion_burst: u32,
+    /// Priorities under flow control.
+    pub pfc: Priorities,
+    /// When the peer is asked to pause them.
+    pub pfc_send: Option<Thresholds>,
+    /// The rate that pauses are measured in; `None` takes what the link says.
+    pub pfc_rate: Option<Rate>,
+    /// What priority a DSCP is, where frames have no VLAN tag.
+    pub pfc_dscp: DscpMap,
     /// Path MTU; `None` is the largest that the path carries.
     pub path_mtu: Option<PathMtu>,
     /// DSCP and ECN bits.
@@ -123,6 +132,10 @@ impl Default for Settings {
             congestion_set: feroce_congestion::params::SETS[0].name,
             congestion_knobs: Vec::new(),
             congestion_burst: device.congestion.burst,
+            pfc: device.pfc.priorities,
+            pfc_send: device.pfc.thresholds,
+            pfc_rate: device.pfc.rate,
+            pfc_dscp: device.pfc.dscp,
             path_mtu: connect.path_mtu,
             traffic_class: connect.traffic_class,
             hop_limit: connect.hop_limit,
@@ -320,6 +333,12 @@ impl Settings {
             window: self.window,
             ecn: self.ecn,
             congestion: self.congestion_config(),
+            pfc: PfcConfig {
+                priorities: self.pfc,
+                thresholds: self.pfc_send,
+                rate: self.pfc_rate,
+                dscp: self.pfc_dscp,
+            },
             dpdk: DpdkConfig {
                 gateways: self.dpdk_gateways.clone(),
                 mtu: self.dpdk_mtu,
@@ -424,7 +443,7 @@ mod tests {
         let file = "# Lossless class\ntraffic_class = 0x6a\nhop_limit = 3\n\ncores = 4\necn = true\nhelper = \"spin:1,2,3,5\"\n\
                     path_mtu = 1024\nsource_port = 50000\nack_timeout = 16\nretry_count = 3\nrnr_retry = 2\nmin_rnr_timer = 1\n\
                     window = 512\ncongestion = \"dcqcn\"\ncongestion_set = \"nvidia\"\n\
-                    congestion_knobs = \"rpg_ai_rate=7, cnp_scope=port\"\ncongestion_burst = 3000\nport_kind = \"af_xdp\"\nuser = \"nobody\"\ninterfaces = \"eth0, eth1.5\"\n\
+                    congestion_knobs = \"rpg_ai_rate=7, cnp_scope=port\"\ncongestion_burst = 3000\npfc = 3\npfc_send = \"60/30\"\npfc_rate = \"25Gb/s\"\npfc_dscp = \"26:5\"\nport_kind = \"af_xdp\"\nuser = \"nobody\"\ninterfaces = \"eth0, eth1.5\"\n\
                     dpdk_device = \"net_memif0,role=client\"\ndpdk_addresses = \"10.0.0.1/24, fd00::1/64@7\"\n\
                     dpdk_gateways = \"10.0.0.254\"\ndpdk_mtu = 1500\ndpdk_memory = 256\ndpdk_eal = \"-l 1  -v\"\n";
         let settings = from_file(file).unwrap();
@@ -432,6 +451,10 @@ mod tests {
         assert_eq!((config.cores, config.ecn, config.window), (4, true, 512));
         let congestion = config.congestion;
         assert_eq!((congestion.control, congestion.burst), (Control::Dcqcn, 3000));
+        let pfc = config.pfc;
+        assert_eq!(pfc.priorities, Priorities::from_bits(8));
+        assert_eq!(pfc.thresholds, Some(Thresholds { xoff: 60, xon: 30 }));
+        assert_eq!((pfc.rate, pfc.dscp), (Some(Rate::from_gbps(25)), "26:5".parse().unwrap()));
         let mut params = Params::named("nvidia").unwrap();
         params.set("ai_rate", "7Mb/s").unwrap();
         params.set("cnp_scope", "port").unwrap();
@@ -523,6 +546,10 @@ mod tests {
                 "expected parameters by Feroce's or NVIDIA's names",
             ),
             ("congestion_burst = 0", "expected 1 to 268435456 bytes"),
+            ("pfc = \"8\"", "expected `off`, or priorities from 0 to 7"),
+            ("pfc_send = \"25/50\"", "`pfc_send` is `25/50`, expected `off`, or XOFF/XON"),
+            ("pfc_rate = 10", "expected `auto`"),
+            ("pfc_dscp = \"26\"", "expected `default`"),
             ("helper = \"manual\"", "`helper` is `manual`"),
             ("port_kind = \"ib\"", "expected auto, af_xdp"),
             ("dpdk_device = \",role=client\"", "`dpdk_device` is `,role=client`"),

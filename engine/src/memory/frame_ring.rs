@@ -269,6 +269,13 @@ impl FrameConsumer {
         (frame, Priority::new(header.priority))
     }
 
+    /// How many of the slots, in per cent, have frames that wait behind the current burst.
+    pub fn fill(&mut self) -> u8 {
+        self.refresh();
+        let behind = u64::from(self.waiting().saturating_sub(self.burst));
+        u8::try_from(behind * 100 / u64::from(self.ring.slots)).expect("at most 100")
+    }
+
     /// Prepares to sleep until frames come; gives the last burst back. False if frames are
     /// waiting: do not sleep.
     pub fn arm(&mut self) -> bool {

@@ -327,6 +327,10 @@ impl Port for FaultPort {
         self.inner.rx_frame(index)
     }
 
+    fn rx_fill(&mut self) -> Option<u8> {
+        self.inner.rx_fill()
+    }
+
     fn tx_room(&mut self) -> usize {
         self.inner.tx_room().saturating_sub(self.held.len()) / self.slots_per_frame()
     }

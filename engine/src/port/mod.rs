@@ -140,6 +140,12 @@ pub trait Port: Send + std::fmt::Debug {
     /// If `index` is not below the last answer of [`Port::rx_burst`].
     fn rx_frame(&self, index: usize) -> RxFrame<'_>;
 
+    /// How full is what arrived frames wait in, behind the last burst, in per cent; `None` where the port cannot tell. What
+    /// is full loses frames.
+    fn rx_fill(&mut self) -> Option<u8> {
+        None
+    }
+
     /// How many frames [`Port::tx_slot`] can give now.
     fn tx_room(&mut self) -> usize;
 

@@ -104,6 +104,10 @@ impl Port for PcapPort {
         self.inner.rx_frame(index)
     }
 
+    fn rx_fill(&mut self) -> Option<u8> {
+        self.inner.rx_fill()
+    }
+
     fn tx_room(&mut self) -> usize {
         self.inner.tx_room()
     }

@@ -119,6 +119,10 @@ impl Port for ShmPort {
         RxFrame { first: self.rx.frame(index).0, second: &[] }
     }
 
+    fn rx_fill(&mut self) -> Option<u8> {
+        Some(self.rx.fill())
+    }
+
     fn tx_room(&mut self) -> usize {
         let room = self.tx.room();
         self.waits_for_room = room == 0;

@@ -83,6 +83,7 @@ pub const PURE: &[Pure] = &[
         without: WORLD,
         because: "two ends are played against each other",
     },
+    Pure { place: "engine/src/pfc/", without: WORLD, because: "flow control is a value" },
     Pure { place: "engine/src/timer_wheel.rs", without: WORLD, because: "time is an argument" },
 ];
 

@@ -13,6 +13,7 @@ use super::{PREFIX, Settings};
 use crate::congestion::{Control, set_param};
 use crate::device::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW};
 use crate::device::{Driver, PortKind, SourcePort};
+use crate::pfc::{self, DscpMap, Priorities, Thresholds};
 use crate::port::dpdk::{DpdkMemory, LEAST_MEMORY, MTUS};
 
 /// A setting.
@@ -123,6 +124,34 @@ pub const KEYS: &[Key] = &[
                 .map(|bytes| settings.congestion_burst = bytes)
         },
         show: |settings| settings.congestion_burst.to_string(),
+    },
+    Key {
+        name: "pfc",
+        expects: || Priorities::EXPECTS,
+        about: "priorities that pause when a frame of flow control (PFC) asks for it",
+        set: |settings, text| text.parse().ok().map(|priorities| settings.pfc = priorities),
+        show: |settings| settings.pfc.to_string(),
+    },
+    Key {
+        name: "pfc_send",
+        expects: || Thresholds::EXPECTS,
+        about: "when the peer is asked to pause these priorities, and to go on",
+        set: |settings, text| Thresholds::parse(text).ok().map(|send| settings.pfc_send = send),
+        show: |settings| Thresholds::show(settings.pfc_send),
+    },
+    Key {
+        name: "pfc_rate",
+        expects: || pfc::RATE_EXPECTS,
+        about: "rate of the link, whose bit times pauses are measured in",
+        set: |settings, text| pfc::parse_rate(text).ok().map(|rate| settings.pfc_rate = rate),
+        show: |settings| pfc::show_rate(settings.pfc_rate),
+    },
+    Key {
+        name: "pfc_dscp",
+        expects: || DscpMap::EXPECTS,
+        about: "priority of a DSCP, of frames without a VLAN tag",
+        set: |settings, text| text.parse().ok().map(|map| settings.pfc_dscp = map),
+        show: |settings| settings.pfc_dscp.to_string(),
     },
     Key {
         name: "path_mtu",

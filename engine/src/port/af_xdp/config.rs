@@ -56,6 +56,8 @@ pub struct AfXdpConfig {
     pub hugepages: bool,
     /// Busy polling; `None` leaves the device to interrupts.
     pub busy_poll: Option<BusyPoll>,
+    /// Take frames of flow control, too. A device with [`pfc`](crate::device::DeviceConfig::pfc) does by itself.
+    pub flow_control: bool,
 }
 
 impl AfXdpConfig {
@@ -69,6 +71,7 @@ impl AfXdpConfig {
             tx_slots: 512,
             hugepages: true,
             busy_poll: None,
+            flow_control: false,
         }
     }
 

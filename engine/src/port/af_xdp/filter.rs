@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::bpf::{AttachMode, Hook, Link, Map, MapKind, Program, program_name};
-use super::config::XdpMode;
+use super::config::{AfXdpConfig, XdpMode};
 use super::error::AfXdpError;
 use super::interface::{Interface, attached_program};
 use super::program::{self, Action};
@@ -100,19 +100,20 @@ pub(super) struct Attachment {
 
 impl Attachment {
     /// Loads the program and attaches it to `interface`.
-    pub fn create(interface: &Interface, mode: XdpMode) -> Result<Self, AfXdpError> {
+    pub fn create(interface: &Interface, config: &AfXdpConfig) -> Result<Self, AfXdpError> {
         let made = |e| AfXdpError::system("create the XDP program's maps", e);
         let addresses = AddressFilter::create().map_err(made)?;
         let queues = interface.rx_queues.max(interface.tx_queues);
         let sockets = Map::create(MapKind::Xsk, "feroce_sockets", queues).map_err(made)?;
-        let text = program::filter(addresses.0.map.fd(), sockets.fd(), Action::Pass);
+        let maps = program::Maps { addresses: addresses.0.map.fd(), sockets: sockets.fd() };
+        let text = program::filter(maps, config.flow_control, Action::Pass);
         let name = format!("{NAME_PREFIX}{}", std::process::id());
         let program =
             Program::load(Hook::Xdp, &text, &name).map_err(|e| match e.log.is_empty() {
                 true => AfXdpError::system("load the XDP program", e.source),
                 false => AfXdpError::Rejected { log: e.log, source: e.source },
             })?;
-        let (link, mode) = attach(&program, interface, mode)?;
+        let (link, mode) = attach(&program, interface, config.mode)?;
         Ok(Self { _link: link, _program: program, sockets, addresses, mode })
     }
 
@@ -224,24 +225,31 @@ mod tests {
     use super::super::interface::in_own_namespace;
     use super::*;
 
+    fn config(mode: XdpMode) -> AfXdpConfig {
+        AfXdpConfig { mode, ..AfXdpConfig::new("") }
+    }
+
     #[test]
     fn tells_whose_program_is_in_the_way() {
         for mode in [AttachMode::Native, AttachMode::Generic] {
             in_own_namespace(|interface| {
                 let addresses = AddressFilter::create().expect("a map");
                 let sockets = Map::<u32, u32>::create(MapKind::Xsk, "test", 1).expect("a map");
-                let text = program::filter(addresses.0.map.fd(), sockets.fd(), Action::Pass);
+                let maps = program::Maps { addresses: addresses.0.map.fd(), sockets: sockets.fd() };
+                let text = program::filter(maps, false, Action::Pass);
                 let foreign =
                     Program::load(Hook::Xdp, &text, "someone_else").expect("the verifier agrees");
                 let link = foreign.attach(interface.index, mode).expect("attached");
-                let error = Attachment::create(interface, XdpMode::Auto).expect_err("occupied");
+                let error =
+                    Attachment::create(interface, &config(XdpMode::Auto)).expect_err("occupied");
                 assert!(error.to_string().contains("'someone_else'"), "{error}");
                 assert!(matches!(error, AfXdpError::ProgramAttached { .. }), "{error}");
 
                 drop(link);
-                let held = Attachment::create(interface, XdpMode::Auto).expect("free now");
+                let held = Attachment::create(interface, &config(XdpMode::Auto)).expect("free now");
                 assert_eq!(held.mode, AttachMode::Native);
-                let error = Attachment::create(interface, XdpMode::Generic).expect_err("occupied");
+                let error =
+                    Attachment::create(interface, &config(XdpMode::Generic)).expect_err("occupied");
                 let own = std::process::id();
                 assert!(matches!(error, AfXdpError::Owned { pid, .. } if pid == own), "{error}");
             });

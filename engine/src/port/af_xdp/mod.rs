@@ -12,6 +12,7 @@
 //! - Linux 6.6 or later is needed where the MTU exceeds 3818 bytes (`XDP_USE_SG`).
 //! - A frame is at most 7680 bytes, which is enough for the RoCE MTU of 4096. Longer ones are
 //!   dropped and counted, whatever the interface's MTU.
+//! - Frames of flow control (MAC control) come to the port if it is asked to take them; most NICs keep them for themselves.
 //! - One transmit queue per core carries all priorities in order.
 //!
 //! # Unsafe
@@ -81,7 +82,7 @@ impl AfXdp {
             return Err(AfXdpError::TooFewQueues { interface: interface.name, rx, tx, cores });
         }
         raise_memory_lock();
-        let attachment = Arc::new(Attachment::create(&interface, config.mode)?);
+        let attachment = Arc::new(Attachment::create(&interface, config)?);
         let frame_max = (interface.mtu as usize + LINK_HEADERS).min(FRAME_CHUNKS * CHUNK_DATA);
         let chunks_per_slot = if frame_max > CHUNK_DATA { 2 } else { 1 };
         let plan = Plan { config, frame_max, chunks_per_slot };
@@ -208,6 +209,11 @@ impl Port for AfXdp {
         let (queue, frame) = self.burst[index];
         let (first, second) = self.queues[queue].parts(frame);
         RxFrame { first, second }
+    }
+
+    /// That of the fullest queue.
+    fn rx_fill(&mut self) -> Option<u8> {
+        self.queues.iter_mut().map(Queue::rx_fill).max()
     }
 
     fn tx_room(&mut self) -> usize {

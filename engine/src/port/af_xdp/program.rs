@@ -4,7 +4,7 @@
 //! Taken are UDP datagrams to port 4791, not a later fragment, in IPv4 (without options) or IPv6
 //! (without extension headers), untagged or behind one VLAN tag (0x8100), whose destination
 //! address is in the address map. They go to the AF_XDP socket of the receive queue they arrived
-//! on. Everything else stays with the kernel, which so keeps ARP, neighbour discovery, TCP, frames
+//! on, and so do frames of flow control (EtherType 0x8808, untagged) if the port is asked to take them. Everything else stays with the kernel, which so keeps ARP, neighbour discovery, TCP, frames
 //! behind service tags (0x88a8, not RoCE's) and every address that is not ours.
 //!
 //! The program is written here in a small assembler, so neither building nor running needs a BPF
@@ -14,6 +14,8 @@
 //! Source: the kernel's `Documentation/bpf/standardization/instruction-set.rst` and `uapi/linux/bpf.h`.
 
 use std::os::fd::RawFd;
+
+use feroce_wire::pause::ETHERTYPE_MAC_CONTROL;
 
 use Label::*;
 use Op::*;
@@ -74,6 +76,7 @@ enum Label {
     Network,
     Ipv6,
     Lookup,
+    Ours,
     Kernel,
 }
 
@@ -158,29 +161,47 @@ const SKB: Context = Context { data: 76, data_end: 80 };
 const INGRESS_NEXT: i32 = -1;
 const INGRESS_DROP: i32 = 2;
 
-/// The program over two maps: `addresses` (hash, key: 16 bytes of address) and `sockets` (XSKMAP).
+/// The maps of the program.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Maps {
+    /// Hash, key: 16 bytes of address.
+    pub addresses: RawFd,
+    /// XSKMAP.
+    pub sockets: RawFd,
+}
+
+/// The program over its `maps`, with or without `flow_control`.
 /// `no_socket` says what becomes of a frame that is ours where its queue has no socket.
-pub(super) fn filter(addresses: RawFd, sockets: RawFd, no_socket: Action) -> Vec<Instruction> {
+pub(super) fn filter(maps: Maps, flow_control: bool, no_socket: Action) -> Vec<Instruction> {
     // To the socket of this receive queue.
     let ours = [
-        Map(R1, sockets),
+        Map(R1, maps.sockets),
         Load(Word, R2, R6, RX_QUEUE_INDEX),
         Set(R3, no_socket as i32),
         Call(Helper::RedirectMap),
         Exit,
     ];
-    program(XDP, addresses, &ours, Action::Pass as i32)
+    let others = [IfEqual(R5, network(ETHERTYPE_MAC_CONTROL), Ours)];
+    let others = if flow_control { &others[..] } else { &[] };
+    program(XDP, maps.addresses, others, &ours, Action::Pass as i32)
 }
 
 /// The program for an interface's ingress (`tcx`), where packet sockets have seen a frame already and the kernel's stack
 /// has not: it drops what is for `addresses`.
 pub(in crate::port) fn drop_behind_sockets(addresses: RawFd) -> Vec<Instruction> {
-    program(SKB, addresses, &[Set(R0, INGRESS_DROP), Exit], INGRESS_NEXT)
+    program(SKB, addresses, &[], &[Set(R0, INGRESS_DROP), Exit], INGRESS_NEXT)
 }
 
-/// The program that goes on with `ours` for a RoCE frame to one of `addresses`, and answers `others` for all others.
-fn program(context: Context, addresses: RawFd, ours: &[Op], others: i32) -> Vec<Instruction> {
-    let matching = [
+/// The program that goes on with `ours` for a RoCE frame to one of `addresses`, and answers `others` for all others. `also` looks at
+/// the EtherType, in R5, of untagged frames first.
+fn program(
+    context: Context,
+    addresses: RawFd,
+    also: &[Op],
+    ours: &[Op],
+    others: i32,
+) -> Vec<Instruction> {
+    let ethernet = [
         Move(R6, R1),
         Load(Word, R2, R1, context.data),
         Load(Word, R3, R1, context.data_end),
@@ -189,6 +210,8 @@ fn program(context: Context, addresses: RawFd, ours: &[Op], others: i32) -> Vec<
         Add(R4, 14),
         IfAbove(R4, R3, Kernel),
         Load(Half, R5, R2, ETHERTYPE),
+    ];
+    let matching = [
         IfNot(R5, network(0x8100), Network),
         // One tag: move the packet's start on, so that all offsets below hold.
         Add(R4, VLAN_TAG),
@@ -236,7 +259,8 @@ fn program(context: Context, addresses: RawFd, ours: &[Op], others: i32) -> Vec<
         Call(Helper::MapLookup),
         IfEqual(R0, 0, Kernel),
     ];
-    assemble(&[&matching, ours, &[At(Kernel), Set(R0, others), Exit]].concat())
+    let ends = [At(Kernel), Set(R0, others), Exit];
+    assemble(&[&ethernet, also, &matching, &[At(Ours)], ours, &ends].concat())
 }
 
 /// How many instructions `op` becomes.
@@ -364,7 +388,8 @@ mod tests {
         sockets: &Map<u32, u32>,
     ) -> impl Fn(&[u8]) -> bool {
         // There is no socket, so what is taken meets the fallback: here, `Drop`.
-        let text = filter(addresses.fd(), sockets.fd(), Action::Drop);
+        let maps = Maps { addresses: addresses.fd(), sockets: sockets.fd() };
+        let text = filter(maps, false, Action::Drop);
         let behind = drop_behind_sockets(addresses.fd());
         let load = |hook, text: &[_]| {
             Program::load(hook, text, "feroce_test").expect("the verifier agrees")
@@ -447,5 +472,31 @@ mod tests {
         addresses.remove(gone.octets()).expect("removing twice is no error");
         assert!(!taken(&frame(&[], 6)), "an address taken out of the map");
         assert!(taken(&frame(&[], 4)), "the other address stays");
+    }
+
+    #[test]
+    fn takes_flow_control_if_it_is_asked_to() {
+        let addresses = match Map::<[u8; 16], u32>::create(MapKind::Hash, "test", 4) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                eprintln!("skipped: loading an XDP program needs root");
+                return;
+            }
+            other => other.expect("a map"),
+        };
+        let sockets = Map::<u32, u32>::create(MapKind::Xsk, "test", 1).expect("a map");
+        let maps = Maps { addresses: addresses.fd(), sockets: sockets.fd() };
+        let control = feroce_wire::FlowControl::Pause { quanta: 1 };
+        let src = feroce_wire::MacAddr([2, 0, 0, 0, 0, 1]);
+        let pause = feroce_wire::FlowControlFrame { src, control }.to_bytes();
+        let mut tagged = pause.to_vec();
+        tagged.splice(12..12, [0x81, 0, 0x60, 0]);
+        for flow_control in [false, true] {
+            let text = filter(maps, flow_control, Action::Drop);
+            let program = Program::load(Hook::Xdp, &text, "feroce_test").expect("it is verified");
+            let taken =
+                |frame: &[u8]| program.test_run(frame).expect("a run") == Action::Drop as u32;
+            assert_eq!(taken(&pause), flow_control);
+            assert!(!taken(&tagged) && !taken(&frame(&[], 4)));
+        }
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Queue {
     whole: usize,
     zero_copy: bool,
     busy_poll: bool,
+    /// Buffers of received frames.
+    rx_chunks: u32,
     /// Frames were committed since the last flush.
     committed: bool,
     backlog: Backlog,
@@ -145,6 +147,7 @@ impl Queue {
             whole: 0,
             zero_copy,
             busy_poll: plan.config.busy_poll.is_some(),
+            rx_chunks: layout.rx_chunks,
             committed: false,
             backlog: Backlog::None,
             spare: vec![0; plan.frame_max].into(),
@@ -275,6 +278,12 @@ impl Queue {
     /// Whether a frame is waiting in the receive ring.
     pub fn is_readable(&mut self) -> bool {
         self.rx.nb_avail_exact() > 0
+    }
+
+    /// How many of the buffers, in per cent, have frames that wait.
+    pub fn rx_fill(&mut self) -> u8 {
+        let waiting = u64::from(self.rx.nb_avail_exact());
+        u8::try_from(waiting * 100 / u64::from(self.rx_chunks)).unwrap_or(100)
     }
 
     /// Lets the kernel go on receiving: it stops where it finds no buffer, or when it is only

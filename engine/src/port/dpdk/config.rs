@@ -135,6 +135,8 @@ pub struct DpdkConfig {
     /// Longest sleep of an idle core's helper. The devices are polled, so a frame that arrives meanwhile waits
     /// for its end. Zero: the helper never sleeps.
     pub longest_nap: Duration,
+    /// Take frames of flow control, too. A device with [`pfc`](crate::device::DeviceConfig::pfc) does by itself.
+    pub flow_control: bool,
 }
 
 impl DpdkConfig {
@@ -151,6 +153,7 @@ impl DpdkConfig {
             tx_descriptors: 512,
             link_wait: Duration::from_secs(3),
             longest_nap: Duration::from_millis(1),
+            flow_control: false,
         }
     }
 

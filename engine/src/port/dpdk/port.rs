@@ -31,6 +31,8 @@ pub struct DpdkPort {
     rx: Frames,
     /// Frames at the front of `rx` that are RoCE.
     shown: usize,
+    /// Frames of flow control are shown, too.
+    flow_control: bool,
     /// Where an answer is written that cannot be sent.
     scratch: Box<[u8]>,
     tx: Transmit,
@@ -111,6 +113,7 @@ impl DpdkPort {
                 queue: u16::try_from(queue).expect("as many as the device has"),
                 rx: Frames::with_capacity(RX_BURST),
                 shown: 0,
+                flow_control: config.flow_control,
                 scratch: vec![0; frame_max].into(),
                 clock,
                 stuck_since: None,
@@ -140,7 +143,7 @@ impl DpdkPort {
             let frame = self.rx.bytes(index);
             self.stats.rx_frames += 1;
             self.stats.rx_bytes += frame.len() as u64;
-            if self.addresses.own().is_roce(frame) {
+            if self.addresses.own().is_roce(frame) || self.takes_control(frame) {
                 self.rx.swap(self.shown, index);
                 self.shown += 1;
                 continue;
@@ -155,6 +158,12 @@ impl DpdkPort {
                 None => self.stats.rx_foreign += 1,
             }
         }
+    }
+
+    /// Whether `frame` is MAC control, and wanted.
+    fn takes_control(&self, frame: &[u8]) -> bool {
+        let ethertype = || feroce_wire::EthernetHeader::parse(frame).map(|header| header.ethertype);
+        self.flow_control && ethertype() == Ok(feroce_wire::pause::ETHERTYPE_MAC_CONTROL)
     }
 
     fn commit(&mut self, len: usize) {

@@ -32,6 +32,8 @@ pub struct PacketConfig {
     /// Send past the queueing discipline of the interface (`PACKET_QDISC_BYPASS`): a little faster, not
     /// shaped by `tc`, and without super-frames.
     pub qdisc_bypass: bool,
+    /// Take frames of flow control, too. A device with [`pfc`](crate::device::DeviceConfig::pfc) does by itself.
+    pub flow_control: bool,
 }
 
 impl PacketConfig {
@@ -44,6 +46,7 @@ impl PacketConfig {
             tx_slots: 128,
             super_frames: SuperFrames::Auto,
             qdisc_bypass: false,
+            flow_control: false,
         }
     }
 

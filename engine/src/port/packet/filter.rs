@@ -31,12 +31,18 @@ struct Filter {
     sockets: Vec<Arc<Sockets>>,
     /// `None` where the kernel refuses it.
     ingress: Option<Ingress>,
+    /// Flow control is taken, too.
+    flow_control: bool,
     known: Mutex<BTreeSet<Ipv6Addr>>,
 }
 
 impl AddressFilter {
-    pub(super) fn new(sockets: Vec<Arc<Sockets>>, ingress: Option<Ingress>) -> Self {
-        Self(Arc::new(Filter { sockets, ingress, known: Mutex::default() }))
+    pub(super) fn new(
+        sockets: Vec<Arc<Sockets>>,
+        ingress: Option<Ingress>,
+        flow_control: bool,
+    ) -> Self {
+        Self(Arc::new(Filter { sockets, ingress, flow_control, known: Mutex::default() }))
     }
 
     /// Makes `addresses` the ones taken, and no others.
@@ -68,7 +74,8 @@ impl Filter {
         if let Some(ingress) = &self.ingress {
             known.difference(wanted).try_for_each(|&address| ingress.remove(address))?;
         }
-        let [queue, ring] = [Share::Queue, Share::Ring].map(|share| program(wanted, share));
+        let [queue, ring] =
+            [Share::Queue, Share::Ring].map(|share| program(wanted, share, self.flow_control));
         for sockets in &self.sockets {
             // A mark without its frame does less harm than a frame without its mark.
             sockets.ring.filter(&ring)?;
@@ -175,8 +182,8 @@ impl Share {
     }
 }
 
-/// The program that takes the RoCEv2 frames to `addresses` that are a socket's share.
-fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share) -> Vec<Instruction> {
+/// The program that takes the RoCEv2 frames to `addresses` that are a socket's share, and flow control on demand.
+fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share, flow_control: bool) -> Vec<Instruction> {
     let roce = u32::from(feroce_wire::ROCE_PORT);
     let take = [plain(LOAD_NOTE, 0), plain(RETURN_LOADED, 0)];
     let mut four = Vec::from([plain(LOAD_BYTE, ETHERNET + 9)]);
@@ -212,6 +219,11 @@ fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share) -> Vec<Instruction> {
     all.push(plain(LOAD_WORD, PACKET_TYPE));
     all.extend([Instruction { jf: 1, ..plain(JUMP_IF_EQUAL, PACKET_OUTGOING) }, plain(RETURN, 0)]);
     all.push(plain(LOAD_HALF, 12));
+    if flow_control {
+        let control = u32::from(pause::ETHERTYPE_MAC_CONTROL);
+        all.push(Instruction { jf: 2, ..plain(JUMP_IF_EQUAL, control) });
+        all.extend(take);
+    }
     let behind_four = u32::try_from(four.len()).expect("a short program");
     all.extend([
         Instruction { jt: 1, ..plain(JUMP_IF_EQUAL, ETHERTYPE_IPV4) },
@@ -311,7 +323,7 @@ mod tests {
         let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address");
         let ours = ["::ffff:10.0.0.1", "::ffff:10.0.0.2", "fd00::1", "fd00::2"].map(address);
         let others = ["::ffff:10.0.0.3", "fd00::3", "fd01::1", "fd00::1:0:0:1"].map(address);
-        let program = program(&BTreeSet::from(ours), Share::Ring);
+        let program = program(&BTreeSet::from(ours), Share::Ring, false);
         for to in ours {
             let good = frame(to, 4791);
             assert!(takes(&program, &good, TO_US), "{to}");
@@ -335,12 +347,27 @@ mod tests {
     }
 
     #[test]
+    fn takes_flow_control_if_it_is_asked_to() {
+        let ours: Ipv6Addr = "::ffff:10.0.0.1".parse().expect("an address");
+        let mut control = [0; 60];
+        control[12..14].copy_from_slice(&pause::ETHERTYPE_MAC_CONTROL.to_be_bytes());
+        for flow_control in [false, true] {
+            let [ring, queue] = [Share::Ring, Share::Queue]
+                .map(|share| program(&BTreeSet::from([ours]), share, flow_control));
+            assert_eq!(takes(&ring, &control, TO_US), flow_control);
+            assert!(!takes(&ring, &control, PACKET_OUTGOING), "sent by this host");
+            assert_eq!(taken(&queue, &control, TO_US), 0);
+            assert!(takes(&ring, &frame(ours, 4791), TO_US));
+        }
+    }
+
+    #[test]
     fn a_full_filter_is_short_enough_for_the_kernel() {
         for first in [0xfd00_u128 << 112, 0xffff_0a00_0000] {
             let many: BTreeSet<_> =
                 (0..256).map(|count| Ipv6Addr::from_bits(first + count)).collect();
             assert_eq!(many.len(), ADDRESSES);
-            let program = program(&many, Share::Queue);
+            let program = program(&many, Share::Queue, true);
             assert!(program.len() <= 4096, "{}", program.len());
             for &to in &many {
                 let mut long = frame(to, 4791);
@@ -354,8 +381,8 @@ mod tests {
     fn long_frames_wait_in_the_queue_and_leave_a_mark() {
         for to in ["::ffff:10.0.0.1", "fd00::1"] {
             let to: Ipv6Addr = to.parse().expect("an address");
-            let [ring, queue] =
-                [Share::Ring, Share::Queue].map(|share| program(&BTreeSet::from([to]), share));
+            let [ring, queue] = [Share::Ring, Share::Queue]
+                .map(|share| program(&BTreeSet::from([to]), share, false));
             for (len, in_ring, in_queue) in [(80, 80, 0), (384, 384, 0), (385, 80, 385)] {
                 let mut frame = frame(to, 4791);
                 frame.resize(len, 0);

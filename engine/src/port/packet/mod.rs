@@ -89,7 +89,7 @@ impl PacketPort {
         let ingress = Ingress::attach(interface.index).inspect_err(|error| {
             tracing::debug!(%error, "the kernel's stack sees the port's frames, and drops them");
         });
-        let filter = AddressFilter::new(sockets.clone(), ingress.ok());
+        let filter = AddressFilter::new(sockets.clone(), ingress.ok(), config.flow_control);
         let frame_max = EthernetHeader::LEN + VlanTag::LEN + interface.mtu as usize;
         let buffer = if super_frames { FRAME_MAX } else { frame_max };
         let kind = if super_frames { "packet (super-frames)" } else { "packet (frame by frame)" };
@@ -195,6 +195,11 @@ impl Port for PacketPort {
 
     fn rx_frame(&self, index: usize) -> RxFrame<'_> {
         self.receiver.frame(index)
+    }
+
+    /// Of frames, or of bytes.
+    fn rx_fill(&mut self) -> Option<u8> {
+        Some(self.receiver.rx_fill().max(self.sockets.queue.rx_fill()))
     }
 
     fn tx_room(&mut self) -> usize {

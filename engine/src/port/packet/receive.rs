@@ -255,6 +255,11 @@ impl Receiver {
         }
     }
 
+    /// How many of the ring's slots, in per cent, have frames that wait, or marks of such.
+    pub fn rx_fill(&self) -> u8 {
+        self.ring.fill()
+    }
+
     /// Whether a burst would have frames.
     pub fn is_readable(&self) -> bool {
         self.rest.is_some() || self.has_messages() || self.ring.peek().is_some()

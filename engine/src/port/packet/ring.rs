@@ -93,6 +93,25 @@ impl Ring {
         Some(if len == whole { Entry::Short(place) } else { Entry::Mark(place) })
     }
 
+    /// How many of the slots, in per cent, the kernel has filled and nobody has looked at.
+    pub fn fill(&self) -> u8 {
+        let is_filled = |index: usize| {
+            let slot = (self.next + index) % self.slots;
+            let status = self.word(slot, header::STATUS).load(Ordering::Relaxed);
+            status & libc::TP_STATUS_USER != 0
+        };
+        // They are filled in order.
+        let (mut filled, mut unknown) = (0, self.slots - self.held);
+        while unknown > 0 {
+            let half = unknown / 2;
+            match is_filled(filled + half) {
+                true => (filled, unknown) = (filled + half + 1, unknown - half - 1),
+                false => unknown = half,
+            }
+        }
+        u8::try_from(filled * 100 / self.slots).expect("at most 100")
+    }
+
     /// Goes on to the next entry.
     pub fn advance(&mut self) {
         self.next = (self.next + 1) % self.slots;

@@ -57,6 +57,9 @@ struct RingRequest {
     slots: u32,
 }
 
+/// Figures of a socket's memory (SK_MEMINFO_VARS).
+const MEMORY_FIGURES: usize = 9;
+
 /// Bytes that the kernel allocates in one piece for a ring, if it has so many.
 const BLOCK: u32 = 16 << 10;
 
@@ -182,6 +185,16 @@ impl Socket {
         Ok(bytes.cast_unsigned())
     }
 
+    /// How much of the receive buffer is taken, in per cent.
+    pub fn rx_fill(&self) -> u8 {
+        let mut figures = [0_u32; MEMORY_FIGURES];
+        let told = self.get(libc::SOL_SOCKET, libc::SO_MEMINFO, &mut figures);
+        // SK_MEMINFO_RMEM_ALLOC and SK_MEMINFO_RCVBUF.
+        let [taken, all, ..] = figures.map(u64::from);
+        let fill = (taken * 100).checked_div(all).filter(|_| told.is_ok());
+        u8::try_from(fill.unwrap_or(0).min(100)).expect("at most 100")
+    }
+
     /// Frames dropped for want of room since the last call.
     pub fn take_drops(&self) -> u64 {
         let mut counts = [0_u32; 2];
@@ -255,6 +268,8 @@ pub(super) unsafe trait Plain {}
 unsafe impl Plain for libc::c_int {}
 // SAFETY: numbers.
 unsafe impl Plain for [u32; 2] {}
+// SAFETY: numbers.
+unsafe impl Plain for [u32; MEMORY_FIGURES] {}
 // SAFETY: numbers, which fill it.
 unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: four numbers.
