@@ -19,7 +19,7 @@ use feroce_engine::device::{
 use feroce_engine::memory::Access;
 use feroce_engine::port::packet::{Offload, Tap};
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
-use feroce_pfc_tools::live::frame::{Pause, Seen};
+use feroce_pfc_tools::frame::{Pause, Seen};
 use feroce_wire::{Ecn, MacAddr, PathMtu};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};

@@ -19,7 +19,7 @@ use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
 use super::port::Node;
 use super::time::Time;
-use crate::live::frame::{damage, line_size, mark};
+use crate::frame::{damage, line_size, mark};
 use host::{EngineHost, News, host_of};
 
 /// Frames that wait in a NIC when it takes no more.

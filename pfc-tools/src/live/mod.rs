@@ -7,7 +7,6 @@
 //! too slow or too busy for the rates shows there.
 
 pub mod command;
-pub mod frame;
 pub mod report;
 pub mod table;
 
@@ -21,7 +20,7 @@ use crate::fabric::config::FabricConfig;
 use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::outside::{Entry, Exit, LineReport, Outside};
 use crate::fabric::time::Time;
-use frame::{Pause, Seen, mark};
+use crate::frame::{self, Pause, Seen, mark};
 use table::MacTable;
 
 /// Bytes that the kernel keeps for each interface.
