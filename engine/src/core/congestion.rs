@@ -11,11 +11,14 @@ use crate::congestion::{Cnp, CongestionConfig, Control, Points, RateControl};
 use crate::counters::{Counter, Counters};
 use crate::port::{Port, Priority};
 use crate::qp::{AnyQp, Env, Waits};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::timer_wheel::TimerWheel;
 
 /// CNPs that wait for the next turn at most. More come only if as many QPs are told in one burst.
 const CNPS: usize = 256;
+
+/// After this time it is looked again whether a port has room for CNPs: one whose link is gone may never have.
+const NO_ROOM: Duration = Duration::from_micros(50);
 
 /// The part of a core that only devices with congestion control have.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(super) struct Congestion {
     timer: u32,
     /// To be sent, oldest first.
     cnps: VecDeque<Cnp>,
+    /// The port had no room for them: when to look again.
+    no_room_until: Instant,
 }
 
 impl Congestion {
@@ -43,6 +48,7 @@ impl Congestion {
                 points: Points::new(&config.params.notification),
                 timer: u32::try_from(slots).expect("no more than QP numbers"),
                 cnps: VecDeque::with_capacity(CNPS),
+                no_room_until: Instant::ZERO,
             })
         })
     }
@@ -56,6 +62,16 @@ impl Congestion {
     /// CNPs wait to be sent.
     pub(super) fn has_cnps(&self) -> bool {
         !self.cnps.is_empty()
+    }
+
+    /// When to try to send the CNPs that wait: at once, or later if the port had no room for them.
+    pub(super) fn cnps_due(&self, now: Instant) -> Option<Instant> {
+        self.has_cnps().then(|| self.no_room_until.max(now))
+    }
+
+    /// CNPs wait to be sent, and not for room.
+    pub(super) fn can_send_cnps(&self) -> bool {
+        self.has_cnps() && self.no_room_until == Instant::ZERO
     }
 
     /// A CNP to the peer of a connected QP; `None` for others, and for those whose packets pass no switch.
@@ -187,7 +203,7 @@ impl Slot {
 
 impl Core {
     /// Sends the CNPs that wait, ahead of everything else.
-    pub(super) fn send_cnps(&mut self) -> usize {
+    pub(super) fn send_cnps(&mut self, now: Instant) -> usize {
         let Self { congestion, port, shared, ip_id, .. } = self;
         let Some(congestion) = congestion else { return 0 };
         let priority = Priority::new(congestion.config.params.notification.cnp_priority);
@@ -204,6 +220,10 @@ impl Core {
             congestion.cnps.pop_front();
             sent += 1;
         }
+        congestion.no_room_until = match congestion.has_cnps() {
+            true => now + NO_ROOM,
+            false => Instant::ZERO,
+        };
         sent
     }
 

@@ -183,17 +183,24 @@ impl Core {
     }
 
     /// The time at which a turn has something to do although nothing comes in; `None` if never. Now, if
-    /// there is something to send.
+    /// there is something to send, but for CNPs that the port has no room for.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if !self.active.is_empty() || self.has_cnps() {
+        if !self.active.is_empty() {
             return Some(now);
         }
         let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
-        held_back.chain(self.wheel.next_deadline_hint()).min()
+        let cnps = self.congestion.as_ref().and_then(|congestion| congestion.cnps_due(now));
+        held_back.chain(self.wheel.next_deadline_hint()).chain(cnps).min()
     }
 
     fn has_cnps(&self) -> bool {
         self.congestion.as_ref().is_some_and(|congestion| congestion.has_cnps())
+    }
+
+    /// Something waits to be sent, and not only for the port.
+    fn can_send(&self) -> bool {
+        let cnps = self.congestion.as_ref().is_some_and(|congestion| congestion.can_send_cnps());
+        cnps || !self.active.is_empty()
     }
 
     /// The shared receive queues that requests of the XRC service may name.
@@ -276,7 +283,7 @@ impl Core {
     /// Arms every source of wake-ups and appends their descriptors. False if something waits already.
     pub fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.push(self.doorbell.fd().as_raw_fd());
-        let mut quiet = self.doorbell.arm() && self.active.is_empty() && !self.has_cnps();
+        let mut quiet = self.doorbell.arm() && !self.can_send();
         for inbox in &mut self.handover.inbox {
             quiet &= inbox.arm();
             fds.push(inbox.fd());
@@ -286,7 +293,7 @@ impl Core {
 
     /// The same for frames alone.
     pub fn arm_port(&mut self, fds: &mut Vec<RawFd>) -> bool {
-        self.active.is_empty() && !self.has_cnps() && self.port.arm_wakeup(fds)
+        !self.can_send() && self.port.arm_wakeup(fds)
     }
 
     /// Undoes [`Core::arm_port`].
