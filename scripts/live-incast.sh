@@ -44,9 +44,9 @@ main() {
     at_exit "rm -rf $work"
     # The switch has a CPU for itself, ahead of whatever else runs here, as it needs to be in time.
     switch_on=(nice -n -20) ends_on=(nice -n -10)
-    if [ "$(nproc)" -gt 1 ]; then
-        switch_on+=(taskset -c "$(($(nproc) - 1))") ends_on+=(taskset -c "0-$(($(nproc) - 2))")
-    fi
+    mapfile -t cpus < <(python3 scripts/live-incast.py cpus)
+    switch_on+=(taskset -c "${cpus[0]}") ends_on+=(taskset -c "${cpus[1]}")
+    whole=$(python3 scripts/live-incast.py seconds "$SCENARIO" "$seconds") || exit 2
     mapfile -t changes < <(python3 scripts/live-incast.py settings "$SCENARIO")
     [ -z "$seconds" ] || set_duration=(--set "duration=${seconds}s")
     say "In virtual time"
@@ -78,10 +78,10 @@ real() {
         in_background "${ends_on[@]}" ip netns exec "$name-h$n" "$bin/feroce" stat -i v0 --qps --json --watch 0.5 \
             > "$folder/stat-$n.json" 2> "$folder/stat-$n.log"
     done
-    sleep "$(python3 scripts/live-incast.py seconds "$SCENARIO" "$seconds")"
+    sleep "$whole"
     clean_up_from "$first" 2> /dev/null
     cat "$folder/live.log" "$folder/live.txt"
-    python3 scripts/live-incast.py compare "$SCENARIO" "$work/virtual" "$folder" "$count"
+    python3 scripts/live-incast.py compare "$SCENARIO" "$work/virtual" "$folder" "$count" "$whole"
 }
 
 # make_star NAME COUNT: namespace NAME-s with p1, p2, ... and p9, which lead to v0 of NAME-h1, ..., and to as many receivers behind

@@ -5,6 +5,7 @@
 pub mod cli;
 pub mod dcb;
 pub mod fabric;
+pub mod frame;
 pub mod live;
 pub mod pfc;
 pub mod plot;

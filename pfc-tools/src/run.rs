@@ -89,7 +89,7 @@ pub fn run(
     let mut losses = Vec::new();
     for &seed in &case.seeds {
         let config = case.config(seed, keep_samples)?;
-        let mut fabric = Fabric::new(&config).map_err(|message| case.misfit(message))?;
+        let mut fabric = Fabric::new(&config).map_err(|misfit| case.misfit(misfit.to_string()))?;
         while !fabric.run(1 << 18) {
             progress(Progress {
                 now: fabric.now(),

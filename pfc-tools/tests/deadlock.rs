@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::config::{FabricConfig, Network};
-use feroce_pfc_tools::fabric::measure::Results;
+use feroce_pfc_tools::fabric::measure::{PortResult, Results};
 use feroce_pfc_tools::fabric::scenario::{Case, Change, Scenario};
 use feroce_pfc_tools::fabric::time::Time;
 use feroce_pfc_tools::pfc::deadlock::graph::{Dependencies, Pairs};
@@ -70,6 +70,14 @@ fn pauses_that_expire_are_no_deadlock() {
     );
     let results = play(&short(&cases[0]));
     assert_eq!(results.deadlock, None);
+    // Everything moves, on all lines of the ring and all the time: what comes after a pause has no room and is dropped, of each flow at once, and
+    // again when it comes again. So no flow gets on, for go-back-N's sake and not for PFC's.
+    let hosts = cases[0].network().hosts.len();
+    let is_on_ring = |port: &&PortResult| port.node >= hosts && port.peer >= hosts;
+    let busy = results.ports.iter().filter(is_on_ring).filter(|port| port.wire > 39e9).count();
+    assert_eq!(busy, 5, "{:?}", results.ports);
+    assert!(results.ports.iter().any(|port| port.counts.dropped > 1000), "{:?}", results.ports);
+    assert!(stands_still(&results) && results.flows.iter().all(|flow| flow.sender.packets > 6000));
 }
 
 #[test]

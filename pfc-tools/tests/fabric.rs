@@ -92,6 +92,31 @@ fn flows_that_figures_do_not_hold() {
     assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 0, 1]);
 }
 
+/// What has arrived before figures count, and is acknowledged after that, has no rate either.
+#[test]
+fn a_flow_that_ends_just_after_the_warm_up_has_no_rate() {
+    let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
+    let config = config(topology::single(2, LINE), vec![early]);
+    let ended = run(&config).flows[0].ended.expect("a message has an end");
+    let warmup = Time(ended.0 - 1);
+    let results = run(&FabricConfig { warmup, ..config });
+    assert_eq!((results.flows[0].ended, results.flows[0].goodput), (Some(ended), None));
+}
+
+/// Who is stopped before its end has not finished; who had sent all has.
+#[test]
+fn a_flow_that_is_stopped_has_not_finished() {
+    let stop = Time::from_micros(100);
+    let cut = FlowConfig { messages: Some(1000), stop, ..flow(0, 1) };
+    let all = FlowConfig { message: 10_000, messages: Some(1), stop, group: 1, ..flow(2, 3) };
+    let results = run(&config(topology::single(4, LINE), vec![cut, all]));
+    let [cut, all] = &results.flows[..] else { panic!("two flows") };
+    assert!(cut.ended > Some(stop), "what it had sent was acknowledged");
+    assert_eq!((cut.completion(), cut.slowdown()), (None, None));
+    assert!(all.completion().is_some());
+    assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 1, 0]);
+}
+
 /// What a flow's slowdown is measured by: alone it is 1, whatever the lines on its way and the sizes of its packets.
 #[test]
 fn a_flow_alone_is_not_slowed_down() {
@@ -169,10 +194,13 @@ fn times_that_do_not_fit_are_refused() {
     let backwards =
         FlowConfig { start: Time::from_micros(2), stop: Time::from_micros(1), ..flow(0, 1) };
     let error = Fabric::new(&config(topology::single(2, LINE), vec![backwards])).unwrap_err();
-    assert!(error.contains("stops before it starts"), "{error}");
+    assert!(
+        error.message.contains("stops before it starts") && error.key == "traffic.0",
+        "{error}"
+    );
     let mut unmeasured = config(topology::single(2, LINE), vec![flow(0, 1)]);
     unmeasured.warmup = unmeasured.duration;
-    assert!(Fabric::new(&unmeasured).unwrap_err().contains("nothing is measured"));
+    assert_eq!(Fabric::new(&unmeasured).unwrap_err().key, "warmup");
 }
 
 /// Two senders at line rate to one receiver: PFC halves them and nothing is lost.
@@ -349,7 +377,7 @@ fn a_cnp_halves_the_rate_when_it_arrives() {
 
 #[test]
 fn what_does_not_fit_together_is_told() {
-    let told = |config: &FabricConfig| Fabric::new(config).map(|_| ()).expect_err("a misfit");
+    let told = |config: &FabricConfig| Fabric::new(config).expect_err("a misfit").to_string();
     let mut config = config(topology::single(3, LINE), vec![flow(0, 0)]);
     assert_eq!(told(&config), "h1 sends to itself");
     config.flows = vec![flow(0, 1)];

@@ -22,7 +22,7 @@ use feroce_engine::port::af_xdp::AfXdpConfig;
 use feroce_engine::port::packet::{Offload, PacketConfig, Tap};
 use feroce_engine::time::Clock;
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
-use feroce_pfc_tools::live::frame::{Pause, Seen};
+use feroce_pfc_tools::frame::{Pause, Seen};
 use feroce_wire::{Ecn, MacAddr, PathMtu};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};

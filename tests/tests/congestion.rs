@@ -499,6 +499,18 @@ fn datagrams_slow_down_and_groups_hear_nothing() {
     }
 }
 
+/// Control calls go by the time of the caller: the same is done whenever a program is run.
+#[test]
+fn a_device_that_is_turned_by_hand_has_the_time_of_the_last_turn() {
+    let pair = Pair::new(&setup(congestion(Control::Dcqcn, 4096)));
+    let device = &pair.rig.devices[0];
+    for nanos in [1 << 50, (1 << 50) + 7] {
+        let now = Instant::from_nanos(nanos);
+        device.turn(now);
+        assert_eq!(device.clock(), now);
+    }
+}
+
 /// Delay-based control: a queue that grows with what is outstanding, a link of 1 Gb/s, slows TIMELY and Swift down.
 #[test]
 fn a_delay_slows_down_who_goes_by_delays() {

@@ -10,7 +10,7 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Feroce's names take values with units (`ai_rate=40Mb/s`), NVIDIA's the numbers of NVIDIA's tools (`rpg_ai_rate=40`). \
-`congestion` itself may change between dcqcn, timely, swift and a rate, to dcqcn only if the device was opened with it; \
+`congestion` itself may change between dcqcn, timely, swift and a rate, to dcqcn only if the device was opened with it, or with `ecn`; \
 on or off it is from the opening of the device. \
 All are set, or none if one is refused. Root and the program's user may do it, in the network namespace of the \
 interface.\n\n\

@@ -83,7 +83,8 @@ impl RateControl {
         }
     }
 
-    /// Takes other parameters from `now` on. DCQCN keeps its rate, the others begin anew.
+    /// Takes other parameters from `now` on. DCQCN keeps its rate, the others begin anew; what is known of packets that are under way
+    /// and what answers have spent stays.
     pub fn set_config(&mut self, config: &CongestionConfig, line: Rate, now: Instant) {
         self.advance(now);
         let mut new = Self::new(config, line, now);
@@ -95,6 +96,10 @@ impl RateControl {
         }
         (new.cnps_handled, new.cnps_sent) = (self.cnps_handled, self.cnps_sent);
         (new.marked, new.pacer) = (self.marked, self.pacer);
+        if let (Some(old), Some(new)) = (&mut self.by_delay, &mut new.by_delay) {
+            old.answers.advance(old.line, now);
+            (new.delays, new.answers) = (old.delays, old.answers);
+        }
         if self.waits_until != Instant::FAR {
             new.waits_until = now; // It looks at its new rate at once.
         }

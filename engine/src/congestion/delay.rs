@@ -1,7 +1,7 @@
 //! Round trips of a QP, from what it sends and what comes back: one measured at a time, never of a packet that was
 //! sent twice.
 
-use feroce_wire::{Bth, Operation, Packet, Psn, Syndrome};
+use feroce_wire::{Bth, NakCode, Operation, Packet, Psn, Syndrome};
 
 use crate::time::{Duration, Instant};
 
@@ -9,12 +9,15 @@ use crate::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Delays {
     probe: Option<Probe>,
-    /// One past the request packet that went out last.
+    /// One past the request packet that went out last, and whether that asked for an acknowledgement.
     next: Option<Psn>,
+    asked: bool,
     /// One past the highest PSN sent. Of a READ, which takes more, the first counts: what follows is beyond it.
     end: Option<Psn>,
     /// The peer had no receive for this packet: it comes again, and was not lost.
     not_ready: Option<Psn>,
+    /// The peer misses this packet: what goes again next goes because of a loss, whatever it is.
+    missing: Option<Psn>,
     /// Bytes of requests sent, and those of them that a measured acknowledgement was for.
     sent: u64,
     acknowledged: u64,
@@ -38,18 +41,23 @@ pub struct RoundTrip {
 }
 
 impl Delays {
-    /// A packet with the header `bth` went out, `bytes` long. True if it was lost before, the first of those that go
-    /// again: that of a READ tells nothing of requests, since it may have been the answer that was lost.
+    /// A packet with the header `bth` went out, `bytes` long. True if packets were lost before, at the first of those that go
+    /// again. That of a READ tells nothing of requests unless the peer has said what it misses: it may have been the answer that
+    /// was lost. One that goes again at once, and asks for an acknowledgement where it asked for none, drains the queue.
     pub fn on_sent(&mut self, bth: &Bth, bytes: u64, now: Instant) -> bool {
         let info = bth.opcode.info();
         let Some(info) = info.filter(|info| info.is_request()) else { return false };
         let (psn, next) = (bth.psn, bth.psn.next());
         let carries_data = matches!(info.operation, Operation::Send | Operation::Write);
         let is_behind = |end: Option<Psn>| end.is_some_and(|end| psn.is_before(end));
-        if is_behind(self.next.replace(next)) {
+        let asked = std::mem::replace(&mut self.asked, bth.ack_req);
+        let before = self.next.replace(next);
+        if is_behind(before) {
             self.probe = None;
             let waited = self.not_ready.take() == Some(psn);
-            return carries_data && !waited;
+            let drains = before == Some(next) && bth.ack_req && !asked;
+            let is_missed = self.missing.take().is_some();
+            return is_missed || (carries_data && !waited && !drains);
         }
         if is_behind(self.end) {
             return false;
@@ -68,8 +76,14 @@ impl Delays {
     /// acknowledgement of its own may come.
     pub fn on_packet(&mut self, packet: &Packet<'_>, now: Instant) -> Option<RoundTrip> {
         let syndrome = packet.ext.aeth.map(|aeth| aeth.syndrome);
-        if matches!(syndrome, Some(Syndrome::RnrNak(_))) {
-            self.not_ready = Some(packet.bth.psn);
+        match syndrome {
+            Some(Syndrome::RnrNak(_)) => self.not_ready = Some(packet.bth.psn),
+            Some(Syndrome::Nak(NakCode::PsnSequence)) => self.missing = Some(packet.bth.psn),
+            // It was late: the packet has arrived.
+            _ if self.missing.is_some_and(|psn| !packet.bth.psn.is_before(psn)) => {
+                self.missing = None;
+            }
+            _ => {}
         }
         let probe = self.probe?;
         let acknowledges = match packet.info.operation {
@@ -91,8 +105,8 @@ impl Delays {
 mod tests {
     use super::*;
     use feroce_wire::{
-        Aeth, CreditCode, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, MacAddr, Msn, NakCode,
-        Opcode, write_transport,
+        Aeth, CreditCode, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, MacAddr, Msn, Opcode,
+        write_transport,
     };
 
     fn at(micros: u64) -> Instant {
@@ -220,6 +234,32 @@ mod tests {
             [READ, SEND].map(|op| send(&mut delays, op, if op == READ { 1 } else { 4 })),
             [false; 2]
         );
+    }
+
+    #[test]
+    fn what_the_peer_misses_is_a_loss_behind_a_read_that_is_not_answered() {
+        let mut delays = Delays::default();
+        assert_eq!([send(&mut delays, READ, 0), send(&mut delays, SEND, 4)], [false; 2]);
+        assert!(!send(&mut delays, SEND, 5));
+        let nak = Syndrome::Nak(NakCode::PsnSequence);
+        assert_eq!(answer(&mut delays, 4, nak, at(2)), None);
+        // The READ goes first, again.
+        let again = [(READ, 0), (SEND, 4), (SEND, 5)];
+        assert_eq!(again.map(|(op, psn)| send(&mut delays, op, psn)), [true, false, false]);
+        // What it missed has come after all.
+        assert_eq!(answer(&mut delays, 4, nak, at(3)), None);
+        assert_eq!(answer(&mut delays, 5, ACK, at(4)), None);
+        assert_eq!([send(&mut delays, READ, 6), send(&mut delays, READ, 6)], [false; 2]);
+    }
+
+    #[test]
+    fn a_drain_has_lost_nothing() {
+        let mut delays = Delays::default();
+        for psn in 0..3 {
+            assert!(!delays.on_sent(&bth(SEND, psn, false), 100, at(1)));
+        }
+        assert!(!delays.on_sent(&bth(SEND, 2, true), 100, at(2)), "it asks now");
+        assert!(delays.on_sent(&bth(SEND, 2, true), 100, at(9)), "nobody has answered");
     }
 
     #[test]

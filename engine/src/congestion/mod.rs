@@ -9,8 +9,8 @@
 //! * QP 1, which connection management uses, has none.
 //!
 //! TIMELY and Swift measure the time from a packet that asks for an acknowledgement to the acknowledgement: they control
-//! the requests of RC. What has no acknowledgements - UC, UD, answers to READs - goes at the line's rate then, answers
-//! beside requests.
+//! the requests of RC. What has no acknowledgements - UC, UD, answers to READs - goes at the line's rate then, or at `max_rate`, answers
+//! beside requests: a QP with both has that rate for each.
 //!
 //! Data are ECN-capable (ECT) with DCQCN only: see [`Control::heeds_marks`]. Marks are answered with CNPs by all.
 
@@ -125,7 +125,7 @@ pub enum ChangeError {
     On,
     /// Connections that exist are not marked ECN-capable.
     #[error(
-        "the device was opened with `congestion` = {0}, whose packets switches do not mark: open it with `dcqcn` to have that"
+        "the device was opened with `congestion` = {0}, whose packets switches do not mark: open it with `dcqcn`, or with `ecn`, to have that"
     )]
     Unmarked(Control),
     /// Not a way to control congestion.
@@ -151,11 +151,17 @@ pub enum ChangeError {
 
 impl CongestionConfig {
     /// Sets one parameter by name, ours or NVIDIA's, or `congestion` itself: from `off` to nothing else, and to `dcqcn`
-    /// only if the device was `opened` with it.
+    /// only if the connections of the device, which was `opened` with another control, are `marked` ECN-capable.
     ///
     /// # Errors
     /// See [`ChangeError`].
-    pub fn change(&mut self, opened: Control, name: &str, value: &str) -> Result<(), ChangeError> {
+    pub fn change(
+        &mut self,
+        opened: Control,
+        marked: bool,
+        name: &str,
+        value: &str,
+    ) -> Result<(), ChangeError> {
         if self.control == Control::Off {
             return Err(ChangeError::Off);
         }
@@ -165,7 +171,7 @@ impl CongestionConfig {
             if control == Control::Off {
                 return Err(ChangeError::On);
             }
-            if control.heeds_marks() && !opened.heeds_marks() {
+            if control.heeds_marks() && !marked {
                 return Err(ChangeError::Unmarked(opened));
             }
             self.control = control;
@@ -188,7 +194,7 @@ impl CongestionConfig {
     fn controller(&self, line: Rate, now: Instant) -> Controller {
         match self.control {
             Control::Off => Controller::Fixed(line),
-            Control::Fixed(rate) => Controller::Fixed(rate),
+            Control::Fixed(rate) => Controller::Fixed(self.params.reaction.highest(rate)),
             Control::Dcqcn => Controller::dcqcn(&self.params, line, now),
             Control::Timely => Controller::timely(&self.params, line),
             Control::Swift => Controller::swift(&self.params, line),
@@ -237,31 +243,48 @@ mod tests {
     fn what_can_be_changed_while_a_device_is_open() {
         let mut config = CongestionConfig::default();
         let opened = Control::Dcqcn;
-        assert_eq!(config.change(Control::Off, "ai_rate", "1Mb/s"), Err(ChangeError::Off));
+        assert_eq!(config.change(Control::Off, false, "ai_rate", "1Mb/s"), Err(ChangeError::Off));
         config.control = opened;
-        config.change(opened, "rp_ai_rate", "7").unwrap();
+        config.change(opened, true, "rp_ai_rate", "7").unwrap();
         assert_eq!(config.params.reaction.ai_rate, Rate::from_mbps(7));
         for (name, control) in [
             ("1Gb/s", Control::Fixed(Rate::from_gbps(1))),
             ("dcqcn", Control::Dcqcn),
             ("swift", Control::Swift),
         ] {
-            config.change(opened, "congestion", name).unwrap();
+            config.change(opened, true, "congestion", name).unwrap();
             assert_eq!(config.control, control);
         }
-        assert_eq!(config.change(opened, "congestion", "off"), Err(ChangeError::On));
+        assert_eq!(config.change(opened, true, "congestion", "off"), Err(ChangeError::On));
         // Nobody would hear of marks: there are none.
         let timely = Control::Timely;
         assert_eq!(
-            config.change(timely, "congestion", "dcqcn"),
+            config.change(timely, false, "congestion", "dcqcn"),
             Err(ChangeError::Unmarked(timely))
         );
+        // But for the setting `ecn`, which marks them whatever decides over rates.
+        assert_eq!(config.change(timely, true, "congestion", "dcqcn"), Ok(()));
         let told =
-            |name, value| config.clone().change(opened, name, value).unwrap_err().to_string();
+            |name, value| config.clone().change(opened, true, name, value).unwrap_err().to_string();
         assert!(told("congestion", "fast").contains("expected `off`, `dcqcn`"));
         assert!(told("kmin", "5KB").contains("parameter of switches"));
         assert!(told("colour", "1").contains("`colour` = `1`"));
         assert!(told("g", "2").contains("g takes"));
+    }
+
+    #[test]
+    fn no_control_goes_beyond_the_highest_rate() {
+        let mut config = CongestionConfig::default();
+        config.params.reaction.max_rate = Rate::from_gbps(2);
+        let line = config.line(Some(25_000_000_000));
+        let fixed = Control::Fixed(Rate::from_gbps(5));
+        for control in [fixed, Control::Dcqcn, Control::Timely, Control::Swift] {
+            config.control = control;
+            let rate = config.controller(line, Instant::ZERO).rate();
+            assert_eq!(rate, Rate::from_gbps(2), "{control}");
+        }
+        config.control = Control::Fixed(Rate::from_gbps(1));
+        assert_eq!(config.controller(line, Instant::ZERO).rate(), Rate::from_gbps(1));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! CNPs to be sent, and the notification points that no single QP has: those of pairs of addresses, of the port, and of
 //! the senders to a UD QP.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use feroce_congestion::NotificationPoint;
 use feroce_congestion::params::{CnpScope, NotificationParams};
@@ -31,14 +31,15 @@ impl Cnp {
         Self { flow, dest_qp, pkey }
     }
 
-    /// One to the sender of the datagram `packet`, back the way that it came. `None` if it came to a group, from no
-    /// single host, or from this one: it passed no switch.
+    /// One to the sender of the datagram `packet`, back the way that it came. `None` if it came to a group, from an address that no
+    /// single host has, or from this one: it passed no switch.
     pub fn to_sender(packet: &Packet<'_>, params: &NotificationParams) -> Option<Self> {
         let dest_qp = packet.ext.deth?.src_qp;
         let (src, dst) = (packet.ip.src(), packet.ip.dst());
         let is_group =
             src.is_multicast() || dst.is_multicast() || packet.ethernet.src.is_multicast();
-        if is_group || src == dst {
+        let is_nobody = src.is_unspecified() || src.is_loopback() || src == Ipv4Addr::BROADCAST;
+        if is_group || is_nobody || src == dst {
             return None;
         }
         let addresses = match (packet.ip.dst(), packet.ip.src()) {
@@ -168,15 +169,19 @@ mod tests {
     use super::*;
     use feroce_congestion::params::{CnpTiming, Params};
     use feroce_wire::{Bth, Deth, ExtHeaders, MacAddr, Opcode, Qkey, write_transport};
-    use std::net::Ipv4Addr;
+    use std::net::Ipv6Addr;
 
     /// A datagram from the QP 0x20 of `src` to `dst`.
     fn datagram(src_mac: u8, src: [u8; 4], dst: [u8; 4]) -> Vec<u8> {
+        datagram_with(src_mac, IpAddresses::V4 { src: src.into(), dst: dst.into() })
+    }
+
+    fn datagram_with(src_mac: u8, addresses: IpAddresses) -> Vec<u8> {
         let flow = FlowHeader::new(&FlowSpec {
             dst_mac: MacAddr([2; 6]),
             src_mac: MacAddr([src_mac; 6]),
             vlan: None,
-            addresses: IpAddresses::V4 { src: src.into(), dst: dst.into() },
+            addresses,
             traffic_class: 2,
             hop_limit: 64,
             flow_label: 0,
@@ -207,6 +212,15 @@ mod tests {
         assert_eq!((cnp.dest_qp, cnp.flow.spec().dst_mac), (Qpn::masked(0x20), MacAddr([4; 6])));
         for (src_mac, src, dst) in [(4, a, group), (4, group, b), (5, a, b), (4, a, a)] {
             assert!(to(src_mac, src, dst).is_none(), "{src_mac} {src:?} {dst:?}");
+        }
+        for src in [[0; 4], [127, 0, 0, 1], [127, 255, 3, 4], [255; 4]] {
+            assert!(to(4, src, b).is_none(), "{src:?}");
+        }
+        for src in [Ipv6Addr::UNSPECIFIED, Ipv6Addr::LOCALHOST] {
+            let dst = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+            let frame = datagram_with(4, IpAddresses::V6 { src, dst });
+            let packet = Packet::parse(&frame, &[]).unwrap();
+            assert!(Cnp::to_sender(&packet, &params).is_none(), "{src}");
         }
     }
 

@@ -12,11 +12,14 @@ use crate::congestion::{Cnp, CongestionConfig, Control, Points, RateControl};
 use crate::counters::{Counter, Counters};
 use crate::port::{Port, Priority};
 use crate::qp::{AnyQp, Env, Waits};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::timer_wheel::TimerWheel;
 
 /// CNPs that wait for the next turn at most. More come only if as many QPs are told in one burst.
 const CNPS: usize = 256;
+
+/// After this time it is looked again whether a port has room for CNPs: one whose link is gone may never have.
+const NO_ROOM: Duration = Duration::from_micros(50);
 
 /// The part of a core that only devices with congestion control have.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub(super) struct Congestion {
     timer: u32,
     /// To be sent, oldest first.
     cnps: VecDeque<Cnp>,
+    /// The port had no room for them: when to look again.
+    no_room_until: Instant,
 }
 
 impl Congestion {
@@ -44,6 +49,7 @@ impl Congestion {
                 points: Points::new(&config.params.notification),
                 timer: u32::try_from(slots).expect("no more than QP numbers"),
                 cnps: VecDeque::with_capacity(CNPS),
+                no_room_until: Instant::ZERO,
             })
         })
     }
@@ -57,6 +63,11 @@ impl Congestion {
     /// The CNP to be sent next.
     pub(super) fn first_cnp(&self) -> Option<&Cnp> {
         self.cnps.front()
+    }
+
+    /// When the port may have room for CNPs: in the past, if it had some when last asked.
+    pub(super) fn room_expected(&self) -> Instant {
+        self.no_room_until
     }
 
     /// A CNP to the peer of a connected QP; `None` for others, and for those whose packets pass no switch.
@@ -192,13 +203,14 @@ impl Slot {
 
 impl Core {
     /// Sends the CNPs that wait, ahead of everything else.
-    pub(super) fn send_cnps(&mut self) -> usize {
+    pub(super) fn send_cnps(&mut self, now: Instant) -> usize {
         let Self { congestion, pfc, port, shared, ip_id, .. } = self;
         let Some(congestion) = congestion else { return 0 };
         let priority = Priority::new(congestion.config.params.notification.cnp_priority);
         let mut sent = 0;
+        let is_free = |cnp: &Cnp| !pfc.as_ref().is_some_and(|pfc| pfc.holds(cnp.flow.spec()));
         while let Some(cnp) = congestion.first_cnp()
-            && !pfc.as_ref().is_some_and(|pfc| pfc.holds(cnp.flow.spec()))
+            && is_free(cnp)
             && port.tx_room() > 0
             && let Some(frame) = port.tx_slot()
         {
@@ -210,6 +222,10 @@ impl Core {
             congestion.cnps.pop_front();
             sent += 1;
         }
+        congestion.no_room_until = match congestion.first_cnp().is_some_and(is_free) {
+            true => now + NO_ROOM,
+            false => Instant::ZERO,
+        };
         sent
     }
 

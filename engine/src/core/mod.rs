@@ -198,18 +198,30 @@ impl Core {
     }
 
     /// The time at which a turn has something to do although nothing comes in; `None` if never. Now, if
-    /// there is something to send.
+    /// there is something to send, but for CNPs that the port has no room for.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if !self.active.is_empty() || self.has_cnps() {
+        if !self.active.is_empty() {
             return Some(now);
         }
         let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
-        held_back.chain(self.wheel.next_deadline_hint()).min()
+        let cnps = self.room_for_cnps().map(|room| room.max(now));
+        held_back.chain(self.wheel.next_deadline_hint()).chain(cnps).min()
     }
 
     fn has_cnps(&self) -> bool {
-        let first = self.congestion.as_ref().and_then(|congestion| congestion.first_cnp());
-        first.is_some_and(|cnp| !self.is_paused(cnp.flow.spec()))
+        self.room_for_cnps().is_some()
+    }
+
+    /// When the port may have room for the CNPs that wait, and not for the end of a pause.
+    fn room_for_cnps(&self) -> Option<Instant> {
+        let congestion = self.congestion.as_ref()?;
+        let first = congestion.first_cnp()?;
+        (!self.is_paused(first.flow.spec())).then(|| congestion.room_expected())
+    }
+
+    /// Something waits to be sent, and not only for the port.
+    fn can_send(&self) -> bool {
+        self.room_for_cnps() == Some(Instant::ZERO) || !self.active.is_empty()
     }
 
     /// The shared receive queues that requests of the XRC service may name.
@@ -302,7 +314,7 @@ impl Core {
     /// Arms every source of wake-ups and appends their descriptors. False if something waits already.
     pub fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.push(self.doorbell.fd().as_raw_fd());
-        let mut quiet = self.doorbell.arm() && self.active.is_empty() && !self.has_cnps();
+        let mut quiet = self.doorbell.arm() && !self.can_send();
         for inbox in &mut self.handover.inbox {
             quiet &= inbox.arm();
             fds.push(inbox.fd());
@@ -312,7 +324,7 @@ impl Core {
 
     /// The same for frames alone.
     pub fn arm_port(&mut self, fds: &mut Vec<RawFd>) -> bool {
-        self.active.is_empty() && !self.has_cnps() && self.port.arm_wakeup(fds)
+        !self.can_send() && self.port.arm_wakeup(fds)
     }
 
     /// Undoes [`Core::arm_port`].

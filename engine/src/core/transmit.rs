@@ -20,7 +20,7 @@ impl Core {
     /// Sends until nothing is left, the port is full or the burst is long enough.
     pub(super) fn transmit(&mut self, now: Instant) -> usize {
         let cnps = match self.has_cnps() {
-            true => self.send_cnps(),
+            true => self.send_cnps(now),
             false => 0,
         };
         let mut room = match self.active.is_empty() {

@@ -65,6 +65,13 @@ pub struct DeviceConfig {
     pub dpdk: DpdkConfig,
 }
 
+impl DeviceConfig {
+    /// Whether data packets of connections are marked ECT(0).
+    pub(super) fn marks_connections(&self) -> bool {
+        self.ecn || self.congestion.control.heeds_marks()
+    }
+}
+
 impl Default for DeviceConfig {
     fn default() -> Self {
         Self {

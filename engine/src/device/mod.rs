@@ -170,6 +170,8 @@ struct DeviceInner {
     /// What tells the ports which frames are theirs, where something has to.
     filter: OnceLock<ports::Filter>,
     clock: Clock,
+    /// With [`Driver::Manual`]: the time of the last turn, in nanoseconds.
+    turned_at: AtomicU64,
     random: Mutex<Random>,
     /// As it is now: [`DeviceConfig::congestion`] is how the device was opened.
     congestion: Mutex<CongestionConfig>,
@@ -211,10 +213,12 @@ impl DeviceInner {
         self.random.lock().unwrap_or_else(PoisonError::into_inner).next()
     }
 
-    /// The time now, for control calls. With [`Driver::Manual`] it is not the caller's time, and
-    /// nothing that a control call does depends on it but the start of timers.
+    /// The time now, for control calls. With [`Driver::Manual`] it is that of the last turn: time is the caller's.
     fn now(&self) -> Instant {
-        self.clock.now()
+        match self.config.driver {
+            Driver::Manual => Instant::from_nanos(self.turned_at.load(Ordering::Relaxed)),
+            _ => self.clock.now(),
+        }
     }
 
     /// Turns the cores in `mask`, if their tokens are free. Does nothing with [`Driver::Manual`].
@@ -243,11 +247,11 @@ impl DeviceInner {
         }
         let mut held = self.congestion.lock().unwrap_or_else(PoisonError::into_inner);
         let mut config = *held;
-        let opened = self.config.congestion.control;
-        pairs.iter().try_for_each(|(name, value)| config.change(opened, name, value))?;
+        let (opened, marked) = (self.config.congestion.control, self.config.marks_connections());
+        pairs.iter().try_for_each(|(name, value)| config.change(opened, marked, name, value))?;
         for cell in &self.cores {
             let mut token = cell.lock();
-            let now = self.clock.now();
+            let now = self.now();
             token.set_congestion(&config, now);
             cell.rouse(&token, now);
         }
@@ -314,7 +318,7 @@ impl Device {
     }
 
     /// The time by the clock that stamps completions, as `ibv_query_rt_values_ex` reads it. With [`Driver::Manual`] it is
-    /// not the caller's time.
+    /// that of the last turn.
     pub fn clock(&self) -> Instant {
         self.inner.now()
     }
@@ -358,6 +362,7 @@ impl Device {
 
     /// One turn of every core at the time `now`; returns how much was done. For [`Driver::Manual`].
     pub fn turn(&self, now: Instant) -> usize {
+        self.inner.turned_at.store(now.as_nanos(), Ordering::Relaxed);
         self.inner.cores.iter().map(|cell| cell.lock().turn(now)).sum()
     }
 

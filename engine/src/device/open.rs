@@ -115,6 +115,7 @@ impl Device {
             groups: Mutex::default(),
             filter: OnceLock::new(),
             clock,
+            turned_at: AtomicU64::new(0),
             random: Mutex::new(random),
             congestion: Mutex::new(config.congestion),
             stop: AtomicBool::new(false),

@@ -8,9 +8,9 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
 
 use super::Fabric;
-use super::config::{FabricConfig, FlowConfig, Link, SwitchConfig};
+use super::config::{FabricConfig, FlowConfig, Link, Misfit, SwitchConfig};
 use super::deadlock::Detector;
-use super::engine::Engines;
+use super::engine::{self, Engines};
 use super::events::{Event, Events};
 use super::fault::Faults;
 use super::host::receiver::{Notifier, Receiver};
@@ -39,16 +39,17 @@ fn seed_of(seed: u64, part: Part, number: u64) -> u64 {
 }
 
 /// What cannot be measured, or begin.
-fn times_fit(config: &FabricConfig) -> Result<(), String> {
+fn times_fit(config: &FabricConfig) -> Result<(), Misfit> {
     if config.warmup >= config.duration {
-        return Err("the warm-up is as long as the run: nothing is measured".to_owned());
+        let told = "the warm-up is as long as the run: nothing is measured";
+        return Err(Misfit::about("warmup")(told));
     }
     let name = |flow: &FlowConfig| {
         let name = |host: u32| config.network.name(host as usize);
         format!("the flow from {} to {}", name(flow.from), name(flow.to))
     };
     match config.flows.iter().find(|flow| flow.stop <= flow.start) {
-        Some(flow) => Err(format!("{} stops before it starts", name(flow))),
+        Some(flow) => Err(Misfit::of_flow(flow, format!("{} stops before it starts", name(flow)))),
         None => Ok(()),
     }
 }
@@ -58,16 +59,31 @@ impl Fabric {
     ///
     /// # Errors
     /// Says what does not fit together: a buffer too small for its headroom, a host without a line, a flow without a way, a
-    /// queue that does not exist.
-    pub fn new(config: &FabricConfig) -> Result<Self, String> {
+    /// queue that does not exist; and what the system refuses to hosts that are engines.
+    pub fn new(config: &FabricConfig) -> Result<Self, Misfit> {
+        let mut fabric = Self::without_engines(config)?;
+        fabric.open_engines(config)?;
+        Ok(fabric)
+    }
+
+    /// Whether the parts of `config` fit together. Opens nothing.
+    ///
+    /// # Errors
+    /// Those of [`Fabric::new`], but for what the system refuses.
+    pub fn check(config: &FabricConfig) -> Result<(), Misfit> {
+        Self::without_engines(config)?;
+        engine::check(config)
+    }
+
+    fn without_engines(config: &FabricConfig) -> Result<Self, Misfit> {
         times_fit(config)?;
-        let (ports, numbers) = ports(config)?;
+        let (ports, numbers) = ports(config).map_err(Misfit::about("topology"))?;
         let mut fabric = Self {
             now: Time::ZERO,
             events: Events::new(),
             packets: Packets::new(),
-            switches: switches(config, &numbers)?,
-            hosts: hosts(config, &numbers)?,
+            switches: switches(config, &numbers).map_err(Misfit::about("switch.buffer"))?,
+            hosts: hosts(config, &numbers).map_err(Misfit::about("topology"))?,
             ports,
             flows: Vec::new(),
             notifiers: Vec::new(),
@@ -87,9 +103,8 @@ impl Fabric {
             exits: Vec::new(),
             engines: Engines::default(),
         };
-        fabric.watch(config, &numbers)?;
+        fabric.watch(config, &numbers).map_err(Misfit::about("measure.queues"))?;
         fabric.add_flows(config)?;
-        fabric.open_engines(config)?;
         fabric.events.push(config.warmup, Event::Warm);
         fabric.events.push(config.sample, Event::Sample);
         Ok(fabric)
@@ -110,7 +125,7 @@ impl Fabric {
         Ok(())
     }
 
-    fn add_flows(&mut self, config: &FabricConfig) -> Result<(), String> {
+    fn add_flows(&mut self, config: &FabricConfig) -> Result<(), Misfit> {
         let mut scopes = BTreeMap::new();
         let params = &config.congestion.notification;
         let mut per_pair = BTreeMap::<(u32, u32), u32>::new();
@@ -118,7 +133,8 @@ impl Fabric {
         for (number, flow) in (0_u32..).zip(&config.flows) {
             let name = |host: u32| config.network.name(host as usize);
             if flow.from == flow.to {
-                return Err(format!("{} sends to itself", name(flow.from)));
+                let told = format!("{} sends to itself", name(flow.from));
+                return Err(Misfit::of_flow(flow, told));
             }
             let nth = per_pair.entry((flow.from, flow.to)).or_default();
             let chain = flow.chain.map(|chain| (flow.group, chain));
@@ -151,7 +167,8 @@ impl Fabric {
                 None => self.events.push(flow.start, Event::Start { flow: number }),
             }
             self.find_way(flow.from, flow.to, entropy)
-                .map_err(|what| format!("{what} from {} to {}", name(flow.from), name(flow.to)))?;
+                .map_err(|what| format!("{what} from {} to {}", name(flow.from), name(flow.to)))
+                .map_err(|told| Misfit::of_flow(flow, told))?;
         }
         Ok(())
     }

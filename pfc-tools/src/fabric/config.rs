@@ -8,6 +8,29 @@ use super::fault::Hits;
 use super::scheduler::Plan;
 use super::time::{LineRate, Time};
 
+/// Parts of a configuration that do not fit together, or that the system refuses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Misfit {
+    /// The key of a scenario that says it, as `switch.buffer`, or the table that has it.
+    pub key: String,
+    /// What does not fit.
+    pub message: String,
+}
+
+impl Misfit {
+    /// What makes one of a message, about `key`.
+    pub(super) fn about<T: Into<String>>(key: impl Into<String>) -> impl FnOnce(T) -> Self {
+        let key = key.into();
+        move |message| Self { key, message: message.into() }
+    }
+
+    /// One about the traffic of `flow`.
+    pub(super) fn of_flow(flow: &FlowConfig, message: String) -> Self {
+        Self { key: format!("traffic.{}", flow.group), message }
+    }
+}
+
 /// How large packets are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketConfig {

@@ -9,21 +9,80 @@
 
 mod host;
 
+use std::collections::BTreeMap;
+
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::port::Port as _;
 use feroce_wire::{Ecn, Opcode, Operation, Packet as WirePacket, Syndrome};
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::Fabric;
-use super::config::FabricConfig;
+use super::config::{FabricConfig, FlowConfig, Misfit};
 use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
 use super::port::Node;
 use super::time::Time;
-use crate::live::frame::{damage, line_size, mark};
-use host::{EngineHost, News, host_of};
+use crate::frame::{damage, line_size, mark};
+use host::{EngineHost, LONGEST, News, host_of};
 
 /// Frames that wait in a NIC when it takes no more.
 const NIC: u32 = 4;
+
+/// Descriptors that an engine host has open, and those of the process beside them.
+const DESCRIPTORS: u64 = 12;
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// What does not fit together about engine hosts: a flow to a light one, controls of one host that differ, messages that are too long.
+pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
+    let is_engine = |host: u32| config.engines.contains(&host);
+    let name = |host: u32| config.network.name(host as usize);
+    for flow in &config.flows {
+        if is_engine(flow.from) != is_engine(flow.to) {
+            let (from, to) = (name(flow.from), name(flow.to));
+            let told =
+                format!("{from} sends to {to}, of which one is an engine and the other is not");
+            return Err(Misfit::about("host.engine")(told));
+        }
+        if is_engine(flow.from) && flow.message > LONGEST {
+            let message = flow.message;
+            let told = format!("a message of {message} bytes; an engine's has {LONGEST} at most");
+            return Err(Misfit::of_flow(flow, told));
+        }
+    }
+    let mut controls = BTreeMap::new();
+    let ends = config.flows.iter().flat_map(|flow| [(flow.from, flow), (flow.to, flow)]);
+    for (host, flow) in ends.filter(|(host, _)| is_engine(*host)) {
+        if *controls.entry(host).or_insert(flow.control) != flow.control {
+            let told =
+                format!("{} is an engine, whose flows have the same `control` all", name(host));
+            return Err(Misfit::of_flow(flow, told));
+        }
+    }
+    Ok(())
+}
+
+/// Raises the limit of open descriptors to what so many engine hosts need.
+fn room_for_descriptors(hosts: usize) -> Result<(), String> {
+    let needed = hosts as u64 * DESCRIPTORS + OTHER_DESCRIPTORS;
+    let failed = |error: Errno| format!("the limit of open descriptors: {error}");
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
+    if soft >= needed {
+        return Ok(());
+    }
+    if hard < needed {
+        return Err(format!(
+            "{hosts} engine hosts need {needed} open descriptors; the limit is {hard} (`ulimit -Hn`)"
+        ));
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, needed, hard).map_err(failed)
+}
+
+/// The flows that begin or end at a host, with their numbers.
+fn flows_of(config: &FabricConfig, host: u32) -> Vec<(u32, FlowConfig)> {
+    let flows = (0..).zip(config.flows.iter().copied());
+    flows.filter(|(_, flow)| flow.from == host || flow.to == host).collect()
+}
 
 /// All engine hosts of a fabric.
 #[derive(Debug, Default)]
@@ -52,38 +111,36 @@ impl Fabric {
     /// Makes the hosts that `config` says so engines, and connects the QPs of their flows.
     ///
     /// # Errors
-    /// A flow from an engine to a light host, or what the engine or the system refuses.
-    pub(super) fn open_engines(&mut self, config: &FabricConfig) -> Result<(), String> {
-        let is_engine = |host: u32| config.engines.contains(&host);
-        let name = |host: u32| config.network.name(host as usize);
-        for flow in &config.flows {
-            if is_engine(flow.from) != is_engine(flow.to) {
-                let (from, to) = (name(flow.from), name(flow.to));
-                return Err(format!(
-                    "{from} sends to {to}, of which one is an engine and the other is not"
-                ));
-            }
-        }
-        if !config.flows.iter().any(|flow| is_engine(flow.from)) {
+    /// Those of [`check`], or what the engine or the system refuses.
+    pub(super) fn open_engines(&mut self, config: &FabricConfig) -> Result<(), Misfit> {
+        check(config)?;
+        let mut used: Vec<u32> =
+            config.flows.iter().flat_map(|flow| [flow.from, flow.to]).collect();
+        used.sort_unstable();
+        used.dedup();
+        used.retain(|host| config.engines.contains(host));
+        if used.is_empty() {
             return Ok(());
         }
+        room_for_descriptors(used.len())
+            .and_then(|()| self.make_engines(config, &used))
+            .and_then(|()| self.connect_engines(config))
+            .map_err(Misfit::about("host.engine"))
+    }
+
+    fn make_engines(&mut self, config: &FabricConfig, used: &[u32]) -> Result<(), String> {
         self.engines.hosts.resize_with(config.network.hosts.len(), || None);
         self.engines.places.resize(config.flows.len(), None);
-        let arena = Arena::new(config.engines.len() * PORT_BYTES)
+        let arena = Arena::new(used.len() * PORT_BYTES)
             .map_err(|error| format!("no memory for ports: {error}"))?;
-        for &host in &config.engines {
-            let flows = (0..).zip(config.flows.iter().copied());
-            let own: Vec<_> =
-                flows.filter(|(_, flow)| flow.from == host || flow.to == host).collect();
+        for &host in used {
+            let own = flows_of(config, host);
             let port = self.hosts[host as usize].port as usize;
-            if own.is_empty() || self.ports[port].node == Node::Engine(host) {
-                continue;
-            }
             let engine = EngineHost::new(config, host, self.ports[port].rate, &own, &arena)?;
             self.engines.hosts[host as usize] = Some(Box::new(engine));
             self.ports[port].node = Node::Engine(host);
         }
-        self.connect_engines(config)
+        Ok(())
     }
 
     fn connect_engines(&mut self, config: &FabricConfig) -> Result<(), String> {
@@ -176,7 +233,7 @@ impl Fabric {
         let place = self.engines.places.get(number as usize).copied().flatten();
         let Some((place, _)) = place else { return false };
         let from = self.flows[number as usize].config.from;
-        self.engines.host(from).stop(place);
+        self.flows[number as usize].sender.is_cut |= self.engines.host(from).stop(place);
         self.engine_finishes(number);
         self.see_to_engine(from);
         true
@@ -230,11 +287,36 @@ impl Fabric {
                 News::Finished(flow) => self.engine_finishes(flow),
                 News::Failed(flow) => {
                     let timeouts = self.engines.host(host).new_timeouts();
-                    self.flows[flow as usize].sender.counts.timeouts += timeouts;
+                    let counts = &mut self.flows[flow as usize].sender.counts;
+                    counts.timeouts += timeouts;
+                    counts.failed += 1;
                 }
             }
         }
         self.engines.news.clear();
+        self.count_timeouts(host);
+    }
+
+    /// Counts the time-outs of an engine host that nothing that was sent again has told of.
+    fn count_timeouts(&mut self, host: u32) {
+        let engine = self.engines.host(host);
+        let timeouts = engine.new_timeouts();
+        if timeouts > 0
+            && let Some(flow) = engine.most_retried(self.now.instant())
+        {
+            self.flows[flow as usize].sender.counts.timeouts += timeouts;
+        }
+    }
+
+    /// What is due at engine hosts is done and counted, although their NICs are full.
+    pub(super) fn settle_engines(&mut self) {
+        let now = self.now.instant();
+        for host in (0..).take(self.engines.hosts.len()) {
+            if let Some(engine) = &self.engines.hosts[host as usize] {
+                engine.device.turn(now);
+                self.turn_engine(host);
+            }
+        }
     }
 
     /// Takes frames from an engine host's ring into its NIC, unless that is full; how many.

@@ -80,15 +80,17 @@ pub struct FlowResult {
     pub to: u32,
     /// When it began, if it did.
     pub started: Option<Time>,
-    /// When its last byte was acknowledged.
+    /// When the last byte that it sent was acknowledged.
     pub ended: Option<Time>,
+    /// It was stopped before it had sent all.
+    pub is_cut: bool,
     /// Payload bytes to send; `None` for no end.
     pub size: Option<u64>,
     /// How long these would take alone.
     pub alone: Option<Time>,
     /// Payload bytes that arrived.
     pub delivered: u64,
-    /// Bits of payload per second; `None` if it ended before figures counted, or has not begun.
+    /// Bits of payload per second; `None` if all had arrived before figures counted, or it has not begun.
     pub goodput: Option<f64>,
     /// DCQCN's mean alpha.
     pub alpha: Option<f64>,
@@ -103,9 +105,10 @@ pub struct FlowResult {
 }
 
 impl FlowResult {
-    /// How long it took, if it has ended.
+    /// How long it took, if all was sent.
     pub fn completion(&self) -> Option<Time> {
-        Some(self.ended? - self.started?)
+        let ended = self.ended.filter(|_| !self.is_cut)?;
+        Some(ended - self.started?)
     }
 
     /// How many times as long it took as it would have alone.
@@ -182,6 +185,7 @@ impl Results {
             (self.corrupted, "packets with a wrong ICRC"),
             (flows(|c| c.naks), "NAKs"),
             (flows(|c| c.timeouts), "time-outs"),
+            (flows(|c| c.failed), "QPs in error"),
         ];
         kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect()
     }
@@ -191,7 +195,8 @@ impl Results {
     pub fn unfinished(&self, group: Option<u32>) -> usize {
         let is_cut = |flow: &&FlowResult| {
             group.is_none_or(|group| flow.group == group)
-                && (flow.started.is_some() && flow.size.is_some() && flow.ended.is_none())
+                && (flow.started.is_some() && flow.size.is_some())
+                && (flow.ended.is_none() || flow.is_cut)
         };
         self.flows.iter().filter(is_cut).count()
     }
@@ -246,6 +251,7 @@ impl Fabric {
     /// All figures until now.
     pub fn results(mut self) -> Results {
         self.look_for_deadlock();
+        self.settle_engines();
         let (now, warmup) = (self.now, self.warmup);
         let owners: Vec<usize> =
             (0..).take(self.ports.len()).map(|port| self.node_of(port)).collect();
@@ -292,6 +298,8 @@ impl Fabric {
                 let from = sender.started.unwrap_or(self.now).max(self.warmup);
                 let until = sender.ended.unwrap_or(self.now).min(self.now);
                 let messages = flow.config.messages.map(u64::from);
+                let size = messages.map(|messages| messages.saturating_mul(flow.config.message));
+                let counts = until > from && size.is_none_or(|s| receiver.delivered_before < s);
                 FlowResult {
                     group: flow.config.group,
                     chain: flow.config.chain,
@@ -299,10 +307,11 @@ impl Fabric {
                     to: flow.config.to,
                     started: sender.started,
                     ended: sender.ended,
-                    size: messages.map(|messages| messages.saturating_mul(flow.config.message)),
+                    is_cut: sender.is_cut,
+                    size,
                     alone: messages.map(|messages| self.time_alone(flow, messages)),
                     delivered,
-                    goodput: (until > from).then(|| per_second(delivered, until - from)),
+                    goodput: counts.then(|| per_second(delivered, until - from)),
                     alpha: sender
                         .alpha()
                         .zip(alphas)

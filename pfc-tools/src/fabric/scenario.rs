@@ -143,6 +143,11 @@ impl Case {
         &self.base.network
     }
 
+    /// Whether hosts of it are engines.
+    pub const fn has_engines(&self) -> bool {
+        !self.base.engines.is_empty()
+    }
+
     /// An error about parts that do not fit together.
     pub(crate) fn misfit(&self, message: String) -> ScenarioError {
         ScenarioError::Misfit { place: self.file.clone(), message }
@@ -316,7 +321,7 @@ fn case(
     number: usize,
     seed: Option<u64>,
 ) -> Result<Case, ScenarioError> {
-    let all = Section::new("", Some(&tree))?;
+    let all = Section::new("", Some(&tree))?.of_changed(tree.is_changed());
     for key in ["title", "source", "notes", "long"] {
         all.get(key);
     }
@@ -362,8 +367,10 @@ fn case(
         traffic,
     };
     // What does not fit together is told now, not after an hour.
-    super::Fabric::new(&case.config(first, false)?)
-        .map_err(|message| ScenarioError::Misfit { place: file.to_owned(), message })?;
+    super::Fabric::check(&case.config(first, false)?).map_err(|misfit| {
+        let place = tree.place(&misfit.key).unwrap_or_else(|| file.to_owned());
+        ScenarioError::Misfit { place, message: format!("`{}`: {}", misfit.key, misfit.message) }
+    })?;
     Ok(case)
 }
 

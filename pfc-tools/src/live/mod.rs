@@ -7,7 +7,6 @@
 //! too slow or too busy for the rates shows there.
 
 pub mod command;
-pub mod frame;
 pub mod report;
 pub mod table;
 
@@ -21,7 +20,7 @@ use crate::fabric::config::FabricConfig;
 use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::outside::{Entry, Exit, LineReport, Outside};
 use crate::fabric::time::Time;
-use frame::{Pause, Seen, mark};
+use crate::frame::{self, Pause, Seen, mark};
 use table::MacTable;
 
 /// Bytes that the kernel keeps for each interface.
@@ -91,7 +90,7 @@ pub struct EdgeCounts {
     pub bytes_out: u64,
     /// Frames lost because the endpoint sent faster than its line and filled its NIC.
     pub overrun: u64,
-    /// Super-frames of TCP's segmentation offload.
+    /// Super-frames of segmentation offload, but for RoCE's.
     pub too_long: u64,
     /// Frames that go nowhere: too short, for this end of the line only, or to where they came from.
     pub unroutable: u64,
@@ -192,7 +191,8 @@ impl Live {
         }
         // Figures count from the beginning: a warm-up is for traffic that begins with the run.
         let network = FabricConfig { warmup: Time::ZERO, ..network.clone() };
-        let mut fabric = Fabric::new(&network).map_err(LiveError::Misfit)?;
+        let mut fabric =
+            Fabric::new(&network).map_err(|misfit| LiveError::Misfit(misfit.to_string()))?;
         let hosts: Vec<u32> = edges.iter().map(|edge| edge.host).collect();
         fabric.open(&hosts, config.outside);
         Ok(Self {
@@ -368,8 +368,8 @@ impl Live {
             if edge.counts.too_long + edge.tap.truncated() > 0 && !edge.has_warned {
                 edge.has_warned = true;
                 told.push(format!(
-                    "{}: super-frames are lost: what sends to {1} has TCP's segmentation offload on, which no line carries \
-                     (`ethtool -K PEER tso off gso off` at {1}'s peer)",
+                    "{}: frames of several packets are lost, which no line carries: what sends to {1} leaves it to its device to cut them \
+                     (`ethtool -K PEER tso off gso off` turns that off, where PEER is {1}'s peer)",
                     edge.name,
                     edge.tap.name()
                 ));

@@ -108,6 +108,7 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
             ("cnps_handled", Count),
             ("naks", Count),
             ("timeouts", Count),
+            ("failed", Count),
         ],
     ),
     (
@@ -299,6 +300,7 @@ impl Run<'_> {
                 Value::Count(flow.sender.cnps),
                 Value::Count(flow.sender.naks),
                 Value::Count(flow.sender.timeouts),
+                Value::Count(flow.sender.failed),
             ];
             sink(Table::Flows, self.row(values))?;
         }

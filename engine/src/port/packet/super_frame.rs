@@ -109,6 +109,21 @@ impl Headers {
         udp[6..8].fill(0);
     }
 
+    /// Computes the UDP checksum of `frame`, a packet, over IPv6: receivers may insist on one there, and a kernel that cuts a super-frame
+    /// computes it.
+    pub fn complete_v6(self, frame: &mut [u8]) {
+        if self.v6 {
+            let udp_len = u32::from(u16::from_be_bytes([frame[self.udp + 4], frame[self.udp + 5]]));
+            let sum = u32::from(fold(sum_words(&frame[self.ip + 8..self.udp])))
+                + u32::from(fold(sum_words(&frame[self.udp..])));
+            let sum = match !fold(sum + u32::from(PROTOCOL_UDP) + udp_len) {
+                0 => 0xffff, // 0 is none.
+                sum => sum,
+            };
+            frame[self.udp + 6..self.udp + 8].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+
     /// Makes the headers at the front of `frame`, which are those of its first segment, those of a super-frame
     /// with `total` bytes of segments, each of `segment` bytes. Returns what goes ahead of it.
     pub fn widen(self, frame: &mut [u8], total: usize, segment: u16) -> [u8; VNET_LEN] {
@@ -190,6 +205,27 @@ pub(super) mod tests {
             udp_source_port: 0xc123,
             super_frames: true,
         })
+    }
+
+    #[test]
+    fn packets_over_ipv6_get_the_checksum_that_a_receiver_computes() {
+        for (v6, tagged, payload) in [(true, false, 64), (true, true, 1024), (false, false, 64)] {
+            let flow = flow(v6, tagged);
+            let mut frame = sealed(&flow, payload, 7, 1);
+            let headers = Headers::find(&frame).unwrap();
+            headers.complete_v6(&mut frame);
+            let udp = headers.len() - UdpHeader::LEN;
+            let checksum = [frame[udp + 6], frame[udp + 7]];
+            if !v6 {
+                assert_eq!(checksum, [0, 0], "IPv4 needs none");
+                continue;
+            }
+            let pseudo = u32::from(fold(sum_words(&frame[udp - 32..udp]))) + 17;
+            let len = u32::try_from(frame.len() - udp).unwrap();
+            let all = pseudo + len + u32::from(fold(sum_words(&frame[udp..])));
+            assert_eq!((fold(all), checksum != [0, 0]), (0xffff, true));
+            assert!(Packet::parse(&frame, &[]).unwrap().icrc_valid());
+        }
     }
 
     /// A sealed WRITE packet with `payload` bytes, a multiple of four.

@@ -211,7 +211,7 @@ impl Tap {
         Ok(self.received.len())
     }
 
-    /// Cuts a frame into its packets if it is a super-frame of RoCE. UDP checksums are 0, as its senders have them.
+    /// Cuts a frame into its packets if it is a super-frame of RoCE. UDP checksums over IPv4 are 0, as its senders have them.
     fn cut(&mut self, frame: Received) -> bool {
         let bytes = self.pages.get(frame.at, frame.len);
         let Some(Kind::Super(segment)) = kind(&frame.offload.0) else { return false };
@@ -226,6 +226,7 @@ impl Tap {
             self.cut.extend_from_slice(head);
             self.cut.extend_from_slice(part);
             headers.set(&mut self.cut[at..], part.len(), identification);
+            headers.complete_v6(&mut self.cut[at..]);
             identification = identification.wrapping_add(1);
             let (len, offload) = (head.len() + part.len(), Offload::default());
             self.received.push(Received { is_cut: true, at, len, offload, ..frame });

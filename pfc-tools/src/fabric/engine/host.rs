@@ -21,6 +21,8 @@ use feroce_engine::qp::attributes::{QpAttributes, ack_timeout};
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_wire::{MacAddr, PathMtu, Psn, Qpn};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::fabric::config::{Control, FabricConfig, FlowConfig, HostConfig};
 use crate::fabric::time::{LineRate, Time};
@@ -33,7 +35,7 @@ const FIRST_QPN: u32 = 0x10;
 const POSTED_BYTES: u64 = 4 << 20;
 const POSTED_MOST: u64 = 1024;
 /// Longest message: there is memory for all of it at both ends.
-const LONGEST: u64 = 64 << 20;
+pub(super) const LONGEST: u64 = 64 << 20;
 /// Work queues, rings and what else a device has beside its buffer, at most: addresses only until they are needed.
 const ARENA: usize = 1 << 30;
 
@@ -53,8 +55,9 @@ struct Sending {
 pub(super) struct End {
     qp: QueuePair,
     psn: Psn,
-    /// The flow's number.
+    /// The flow's number, and whether this is its sender.
     pub flow: u32,
+    sends: bool,
     sending: Option<Sending>,
     /// One past the highest PSN of data that has left.
     pub sent_end: Psn,
@@ -155,13 +158,8 @@ impl EngineHost {
         });
         let depths = flows.iter().map(|(_, flow)| depth(flow)).sum::<u64>();
         let longest = flows.iter().map(|(_, flow)| flow.message).max().unwrap_or(1);
-        if longest > LONGEST {
-            return Err(format!(
-                "{name}: a message of {longest} bytes; an engine's has {LONGEST} at most"
-            ));
-        }
         let longest = usize::try_from(longest).map_err(|error| refused(&error))?;
-        let device = device_config(config, host, flows, ARENA + longest)?;
+        let device = device_config(config, host, flows, ARENA + longest);
         let device = Device::with_ports(vec![Box::new(port)], addressing, device)
             .map_err(|error| refused(&error))?;
         let pd = device.alloc_pd();
@@ -179,7 +177,8 @@ impl EngineHost {
             };
             let qp = pd.create_qp(&init).map_err(|error| refused(&error))?;
             let psn = device.random_psn().map_err(|error| refused(&error))?;
-            ends.push(End { qp, psn, flow: *number, sending: None, sent_end: psn });
+            let sends = flow.from == host;
+            ends.push(End { qp, psn, flow: *number, sends, sending: None, sent_end: psn });
         }
         Ok(Self {
             device,
@@ -248,13 +247,22 @@ impl EngineHost {
         end.post(&self.memory);
     }
 
-    /// The flow of the QP at `place` sends no more: what is posted is flushed.
-    pub fn stop(&mut self, place: usize) {
+    /// The flow of the QP at `place` sends no more: what is posted is flushed. Whether there was anything left to be sent.
+    pub fn stop(&mut self, place: usize) -> bool {
         let end = &mut self.ends[place];
-        if end.sending.take().is_some() {
+        let sends = end.sending.take().is_some();
+        if sends {
             let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
             let _ = end.qp.modify(&error); // It may be in error already.
         }
+        sends
+    }
+
+    /// The flow that has retried most since it got on, of those that begin here.
+    pub fn most_retried(&self, now: Instant) -> Option<u32> {
+        let senders = self.ends.iter().filter(|end| end.sends);
+        let most = senders.max_by_key(|end| (end.qp.snapshot(now).retries, end.sending.is_some()));
+        most.map(|end| end.flow)
     }
 
     /// Takes completions and posts what follows them. Whether there was any; what is over goes into `news`.
@@ -327,11 +335,10 @@ fn device_config(
     host: u32,
     flows: &[(u32, FlowConfig)],
     arena_bytes: usize,
-) -> Result<DeviceConfig, String> {
+) -> DeviceConfig {
     let full = config.packet.payload + config.packet.headers;
     let window = config.host.window.map_or(u64::MAX, |bytes| bytes / u64::from(full));
-    let control = control(config, host, flows)?;
-    Ok(DeviceConfig {
+    DeviceConfig {
         driver: Driver::Manual,
         max_qp: u32::try_from(flows.len()).unwrap_or(u32::MAX),
         max_mr: 1,
@@ -339,36 +346,33 @@ fn device_config(
         arena_bytes,
         window: u32::try_from(window.min(MOST_WINDOW)).unwrap_or(u32::MAX),
         congestion: CongestionConfig {
-            control,
+            control: control(flows),
             params: config.congestion,
             burst: config.host.burst.saturating_mul(full),
         },
-        seed: Some(config.seed << 20 ^ u64::from(host)),
+        seed: Some(seed_of(config.seed, host)),
         ..DeviceConfig::default()
-    })
+    }
+}
+
+/// The seed of a host's device: no two hosts and seeds have one in common.
+fn seed_of(seed: u64, host: u32) -> u64 {
+    let stream = SplitMix64::seed_from_u64(seed).next_u64();
+    SplitMix64::seed_from_u64(stream ^ u64::from(host)).next_u64()
 }
 
 /// Packets that may be outstanding where the scenario sets no window: most that the engine takes.
 const MOST_WINDOW: u64 = 1 << 20;
 
 /// What decides over the rates of a host: a device has one control for all its QPs.
-fn control(
-    config: &FabricConfig,
-    host: u32,
-    flows: &[(u32, FlowConfig)],
-) -> Result<EngineControl, String> {
-    let Some((_, first)) = flows.first() else { return Ok(EngineControl::Off) };
-    if flows.iter().any(|(_, flow)| flow.control != first.control) {
-        let name = config.network.name(host as usize);
-        return Err(format!("{name} is an engine, whose flows have the same `control` all"));
-    }
-    Ok(match first.control {
+fn control(flows: &[(u32, FlowConfig)]) -> EngineControl {
+    match flows.first().map_or(Control::None, |(_, first)| first.control) {
         Control::None => EngineControl::Off,
         Control::Fixed(bits) => EngineControl::Fixed(Rate::from_bps(bits)),
         Control::Dcqcn => EngineControl::Dcqcn,
         Control::Timely => EngineControl::Timely,
         Control::Swift => EngineControl::Swift,
-    })
+    }
 }
 
 /// The switch's end of a host's line.
@@ -391,5 +395,18 @@ pub(super) fn host_of(address: IpAddr) -> Option<u32> {
     match address {
         IpAddr::V4(address) => address.to_bits().checked_sub(FIRST_ADDRESS),
         IpAddr::V6(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_seeds_of_their_own() {
+        let near = [(1, 0), (1, 1), (2, 0), (1 + (1 << 44), 0), (1 << 20 ^ 1, 1), (u64::MAX, 0)];
+        let seeds: std::collections::BTreeSet<u64> =
+            near.iter().map(|&(seed, host)| seed_of(seed, host)).collect();
+        assert_eq!(seeds.len(), near.len());
     }
 }

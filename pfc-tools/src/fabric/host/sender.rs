@@ -29,6 +29,8 @@ pub struct SenderCounts {
     pub naks: u64,
     /// Time-outs.
     pub timeouts: u64,
+    /// Of an engine host: the QP has given up.
+    pub failed: u64,
 }
 
 /// A flow's sender. Packets are numbered from 0 and do not wrap.
@@ -65,6 +67,8 @@ pub(crate) struct Sender {
     asked_at: Time,
     pub started: Option<Time>,
     pub ended: Option<Time>,
+    /// It was stopped before it had sent all.
+    pub is_cut: bool,
     pub counts: SenderCounts,
 }
 
@@ -101,6 +105,7 @@ impl Sender {
             asked_at: Time::ZERO,
             started: None,
             ended: None,
+            is_cut: false,
             counts: SenderCounts::default(),
         }
     }
@@ -270,6 +275,7 @@ impl Sender {
     /// Sends no more than one packet, which asks for an acknowledgement of all others. Whether there is nothing to be asked for.
     pub fn stop(&mut self) -> bool {
         let more = u32::from(self.una < self.highest);
+        self.is_cut = self.highest + more < self.total;
         self.total = self.total.min(self.highest + more);
         self.una == self.total
     }

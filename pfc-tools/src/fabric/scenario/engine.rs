@@ -1,5 +1,6 @@
 //! What hosts that are the engine cannot be asked for: they do it in their own way.
 
+use feroce_congestion::params::NVIDIA;
 use feroce_wire::PathMtu;
 
 use super::ScenarioError;
@@ -43,7 +44,9 @@ pub(super) fn check(
     let is_other = notification.cnp_dscp >> 3 != notification.cnp_priority;
     let expected = "the upper three bits of cnp_dscp, by which switches know engine hosts' CNPs";
     let congestion = all.section("congestion")?;
-    for key in ["cnp_priority", "cnp_dscp"] {
+    let own = ["cnp_priority", "cnp_dscp"];
+    let nvidia = NVIDIA.iter().filter(|other| own.contains(&other.knob));
+    for key in own.iter().chain(nvidia.flat_map(|other| other.names)) {
         refuse(&congestion, key, is_other, expected)?;
     }
     for (section, traffic) in all.sections("traffic")?.iter().zip(traffic) {

@@ -181,12 +181,15 @@ pub(super) fn traffic(
             let load = section.fraction("load")?;
             let load = load
                 .ok_or_else(|| section.missing("load", "a part of the hosts' lines, as \"30%\""))?;
-            Pattern::Poisson { load: load.units(), sizes: sizes(&section, file)? }
+            Pattern::Poisson {
+                load: load.units(),
+                sizes: sizes(&section, file, config.packet.payload)?,
+            }
         }
         _ => {
             let pairs = section.small("pairs", 1)?;
             let pairs = pairs.ok_or_else(|| section.missing("pairs", "how many pairs of hosts"))?;
-            Pattern::Pairs { pairs, sizes: sizes(&section, file)? }
+            Pattern::Pairs { pairs, sizes: sizes(&section, file, config.packet.payload)? }
         }
     };
     let (from, to) =
@@ -243,12 +246,16 @@ fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), S
 }
 
 /// What `sizes` names.
-fn sizes(section: &Section<'_>, file: &str) -> Result<Distribution, ScenarioError> {
+fn sizes(section: &Section<'_>, file: &str, payload: u32) -> Result<Distribution, ScenarioError> {
     let sizes = section.text("sizes")?;
     let sizes =
         sizes.ok_or_else(|| section.missing("sizes", "\"websearch\", \"hadoop\" or a file"))?;
     let folder = std::path::Path::new(file).parent().unwrap_or_else(|| std::path::Path::new(""));
-    Distribution::named(&sizes, folder).map_err(|message| match section.get("sizes") {
+    let named = Distribution::named(&sizes, folder).and_then(|sizes| match sizes.largest() {
+        largest if largest.div_ceil(payload.into()) < 1 << 32 => Ok(sizes),
+        largest => Err(format!("flows of less than 2^32 packets, not of {largest} bytes")),
+    });
+    named.map_err(|message| match section.get("sizes") {
         Some(node) => section.wrong("sizes", node, message),
         None => section.missing("sizes", message),
     })

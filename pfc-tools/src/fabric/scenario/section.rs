@@ -7,7 +7,7 @@ use feroce_congestion::Fraction;
 use feroce_congestion::params::Kind;
 
 use super::ScenarioError;
-use super::tree::{Node, Value};
+use super::tree::{Node, Origin, Value};
 use crate::fabric::fault::Hits;
 use crate::fabric::time::{LineRate, Time};
 
@@ -20,11 +20,14 @@ pub(super) struct Section<'a> {
     prefix: String,
     node: Option<&'a Node>,
     asked: RefCell<BTreeSet<&'static str>>,
+    /// The command line has changed something, here or elsewhere.
+    is_changed: bool,
 }
 
 impl<'a> Section<'a> {
     pub fn new(prefix: &str, node: Option<&'a Node>) -> Result<Self> {
-        let section = Self { prefix: prefix.to_owned(), node, asked: RefCell::default() };
+        let asked = RefCell::default();
+        let section = Self { prefix: prefix.to_owned(), node, asked, is_changed: false };
         match node {
             Some(Node { value: Value::Table(_), .. }) | None => Ok(section),
             Some(other) => Err(ScenarioError::Value {
@@ -34,6 +37,11 @@ impl<'a> Section<'a> {
                 expected: "a table".to_owned(),
             }),
         }
+    }
+
+    /// The same of a scenario that the command line has changed, or not.
+    pub fn of_changed(self, is_changed: bool) -> Self {
+        Self { is_changed, ..self }
     }
 
     /// What the file has for `key`.
@@ -116,9 +124,12 @@ impl<'a> Section<'a> {
         Ok(number.and_then(|n| u32::try_from(n).ok()))
     }
 
-    /// An error if one of `keys` is there, which nothing looks at `because` of something else.
+    /// An error if one of `keys` is there, which nothing looks at `because` of something else. Not if that may be what the command line
+    /// has changed: a sweep goes on.
     pub fn idle(&self, keys: &[&'static str], because: &str) -> Result<()> {
-        match keys.iter().find_map(|key| Some((key, self.get(key)?))) {
+        let given = keys.iter().filter_map(|key| Some((key, self.get(key)?)));
+        let is_wrong = |node: &Node| !self.is_changed || matches!(node.origin, Origin::Set(_));
+        match given.into_iter().find(|(_, node)| is_wrong(node)) {
             None => Ok(()),
             Some((key, node)) => Err(ScenarioError::Misfit {
                 place: node.origin.to_string(),
@@ -220,7 +231,8 @@ impl<'a> Section<'a> {
 
     /// The table `key`; an empty one if there is none.
     pub fn section(&self, key: &'static str) -> Result<Section<'a>> {
-        Section::new(&format!("{}{key}.", self.prefix), self.get(key))
+        let section = Section::new(&format!("{}{key}.", self.prefix), self.get(key))?;
+        Ok(section.of_changed(self.is_changed))
     }
 
     /// The tables `[[key]]`.
@@ -232,6 +244,7 @@ impl<'a> Section<'a> {
             .iter()
             .enumerate()
             .map(|(number, node)| Section::new(&prefix(number), Some(node)))
+            .map(|section| Ok(section?.of_changed(self.is_changed)))
             .collect()
     }
 

@@ -13,7 +13,7 @@ use super::ScenarioError;
 pub(super) enum Origin {
     /// In a file, at a line from 1.
     File(String, usize),
-    /// On the command line, or by a case: what is shown.
+    /// On the command line: what is shown.
     Set(String),
 }
 
@@ -69,6 +69,31 @@ impl Node {
             }
             Value::Table(_) => "a table".to_owned(),
         }
+    }
+
+    /// Where the value at `key` was written, or the innermost table that would have it; `None` if that is the whole file.
+    pub fn place(&self, key: &str) -> Option<String> {
+        let (mut node, mut place) = (self, None);
+        for part in key.split('.') {
+            let inner = match &node.value {
+                Value::Table(table) => table.get(part),
+                Value::List(list) => part.parse::<usize>().ok().and_then(|index| list.get(index)),
+                _ => None,
+            };
+            let Some(inner) = inner else { break };
+            (node, place) = (inner, Some(inner.origin.to_string()));
+        }
+        place
+    }
+
+    /// Whether the command line has put something in its place, or added something.
+    pub fn is_changed(&self) -> bool {
+        let inner = match &self.value {
+            Value::Table(table) => table.values().any(Self::is_changed),
+            Value::List(list) => list.iter().any(Self::is_changed),
+            Value::Text(_) | Value::Plain(_) => false,
+        };
+        inner || matches!(self.origin, Origin::Set(_))
     }
 
     /// Puts `value` in the place that `key` names: names and, in lists, numbers from 0, with dots between.

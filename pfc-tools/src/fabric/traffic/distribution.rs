@@ -66,6 +66,11 @@ impl Distribution {
         u64::try_from(sum / u128::from(2 * WHOLE)).unwrap_or(u64::MAX)
     }
 
+    /// The largest size.
+    pub fn largest(&self) -> u64 {
+        self.points.last().map_or(0, |point| point.0)
+    }
+
     /// The size of a flow, at least a byte.
     pub fn draw(&self, random: u32) -> u64 {
         // Thousandths of a percent in units of 2^-32.

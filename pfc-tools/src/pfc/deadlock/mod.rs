@@ -171,7 +171,7 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
         let turns: Vec<_> = cycle.iter().map(|one| (dependencies.turn(one), one.between)).collect();
         let priority = report.priorities[0];
         report.runs = witness::runs(&config, priority, &turns, is_free.then_some(&changed))
-            .map_err(Failure::Unusable)?;
+            .map_err(|misfit| Failure::Unusable(misfit.to_string()))?;
     }
     Ok(report)
 }

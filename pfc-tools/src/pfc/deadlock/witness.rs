@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::fabric::Fabric;
-use crate::fabric::config::{Control, FabricConfig, FlowConfig, Network, Turn};
+use crate::fabric::config::{Control, FabricConfig, FlowConfig, Misfit, Network, Turn};
 use crate::fabric::time::{LineRate, Time};
 
 /// How long a run lasts.
@@ -55,7 +55,7 @@ pub(super) fn runs(
     priority: u8,
     turns: &[(Turn, (u32, u32))],
     changed: Option<&Network>,
-) -> Result<Vec<Seen>, String> {
+) -> Result<Vec<Seen>, Misfit> {
     let mut config = FabricConfig {
         duration: LENGTH,
         warmup: WARMUP,
@@ -87,7 +87,7 @@ fn flows(
     config: &mut FabricConfig,
     priority: u8,
     turns: &[(Turn, (u32, u32))],
-) -> Result<Vec<FlowConfig>, String> {
+) -> Result<Vec<FlowConfig>, Misfit> {
     let idle = |(from, to): (u32, u32)| FlowConfig {
         from,
         to,
@@ -134,7 +134,7 @@ fn slowed(config: &FabricConfig, turns: &[(Turn, (u32, u32))], slowness: u64) ->
     slow
 }
 
-fn play(config: &FabricConfig, changed: bool, slowness: u64) -> Result<Seen, String> {
+fn play(config: &FabricConfig, changed: bool, slowness: u64) -> Result<Seen, Misfit> {
     let mut fabric = Fabric::new(config)?;
     while !fabric.run(1 << 20) {}
     let results = fabric.results();

@@ -1,6 +1,6 @@
 //! What a switch reads in a real frame, and what it writes: addresses, priority, ECN, and PFC frames.
 
-use feroce_wire::{Ecn, FlowControl, FlowControlFrame, MacAddr, pause};
+use feroce_wire::{Ecn, FlowControl, FlowControlFrame, MacAddr, Packet, icrc, pause};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -88,9 +88,13 @@ pub fn line_size(len: usize) -> u32 {
     u32::try_from((len + FCS).max(SHORTEST)).unwrap_or(u32::MAX)
 }
 
-/// Flips a bit of a frame, in the payload: switches would see a broken header.
+/// Flips a bit of a frame, so that its receiver refuses it: of RoCE in the ICRC, as that does not cover all of the rest; of others in the
+/// payload, as switches would see a broken header.
 pub fn damage(frame: &mut [u8]) {
-    let at = frame.len() * 3 / 4;
+    let at = match Packet::parse(frame, &[]) {
+        Ok(packet) => frame.len() - packet.trailer.len() - icrc::LEN,
+        Err(_) => frame.len() * 3 / 4,
+    };
     frame[at] ^= 1;
 }
 
@@ -170,6 +174,9 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use feroce_wire::{
+        Bth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, Opcode, write_transport,
+    };
 
     /// UDP over IPv4, DSCP 26 and ECT(0), as the Linux kernel sends it.
     fn ipv4() -> Vec<u8> {
@@ -256,6 +263,40 @@ mod tests {
         assert!(seen.to.is_multicast() && !seen.is_of_the_line());
         assert!(!mark(&mut arp));
         assert_eq!(Seen::new(&arp[..13]), None);
+    }
+
+    #[test]
+    fn damage_is_found_in_every_kind_of_packet() {
+        let v4 = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
+        let v6 = IpAddresses::V6 { src: [1; 8].into(), dst: [2; 8].into() };
+        for (addresses, info) in
+            [v4, v6].into_iter().flat_map(|a| Opcode::all().map(move |i| (a, i)))
+        {
+            for (payload, trailer) in [(0, 0), (0, 6), (1, 0), (64, 0), (1024, 0)] {
+                let flow = FlowHeader::new(&FlowSpec {
+                    dst_mac: MacAddr([2; 6]),
+                    src_mac: MacAddr([4; 6]),
+                    vlan: None,
+                    addresses,
+                    traffic_class: 0,
+                    hop_limit: 64,
+                    flow_label: 0,
+                    udp_source_port: 0xc000,
+                    super_frames: false,
+                });
+                let bth =
+                    Bth { opcode: info.opcode, pad: u8::from(payload == 1) * 3, ..Bth::default() };
+                let ext = ExtHeaders::parse(info.headers, &[0; 64]).unwrap();
+                let mut frame = vec![0; 2048];
+                let len = write_transport(&mut frame[flow.len()..], &bth, &ext);
+                let len = flow.seal(&mut frame, len + payload + usize::from(bth.pad), 1);
+                frame.truncate(len + trailer);
+                assert!(Packet::parse(&frame, &[]).unwrap().icrc_valid(), "{}", info.name);
+                damage(&mut frame);
+                let damaged = Packet::parse(&frame, &[]);
+                assert!(damaged.is_ok_and(|packet| !packet.icrc_valid()), "{}", info.name);
+            }
+        }
     }
 
     #[test]
