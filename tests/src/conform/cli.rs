@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::check;
 use super::trace::TraceError;
+use super::{check, rules};
 
 /// Tell whether captures of RoCE traffic are legal, and endpoints answer as they should.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ struct Cli {
 enum Command {
     /// Hold every packet of captures against the rules, and say what went wrong
     Check(Box<check::Options>),
+    /// Show the rules, where the engine keeps them and what proves that they are found broken
+    Rules(rules::Options),
 }
 
 /// What came out of a command that could do its work: its exit code.
@@ -65,6 +67,7 @@ pub enum Failure {
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Check(options) => check::run(&options),
+        Command::Rules(options) => rules::run(&options),
     };
     match done {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -9,5 +9,8 @@
 
 pub mod check;
 pub mod cli;
+pub mod flow;
 pub mod packet;
+pub mod report;
+pub mod rules;
 pub mod trace;

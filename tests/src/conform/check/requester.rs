@@ -1,0 +1,559 @@
+//! The rules of requesters: PSNs, messages, repetitions.
+
+use feroce_wire::{Operation, PayloadRule, Position, Psn, Transport};
+
+use super::digest::digest;
+use super::figures::duration;
+use super::findings::{Findings, Place};
+use crate::conform::flow::window::{Sent, is_atomic, is_read};
+use crate::conform::flow::{Channel, Message};
+use crate::conform::packet::Seen;
+use crate::conform::rules::RuleId;
+
+/// A jump of PSNs that is no loss any more.
+const JUMP: u32 = 1 << 15;
+/// How long after the end of a connection requests may still be on their way, in nanoseconds.
+const GRACE: u64 = 100_000_000;
+/// Most bytes of a message.
+const LONGEST: u32 = 1 << 31;
+/// Repetitions of a request, unless the connection was made with fewer.
+const RETRIES: u8 = 7;
+
+/// A request packet at its place in a flow.
+pub(super) struct Request<'s, 'a> {
+    pub seen: &'s Seen<'a>,
+    pub channel: &'s mut Channel,
+    pub place: Place,
+    pub out: &'s mut Findings,
+}
+
+impl Request<'_, '_> {
+    /// Holds it against the rules, and remembers it.
+    pub fn take(&mut self) {
+        let Self { seen, channel, .. } = self;
+        let psn = seen.packet.bth.psn;
+        channel.transport = Some(seen.packet.info.transport);
+        channel.figures.seen(seen.at);
+        channel.figures.requests += 1;
+        self.after_error();
+        let late = self.is_late();
+        self.settle_span(psn);
+        let Some(next) = self.channel.next else { return self.first(psn) };
+        let ahead = next.distance_to(psn);
+        if ahead == 0 {
+            self.newest(psn, 0);
+        } else if psn.is_after(next) {
+            match ahead < JUMP {
+                true => self.newest(psn, ahead),
+                false => self.jump(next, psn),
+            }
+        } else {
+            self.older(psn, late);
+        }
+    }
+
+    /// The first request of the flow that was captured.
+    fn first(&mut self, psn: Psn) {
+        if let Some(due) = self.channel.agreed.first_psn
+            && due != psn
+        {
+            self.out.add(RuleId::CmPsn, self.place, || {
+                format!("the first request has PSN {}; the other side asked for {} when the connection was made", hex(psn), hex(due))
+            });
+        }
+        if self.channel.agreed.first_psn == Some(psn) {
+            self.channel.msn_base = Some((self.channel.epoch, 0));
+            self.channel.message = Message::Between;
+        }
+        self.channel.next = Some(psn);
+        self.newest(psn, 0);
+    }
+
+    /// A request that is newer than all before; `gap` PSNs between were passed over.
+    fn newest(&mut self, psn: Psn, gap: u32) {
+        if gap > 0 {
+            let hole = Sent::missing(
+                psn.add(0_u32.wrapping_sub(gap)),
+                gap,
+                self.place.packet,
+                self.seen.at,
+            );
+            self.channel.window.push(hole);
+            self.channel.message = Message::Unknown;
+            self.channel.epoch += 1;
+            self.channel.repeats = None;
+            if self.channel.transport == Some(Transport::Uc) {
+                self.out.add(RuleId::Loss, self.place, || {
+                    format!(
+                        "{gap} packets from PSN {} on never came: UC repeats nothing",
+                        hex(hole.psn)
+                    )
+                });
+            }
+        }
+        self.sequence();
+        self.depth();
+        let sent = self.sent(psn, true);
+        self.channel.next = Some(sent.end());
+        self.channel.messages = sent.messages_through();
+        self.channel.figures.messages += u64::from(sent.ends);
+        self.channel.figures.request_bytes += self.seen.packet.payload.len() as u64;
+        self.credits(&sent);
+        self.channel.window.push(sent);
+        if matches!(self.channel.transport, Some(Transport::Uc)) {
+            self.channel.window.ack_before(sent.end());
+        }
+        self.channel.repeats = None;
+    }
+
+    fn jump(&mut self, next: Psn, psn: Psn) {
+        if !self.seen.packet.info.position.starts_message() || self.is_midway() {
+            self.out.add(RuleId::Jump, self.place, || {
+                format!(
+                    "PSN {} comes where {} was due: too far away to be a loss",
+                    hex(psn),
+                    hex(next)
+                )
+            });
+        }
+        let agreed = self.channel.agreed;
+        let answers = self.channel.answers;
+        self.channel.begin_anew(agreed);
+        self.channel.answers = answers;
+        self.channel.agreed.first_psn = None;
+        self.channel.next = Some(psn);
+        self.newest(psn, 0);
+    }
+
+    /// Whether the flow is in the middle of something: then it does not begin anew.
+    fn is_midway(&self) -> bool {
+        matches!(self.channel.message, Message::Within { .. })
+            || self.seen.at.saturating_sub(self.channel.figures.last_at) < GRACE
+                && self.channel.window.unacked().next().is_some()
+    }
+
+    /// A PSN that has been passed.
+    fn older(&mut self, psn: Psn, late: bool) {
+        let Some(place) = self.channel.window.find(psn) else { return self.unknown(psn, late) };
+        let Some(&known) = self.channel.window.get(place) else { return };
+        if known.is_missing() {
+            return self.fill(place, &known, psn, late);
+        }
+        let span = self.span();
+        if id_of(self.seen).is_some_and(|id| known.id == id) {
+            self.out.add(RuleId::Duplicate, self.place, || {
+                format!("PSN {} again, the same packet as {} down to its IPv4 identification: the network, or the capture, has doubled it", hex(psn), known.last.number)
+            });
+            return;
+        }
+        if late {
+            self.out.add(RuleId::Reorder, self.place, || {
+                format!("PSN {} comes {} after packet {}, which was sent later: it was repeated in the meantime", hex(psn), duration(self.seen.at.saturating_sub(known.last_at)), known.last.number)
+            });
+            return;
+        }
+        self.compare(&known, psn, span);
+        self.repeat(place, &known, psn);
+    }
+
+    /// A PSN older than all that is remembered.
+    fn unknown(&mut self, psn: Psn, late: bool) {
+        let oldest = self.channel.window.oldest().unwrap_or(psn);
+        let back = psn.distance_to(oldest);
+        if back >= JUMP {
+            let next = self.channel.next.unwrap_or(psn);
+            return self.jump(next, psn);
+        }
+        if self.channel.acked.is_none() {
+            // The capture began in the middle of a burst that is sent again.
+            let hole = Sent::missing(psn, back, self.place.packet, self.seen.at);
+            self.channel.window.push_front(hole);
+            return self.older(psn, late);
+        }
+        self.channel.figures.repeated += 1;
+        self.channel.repeats = Some(psn.add(self.span()));
+    }
+
+    /// PSNs that were passed over, at last.
+    fn fill(&mut self, place: usize, hole: &Sent, psn: Psn, late: bool) {
+        let sent = Sent {
+            span: self.span().min(hole.end().value().wrapping_sub(psn.value()) & 0xff_ffff),
+            ..self.sent(psn, false)
+        };
+        self.channel.window.fill(place, sent);
+        self.channel.figures.request_bytes += self.seen.packet.payload.len() as u64;
+        let since = self.seen.at.saturating_sub(hole.last_at);
+        let repeats = self.channel.repeats == Some(psn);
+        self.react(psn);
+        if late
+            || (self.channel.newest_id.is_none()
+                && self.channel.nak_for.is_none()
+                && since < 1_000_000
+                && !repeats)
+        {
+            self.out.add(RuleId::Reorder, self.place, || {
+                format!(
+                    "PSN {} was not lost: it arrived {} late, after packet {}",
+                    hex(psn),
+                    duration(since),
+                    hole.last.number
+                )
+            });
+            return;
+        }
+        self.channel.figures.repeated += 1;
+        self.channel.repeats = Some(sent.end());
+        self.out.add(RuleId::Loss, self.place, || {
+            format!("PSN {} did not come this far the first time: packet {} has a later one, and {} after that this one repeats it", hex(psn), hole.last.number, duration(since))
+        });
+    }
+
+    /// Whether a repetition is what was sent before.
+    fn compare(&mut self, known: &Sent, psn: Psn, span: u32) {
+        let packet = &self.seen.packet;
+        if is_read(known.opcode) && known.opcode == packet.bth.opcode {
+            let Some(reth) = packet.ext.reth else { return };
+            let offset = known.psn.distance_to(psn);
+            let skipped = u64::from(offset) * u64::from(self.channel.path_mtu.unwrap_or(0));
+            let rest = u64::from(known.len).saturating_sub(skipped);
+            let is_known = offset == 0 || self.channel.path_mtu.is_some();
+            if is_known
+                && (reth.va != known.va.wrapping_add(skipped) || u64::from(reth.dma_len) != rest)
+            {
+                self.out.add(RuleId::ReadRange, self.place, || {
+                    format!("the READ with PSN {} is sent again from address {:#x} for {} bytes; packet {} leaves {rest} bytes at {:#x} for this PSN", hex(psn), reth.va, reth.dma_len, known.first.number, known.va.wrapping_add(skipped))
+                });
+            }
+        } else if known.opcode != packet.bth.opcode
+            || known.psn != psn
+            || known.span != span
+            || !self.seen.is_cut && known.digest != digest(packet)
+        {
+            self.out.add(RuleId::Same, self.place, || {
+                format!(
+                    "PSN {} was {} in packet {}, and is now {}, or has other contents",
+                    hex(psn),
+                    known.opcode,
+                    known.first.number,
+                    packet.bth.opcode
+                )
+            });
+        }
+    }
+
+    /// A request that is sent again.
+    fn repeat(&mut self, place: usize, known: &Sent, psn: Psn) {
+        let acked = self.channel.window.is_acked(place);
+        let is_missed = self.channel.answers_missing == Some(psn);
+        let continues = self.channel.repeats == Some(psn);
+        let span = self.span();
+        let asked_from = known.psn.distance_to(psn);
+        self.channel.repeats = Some(psn.add(span));
+        self.channel.figures.repeated += 1;
+        let retries = self.channel.agreed.retry_count.unwrap_or(RETRIES);
+        let excess = known.unanswered == u16::from(retries) + 1;
+        if let Some(sent) = self.channel.window.get_mut(place) {
+            sent.times = sent.times.saturating_add(1);
+            sent.unanswered = sent.unanswered.saturating_add(1);
+            sent.last = self.place.packet;
+            sent.last_at = self.seen.at;
+            sent.id = id_of(self.seen).unwrap_or(0);
+            sent.asked_from = asked_from;
+            if is_read(sent.opcode) {
+                sent.answered = sent.answered.min(asked_from);
+            }
+        }
+        if excess && self.channel.mismatch.is_some() && self.channel.mig_req_0 {
+            super::quirks::tell(self.channel, RuleId::QuirkRetry, self.place, self.out);
+        } else if excess {
+            self.out.add(RuleId::RetryCount, self.place, || {
+                format!("PSN {} is sent for the {}th time without an answer: {retries} repetitions are allowed", hex(psn), known.unanswered + 1)
+            });
+        }
+        let caused = self.react(psn);
+        if continues || caused {
+            return;
+        }
+        let since = self.seen.at.saturating_sub(known.last_at);
+        if is_missed {
+            self.channel.answers_missing = None;
+        } else if acked {
+            let ack = self.channel.last_ack.map_or(0, |ack| ack.number);
+            self.out.add(RuleId::AckLoss, self.place, || {
+                format!("PSN {} is sent again {} after packet {}, though it was acknowledged by packet {ack} at the latest: that did not arrive, or too late", hex(psn), duration(since), known.last.number)
+            });
+        } else {
+            self.channel.figures.timeouts.add(since);
+            self.out.add(RuleId::Timeout, self.place, || {
+                format!(
+                    "PSN {} is sent again {} after packet {}: nothing has answered it",
+                    hex(psn),
+                    duration(since),
+                    known.last.number
+                )
+            });
+        }
+    }
+
+    /// What the repetition of `psn` has to do with the last NAK; whether it was caused by one.
+    fn react(&mut self, psn: Psn) -> bool {
+        self.channel.nak_for = None;
+        if let Some(rnr) = &mut self.channel.rnr
+            && rnr.psn == psn
+            && rnr.is_open
+        {
+            rnr.is_open = false;
+            let rnr = *rnr;
+            let waited = self.seen.at.saturating_sub(rnr.at);
+            self.channel.figures.rnr_waits.add(waited);
+            if waited < rnr.wait {
+                self.out.add(RuleId::RnrWait, self.place, || {
+                    format!(
+                        "PSN {} is sent again {} after the RNR NAK in packet {}, which asks for {}",
+                        hex(psn),
+                        duration(waited),
+                        rnr.packet.number,
+                        duration(rnr.wait)
+                    )
+                });
+            }
+            self.channel.nak = None;
+            return true;
+        }
+        let Some(nak) = self.channel.nak else { return false };
+        self.channel.nak = None;
+        if nak.psn == psn {
+            self.channel.figures.nak_reaction.add(self.seen.at.saturating_sub(nak.at));
+        } else if self.channel.repeats != Some(psn.add(self.span())) || psn.is_after(nak.psn) {
+            self.out.add(RuleId::Restart, self.place, || {
+                format!("after the NAK in packet {} the requester begins again with PSN {}, and not with {}", nak.packet.number, hex(psn), hex(nak.psn))
+            });
+        }
+        true
+    }
+
+    /// The packets of a message follow each other, and are as long as they must be.
+    fn sequence(&mut self) {
+        let info = self.seen.packet.info;
+        let len = self.seen.packet.payload.len();
+        self.learn_mtu(len);
+        self.lengths(len);
+        if !matches!(info.operation, Operation::Send | Operation::Write) {
+            if let Message::Within { operation, .. } = self.channel.message {
+                self.disorder(operation);
+            }
+            self.channel.message = Message::Between;
+            return;
+        }
+        let starts = info.position.starts_message();
+        let total = self.seen.packet.ext.reth.map(|reth| reth.dma_len);
+        let (bytes, total) = match self.channel.message {
+            Message::Within { operation, .. } if starts || operation != info.operation => {
+                self.disorder(operation);
+                (len as u64, starts.then_some(total).flatten())
+            }
+            Message::Within { bytes, total, .. } => (bytes + len as u64, total),
+            Message::Between if !starts => {
+                self.out.add(RuleId::Sequence, self.place, || {
+                    format!("{} where a message must begin: the one before has ended", info.name)
+                });
+                (0, None)
+            }
+            Message::Unknown if !starts => {
+                if info.position.ends_message() {
+                    self.channel.message = Message::Between;
+                }
+                return;
+            }
+            Message::Between | Message::Unknown => (len as u64, total),
+        };
+        if info.position.ends_message() {
+            self.channel.message = Message::Between;
+            if let Some(total) = total.filter(|&total| u64::from(total) != bytes) {
+                self.out.add(RuleId::WriteLength, self.place, || {
+                    format!(
+                        "the WRITE that ends here has carried {bytes} bytes; its RETH says {total}"
+                    )
+                });
+            }
+        } else {
+            self.channel.message = Message::Within { operation: info.operation, bytes, total };
+        }
+    }
+
+    fn disorder(&mut self, within: Operation) {
+        let name = self.seen.packet.info.name;
+        self.out.add(RuleId::Sequence, self.place, || {
+            format!("{name} in the middle of a message ({within:?}) that has not ended")
+        });
+    }
+
+    fn learn_mtu(&mut self, len: usize) {
+        let rule = self.seen.packet.info.payload;
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        if self.channel.path_mtu.is_none()
+            && rule == PayloadRule::PathMtu
+            && feroce_wire::PathMtu::from_bytes(len).is_some()
+        {
+            self.channel.path_mtu = Some(len);
+        }
+    }
+
+    fn lengths(&mut self, len: usize) {
+        let packet = &self.seen.packet;
+        let mtu = self.channel.path_mtu.map_or(4096, |mtu| mtu as usize);
+        let rule = packet.info.payload;
+        let judged = matches!(
+            rule,
+            PayloadRule::PathMtu | PayloadRule::OneToPathMtu | PayloadRule::UpToPathMtu
+        );
+        if judged && !rule.allows(len, mtu) {
+            self.out.add(RuleId::Mtu, self.place, || {
+                format!(
+                    "{} with {len} bytes of payload, on a path with an MTU of {mtu}",
+                    packet.info.name
+                )
+            });
+        }
+        if let Some(reth) = packet.ext.reth.filter(|reth| reth.dma_len > LONGEST) {
+            self.out.add(RuleId::DmaLength, self.place, || {
+                format!("{} of {} bytes: 2^31 is the most", packet.info.name, reth.dma_len)
+            });
+        }
+        if let Some(atomic) = packet.ext.atomic_eth.filter(|atomic| atomic.va % 8 != 0) {
+            self.out.add(RuleId::AtomicAlign, self.place, || {
+                format!("an atomic at address {:#x}, which is no multiple of 8", atomic.va)
+            });
+        }
+        let asks = matches!(packet.info.position, Position::Last | Position::Only)
+            && (packet.info.operation == Operation::Send || packet.ext.imm.is_some());
+        if packet.bth.solicited && !asks {
+            self.out.add(RuleId::Solicited, self.place, || {
+                format!("{} asks for a solicited event", packet.info.name)
+            });
+        }
+    }
+
+    /// READs and atomics under way.
+    fn depth(&mut self) {
+        let Some(depth) = self.channel.agreed.depth else { return };
+        let opcode = self.seen.packet.bth.opcode;
+        if !is_read(opcode) && !is_atomic(opcode) {
+            return;
+        }
+        let under_way = self.channel.window.unacked().filter(|sent| sent.lacks_answer()).count();
+        if under_way >= usize::from(depth) {
+            self.out.add(RuleId::Outstanding, self.place, || {
+                format!("{} while {under_way} READs and atomics are under way: the responder answers {depth} at a time", self.seen.packet.info.name)
+            });
+        }
+    }
+
+    fn credits(&mut self, sent: &Sent) {
+        let takes = self.seen.packet.info.operation == Operation::Send
+            || self.seen.packet.ext.imm.is_some();
+        let Some(limit) =
+            self.channel.credit_limit.filter(|_| self.channel.agreed.flow_control && takes)
+        else {
+            return;
+        };
+        // One more may go out to probe.
+        let beyond = limit.wrapping_add(1).wrapping_sub(sent.messages_through());
+        if sent.ends && beyond > u32::MAX / 2 {
+            self.out.add(RuleId::Credits, self.place, || {
+                format!("message {} of the flow goes out; the credits of packet {} reach to message {limit}", sent.messages_through(), self.channel.last_ack.map_or(0, |ack| ack.number))
+            });
+        }
+    }
+
+    fn after_error(&mut self) {
+        let Some((psn, by, at)) = self.channel.failed else { return };
+        let since = self.seen.at.saturating_sub(at);
+        if since > GRACE {
+            self.out.add(RuleId::AfterError, self.place, || {
+                format!(
+                    "a request {} after packet {} has refused PSN {} and ended the connection",
+                    duration(since),
+                    by.number,
+                    hex(psn)
+                )
+            });
+        }
+    }
+
+    /// PSNs that the request takes; 1 for a READ on a path whose MTU nobody knows yet.
+    fn span(&self) -> u32 {
+        let packet = &self.seen.packet;
+        match (packet.info.operation, packet.ext.reth, self.channel.path_mtu) {
+            (Operation::ReadRequest, Some(reth), Some(mtu)) => reth.dma_len.div_ceil(mtu).max(1),
+            _ => 1,
+        }
+    }
+
+    /// The PSN behind a READ tells the path MTU.
+    fn settle_span(&mut self, psn: Psn) {
+        if self.channel.path_mtu.is_some() {
+            return;
+        }
+        let Some(newest) = self.channel.window.newest().filter(|sent| is_read(sent.opcode)) else {
+            return;
+        };
+        let distance = newest.psn.distance_to(psn);
+        let len = newest.len;
+        let takes = |mtu: &feroce_wire::PathMtu| len.div_ceil(mtu.bytes()).max(1) == distance;
+        let mut fit = feroce_wire::PathMtu::ALL.into_iter().filter(takes);
+        let Some(mtu) = fit.next() else { return };
+        self.channel.widen_newest(distance);
+        if fit.next().is_none() {
+            self.channel.path_mtu = Some(mtu.bytes());
+        }
+    }
+
+    fn sent(&self, psn: Psn, counts: bool) -> Sent {
+        let packet = &self.seen.packet;
+        let reth = packet.ext.reth.unwrap_or_default();
+        Sent {
+            psn,
+            span: self.span(),
+            opcode: packet.bth.opcode,
+            first: self.place.packet,
+            last: self.place.packet,
+            last_at: self.seen.at,
+            id: id_of(self.seen).unwrap_or(0),
+            times: 1,
+            unanswered: 1,
+            digest: digest(packet),
+            va: packet.ext.atomic_eth.map_or(reth.va, |atomic| atomic.va),
+            rkey: packet.ext.atomic_eth.map_or(reth.rkey, |atomic| atomic.rkey).value(),
+            len: reth.dma_len,
+            messages: if counts { self.channel.messages } else { 0 },
+            epoch: if counts { self.channel.epoch } else { 0 },
+            ends: packet.info.position.ends_message(),
+            ..Sent::missing(psn, 1, self.place.packet, self.seen.at)
+        }
+    }
+
+    /// Whether the packet was sent before others that have been captured, by its IPv4 identification. Remembers that.
+    fn is_late(&mut self) -> bool {
+        let Some(id) = id_of(self.seen) else { return false };
+        let ahead =
+            self.channel.newest_id.is_none_or(|newest| id.wrapping_sub(newest).cast_signed() > 0);
+        if ahead {
+            self.channel.newest_id = Some(id);
+        }
+        !ahead && self.channel.newest_id != Some(id)
+    }
+}
+
+/// The IPv4 identification; `None` if it says nothing.
+fn id_of(seen: &Seen<'_>) -> Option<u16> {
+    match seen.packet.ip {
+        feroce_wire::IpHeader::V4(ip) if ip.identification != 0 => Some(ip.identification),
+        _ => None,
+    }
+}
+
+/// A PSN, as packet analysers and this program print it.
+pub(super) fn hex(psn: Psn) -> String {
+    format!("{:#08x}", psn.value())
+}
