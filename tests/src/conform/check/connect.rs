@@ -72,14 +72,14 @@ impl Connections {
             CmMessage::Req(_) => self.request(&said, out),
             CmMessage::Rep(_) => self.reply(&said, flows, out),
             CmMessage::Rtu(rtu) => {
-                self.follow(&said, rtu.local_comm_id, rtu.remote_comm_id, out);
+                self.follow(&said, (rtu.local_comm_id, rtu.remote_comm_id), flows, out);
             }
             CmMessage::Rej(_) => self.reject(&said, out),
             CmMessage::Dreq(dreq) => {
-                self.follow(&said, dreq.local_comm_id, dreq.remote_comm_id, out);
+                self.follow(&said, (dreq.local_comm_id, dreq.remote_comm_id), flows, out);
             }
             CmMessage::Drep(drep) => {
-                self.follow(&said, drep.local_comm_id, drep.remote_comm_id, out);
+                self.follow(&said, (drep.local_comm_id, drep.remote_comm_id), flows, out);
             }
             CmMessage::Mra(_) | CmMessage::SidrReq(_) | CmMessage::SidrRep(_) => {}
         }
@@ -221,7 +221,8 @@ impl Connections {
     }
 
     /// RTU, DREQ, DREP: what follows when a connection is made.
-    fn follow(&mut self, said: &Said<'_>, local: u32, remote: u32, out: &mut Findings) {
+    fn follow(&mut self, said: &Said<'_>, ids: (u32, u32), flows: &Flows, out: &mut Findings) {
+        let (local, remote) = ids;
         let name = said.mad.message.name();
         let is_of = |known: &Connection| {
             let from_active = known.active == said.src && known.passive == said.dst;
@@ -241,6 +242,12 @@ impl Connections {
             out.add(RuleId::CmId, said.place, || {
                 format!("{name} with the communication ids {local:#x} and {remote:#x}: the connection of the REQ in packet {} has others", known.request.packet.number)
             });
+            return;
+        }
+        // Who captures one direction only sees half of the messages.
+        let back = Key { tap: said.tap, src: said.dst, dst: said.src, qpn: Qpn::GSI };
+        if flows.known_request(&back).is_none() {
+            known.stage = Stage::Ended;
             return;
         }
         known.advance(said, out);

@@ -26,7 +26,7 @@ use super::trace::{Frame, Trace, TraceError};
 pub use command::{Options, run};
 pub use figures::{Figures, Times, duration};
 pub use findings::{Findings, Place, TOLD};
-pub use output::Report;
+pub use output::{Report, title};
 pub use recorder::{Mark, Point, Recorder};
 
 /// Which packets are looked at.
@@ -136,6 +136,7 @@ impl Checker {
         packet::fields(seen, place, out);
         packet::constants(channel, seen, place, out);
         quirks::look(channel, seen, place, out);
+        packet::reserved(channel, seen, place, out);
         congestion::data(channel, 0, seen, place);
         let repeated = channel.figures.repeated;
         requester::Request { seen, channel, place, out }.take();
@@ -173,6 +174,7 @@ impl Checker {
         packet::fields(seen, place, out);
         packet::constants(channel, seen, place, out);
         quirks::look(channel, seen, place, out);
+        packet::reserved(channel, seen, place, out);
         congestion::data(channel, 1, seen, place);
         responder::Answer { seen, channel, place, out }.take();
         if self.records {
@@ -195,6 +197,7 @@ impl Checker {
         let out = &mut self.findings;
         packet::fields(seen, place, out);
         quirks::look(channel, seen, place, out);
+        packet::reserved(channel, seen, place, out);
         datagram::take(channel, seen, place, out);
         if self.records {
             channel.recorder.add(point(seen, place, Mark::Request));

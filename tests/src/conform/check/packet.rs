@@ -40,14 +40,6 @@ pub(super) fn fields(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let packet = &seen.packet;
     let (bth, info) = (&packet.bth, packet.info);
     let len = packet.payload.len();
-    if bth.reserved6 != 0 || bth.reserved7 != 0 {
-        out.add(RuleId::Reserved, place, || {
-            format!(
-                "reserved bits of the BTH are {:#04x} and {:#04x}",
-                bth.reserved6, bth.reserved7
-            )
-        });
-    }
     if info.operation != Operation::Cnp && (len + usize::from(bth.pad)) % 4 != 0 {
         out.add(RuleId::Pad, place, || {
             format!("{len} bytes of payload and {} of pad are no multiple of 4", bth.pad)
@@ -70,6 +62,22 @@ pub(super) fn fields(seen: &Seen<'_>, place: Place, out: &mut Findings) {
             format!("the packet says that it comes from {}", seen.src())
         });
     }
+}
+
+/// Reserved bits, which Huawei's endpoints set in requests.
+pub(super) fn reserved(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
+    let bth = &seen.packet.bth;
+    if bth.reserved6 == 0 && bth.reserved7 == 0 {
+        return;
+    }
+    let known = super::quirks::has(channel, RuleId::QuirkId)
+        && super::quirks::has(channel, RuleId::QuirkPort);
+    if known {
+        return super::quirks::tell(channel, RuleId::QuirkReserved, place, out);
+    }
+    out.add(RuleId::Reserved, place, || {
+        format!("reserved bits of the BTH are {:#04x} and {:#04x}", bth.reserved6, bth.reserved7)
+    });
 }
 
 /// Fields that are the same in all packets of one side of a flow.

@@ -16,6 +16,11 @@ pub(super) fn tell(channel: &mut Channel, rule: RuleId, place: Place, out: &mut 
     }
 }
 
+/// Whether a habit has been told of.
+pub(super) fn has(channel: &Channel, rule: RuleId) -> bool {
+    channel.quirks & (1 << (rule as u32 - RuleId::QuirkMigReq as u32)) != 0
+}
+
 /// The habits that a packet of a connection shows by itself.
 pub(super) fn look(channel: &mut Channel, seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let packet = &seen.packet;

@@ -6,7 +6,7 @@ use super::digest::digest;
 use super::figures::duration;
 use super::findings::{Findings, Place};
 use crate::conform::flow::window::{Sent, is_atomic, is_read};
-use crate::conform::flow::{Channel, Message};
+use crate::conform::flow::{Channel, Message, Pending};
 use crate::conform::packet::Seen;
 use crate::conform::rules::RuleId;
 
@@ -91,6 +91,9 @@ impl Request<'_, '_> {
                 });
             }
         }
+        if self.channel.repeats.is_some_and(|due| due.is_before(psn)) {
+            self.passed_over(psn);
+        }
         self.sequence();
         self.depth();
         let sent = self.sent(psn, true);
@@ -147,6 +150,9 @@ impl Request<'_, '_> {
             return;
         }
         if late {
+            if let Some(sent) = self.channel.window.get_mut(place) {
+                sent.skipped = false;
+            }
             self.out.add(RuleId::Reorder, self.place, || {
                 format!("PSN {} comes {} after packet {}, which was sent later: it was repeated in the meantime", hex(psn), duration(self.seen.at.saturating_sub(known.last_at)), known.last.number)
             });
@@ -184,7 +190,9 @@ impl Request<'_, '_> {
         self.channel.figures.request_bytes += self.seen.packet.payload.len() as u64;
         let since = self.seen.at.saturating_sub(hole.last_at);
         let repeats = self.channel.repeats == Some(psn);
-        self.react(psn);
+        if !repeats || self.channel.nak.is_some_and(|nak| nak.psn == psn) {
+            self.react(psn);
+        }
         if late
             || (self.channel.newest_id.is_none()
                 && self.channel.nak_for.is_none()
@@ -243,56 +251,106 @@ impl Request<'_, '_> {
 
     /// A request that is sent again.
     fn repeat(&mut self, place: usize, known: &Sent, psn: Psn) {
-        let acked = self.channel.window.is_acked(place);
-        let is_missed = self.channel.answers_missing == Some(psn);
         let continues = self.channel.repeats == Some(psn);
-        let span = self.span();
-        let asked_from = known.psn.distance_to(psn);
-        self.channel.repeats = Some(psn.add(span));
-        self.channel.figures.repeated += 1;
         let retries = self.channel.agreed.retry_count.unwrap_or(RETRIES);
-        let excess = known.unanswered == u16::from(retries) + 1;
-        if let Some(sent) = self.channel.window.get_mut(place) {
-            sent.times = sent.times.saturating_add(1);
-            sent.unanswered = sent.unanswered.saturating_add(1);
-            sent.last = self.place.packet;
-            sent.last_at = self.seen.at;
-            sent.id = id_of(self.seen).unwrap_or(0);
-            sent.asked_from = asked_from;
-            if is_read(sent.opcode) {
-                sent.answered = sent.answered.min(asked_from);
-            }
+        let is_oldest = self.channel.window.is_oldest(place);
+        self.channel.figures.repeated += 1;
+        if !continues {
+            self.passed_over(psn);
         }
-        if excess && self.channel.mismatch.is_some() && self.channel.mig_req_0 {
-            super::quirks::tell(self.channel, RuleId::QuirkRetry, self.place, self.out);
-        } else if excess {
-            self.out.add(RuleId::RetryCount, self.place, || {
-                format!("PSN {} is sent for the {}th time without an answer: {retries} repetitions are allowed", hex(psn), known.unanswered + 1)
-            });
+        self.channel.repeats = Some(psn.add(self.span()));
+        self.remember_copy(place, known, psn, is_oldest);
+        if is_oldest && known.unanswered == u16::from(retries) + 1 {
+            self.too_often(known, psn, retries);
         }
-        let caused = self.react(psn);
-        if continues || caused {
+        if known.skipped {
+            self.react(psn);
+            return self.lost(known, psn);
+        }
+        let caused = match continues {
+            true if self.channel.nak.is_some_and(|nak| nak.psn != psn) => true,
+            _ => self.react(psn),
+        };
+        if continues || caused || known.lost_from.is_some() {
             return;
         }
-        let since = self.seen.at.saturating_sub(known.last_at);
-        if is_missed {
-            self.channel.answers_missing = None;
-        } else if acked {
-            let ack = self.channel.last_ack.map_or(0, |ack| ack.number);
-            self.out.add(RuleId::AckLoss, self.place, || {
-                format!("PSN {} is sent again {} after packet {}, though it was acknowledged by packet {ack} at the latest: that did not arrive, or too late", hex(psn), duration(since), known.last.number)
-            });
-        } else {
-            self.channel.figures.timeouts.add(since);
-            self.out.add(RuleId::Timeout, self.place, || {
-                format!(
-                    "PSN {} is sent again {} after packet {}: nothing has answered it",
-                    hex(psn),
-                    duration(since),
-                    known.last.number
-                )
-            });
+        self.without_nak(place, known, psn);
+    }
+
+    fn remember_copy(&mut self, place: usize, known: &Sent, psn: Psn, is_oldest: bool) {
+        let Some(sent) = self.channel.window.get_mut(place) else { return };
+        sent.times = sent.times.saturating_add(1);
+        sent.unanswered = sent.unanswered.saturating_add(u16::from(is_oldest));
+        sent.last = self.place.packet;
+        sent.last_at = self.seen.at;
+        sent.id = id_of(self.seen).unwrap_or(0);
+        sent.asked_from = known.psn.distance_to(psn);
+        sent.lost_from = None;
+        sent.skipped = false;
+        if is_read(sent.opcode) {
+            sent.answered = sent.answered.min(sent.asked_from);
         }
+    }
+
+    /// A repetition goes on with `psn`: what is between was lost, or comes later.
+    fn passed_over(&mut self, psn: Psn) {
+        const MOST: u32 = 256;
+        let Some(due) = self.channel.repeats else { return };
+        if due.distance_to(psn) > MOST {
+            return;
+        }
+        let mut at = due;
+        while at.is_before(psn) {
+            let Some(sent) =
+                self.channel.window.find(at).and_then(|place| self.channel.window.get_mut(place))
+            else {
+                return;
+            };
+            sent.skipped = !sent.is_missing();
+            at = sent.end();
+        }
+    }
+
+    fn lost(&mut self, known: &Sent, psn: Psn) {
+        self.out.add(RuleId::Loss, self.place, || {
+            format!("PSN {} did not come this far when it was repeated after packet {}: the repetition passes over it, and this packet repeats it once more", hex(psn), known.last.number)
+        });
+    }
+
+    fn too_often(&mut self, known: &Sent, psn: Psn, retries: u8) {
+        if self.channel.mismatch.is_some() && self.channel.mig_req_0 {
+            return super::quirks::tell(self.channel, RuleId::QuirkRetry, self.place, self.out);
+        }
+        self.out.add(RuleId::RetryCount, self.place, || {
+            format!("PSN {} is sent for the {}th time without an answer: {retries} repetitions are allowed", hex(psn), known.unanswered + 1)
+        });
+    }
+
+    /// A repetition that nobody has asked for.
+    fn without_nak(&mut self, place: usize, known: &Sent, psn: Psn) {
+        /// An acknowledgement that is younger was on its way when the requester repeated, in nanoseconds.
+        const ON_ITS_WAY: u64 = 20_000_000;
+        let since = self.seen.at.saturating_sub(known.last_at);
+        if !self.channel.window.is_acked(place) {
+            self.channel.figures.timeouts.add(since);
+            let pending = Pending {
+                psn,
+                packet: self.place.packet,
+                at: self.seen.at,
+                since,
+                before: known.last,
+            };
+            let old = self.channel.pending.replace(pending);
+            return timed_out(old, self.place.flow, self.out);
+        }
+        if self.channel.mig_req_0 && self.seen.at.saturating_sub(self.channel.acked_at) < ON_ITS_WAY
+        {
+            return super::quirks::tell(self.channel, RuleId::QuirkEarly, self.place, self.out);
+        }
+        let ack = self.channel.last_ack.map_or(0, |ack| ack.number);
+        self.out.add(RuleId::AckLoss, self.place, || {
+            format!("PSN {} is sent again {} after packet {}, though it was acknowledged by packet {ack} at the latest: that did not arrive, or too late", hex(psn), duration(since), known.last.number)
+        });
     }
 
     /// What the repetition of `psn` has to do with the last NAK; whether it was caused by one.
@@ -324,7 +382,7 @@ impl Request<'_, '_> {
         self.channel.nak = None;
         if nak.psn == psn {
             self.channel.figures.nak_reaction.add(self.seen.at.saturating_sub(nak.at));
-        } else if self.channel.repeats != Some(psn.add(self.span())) || psn.is_after(nak.psn) {
+        } else if psn.is_after(nak.psn) {
             self.out.add(RuleId::Restart, self.place, || {
                 format!("after the NAK in packet {} the requester begins again with PSN {}, and not with {}", nak.packet.number, hex(psn), hex(nak.psn))
             });
@@ -543,6 +601,19 @@ impl Request<'_, '_> {
         }
         !ahead && self.channel.newest_id != Some(id)
     }
+}
+
+/// A request was sent again, and not too early.
+pub(super) fn timed_out(pending: Option<Pending>, flow: Option<u32>, out: &mut Findings) {
+    let Some(Pending { psn, packet, at, since, before }) = pending else { return };
+    out.add(RuleId::Timeout, Place { packet, at, flow }, || {
+        format!(
+            "PSN {} is sent again {} after packet {}: nothing has answered it",
+            hex(psn),
+            duration(since),
+            before.number
+        )
+    });
 }
 
 /// The IPv4 identification; `None` if it says nothing.

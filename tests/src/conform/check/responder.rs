@@ -127,8 +127,23 @@ impl Answer<'_, '_> {
                 self.channel.figures.answer_times.add(self.seen.at.saturating_sub(sent.last_at));
             }
         }
+        self.settle(psn);
         self.through(psn);
         true
+    }
+
+    /// The same PSN acknowledged twice: both copies of a request have arrived, and the second was not needed.
+    fn settle(&mut self, psn: Psn) {
+        let Some(pending) = self.channel.pending.filter(|pending| pending.psn.at_or_before(psn))
+        else {
+            return;
+        };
+        let is_again = self.channel.acked == Some(psn.next());
+        if is_again && self.channel.mig_req_0 {
+            self.channel.pending = None;
+            let place = Place { packet: pending.packet, at: pending.at, ..self.place };
+            super::quirks::tell(self.channel, RuleId::QuirkEarly, place, self.out);
+        }
     }
 
     /// Something is acknowledged that is older than the first request that was captured.
@@ -173,6 +188,7 @@ impl Answer<'_, '_> {
         if self.channel.acked.is_none_or(|acked| acked.is_before(end)) {
             self.channel.acked = Some(end);
             self.channel.last_ack = Some(self.place.packet);
+            self.channel.acked_at = self.seen.at;
             self.channel.nak_for = None;
         }
         if self.channel.rnr.is_some_and(|rnr| rnr.psn.is_before(end)) {
@@ -182,12 +198,13 @@ impl Answer<'_, '_> {
 
     /// Answers to a READ or atomic did not come, since later ones do.
     fn missing_answers(&mut self, sent: &Sent, from: Psn) {
-        if self.channel.answers_missing.is_some()
-            || sent.times > 1 && sent.answered == sent.asked_from
-        {
+        let place = self.channel.window.find(sent.psn);
+        let Some(known) = place.and_then(|place| self.channel.window.get_mut(place)) else {
+            return;
+        };
+        if known.lost_from.replace(known.answered).is_some() {
             return;
         }
-        self.channel.answers_missing = Some(from);
         let due = sent.end().prev();
         self.out.add(RuleId::AnswerLoss, self.place, || {
             format!("the answers with PSN {} to {} did not come this far: packet {} asks for them, and this one answers what comes later", hex(from), hex(due), sent.last.number)
@@ -263,7 +280,7 @@ impl Answer<'_, '_> {
         let shown_at = if sent.is_missing() { sent.last_at } else { later.last_at };
         self.channel.figures.nak_generation.add(self.seen.at.saturating_sub(shown_at));
         let came_late = later.last < sent.last && !later.is_missing();
-        if !sent.is_missing() && !came_late {
+        if !sent.is_missing() && !sent.skipped && !came_late {
             self.out.add(RuleId::LossBeyond, self.place, || {
                 format!("the responder misses PSN {}: packet {} has it, so that it was lost, damaged or delayed between here and the responder", hex(psn), sent.last.number)
             });
@@ -487,14 +504,15 @@ impl Answer<'_, '_> {
         let psn = self.seen.packet.bth.psn;
         if offset > sent.answered {
             let from = sent.psn.add(sent.answered);
-            if self.channel.answers_missing.is_none() {
-                self.channel.answers_missing = Some(from);
+            if let Some(known) = self.channel.window.get_mut(place)
+                && known.lost_from.replace(sent.answered).is_none()
+            {
                 self.out.add(RuleId::AnswerLoss, self.place, || {
                     format!("the responses with PSN {} to {} to the READ in packet {} did not come this far", hex(from), hex(psn.prev()), sent.last.number)
                 });
             }
         } else if offset < sent.answered && sent.times == 1 {
-            self.again(psn);
+            self.again(sent, offset);
         }
         if offset == 0 && sent.times == 1 && sent.answered == 0 {
             self.channel.figures.answer_times.add(self.seen.at.saturating_sub(sent.last_at));
@@ -510,9 +528,9 @@ impl Answer<'_, '_> {
         }
     }
 
-    fn again(&mut self, psn: Psn) {
-        if self.channel.answers_missing == Some(psn) {
-            self.channel.answers_missing = None;
+    fn again(&mut self, sent: &Sent, offset: u32) {
+        let psn = sent.psn.add(offset);
+        if sent.lost_from == Some(offset) {
             self.out.add(RuleId::Reorder, self.place, || {
                 format!("the response with PSN {} was not lost: it arrived late", hex(psn))
             });

@@ -55,6 +55,21 @@ pub struct Nak {
     pub at: u64,
 }
 
+/// A request that was sent again without a NAK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending {
+    /// Its PSN.
+    pub psn: Psn,
+    /// The packet that repeats it.
+    pub packet: PacketRef,
+    /// When.
+    pub at: u64,
+    /// How long after the last copy, in nanoseconds.
+    pub since: u64,
+    /// The last copy.
+    pub before: PacketRef,
+}
+
 /// An RNR NAK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rnr {
@@ -123,8 +138,10 @@ pub struct Channel {
     pub nak_for: Option<Psn>,
     /// The last RNR NAK.
     pub rnr: Option<Rnr>,
-    /// READs or atomics whose answers were seen to be missing, from this PSN on.
-    pub answers_missing: Option<Psn>,
+    /// A repetition without a NAK, of which it is not known yet whether it came too early.
+    pub pending: Option<Pending>,
+    /// When the last acknowledgement was captured.
+    pub acked_at: u64,
     /// What has ended the connection.
     pub failed: Option<(Psn, PacketRef, u64)>,
     /// Newest IPv4 identification.
@@ -180,7 +197,8 @@ impl Channel {
             nak: None,
             nak_for: None,
             rnr: None,
-            answers_missing: None,
+            pending: None,
+            acked_at: 0,
             failed: None,
             newest_id: None,
             source_port: None,
@@ -220,6 +238,12 @@ impl Channel {
     /// Whether an answer with `psn` is waited for.
     pub fn waits_for(&self, psn: Psn) -> bool {
         self.window.find(psn).is_some()
+    }
+
+    /// Whether `psn` could be one of this flow.
+    pub fn is_near(&self, psn: Psn) -> bool {
+        const NEAR: u32 = 1 << 15;
+        self.next.is_some_and(|next| next.offset_from(psn).unsigned_abs() < NEAR)
     }
 
     /// The newest request, a READ, takes `span` PSNs.

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use feroce_wire::{Psn, Qpn};
 
-pub use channel::{Agreed, Channel, Mark, Message, Nak, Rnr};
+pub use channel::{Agreed, Channel, Mark, Message, Nak, Pending, Rnr};
 
 /// Where packets go: what they have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -173,7 +173,9 @@ impl Flows {
         match (waiting, unbound) {
             ([Some((place, 1)), _], _) => Some(Answers::Flow(place)),
             ([None, Some((place, 1))], None) => Some(Answers::OtherQp(place)),
-            ([None, None], Some(place)) if count == 1 => Some(Answers::Flow(place)),
+            ([None, None], Some(place)) if count == 1 && self.channels[place].is_near(psn) => {
+                Some(Answers::Flow(place))
+            }
             _ => None,
         }
     }

@@ -39,6 +39,10 @@ pub struct Sent {
     pub answered: u32,
     /// READ: the first of its PSNs that the requester has asked for last.
     pub asked_from: u32,
+    /// READ and atomics: the first PSN whose answer was seen to be missing.
+    pub lost_from: Option<u32>,
+    /// A repetition has passed over it.
+    pub skipped: bool,
     /// Atomics: the value that was answered.
     pub value: Option<u64>,
     /// Messages completed ahead of it, counted from some point of the flow.
@@ -68,6 +72,8 @@ impl Sent {
             len: 0,
             answered: 0,
             asked_from: 0,
+            lost_from: None,
+            skipped: false,
             value: None,
             messages: 0,
             epoch: 0,
@@ -206,6 +212,11 @@ impl Window {
     /// Whether the request at `place` is answered.
     pub fn is_acked(&self, place: usize) -> bool {
         place < self.acked
+    }
+
+    /// Whether it is the oldest that is not answered.
+    pub fn is_oldest(&self, place: usize) -> bool {
+        place == self.acked
     }
 
     /// The requests that are not answered, from the front.

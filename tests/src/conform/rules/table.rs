@@ -286,6 +286,12 @@ rules! {
     QuirkRetry "QUIRK-RETRY-FOREVER" Quirk Requester None,
         "A retry count of 7 means seven. Linux rxe begins anew with each answer, whatever that says.",
         None, None;
+    QuirkEarly "QUIRK-EARLY-RETRY" Quirk Requester None,
+        "A request is repeated when its answer is overdue. Linux rxe also repeats those whose answers are on their way: its timer is coarse, and is not set anew.",
+        None, None;
+    QuirkReserved "QUIRK-RESERVED" Quirk Sender None,
+        "Reserved bits are sent as 0. Huawei sets some in requests.",
+        None, None;
     QuirkMulticast "QUIRK-MULTICAST-ICRC" Quirk Sender None,
         "The ICRC of an InfiniBand multicast is that of its bytes. Mellanox HCAs send another one.",
         None, None;
