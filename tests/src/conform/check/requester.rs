@@ -91,8 +91,8 @@ impl Request<'_, '_> {
                 });
             }
         }
-        if self.channel.repeats.is_some_and(|due| due.is_before(psn)) {
-            self.passed_over(psn);
+        if let Some(due) = self.channel.repeats {
+            self.passed_over(due, psn);
         }
         self.sequence();
         self.depth();
@@ -255,9 +255,8 @@ impl Request<'_, '_> {
         let retries = self.channel.agreed.retry_count.unwrap_or(RETRIES);
         let is_oldest = self.channel.window.is_oldest(place);
         self.channel.figures.repeated += 1;
-        if !continues {
-            self.passed_over(psn);
-        }
+        let goes_on =
+            !continues && self.channel.repeats.is_some_and(|due| self.passed_over(due, psn));
         self.channel.repeats = Some(psn.add(self.span()));
         self.remember_copy(place, known, psn, is_oldest);
         if is_oldest && known.unanswered == u16::from(retries) + 1 {
@@ -271,7 +270,7 @@ impl Request<'_, '_> {
             true if self.channel.nak.is_some_and(|nak| nak.psn != psn) => true,
             _ => self.react(psn),
         };
-        if continues || caused || known.lost_from.is_some() {
+        if continues || goes_on || caused || known.lost_from.is_some() {
             return;
         }
         self.without_nak(place, known, psn);
@@ -292,23 +291,22 @@ impl Request<'_, '_> {
         }
     }
 
-    /// A repetition goes on with `psn`: what is between was lost, or comes later.
-    fn passed_over(&mut self, psn: Psn) {
+    /// A repetition goes on with `psn` where `due` was due: what is between was lost, or comes later. Whether it is so.
+    fn passed_over(&mut self, due: Psn, psn: Psn) -> bool {
         const MOST: u32 = 256;
-        let Some(due) = self.channel.repeats else { return };
-        if due.distance_to(psn) > MOST {
-            return;
+        if !due.is_before(psn) || due.distance_to(psn) > MOST {
+            return false;
         }
         let mut at = due;
         while at.is_before(psn) {
-            let Some(sent) =
-                self.channel.window.find(at).and_then(|place| self.channel.window.get_mut(place))
-            else {
-                return;
+            let place = self.channel.window.find(at);
+            let Some(sent) = place.and_then(|place| self.channel.window.get_mut(place)) else {
+                break;
             };
             sent.skipped = !sent.is_missing();
             at = sent.end();
         }
+        true
     }
 
     fn lost(&mut self, known: &Sent, psn: Psn) {
@@ -382,10 +380,8 @@ impl Request<'_, '_> {
         self.channel.nak = None;
         if nak.psn == psn {
             self.channel.figures.nak_reaction.add(self.seen.at.saturating_sub(nak.at));
-        } else if psn.is_after(nak.psn) {
-            self.out.add(RuleId::Restart, self.place, || {
-                format!("after the NAK in packet {} the requester begins again with PSN {}, and not with {}", nak.packet.number, hex(psn), hex(nak.psn))
-            });
+        } else if self.passed_over(nak.psn, psn) {
+            self.channel.restarted = Some((nak, self.place.packet, self.seen.at, psn));
         }
         true
     }

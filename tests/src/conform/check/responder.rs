@@ -132,13 +132,15 @@ impl Answer<'_, '_> {
         true
     }
 
-    /// The same PSN acknowledged twice: both copies of a request have arrived, and the second was not needed.
+    /// The same PSN acknowledged twice, or one that was not repeated yet: the first copies have arrived, and the second were not
+    /// needed.
     fn settle(&mut self, psn: Psn) {
         let Some(pending) = self.channel.pending.filter(|pending| pending.psn.at_or_before(psn))
         else {
             return;
         };
-        let is_again = self.channel.acked == Some(psn.next());
+        let is_again = self.channel.acked == Some(psn.next())
+            || self.channel.repeats.is_some_and(|repeats| !psn.is_before(repeats));
         if is_again && self.channel.mig_req_0 {
             self.channel.pending = None;
             let place = Place { packet: pending.packet, at: pending.at, ..self.place };
@@ -164,6 +166,7 @@ impl Answer<'_, '_> {
     /// Everything up to `psn` is acknowledged, except READs and atomics whose answers did not come.
     fn through(&mut self, psn: Psn) {
         let end = psn.next();
+        self.restarted(end);
         let mut limit = end;
         let mut lacking = None;
         for sent in self.channel.window.unacked_mut() {
@@ -193,6 +196,20 @@ impl Answer<'_, '_> {
         }
         if self.channel.rnr.is_some_and(|rnr| rnr.psn.is_before(end)) {
             self.channel.rnr = None;
+        }
+    }
+
+    /// What a NAK has asked for is acknowledged, and was never repeated.
+    fn restarted(&mut self, end: Psn) {
+        let Some((nak, packet, at, psn)) = self.channel.restarted else { return };
+        if !nak.psn.is_before(end) {
+            return;
+        }
+        self.channel.restarted = None;
+        if self.at(nak.psn).is_some_and(|sent| sent.skipped) {
+            self.out.add(RuleId::Restart, Place { packet, at, ..self.place }, || {
+                format!("after the NAK in packet {} the requester begins again with PSN {}, and not with {}", nak.packet.number, hex(psn), hex(nak.psn))
+            });
         }
     }
 

@@ -134,7 +134,9 @@ pub struct Channel {
     pub repeats: Option<Psn>,
     /// NAK that has not been reacted to.
     pub nak: Option<Nak>,
-    /// Number of the last NAK's PSN, unless something was sent again since.
+    /// A NAK after which the requester has begun again with a later PSN, as far as was seen: where, and with which.
+    pub restarted: Option<(Nak, PacketRef, u64, Psn)>,
+    /// The last NAK's PSN, unless something was sent again since.
     pub nak_for: Option<Psn>,
     /// The last RNR NAK.
     pub rnr: Option<Rnr>,
@@ -195,6 +197,7 @@ impl Channel {
             msn_base: None,
             repeats: None,
             nak: None,
+            restarted: None,
             nak_for: None,
             rnr: None,
             pending: None,
@@ -240,10 +243,10 @@ impl Channel {
         self.window.find(psn).is_some()
     }
 
-    /// Whether `psn` could be one of this flow.
-    pub fn is_near(&self, psn: Psn) -> bool {
+    /// Whether `psn` could have been sent shortly before what was seen of this flow.
+    pub fn may_have_sent(&self, psn: Psn) -> bool {
         const NEAR: u32 = 1 << 15;
-        self.next.is_some_and(|next| next.offset_from(psn).unsigned_abs() < NEAR)
+        self.next.is_some_and(|next| psn.is_before(next) && psn.distance_to(next) < NEAR)
     }
 
     /// The newest request, a READ, takes `span` PSNs.

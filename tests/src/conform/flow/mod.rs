@@ -173,7 +173,9 @@ impl Flows {
         match (waiting, unbound) {
             ([Some((place, 1)), _], _) => Some(Answers::Flow(place)),
             ([None, Some((place, 1))], None) => Some(Answers::OtherQp(place)),
-            ([None, None], Some(place)) if count == 1 && self.channels[place].is_near(psn) => {
+            ([None, None], Some(place))
+                if count == 1 && self.channels[place].may_have_sent(psn) =>
+            {
                 Some(Answers::Flow(place))
             }
             _ => None,

@@ -52,7 +52,8 @@ pub(super) fn svg(channel: &Channel, findings: &[&Finding]) -> String {
 fn chosen(points: &[Point], findings: &[&Finding]) -> Vec<usize> {
     let mut rows = BTreeSet::new();
     for found in findings {
-        let at = points.partition_point(|point| (point.at, point.packet) < (found.at, found.packet));
+        let at =
+            points.partition_point(|point| (point.at, point.packet) < (found.at, found.packet));
         rows.extend(at.saturating_sub(AROUND)..(at + AROUND).min(points.len()));
         if rows.len() >= MOST {
             break;

@@ -33,7 +33,8 @@ pub fn html(report: &Report) -> String {
     };
     list(&mut page, report, None);
     for (flow, channel) in report.shown() {
-        let found = report.counts(Some(flow)).any(|(rule, _)| rule.rule().severity != Severity::Quirk);
+        let found =
+            report.counts(Some(flow)).any(|(rule, _)| rule.rule().severity != Severity::Quirk);
         if !found && report.findings.total() > 0 {
             continue;
         }
@@ -47,7 +48,8 @@ pub fn html(report: &Report) -> String {
                 escaped(&report.packet(failure))
             );
         }
-        let findings: Vec<&Finding> = report.findings().filter(|found| found.flow == Some(flow)).collect();
+        let findings: Vec<&Finding> =
+            report.findings().filter(|found| found.flow == Some(flow)).collect();
         page.push_str(&graph::svg(channel, &findings));
         page.push_str(&ladder::svg(channel, &findings));
         list(&mut page, report, Some(flow));
