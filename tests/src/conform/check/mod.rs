@@ -1,5 +1,6 @@
 //! `feroce conform check`: every packet of captures against the rules.
 
+mod answers;
 mod command;
 mod congestion;
 mod connect;
@@ -8,6 +9,7 @@ mod digest;
 mod ending;
 mod figures;
 mod findings;
+mod message;
 mod output;
 mod packet;
 mod quirks;

@@ -1,6 +1,6 @@
 //! The rules of requesters: PSNs, messages, repetitions.
 
-use feroce_wire::{Operation, PayloadRule, Position, Psn, Transport};
+use feroce_wire::{Operation, Psn, Transport};
 
 use super::digest::digest;
 use super::figures::duration;
@@ -14,8 +14,6 @@ use crate::conform::rules::RuleId;
 const JUMP: u32 = 1 << 15;
 /// How long after the end of a connection requests may still be on their way, in nanoseconds.
 const GRACE: u64 = 100_000_000;
-/// Most bytes of a message.
-const LONGEST: u32 = 1 << 31;
 /// Repetitions of a request, unless the connection was made with fewer.
 const RETRIES: u8 = 7;
 
@@ -158,8 +156,9 @@ impl Request<'_, '_> {
             });
             return;
         }
-        self.compare(&known, psn, span);
-        self.repeat(place, &known, psn);
+        if self.is_same(&known, psn, span) {
+            self.repeat(place, &known, psn);
+        }
     }
 
     /// A PSN older than all that is remembered.
@@ -217,26 +216,17 @@ impl Request<'_, '_> {
     }
 
     /// Whether a repetition is what was sent before.
-    fn compare(&mut self, known: &Sent, psn: Psn, span: u32) {
+    fn is_same(&mut self, known: &Sent, psn: Psn, span: u32) -> bool {
         let packet = &self.seen.packet;
-        if is_read(known.opcode) && known.opcode == packet.bth.opcode {
-            let Some(reth) = packet.ext.reth else { return };
-            let offset = known.psn.distance_to(psn);
-            let skipped = u64::from(offset) * u64::from(self.channel.path_mtu.unwrap_or(0));
-            let rest = u64::from(known.len).saturating_sub(skipped);
-            let is_known = offset == 0 || self.channel.path_mtu.is_some();
-            if is_known
-                && (reth.va != known.va.wrapping_add(skipped) || u64::from(reth.dma_len) != rest)
-            {
-                self.out.add(RuleId::ReadRange, self.place, || {
-                    format!("the READ with PSN {} is sent again from address {:#x} for {} bytes; packet {} leaves {rest} bytes at {:#x} for this PSN", hex(psn), reth.va, reth.dma_len, known.first.number, known.va.wrapping_add(skipped))
-                });
-            }
-        } else if known.opcode != packet.bth.opcode
-            || known.psn != psn
-            || known.span != span
-            || !self.seen.is_cut && known.digest != digest(packet)
-        {
+        let is_copy = known.opcode == packet.bth.opcode;
+        if is_read(known.opcode) && is_copy {
+            return self.asks_for_rest(known, psn);
+        }
+        let is_same = is_copy
+            && known.psn == psn
+            && known.span == span
+            && (self.seen.is_cut || known.digest == digest(packet));
+        if !is_same {
             self.out.add(RuleId::Same, self.place, || {
                 format!(
                     "PSN {} was {} in packet {}, and is now {}, or has other contents",
@@ -247,6 +237,26 @@ impl Request<'_, '_> {
                 )
             });
         }
+        is_same
+    }
+
+    /// Whether a READ that is sent again asks for what is left of it.
+    fn asks_for_rest(&mut self, known: &Sent, psn: Psn) -> bool {
+        let Some(reth) = self.seen.packet.ext.reth else { return true };
+        let offset = known.psn.distance_to(psn);
+        if offset > 0 && self.channel.path_mtu.is_none() {
+            return true;
+        }
+        let skipped = u64::from(offset) * u64::from(self.channel.path_mtu.unwrap_or(0));
+        let rest = u64::from(known.len).saturating_sub(skipped);
+        let va = known.va.wrapping_add(skipped);
+        let is_rest = reth.va == va && u64::from(reth.dma_len) == rest;
+        if !is_rest {
+            self.out.add(RuleId::ReadRange, self.place, || {
+                format!("the READ with PSN {} is sent again from address {:#x} for {} bytes; packet {} leaves {rest} bytes at {va:#x} for this PSN", hex(psn), reth.va, reth.dma_len, known.first.number)
+            });
+        }
+        is_rest
     }
 
     /// A request that is sent again.
@@ -262,14 +272,15 @@ impl Request<'_, '_> {
         if is_oldest && known.unanswered == u16::from(retries) + 1 {
             self.too_often(known, psn, retries);
         }
+        let is_for_other = self.channel.nak.is_some_and(|nak| nak.psn != psn);
+        // What was under way when a NAK came is no reaction to it.
+        let caused = match (continues || goes_on || known.skipped) && is_for_other {
+            true => true,
+            false => self.react(psn),
+        };
         if known.skipped {
-            self.react(psn);
             return self.lost(known, psn);
         }
-        let caused = match continues {
-            true if self.channel.nak.is_some_and(|nak| nak.psn != psn) => true,
-            _ => self.react(psn),
-        };
         if continues || goes_on || caused || known.lost_from.is_some() {
             return;
         }
@@ -384,108 +395,6 @@ impl Request<'_, '_> {
             self.channel.restarted = Some((nak, self.place.packet, self.seen.at, psn));
         }
         true
-    }
-
-    /// The packets of a message follow each other, and are as long as they must be.
-    fn sequence(&mut self) {
-        let info = self.seen.packet.info;
-        let len = self.seen.packet.payload.len();
-        self.learn_mtu(len);
-        self.lengths(len);
-        if !matches!(info.operation, Operation::Send | Operation::Write) {
-            if let Message::Within { operation, .. } = self.channel.message {
-                self.disorder(operation);
-            }
-            self.channel.message = Message::Between;
-            return;
-        }
-        let starts = info.position.starts_message();
-        let total = self.seen.packet.ext.reth.map(|reth| reth.dma_len);
-        let (bytes, total) = match self.channel.message {
-            Message::Within { operation, .. } if starts || operation != info.operation => {
-                self.disorder(operation);
-                (len as u64, starts.then_some(total).flatten())
-            }
-            Message::Within { bytes, total, .. } => (bytes + len as u64, total),
-            Message::Between if !starts => {
-                self.out.add(RuleId::Sequence, self.place, || {
-                    format!("{} where a message must begin: the one before has ended", info.name)
-                });
-                (0, None)
-            }
-            Message::Unknown if !starts => {
-                if info.position.ends_message() {
-                    self.channel.message = Message::Between;
-                }
-                return;
-            }
-            Message::Between | Message::Unknown => (len as u64, total),
-        };
-        if info.position.ends_message() {
-            self.channel.message = Message::Between;
-            if let Some(total) = total.filter(|&total| u64::from(total) != bytes) {
-                self.out.add(RuleId::WriteLength, self.place, || {
-                    format!(
-                        "the WRITE that ends here has carried {bytes} bytes; its RETH says {total}"
-                    )
-                });
-            }
-        } else {
-            self.channel.message = Message::Within { operation: info.operation, bytes, total };
-        }
-    }
-
-    fn disorder(&mut self, within: Operation) {
-        let name = self.seen.packet.info.name;
-        self.out.add(RuleId::Sequence, self.place, || {
-            format!("{name} in the middle of a message ({within:?}) that has not ended")
-        });
-    }
-
-    fn learn_mtu(&mut self, len: usize) {
-        let rule = self.seen.packet.info.payload;
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
-        if self.channel.path_mtu.is_none()
-            && rule == PayloadRule::PathMtu
-            && feroce_wire::PathMtu::from_bytes(len).is_some()
-        {
-            self.channel.path_mtu = Some(len);
-        }
-    }
-
-    fn lengths(&mut self, len: usize) {
-        let packet = &self.seen.packet;
-        let mtu = self.channel.path_mtu.map_or(4096, |mtu| mtu as usize);
-        let rule = packet.info.payload;
-        let judged = matches!(
-            rule,
-            PayloadRule::PathMtu | PayloadRule::OneToPathMtu | PayloadRule::UpToPathMtu
-        );
-        if judged && !rule.allows(len, mtu) {
-            self.out.add(RuleId::Mtu, self.place, || {
-                format!(
-                    "{} with {len} bytes of payload, on a path with an MTU of {mtu}",
-                    packet.info.name
-                )
-            });
-        }
-        if let Some(reth) = packet.ext.reth.filter(|reth| reth.dma_len > LONGEST) {
-            self.out.add(RuleId::DmaLength, self.place, || {
-                format!("{} of {} bytes: 2^31 is the most", packet.info.name, reth.dma_len)
-            });
-        }
-        if let Some(atomic) = packet.ext.atomic_eth.filter(|atomic| atomic.va % 8 != 0) {
-            self.out.add(RuleId::AtomicAlign, self.place, || {
-                format!("an atomic at address {:#x}, which is no multiple of 8", atomic.va)
-            });
-        }
-        let asks = matches!(packet.info.position, Position::Last | Position::Only)
-            && (packet.info.operation == Operation::Send || packet.ext.imm.is_some());
-        if packet.bth.solicited && !asks {
-            self.out.add(RuleId::Solicited, self.place, || {
-                format!("{} asks for a solicited event", packet.info.name)
-            });
-        }
     }
 
     /// READs and atomics under way.
