@@ -7,11 +7,11 @@ use feroce_engine::time::Clock;
 use feroce_wire::pause::{Inspection, inspect};
 use serde_json::{Value, json};
 
-use super::capture::{Capture, CaptureError, Frame};
 use super::cli::{Failure, Outcome};
 use super::meter::Meter;
 use super::report::{self, FrameLine, shown};
 use super::{page, units};
+use crate::capture::{Capture, CaptureError, Frame};
 use crate::fabric::time::{LineRate, Time};
 
 /// Options of `decode`.

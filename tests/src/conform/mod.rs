@@ -1,0 +1,16 @@
+//! Conformance: is a capture legal, and does an endpoint answer as it should?
+//!
+//! ```text
+//! trace   files to frames, in the order of time       packet  a frame to what it says
+//! flow    packets to QP pairs, and what is known of them
+//! rules   what must hold, as data                     check   packets against the rules
+//! report  a page about a check
+//! ```
+
+pub mod check;
+pub mod cli;
+pub mod flow;
+pub mod packet;
+pub mod report;
+pub mod rules;
+pub mod trace;
