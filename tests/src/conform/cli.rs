@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::check;
+use super::inject;
 use super::trace::TraceError;
 
 /// Tell whether captures of RoCE traffic are legal, and endpoints answer as they should.
@@ -29,6 +30,10 @@ struct Cli {
 enum Command {
     /// Hold every packet of captures against the rules, and say what went wrong
     Check(Box<check::Options>),
+    /// Play scripts of faults at chosen packets between two endpoints, and check what they make of it
+    Inject(inject::cli::Options),
+    /// Put what `inject` found of several endpoints side by side
+    Scorecard(inject::cli::ScorecardOptions),
 }
 
 /// What came out of a command that could do its work: its exit code.
@@ -65,6 +70,8 @@ pub enum Failure {
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Check(options) => check::run(&options),
+        Command::Inject(options) => inject::cli::run(&options),
+        Command::Scorecard(options) => inject::cli::scorecard(&options),
     };
     match done {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
