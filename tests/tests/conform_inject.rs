@@ -157,7 +157,7 @@ fn each_checker_of_the_trace_finds_what_is_its_own() {
         }),
         ("go-back-n", "duplicate-write-last", |t| repeat(t, find(t, REQUESTER, 3, |_| true), 5)),
         ("go-back-n", "drop-write-middle", |t| erase(t, find(t, REQUESTER, 6, |_| true))),
-        ("ack-order", "duplicate-write-last", |t| {
+        ("ack-order", "drop-ack", |t| {
             let ack = find(t, RESPONDER, 1, is_ack);
             rewrite(t, ack, |p| p.bth.psn = p.bth.psn.prev());
         }),

@@ -225,18 +225,20 @@ impl Open {
     fn new(stack: &Stack, capture: &Path) -> Result<Self, Failure> {
         match stack {
             Stack::Rxe { namespace } => Ok(Self::Rxe { namespace: namespace.clone() }),
-            Stack::Feroce { namespace, interface, port } => within(Some(namespace), || {
-                let file = File::create(capture).map_err(failed(capture.display()))?;
-                let device = feroce::open(interface, *port, Control::Dcqcn, file);
-                Ok(Self::Feroce(Box::new(device.map_err(failed("open Feroce"))?)))
-            }),
+            Stack::Feroce { namespace, interface, port } => {
+                within(Some(namespace.as_str()), || {
+                    let file = File::create(capture).map_err(failed(capture.display()))?;
+                    let device = feroce::open(interface, *port, Control::Dcqcn, file);
+                    Ok(Self::Feroce(Box::new(device.map_err(failed("open Feroce"))?)))
+                })
+            }
         }
     }
 
     fn end(&self) -> Result<Box<dyn End>, Failure> {
         Ok(match self {
             Self::Feroce(device) => Box::new(FeroceEnd::new(device)?),
-            Self::Rxe { namespace } => Box::new(within(Some(namespace), RxeEnd::new)?),
+            Self::Rxe { namespace } => Box::new(within(Some(namespace.as_str()), RxeEnd::new)?),
         })
     }
 

@@ -1,4 +1,4 @@
-//! An event script: traffic, what happens to which packet of it, and what must come of it. `docs/conform.md` has the keys.
+//! An event script: traffic, what happens to which packet of it, and what must come of it. `docs/inject.md` has the keys.
 
 use std::path::Path;
 use std::time::Duration;

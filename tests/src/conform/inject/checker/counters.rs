@@ -1,6 +1,7 @@
 //! A device's counters against the trace.
 
 use feroce_engine::counters::Counter;
+use feroce_engine::verbs::Status;
 use feroce_wire::{Ecn, Opcode};
 
 use super::{Found, View};
@@ -26,11 +27,14 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(Counter, u64)> {
     ];
     let timeouts =
         asks.restarts.iter().filter(|restart| matches!(restart.cause, Some((Cause::Timeout, _))));
+    let sends = view.outcome.map(|outcome| &outcome.sends[..]).unwrap_or_default();
+    let given_up = count(sends.iter().filter(|(_, s)| *s == Status::RetryExceeded).count());
     match side {
+        // The last timeout sends nothing any more.
         Side::Requester => all.extend([
             (Counter::PacketSeqErr, count(asks.naks.len())),
             (Counter::RnrNakRetryErr, asks.rnr_naks),
-            (Counter::LocalAckTimeoutErr, count(timeouts.count())),
+            (Counter::LocalAckTimeoutErr, count(timeouts.count()) + given_up),
         ]),
         Side::Responder => all.extend([
             (Counter::OutOfSequence, answers.ahead),

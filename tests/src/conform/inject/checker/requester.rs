@@ -144,13 +144,14 @@ impl Walk<'_> {
         let asked = asked.map(|index| self.asked[index]);
         let last = self.sent_at.get(&psn.value()).or_else(|| self.covering(psn)).copied();
         let quiet = step.at.saturating_sub(last.unwrap_or_default());
+        let is_quiet = self.was_oldest(psn, step.at) && quiet + self.slack >= self.timeout;
+        // What asked long ago was not heeded, but for an RNR NAK, which asks to wait.
+        let asked = asked.filter(|asked| !is_quiet || asked.cause == Cause::Rnr);
         let (cause, after) = match asked {
             Some(asked) => {
                 (Some((asked.cause, Some(asked.number))), step.at.saturating_sub(asked.at))
             }
-            None if self.was_oldest(psn, step.at) && quiet + self.slack >= self.timeout => {
-                (Some((Cause::Timeout, None)), quiet)
-            }
+            None if is_quiet => (Some((Cause::Timeout, None)), quiet),
             None => (None, quiet),
         };
         if let Some(asked) = asked {
@@ -191,6 +192,11 @@ impl Walk<'_> {
     fn gets(&mut self, step: &Step<'_>) {
         let psn = step.psn();
         let syndrome = step.packet.ext.aeth.map(|aeth| aeth.syndrome);
+        let refuses = syndrome.is_some_and(|syndrome| !matches!(syndrome, Syndrome::Ack(_)));
+        // What was not sent, or asks for what is answered, is a ghost.
+        if !psn.is_before(self.high) || refuses && psn.is_before(self.una) {
+            return;
+        }
         let mut ask = |cause, wait| {
             let asked = Asked { cause, number: step.number, at: step.at, psn, wait };
             self.asked.push(asked);

@@ -23,6 +23,8 @@ pub struct Mark {
 pub struct ResponderStory {
     /// Packets that opened a gap, each with the PSN that was expected.
     pub gaps: Vec<Mark>,
+    /// When each gap was closed, if it was.
+    pub closed: Vec<Option<u64>>,
     /// NAKs (PSN sequence error) that it sent.
     pub naks: Vec<Mark>,
     /// RNR NAKs that it sent.
@@ -113,8 +115,12 @@ impl Walk {
             if !self.in_gap {
                 self.in_gap = true;
                 self.story.gaps.push(Mark { psn: self.expected, ..mark });
+                self.story.closed.push(None);
             }
             return;
+        }
+        if let Some(closed) = self.story.closed.last_mut().filter(|_| self.in_gap) {
+            closed.get_or_insert(step.at);
         }
         self.in_gap = false;
         if let Some(left) = self.not_ready.get_mut(&psn.value()).filter(|left| **left > 0) {
@@ -136,9 +142,9 @@ impl Walk {
 }
 
 pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
-    let ResponderStory { gaps, naks, .. } = &view.responder;
+    let ResponderStory { gaps, closed, naks, .. } = &view.responder;
     let mut naks = naks.iter().peekable();
-    for gap in gaps {
+    for (gap, closed) in gaps.iter().zip(closed) {
         // One for another PSN belongs to another gap, or to none.
         let nak = naks.next_if(|nak| nak.psn == gap.psn && nak.at + view.evidence.slack >= gap.at);
         match nak {
@@ -156,6 +162,8 @@ pub(super) fn nak_generation(view: &View<'_>, found: &mut Found) {
                     found.wrong([nak.number, more.number], sentence);
                 }
             }
+            // What came before the NAK could go out needs none.
+            None if closed.is_some_and(|at| at <= gap.at + view.evidence.slack) => {}
             None => found.wrong(
                 [gap.number],
                 format!(
