@@ -112,7 +112,24 @@ write_pages() {
         cp "$OUT/$card.json" docs/scorecards/
         files+=("docs/scorecards/$card.json")
     done
+    # The packets that show what rxe fails.
+    for card in rxe-responds rxe-requests; do
+        rm -rf "docs/scorecards/$card"
+        mkdir -p "docs/scorecards/$card"
+        failed_items "$OUT/$card.json" | while read -r item; do
+            cp "$OUT/$card/$item.pcap" "docs/scorecards/$card/"
+        done
+    done
     "$conform" scorecard "${files[@]}" --known $KNOWN -o $OUT/scorecards.html --markdown docs/scorecards/README.md
+}
+
+# failed_items CARD: their names.
+failed_items() {
+    python3 -c '
+import json, sys
+for item in json.load(open(sys.argv[1]))["items"]:
+    if not item["not_played"] and any(verdict["findings"] for verdict in item["verdicts"]):
+        print(item["script"])' "$1"
 }
 
 failed=0

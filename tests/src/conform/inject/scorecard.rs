@@ -305,17 +305,32 @@ fn failures(at: usize, card: &Scorecard, known: &KnownFailures) -> Section {
     for item in &card.items {
         for (check, sentence) in item.complaints() {
             let why = known.why(&item.script, &check, &sentence).unwrap_or("not explained");
-            rows.push(vec![cell(&item.script), cell(check), cell(sentence), cell(why)]);
+            rows.push(vec![
+                cell(&item.script),
+                cell(met(item)),
+                cell(check),
+                cell(sentence),
+                cell(why),
+            ]);
         }
     }
     let heading = format!("Failures: {}", card.name());
     let part = match rows.is_empty() {
         true => Part::Paragraph("None.".to_owned()),
-        false => {
-            Part::Table(Table { head: head(&["script", "check", "what is seen", "why"]), rows })
-        }
+        false => Part::Table(Table {
+            head: head(&["script", "what happened", "check", "what is seen", "why"]),
+            rows,
+        }),
     };
     section(&format!("failures-{}", at + 1), &heading, vec![part])
+}
+
+/// The first events of an item, with the packets that they met.
+fn met(item: &Item) -> String {
+    let events =
+        item.events.iter().take(2).map(|(number, event)| format!("packet {number}: {event}"));
+    let more = if item.events.len() > 2 { ", ..." } else { "" };
+    events.collect::<Vec<_>>().join(", ") + more
 }
 
 fn demands() -> Section {

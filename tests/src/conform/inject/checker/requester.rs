@@ -155,8 +155,9 @@ impl Walk<'_> {
             None => (None, quiet),
         };
         if let Some(asked) = asked {
-            // What asked before it has been heard, too.
-            self.asked.retain(|other| other.at > asked.at);
+            // What asked well before it has been heard, too.
+            let heard = asked.at.saturating_sub(self.slack);
+            self.asked.retain(|other| other.at > heard && other.number != asked.number);
             if step.at + self.slack < asked.at + asked.wait {
                 let sentence = format!(
                     "packet {} comes {} behind the RNR NAK (packet {}), which asks for {}",
