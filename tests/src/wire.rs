@@ -83,6 +83,9 @@ impl std::fmt::Display for Fate {
 /// Drops frames: called with the sending end, the number of the frame from that end, and its bytes.
 pub type Filter = Box<dyn FnMut(usize, u64, &[u8]) -> bool + Send>;
 
+/// Takes a frame from the sending end at a time, and says what arrives in its place: how much later than the wire's delay, and what.
+pub type Tamper = Box<dyn FnMut(usize, Instant, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send>;
+
 /// See the [module](self).
 pub struct Wire {
     ends: [Box<dyn Port>; 2],
@@ -98,6 +101,7 @@ pub struct Wire {
     counts: [u64; 2],
     hurt: u64,
     filter: Option<Filter>,
+    tamper: Option<Tamper>,
     record: Option<Vec<Seen>>,
 }
 
@@ -122,6 +126,7 @@ impl Wire {
             counts: [0; 2],
             hurt: 0,
             filter: None,
+            tamper: None,
             record: None,
         }
     }
@@ -147,6 +152,11 @@ impl Wire {
     /// Frames for which `filter` answers true are dropped.
     pub fn set_filter(&mut self, filter: Option<Filter>) {
         self.filter = filter;
+    }
+
+    /// Hands every frame to `tamper`; neither filter nor faults see it then.
+    pub fn set_tamper(&mut self, tamper: Option<Tamper>) {
+        self.tamper = tamper;
     }
 
     /// Starts to keep what is sent, or stops.
@@ -217,6 +227,12 @@ impl Wire {
     fn take(&mut self, from: usize, bytes: Vec<u8>, now: Instant) {
         let number = self.counts[from];
         self.counts[from] += 1;
+        if let Some(tamper) = &mut self.tamper {
+            for (later, bytes) in tamper(from, now, &bytes) {
+                self.launch(1 - from, bytes, now + self.delay + later);
+            }
+            return;
+        }
         let filtered = self.filter.as_mut().is_some_and(|drops| drops(from, number, &bytes));
         // The draws are the same for every frame, so that one probability does not stir the others.
         let mut fate = self.draw_fate();

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::trace::TraceError;
-use super::{check, rules};
+use super::{check, inject, rules};
 
 /// Tell whether captures of RoCE traffic are legal, and endpoints answer as they should.
 #[derive(Debug, Parser)]
@@ -31,6 +31,10 @@ enum Command {
     Check(Box<check::Options>),
     /// Show the rules, where the engine keeps them and what proves that they are found broken
     Rules(rules::Options),
+    /// Play scripts of faults at chosen packets between two endpoints, and check what they make of it
+    Inject(inject::cli::Options),
+    /// Put what `inject` found of several endpoints side by side
+    Scorecard(inject::cli::ScorecardOptions),
 }
 
 /// What came out of a command that could do its work: its exit code.
@@ -68,6 +72,8 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Check(options) => check::run(&options),
         Command::Rules(options) => rules::run(&options),
+        Command::Inject(options) => inject::cli::run(&options),
+        Command::Scorecard(options) => inject::cli::scorecard(&options),
     };
     match done {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! One end of a case, whichever stack it is.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use feroce_engine::device::Endpoint;
 use feroce_engine::qp::QpState;
@@ -31,6 +31,37 @@ pub struct Posting {
     pub fence: bool,
     /// The bytes go into the work queue.
     pub inline: bool,
+}
+
+/// How time goes by while one waits for an end: really, or as a rig's.
+pub trait Pace: std::fmt::Debug {
+    /// Time since some origin.
+    fn now(&self) -> Duration;
+
+    /// Lets some time go by, `most` at most.
+    fn pass(&mut self, most: Duration);
+}
+
+/// The machine's time.
+#[derive(Debug)]
+pub struct RealPace(Instant);
+
+impl RealPace {
+    /// From now on.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Pace for RealPace {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn pass(&mut self, most: Duration) {
+        // The helper turns the device: the guest needs this CPU more than we do.
+        std::thread::sleep(most.min(Duration::from_micros(50)));
+    }
 }
 
 /// A stack with one QP and the memory of a case. Each call either does what it says or fails the case.

@@ -1,7 +1,7 @@
 //! Feroce as an end of a case.
 
 use std::fs::File;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use feroce_engine::congestion::{CongestionConfig, Control};
 use feroce_engine::device::{
@@ -17,7 +17,7 @@ use feroce_engine::verbs::{
 use feroce_wire::{PathMtu, Psn};
 
 use super::case::{Family, Op, Place, Region, Settings};
-use super::end::{End, Posting};
+use super::end::{End, Pace, Posting, RealPace};
 use super::{Failure, failed, model};
 use crate::ports::dpdk;
 
@@ -56,6 +56,7 @@ pub fn open(
 #[derive(Debug)]
 pub struct FeroceEnd {
     device: Device,
+    pace: Box<dyn Pace>,
     pd: ProtectionDomain,
     cq: CompletionQueue,
     buffers: Vec<Buffer>,
@@ -69,9 +70,18 @@ impl FeroceEnd {
     /// # Errors
     /// The device's words.
     pub fn new(device: &Device) -> Result<Self, Failure> {
+        Self::paced(device, Box::new(RealPace::start()))
+    }
+
+    /// The same on a device that lives in the time of `pace`.
+    ///
+    /// # Errors
+    /// The device's words.
+    pub fn paced(device: &Device, pace: Box<dyn Pace>) -> Result<Self, Failure> {
         let cq = device.create_cq(1024).map_err(failed("create a CQ"))?;
         Ok(Self {
             device: device.clone(),
+            pace,
             pd: device.alloc_pd(),
             cq,
             buffers: Vec::new(),
@@ -190,16 +200,17 @@ impl End for FeroceEnd {
         count: usize,
         patience: Duration,
     ) -> Result<Vec<Completion>, Failure> {
-        let start = Instant::now();
+        let end = self.pace.now() + patience;
         let mut completions = Vec::new();
         loop {
             let missing = count - completions.len();
-            if self.cq.poll(&mut completions, missing) == 0 {
-                // The helper turns the device: the guest needs this CPU more than we do.
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            if completions.len() == count || start.elapsed() >= patience {
+            let found = self.cq.poll(&mut completions, missing);
+            let left = end.saturating_sub(self.pace.now());
+            if completions.len() == count || left.is_zero() {
                 return Ok(completions);
+            }
+            if found == 0 {
+                self.pace.pass(left);
             }
         }
     }

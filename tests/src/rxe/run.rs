@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use feroce_engine::device::Device;
+use feroce_engine::device::{Device, Endpoint};
 use feroce_engine::qp::QpState;
 use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, RemoteAddr, Status};
-use feroce_wire::{Key, Psn};
+use feroce_wire::{Key, PathMtu, Psn};
 
 use super::Failure;
 use super::agent::RxeEnd;
-use super::case::{Case, Op, Plan, REQUESTER, RESPONDER, Request, Role, Twist};
+use super::case::{Case, Family, Op, Plan, REQUESTER, RESPONDER, Request, Role, Twist};
 use super::end::{End, Posting};
 use super::faults::Network;
 use super::feroce::FeroceEnd;
@@ -18,7 +18,7 @@ use super::model::{self, Model};
 /// How long the completions of a case may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Numbers of receives count from here, those of requests from 0.
-const FIRST_RECEIVE: u64 = 1000;
+pub const FIRST_RECEIVE: u64 = 1000;
 /// Makes a key one that was never given.
 const WRONG: u32 = 0x55;
 
@@ -32,8 +32,8 @@ pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failu
         Role::Requester => [&mut feroce, &mut rxe],
         Role::Responder => [&mut rxe, &mut feroce],
     };
-    connect(case, &mut ends)?;
     let plan = &case.plan;
+    connect(plan, case.family, case.mtu, &mut ends)?;
     let (model, postings) = draw_up(plan, &ends[RESPONDER].keys()?);
     let receives: Vec<_> = (FIRST_RECEIVE..)
         .zip(&plan.receives)
@@ -58,24 +58,35 @@ pub fn play(case: &Case, device: &Device, network: &Network) -> Result<(), Failu
     check_rest(plan, &mut ends, &model)
 }
 
-fn connect(case: &Case, ends: &mut [&mut dyn End; 2]) -> Result<(), Failure> {
-    let plan = &case.plan;
+/// Prepares both ends for `plan` and joins them; returns where each is reached.
+///
+/// # Errors
+/// The stacks' words.
+pub fn connect(
+    plan: &Plan,
+    family: Family,
+    mtu: PathMtu,
+    ends: &mut [&mut dyn End; 2],
+) -> Result<[Endpoint; 2], Failure> {
     let prepare = |end: &mut dyn End, index: usize| {
-        end.prepare(case.family, &plan.regions[index], model::seed(index), &plan.settings[index])
+        end.prepare(family, &plan.regions[index], model::seed(index), &plan.settings[index])
     };
     let addresses = [prepare(ends[REQUESTER], REQUESTER)?, prepare(ends[RESPONDER], RESPONDER)?];
     for index in [REQUESTER, RESPONDER] {
         let peer = &addresses[1 - index];
         let ahead = if index == RESPONDER { plan.psn_ahead } else { 0 };
         let rq_psn = Psn::new(peer.psn.add(ahead).value());
-        ends[index].connect(peer, rq_psn, case.mtu, &plan.settings[index])?;
+        ends[index].connect(peer, rq_psn, mtu, &plan.settings[index])?;
     }
-    Ok(())
+    Ok(addresses)
 }
 
 /// What the memories will hold, and the requests with all their numbers, for a responder whose regions are
 /// reached by `keys`.
-fn draw_up(plan: &Plan, keys: &[RemoteAddr]) -> (Model, Vec<Posting>) {
+///
+/// # Panics
+/// If the plan sends with invalidate, and has no window.
+pub fn draw_up(plan: &Plan, keys: &[RemoteAddr]) -> (Model, Vec<Posting>) {
     let mut model = Model::new(plan);
     let window = plan.regions[RESPONDER].iter().position(|region| region.window);
     let postings = plan.requests.iter().enumerate().map(|(index, request)| {

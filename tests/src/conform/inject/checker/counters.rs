@@ -1,0 +1,70 @@
+//! A device's counters against the trace.
+
+use feroce_engine::counters::Counter;
+use feroce_engine::verbs::Status;
+use feroce_wire::{Ecn, Opcode};
+
+use super::{Found, View};
+use crate::conform::inject::script::Cause;
+use crate::conform::inject::trace::Side;
+
+/// What the trace shows of `side` of one flow.
+fn shown(view: &View<'_>, side: Side) -> Vec<(Counter, u64)> {
+    let (asks, answers) = (&view.requester, &view.responder);
+    let count = |n: usize| n as u64;
+    let cnps_sent = view
+        .steps
+        .iter()
+        .filter(|step| step.is_sent_by(side) && step.packet.bth.opcode == Opcode::CNP);
+    let marked = view.steps.iter().filter(|step| {
+        step.reaches(side)
+            && step.packet.ip.ecn() == Ecn::Ce
+            && step.packet.bth.opcode != Opcode::CNP
+    });
+    let mut all = vec![
+        (Counter::NpCnpSent, count(cnps_sent.count())),
+        (Counter::NpEcnMarkedRocePackets, count(marked.count())),
+    ];
+    let timeouts =
+        asks.restarts.iter().filter(|restart| matches!(restart.cause, Some((Cause::Timeout, _))));
+    let sends = view.outcome.map(|outcome| &outcome.sends[..]).unwrap_or_default();
+    let given_up = count(sends.iter().filter(|(_, s)| *s == Status::RetryExceeded).count());
+    match side {
+        // The last timeout sends nothing any more.
+        Side::Requester => all.extend([
+            (Counter::PacketSeqErr, count(asks.naks.len())),
+            (Counter::RnrNakRetryErr, asks.rnr_naks),
+            (Counter::LocalAckTimeoutErr, count(timeouts.count()) + given_up),
+        ]),
+        Side::Responder => all.extend([
+            (Counter::OutOfSequence, answers.ahead),
+            (Counter::DuplicateRequest, count(answers.duplicates.len())),
+            (Counter::OutOfBuffer, count(answers.rnr_naks.len())),
+        ]),
+    }
+    all
+}
+
+pub(super) fn counters(view: &View<'_>, found: &mut Found) {
+    let flows = view.evidence.trace.flows();
+    if view.flow > 0 || flows > 1 {
+        return; // A device counts for all of its QPs.
+    }
+    for side in Side::ALL {
+        let Some(counted) = &view.evidence.counted[side.index()] else { continue };
+        let (malformed, wrong_icrc) = view.evidence.trace.damaged_at(side);
+        let mut all = shown(view, side);
+        all.push((Counter::RxIcrcEncapsulated, wrong_icrc));
+        all.push((Counter::PortRcvErrors, malformed));
+        for (counter, due) in all {
+            let has = counted.get(counter.name()).copied().unwrap_or_default();
+            if has != due {
+                let sentence = format!(
+                    "{} of the {side} went up by {has}, and the trace shows {due}",
+                    counter.name()
+                );
+                found.wrong([], sentence);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Between two endpoints: does to packets what a script says, and writes down what went by. A value: time is an argument.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use feroce_wire::Packet;
+
+use super::change;
+use super::flows::Flows;
+use super::script::{Action, At, Event, Script};
+use super::trace::{self, Arrived, Sent, Side, Trace};
+
+/// A frame that goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Onward {
+    /// So much later than now.
+    pub after: Duration,
+    /// The frame.
+    pub bytes: Vec<u8>,
+}
+
+/// A frame that waits until others have gone by.
+#[derive(Debug, Clone)]
+struct Held {
+    sent: usize,
+    left: u32,
+    bytes: Vec<u8>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Injector {
+    events: Vec<Event>,
+    /// How many packets each event has counted.
+    counted: Vec<u32>,
+    /// How often each event was met.
+    met: Vec<u32>,
+    flows: Flows,
+    /// How often a PSN of an event's packets went by.
+    iterations: BTreeMap<(usize, u32), u32>,
+    held: BTreeMap<(usize, Side), Vec<Held>>,
+    /// How long what goes on is on its way.
+    way: Duration,
+    trace: Trace,
+}
+
+impl Injector {
+    /// Does what `script` says to the packets of `flows`, which arrive after `way` if they go on at once.
+    pub fn new(script: &Script, flows: Flows, way: Duration) -> Self {
+        let count = script.events.len();
+        Self {
+            events: script.events.clone(),
+            counted: vec![0; count],
+            met: vec![0; count],
+            flows,
+            iterations: BTreeMap::new(),
+            held: BTreeMap::new(),
+            way,
+            trace: Trace::default(),
+        }
+    }
+
+    /// Takes a frame that was sent at `now` (nanoseconds), and says what goes on. What is of no flow goes on as it is.
+    pub fn take(&mut self, bytes: &[u8], now: u64) -> Vec<Onward> {
+        let as_it_is = || vec![Onward { after: Duration::ZERO, bytes: bytes.to_vec() }];
+        let Ok(packet) = Packet::parse(bytes, &[]) else { return as_it_is() };
+        let Some((flow, from)) = self.flows.find(&packet) else { return as_it_is() };
+        let actions = self.actions(&packet, flow, from);
+        let number = self.trace.sent.len();
+        let events = actions.iter().map(|action| format!("{action:?}")).collect();
+        self.trace.sent.push(Sent { at: now, flow, from, bytes: bytes.to_vec(), events });
+        let mut onward = self.act(&actions, number, bytes);
+        let behind = self.release((flow, from));
+        for (sent, Onward { after, bytes }) in onward.iter().chain(&behind) {
+            let after = (self.way + *after).as_nanos();
+            let at = now + u64::try_from(after).unwrap_or(u64::MAX);
+            self.trace.arrived.push(Arrived { at, sent: *sent, bytes: bytes.clone() });
+        }
+        if let Some(held) = self.held_now(&actions, number, bytes) {
+            self.held.entry((flow, from)).or_default().push(held);
+        }
+        onward.extend(behind);
+        onward.into_iter().map(|(_, onward)| onward).collect()
+    }
+
+    /// What is to be done to a packet.
+    fn actions(&mut self, packet: &Packet<'_>, flow: usize, from: Side) -> Vec<Action> {
+        let first = self.flows.known()[flow].first_psn;
+        let psn = first.distance_to(packet.bth.psn);
+        let mut actions = Vec::new();
+        for (index, event) in self.events.iter().enumerate() {
+            if event.flow as usize != flow || event.from != from || !trace::is(packet, event.what) {
+                continue;
+            }
+            self.counted[index] += 1;
+            let is_due = match event.at {
+                At::Nth { from, to } => (from..=to).contains(&self.counted[index]),
+                At::Psn { from, to, iteration } if (from..=to).contains(&psn) => {
+                    let turn = self.iterations.entry((index, psn)).or_default();
+                    *turn += 1;
+                    iteration == 0 || iteration == *turn
+                }
+                At::Psn { .. } => false,
+            };
+            if is_due {
+                self.met[index] += 1;
+                actions.push(event.action);
+            }
+        }
+        actions
+    }
+
+    /// What goes on of a packet to which `actions` happen.
+    fn act(&self, actions: &[Action], number: usize, bytes: &[u8]) -> Vec<(usize, Onward)> {
+        let mut out = vec![Onward { after: Duration::ZERO, bytes: bytes.to_vec() }];
+        for &action in actions {
+            let each = |out: &mut Vec<Onward>, change: &dyn Fn(&[u8]) -> Vec<u8>| {
+                out.iter_mut().for_each(|onward| onward.bytes = change(&onward.bytes));
+            };
+            match action {
+                Action::Drop | Action::Reorder(_) => out.clear(),
+                Action::Corrupt => each(&mut out, &change::corrupt),
+                Action::Mark => each(&mut out, &change::mark),
+                Action::Duplicate(count) => {
+                    let copy = out.first().cloned();
+                    out.extend((0..count).filter_map(|_| copy.clone()));
+                }
+                Action::Echo(after) => {
+                    let copy = out.first().cloned();
+                    out.extend(copy.map(|copy| Onward { after, ..copy }));
+                }
+                Action::Delay(time) => out.iter_mut().for_each(|onward| onward.after += time),
+                Action::Truncate(count) => each(&mut out, &|bytes| change::truncate(bytes, count)),
+                Action::Shorten(count) => each(&mut out, &|bytes| change::shorten(bytes, count)),
+                Action::AddPsn(count) => each(&mut out, &|bytes| change::add_psn(bytes, count)),
+                Action::WrongKey => each(&mut out, &change::wrong_key),
+                Action::WrongAddress => each(&mut out, &change::wrong_address),
+                Action::Opcode(code) => each(&mut out, &|bytes| change::opcode(bytes, code)),
+                Action::NoAckRequest => each(&mut out, &change::no_ack_request),
+            }
+        }
+        out.into_iter().map(|onward| (number, onward)).collect()
+    }
+
+    fn held_now(&self, actions: &[Action], sent: usize, bytes: &[u8]) -> Option<Held> {
+        let places = actions.iter().find_map(|action| match action {
+            Action::Reorder(places) => Some(*places),
+            _ => None,
+        });
+        places.map(|left| Held { sent, left, bytes: bytes.to_vec() })
+    }
+
+    /// What waited for the packet that just went by.
+    fn release(&mut self, way: (usize, Side)) -> Vec<(usize, Onward)> {
+        let Some(waiting) = self.held.get_mut(&way) else { return Vec::new() };
+        waiting.iter_mut().for_each(|held| held.left = held.left.saturating_sub(1));
+        let (released, left): (Vec<_>, _) = waiting.drain(..).partition(|held| held.left == 0);
+        *waiting = left;
+        let onward = |held: Held| Onward { after: Duration::ZERO, bytes: held.bytes };
+        released.into_iter().map(|held| (held.sent, onward(held))).collect()
+    }
+
+    /// How often each event of the script was met.
+    pub fn met(&self) -> &[u32] {
+        &self.met
+    }
+
+    /// What went by.
+    pub fn into_trace(mut self) -> Trace {
+        let firsts = self.flows.known().iter().map(|flow| flow.first_psn.value());
+        self.trace.first_psns = (0..).zip(firsts).collect();
+        self.trace
+    }
+}

@@ -1,0 +1,256 @@
+//! The catalogue of event scripts, played between two devices in virtual time; and proof that the checkers can find
+//! something: scripts with a wrong expectation fail, and so do traces that were changed.
+
+use feroce_tests::conform::inject::checker::{self, CHECKERS};
+use feroce_tests::conform::inject::fabric::Fabric;
+use feroce_tests::conform::inject::outcome::Evidence;
+use feroce_tests::conform::inject::play::{Played, play};
+use feroce_tests::conform::inject::scorecard::Item;
+use feroce_tests::conform::inject::script::{Cause, Script};
+use feroce_tests::conform::inject::trace::{Arrived, Sent, Side, Trace};
+use feroce_wire::{Opcode, Operation, Packet, Syndrome};
+
+fn script(name: &str) -> Script {
+    let found = Script::catalogue().into_iter().find(|script| script.name == name);
+    found.unwrap_or_else(|| panic!("no script {name}"))
+}
+
+fn played(script: &Script) -> Played {
+    play(script, &mut Fabric::new()).unwrap_or_else(|failure| panic!("{}: {failure}", script.name))
+}
+
+/// Names of the checkers that object.
+fn objections(script: &Script, evidence: &Evidence) -> Vec<String> {
+    let verdicts = checker::check(script, evidence).into_iter();
+    verdicts.filter(|verdict| !verdict.findings.is_empty()).map(|verdict| verdict.check).collect()
+}
+
+#[test]
+fn nothing_in_the_catalogue_fails() {
+    let mut world = Fabric::new();
+    let mut failed = Vec::new();
+    for script in Script::catalogue() {
+        let item = Item::new(&script, &play(&script, &mut world));
+        failed.extend(
+            item.complaints()
+                .into_iter()
+                .map(|(check, told)| format!("{}: {check}: {told}", script.name)),
+        );
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn the_same_script_gives_the_same_trace() {
+    let script = script("drop-two-packets");
+    // But for the addresses of memory, which the system gives.
+    let lines = || {
+        let line = |sent: &Sent| {
+            let bth = packet(&sent.bytes).bth;
+            format!("{} {} {:?} {:?}", sent.at, sent.from, bth.opcode, bth.psn)
+        };
+        played(&script).evidence.trace.sent.iter().map(line).collect::<Vec<_>>()
+    };
+    let (one, other) = (lines(), lines());
+    assert!(one.len() > 10);
+    assert_eq!(one, other);
+}
+
+#[test]
+fn a_wrong_expectation_fails() {
+    type Spoil = fn(&mut Script);
+    let rows: [(&str, Spoil, &str); 9] = [
+        ("drop-write-middle", |s| s.expect.naks = Some(vec![5]), "nak-generation"),
+        ("drop-write-middle", |s| s.expect.back_to = Some(vec![5]), "recovery"),
+        ("drop-write-middle", |s| s.expect.back_by = Some(vec![Cause::Timeout]), "recovery"),
+        ("drop-write-middle", |s| s.events.clear(), "recovery"),
+        ("drop-every-answer", |s| s.expect.tries = Some(9), "tries"),
+        ("mark-write", |s| s.expect.cnps = Some(2), "cnps"),
+        ("rnr-late-receive", |s| s.expect.rnr_naks = Some(99), "rnr-naks"),
+        ("wrong-key-write", |s| s.expect.refused = None, "refusal"),
+        ("wrong-key-write", |s| s.expect = Default::default(), "completions"),
+    ];
+    for (name, spoil, check) in rows {
+        let mut script = script(name);
+        spoil(&mut script);
+        let found = objections(&script, &played(&script).evidence);
+        assert!(found.iter().any(|found| found == check), "{name}, {check}: {found:?}");
+    }
+}
+
+/// An event that no packet meets.
+#[test]
+fn an_event_that_is_not_met_fails() {
+    let text = "title = 'x'\n[traffic]\nverbs = ['write']\nsize = 10\n[[event]]\nfrom = 'requester'\npsn = 5\ndo = 'drop'";
+    let script = Script::parse("test", text).expect("a script");
+    assert_eq!(objections(&script, &played(&script).evidence), ["events-met"]);
+}
+
+fn packet(bytes: &[u8]) -> Packet<'_> {
+    Packet::parse(bytes, &[]).expect("a packet")
+}
+
+fn is_nak(bytes: &[u8]) -> bool {
+    packet(bytes).ext.aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Nak(_)))
+}
+
+fn is_ack(bytes: &[u8]) -> bool {
+    let aeth = packet(bytes).ext.aeth;
+    packet(bytes).bth.opcode == Opcode::RC_ACKNOWLEDGE
+        && aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_)))
+}
+
+/// Index of the `nth` sent packet of `side` for which `is` holds.
+fn find(trace: &Trace, side: Side, nth: usize, is: impl Fn(&[u8]) -> bool) -> usize {
+    let found =
+        trace.sent.iter().enumerate().filter(|(_, sent)| sent.from == side && is(&sent.bytes));
+    found.map(|(index, _)| index).nth(nth).expect("such a packet")
+}
+
+/// The packet was never sent.
+fn erase(trace: &mut Trace, index: usize) {
+    trace.sent.remove(index);
+    trace.arrived.retain(|arrived| arrived.sent != index);
+    for arrived in &mut trace.arrived {
+        arrived.sent -= usize::from(arrived.sent > index);
+    }
+}
+
+/// The packet was sent once more, so much later.
+fn repeat(trace: &mut Trace, index: usize, later: u64) {
+    let mut again = trace.sent[index].clone();
+    again.at += later;
+    let arrived =
+        Arrived { at: again.at + 1000, sent: trace.sent.len(), bytes: again.bytes.clone() };
+    trace.sent.push(again);
+    trace.arrived.push(arrived);
+}
+
+/// The packet has other bytes, with the ICRC that is theirs.
+fn rewrite(trace: &mut Trace, index: usize, change: impl Fn(&mut Packet<'_>)) {
+    let changed = |bytes: &[u8]| {
+        let mut packet = packet(bytes);
+        change(&mut packet);
+        let mut out = vec![0; packet.frame_len()];
+        packet.emit(&mut out).expect("room");
+        let icrc = Packet::parse(&out, &[]).expect("a packet").computed_icrc();
+        let end = out.len();
+        out[end - 4..].copy_from_slice(&icrc.to_le_bytes());
+        out
+    };
+    trace.sent[index].bytes = changed(&trace.sent[index].bytes);
+    for arrived in trace.arrived.iter_mut().filter(|arrived| arrived.sent == index) {
+        arrived.bytes = changed(&arrived.bytes);
+    }
+}
+
+/// What is wrong in a trace is found by the checker that it concerns.
+#[test]
+fn each_checker_of_the_trace_finds_what_is_its_own() {
+    type Mutate = fn(&mut Trace);
+    const REQUESTER: Side = Side::Requester;
+    const RESPONDER: Side = Side::Responder;
+    let rows: [(&str, &str, Mutate); 16] = [
+        ("nak-generation", "drop-write-middle", |t| erase(t, find(t, RESPONDER, 0, is_nak))),
+        ("nak-generation", "drop-write-middle", |t| repeat(t, find(t, RESPONDER, 0, is_nak), 1)),
+        ("nak-generation", "drop-write-middle", |t| {
+            let nak = find(t, RESPONDER, 0, is_nak);
+            rewrite(t, nak, |p| p.bth.psn = p.bth.psn.next());
+        }),
+        ("nak-reaction", "drop-write-middle", |t| {
+            let missing = t.sent[find(t, RESPONDER, 0, is_nak)].bytes.clone();
+            let psn = packet(&missing).bth.psn;
+            let again = find(t, REQUESTER, 1, |bytes| packet(bytes).bth.psn == psn);
+            erase(t, again);
+        }),
+        ("go-back-n", "duplicate-write-last", |t| repeat(t, find(t, REQUESTER, 3, |_| true), 5)),
+        ("go-back-n", "drop-write-middle", |t| erase(t, find(t, REQUESTER, 6, |_| true))),
+        ("ack-order", "drop-ack", |t| {
+            let ack = find(t, RESPONDER, 1, is_ack);
+            rewrite(t, ack, |p| p.bth.psn = p.bth.psn.prev());
+        }),
+        ("ack-justified", "duplicate-write-last", |t| {
+            let ack = find(t, RESPONDER, 0, is_ack);
+            rewrite(t, ack, |p| p.bth.psn = p.bth.psn.next());
+        }),
+        ("msn", "duplicate-write-last", |t| {
+            let ack = find(t, RESPONDER, 0, is_ack);
+            rewrite(t, ack, |p| {
+                if let Some(aeth) = &mut p.ext.aeth {
+                    aeth.msn = feroce_wire::Msn::new(aeth.msn.value() + 1);
+                }
+            });
+        }),
+        ("duplicates-answered", "duplicate-write-last", |t| {
+            while t.sent.iter().any(|sent| sent.from == RESPONDER) {
+                erase(t, find(t, RESPONDER, 0, |_| true));
+            }
+        }),
+        ("read-responses", "drop-read-response-middle", |t| {
+            let last = find(t, RESPONDER, 9, |_| true);
+            repeat(t, last, 50_000_000);
+        }),
+        ("read-recovery", "drop-read-response-middle", |t| {
+            let again = find(t, REQUESTER, 1, |bytes| {
+                packet(bytes).info.operation == Operation::ReadRequest
+            });
+            rewrite(t, again, |p| {
+                if let Some(reth) = &mut p.ext.reth {
+                    reth.va += 256;
+                }
+            });
+        }),
+        ("rnr-wait", "rnr-late-receive", |t| {
+            let nak = find(t, RESPONDER, 0, |bytes| {
+                packet(bytes).ext.aeth.is_some_and(|a| matches!(a.syndrome, Syndrome::RnrNak(_)))
+            });
+            let (at, psn) = (t.sent[nak].at, packet(&t.sent[nak].bytes).bth.psn);
+            let again = t.sent.iter().position(|sent| {
+                sent.from == REQUESTER && sent.at > at && packet(&sent.bytes).bth.psn == psn
+            });
+            t.sent[again.expect("sent again")].at = at + 2000;
+        }),
+        ("timeout", "drop-write-last", |t| {
+            let last = t.sent.len() - 1;
+            let from = t.sent.iter().position(|sent| sent.at > 1_000_000).unwrap_or(last);
+            t.sent[from..].iter_mut().for_each(|sent| sent.at += 4_000_000_000);
+            t.arrived.iter_mut().filter(|a| a.sent >= from).for_each(|a| a.at += 4_000_000_000);
+        }),
+        ("cnps", "mark-write", |t| {
+            erase(t, find(t, RESPONDER, 0, |bytes| packet(bytes).bth.opcode == Opcode::CNP));
+        }),
+        ("refusal", "wrong-key-write", |t| repeat(t, find(t, RESPONDER, 0, is_nak), 1000)),
+    ];
+    for (check, name, mutate) in rows {
+        let script = script(name);
+        let mut evidence = played(&script).evidence;
+        assert_eq!(objections(&script, &evidence), Vec::<String>::new(), "{name}");
+        mutate(&mut evidence.trace);
+        let found = objections(&script, &evidence);
+        assert!(found.iter().any(|found| found == check), "{check}, {name}: {found:?}");
+    }
+}
+
+/// What the endpoints say counts, too.
+#[test]
+fn a_wrong_byte_a_wrong_counter_and_a_missing_completion_are_found() {
+    let script = script("drop-write-middle");
+    let good = played(&script).evidence;
+    let mut bad = good.clone();
+    bad.flows[0].wrong_bytes.push("a byte".into());
+    assert_eq!(objections(&script, &bad), ["data-intact"]);
+    let mut bad = good.clone();
+    bad.flows[0].sends.clear();
+    assert_eq!(objections(&script, &bad), ["completions"]);
+    let mut bad = good;
+    *bad.counted[1].as_mut().expect("ours").get_mut("out_of_sequence").expect("counted") += 1;
+    assert_eq!(objections(&script, &bad), ["counters"]);
+}
+
+#[test]
+fn checkers_have_names_of_their_own() {
+    let mut names: Vec<_> = CHECKERS.iter().map(|checker| checker.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), CHECKERS.len());
+}
