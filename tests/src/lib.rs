@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod capture;
 pub mod cm;
+pub mod conform;
 #[allow(unsafe_code)] // A named room: a global allocator.
 pub mod counting_alloc;
 pub mod datagram;

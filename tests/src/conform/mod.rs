@@ -1,0 +1,3 @@
+//! Conformance: captures looked at and played again.
+
+pub mod replay;
