@@ -53,7 +53,7 @@ say "scripts/build-deb.sh"
 package=$(scripts/build-deb.sh | tail -n 1)
 dpkg-deb --info "$package" | grep -E '^ (Package|Version|Depends|Suggests):'
 strangers=$(dpkg-deb --contents "$package" | awk '$1 !~ /^d/ { print $6 }' |
-    grep -vE '^\./usr/(bin/feroce(-fabric|-pfc)?$|lib/feroce/|share/(man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/))' || true)
+    grep -vE '^\./usr/(bin/feroce(-fabric|-pfc|-conform)?$|lib/feroce/|share/(man/man1/feroce|doc/feroce/|bash-completion/|zsh/|fish/))' || true)
 [ -z "$strangers" ] || die "the package has files in other places: $strangers"
 mkdir -p "$work/root/var/lib/dpkg"/{info,updates}
 touch "$work/root/var/lib/dpkg"/{status,available}

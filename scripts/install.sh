@@ -34,7 +34,7 @@ main() {
     fi
     find_cargo
     say "Building"
-    as_caller "$cargo" build --quiet --release --workspace --bin feroce --bin feroce-fabric --bin feroce-pfc
+    as_caller "$cargo" build --quiet --release --workspace --bin feroce --bin feroce-fabric --bin feroce-pfc --bin feroce-conform
     libraries=$(as_caller scripts/build-libs.sh | tail -n 1)
     mkdir -p "$root" 2> /dev/null && [ -w "$root" ] || die "cannot write to $root (sudo, or another --prefix)"
     [ ! -e "$list" ] || remove # An older version may have had other files.
@@ -50,7 +50,7 @@ stage() {
     put 755 "$feroce" bin/feroce
     # With names of functions for back traces, without lines.
     strip --strip-debug "$root/bin/feroce"
-    for file in fabric pfc; do
+    for file in fabric pfc conform; do
         put 755 "$feroce-$file" "bin/feroce-$file"
         strip --strip-debug "$root/bin/feroce-$file"
     done

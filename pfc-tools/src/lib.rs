@@ -2,6 +2,7 @@
 //! that it runs, and the same switches in real time between real endpoints; and tools for priority flow control.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod cli;
 pub mod dcb;
 pub mod fabric;

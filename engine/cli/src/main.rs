@@ -61,6 +61,8 @@ enum Command {
     Fabric(sibling::Options),
     /// See, make, plan and watch priority flow control (the program feroce-pfc)
     Pfc(sibling::Options),
+    /// Check captures against the rules of RoCE, and endpoints, too (the program feroce-conform)
+    Conform(sibling::Options),
     /// Show the settings in effect, and where each came from
     Config(config::Options),
     /// Print completions for a shell
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         },
         Command::Fabric(options) => sibling::run("feroce-fabric", &options),
         Command::Pfc(options) => sibling::run("feroce-pfc", &options),
+        Command::Conform(options) => sibling::run("feroce-conform", &options),
         Command::Config(options) => config::run(&options),
         Command::Completions(options) => packaging::completions(&options, Cli::command()),
         Command::Man(options) => packaging::man(&options, Cli::command()),

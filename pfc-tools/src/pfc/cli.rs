@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use feroce_engine::port::packet::PacketError;
 
-use super::capture::CaptureError;
 use super::{deadlock, decode, doctor, plan, send, watch, watchdog};
+use crate::capture::CaptureError;
 use crate::fabric::scenario::ScenarioError;
 
 /// See, make, plan and watch priority flow control.

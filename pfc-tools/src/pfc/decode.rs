@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use feroce_wire::pause::{Inspection, inspect};
 use serde_json::json;
 
-use super::capture::{Capture, Frame};
 use super::cli::{Failure, Outcome};
 use super::meter::Meter;
 use super::report::{self, FrameLine};
 use super::{page, units};
+use crate::capture::{Capture, Frame};
 use crate::fabric::time::{LineRate, Time};
 
 /// Options of `decode`.

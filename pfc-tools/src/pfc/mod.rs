@@ -1,6 +1,5 @@
 //! Tools for priority flow control (IEEE 802.1Qbb) and PAUSE (IEEE 802.3x): `feroce pfc`.
 
-pub mod capture;
 pub mod cli;
 pub mod counters;
 pub mod deadlock;
@@ -17,6 +16,5 @@ pub mod schedule;
 pub mod send;
 pub mod timeline;
 mod units;
-mod unpacked;
 pub mod watch;
 pub mod watchdog;

@@ -1,3 +1,14 @@
-//! Conformance: captures looked at and played again.
+//! Conformance: is a capture legal, and does an endpoint answer as it should?
+//!
+//! ```text
+//! trace   files to frames, in the order of time       packet  a frame to what it says
+//! flow    packets to QP pairs, and what is known of them
+//! rules   what must hold, as data                     check   packets against the rules
+//! report  a page about a check                        replay  a capture, played again by the engine
+//! ```
 
+pub mod check;
+pub mod cli;
+pub mod packet;
 pub mod replay;
+pub mod trace;

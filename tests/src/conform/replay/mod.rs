@@ -11,6 +11,7 @@ pub mod datagram;
 pub mod lanes;
 pub mod liberty;
 pub mod messages;
+pub mod options;
 pub mod regions;
 pub mod report;
 pub mod requester;

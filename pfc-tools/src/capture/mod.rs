@@ -1,5 +1,8 @@
-//! Captures: pcap of either byte order and resolution, and pcapng, plain or compressed with zstd.
+//! Captures: pcap of either byte order and resolution, and pcapng, plain or compressed with zstd or gzip.
 
+mod unpacked;
+
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -9,7 +12,8 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
-use super::unpacked::Unpacked;
+use flate2::read::MultiGzDecoder;
+use unpacked::Unpacked;
 
 /// Why a capture cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +62,9 @@ pub enum CaptureError {
 pub struct Frame<'a> {
     /// When it was captured, in nanoseconds since 1970.
     pub at: u64,
-    /// From the Ethernet header on, as much as was captured.
+    /// What its first header is.
+    pub link: DataLink,
+    /// From the link's header on, as much as was captured.
     pub bytes: &'a [u8],
     /// Its length on the line, without the frame check sequence.
     pub line_len: u32,
@@ -71,11 +77,21 @@ pub struct Capture {
     file: PathBuf,
     reader: Reader,
     frames: u64,
+    any_link: bool,
+    /// What of the current frame the reader does not keep.
+    copy: Vec<u8>,
 }
 
 enum Reader {
-    Pcap { reader: Box<PcapReader<Source>>, nanos_per_tick: u64 },
-    PcapNg { reader: Box<PcapNgReader<Source>>, clocks: Vec<Clock> },
+    Pcap { reader: Box<PcapReader<Source>>, link: DataLink, nanos_per_tick: u64 },
+    PcapNg { reader: Box<PcapNgReader<Source>>, interfaces: Vec<Interface>, last: u64 },
+}
+
+/// An interface of a pcapng.
+#[derive(Debug, Clone, Copy)]
+struct Interface {
+    link: DataLink,
+    clock: Clock,
 }
 
 /// How an interface of a pcapng counts time: the file's reader leaves it in the interface's own ticks.
@@ -94,49 +110,100 @@ impl std::fmt::Debug for Capture {
 /// Of the word in the head of a pcap.
 const LINK_TYPE: u32 = 0x03ff_ffff;
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 impl Capture {
-    /// Opens `file`, `-` being standard input.
+    /// Opens `file`, `-` being standard input, which must have been captured on Ethernet.
     ///
     /// # Errors
     /// See [`CaptureError`].
     pub fn open(file: &Path) -> Result<Self, CaptureError> {
+        let capture = Self::open_any(file)?;
+        if let Reader::Pcap { link, .. } = capture.reader
+            && link != DataLink::ETHERNET
+        {
+            return Err(CaptureError::LinkType { file: file.to_owned(), found: link });
+        }
+        Ok(Self { any_link: false, ..capture })
+    }
+
+    /// The same of a link of any type.
+    ///
+    /// # Errors
+    /// See [`CaptureError`].
+    pub fn open_any(file: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { file: file.to_owned(), source };
         let source: Source = match file.to_str() {
             Some("-") => Box::new(io::stdin()),
             _ => Box::new(File::open(file).map_err(failed)?),
         };
+        Self::of_source(file, source)
+    }
+
+    /// Reads `source`, which messages call `name`.
+    ///
+    /// # Errors
+    /// See [`CaptureError`].
+    pub fn of_source(name: &Path, source: Box<dyn Read>) -> Result<Self, CaptureError> {
+        let failed = |source: io::Error| match source.kind() {
+            ErrorKind::UnexpectedEof => {
+                CaptureError::Truncated { file: name.to_owned(), frames: 0 }
+            }
+            _ => CaptureError::Open { file: name.to_owned(), source },
+        };
         let (magic, source) = peek(source).map_err(failed)?;
         let (magic, source) = if magic == ZSTD {
-            peek(Box::new(Unpacked::new(source))).map_err(|source| match source.kind() {
-                ErrorKind::UnexpectedEof => {
-                    CaptureError::Truncated { file: file.to_owned(), frames: 0 }
-                }
-                _ => failed(source),
-            })?
+            peek(Box::new(Unpacked::new(source))).map_err(failed)?
+        } else if magic.starts_with(&GZIP) {
+            peek(Box::new(MultiGzDecoder::new(source))).map_err(failed)?
         } else {
             (magic, source)
         };
-        let no_capture = |_error| CaptureError::NotACapture(file.to_owned());
+        let no_capture = |_error| CaptureError::NotACapture(name.to_owned());
         let reader = if magic == PCAPNG {
-            let reader = PcapNgReader::new(source).map_err(no_capture)?;
-            Reader::PcapNg { reader: Box::new(reader), clocks: Vec::new() }
+            let reader = Box::new(PcapNgReader::new(source).map_err(no_capture)?);
+            Reader::PcapNg { reader, interfaces: Vec::new(), last: 0 }
         } else {
             let reader = PcapReader::new(source).map_err(no_capture)?;
             let header = reader.header();
             // The upper bits say how long the frame check sequence is; one is noticed by its value.
-            let found = DataLink::from(u32::from(header.datalink) & LINK_TYPE);
-            if found != DataLink::ETHERNET {
-                return Err(CaptureError::LinkType { file: file.to_owned(), found });
-            }
+            let link = DataLink::from(u32::from(header.datalink) & LINK_TYPE);
             let nanos_per_tick = match header.ts_resolution {
                 TsResolution::MicroSecond => 1000,
                 TsResolution::NanoSecond => 1,
             };
-            Reader::Pcap { reader: Box::new(reader), nanos_per_tick }
+            Reader::Pcap { reader: Box::new(reader), link, nanos_per_tick }
         };
-        Ok(Self { file: file.to_owned(), reader, frames: 0 })
+        Ok(Self { file: name.to_owned(), reader, frames: 0, any_link: true, copy: Vec::new() })
+    }
+
+    /// The file, as it was named.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The next frame, `None` at the end.
+    ///
+    /// # Errors
+    /// See [`CaptureError`]; there is nothing behind an error.
+    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
+        let Self { file, reader, frames, any_link, copy } = self;
+        let next = match reader {
+            Reader::Pcap { reader, link, nanos_per_tick } => {
+                next_of_pcap(reader, *link, *nanos_per_tick, copy)
+            }
+            Reader::PcapNg { reader, interfaces, last } => {
+                next_of_pcapng(reader, interfaces, last, *any_link, copy)
+            }
+        };
+        match next {
+            Ok(frame) => {
+                *frames += u64::from(frame.is_some());
+                Ok(frame)
+            }
+            Err(fault) => Err(fault.explain(file, *frames)),
+        }
     }
 
     /// Hands every frame to `take`, in the order of the file.
@@ -144,29 +211,10 @@ impl Capture {
     /// # Errors
     /// See [`CaptureError`]; what comes ahead of the fault has been handed over then.
     pub fn read(&mut self, mut take: impl FnMut(Frame<'_>)) -> Result<(), CaptureError> {
-        let ended = match &mut self.reader {
-            Reader::Pcap { reader, nanos_per_tick } => {
-                read_pcap(reader, *nanos_per_tick, &mut self.frames, &mut take)
-            }
-            Reader::PcapNg { reader, clocks } => {
-                read_pcapng(reader, clocks, &mut self.frames, &mut take)
-            }
-        };
-        ended.map_err(|fault| self.error(fault))
-    }
-
-    fn error(&self, fault: Fault) -> CaptureError {
-        let (file, frames) = (self.file.clone(), self.frames);
-        match fault {
-            Fault::LinkType(found) => CaptureError::LinkType { file, found },
-            Fault::Read(PcapError::IoError(source))
-                if source.kind() == ErrorKind::UnexpectedEof =>
-            {
-                CaptureError::Truncated { file, frames }
-            }
-            Fault::Read(PcapError::IoError(source)) => CaptureError::Open { file, source },
-            Fault::Read(error) => CaptureError::Damaged { file, frames, why: error.to_string() },
+        while let Some(frame) = self.next_frame()? {
+            take(frame);
         }
+        Ok(())
     }
 }
 
@@ -174,6 +222,20 @@ impl Capture {
 enum Fault {
     Read(PcapError),
     LinkType(DataLink),
+}
+
+impl Fault {
+    fn explain(self, file: &Path, frames: u64) -> CaptureError {
+        let file = file.to_owned();
+        match self {
+            Self::LinkType(found) => CaptureError::LinkType { file, found },
+            Self::Read(PcapError::IoError(source)) if source.kind() == ErrorKind::UnexpectedEof => {
+                CaptureError::Truncated { file, frames }
+            }
+            Self::Read(PcapError::IoError(source)) => CaptureError::Open { file, source },
+            Self::Read(error) => CaptureError::Damaged { file, frames, why: error.to_string() },
+        }
+    }
 }
 
 impl From<PcapError> for Fault {
@@ -195,42 +257,45 @@ fn peek(mut source: Source) -> io::Result<([u8; 4], Source)> {
     Ok((magic, Box::new(io::Cursor::new(magic[..have].to_vec()).chain(source))))
 }
 
-fn read_pcap(
-    reader: &mut PcapReader<Source>,
+fn next_of_pcap<'a>(
+    reader: &'a mut PcapReader<Source>,
+    link: DataLink,
     nanos_per_tick: u64,
-    frames: &mut u64,
-    take: &mut impl FnMut(Frame<'_>),
-) -> Result<(), Fault> {
+    copy: &'a mut Vec<u8>,
+) -> Result<Option<Frame<'a>>, Fault> {
     // Raw, since the checked form refuses frames that were longer than what is kept of each.
-    while let Some(packet) = reader.next_raw_packet() {
-        let packet = packet?;
-        let at =
-            u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * nanos_per_tick;
-        *frames += 1;
-        take(Frame { at, bytes: &packet.data, line_len: packet.orig_len });
-    }
-    Ok(())
+    let Some(packet) = reader.next_raw_packet() else { return Ok(None) };
+    let packet = packet?;
+    let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * nanos_per_tick;
+    let bytes = match packet.data {
+        Cow::Borrowed(bytes) => bytes,
+        Cow::Owned(bytes) => {
+            *copy = bytes;
+            copy
+        }
+    };
+    Ok(Some(Frame { at, link, bytes, line_len: packet.orig_len }))
 }
 
-fn read_pcapng(
+fn next_of_pcapng<'a>(
     reader: &mut PcapNgReader<Source>,
-    clocks: &mut Vec<Clock>,
-    frames: &mut u64,
-    take: &mut impl FnMut(Frame<'_>),
-) -> Result<(), Fault> {
-    // A packet without a time is taken at that of the one before.
-    let mut last = 0;
+    interfaces: &mut Vec<Interface>,
+    last: &mut u64,
+    any_link: bool,
+    copy: &'a mut Vec<u8>,
+) -> Result<Option<Frame<'a>>, Fault> {
     while let Some(block) = reader.next_block() {
-        let (interface, ticks, data, line_len) = match &block? {
+        let (id, ticks, data, line_len) = match &block? {
             Block::SectionHeader(_) => {
-                clocks.clear();
+                interfaces.clear();
                 continue;
             }
             Block::InterfaceDescription(interface) => {
-                if interface.linktype != DataLink::ETHERNET {
-                    return Err(Fault::LinkType(interface.linktype));
+                let link = interface.linktype;
+                if link != DataLink::ETHERNET && !any_link {
+                    return Err(Fault::LinkType(link));
                 }
-                clocks.push(Clock::of(&interface.options));
+                interfaces.push(Interface { link, clock: Clock::of(&interface.options) });
                 continue;
             }
             Block::EnhancedPacket(packet) => {
@@ -241,21 +306,22 @@ fn read_pcapng(
                 let id = u32::from(packet.interface_id);
                 (id, Some(packet.timestamp), packet.data.clone(), packet.original_len)
             }
-            Block::SimplePacket(packet) => {
-                // With the padding of the block, which the reader leaves there.
-                let len = usize::try_from(packet.original_len).unwrap_or(usize::MAX);
-                let data = &packet.data[..packet.data.len().min(len)];
-                (0, None, data.to_vec().into(), packet.original_len)
-            }
+            // With the padding of the block, which the reader leaves there.
+            Block::SimplePacket(packet) => (0, None, packet.data.clone(), packet.original_len),
             _ => continue,
         };
-        let clock = usize::try_from(interface).ok().and_then(|place| clocks.get(place));
-        let clock = clock.ok_or(PcapError::InvalidInterfaceId(interface))?;
-        last = ticks.map_or(last, |ticks| clock.nanos(ticks));
-        *frames += 1;
-        take(Frame { at: last, bytes: &data, line_len });
+        let interface = usize::try_from(id).ok().and_then(|place| interfaces.get(place));
+        let interface = interface.ok_or(PcapError::InvalidInterfaceId(id))?;
+        // A packet without a time is taken at that of the one before.
+        *last = ticks.map_or(*last, |ticks| interface.clock.nanos(ticks));
+        copy.clear();
+        copy.extend_from_slice(&data);
+        if ticks.is_none() {
+            copy.truncate(usize::try_from(line_len).unwrap_or(usize::MAX));
+        }
+        return Ok(Some(Frame { at: *last, link: interface.link, bytes: copy, line_len }));
     }
-    Ok(())
+    Ok(None)
 }
 
 impl Clock {

@@ -1,0 +1,85 @@
+//! `feroce-conform`: the command line.
+//!
+//! Exit codes: 0 nothing to object to; 1 there are findings; 2 what was given cannot be used (the command line, a capture), and one
+//! line says why.
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use super::check;
+use super::replay;
+use super::trace::TraceError;
+
+/// Tell whether captures of RoCE traffic are legal, and endpoints answer as they should.
+#[derive(Debug, Parser)]
+#[command(
+    name = "feroce-conform",
+    bin_name = "feroce conform",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 nothing to object to; 1 there are findings; 2 what was given cannot be used."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Hold every packet of captures against the rules, and say what went wrong
+    Check(Box<check::Options>),
+    /// Play one end of each connection of a capture with the engine, and compare what it says with what was captured
+    Replay(Box<replay::options::Options>),
+}
+
+/// What came out of a command that could do its work: its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to object to.
+    Fine,
+    /// Something is wrong with what was looked at.
+    Findings,
+}
+
+impl Outcome {
+    /// Findings if there are any.
+    pub const fn of(findings: bool) -> Self {
+        if findings { Self::Findings } else { Self::Fine }
+    }
+}
+
+/// Why a command ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A capture that cannot be read, or not to its end.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Something else that was given cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// What came out cannot be written.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Check(options) => check::run(&options),
+        Command::Replay(options) => replay::options::run(&options),
+    };
+    match done {
+        Ok(Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(Outcome::Findings) => ExitCode::from(1),
+        // Whoever read our output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("feroce-conform: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}

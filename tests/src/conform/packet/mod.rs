@@ -1,0 +1,246 @@
+//! A frame and what it says: the RoCE packet in it, whatever is around it.
+
+mod ib;
+
+use std::net::IpAddr;
+
+use feroce_wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
+use feroce_wire::{EthernetHeader, Packet, ParseError, ROCE_PORT, VlanTag};
+
+use super::trace::{Frame, Link};
+
+/// What carries the transport headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// UDP port 4791 of IP.
+    RoceV2,
+    /// EtherType 0x8915: a global routing header in the place of IP and UDP.
+    RoceV1,
+    /// InfiniBand itself.
+    InfiniBand,
+}
+
+/// What became of the ICRC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Icrc {
+    /// As the bytes give it.
+    Valid,
+    /// Something else.
+    Wrong {
+        /// What the bytes give.
+        expected: u32,
+        /// What the packet says.
+        found: u32,
+    },
+    /// Not all bytes that it covers were captured.
+    Unknown,
+}
+
+/// A captured RoCE packet. With RoCE v1 and InfiniBand, the packet's Ethernet, IP and UDP headers are made up from the routing headers:
+/// a GID is an IPv6 address, a LID one below `fe80::`.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// Which file, from 0.
+    pub file: u16,
+    /// Which place of capture.
+    pub tap: u16,
+    /// Number of the frame in its file, from 1.
+    pub number: u64,
+    /// When it was captured, in nanoseconds since 1970.
+    pub at: u64,
+    /// Headers, payload and pad; of a frame that was not captured whole, what is missing is zeros.
+    pub packet: Packet<'a>,
+    /// The ICRC's verdict.
+    pub icrc: Icrc,
+    /// What carries it.
+    pub carrier: Carrier,
+    /// Whether less was captured than there was.
+    pub is_cut: bool,
+}
+
+impl Seen<'_> {
+    /// Where it comes from.
+    pub const fn src(&self) -> IpAddr {
+        self.packet.ip.src()
+    }
+
+    /// Where it goes.
+    pub const fn dst(&self) -> IpAddr {
+        self.packet.ip.dst()
+    }
+}
+
+/// What a frame turned out to be.
+#[derive(Debug, Clone, Copy)]
+#[allow(clippy::large_enum_variant)] // It is looked at and dropped.
+pub enum Look<'a> {
+    /// A RoCE packet.
+    Roce(Seen<'a>),
+    /// It says that it is one, and is not.
+    Broken(ParseError),
+    /// Something else.
+    Other,
+}
+
+/// Reads frames. It keeps the bytes of those that are not as [`Packet`] wants them.
+#[derive(Debug, Default)]
+pub struct Reader {
+    scratch: Vec<u8>,
+}
+
+/// How many headers may lie around a packet: tags and tunnels.
+const DEPTH: usize = 8;
+const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+const ETHERTYPE_ROCE_V1: u16 = 0x8915;
+const VXLAN_PORT: u16 = 4789;
+const VXLAN: usize = 8;
+/// Longest frame that is completed with zeros.
+const LONGEST: usize = 1 << 16;
+
+impl Reader {
+    /// What `frame` is.
+    pub fn look<'a>(&'a mut self, frame: &Frame<'a>) -> Look<'a> {
+        if frame.link == Link::Ethernet && !frame.is_cut() {
+            match Packet::parse(frame.bytes, &[]) {
+                Ok(packet) => {
+                    let icrc = verdict(&packet);
+                    return Look::Roce(seen(frame, packet, icrc, Carrier::RoceV2));
+                }
+                Err(error) if says_roce(frame.bytes) => return Look::Broken(error),
+                Err(_) => {}
+            }
+        }
+        self.look_inside(frame)
+    }
+
+    /// Takes off what is around the packet, and lays it in the scratch buffer as [`Packet`] wants it.
+    fn look_inside<'a>(&'a mut self, frame: &Frame<'a>) -> Look<'a> {
+        let missing = (frame.original_len as usize).saturating_sub(frame.bytes.len());
+        let (core, tag) = match frame.link {
+            Link::Ethernet => match unwrapped(frame.bytes) {
+                Some(found) => found,
+                None => return Look::Other,
+            },
+            Link::Ip => (Core::Ip(frame.bytes), None),
+            Link::InfiniBand => (Core::InfiniBand(frame.bytes), None),
+            Link::Other => return Look::Other,
+        };
+        let scratch = &mut self.scratch;
+        scratch.clear();
+        let (carrier, crc) = match core {
+            Core::Ip(bytes) => {
+                ethernet(scratch, tag, bytes.first().is_some_and(|byte| byte >> 4 == 6));
+                scratch.extend_from_slice(bytes);
+                (Carrier::RoceV2, None)
+            }
+            Core::RoceV1(bytes) => {
+                let Some(crc) = ib::from_grh(scratch, bytes, None) else { return Look::Other };
+                (Carrier::RoceV1, Some(crc))
+            }
+            Core::InfiniBand(bytes) => {
+                let Some(crc) = ib::from_lrh(scratch, bytes) else { return Look::Other };
+                (Carrier::InfiniBand, Some(crc))
+            }
+        };
+        scratch.resize((scratch.len() + missing).min(LONGEST), 0);
+        let says = says_roce(scratch);
+        match Packet::parse(scratch, &[]) {
+            Ok(packet) => {
+                let icrc = match crc {
+                    _ if missing > 0 => Icrc::Unknown,
+                    None => verdict(&packet),
+                    Some(expected) if expected == packet.icrc => Icrc::Valid,
+                    Some(expected) => Icrc::Wrong { expected, found: packet.icrc },
+                };
+                Look::Roce(Seen { is_cut: missing > 0, ..seen(frame, packet, icrc, carrier) })
+            }
+            Err(error) if says => Look::Broken(error),
+            Err(_) => Look::Other,
+        }
+    }
+}
+
+fn seen<'a>(frame: &Frame<'_>, packet: Packet<'a>, icrc: Icrc, carrier: Carrier) -> Seen<'a> {
+    let Frame { file, tap, number, at, .. } = *frame;
+    Seen { file, tap, number, at, packet, icrc, carrier, is_cut: false }
+}
+
+fn verdict(packet: &Packet<'_>) -> Icrc {
+    match packet.verify_icrc() {
+        Ok(()) => Icrc::Valid,
+        Err(error) => Icrc::Wrong { expected: error.expected, found: error.found },
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+/// Where UDP begins in an IP packet, behind extension headers of none.
+fn udp_at(ip: &[u8]) -> Option<usize> {
+    const UDP: u8 = 17;
+    match ip.first()? >> 4 {
+        // Of a fragment, the first alone has ports.
+        4 if ip.get(9) == Some(&UDP) && word(ip, 6)? & 0x1fff == 0 => {
+            Some(usize::from(ip[0] & 0xf) * 4)
+        }
+        6 if ip.get(6) == Some(&UDP) => Some(40),
+        _ => None,
+    }
+}
+
+fn udp_port(ip: &[u8]) -> Option<u16> {
+    word(ip, udp_at(ip)? + 2)
+}
+
+/// Whether an Ethernet frame, with one tag at most, goes to the port of RoCE.
+fn says_roce(frame: &[u8]) -> bool {
+    let ip_at = match word(frame, 12) {
+        Some(ETHERTYPE_VLAN) => EthernetHeader::LEN + VlanTag::LEN,
+        _ => EthernetHeader::LEN,
+    };
+    matches!(word(frame, ip_at - 2), Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6))
+        && frame.get(ip_at..).and_then(udp_port) == Some(ROCE_PORT)
+}
+
+/// What is left when everything around it is taken off.
+enum Core<'a> {
+    Ip(&'a [u8]),
+    RoceV1(&'a [u8]),
+    InfiniBand(&'a [u8]),
+}
+
+/// The IP packet or RoCE v1 packet in an Ethernet frame, inside of tunnels, and the innermost VLAN tag.
+fn unwrapped(frame: &[u8]) -> Option<(Core<'_>, Option<VlanTag>)> {
+    let (mut bytes, mut tag) = (frame, None);
+    let mut ethertype_at = 12;
+    for _ in 0..DEPTH {
+        let ethertype = word(bytes, ethertype_at)?;
+        let behind = bytes.get(ethertype_at + 2..)?;
+        match ethertype {
+            ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => {
+                tag = Some(VlanTag::from_tci(word(behind, 0)?));
+                ethertype_at += VlanTag::LEN;
+            }
+            ETHERTYPE_ROCE_V1 => return Some((Core::RoceV1(behind), tag)),
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 if udp_port(behind) == Some(VXLAN_PORT) => {
+                bytes = behind.get(udp_at(behind)? + 8 + VXLAN..)?;
+                (tag, ethertype_at) = (None, 12);
+            }
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Some((Core::Ip(behind), tag)),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// An Ethernet header without addresses.
+fn ethernet(out: &mut Vec<u8>, tag: Option<VlanTag>, is_v6: bool) {
+    out.extend_from_slice(&[0; 12]);
+    if let Some(tag) = tag {
+        out.extend_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
+        out.extend_from_slice(&tag.tci().to_be_bytes());
+    }
+    let ethertype = if is_v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+    out.extend_from_slice(&ethertype.to_be_bytes());
+}
