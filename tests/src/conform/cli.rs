@@ -32,6 +32,8 @@ enum Command {
     Check(Box<check::Options>),
     /// Play one end of each connection of a capture with the engine, and compare what it says with what was captured
     Replay(Box<replay::options::Options>),
+    /// Write a capture anew with other addresses, QP numbers, PSNs or keys, and right ICRCs
+    Rewrite(Box<replay::rewrite::Options>),
 }
 
 /// What came out of a command that could do its work: its exit code.
@@ -69,6 +71,7 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Check(options) => check::run(&options),
         Command::Replay(options) => replay::options::run(&options),
+        Command::Rewrite(options) => replay::rewrite::run(&options),
     };
     match done {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

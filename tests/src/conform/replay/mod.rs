@@ -16,6 +16,7 @@ pub mod regions;
 pub mod report;
 pub mod requester;
 pub mod responder;
+pub mod rewrite;
 pub mod rig;
 pub mod verdicts;
 
