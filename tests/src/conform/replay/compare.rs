@@ -1,6 +1,6 @@
 //! One packet of ours against one that was captured.
 
-use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Syndrome};
+use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Position, Syndrome};
 
 use super::liberty::{Liberty, Taken};
 
@@ -85,6 +85,17 @@ fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<
         if excuse(Liberty::UnusedOperand, unused) {
             eth.compare = their.compare;
         }
+    }
+    let resumed = match (ours.info.position, theirs.info.position) {
+        (Position::First, Position::Middle) | (Position::Only, Position::Last) => {
+            ours.info.operation == Operation::ReadResponse
+                && theirs.info.operation == Operation::ReadResponse
+        }
+        _ => false,
+    };
+    if excuse(Liberty::ReadResumed, resumed) {
+        ours.bth.opcode = theirs.bth.opcode;
+        ours.ext.aeth = ours.ext.aeth.filter(|_| theirs.ext.aeth.is_some());
     }
     let (Some(aeth), Some(their)) = (&mut ours.ext.aeth, theirs.ext.aeth) else { return };
     match (aeth.syndrome, their.syndrome) {

@@ -43,10 +43,14 @@ pub enum Liberty {
     AckBeforeFirst,
     /// Retries without end.
     RetryForEver,
-    /// Rest of a READ or an atomic that needs no compare operand.
+    /// Compare operand of a fetch and add.
     UnusedOperand,
-    /// Where a READ that lost responses is asked for again.
-    ReadRestart,
+    /// Opcode of the first response to a READ that is asked for again.
+    ReadResumed,
+    /// Lost behind the place of the capture.
+    NotDelivered,
+    /// IPv4 flags.
+    DontFragment,
 }
 
 impl Liberty {
@@ -83,9 +87,13 @@ impl Liberty {
                 "peer's deviation: it goes on after seven retries without an answer"
             }
             Self::UnusedOperand => "the compare operand of a fetch and add has no meaning",
-            Self::ReadRestart => {
-                "a READ may be asked for again from the first response that is missing, or from an earlier one"
+            Self::ReadResumed => {
+                "peer's deviation: the answer to the rest of a READ goes on with Middle or Last, not with First or Only"
             }
+            Self::NotDelivered => {
+                "lost on the way from the place of the capture: the responder reports it missing"
+            }
+            Self::DontFragment => "the IPv4 flags may allow fragments",
         }
     }
 
@@ -98,6 +106,7 @@ impl Liberty {
                 | Self::LengthErrorCode
                 | Self::AckBeforeFirst
                 | Self::RetryForEver
+                | Self::ReadResumed
         )
     }
 }

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use feroce_engine::device::{Buffer, QueuePair};
 use feroce_engine::memory::Access;
-use feroce_engine::qp::{QpState, Service};
+use feroce_engine::qp::{QpSnapshot, QpState, Service};
+use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Data, SendFlags, SendOp, SendRequest, Status};
 use feroce_wire::{Packet, Psn, RnrTimer};
 
@@ -22,6 +23,9 @@ use super::rig::{Begin, Rig, Unplayable, unplayable};
 use super::verdicts::Verdicts;
 use super::{Difference, Outcome};
 use crate::drain;
+
+/// Longer than any timer of our QP: RNR NAKs ask to wait for 655.36 ms at most.
+const LONGEST_TIMER: Duration = Duration::from_secs(1);
 
 struct Requester<'a> {
     frames: &'a [Captured],
@@ -235,13 +239,23 @@ impl Requester<'_> {
         }
     }
 
-    /// Goes to the time at which something happens by itself; false if nothing will.
+    /// Goes to the time at which something happens by itself; false if nothing does.
     fn wait(&mut self, number: u64) -> bool {
-        let Some(deadline) = self.rig.device.next_deadline(self.rig.now) else { return false };
-        let after_rnr = self.qp.snapshot(self.rig.now).waits_for_receive;
-        self.rig.now = self.rig.now.max(deadline);
+        let before = self.qp.snapshot(self.rig.now);
+        let liberty = match before.waits_for_receive {
+            true => Liberty::RnrTimer,
+            false => Liberty::RetransmissionTimer,
+        };
+        // A QP that waits for its port wants to be turned at once: what its timers want is not told then.
+        let deadline = self.rig.device.next_deadline(self.rig.now);
+        let ahead = deadline.filter(|deadline| *deadline > self.rig.now);
+        self.rig.now = ahead.unwrap_or(self.rig.now + LONGEST_TIMER);
         self.rig.turn();
-        let liberty = if after_rnr { Liberty::RnrTimer } else { Liberty::RetransmissionTimer };
+        let after = self.qp.snapshot(self.rig.now);
+        let same = |a: &QpSnapshot| (a.next, a.waits_for_receive, a.state);
+        if same(&before) == same(&after) {
+            return false;
+        }
         self.outcome.liberties.take(liberty, number);
         true
     }

@@ -1,6 +1,8 @@
 //! The responder's part: the captured requests go to a QP of ours at their times, and what it answers is compared with what the
 //! captured responder answered.
 
+use std::collections::BTreeMap;
+
 use feroce_engine::device::{Buffer, QueuePair};
 use feroce_engine::memory::Access;
 use feroce_engine::qp::Service;
@@ -100,7 +102,7 @@ fn expected_at_first(
         packet.info.operation == Operation::Acknowledge
             && matches!(packet.ext.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::Ack(_)))
             && packet.ext.aeth.is_some_and(|aeth| aeth.msn.value() == 0)
-            && packet.bth.psn != starting
+            && packet.bth.psn.is_before(starting)
     };
     let Some(last_before) = lane.responses.iter().rfind(before) else { return starting };
     let mut unwrap = Unwrap::new(messages.first);
@@ -132,6 +134,10 @@ impl Responder<'_> {
             }
             self.rig.now = Instant::ZERO + frame.at;
             let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn;
+            if expected && self.verdicts.is_missed(packet.bth.psn, index) {
+                self.outcome.liberties.take(Liberty::NotDelivered, frame.number);
+                continue;
+            }
             if expected && takes_receive(&packet) {
                 self.post_receive(&packet, place, index)?;
             }
@@ -246,6 +252,8 @@ impl Responder<'_> {
                 self.outcome.differences.push(Difference { packet: Some(number), sentence });
             }
             self.outcome.messages += 1;
+            // Nobody answers: what was received is what there is to compare.
+            self.outcome.compared += u64::from(self.lane.service == Service::Uc);
             self.outcome.bytes_checked += if is_write { 0 } else { held.len() as u64 };
         }
     }
@@ -258,7 +266,10 @@ impl Responder<'_> {
         let ours: Vec<Answer> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
         let answers: Vec<Answer> =
             theirs.iter().map(|&index| Answer::of(&self.frames[index].packet())).collect();
-        let lost = |at: usize| self.was_lost(&sent[at], &ours[at]);
+        let asked = last_asked(self.lane, self.frames);
+        let lost = |at: usize| {
+            asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after)
+        };
         let last = theirs.last().copied().unwrap_or(0);
         let open = |at: usize| sent[at].after > last && self.lane.service == Service::Rc;
         let steps = align(&ours, &answers, lost, open);
@@ -296,16 +307,19 @@ impl Responder<'_> {
             }
         }
     }
+}
 
-    /// The answer may have been lost ahead of the capture: the requester asks again for what it was about.
-    fn was_lost(&self, sent: &Sent, answer: &Answer) -> bool {
-        let covers = |index: &usize| {
-            let packet = self.frames[*index].packet();
-            let span = read_span(&packet, self.lane.mtu.bytes());
-            packet.bth.psn.distance_to(answer.psn) < span
-        };
-        self.lane.requests.iter().filter(|&&index| index > sent.after).any(covers)
+/// The last request that each PSN is asked about in: what an answer said may have been lost ahead of the capture, if the
+/// requester asks again for what it was about.
+fn last_asked(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, usize> {
+    let mut last = BTreeMap::new();
+    for &index in &lane.requests {
+        let packet = frames[index].packet();
+        for step in 0..read_span(&packet, lane.mtu.bytes()) {
+            last.insert(packet.bth.psn.add(step).value(), index);
+        }
     }
+    last
 }
 
 /// The packet in words.

@@ -50,6 +50,13 @@ impl<'a> Verdicts<'a> {
         })
     }
 
+    /// The responder said that the request `psn`, captured as `after`, is missing: it did not get there.
+    pub fn is_missed(&self, psn: Psn, after: usize) -> bool {
+        let mut answers = self.answers(psn, after);
+        let first = answers.find_map(|packet| packet.ext.aeth.map(|aeth| aeth.syndrome));
+        first == Some(Syndrome::Nak(NakCode::PsnSequence))
+    }
+
     /// The payload of the first READ response with the PSN, behind the frame `after`.
     pub fn read_response(&self, psn: Psn, after: usize) -> Option<Vec<u8>> {
         let all = self.by_psn.get(&psn.value())?;
