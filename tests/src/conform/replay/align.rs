@@ -51,8 +51,8 @@ impl Answer {
         Self { psn, kind, before_first: msn == Some(0) && psn.value() == 0xff_ffff }
     }
 
-    /// Acknowledges what came before, too.
-    fn acknowledges(&self, psn: Psn) -> bool {
+    /// Whether who hears it knows that the request `psn` has arrived.
+    pub fn acknowledges(&self, psn: Psn) -> bool {
         self.kind != Kind::Sequence && self.kind != Kind::Rnr && psn.at_or_before(self.psn)
             || matches!(self.kind, Kind::Sequence | Kind::Rnr) && psn.is_before(self.psn)
     }

@@ -19,8 +19,10 @@ pub fn compare(ours: &[u8], theirs: &[u8], number: u64, taken: &mut Taken) -> Op
     excuse_headers(&mut excused, &captured, &mut liberties);
     excuse_transport(&mut excused, &captured, &mut liberties);
     let differences = differences(&excused, &captured);
-    if differences.is_empty() && sealed_again(&excused) != sealed_again(&captured) {
-        return Some(format!("bytes differ: ours {mine}, captured {captured}"));
+    let [own, other] = [&excused, &captured].map(sealed_again);
+    if differences.is_empty() && own != other {
+        let at = own.iter().zip(&other).position(|(a, b)| a != b).unwrap_or(own.len());
+        return Some(format!("bytes differ from {at} on: ours {mine}, captured {captured}"));
     }
     if !differences.is_empty() {
         return Some(format!("{}: ours {mine}, captured {captured}", differences.join(", ")));
@@ -96,6 +98,15 @@ fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<
     if excuse(Liberty::ReadResumed, resumed) {
         ours.bth.opcode = theirs.bth.opcode;
         ours.ext.aeth = ours.ext.aeth.filter(|_| theirs.ext.aeth.is_some());
+        ours.udp.length = theirs.udp.length;
+        match (&mut ours.ip, &theirs.ip) {
+            (IpHeader::V4(ip), IpHeader::V4(their)) => {
+                ip.total_length = their.total_length;
+                ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
+            }
+            (IpHeader::V6(ip), IpHeader::V6(their)) => ip.payload_length = their.payload_length,
+            _ => {}
+        }
     }
     let (Some(aeth), Some(their)) = (&mut ours.ext.aeth, theirs.ext.aeth) else { return };
     match (aeth.syndrome, their.syndrome) {

@@ -1,6 +1,6 @@
 //! The messages of a lane, told from its request packets, however often and in which order they were sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use feroce_engine::verbs::{RemoteAddr, SendOp};
 use feroce_wire::{Operation, Packet, Position, Psn};
@@ -101,6 +101,20 @@ impl Messages {
         }
         close(&mut list, pending, mtu);
         Self { list, first, places }
+    }
+
+    /// Requests overtook each other on the way to the capture: one comes for the first time behind a later one, and it is not
+    /// that all from it on is sent again.
+    pub fn are_reordered(&self) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut highest = Place::MIN;
+        let mut late = 0;
+        for (at, &place) in self.places.iter().enumerate() {
+            let follows = self.places.get(at + 1).is_none_or(|&next| next == place + 1);
+            late += usize::from(seen.insert(place) && place < highest && !follows);
+            highest = highest.max(place);
+        }
+        late > self.places.len() / 100
     }
 
     /// The message that the place belongs to.

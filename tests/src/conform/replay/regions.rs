@@ -7,11 +7,15 @@ use feroce_engine::memory::Access;
 use feroce_wire::{Key, NakCode, Operation, Packet, Syndrome};
 
 use super::lanes::{Captured, Lane};
+use super::rewrite::Rewrite;
 use super::rig::{Unplayable, unplayable};
 use super::verdicts::Verdicts;
 
 /// Longest region that is made: what a packet says of a length is not to be believed.
 const LONGEST: u64 = 1 << 30;
+
+/// Highest index of a key that a region gets: the one above is for receives.
+const HIGHEST_INDEX: u32 = 0xfffe;
 
 /// What is known of a region before it is made.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +37,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct Regions {
     by_key: BTreeMap<u32, Known>,
+    /// Keys that our device cannot give, and those that stand for them.
+    pub renamed: Rewrite,
 }
 
 /// A place that a request names: key, address, length, and the right that it needs.
@@ -117,13 +123,27 @@ impl Regions {
     /// When the engine refuses.
     pub fn register(plan: &Plan, pd: &ProtectionDomain) -> Result<Self, Unplayable> {
         let mut by_key = BTreeMap::new();
+        let mut renamed = Rewrite::default();
+        let mut taken: BTreeSet<u32> = BTreeSet::new();
+        let mut spare = HIGHEST_INDEX;
         for (&key, shape) in &plan.0 {
             let len = length(shape);
-            let buffer = pd.alloc_buffer_as(shape.start, len, shape.access, Key(key));
+            let mut own = Key(key);
+            if own.index() > HIGHEST_INDEX || !taken.insert(own.index()) {
+                own = Key::from_parts(spare, own.variant());
+                spare -= 1;
+                renamed.keys.insert(key, own.value());
+            }
+            let buffer = pd.alloc_buffer_as(shape.start, len, shape.access, own);
             let buffer = buffer.map_err(unplayable("register memory"))?;
             by_key.insert(key, Known { start: shape.start, buffer, shown: vec![false; len] });
         }
-        Ok(Self { by_key })
+        Ok(Self { by_key, renamed })
+    }
+
+    /// Some keys have another name here.
+    pub fn renames(&self) -> bool {
+        !self.renamed.keys.is_empty()
     }
 
     /// Puts `bytes` where a request will find them, if they are not there. True if other bytes were known there: the

@@ -14,6 +14,7 @@ use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Data, SendFlags, SendOp, SendRequest, Status};
 use feroce_wire::{Packet, Psn, RnrTimer};
 
+use super::align::Answer;
 use super::compare::compare;
 use super::lanes::{Captured, Lane};
 use super::liberty::Liberty;
@@ -67,6 +68,10 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let Some(first) = messages.list.first() else {
         return Err(Unplayable("no message begins in the capture".to_owned()));
     };
+    if messages.are_reordered() {
+        let why = "requests were reordered ahead of the capture: how they were sent does not show";
+        return Err(Unplayable(why.to_owned()));
+    }
     let mut offsets = Vec::new();
     let mut bytes = 0;
     for message in &messages.list {
@@ -169,14 +174,14 @@ impl Requester<'_> {
                         self.judge(&bytes, index);
                         return true;
                     }
-                    None if !self.hear_or_wait(number) => break,
+                    None if !self.hear_or_wait(number, at) => break,
                     None => {}
                 },
                 Way::SendLost => {
                     self.rig.allow(1);
                     let sent = self.rig.turn();
                     self.rig.forbid();
-                    if sent.is_empty() && !self.hear_or_wait(number) {
+                    if sent.is_empty() && !self.hear_or_wait(number, at) {
                         break;
                     }
                     if !sent.is_empty() {
@@ -208,11 +213,22 @@ impl Requester<'_> {
         if ahead < 0 && self.last_sent.get(&next).is_some_and(|&last| last > at) {
             return Way::SendLost;
         }
-        match self.waiting.pop_front() {
+        match self.next_answer(self.messages.places[at]) {
             Some(answer) => Way::Hear(answer),
             None if ahead > 0 => Way::Wait,
             None => Way::None,
         }
+    }
+
+    /// The next answer that the captured requester may have heard ahead of sending the packet at `place`: none that
+    /// acknowledges it.
+    fn next_answer(&mut self, place: Place) -> Option<usize> {
+        let next = *self.waiting.front()?;
+        let answer = Answer::of(&self.frames[next].packet());
+        if answer.acknowledges(self.messages.psn(place)) {
+            return None;
+        }
+        self.waiting.pop_front()
     }
 
     fn send(&mut self) -> Option<Vec<u8>> {
@@ -229,8 +245,8 @@ impl Requester<'_> {
     }
 
     /// What has to happen before the packet may go out: an answer, or time.
-    fn hear_or_wait(&mut self, number: u64) -> bool {
-        match self.waiting.pop_front() {
+    fn hear_or_wait(&mut self, number: u64, at: usize) -> bool {
+        match self.next_answer(self.messages.places[at]) {
             Some(answer) => {
                 self.hear(answer);
                 true
@@ -249,15 +265,16 @@ impl Requester<'_> {
         // A QP that waits for its port wants to be turned at once: what its timers want is not told then.
         let deadline = self.rig.device.next_deadline(self.rig.now);
         let ahead = deadline.filter(|deadline| *deadline > self.rig.now);
-        self.rig.now = ahead.unwrap_or(self.rig.now + LONGEST_TIMER);
-        self.rig.turn();
-        let after = self.qp.snapshot(self.rig.now);
-        let same = |a: &QpSnapshot| (a.next, a.waits_for_receive, a.state);
-        if same(&before) == same(&after) {
-            return false;
+        let told = |a: &QpSnapshot| (a.next, a.waits_for_receive, a.state);
+        for time in [ahead.unwrap_or(self.rig.now), self.rig.now + LONGEST_TIMER] {
+            self.rig.now = time;
+            self.rig.turn();
+            if told(&before) != told(&self.qp.snapshot(time)) {
+                self.outcome.liberties.take(liberty, number);
+                return true;
+            }
         }
-        self.outcome.liberties.take(liberty, number);
-        true
+        false
     }
 
     /// Our QP is in ERR, and the captured one goes on.

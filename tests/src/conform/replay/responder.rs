@@ -40,6 +40,8 @@ struct Responder<'a> {
     qp: QueuePair,
     regions: Regions,
     receive_into: Buffer,
+    /// RNR NAKs captured for each PSN and not given yet.
+    refused: BTreeMap<u32, u32>,
     /// Place of the message that a receive was posted for last.
     posted_for: Option<Place>,
     outcome: Outcome,
@@ -78,6 +80,7 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
         qp,
         regions,
         receive_into: receive_into.map_err(unplayable("register memory"))?,
+        refused: refused(lane, frames),
         posted_for: None,
         outcome: Outcome::default(),
         sent: Vec::new(),
@@ -111,6 +114,18 @@ fn expected_at_first(
     messages.psn(places.max().unwrap_or(first.start) + 1)
 }
 
+/// How often each PSN was refused because there was no receive.
+fn refused(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, u32> {
+    let mut refused = BTreeMap::new();
+    for &index in &lane.responses {
+        let packet = frames[index].packet();
+        if matches!(packet.ext.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::RnrNak(_))) {
+            *refused.entry(packet.bth.psn.value()).or_insert(0) += 1;
+        }
+    }
+    refused
+}
+
 /// The code in the first RNR NAK.
 fn rnr_timer(lane: &Lane, frames: &[Captured]) -> RnrTimer {
     let timers = lane.responses.iter().filter_map(|&index| {
@@ -134,7 +149,9 @@ impl Responder<'_> {
             }
             self.rig.now = Instant::ZERO + frame.at;
             let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn;
-            if expected && self.verdicts.is_missed(packet.bth.psn, index) {
+            // What comes behind a later one was on its way when that was reported.
+            let in_order = at == 0 || self.messages.places[at - 1] < place;
+            if expected && in_order && self.verdicts.is_missed(packet.bth.psn, index) {
                 self.outcome.liberties.take(Liberty::NotDelivered, frame.number);
                 continue;
             }
@@ -142,7 +159,8 @@ impl Responder<'_> {
                 self.post_receive(&packet, place, index)?;
             }
             self.show_memory(&packet, index, expected);
-            self.rig.give(&frame.bytes);
+            let renamed = self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
+            self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
             let answers = self.rig.turn();
             self.sent.extend(answers.into_iter().map(|bytes| Sent { after: index, bytes }));
             self.outcome.fed += 1;
@@ -163,8 +181,12 @@ impl Responder<'_> {
         index: usize,
     ) -> Result<(), Unplayable> {
         let Some(message) = self.messages.at(place) else { return Ok(()) };
-        let refusal = self.verdicts.refusal(packet.bth.psn, index);
-        if matches!(refusal, Some(Syndrome::RnrNak(_))) || self.posted_for == Some(message.start) {
+        if self.posted_for == Some(message.start) {
+            return Ok(());
+        }
+        // Each RNR NAK that was captured is for a time at which there was none.
+        if let Some(left) = self.refused.get_mut(&packet.bth.psn.value()).filter(|left| **left > 0) {
+            *left -= 1;
             return Ok(());
         }
         let mtu = Place::from(self.lane.mtu.bytes());
