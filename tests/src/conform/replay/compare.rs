@@ -78,6 +78,10 @@ fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<
     if excuse(Liberty::MigReq, ours.bth.mig_req && !theirs.bth.mig_req) {
         ours.bth.mig_req = false;
     }
+    let reserved = |packet: &Packet<'_>| (packet.bth.reserved6, packet.bth.reserved7);
+    if excuse(Liberty::ReservedBits, reserved(ours) != reserved(theirs)) {
+        (ours.bth.reserved6, ours.bth.reserved7) = reserved(theirs);
+    }
     let asks = theirs.info.is_request() && ours.bth.ack_req != theirs.bth.ack_req;
     if excuse(Liberty::AckRequest, asks) {
         ours.bth.ack_req = theirs.bth.ack_req;

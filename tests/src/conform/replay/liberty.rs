@@ -49,8 +49,8 @@ pub enum Liberty {
     ReadResumed,
     /// Lost behind the place of the capture.
     NotDelivered,
-    /// IPv4 flags.
-    DontFragment,
+    /// Reserved bits of the BTH.
+    ReservedBits,
 }
 
 impl Liberty {
@@ -93,7 +93,7 @@ impl Liberty {
             Self::NotDelivered => {
                 "lost on the way from the place of the capture: the responder reports it missing"
             }
-            Self::DontFragment => "the IPv4 flags may allow fragments",
+            Self::ReservedBits => "peer's deviation: reserved bits of the BTH are set",
         }
     }
 
@@ -107,6 +107,7 @@ impl Liberty {
                 | Self::AckBeforeFirst
                 | Self::RetryForEver
                 | Self::ReadResumed
+                | Self::ReservedBits
         )
     }
 }

@@ -110,7 +110,10 @@ impl Messages {
         let mut highest = Place::MIN;
         let mut late = 0;
         for (at, &place) in self.places.iter().enumerate() {
-            let follows = self.places.get(at + 1).is_none_or(|&next| next == place + 1);
+            let is_read = |message: &&Message| matches!(message.op, SendOp::Read(_));
+            let read = self.at(place).filter(is_read).map(Message::end);
+            let end = read.unwrap_or(place + 1);
+            let follows = self.places.get(at + 1).is_none_or(|&next| next == end);
             late += usize::from(seen.insert(place) && place < highest && !follows);
             highest = highest.max(place);
         }

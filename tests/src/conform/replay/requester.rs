@@ -14,7 +14,7 @@ use feroce_engine::time::Duration;
 use feroce_engine::verbs::{Data, SendFlags, SendOp, SendRequest, Status};
 use feroce_wire::{Packet, Psn, RnrTimer};
 
-use super::align::Answer;
+use super::align::{Answer, Kind};
 use super::compare::compare;
 use super::lanes::{Captured, Lane};
 use super::liberty::Liberty;
@@ -225,7 +225,15 @@ impl Requester<'_> {
     fn next_answer(&mut self, place: Place) -> Option<usize> {
         let next = *self.waiting.front()?;
         let answer = Answer::of(&self.frames[next].packet());
-        if answer.acknowledges(self.messages.psn(place)) {
+        // Only an answer of its own acknowledges a READ or an atomic.
+        let needs_own =
+            self.messages.at(place).is_some_and(|message| message.op.is_read_or_atomic());
+        let psn = self.messages.psn(place);
+        // One that comes behind a hole is heard, and is none.
+        let in_order = self.qp.snapshot(self.rig.now).unacknowledged == psn;
+        let is_data = matches!(answer.kind, Kind::Read | Kind::Atomic);
+        let own = is_data && answer.psn == psn && in_order;
+        if own || !needs_own && answer.acknowledges(psn) {
             return None;
         }
         self.waiting.pop_front()

@@ -261,7 +261,10 @@ impl Responder<'_> {
                 SendOp::SendImm(immediate) | SendOp::WriteImm(_, immediate) => {
                     Extra::Immediate(immediate)
                 }
-                SendOp::SendInvalidate(key) => Extra::Invalidated(key),
+                SendOp::SendInvalidate(key) => {
+                    let renamed = self.regions.renamed.keys.get(&key.value());
+                    Extra::Invalidated(renamed.map_or(key, |&own| Key(own)))
+                }
                 _ => Extra::None,
             };
             let mut held = vec![0; message.bytes.len()];
