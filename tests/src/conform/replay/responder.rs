@@ -57,6 +57,9 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let Some(first) = messages.list.first() else {
         return Err(Unplayable("no message begins in the capture".to_owned()));
     };
+    if lane.service == Service::Rc && lane.responses.is_empty() {
+        return Err(Unplayable("no answer is in the capture".to_owned()));
+    }
     let verdicts = Verdicts::of(lane, frames);
     let plan = Plan::of(lane, frames, &verdicts)?;
     let longest = messages.list.iter().map(|message| message.bytes.len()).max().unwrap_or(0);
@@ -159,7 +162,8 @@ impl Responder<'_> {
                 self.post_receive(&packet, place, index)?;
             }
             self.show_memory(&packet, index, expected);
-            let renamed = self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
+            let renamed =
+                self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
             self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
             let answers = self.rig.turn();
             self.sent.extend(answers.into_iter().map(|bytes| Sent { after: index, bytes }));
@@ -185,7 +189,8 @@ impl Responder<'_> {
             return Ok(());
         }
         // Each RNR NAK that was captured is for a time at which there was none.
-        if let Some(left) = self.refused.get_mut(&packet.bth.psn.value()).filter(|left| **left > 0) {
+        if let Some(left) = self.refused.get_mut(&packet.bth.psn.value()).filter(|left| **left > 0)
+        {
             *left -= 1;
             return Ok(());
         }
@@ -292,9 +297,8 @@ impl Responder<'_> {
         let answers: Vec<Answer> =
             theirs.iter().map(|&index| Answer::of(&self.frames[index].packet())).collect();
         let asked = last_asked(self.lane, self.frames);
-        let lost = |at: usize| {
-            asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after)
-        };
+        let lost =
+            |at: usize| asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after);
         let last = theirs.last().copied().unwrap_or(0);
         let open = |at: usize| sent[at].after > last && self.lane.service == Service::Rc;
         let steps = align(&ours, &answers, lost, open);

@@ -229,8 +229,8 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         ts_resolution: TsResolution::NanoSecond,
         ..PcapHeader::default()
     };
-    let mut writer = PcapWriter::with_header(BufWriter::new(file), header)
-        .map_err(|error| unwritten(&error))?;
+    let mut writer =
+        PcapWriter::with_header(BufWriter::new(file), header).map_err(|error| unwritten(&error))?;
     while let Some(frame) = trace.next_frame()? {
         if frame.link != Link::Ethernet {
             let number = frame.number;
