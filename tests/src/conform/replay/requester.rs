@@ -121,8 +121,16 @@ impl Requester<'_> {
             };
             let place = self.messages.places[at];
             if self.messages.at(place).is_none() {
-                self.outcome.liberties.take(Liberty::CaptureEnds, self.frames[index].number);
-                continue; // Of a message that began ahead of the capture.
+                let number = self.frames[index].number;
+                if place < self.messages.list[0].start {
+                    // Of a message that began ahead of the capture.
+                    self.outcome.liberties.take(Liberty::CaptureEnds, number);
+                } else {
+                    let packet = text(&self.frames[index].bytes);
+                    let sentence = format!("{packet} belongs to no message");
+                    self.outcome.differences.push(Difference { packet: Some(number), sentence });
+                }
+                continue;
             }
             self.post_until(place)?;
             if !self.send_like(index, at) {
