@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::trace::TraceError;
-use super::{check, inject, rules};
+use super::{check, inject, replay, rules};
 
 /// Tell whether captures of RoCE traffic are legal, and endpoints answer as they should.
 #[derive(Debug, Parser)]
@@ -35,6 +35,10 @@ enum Command {
     Inject(inject::cli::Options),
     /// Put what `inject` found of several endpoints side by side
     Scorecard(inject::cli::ScorecardOptions),
+    /// Play one end of each connection of a capture with the engine, and compare what it says with what was captured
+    Replay(Box<replay::options::Options>),
+    /// Write a capture anew with other addresses, QP numbers, PSNs or keys, and right ICRCs
+    Rewrite(Box<replay::rewrite::Options>),
 }
 
 /// What came out of a command that could do its work: its exit code.
@@ -74,6 +78,8 @@ pub fn main() -> ExitCode {
         Command::Rules(options) => rules::run(&options),
         Command::Inject(options) => inject::cli::run(&options),
         Command::Scorecard(options) => inject::cli::scorecard(&options),
+        Command::Replay(options) => replay::options::run(&options),
+        Command::Rewrite(options) => replay::rewrite::run(&options),
     };
     match done {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

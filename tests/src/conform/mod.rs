@@ -4,7 +4,8 @@
 //! trace   files to frames, in the order of time       packet  a frame to what it says
 //! flow    packets to QP pairs, and what is known of them
 //! rules   what must hold, as data                     check   packets against the rules
-//! report  a page about a check               inject  faults at chosen packets, and what an endpoint makes of them
+//! report  a page about a check                        replay  a capture, played again by the engine
+//! inject  faults at chosen packets, and what an endpoint makes of them
 //! ```
 
 pub mod check;
@@ -12,6 +13,7 @@ pub mod cli;
 pub mod flow;
 pub mod inject;
 pub mod packet;
+pub mod replay;
 pub mod report;
 pub mod rules;
 pub mod trace;

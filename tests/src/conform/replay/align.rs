@@ -1,0 +1,165 @@
+//! Which answer of ours stands for which captured one, where there may be more of the one or the other.
+
+use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
+
+use super::liberty::Liberty;
+
+/// How far ahead a counterpart is looked for.
+const REACH: usize = 64;
+
+/// What makes an answer the counterpart of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// PSN.
+    pub psn: Psn,
+    /// What it says.
+    pub kind: Kind,
+    /// MSN 0 and the PSN -1: what rxe acknowledges before anything was received.
+    before_first: bool,
+}
+
+/// What an answer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// All up to the PSN has arrived.
+    Ack,
+    /// The PSN is missing.
+    Sequence,
+    /// No receive.
+    Rnr,
+    /// Refused.
+    Refusal,
+    /// Data of a READ.
+    Read,
+    /// Result of an atomic.
+    Atomic,
+}
+
+impl Answer {
+    /// Of a response packet.
+    pub fn of(packet: &Packet<'_>) -> Self {
+        let kind = match (packet.info.operation, packet.ext.aeth.map(|aeth| aeth.syndrome)) {
+            (Operation::ReadResponse, _) => Kind::Read,
+            (Operation::AtomicAcknowledge, _) => Kind::Atomic,
+            (_, Some(Syndrome::RnrNak(_))) => Kind::Rnr,
+            (_, Some(Syndrome::Nak(NakCode::PsnSequence))) => Kind::Sequence,
+            (_, Some(Syndrome::Nak(_))) => Kind::Refusal,
+            _ => Kind::Ack,
+        };
+        let psn = packet.bth.psn;
+        let msn = packet.ext.aeth.map(|aeth| aeth.msn.value());
+        Self { psn, kind, before_first: msn == Some(0) && psn.value() == 0xff_ffff }
+    }
+
+    /// Whether who hears it knows that the request `psn` has arrived.
+    pub fn acknowledges(&self, psn: Psn) -> bool {
+        self.kind != Kind::Sequence && self.kind != Kind::Rnr && psn.at_or_before(self.psn)
+            || matches!(self.kind, Kind::Sequence | Kind::Rnr) && psn.is_before(self.psn)
+    }
+
+    fn meets(&self, theirs: &Self) -> bool {
+        self.kind == theirs.kind
+            && (self.psn == theirs.psn || self.kind == Kind::Ack && theirs.before_first)
+    }
+}
+
+/// A step of the comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// These two are the same answer.
+    Both(usize, usize),
+    /// Ours alone, by a liberty, or as a difference.
+    Ours(usize, Option<Liberty>),
+    /// The captured one alone, by a liberty, or as a difference.
+    Theirs(usize, Option<Liberty>),
+}
+
+/// Pairs `ours` with `theirs`. `lost` says whether an answer of ours may have been lost ahead of the capture; `open`, whether it
+/// may have come after the end of the capture.
+pub fn align(
+    ours: &[Answer],
+    theirs: &[Answer],
+    lost: impl Fn(usize) -> bool,
+    open: impl Fn(usize) -> bool,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    let own_excuse = |i: usize, j: usize| {
+        if coalesced(&ours[i], &theirs[j..]) {
+            return Some(Liberty::AckCoalescing);
+        }
+        if lost(i) {
+            return Some(Liberty::NotCaptured);
+        }
+        (j == theirs.len() && open(i)).then_some(Liberty::CaptureEnds)
+    };
+    let their_excuse = |i: usize, j: usize| {
+        let refused = |answer: &&Answer| answer.kind != Kind::Sequence;
+        let before = theirs[..j].iter().rev().find(refused);
+        if theirs[j].kind == Kind::Sequence
+            && before.is_some_and(|rnr| rnr.kind == Kind::Rnr && rnr.psn == theirs[j].psn)
+        {
+            return Some(Liberty::NakBehindRnrNak);
+        }
+        coalesced(&theirs[j], &ours[i..]).then_some(Liberty::AckCoalescing)
+    };
+    while i < ours.len() || j < theirs.len() {
+        if i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {
+            steps.push(Step::Both(i, j));
+            (i, j) = (i + 1, j + 1);
+            continue;
+        }
+        // The nearest pair for which everything passed over has an excuse; else the nearest pair.
+        let excused_theirs = (j < theirs.len())
+            .then(|| run(j, theirs.len(), |at| their_excuse(i, at).is_some()))
+            .unwrap_or(j);
+        let excused_ours = (i < ours.len())
+            .then(|| run(i, ours.len(), |at| own_excuse(at, j).is_some()))
+            .unwrap_or(i);
+        let (to_i, to_j) = nearest(ours, theirs, (i, j), (excused_ours, excused_theirs))
+            .or_else(|| {
+                let limits = ((i + REACH).min(ours.len()), (j + REACH).min(theirs.len()));
+                nearest(ours, theirs, (i, j), limits)
+            })
+            .unwrap_or(((i + 1).min(ours.len()), (j + 1).min(theirs.len())));
+        steps.extend((j..to_j).map(|at| Step::Theirs(at, their_excuse(i, at))));
+        steps.extend((i..to_i).map(|at| Step::Ours(at, own_excuse(at, to_j))));
+        (i, j) = (to_i, to_j);
+    }
+    steps
+}
+
+/// A plain acknowledgement that a later answer says, too.
+fn coalesced(answer: &Answer, others: &[Answer]) -> bool {
+    answer.kind == Kind::Ack
+        && others.iter().take(REACH).any(|other| other.acknowledges(answer.psn))
+}
+
+/// One past the last index from `from` on for which `excused` holds without a gap.
+fn run(from: usize, end: usize, excused: impl Fn(usize) -> bool) -> usize {
+    (from..end.min(from + REACH)).find(|&at| !excused(at)).unwrap_or(end.min(from + REACH))
+}
+
+/// The pair with the fewest steps from `from` whose indices are at most `limits`.
+fn nearest(
+    ours: &[Answer],
+    theirs: &[Answer],
+    from: (usize, usize),
+    limits: (usize, usize),
+) -> Option<(usize, usize)> {
+    let (most_i, most_j) = (limits.0 - from.0, limits.1 - from.1);
+    for distance in 1..=most_i + most_j {
+        for own in 0..=distance.min(most_i) {
+            let other = distance - own;
+            let (i, j) = (from.0 + own, from.1 + other);
+            if other > most_j {
+                continue;
+            }
+            let at_end = i == ours.len() && j == theirs.len();
+            if at_end || i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {
+                return Some((i, j));
+            }
+        }
+    }
+    None
+}

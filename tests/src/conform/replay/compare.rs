@@ -1,0 +1,184 @@
+//! One packet of ours against one that was captured.
+
+use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Position, Syndrome};
+
+use super::liberty::{Liberty, Taken};
+
+/// Compares `ours` with `theirs`, the packet `number` of the capture. Where a liberty is taken our value becomes theirs; then
+/// every byte must be the same. Answers what differs.
+pub fn compare(ours: &[u8], theirs: &[u8], number: u64, taken: &mut Taken) -> Option<String> {
+    let (mine, captured) = match (Packet::parse(ours, &[]), Packet::parse(theirs, &[])) {
+        (Ok(ours), Ok(theirs)) => (ours, theirs),
+        (Err(error), _) | (_, Err(error)) => return Some(format!("does not parse: {error}")),
+    };
+    if !mine.icrc_valid() {
+        return Some("our ICRC is wrong".to_owned());
+    }
+    let mut excused = mine;
+    let mut liberties = Vec::new();
+    excuse_headers(&mut excused, &captured, &mut liberties);
+    excuse_transport(&mut excused, &captured, &mut liberties);
+    let differences = differences(&excused, &captured);
+    let [own, other] = [&excused, &captured].map(sealed_again);
+    if differences.is_empty() && own != other {
+        let at = own.iter().zip(&other).position(|(a, b)| a != b).unwrap_or(own.len());
+        return Some(format!("bytes differ from {at} on: ours {mine}, captured {captured}"));
+    }
+    if !differences.is_empty() {
+        return Some(format!("{}: ours {mine}, captured {captured}", differences.join(", ")));
+    }
+    liberties.into_iter().for_each(|liberty| taken.take(liberty, number));
+    None
+}
+
+fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Vec<Liberty>) {
+    let mut excuse = |liberty, shows: bool| {
+        if shows {
+            taken.push(liberty);
+        }
+        shows
+    };
+    let ecn = Ecn::from_traffic_class(theirs.ip.traffic_class());
+    let same_dscp = ours.ip.traffic_class() >> 2 == theirs.ip.traffic_class() >> 2;
+    if excuse(Liberty::Ecn, same_dscp && ecn != ours.ip.ecn()) {
+        match (&mut ours.ip, &theirs.ip) {
+            (IpHeader::V4(ip), IpHeader::V4(their)) => ip.tos = their.tos,
+            (IpHeader::V6(ip), IpHeader::V6(their)) => ip.traffic_class = their.traffic_class,
+            _ => {}
+        }
+    }
+    match (&mut ours.ip, &theirs.ip) {
+        (IpHeader::V4(ip), IpHeader::V4(their)) => {
+            if excuse(Liberty::Ipv4Id, ip.identification != their.identification) {
+                ip.identification = their.identification;
+            }
+            ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
+        }
+        (IpHeader::V6(ip), IpHeader::V6(their)) => {
+            if excuse(Liberty::FlowLabel, ip.flow_label != their.flow_label) {
+                ip.flow_label = their.flow_label;
+            }
+        }
+        _ => {}
+    }
+    let other_port = ours.udp.src_port != theirs.udp.src_port;
+    if excuse(Liberty::SourcePort, theirs.info.is_response() && other_port) {
+        ours.udp.src_port = theirs.udp.src_port;
+    }
+    ours.trailer = theirs.trailer; // Short frames are padded, or not.
+}
+
+fn excuse_transport(ours: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Liberty>) {
+    let mut excuse = |liberty, shows: bool| {
+        if shows {
+            taken.push(liberty);
+        }
+        shows
+    };
+    if excuse(Liberty::MigReq, ours.bth.mig_req && !theirs.bth.mig_req) {
+        ours.bth.mig_req = false;
+    }
+    let reserved = |packet: &Packet<'_>| (packet.bth.reserved6, packet.bth.reserved7);
+    if excuse(Liberty::ReservedBits, reserved(ours) != reserved(theirs)) {
+        (ours.bth.reserved6, ours.bth.reserved7) = reserved(theirs);
+    }
+    let asks = theirs.info.is_request() && ours.bth.ack_req != theirs.bth.ack_req;
+    if excuse(Liberty::AckRequest, asks) {
+        ours.bth.ack_req = theirs.bth.ack_req;
+    }
+    if let (Some(eth), Some(their)) = (&mut ours.ext.atomic_eth, theirs.ext.atomic_eth) {
+        let unused = theirs.info.operation == Operation::FetchAdd && eth.compare != their.compare;
+        if excuse(Liberty::UnusedOperand, unused) {
+            eth.compare = their.compare;
+        }
+    }
+    let resumed = match (ours.info.position, theirs.info.position) {
+        (Position::First, Position::Middle) | (Position::Only, Position::Last) => {
+            ours.info.operation == Operation::ReadResponse
+                && theirs.info.operation == Operation::ReadResponse
+        }
+        _ => false,
+    };
+    if excuse(Liberty::ReadResumed, resumed) {
+        ours.bth.opcode = theirs.bth.opcode;
+        ours.ext.aeth = ours.ext.aeth.filter(|_| theirs.ext.aeth.is_some());
+        ours.udp.length = theirs.udp.length;
+        match (&mut ours.ip, &theirs.ip) {
+            (IpHeader::V4(ip), IpHeader::V4(their)) => {
+                ip.total_length = their.total_length;
+                ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
+            }
+            (IpHeader::V6(ip), IpHeader::V6(their)) => ip.payload_length = their.payload_length,
+            _ => {}
+        }
+    }
+    let (Some(aeth), Some(their)) = (&mut ours.ext.aeth, theirs.ext.aeth) else { return };
+    match (aeth.syndrome, their.syndrome) {
+        (Syndrome::Ack(own), Syndrome::Ack(other)) => {
+            if excuse(Liberty::Credits, own != other) {
+                aeth.syndrome = their.syndrome;
+            }
+        }
+        codes => {
+            let length_error =
+                (Syndrome::Nak(NakCode::InvalidRequest), Syndrome::Nak(NakCode::RemoteOperational));
+            if excuse(Liberty::LengthErrorCode, codes == length_error) {
+                aeth.syndrome = their.syndrome;
+            }
+        }
+    }
+    let before_first = their.msn.value() == 0 && theirs.bth.psn.value() == 0xff_ffff;
+    if excuse(Liberty::AckBeforeFirst, before_first && ours.bth.psn != theirs.bth.psn) {
+        ours.bth.psn = theirs.bth.psn;
+    }
+}
+
+/// The fields that differ, by name.
+fn differences(ours: &Packet<'_>, theirs: &Packet<'_>) -> Vec<&'static str> {
+    let (a, b) = (&ours.bth, &theirs.bth);
+    let syndromes = [ours, theirs].map(|packet| packet.ext.aeth.map(|aeth| aeth.syndrome));
+    let msns = [ours, theirs].map(|packet| packet.ext.aeth.map(|aeth| aeth.msn));
+    let payloads = [ours, theirs].map(|packet| packet.payload.slices().concat());
+    let fields = [
+        ("opcode", a.opcode != b.opcode),
+        ("PSN", a.psn != b.psn),
+        ("destination QP", a.dest_qp != b.dest_qp),
+        ("P_Key", a.pkey != b.pkey),
+        ("solicited event", a.solicited != b.solicited),
+        ("acknowledge request", a.ack_req != b.ack_req),
+        ("pad count", a.pad != b.pad),
+        ("MigReq", a.mig_req != b.mig_req),
+        ("syndrome", syndromes[0] != syndromes[1]),
+        ("MSN", msns[0] != msns[1]),
+        ("RETH", ours.ext.reth != theirs.ext.reth),
+        ("AtomicETH", ours.ext.atomic_eth != theirs.ext.atomic_eth),
+        ("atomic value", ours.ext.atomic_ack != theirs.ext.atomic_ack),
+        ("immediate data", ours.ext.imm != theirs.ext.imm),
+        ("key to invalidate", ours.ext.ieth != theirs.ext.ieth),
+        ("Q_Key or source QP", ours.ext.deth != theirs.ext.deth),
+        ("payload", payloads[0] != payloads[1]),
+        ("IP addresses", (ours.ip.src(), ours.ip.dst()) != (theirs.ip.src(), theirs.ip.dst())),
+        ("hop limit", ours.ip.hop_limit() != theirs.ip.hop_limit()),
+        ("traffic class", ours.ip.traffic_class() != theirs.ip.traffic_class()),
+        ("UDP source port", ours.udp.src_port != theirs.udp.src_port),
+        (
+            "Ethernet addresses or VLAN",
+            (ours.ethernet, ours.vlan) != (theirs.ethernet, theirs.vlan),
+        ),
+    ];
+    fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+/// The bytes of `packet` with the ICRC that they give.
+pub fn sealed_again(packet: &Packet<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; packet.frame_len()];
+    if packet.emit(&mut bytes).is_err() {
+        return Vec::new();
+    }
+    let Ok(icrc) = Packet::parse(&bytes, &[]).map(|packet| packet.computed_icrc()) else {
+        return Vec::new();
+    };
+    let at = bytes.len() - packet.trailer.len() - 4;
+    bytes[at..at + 4].copy_from_slice(&icrc.to_le_bytes());
+    bytes
+}

@@ -1,0 +1,205 @@
+//! The messages of a lane, told from its request packets, however often and in which order they were sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use feroce_engine::verbs::{RemoteAddr, SendOp};
+use feroce_wire::{Operation, Packet, Position, Psn};
+
+use super::lanes::{Captured, Lane, read_span};
+
+/// A PSN counted on beyond 24 bits, from the first of its lane.
+pub type Place = i64;
+
+/// Counts PSNs on beyond 24 bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Unwrap {
+    last: Place,
+    psn: Psn,
+}
+
+impl Unwrap {
+    /// `first` is place 0.
+    pub const fn new(first: Psn) -> Self {
+        Self { last: 0, psn: first }
+    }
+
+    /// The place of `psn`, the nearest to the last one asked for.
+    pub fn place(&mut self, psn: Psn) -> Place {
+        self.last += Place::from(psn.offset_from(self.psn));
+        self.psn = psn;
+        self.last
+    }
+}
+
+/// What was asked for: a work request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Place of its first PSN.
+    pub start: Place,
+    /// PSNs that it takes.
+    pub psns: u32,
+    /// What it does.
+    pub op: SendOp,
+    /// Its bytes; of a READ, as many as it asks for, zeros.
+    pub bytes: Vec<u8>,
+    /// Asks for an event.
+    pub solicited: bool,
+    /// Its last packet is in the capture.
+    pub whole: bool,
+}
+
+impl Message {
+    /// One past its last place.
+    pub fn end(&self) -> Place {
+        self.start + Place::from(self.psns)
+    }
+}
+
+/// The messages of a lane, by their places.
+#[derive(Debug, Clone)]
+pub struct Messages {
+    /// In the order of their PSNs.
+    pub list: Vec<Message>,
+    /// PSN at place 0.
+    pub first: Psn,
+    /// Place of each request of the lane, in the order of the capture.
+    pub places: Vec<Place>,
+}
+
+impl Messages {
+    /// Of the requests of `lane`.
+    pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
+        let first = frames[lane.requests[0]].packet().bth.psn;
+        let mut unwrap = Unwrap::new(first);
+        let packets = lane.requests.iter().map(|&index| frames[index].packet());
+        let places: Vec<Place> = packets.map(|packet| unwrap.place(packet.bth.psn)).collect();
+        let mut by_place: BTreeMap<Place, usize> = BTreeMap::new();
+        for (&place, &index) in places.iter().zip(&lane.requests) {
+            by_place.entry(place).or_insert(index);
+        }
+        let mtu = lane.mtu.bytes();
+        let mut list: Vec<Message> = Vec::new();
+        let mut pending: Option<(Place, Vec<Packet<'_>>)> = None;
+        for (&place, &index) in &by_place {
+            if list.last().is_some_and(|last| place < last.end()) {
+                continue; // Part of a READ, asked for again.
+            }
+            let packet = frames[index].packet();
+            if packet.info.position.starts_message() {
+                close(&mut list, pending.take(), mtu);
+                pending = Some((place, Vec::new()));
+            }
+            let Some((start, parts)) = &mut pending else { continue };
+            if place != *start + parts.len() as Place {
+                close(&mut list, pending.take(), mtu);
+                continue;
+            }
+            parts.push(packet);
+            if packet.info.position.ends_message() {
+                close(&mut list, pending.take(), mtu);
+            }
+        }
+        close(&mut list, pending, mtu);
+        Self { list, first, places }
+    }
+
+    /// Requests overtook each other on the way to the capture: one comes for the first time behind a later one, and it is not
+    /// that all from it on is sent again.
+    pub fn are_reordered(&self) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut highest = Place::MIN;
+        let mut late = 0;
+        for (at, &place) in self.places.iter().enumerate() {
+            let is_read = |message: &&Message| matches!(message.op, SendOp::Read(_));
+            let read = self.at(place).filter(is_read).map(Message::end);
+            let end = read.unwrap_or(place + 1);
+            let follows = self.places.get(at + 1).is_none_or(|&next| next == end);
+            late += usize::from(seen.insert(place) && place < highest && !follows);
+            highest = highest.max(place);
+        }
+        late > self.places.len() / 100
+    }
+
+    /// The message that the place belongs to.
+    pub fn at(&self, place: Place) -> Option<&Message> {
+        let after = self.list.partition_point(|message| message.start <= place);
+        let message = &self.list[after.checked_sub(1)?];
+        (place < message.end()).then_some(message)
+    }
+
+    /// The PSN at `place`.
+    pub fn psn(&self, place: Place) -> Psn {
+        let steps = place.rem_euclid(1 << 24);
+        self.first.add(u32::try_from(steps).expect("below 2^24"))
+    }
+}
+
+/// Makes a message of its packets.
+fn close(list: &mut Vec<Message>, packets: Option<(Place, Vec<Packet<'_>>)>, mtu: u32) {
+    let Some((start, packets)) = packets else { return };
+    let (Some(first), Some(last)) = (packets.first(), packets.last()) else { return };
+    let whole = last.info.position.ends_message();
+    let mut bytes: Vec<u8> =
+        packets.iter().flat_map(|packet| packet.payload.slices()).flatten().copied().collect();
+    let mut psns = u32::try_from(packets.len()).expect("packets of one message");
+    let length = first.ext.reth.map_or(0, |reth| reth.dma_len as usize);
+    match first.info.operation {
+        Operation::ReadRequest => {
+            psns = read_span(first, mtu);
+            bytes = vec![0; length];
+        }
+        Operation::CompareSwap | Operation::FetchAdd => bytes = vec![0; 8],
+        Operation::Write if !whole => bytes.resize(length, 0),
+        _ if !whole => bytes.push(0), // So that the last packet captured is not the last.
+        _ => {}
+    }
+    if !whole {
+        psns = u32::try_from(bytes.len()).unwrap_or(u32::MAX).div_ceil(mtu);
+    }
+    if let Some(op) = operation(first, last) {
+        list.push(Message { start, psns, op, bytes, solicited: last.bth.solicited, whole });
+    }
+}
+
+/// The work request that begins with `first` and ends with `last`.
+fn operation(first: &Packet<'_>, last: &Packet<'_>) -> Option<SendOp> {
+    let reth = first.ext.reth.map(|reth| RemoteAddr { addr: reth.va, rkey: reth.rkey });
+    let immediate = last.ext.imm.map(|imm| imm.0);
+    Some(match (first.info.operation, first.ext.atomic_eth) {
+        (Operation::Send, _) => match (immediate, last.ext.ieth) {
+            (Some(immediate), _) => SendOp::SendImm(immediate),
+            (None, Some(ieth)) => SendOp::SendInvalidate(ieth.rkey),
+            (None, None) => SendOp::Send,
+        },
+        (Operation::Write, _) => match immediate {
+            Some(immediate) => SendOp::WriteImm(reth?, immediate),
+            None => SendOp::Write(reth?),
+        },
+        (Operation::ReadRequest, _) => SendOp::Read(reth?),
+        (Operation::AtomicWrite, _) => SendOp::AtomicWrite(reth?),
+        (Operation::CompareSwap, Some(eth)) => SendOp::CompareSwap {
+            remote: RemoteAddr { addr: eth.va, rkey: eth.rkey },
+            compare: eth.compare,
+            swap: eth.swap_or_add,
+        },
+        (Operation::FetchAdd, Some(eth)) => SendOp::FetchAdd {
+            remote: RemoteAddr { addr: eth.va, rkey: eth.rkey },
+            add: eth.swap_or_add,
+        },
+        _ => return None,
+    })
+}
+
+/// True if the packet at hand, which begins or ends a message, uses up a receive.
+pub fn takes_receive(packet: &Packet<'_>) -> bool {
+    match packet.info.operation {
+        Operation::Send => packet.info.position.starts_message(),
+        Operation::Write => packet.ext.imm.is_some(),
+        _ => false,
+    }
+}
+
+/// True for the first packet of a message, or its only one.
+pub fn starts(packet: &Packet<'_>) -> bool {
+    matches!(packet.info.position, Position::First | Position::Only)
+}

@@ -1,0 +1,178 @@
+//! The responder's memory: which regions there are and what they hold, told from the packets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use feroce_engine::device::{Buffer, ProtectionDomain};
+use feroce_engine::memory::Access;
+use feroce_wire::{Key, NakCode, Operation, Packet, Syndrome};
+
+use super::lanes::{Captured, Lane};
+use super::rewrite::Rewrite;
+use super::rig::{Unplayable, unplayable};
+use super::verdicts::Verdicts;
+
+/// Longest region that is made: what a packet says of a length is not to be believed.
+const LONGEST: u64 = 1 << 30;
+
+/// Highest index of a key that a region gets: the one above is for receives.
+const HIGHEST_INDEX: u32 = 0xfffe;
+
+/// What is known of a region before it is made.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    start: u64,
+    end: u64,
+    access: Access,
+}
+
+/// A region, and which of its bytes are known from packets.
+#[derive(Debug)]
+struct Known {
+    start: u64,
+    buffer: Buffer,
+    shown: Vec<bool>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct Regions {
+    by_key: BTreeMap<u32, Known>,
+    /// Keys that our device cannot give, and those that stand for them.
+    pub renamed: Rewrite,
+}
+
+/// A place that a request names: key, address, length, and the right that it needs.
+fn extent(packet: &Packet<'_>) -> Option<(Key, u64, u64, Access)> {
+    if let Some(eth) = packet.ext.atomic_eth {
+        return Some((eth.rkey, eth.va, 8, Access::REMOTE_ATOMIC));
+    }
+    let reth = packet.ext.reth?;
+    let right = match packet.info.operation {
+        Operation::ReadRequest => Access::REMOTE_READ,
+        Operation::Flush => Access::FLUSH_GLOBAL,
+        _ => Access::REMOTE_WRITE,
+    };
+    Some((reth.rkey, reth.va, u64::from(reth.dma_len), right))
+}
+
+/// The least memory that the granted requests need. A key that none was granted with is no region's.
+fn shapes(
+    lane: &Lane,
+    frames: &[Captured],
+    verdicts: &Verdicts<'_>,
+) -> Result<BTreeMap<u32, Shape>, Unplayable> {
+    let mut shapes: BTreeMap<u32, Shape> = BTreeMap::new();
+    let mut invalidated = BTreeSet::new();
+    for &index in &lane.requests {
+        let packet = frames[index].packet();
+        invalidated.extend(packet.ext.ieth.map(|ieth| ieth.rkey.value()));
+        let Some((key, va, length, right)) = extent(&packet) else { continue };
+        let refused = verdicts.refusal(packet.bth.psn, index);
+        if length == 0 || refused == Some(Syndrome::Nak(NakCode::RemoteAccess)) {
+            continue; // An empty access needs no key.
+        }
+        let end = va.checked_add(length).filter(|end| end - va <= LONGEST);
+        let end = end.ok_or_else(|| Unplayable(format!("a granted access of {length} bytes")))?;
+        let shape = shapes.entry(key.value()).or_insert(Shape { start: va, end, access: right });
+        shape.start = shape.start.min(va);
+        shape.end = shape.end.max(end);
+        shape.access = shape.access | right | Access::LOCAL_WRITE;
+        if shape.end - shape.start > LONGEST {
+            return Err(Unplayable(format!("the region with the key {:#x} is huge", key.value())));
+        }
+    }
+    for (key, shape) in &mut shapes {
+        if invalidated.contains(key) {
+            shape.access = shape.access | Access::REMOTE_INVALIDATE;
+        }
+    }
+    Ok(shapes)
+}
+
+/// The regions that a lane needs, not made yet.
+#[derive(Debug)]
+pub struct Plan(BTreeMap<u32, Shape>);
+
+impl Plan {
+    /// Of the lane.
+    ///
+    /// # Errors
+    /// If a region would be too large.
+    pub fn of(
+        lane: &Lane,
+        frames: &[Captured],
+        verdicts: &Verdicts<'_>,
+    ) -> Result<Self, Unplayable> {
+        shapes(lane, frames, verdicts).map(Self)
+    }
+
+    /// Bytes of all regions.
+    pub fn bytes(&self) -> usize {
+        self.0.values().map(|shape| length(shape).next_multiple_of(4096)).sum()
+    }
+}
+
+fn length(shape: &Shape) -> usize {
+    usize::try_from(shape.end - shape.start).expect("checked against the longest")
+}
+
+impl Regions {
+    /// Registers what is planned.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub fn register(plan: &Plan, pd: &ProtectionDomain) -> Result<Self, Unplayable> {
+        let mut by_key = BTreeMap::new();
+        let mut renamed = Rewrite::default();
+        let mut taken: BTreeSet<u32> = BTreeSet::new();
+        let mut spare = HIGHEST_INDEX;
+        for (&key, shape) in &plan.0 {
+            let len = length(shape);
+            let mut own = Key(key);
+            if own.index() > HIGHEST_INDEX || !taken.insert(own.index()) {
+                own = Key::from_parts(spare, own.variant());
+                spare -= 1;
+                renamed.keys.insert(key, own.value());
+            }
+            let buffer = pd.alloc_buffer_as(shape.start, len, shape.access, own);
+            let buffer = buffer.map_err(unplayable("register memory"))?;
+            by_key.insert(key, Known { start: shape.start, buffer, shown: vec![false; len] });
+        }
+        Ok(Self { by_key, renamed })
+    }
+
+    /// Some keys have another name here.
+    pub fn renames(&self) -> bool {
+        !self.renamed.keys.is_empty()
+    }
+
+    /// Puts `bytes` where a request will find them, if they are not there. True if other bytes were known there: the
+    /// responder's program has changed them meanwhile.
+    pub fn show(&mut self, key: Key, va: u64, bytes: &[u8]) -> bool {
+        let Some((known, at)) = self.find(key, va, bytes.len()) else { return false };
+        let mut held = vec![0; bytes.len()];
+        known.buffer.read(at, &mut held);
+        let shown = &mut known.shown[at..at + bytes.len()];
+        let changed = held.iter().zip(bytes).zip(&*shown).any(|((a, b), &shown)| shown && a != b);
+        if held != bytes {
+            known.buffer.write(at, bytes);
+        }
+        shown.fill(true);
+        changed
+    }
+
+    /// Notes that `bytes` were written by a request; true if they are there.
+    pub fn written(&mut self, key: Key, va: u64, bytes: &[u8]) -> bool {
+        let Some((known, at)) = self.find(key, va, bytes.len()) else { return bytes.is_empty() };
+        let mut held = vec![0; bytes.len()];
+        known.buffer.read(at, &mut held);
+        known.shown[at..at + bytes.len()].fill(true);
+        held == bytes
+    }
+
+    fn find(&mut self, key: Key, va: u64, len: usize) -> Option<(&mut Known, usize)> {
+        let known = self.by_key.get_mut(&key.value())?;
+        let at = usize::try_from(va.checked_sub(known.start)?).ok()?;
+        (at.checked_add(len)? <= known.shown.len()).then_some((known, at))
+    }
+}

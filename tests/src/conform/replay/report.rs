@@ -1,0 +1,146 @@
+//! What a replay came to, for people and as JSON.
+
+use std::fmt::{self, Display};
+
+use serde::Serialize;
+
+use super::{Played, Replay, Role};
+
+/// Differences of a part that are written in full.
+const MOST: usize = 10;
+
+impl Display for Played {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lane = &self.lane;
+        let (requester, responder) = (lane.requester, lane.responder);
+        let part = match self.role {
+            Role::Requester => "requester",
+            Role::Responder => "responder",
+        };
+        write!(
+            f,
+            "{:?} {} qp {:#x} > {} qp {:#x}, as {part}: ",
+            lane.service, requester.ip, requester.qpn, responder.ip, responder.qpn
+        )?;
+        let outcome = match &self.result {
+            Ok(outcome) => outcome,
+            Err(why) => return write!(f, "not played: {why}"),
+        };
+        let verdict = if outcome.differences.is_empty() { "agrees" } else { "DIFFERS" };
+        write!(
+            f,
+            "{verdict}; {} packets compared, {} bytes, {} messages",
+            outcome.compared, outcome.bytes_checked, outcome.messages
+        )?;
+        for (liberty, count, first) in outcome.liberties.iter() {
+            write!(f, "\n    liberty, {count} times, first packet {first}: {}", liberty.text())?;
+        }
+        for difference in outcome.differences.iter().take(MOST) {
+            match difference.packet {
+                Some(number) => write!(f, "\n    packet {number}: {}", difference.sentence)?,
+                None => write!(f, "\n    {}", difference.sentence)?,
+            }
+        }
+        if outcome.differences.len() > MOST {
+            write!(f, "\n    and {} more", outcome.differences.len() - MOST)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for played in &self.played {
+            writeln!(f, "{played}")?;
+        }
+        if self.others > 0 {
+            writeln!(f, "{} packets of connection management and others: not played", self.others)?;
+        }
+        if self.not_roce > 0 {
+            writeln!(f, "{} frames are no whole RoCEv2 packets", self.not_roce)?;
+        }
+        match (self.compared(), self.agrees()) {
+            (0, _) => write!(f, "nothing to play"),
+            (compared, true) => write!(f, "agrees: {compared} packets compared"),
+            (compared, false) => write!(f, "differs: {compared} packets compared"),
+        }
+    }
+}
+
+/// A liberty taken, as JSON has it.
+#[derive(Debug, Serialize)]
+struct LibertyTaken {
+    liberty: super::liberty::Liberty,
+    is_deviation: bool,
+    count: u64,
+    first_packet: u64,
+    text: &'static str,
+}
+
+/// A part played, as JSON has it.
+#[derive(Debug, Serialize)]
+struct PartPlayed<'a> {
+    service: String,
+    requester: String,
+    requester_qp: u32,
+    responder: String,
+    responder_qp: u32,
+    role: Role,
+    not_played: Option<&'a str>,
+    compared: u64,
+    bytes: u64,
+    messages: u64,
+    liberties: Vec<LibertyTaken>,
+    differences: &'a [super::Difference],
+}
+
+/// A replay, as JSON has it.
+#[derive(Debug, Serialize)]
+pub struct Summary<'a> {
+    agrees: bool,
+    compared: u64,
+    other_packets: usize,
+    other_frames: usize,
+    parts: Vec<PartPlayed<'a>>,
+}
+
+impl<'a> Summary<'a> {
+    /// Of the replay.
+    pub fn of(replay: &'a Replay) -> Self {
+        Self {
+            agrees: replay.agrees(),
+            compared: replay.compared(),
+            other_packets: replay.others,
+            other_frames: replay.not_roce,
+            parts: replay.played.iter().map(part).collect(),
+        }
+    }
+}
+
+fn part(played: &Played) -> PartPlayed<'_> {
+    let lane = &played.lane;
+    let outcome = played.result.as_ref().ok();
+    let liberties = outcome.into_iter().flat_map(|outcome| outcome.liberties.iter());
+    PartPlayed {
+        service: format!("{:?}", lane.service).to_uppercase(),
+        requester: lane.requester.ip.to_string(),
+        requester_qp: lane.requester.qpn,
+        responder: lane.responder.ip.to_string(),
+        responder_qp: lane.responder.qpn,
+        role: played.role,
+        not_played: played.result.as_ref().err().map(String::as_str),
+        compared: outcome.map_or(0, |outcome| outcome.compared),
+        bytes: outcome.map_or(0, |outcome| outcome.bytes_checked),
+        messages: outcome.map_or(0, |outcome| outcome.messages),
+        liberties: liberties
+            .map(|(liberty, count, first_packet)| LibertyTaken {
+                liberty,
+                is_deviation: liberty.is_deviation(),
+                count,
+                first_packet,
+                text: liberty.text(),
+            })
+            .collect(),
+        differences: outcome.map_or(&[], |outcome| outcome.differences.as_slice()),
+    }
+}

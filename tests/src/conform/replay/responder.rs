@@ -1,0 +1,357 @@
+//! The responder's part: the captured requests go to a QP of ours at their times, and what it answers is compared with what the
+//! captured responder answered.
+
+use std::collections::BTreeMap;
+
+use feroce_engine::device::{Buffer, QueuePair};
+use feroce_engine::memory::Access;
+use feroce_engine::qp::Service;
+use feroce_engine::time::Instant;
+use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
+use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
+
+use super::align::{Answer, Step, align};
+use super::compare::compare;
+use super::lanes::{Captured, Lane, read_span};
+use super::liberty::Liberty;
+use super::messages::{Message, Messages, Place, Unwrap, starts, takes_receive};
+use super::regions::{Plan, Regions};
+use super::rig::{Begin, Rig, Unplayable, unplayable};
+use super::verdicts::Verdicts;
+use super::{Difference, Outcome};
+use crate::drain;
+
+/// Key of the region for receives: no capture names it.
+const RECEIVE_KEY: Key = Key(0xff_ff00);
+
+/// An answer of ours.
+struct Sent {
+    /// Index of the request that it came for.
+    after: usize,
+    bytes: Vec<u8>,
+}
+
+struct Responder<'a> {
+    lane: &'a Lane,
+    frames: &'a [Captured],
+    messages: Messages,
+    verdicts: Verdicts<'a>,
+    rig: Rig,
+    qp: QueuePair,
+    regions: Regions,
+    receive_into: Buffer,
+    /// RNR NAKs captured for each PSN and not given yet.
+    refused: BTreeMap<u32, u32>,
+    /// Place of the message that a receive was posted for last.
+    posted_for: Option<Place>,
+    outcome: Outcome,
+    sent: Vec<Sent>,
+}
+
+/// Plays the lane's responder.
+///
+/// # Errors
+/// If the capture does not say enough.
+pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
+    let messages = Messages::of(lane, frames);
+    let Some(first) = messages.list.first() else {
+        return Err(Unplayable("no message begins in the capture".to_owned()));
+    };
+    if lane.service == Service::Rc && lane.responses.is_empty() {
+        return Err(Unplayable("no answer is in the capture".to_owned()));
+    }
+    let verdicts = Verdicts::of(lane, frames);
+    let plan = Plan::of(lane, frames, &verdicts)?;
+    let longest = messages.list.iter().map(|message| message.bytes.len()).max().unwrap_or(0);
+    let mut rig = Rig::new(lane, &lane.responder, &lane.requester, plan.bytes() + longest)?;
+    rig.allow(usize::MAX >> 1);
+    let regions = Regions::register(&plan, &rig.pd)?;
+    let receive_into = rig.pd.alloc_buffer_as(0, longest.max(1), Access::LOCAL_WRITE, RECEIVE_KEY);
+    let begin = Begin {
+        sq_psn: Psn::new(0),
+        rq_psn: expected_at_first(lane, frames, &messages, first),
+        min_rnr_timer: rnr_timer(lane, frames),
+    };
+    let like = lane.responses.first().map(|&index| frames[index].packet());
+    let qp = rig.connect(lane, [&lane.responder, &lane.requester], &begin, like.as_ref())?;
+    rig.turn();
+    let mut responder = Responder {
+        lane,
+        frames,
+        verdicts,
+        rig,
+        qp,
+        regions,
+        receive_into: receive_into.map_err(unplayable("register memory"))?,
+        refused: refused(lane, frames),
+        posted_for: None,
+        outcome: Outcome::default(),
+        sent: Vec::new(),
+        messages,
+    };
+    responder.feed()?;
+    responder.judge();
+    Ok(responder.outcome)
+}
+
+/// The PSN that the captured responder expected when the first request came: the first message's, unless it took it
+/// for a duplicate: then the one behind all that it took for duplicates.
+fn expected_at_first(
+    lane: &Lane,
+    frames: &[Captured],
+    messages: &Messages,
+    first: &Message,
+) -> Psn {
+    let starting = messages.psn(first.start);
+    let before = |index: &&usize| {
+        let packet = frames[**index].packet();
+        packet.info.operation == Operation::Acknowledge
+            && matches!(packet.ext.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::Ack(_)))
+            && packet.ext.aeth.is_some_and(|aeth| aeth.msn.value() == 0)
+            && packet.bth.psn.is_before(starting)
+    };
+    let Some(last_before) = lane.responses.iter().rfind(before) else { return starting };
+    let mut unwrap = Unwrap::new(messages.first);
+    let sent = lane.requests.iter().take_while(|index| *index < last_before);
+    let places = sent.map(|&index| unwrap.place(frames[index].packet().bth.psn));
+    messages.psn(places.max().unwrap_or(first.start) + 1)
+}
+
+/// How often each PSN was refused because there was no receive.
+fn refused(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, u32> {
+    let mut refused = BTreeMap::new();
+    for &index in &lane.responses {
+        let packet = frames[index].packet();
+        if matches!(packet.ext.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::RnrNak(_))) {
+            *refused.entry(packet.bth.psn.value()).or_insert(0) += 1;
+        }
+    }
+    refused
+}
+
+/// The code in the first RNR NAK.
+fn rnr_timer(lane: &Lane, frames: &[Captured]) -> RnrTimer {
+    let timers = lane.responses.iter().filter_map(|&index| {
+        match frames[index].packet().ext.aeth.map(|aeth| aeth.syndrome) {
+            Some(Syndrome::RnrNak(timer)) => Some(timer),
+            _ => None,
+        }
+    });
+    timers.chain(RnrTimer::new(12)).next().expect("12 is a code")
+}
+
+impl Responder<'_> {
+    fn feed(&mut self) -> Result<(), Unplayable> {
+        let first = self.messages.list[0].start;
+        for (at, &index) in self.lane.requests.iter().enumerate() {
+            let (frame, place) = (&self.frames[index], self.messages.places[at]);
+            let packet = frame.packet();
+            if place < first && !starts(&packet) {
+                self.outcome.liberties.take(Liberty::CaptureEnds, frame.number);
+                continue; // The rest of a message that began ahead of the capture.
+            }
+            self.rig.now = Instant::ZERO + frame.at;
+            let expected = self.qp.snapshot(self.rig.now).expected == packet.bth.psn;
+            // What comes behind a later one was on its way when that was reported.
+            let in_order = at == 0 || self.messages.places[at - 1] < place;
+            if expected && in_order && self.verdicts.is_missed(packet.bth.psn, index) {
+                self.outcome.liberties.take(Liberty::NotDelivered, frame.number);
+                continue;
+            }
+            if expected && takes_receive(&packet) {
+                self.post_receive(&packet, place, index)?;
+            }
+            self.show_memory(&packet, index, expected);
+            let renamed =
+                self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
+            self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
+            let answers = self.rig.turn();
+            self.sent.extend(answers.into_iter().map(|bytes| Sent { after: index, bytes }));
+            self.outcome.fed += 1;
+            let taken = self.qp.snapshot(self.rig.now).expected == packet.bth.psn.next();
+            if expected && taken {
+                self.check_write(&packet, place, frame.number);
+            }
+            self.check_received(place, frame.number);
+        }
+        Ok(())
+    }
+
+    /// Posts the receive that the captured responder had for the message, if it had one.
+    fn post_receive(
+        &mut self,
+        packet: &Packet<'_>,
+        place: Place,
+        index: usize,
+    ) -> Result<(), Unplayable> {
+        let Some(message) = self.messages.at(place) else { return Ok(()) };
+        if self.posted_for == Some(message.start) {
+            return Ok(());
+        }
+        // Each RNR NAK that was captured is for a time at which there was none.
+        if let Some(left) = self.refused.get_mut(&packet.bth.psn.value()).filter(|left| **left > 0)
+        {
+            *left -= 1;
+            return Ok(());
+        }
+        let mtu = Place::from(self.lane.mtu.bytes());
+        let mut length = match packet.info.operation {
+            Operation::Write => 0,
+            _ => message.bytes.len(),
+        };
+        // What was refused did not fit: it was as long as what came before, at most.
+        for step in 0..Place::from(message.psns) {
+            let psn = self.messages.psn(message.start + step);
+            if matches!(self.verdicts.refusal(psn, index), Some(Syndrome::Nak(_))) {
+                length = usize::try_from(step * mtu).expect("inside the message");
+                break;
+            }
+        }
+        self.posted_for = Some(message.start);
+        let length = u32::try_from(length).expect("a message has at most 2^31 bytes");
+        let sges = [self.receive_into.region().sge(0, length)];
+        let request = RecvRequest { wr_id: 0, sges: &sges };
+        self.qp.post_recv(&request).map_err(unplayable("post a receive"))
+    }
+
+    /// Puts into memory what the captured answers to a READ or an atomic show of it.
+    fn show_memory(&mut self, packet: &Packet<'_>, index: usize, expected: bool) {
+        let psn = packet.bth.psn;
+        let number = self.frames[index].number;
+        let mut changed = false;
+        if let (Operation::ReadRequest, Some(reth)) = (packet.info.operation, packet.ext.reth) {
+            let mtu = self.lane.mtu.bytes();
+            for step in 0..read_span(packet, mtu) {
+                let shown = self.verdicts.read_response(psn.add(step), index);
+                let va = reth.va.wrapping_add(u64::from(step) * u64::from(mtu));
+                changed |= shown.is_some_and(|bytes| self.regions.show(reth.rkey, va, &bytes));
+            }
+        }
+        if let (Some(eth), true) = (packet.ext.atomic_eth, expected) {
+            let shown = self.verdicts.atomic_value(psn, index);
+            let bytes = shown.map(u64::to_ne_bytes);
+            changed |= bytes.is_some_and(|bytes| self.regions.show(eth.rkey, eth.va, &bytes));
+            // What it holds from now on, it does by the atomic.
+        }
+        if changed {
+            self.outcome.liberties.take(Liberty::LocalMemory, number);
+        }
+    }
+
+    /// The bytes of a WRITE are where it asked for.
+    fn check_write(&mut self, packet: &Packet<'_>, place: Place, number: u64) {
+        if packet.info.operation != Operation::Write {
+            return;
+        }
+        let Some(message) = self.messages.at(place) else { return };
+        let (SendOp::Write(remote) | SendOp::WriteImm(remote, _)) = message.op else { return };
+        let step = u64::try_from(place - message.start).expect("inside the message");
+        let va = remote.addr.wrapping_add(step * u64::from(self.lane.mtu.bytes()));
+        let bytes = packet.payload.slices().concat();
+        if !self.regions.written(remote.rkey, va, &bytes) {
+            let sentence = format!("the bytes of the WRITE are not at {va:#x}");
+            self.outcome.differences.push(Difference { packet: Some(number), sentence });
+        }
+        self.outcome.bytes_checked += bytes.len() as u64;
+    }
+
+    /// What completes is what the message was.
+    fn check_received(&mut self, place: Place, number: u64) {
+        for done in drain(&self.rig.cq) {
+            let Some(message) = self.messages.at(place) else { continue };
+            if !done.is_success() {
+                continue; // The answer tells.
+            }
+            let extra = match message.op {
+                SendOp::SendImm(immediate) | SendOp::WriteImm(_, immediate) => {
+                    Extra::Immediate(immediate)
+                }
+                SendOp::SendInvalidate(key) => {
+                    let renamed = self.regions.renamed.keys.get(&key.value());
+                    Extra::Invalidated(renamed.map_or(key, |&own| Key(own)))
+                }
+                _ => Extra::None,
+            };
+            let mut held = vec![0; message.bytes.len()];
+            self.receive_into.read(0, &mut held);
+            let is_write = matches!(message.op, SendOp::WriteImm(..));
+            let same = is_write || held == message.bytes;
+            let length = done.byte_len as usize == message.bytes.len();
+            if !same || !length || done.extra != extra {
+                let sentence = "what was received is not the message".to_owned();
+                self.outcome.differences.push(Difference { packet: Some(number), sentence });
+            }
+            self.outcome.messages += 1;
+            // Nobody answers: what was received is what there is to compare.
+            self.outcome.compared += u64::from(self.lane.service == Service::Uc);
+            self.outcome.bytes_checked += if is_write { 0 } else { held.len() as u64 };
+        }
+    }
+
+    /// Compares the answers.
+    fn judge(&mut self) {
+        let theirs: Vec<usize> = self.lane.responses.clone();
+        let sent = std::mem::take(&mut self.sent);
+        let parsed = |bytes: &[u8]| Packet::parse(bytes, &[]).map(|packet| Answer::of(&packet));
+        let ours: Vec<Answer> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
+        let answers: Vec<Answer> =
+            theirs.iter().map(|&index| Answer::of(&self.frames[index].packet())).collect();
+        let asked = last_asked(self.lane, self.frames);
+        let lost =
+            |at: usize| asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after);
+        let last = theirs.last().copied().unwrap_or(0);
+        let open = |at: usize| sent[at].after > last && self.lane.service == Service::Rc;
+        let steps = align(&ours, &answers, lost, open);
+        for step in steps {
+            match step {
+                Step::Both(own, other) => {
+                    let frame = &self.frames[theirs[other]];
+                    self.outcome.compared += 1;
+                    let liberties = &mut self.outcome.liberties;
+                    let differs = compare(&sent[own].bytes, &frame.bytes, frame.number, liberties);
+                    self.outcome.differences.extend(
+                        differs.map(|sentence| Difference { packet: Some(frame.number), sentence }),
+                    );
+                }
+                Step::Ours(own, Some(liberty)) => {
+                    let number = self.frames[sent[own].after].number;
+                    self.outcome.liberties.take(liberty, number);
+                }
+                Step::Theirs(other, Some(liberty)) => {
+                    self.outcome.liberties.take(liberty, self.frames[theirs[other]].number);
+                }
+                Step::Ours(own, None) => {
+                    let number = self.frames[sent[own].after].number;
+                    let sentence =
+                        format!("we answer {}, which is not captured", text(&sent[own].bytes));
+                    self.outcome.differences.push(Difference { packet: Some(number), sentence });
+                }
+                Step::Theirs(other, None) => {
+                    let frame = &self.frames[theirs[other]];
+                    let sentence =
+                        format!("captured {}, which we do not answer", text(&frame.bytes));
+                    let packet = Some(frame.number);
+                    self.outcome.differences.push(Difference { packet, sentence });
+                }
+            }
+        }
+    }
+}
+
+/// The last request that each PSN is asked about in: what an answer said may have been lost ahead of the capture, if the
+/// requester asks again for what it was about.
+fn last_asked(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, usize> {
+    let mut last = BTreeMap::new();
+    for &index in &lane.requests {
+        let packet = frames[index].packet();
+        for step in 0..read_span(&packet, lane.mtu.bytes()) {
+            last.insert(packet.bth.psn.add(step).value(), index);
+        }
+    }
+    last
+}
+
+/// The packet in words.
+pub fn text(bytes: &[u8]) -> String {
+    Packet::parse(bytes, &[]).map_or_else(|error| error.to_string(), |packet| packet.to_string())
+}

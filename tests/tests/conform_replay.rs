@@ -1,0 +1,267 @@
+//! Every capture of the tree, played again in either part: the engine says what the captured end said, but for what has a name.
+//! Altered captures disagree.
+
+use std::path::Path;
+
+use feroce_tests::conform::replay::compare::sealed_again;
+use feroce_tests::conform::replay::lanes::Captured;
+use feroce_tests::conform::replay::liberty::Liberty::{self, *};
+use feroce_tests::conform::replay::rewrite::{Map, Rewrite};
+use feroce_tests::conform::replay::{Replay, Role, options, replay};
+use feroce_wire::{Ipv4Header, Key, Msn, NakCode, Operation, Packet, Syndrome};
+
+/// A capture: packets compared as responder and as requester (0: the part cannot be played), and the liberties taken besides
+/// [`COMMON`].
+type Row = (&'static str, u64, u64, &'static [Liberty]);
+
+/// What any capture may take: choices that are free, and MigReq, which rxe never sets.
+const COMMON: [Liberty; 7] =
+    [Ipv4Id, FlowLabel, MigReq, AckRequest, AckCoalescing, Credits, SourcePort];
+
+/// What the responder heard is not in a capture of the requester's end (`tapB`) of a bridge that loses frames; in which order a
+/// requester sent is not in one behind a queue that reorders.
+#[rustfmt::skip]
+const CAPTURES: &[Row] = &[
+    ("rxe/atomic_fa_v4.pcap.zst", 200, 200, &[]),
+    ("rxe/atomic_lat_v4.pcap.zst", 100, 100, &[]),
+    ("hardware/connectx_vlan_cmreq_rtu_send_ack.pcap", 0, 1, &[]),
+    ("hardware/huawei_hiroce_oferby_proxy.pcap", 36, 68, &[ReservedBits]),
+    ("rxe/loss_netemA_ack.pcap.zst", 10, 320, &[]),
+    ("rxe/loss_netemA_readresp.pcap.zst", 1834, 71, &[NotCaptured, ReadResumed, RetransmissionTimer]),
+    ("rxe/loss_netemB_write.pcap.zst", 29, 1774, &[NotCaptured, RetransmissionTimer]),
+    ("rxe/loss_nft_atomic.tapA.pcap.zst", 217, 237, &[NotCaptured, RetransmissionTimer]),
+    ("rxe/loss_nft_atomic.tapB.pcap.zst", 0, 243, &[RetransmissionTimer]),
+    ("rxe/loss_nft_send_1024.tapA.pcap.zst", 45, 3666, &[NotCaptured]),
+    ("rxe/loss_nft_send_1024.tapB.pcap.zst", 0, 3742, &[]),
+    ("rxe/loss_nft_write_1024.tapA.pcap.zst", 41, 3171, &[NotCaptured, RetransmissionTimer]),
+    ("rxe/loss_nft_write_1024.tapB.pcap.zst", 0, 3236, &[RetransmissionTimer]),
+    ("rxe/mckey_v4.pcap.zst", 30, 30, &[]),
+    ("softroce-public/montybeatnik_rdma-roce-lab__roce_capture_read-write-ecn.pcap", 5, 2, &[]),
+    ("rxe/ops_bad_rkey_atomic.pcap.zst", 1, 1, &[]),
+    ("rxe/ops_bad_rkey_read.pcap.zst", 1, 1, &[]),
+    ("rxe/ops_bad_rkey_write.pcap.zst", 2, 7, &[]),
+    ("rxe/ops_oob_read.pcap.zst", 1, 1, &[]),
+    ("rxe/ops_psn_mismatch.pcap.zst", 268, 16, &[AckBeforeFirst, RetransmissionTimer, RetryForEver]),
+    ("rxe/ops_psn_wrap.pcap.zst", 9, 11, &[]),
+    ("rxe/ops_rd1.pcap.zst", 48, 54, &[]),
+    ("rxe/ops_read_big.pcap.zst", 392, 2, &[]),
+    ("rxe/ops_retry_exhaust.pcap.zst", 0, 12, &[RetransmissionTimer]),
+    ("rxe/ops_rnr_exhaust.pcap.zst", 3, 3, &[RnrTimer]),
+    ("rxe/ops_rnr_late.pcap.zst", 36, 186, &[NakBehindRnrNak, RetransmissionTimer, RnrTimer]),
+    ("rxe/ops_ro_write.pcap.zst", 1, 3, &[]),
+    ("rxe/ops_rx_short.pcap.zst", 2, 5, &[LengthErrorCode]),
+    ("rxe/ops_send_imm.pcap.zst", 4, 11, &[]),
+    ("rxe/ops_send_inv.pcap.zst", 3, 5, &[]),
+    ("rxe/ops_tos.pcap.zst", 48, 54, &[]),
+    ("rxe/ops_uc_send_imm.pcap.zst", 4, 11, &[]),
+    ("rxe/ops_write_imm.pcap.zst", 4, 9, &[]),
+    ("rxe/ops_zero_len.pcap.zst", 5, 5, &[]),
+    ("rxe/rc_pingpong_events.pcap.zst", 102, 202, &[RetransmissionTimer]),
+    ("rxe/rc_pingpong_v4_1024.pcap.zst", 208, 808, &[RetransmissionTimer]),
+    ("rxe/rc_pingpong_v4_2048.pcap.zst", 137, 537, &[RetransmissionTimer]),
+    ("rxe/rc_pingpong_v4_256.pcap.zst", 135, 1635, &[RetransmissionTimer]),
+    ("rxe/rc_pingpong_v6_1024.pcap.zst", 205, 805, &[RetransmissionTimer]),
+    ("rxe/rc_pingpong_v6ll_1024.pcap.zst", 100, 400, &[]),
+    ("rxe/read_bw_v4_1024.pcap.zst", 1280, 20, &[]),
+    ("rxe/read_bw_v4_4096.pcap.zst", 320, 20, &[]),
+    ("rxe/read_lat_v4.pcap.zst", 200, 200, &[]),
+    ("rxe/reorder_netemB_send.pcap.zst", 62, 0, &[]),
+    ("rxe/rnr_send_bw.pcap.zst", 690, 3271, &[NakBehindRnrNak, RetransmissionTimer, RnrTimer]),
+    ("rxe/rping_v4.pcap.zst", 120, 120, &[LocalMemory]),
+    ("rxe/rping_v6.pcap.zst", 120, 120, &[LocalMemory]),
+    ("rxe/rstream_v4.pcap.zst", 811, 1612, &[CaptureEnds]),
+    ("rxe/send_bw_cm_v4.pcap.zst", 42, 182, &[]),
+    ("rxe/send_bw_ud_v4.pcap.zst", 200, 200, &[]),
+    ("rxe/send_bw_v4_1024.pcap.zst", 20, 1280, &[]),
+    ("rxe/send_bw_v6_4096.pcap.zst", 20, 320, &[]),
+    ("rxe/send_lat_v4.pcap.zst", 402, 402, &[RetransmissionTimer]),
+    ("rxe/uc_pingpong_v4_1024.pcap.zst", 200, 800, &[]),
+    ("rxe/ud_pingpong_v4_1024.pcap.zst", 200, 200, &[]),
+    ("rxe/ud_pingpong_v6_1024.pcap.zst", 200, 200, &[]),
+    ("rxe/udaddy_v4.pcap.zst", 200, 200, &[]),
+    ("rxe/write_bw_qp4_bidir.pcap.zst", 80, 1280, &[]),
+    ("rxe/write_bw_v4_1024.pcap.zst", 20, 1280, &[]),
+    ("rxe/write_bw_v4_4096.pcap.zst", 20, 320, &[]),
+    ("rxe/write_lat_v4.pcap.zst", 401, 401, &[RetransmissionTimer]),
+];
+
+/// Captures without anything to play: connection management, RoCE v1, a CNP, native InfiniBand.
+const EMPTY: [&str; 5] = [
+    "hardware/connectx4_rocev1_write_ack.pcap",
+    "hardware/connectx4lx_cnp.pcap",
+    "hardware/native_ib_wireshark_sample_infiniband.pcap",
+    "rxe/cmtime_v4.pcap.zst",
+    "rxe/rping_reject.pcap.zst",
+];
+
+fn root() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("captures")
+}
+
+fn read(file: &str) -> Vec<Captured> {
+    options::read(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn liberties(replay: &Replay) -> Vec<Liberty> {
+    let outcomes = replay.played.iter().filter_map(|played| played.result.as_ref().ok());
+    outcomes.flat_map(|outcome| outcome.liberties.iter().map(|taken| taken.0)).collect()
+}
+
+#[test]
+fn every_capture_is_in_the_table() {
+    for folder in ["hardware", "softroce-public", "rxe"] {
+        for entry in std::fs::read_dir(root().join(folder)).expect("the captures") {
+            let name = entry.expect("an entry").file_name().into_string().expect("a name");
+            let file = format!("{folder}/{name}");
+            let known = CAPTURES.iter().any(|row| row.0 == file) || EMPTY.contains(&&*file);
+            assert!(known, "{file} is in no table");
+        }
+    }
+}
+
+#[test]
+fn every_capture_agrees() {
+    for &(file, as_responder, as_requester, expected) in CAPTURES {
+        let frames = read(file);
+        let mut taken = Vec::new();
+        for (role, compared) in [(Role::Responder, as_responder), (Role::Requester, as_requester)] {
+            if compared == 0 && file.contains(".tapB.") {
+                continue;
+            }
+            let replay = replay(frames.clone(), &[role]);
+            assert_eq!(replay.agrees(), compared > 0, "{file} {role:?}\n{replay}");
+            assert_eq!(replay.compared(), compared, "{file} {role:?}\n{replay}");
+            taken.extend(liberties(&replay));
+        }
+        taken.sort_unstable();
+        taken.dedup();
+        taken.retain(|liberty| !COMMON.contains(liberty));
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        assert_eq!(taken, expected, "{file}: liberties");
+    }
+}
+
+#[test]
+fn captures_without_connections_have_nothing_to_play() {
+    for file in EMPTY {
+        let replay = replay(read(file), &[Role::Responder, Role::Requester]);
+        assert!(replay.played.is_empty() && !replay.agrees(), "{file}\n{replay}");
+    }
+}
+
+/// An alteration of one packet; false if it is not the kind of packet.
+type Alter = fn(&mut Packet<'_>) -> bool;
+
+fn aeth(packet: &mut Packet<'_>, change: impl Fn(&mut feroce_wire::Aeth)) -> bool {
+    packet.ext.aeth.as_mut().map(change).is_some()
+}
+
+/// What is altered, in which capture, and in whose part it must show.
+#[rustfmt::skip]
+const ALTERATIONS: [(&str, &str, Role, Alter); 16] = [
+    ("MSN of an ACK", "rxe/write_bw_v4_1024.pcap.zst", Role::Responder, |packet| aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value() + 7))),
+    ("PSN of an ACK", "rxe/write_bw_v4_1024.pcap.zst", Role::Responder, |packet| shift_psn(packet, 3)),
+    ("an ACK that becomes a NAK", "rxe/send_lat_v4.pcap.zst", Role::Responder, |packet| aeth(packet, |aeth| aeth.syndrome = Syndrome::Nak(NakCode::RemoteOperational))),
+    ("P_Key of an answer", "rxe/send_lat_v4.pcap.zst", Role::Responder, |packet| { packet.bth.pkey.0 ^= 1; packet.info.is_response() }),
+    ("code of a NAK", "rxe/ops_bad_rkey_write.pcap.zst", Role::Responder, |packet| {
+        matches!(packet.ext.aeth, Some(feroce_wire::Aeth { syndrome: Syndrome::Nak(_), .. })) && aeth(packet, |aeth| aeth.syndrome = Syndrome::Nak(NakCode::RemoteOperational))
+    }),
+    ("PSN of a NAK", "rxe/loss_nft_atomic.tapA.pcap.zst", Role::Responder, |packet| {
+        matches!(packet.ext.aeth, Some(feroce_wire::Aeth { syndrome: Syndrome::Nak(_), .. })) && shift_psn(packet, 1)
+    }),
+    ("MSN of a READ response", "rxe/read_bw_v4_1024.pcap.zst", Role::Responder, |packet| aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value() + 1))),
+    ("opcode of a READ response", "rxe/read_bw_v4_1024.pcap.zst", Role::Responder, |packet| {
+        packet.bth.opcode.0 = 16; // Last instead of First
+        packet.ext.aeth.is_some() && packet.info.operation == Operation::ReadResponse
+    }),
+    ("solicited event of an answer", "rxe/rping_v4.pcap.zst", Role::Responder, |packet| { packet.bth.solicited = true; packet.info.operation == Operation::Acknowledge }),
+    ("PSN of a request", "rxe/send_bw_v4_1024.pcap.zst", Role::Requester, |packet| packet.info.is_request() && shift_psn(packet, 5000)),
+    ("solicited event of a First", "rxe/send_bw_v4_1024.pcap.zst", Role::Requester, |packet| { packet.bth.solicited = true; packet.info.is_request() }),
+    ("P_Key of a request", "rxe/write_lat_v4.pcap.zst", Role::Requester, |packet| { packet.bth.pkey.0 ^= 1; packet.info.is_request() }),
+    ("hop limit of a request", "rxe/write_lat_v4.pcap.zst", Role::Requester, |packet| { hop_limit(packet); packet.info.is_request() }),
+    ("length of a READ asked for again", "rxe/loss_netemA_readresp.pcap.zst", Role::Requester, |packet| {
+        packet.ext.reth.as_mut().filter(|reth| reth.dma_len < 32768).map(|reth| reth.dma_len += 4).is_some()
+    }),
+    ("key of a READ asked for again", "rxe/loss_netemA_readresp.pcap.zst", Role::Requester, |packet| {
+        packet.ext.reth.as_mut().filter(|reth| reth.dma_len < 32768).map(|reth| reth.rkey = Key(1)).is_some()
+    }),
+    ("key of a datagram", "rxe/ud_pingpong_v4_1024.pcap.zst", Role::Responder, |packet| packet.ext.deth.as_mut().map(|deth| deth.qkey.0 ^= 1).is_some()),
+];
+
+fn shift_psn(packet: &mut Packet<'_>, by: u32) -> bool {
+    packet.bth.psn = packet.bth.psn.add(by);
+    true
+}
+
+fn hop_limit(packet: &mut Packet<'_>) {
+    if let feroce_wire::IpHeader::V4(ip) = &mut packet.ip {
+        ip.ttl = 3;
+        ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
+    }
+}
+
+/// The middle one of the packets that can be altered so, with a right ICRC.
+fn alter(frames: &mut [Captured], alter: Alter) {
+    let can = |frame: &Captured| alter(&mut frame.packet());
+    let able: Vec<usize> = (0..frames.len()).filter(|&index| can(&frames[index])).collect();
+    let index = able[able.len() / 2];
+    let mut packet = frames[index].packet();
+    alter(&mut packet);
+    frames[index].bytes = sealed_again(&packet);
+}
+
+#[test]
+fn altered_captures_disagree() {
+    for (what, file, role, change) in ALTERATIONS {
+        let mut frames = read(file);
+        alter(&mut frames, change);
+        let replay = replay(frames, &[role]);
+        assert!(!replay.agrees(), "{file}: {what} does not show\n{replay}");
+    }
+}
+
+/// An answer that is missing, or comes twice, is a difference where nothing was lost.
+#[test]
+fn answers_are_counted() {
+    let file = "rxe/read_lat_v4.pcap.zst";
+    let frames = read(file);
+    let index = frames.iter().rposition(|frame| frame.packet().info.is_response()).expect("one");
+    let mut without = frames.clone();
+    without.remove(index - 2);
+    let mut doubled = frames;
+    doubled.insert(index, doubled[index - 2].clone());
+    for frames in [without, doubled] {
+        let replay = replay(frames, &[Role::Responder]);
+        assert!(!replay.agrees(), "{replay}");
+    }
+}
+
+/// A capture with other addresses, QP numbers, PSNs and keys still agrees, in either part, and none of the old ones is left.
+#[test]
+fn rewritten_captures_agree() {
+    let maps = [
+        "ip:10.77.0.2=192.0.2.1",
+        "ip:10.77.0.3=192.0.2.2",
+        "mac:02:77:00:00:01:41=02:00:00:00:00:01",
+        "qpn:0x4e=0x123456",
+        "qpn:0x40=0x654321",
+        "psn:0x4e=+0x400000",
+        "psn:0x40=+0x400000",
+        "rkey:0x3ad7=0x77",
+        "va:0x3ad7=-0x1000",
+    ];
+    let maps = maps.map(|map| map.parse::<Map>().expect("a map"));
+    let rewrite: Rewrite = maps.into_iter().collect();
+    let mut frames = read("rxe/read_bw_v4_1024.pcap.zst");
+    for frame in &mut frames {
+        frame.bytes = rewrite.apply(&frame.bytes).expect("RoCEv2");
+        let packet = frame.packet();
+        assert!(packet.icrc_valid());
+        assert!([0x12_3456, 0x65_4321].contains(&packet.bth.dest_qp.value()));
+        assert!(packet.ip.src().to_string().starts_with("192.0.2."));
+        assert!(packet.ext.reth.is_none_or(|reth| reth.rkey == Key(0x77)));
+    }
+    let replay = replay(frames, &[Role::Responder, Role::Requester]);
+    assert!(replay.agrees() && replay.compared() == 1300, "{replay}");
+}
