@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use feroce_pfc_tools::fabric::time::LineRate;
 use feroce_pfc_tools::capture::Capture;
+use feroce_pfc_tools::fabric::time::LineRate;
 use feroce_pfc_tools::pfc::decode;
 use feroce_pfc_tools::pfc::meter::Meter;
 use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};

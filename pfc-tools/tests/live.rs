@@ -528,8 +528,8 @@ impl End {
 #[test]
 fn real_senders_hear_of_the_queue_and_share_the_line() {
     let Some(net) = Net::new() else { return };
-    let options = ["live-incast", "--port", "h9=p3", "--case", "2:1", "--nics-obey"];
-    let live = net.start(&options);
+    let scenario = ["live-incast", "--port", "h9=p3", "--case", "2:1", "--nics-obey"];
+    let live = net.start(&scenario);
     let devices = ["h1", "h2", "h3"].map(|end| device(&net, end));
     let sink = &devices[2];
     let pairs = [0, 1].map(|n| {
@@ -656,7 +656,7 @@ fn a_slow_receiver_is_waited_for() {
         assert_eq!(waited_for.done, 64, "{kind}");
         assert_eq!((waited_for.again, waited_for.dropped), (0, 0), "{kind}: lossless");
         assert!(waited_for.pauses.iter().all(|&count| count > 1), "{:?}", waited_for.pauses);
-        let lost = ["h1", "h3"].map(|host| {
+        let lost: [u64; 2] = ["h1", "h3"].map(|host| {
             ["dropped", "overrun", "missed"].map(|column| figure(host, column)).iter().sum()
         });
         assert_eq!(lost, [0_u64; 2], "{kind}");

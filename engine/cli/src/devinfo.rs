@@ -266,6 +266,7 @@ mod tests {
             mtu: 1500,
             up: true,
             carrier: true,
+            carrier_changes: None,
             loopback: false,
             vlan: None,
         };

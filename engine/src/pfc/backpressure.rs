@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(point.wants(50, now), Some(Ask::Xoff), "not asked yet");
         point.asked(Ask::Xoff, now);
         assert_eq!((point.wants(100, now), point.next_ask()), (None, now + half));
-        now = now + half;
+        now += half;
         assert_eq!((point.wants(21, now), point.wants(20, now)), (Some(Ask::Xoff), Some(Ask::Xon)));
         point.asked(Ask::Xoff, now);
         assert_eq!(point.wants(30, now), None);

@@ -82,7 +82,17 @@ mod tests {
     fn interface(name: &str, up: bool) -> Interface {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let name = name.to_owned();
-        Interface { index: 1, name, mac, mtu: 1500, up, carrier: up, loopback: false, vlan: None }
+        Interface {
+            index: 1,
+            name,
+            mac,
+            mtu: 1500,
+            up,
+            carrier: up,
+            carrier_changes: None,
+            loopback: false,
+            vlan: None,
+        }
     }
 
     const V4: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\n\

@@ -95,6 +95,7 @@ mod tests {
             mtu: 1500,
             up: true,
             carrier: true,
+            carrier_changes: None,
             loopback: false,
             vlan: None,
         };

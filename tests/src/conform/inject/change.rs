@@ -1,6 +1,6 @@
 //! Changes to a frame, some with its lengths, checksums and ICRC made right again.
 
-use feroce_pfc_tools::live::frame;
+use feroce_pfc_tools::frame;
 use feroce_wire::{IpHeader, Key, Opcode, Packet, Payload};
 
 /// Makes a key one that was never given.
