@@ -27,7 +27,7 @@ send() { ip netns exec "$pair-a" "$pfc" send "$1" v0 "${@:2}" > "$work/sent" 2>&
 in_background ip netns exec "$pair-b" "$pfc" watch v1 --rate 10G --interval 250ms --for 20s --plain --snapshot "$work/picture.svg" > "$work/lines"
 watch=$!
 sleep 0.5
-# 1000 quanta are 51 us: priority 3 is paused for 10, 31, 61, 92 and 46 % of the time.
+# 1000 quanta are 51 us: priority 3 is paused for up to 10, 31, 61, 92 and 46 % of the time, less where a busy machine sends frames in bursts.
 in_background ip netns exec "$pair-a" "$pfc" send sweep v0 --priorities 3 --quanta 1000 \
     --per-second 2000,6000,12000,18000,9000 --each 4s > /dev/null
 sleep 3
