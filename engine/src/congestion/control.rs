@@ -257,3 +257,25 @@ impl RateControl {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::Control;
+    use feroce_wire::{ExtHeaders, Opcode, write_transport};
+
+    #[test]
+    fn other_parameters_forget_nothing_that_answers_have_spent() {
+        let config =
+            CongestionConfig { control: Control::Timely, burst: 4096, ..Default::default() };
+        let (line, now) = (Rate::from_gbps(1), Instant::from_nanos(1000));
+        let mut control = RateControl::new(&config, line, now);
+        let mut transport = [0; Bth::LEN];
+        let bth = Bth { opcode: Opcode::RC_READ_RESPONSE_MIDDLE, ..Bth::default() };
+        write_transport(&mut transport, &bth, &ExtHeaders::default());
+        control.on_sent(&transport, 64 << 10, now);
+        assert_eq!(control.waits(1000, now), Waits { requests: false, answers: true });
+        control.set_config(&config, line, now);
+        assert_eq!(control.waits(1000, now), Waits { requests: false, answers: true });
+    }
+}

@@ -165,6 +165,7 @@ pub(super) fn traffic(
     let name =
         section.text("name")?.ok_or_else(|| section.missing("name", "the traffic's name"))?;
     let kind = section.choice("kind", &kinds)?.unwrap_or(0);
+    let sizes = || sizes(&section, file, config.packet.payload);
     let pattern = match kind {
         0 => Pattern::Flows {
             per_pair: section.small("per_pair", 1)?.unwrap_or(1),
@@ -181,15 +182,12 @@ pub(super) fn traffic(
             let load = section.fraction("load")?;
             let load = load
                 .ok_or_else(|| section.missing("load", "a part of the hosts' lines, as \"30%\""))?;
-            Pattern::Poisson {
-                load: load.units(),
-                sizes: sizes(&section, file, config.packet.payload)?,
-            }
+            Pattern::Poisson { load: load.units(), sizes: sizes()? }
         }
         _ => {
             let pairs = section.small("pairs", 1)?;
             let pairs = pairs.ok_or_else(|| section.missing("pairs", "how many pairs of hosts"))?;
-            Pattern::Pairs { pairs, sizes: sizes(&section, file, config.packet.payload)? }
+            Pattern::Pairs { pairs, sizes: sizes()? }
         }
     };
     let (from, to) =
