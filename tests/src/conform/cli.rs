@@ -8,9 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::check;
-use super::replay;
 use super::trace::TraceError;
+use super::{check, replay, rules};
 
 /// Tell whether captures of RoCE traffic are legal, and endpoints answer as they should.
 #[derive(Debug, Parser)]
@@ -34,6 +33,8 @@ enum Command {
     Replay(Box<replay::options::Options>),
     /// Write a capture anew with other addresses, QP numbers, PSNs or keys, and right ICRCs
     Rewrite(Box<replay::rewrite::Options>),
+    /// Show the rules, where the engine keeps them and what proves that they are found broken
+    Rules(rules::Options),
 }
 
 /// What came out of a command that could do its work: its exit code.
@@ -72,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&options),
         Command::Replay(options) => replay::options::run(&options),
         Command::Rewrite(options) => replay::rewrite::run(&options),
+        Command::Rules(options) => rules::run(&options),
     };
     match done {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -9,6 +9,9 @@
 
 pub mod check;
 pub mod cli;
+pub mod flow;
 pub mod packet;
 pub mod replay;
+pub mod report;
+pub mod rules;
 pub mod trace;

@@ -1,0 +1,105 @@
+//! What a check has found, for people and for programs.
+
+mod junit;
+mod sarif;
+mod text;
+mod value;
+
+use feroce_wire::Transport;
+
+use super::findings::Findings;
+use crate::conform::flow::{Channel, Flows};
+use crate::conform::rules::{Finding, RuleId, Severity};
+
+pub use junit::junit;
+pub use sarif::sarif;
+pub use text::text;
+pub use value::json;
+
+/// What a check has found.
+#[derive(Debug)]
+pub struct Report {
+    /// Files, as they were named.
+    pub files: Vec<String>,
+    /// Flows.
+    pub flows: Flows,
+    /// Findings and quirks.
+    pub findings: Findings,
+    /// Frames that were looked at.
+    pub frames: u64,
+    /// RoCE packets among them.
+    pub packets: u64,
+    /// Time of the first frame, in nanoseconds since 1970.
+    pub first_at: u64,
+    /// Time of the last one.
+    pub last_at: u64,
+}
+
+impl Report {
+    /// Leaves only what is about one flow.
+    pub fn choose(&mut self, flow: u32) {
+        self.findings.choose(flow);
+        for (index, channel) in self.flows.all_mut().iter_mut().enumerate() {
+            channel.is_merged |= index != flow as usize;
+        }
+    }
+
+    /// The flows that are shown, with their numbers from 0.
+    pub fn shown(&self) -> impl Iterator<Item = (u32, &Channel)> {
+        (0..).zip(self.flows.all()).filter(|(_, channel)| {
+            !channel.is_merged && channel.figures.requests + channel.figures.answers > 0
+        })
+    }
+
+    /// The finding that says why a flow has failed.
+    pub fn failure(&self, flow: u32) -> Option<&Finding> {
+        let is_failure = |rule: RuleId| {
+            (RuleId::RetryExceeded..=RuleId::PsnMismatch).contains(&rule)
+                || rule == RuleId::CmRejected
+                || rule == RuleId::CmSilent
+        };
+        self.findings.told().iter().find(|found| found.flow == Some(flow) && is_failure(found.rule))
+    }
+
+    /// How many findings of each rule a flow has; quirks, too.
+    pub fn counts(&self, flow: Option<u32>) -> impl Iterator<Item = (RuleId, u64)> {
+        self.findings
+            .counts()
+            .filter(move |row| row.1 == flow)
+            .map(|(rule, _, count)| (rule, count))
+    }
+
+    /// How a finding names its packet: by its file, too, if there are several.
+    pub fn packet(&self, finding: &Finding) -> String {
+        let number = finding.packet.number;
+        match self.files.get(usize::from(finding.packet.file)) {
+            Some(file) if self.files.len() > 1 => format!("{file}:{number}"),
+            _ => format!("packet {number}"),
+        }
+    }
+
+    /// Findings that are no quirks, with those whose details are told.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.told().iter().filter(|found| found.rule.rule().severity != Severity::Quirk)
+    }
+}
+
+/// What a flow is, in a line.
+pub fn title(channel: &Channel) -> String {
+    let (src, dst) = channel.ends();
+    let service = match channel.transport {
+        Some(Transport::Rc) => "RC",
+        Some(Transport::Uc) => "UC",
+        Some(Transport::Ud) => "UD",
+        Some(Transport::Xrc) => "XRC",
+        _ => "?",
+    };
+    let answers = match channel.answers {
+        Some(qpn) => format!(", answers to QP {qpn}"),
+        None => String::new(),
+    };
+    match channel.is_alone() {
+        true => format!("{service} {src} -> {dst}, requests not captured{answers}"),
+        false => format!("{service} {src} -> {dst} QP {}{answers}", channel.key.qpn),
+    }
+}

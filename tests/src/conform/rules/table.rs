@@ -1,0 +1,298 @@
+//! The list.
+
+use super::{Place, Rule, Severity, Side};
+
+/// Where something is.
+const fn at(file: &'static str, word: &'static str) -> Option<Place> {
+    Some(Place { file, word })
+}
+
+/// The names of the rules, and the rules, from one list.
+macro_rules! rules {
+    ($($id:ident $name:literal $severity:ident $side:ident $statement:expr, $text:literal, $engine:expr, $proof:expr;)*) => {
+        /// The name of a rule in this program.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum RuleId {
+            $(#[doc = $text] $id,)*
+        }
+
+        /// Every rule, in the order of [`RuleId`].
+        pub const RULES: &[Rule] = &[$(Rule {
+            id: RuleId::$id,
+            name: $name,
+            severity: Severity::$severity,
+            side: Side::$side,
+            statement: $statement,
+            text: $text,
+            engine: $engine,
+            proof: $proof,
+        },)*];
+    };
+}
+
+rules! {
+    Icrc "PKT-ICRC" Error Fabric None,
+        "The ICRC is that of the bytes: nothing between sender and receiver changed what it covers.",
+        at("wire/src/packet.rs", "verify_icrc"), None;
+    Checksum "PKT-IPV4-CHECKSUM" Error Sender None,
+        "The checksum of the IPv4 header is right.",
+        at("wire/src/packet.rs", "IpChecksum"), None;
+    Length "PKT-LENGTH" Error Sender None,
+        "The lengths that IP and UDP say are those of the packet, and its headers fit into it.",
+        at("wire/src/packet.rs", "UdpLength"), None;
+    Fragment "PKT-FRAGMENT" Error Fabric None,
+        "A RoCE packet is never fragmented.",
+        at("wire/src/packet.rs", "Fragment"), None;
+    Version "PKT-VERSION" Error Sender None,
+        "The version of the transport header is 0.",
+        at("wire/src/packet.rs", "BthVersion"), None;
+    Opcode "PKT-OPCODE" Error Sender None,
+        "The opcode is one that is defined for RoCE.",
+        at("wire/src/opcode.rs", "BY_OPCODE"), None;
+    Pad "PKT-PAD" Error Sender None,
+        "Pad fills the payload up to a multiple of four bytes, and is no longer than that.",
+        at("wire/src/packet.rs", "Pad"), None;
+    Reserved "PKT-RESERVED" Error Sender Some("C9-6"),
+        "Reserved bits of the transport header are sent as 0.",
+        at("wire/src/bth.rs", "reserved7"), None;
+    Payload "PKT-PAYLOAD" Error Sender None,
+        "Packets that carry no data (requests of READs, atomics, acknowledgements) have no payload.",
+        at("wire/src/opcode.rs", "PayloadRule"), None;
+    Pkey "PKT-PKEY" Error Sender None,
+        "The P_Key names a partition, and stays the same in a flow.",
+        at("engine/src/core/receive.rs", "pkey"), None;
+    QpNumber "PKT-QPN" Error Sender None,
+        "A connected service does not talk to QP 0, 1 or 0xffffff.",
+        None, None;
+    Source "PKT-SOURCE" Error Sender None,
+        "The source address is one of a single host.",
+        None, None;
+    Solicited "PKT-SOLICITED" Error Requester None,
+        "A solicited event is asked for only by the last packet of a SEND or of a WRITE with immediate data.",
+        at("engine/src/qp/slot.rs", "solicited"), None;
+    AckFlag "PKT-ACK-REQUEST" Error Responder None,
+        "An answer asks for no acknowledgement.",
+        None, None;
+    Sequence "REQ-SEQUENCE" Error Requester None,
+        "The packets of a message follow each other: First, Middles, Last, all of one operation.",
+        at("engine/src/qp/responder.rs", "position"), None;
+    Mtu "REQ-MTU" Error Requester None,
+        "Firsts and Middles carry exactly the path MTU, a Last 1 byte to the path MTU, an Only no more than it.",
+        at("engine/src/qp/responder.rs", "path_mtu"), None;
+    WriteLength "REQ-WRITE-LENGTH" Error Requester None,
+        "The packets of a WRITE carry as many bytes as its RETH says.",
+        at("engine/src/qp/responder.rs", "dma_len"), None;
+    DmaLength "REQ-DMA-LENGTH" Error Requester None,
+        "A message has no more than 2^31 bytes.",
+        at("engine/src/qp/responder.rs", "dma_len"), None;
+    AtomicAlign "REQ-ATOMIC-ALIGNMENT" Error Requester None,
+        "The address of an atomic is a multiple of 8.",
+        at("engine/src/qp/responder.rs", "atomic"), None;
+    Unseen "REQ-PSN-SKIPPED" Error Requester None,
+        "Requests take PSNs without a gap: one that nobody saw is not acknowledged.",
+        at("engine/src/qp/requester.rs", "psn"), None;
+    Jump "REQ-PSN-JUMP" Error Requester None,
+        "A PSN lies near those before it, unless a new connection begins.",
+        at("engine/src/qp/responder.rs", "Psn"), None;
+    Same "REQ-REPEAT-DIFFERS" Error Requester None,
+        "A request that is sent again is the same request: a PSN is not used twice.",
+        at("engine/src/qp/requester.rs", "psn"), None;
+    ReadRange "REQ-READ-RANGE" Error Requester None,
+        "A READ that is sent again asks for the rest of what it asked for before, from the address that belongs to its PSN.",
+        at("engine/src/qp/requester.rs", "Read"), None;
+    Restart "REQ-NAK-RESTART" Error Requester None,
+        "After a NAK (PSN sequence) the requester begins again with the PSN that the NAK names.",
+        at("engine/src/qp/completer.rs", "Nak"), None;
+    RnrWait "REQ-RNR-WAIT" Error Requester None,
+        "After an RNR NAK the requester waits for as long as that says.",
+        at("engine/src/qp/completer.rs", "rnr"), None;
+    RetryCount "REQ-RETRY-COUNT" Error Requester None,
+        "A request is repeated no more than seven times (or as often as the connection was made with) without an answer.",
+        at("engine/src/qp/completer.rs", "retry"), None;
+    AfterError "REQ-AFTER-ERROR" Error Requester None,
+        "After a NAK that ends the connection nothing more is sent on it.",
+        at("engine/src/qp/completer.rs", "Nak"), None;
+    Outstanding "REQ-READ-DEPTH" Error Requester None,
+        "No more READs and atomics are under way than the responder said that it answers at a time.",
+        at("engine/src/qp/requester.rs", "rd_atomic"), None;
+    Credits "REQ-CREDITS" Error Requester None,
+        "Where end-to-end credits were agreed on, no more SENDs go out than there are credits, and one that probes.",
+        None, None;
+    Timeout "REQ-TIMEOUT" Warning Requester None,
+        "Requests are answered in time: none must be sent again without a NAK.",
+        at("engine/src/qp/completer.rs", "timeout"), None;
+    AckUnsent "RSP-ACK-UNSENT" Error Responder None,
+        "Only what was sent is acknowledged.",
+        at("engine/src/qp/completer.rs", "psn"), None;
+    AckBack "RSP-ACK-BACKWARDS" Error Responder None,
+        "An acknowledgement never names a PSN below one that is acknowledged already.",
+        at("engine/src/qp/responder.rs", "ack"), None;
+    Syndrome "RSP-SYNDROME" Error Responder None,
+        "The syndrome of an answer is one that is defined for RoCE.",
+        at("wire/src/aeth.rs", "Reserved"), None;
+    Msn "RSP-MSN" Error Responder Some("C9-148"),
+        "The MSN counts the messages that the responder has completed.",
+        at("engine/src/qp/responder.rs", "msn"), None;
+    NakOnce "RSP-NAK-ONCE" Error Responder None,
+        "One NAK (PSN sequence) is sent for a gap.",
+        at("engine/src/qp/responder.rs", "nak"), None;
+    NakSpurious "RSP-NAK-SPURIOUS" Error Responder None,
+        "A NAK (PSN sequence) is sent when a later packet has shown a gap, and not otherwise.",
+        at("engine/src/qp/responder.rs", "nak"), None;
+    NakRange "RSP-NAK-RANGE" Error Responder None,
+        "A NAK names a PSN that was sent and is not acknowledged.",
+        at("engine/src/qp/responder.rs", "nak"), None;
+    RnrKind "RSP-RNR-KIND" Error Responder None,
+        "Only requests that take a receive are answered by RNR NAKs.",
+        at("engine/src/qp/responder.rs", "rnr"), None;
+    Rnr "RSP-RNR" Warning Responder None,
+        "A receive is posted when a message comes for it.",
+        at("engine/src/qp/responder.rs", "rnr"), None;
+    Kind "RSP-KIND" Error Responder None,
+        "A READ is answered by READ responses, an atomic by an atomic acknowledgement, all else by acknowledgements.",
+        at("engine/src/qp/completer.rs", "Read"), None;
+    ReadSequence "RSP-READ-SEQUENCE" Error Responder None,
+        "The responses to a READ are First, Middles and Last, or an Only.",
+        at("engine/src/qp/completer.rs", "Read"), None;
+    ReadLength "RSP-READ-LENGTH" Error Responder None,
+        "The responses to a READ carry what it asks for: the path MTU in all but the last.",
+        at("engine/src/qp/completer.rs", "Read"), None;
+    AtomicReplay "RSP-ATOMIC-REPLAY" Error Responder None,
+        "An atomic that is sent again is answered with the value of the first time: it is not carried out twice.",
+        at("engine/src/qp/responder.rs", "atomic"), None;
+    AnswerQp "RSP-QPN" Error Responder None,
+        "An answer goes to the QP that the request came from.",
+        at("engine/src/core/receive.rs", "qpn"), None;
+    Loss "FAB-LOSS" Warning Fabric None,
+        "Every packet comes as far as the capture: none is lost on the way there.",
+        None, None;
+    LossBeyond "FAB-LOSS-BEYOND" Warning Fabric None,
+        "Every packet comes from the capture to the receiver: none is lost on the way.",
+        None, None;
+    AnswerLoss "FAB-ANSWER-LOSS" Warning Fabric None,
+        "Every answer to a READ or atomic comes as far as the capture.",
+        None, None;
+    AckLoss "FAB-ACK-LOSS" Warning Fabric None,
+        "Every acknowledgement comes from the capture to the requester: none that was captured has its request repeated.",
+        None, None;
+    Between "FAB-LOSS-BETWEEN" Warning Fabric None,
+        "What passes one capture of an exchange passes the other.",
+        None, None;
+    Reorder "FAB-REORDER" Warning Fabric None,
+        "Packets arrive in the order in which they were sent.",
+        None, None;
+    Duplicate "FAB-DUPLICATE" Warning Fabric None,
+        "No packet arrives twice.",
+        None, None;
+    Entropy "FAB-SOURCE-PORT" Warning Sender None,
+        "The requests of a connection have one UDP source port: with several, routes differ, and packets overtake each other.",
+        at("wire/src/flow.rs", "udp_source_port"), None;
+    Class "FAB-TRAFFIC-CLASS" Warning Sender None,
+        "The requests of a connection have one DSCP: with several, queues differ, and packets overtake each other.",
+        at("wire/src/flow.rs", "traffic_class"), None;
+    CnpFormat "CNP-FORMAT" Error Responder None,
+        "A CNP has BECN set, PSN 0, no acknowledge request, no pad, and 16 bytes of zeros.",
+        at("wire/src/cnp.rs", "write"), None;
+    CnpInterval "CNP-INTERVAL" Error Responder None,
+        "CNPs for a QP are at least 4 microseconds apart.",
+        at("engine/src/congestion", "interval"), None;
+    CnpUnasked "CNP-UNASKED" Warning Responder None,
+        "CNPs answer packets that are marked (CE).",
+        at("engine/src/core/congestion.rs", "marked"), None;
+    CnpMissing "CNP-MISSING" Warning Responder None,
+        "Packets that are marked (CE) are answered by CNPs.",
+        at("engine/src/core/congestion.rs", "marked"), None;
+    Ect "ECN-ECT" Error Sender None,
+        "A sender of a flow says of all of its packets that they may be marked (ECT), or of none.",
+        at("wire/src/ecn.rs", "Ect0"), None;
+    UdSize "UD-SIZE" Error Requester Some("C10-93.1.1"),
+        "A datagram is no longer than the largest path MTU, 4096 bytes.",
+        at("engine/src/qp/ud", "mtu"), None;
+    Qkey "UD-QKEY" Error Requester None,
+        "Datagrams to a QP carry its Q_Key: that of QP 1 is 0x80010000.",
+        at("engine/src/qp/ud", "qkey"), None;
+    UdSource "UD-SOURCE-QP" Error Requester None,
+        "A datagram names the QP that it comes from: neither QP 0 nor 0xffffff, and QP 1 for one to QP 1.",
+        None, None;
+    Multicast "UD-MULTICAST" Error Requester None,
+        "Datagrams to a multicast address go to QP 0xffffff, and no others do.",
+        at("engine/src/core/multicast.rs", "MULTICAST"), None;
+    Mad "CM-MAD" Error Sender Some("C13-3"),
+        "A datagram to QP 1 is a management datagram of 256 bytes, of a version that is defined.",
+        at("wire/src/mad.rs", "MAD_LEN"), None;
+    CmOrder "CM-ORDER" Error Sender None,
+        "REQ, REP and RTU make a connection, DREQ and DREP end it, each after the one before.",
+        at("engine/src/cm", "Rtu"), None;
+    CmId "CM-COMM-ID" Error Sender None,
+        "Messages about a connection carry the communication ids that its two sides have chosen.",
+        at("engine/src/cm", "comm_id"), None;
+    CmTransaction "CM-TRANSACTION" Error Sender None,
+        "An answer carries the transaction id of what it answers.",
+        at("engine/src/cm", "transaction"), None;
+    CmRetries "CM-RETRIES" Error Sender None,
+        "A message without an answer is sent again no more often than the REQ says.",
+        at("engine/src/cm", "retries"), None;
+    CmQpn "CM-DREQ-QPN" Error Sender None,
+        "A DREQ names the QP of its receiver in the connection.",
+        at("engine/src/cm", "remote_qpn"), None;
+    CmPsn "CM-STARTING-PSN" Error Requester None,
+        "The first request of a connection has the PSN that the other side asked for.",
+        at("engine/src/cm", "starting_psn"), None;
+    CmEarly "CM-EARLY-DATA" Error Requester None,
+        "Whoever asks for a connection sends requests only after the REP.",
+        at("engine/src/cm", "Rep"), None;
+    CmRejected "CM-REJECTED" Error Responder None,
+        "A connection that is asked for is made.",
+        at("engine/src/cm", "Rej"), None;
+    CmSilent "CM-NO-ANSWER" Error Responder None,
+        "A REQ is answered.",
+        at("engine/src/cm", "Req"), None;
+    RetryExceeded "FAIL-RETRY" Error Responder None,
+        "A connection lives on: its requests are answered before the requester has repeated them as often as it may.",
+        at("engine/src/qp/completer.rs", "retry"), None;
+    RnrExceeded "FAIL-RNR" Error Responder None,
+        "A connection lives on: a receive is posted before the requester has tried as often as it may.",
+        at("engine/src/qp/completer.rs", "rnr"), None;
+    InvalidRequest "FAIL-INVALID" Error Requester None,
+        "A connection lives on: no request breaks the responder's rules (NAK, invalid request).",
+        at("engine/src/qp/responder.rs", "INVALID"), None;
+    RemoteAccess "FAIL-ACCESS" Error Requester None,
+        "A connection lives on: keys, rights and bounds of the memory allow what is asked for (NAK, remote access error).",
+        at("engine/src/qp/responder.rs", "ACCESS"), None;
+    RemoteOperation "FAIL-OPERATION" Error Responder None,
+        "A connection lives on: the responder can carry out what is asked for (NAK, remote operational error).",
+        at("engine/src/qp/responder.rs", "OPERATION"), None;
+    PsnMismatch "FAIL-PSN" Error Requester None,
+        "Both sides of a connection begin with the same PSN: new requests are not taken for duplicates.",
+        at("engine/src/qp/responder.rs", "duplicate"), None;
+    QuirkMigReq "QUIRK-MIGREQ-0" Quirk Sender None,
+        "MigReq is 1 in a connection that never migrates. Linux rxe sends 0, which puts a ConnectX-5 on a slow path.",
+        None, None;
+    QuirkCredits "QUIRK-CREDITS-0" Quirk Responder None,
+        "Without credits the syndrome says so (0x1f). ConnectX says \"0 credits\" without an agreement that they count.",
+        None, None;
+    QuirkPort "QUIRK-PORT" Quirk Sender None,
+        "The UDP source port is 0xc000 or above. Huawei uses the number of the QP, others a port below.",
+        None, None;
+    QuirkId "QUIRK-IPV4-ID-0" Quirk Sender None,
+        "Packets can be told apart by the IPv4 identification. Huawei sends 0.",
+        None, None;
+    QuirkRnrNak "QUIRK-NAK-BEHIND-RNR" Quirk Responder None,
+        "Behind an RNR NAK nothing follows for the same packet. Linux rxe sends a NAK (PSN sequence) when the next packet of the message comes.",
+        None, None;
+    QuirkAckFirst "QUIRK-ACK-BEFORE-FIRST" Quirk Responder None,
+        "A duplicate is acknowledged with the newest PSN. Linux rxe says 0xffffff before it has received anything.",
+        None, None;
+    QuirkRetry "QUIRK-RETRY-FOREVER" Quirk Requester None,
+        "A retry count of 7 means seven. Linux rxe begins anew with each answer, whatever that says.",
+        None, None;
+    QuirkEarly "QUIRK-EARLY-RETRY" Quirk Requester None,
+        "A request is repeated when its answer is overdue. Linux rxe also repeats those whose answers are on their way: its timer is coarse, and is not set anew.",
+        None, None;
+    QuirkReserved "QUIRK-RESERVED" Quirk Sender None,
+        "Reserved bits are sent as 0. Huawei sets some in requests.",
+        None, None;
+    QuirkMulticast "QUIRK-MULTICAST-ICRC" Quirk Sender None,
+        "The ICRC of an InfiniBand multicast is that of its bytes. Mellanox HCAs send another one.",
+        None, None;
+}

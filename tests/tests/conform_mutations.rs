@@ -1,0 +1,429 @@
+//! Violations, one at a time, made in clean captures and sealed with a right ICRC: each is found by its rule, and by no other.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use feroce_pfc_tools::capture::Capture;
+use feroce_tests::conform::check::{Checker, Filter};
+use feroce_tests::conform::packet::Reader;
+use feroce_tests::conform::rules::Severity;
+use feroce_tests::conform::trace::{Frame, Link, Trace};
+
+/// Bytes of Ethernet, IPv4 and UDP: what the captures here have.
+const BTH: usize = 14 + 20 + 8;
+
+#[derive(Clone)]
+struct Captured {
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+fn read(file: &str) -> Vec<Captured> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file);
+    let mut trace = Trace::of(vec![Capture::open_any(&path).expect(file)]).expect(file);
+    let mut frames = Vec::new();
+    while let Some(frame) = trace.next_frame().expect(file) {
+        frames.push(Captured { at: frame.at, bytes: frame.bytes.to_vec() });
+    }
+    frames
+}
+
+/// The findings of `frames`, quirks left out.
+fn found(frames: &[Captured]) -> BTreeMap<&'static str, u64> {
+    let mut checker = Checker::new(Filter::default(), false);
+    let mut reader = Reader::default();
+    for (number, frame) in (1..).zip(frames) {
+        let frame = Frame {
+            file: 0,
+            tap: 0,
+            number,
+            at: frame.at,
+            link: Link::Ethernet,
+            bytes: &frame.bytes,
+            original_len: u32::try_from(frame.bytes.len()).expect("a frame"),
+        };
+        checker.frame(&frame, &mut reader);
+    }
+    let report = checker.finish(vec!["mutated".to_owned()]);
+    let rules = report.findings.by_rule().into_iter();
+    let no_quirk = rules.filter(|(rule, _)| rule.rule().severity != Severity::Quirk);
+    no_quirk.map(|(rule, count)| (rule.rule().name, count)).collect()
+}
+
+/// Lengths, header checksum and ICRC as the bytes now give them.
+fn seal(frame: &mut Captured) {
+    let bytes = &mut frame.bytes;
+    let ip_len = u16::try_from(bytes.len() - 14).expect("a frame");
+    bytes[16..18].copy_from_slice(&ip_len.to_be_bytes());
+    bytes[38..40].copy_from_slice(&(ip_len - 20).to_be_bytes());
+    bytes[24..26].fill(0);
+    let sum: u32 =
+        bytes[14..34].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = u16::try_from((folded & 0xffff) + (folded >> 16)).expect("folded");
+    bytes[24..26].copy_from_slice(&(!folded).to_be_bytes());
+    let end = bytes.len() - 4;
+    let covered = feroce_wire::Payload { first: &bytes[14..end], second: &[] };
+    let icrc = feroce_wire::icrc::icrc_reference(covered);
+    bytes[end..].copy_from_slice(&icrc.to_le_bytes());
+}
+
+fn put(frame: &mut Captured, at: usize, value: &[u8]) {
+    frame.bytes[BTH + at..BTH + at + value.len()].copy_from_slice(value);
+}
+
+fn psn(frame: &Captured) -> u32 {
+    u32::from_be_bytes([0, frame.bytes[BTH + 9], frame.bytes[BTH + 10], frame.bytes[BTH + 11]])
+}
+
+fn set_psn(frame: &mut Captured, psn: u32) {
+    put(frame, 9, &psn.to_be_bytes()[1..]);
+}
+
+/// Cuts `count` bytes off the payload.
+fn shorten(frame: &mut Captured, count: usize) {
+    let len = frame.bytes.len();
+    frame.bytes.drain(len - 4 - count..len - 4);
+}
+
+fn lengthen(frame: &mut Captured, count: usize) {
+    let len = frame.bytes.len();
+    frame.bytes.splice(len - 4..len - 4, std::iter::repeat_n(0, count));
+}
+
+/// A copy of frame `index` at the end, `later` nanoseconds behind the last one, with another identification.
+fn again(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
+    let mut copy = frames[index].clone();
+    let last = frames.last().expect("frames");
+    copy.at = last.at + later;
+    let newest = u16::from_be_bytes([frames[index].bytes[18], frames[index].bytes[19]]);
+    copy.bytes[18..20].copy_from_slice(&newest.wrapping_add(1000).to_be_bytes());
+    frames.push(copy);
+    frames.len() - 1
+}
+
+type Change = fn(&mut Vec<Captured>) -> Vec<usize>;
+
+/// A violation: its name, its capture, the rule that must find it, and how it is made. What it returns is sealed.
+struct Row {
+    name: &'static str,
+    file: &'static str,
+    rule: &'static str,
+    change: Change,
+}
+
+const fn row(name: &'static str, file: &'static str, rule: &'static str, change: Change) -> Row {
+    Row { name, file, rule, change }
+}
+
+const ZERO: &str = "rxe/ops_zero_len.pcap.zst";
+const WRAP: &str = "rxe/ops_psn_wrap.pcap.zst";
+const IMM: &str = "rxe/ops_send_imm.pcap.zst";
+const UD: &str = "rxe/ud_pingpong_v4_1024.pcap.zst";
+const CM: &str = "rxe/rping_v4.pcap.zst";
+const CNP: &str = "hardware/connectx4lx_cnp.pcap";
+
+/// In `WRAP`, frames from 0: 0 SEND Only, 1 to 5 WRITE, 6 READ, 7 atomic, 8 to 10 SEND, then their answers: 11 ACK, 12 ACK, 13 to 17
+/// READ responses, 18 atomic acknowledgement, 19 ACK.
+const ROWS: &[Row] = &[
+    row("an ICRC that is wrong", WRAP, "PKT-ICRC", |f| {
+        let end = f[19].bytes.len() - 1;
+        f[19].bytes[end] ^= 1;
+        vec![]
+    }),
+    row("a header checksum that is wrong", ZERO, "PKT-IPV4-CHECKSUM", |f| {
+        f[9].bytes[24] ^= 1;
+        vec![]
+    }),
+    row("a UDP length that is wrong", ZERO, "PKT-LENGTH", |f| {
+        f[9].bytes[39] ^= 4;
+        vec![]
+    }),
+    row("transport version 1", ZERO, "PKT-VERSION", |f| {
+        f[9].bytes[BTH + 1] |= 1;
+        vec![9]
+    }),
+    row("an opcode of nobody", ZERO, "PKT-OPCODE", |f| {
+        f[9].bytes[BTH] = 0x1f;
+        vec![9]
+    }),
+    row("more pad than payload", ZERO, "PKT-PAD", |f| {
+        f[9].bytes[BTH + 1] |= 0x30;
+        vec![9]
+    }),
+    row("payload that is not padded", ZERO, "PKT-PAD", |f| {
+        lengthen(&mut f[0], 2);
+        vec![0]
+    }),
+    row("reserved bits behind FECN", ZERO, "PKT-RESERVED", |f| {
+        f[0].bytes[BTH + 4] |= 1;
+        vec![0]
+    }),
+    row("reserved bits behind the acknowledge request", ZERO, "PKT-RESERVED", |f| {
+        f[0].bytes[BTH + 8] |= 1;
+        vec![0]
+    }),
+    row("an acknowledgement with payload", ZERO, "PKT-PAYLOAD", |f| {
+        lengthen(&mut f[5], 4);
+        vec![5]
+    }),
+    row("a READ request with payload", ZERO, "PKT-PAYLOAD", |f| {
+        lengthen(&mut f[2], 4);
+        vec![2]
+    }),
+    row("P_Key 0", ZERO, "PKT-PKEY", |f| {
+        put(&mut f[3], 2, &[0x80, 0]);
+        vec![3]
+    }),
+    row("another P_Key", ZERO, "PKT-PKEY", |f| {
+        put(&mut f[3], 2, &[0x80, 5]);
+        vec![3]
+    }),
+    row("a connected request to QP 1", ZERO, "PKT-QPN", |f| {
+        let at = again(f, 0, 1000);
+        put(&mut f[at], 5, &[0, 0, 1]);
+        vec![at]
+    }),
+    row("a solicited event of a WRITE", ZERO, "PKT-SOLICITED", |f| {
+        f[1].bytes[BTH + 1] |= 0x80;
+        vec![1]
+    }),
+    row("an acknowledgement that asks for one", ZERO, "PKT-ACK-REQUEST", |f| {
+        f[5].bytes[BTH + 8] |= 0x80;
+        vec![5]
+    }),
+    row("a multicast source", UD, "PKT-SOURCE", |f| {
+        let at = f.len() - 1;
+        f[at].bytes[26] = 239;
+        vec![at]
+    }),
+    row("a Middle where a Last is due", WRAP, "REQ-SEQUENCE", |f| {
+        f[8].bytes[BTH] = 1;
+        vec![8]
+    }),
+    row("an Only inside of a message", WRAP, "REQ-SEQUENCE", |f| {
+        f[10].bytes[BTH] = 4;
+        vec![10]
+    }),
+    row("a short Middle", WRAP, "REQ-MTU", |f| {
+        shorten(&mut f[9], 4);
+        vec![9]
+    }),
+    row("an empty Last", WRAP, "REQ-MTU", |f| {
+        let len = f[10].bytes.len() - BTH - 12 - 4;
+        shorten(&mut f[10], len);
+        f[10].bytes[BTH + 1] &= 0xcf;
+        vec![10]
+    }),
+    row("an Only longer than the MTU", IMM, "REQ-MTU", |f| {
+        lengthen(&mut f[0], 4100);
+        vec![0]
+    }),
+    row("a RETH that says more than comes", WRAP, "REQ-WRITE-LENGTH", |f| {
+        f[1].bytes[BTH + 12 + 15] ^= 8;
+        vec![1]
+    }),
+    row("a READ of more than 2^31 bytes", ZERO, "REQ-DMA-LENGTH", |f| {
+        f.truncate(5);
+        f.push(f[4].clone());
+        f.remove(4);
+        put(&mut f[4], 12 + 12, &[0x80, 0, 0, 1]);
+        vec![4]
+    }),
+    row("an atomic at an odd address", WRAP, "REQ-ATOMIC-ALIGNMENT", |f| {
+        f[7].bytes[BTH + 12 + 7] |= 1;
+        vec![7]
+    }),
+    row("a PSN that is left out", ZERO, "REQ-PSN-SKIPPED", |f| {
+        f.remove(1);
+        vec![]
+    }),
+    row("a PSN far away", ZERO, "REQ-PSN-JUMP", |f| {
+        f.truncate(10);
+        let at = again(f, 1, 1000);
+        f[at].bytes[BTH] = 7;
+        f[at].bytes.drain(BTH + 12..BTH + 28);
+        set_psn(&mut f[at], 0x40_0000);
+        lengthen(&mut f[at], 1024);
+        vec![at]
+    }),
+    row("other contents in a repetition", IMM, "REQ-REPEAT-DIFFERS", |f| {
+        f.truncate(1);
+        let at = again(f, 0, 100_000_000);
+        f[at].bytes[BTH + 12] ^= 1;
+        vec![at]
+    }),
+    row("MSN too high", ZERO, "RSP-MSN", |f| {
+        put(&mut f[9], 15, &[9]);
+        vec![9]
+    }),
+    row("MSN too low", WRAP, "RSP-MSN", |f| {
+        put(&mut f[19], 15, &[4]);
+        vec![19]
+    }),
+    row("an acknowledgement of what was not sent", ZERO, "RSP-ACK-UNSENT", |f| {
+        f[6].bytes[BTH + 12] = 0x1f;
+        let at = again(f, 6, 1000);
+        let next = psn(&f[4]) + 7;
+        set_psn(&mut f[at], next);
+        vec![at]
+    }),
+    row("an acknowledgement that goes back", ZERO, "RSP-ACK-BACKWARDS", |f| {
+        let at = again(f, 5, 1000);
+        vec![at]
+    }),
+    row("a syndrome of nobody", ZERO, "RSP-SYNDROME", |f| {
+        let at = again(f, 8, 1000);
+        put(&mut f[at], 12, &[0x45]);
+        vec![at]
+    }),
+    row("a NAK without a gap", WRAP, "RSP-NAK-SPURIOUS", |f| {
+        f[19].bytes[BTH + 12] = 0x60;
+        f[19].bytes[BTH + 15] = 4;
+        let last = psn(&f[10]);
+        set_psn(&mut f[19], last);
+        vec![19]
+    }),
+    row("a NAK for what is acknowledged", ZERO, "RSP-NAK-RANGE", |f| {
+        let at = again(f, 5, 1000);
+        put(&mut f[at], 12, &[0x60]);
+        vec![at]
+    }),
+    row("an RNR NAK for a READ", ZERO, "RSP-RNR-KIND", |f| {
+        f.truncate(9);
+        let at = again(f, 8, 1000);
+        put(&mut f[at], 12, &[0x2c]);
+        let read = psn(&f[4]);
+        set_psn(&mut f[at], read);
+        vec![at]
+    }),
+    row("a READ answered by an acknowledgement", ZERO, "RSP-KIND", |f| {
+        f[9].bytes[BTH] = 17;
+        vec![9]
+    }),
+    row("an atomic answered by an acknowledgement", WRAP, "RSP-KIND", |f| {
+        f.truncate(19);
+        f[18].bytes[BTH] = 17;
+        f[18].bytes.drain(BTH + 16..BTH + 24);
+        vec![18]
+    }),
+    row("a Middle where the last response is due", WRAP, "RSP-READ-SEQUENCE", |f| {
+        f[17].bytes[BTH] = 14;
+        f[17].bytes.drain(BTH + 12..BTH + 16);
+        vec![17]
+    }),
+    row("a last response that is short", WRAP, "RSP-READ-LENGTH", |f| {
+        shorten(&mut f[17], 4);
+        vec![17]
+    }),
+    row("an atomic carried out twice", WRAP, "RSP-ATOMIC-REPLAY", |f| {
+        let at = again(f, 18, 1000);
+        f[at].bytes[BTH + 23] ^= 1;
+        vec![at]
+    }),
+    row("another source port", ZERO, "FAB-SOURCE-PORT", |f| {
+        f[4].bytes[35] ^= 1;
+        vec![4]
+    }),
+    row("another DSCP", ZERO, "FAB-TRAFFIC-CLASS", |f| {
+        f[4].bytes[15] = 0x68;
+        vec![4]
+    }),
+    row("ECT in one packet", ZERO, "ECN-ECT", |f| {
+        f[4].bytes[15] |= 2;
+        vec![4]
+    }),
+    row("a frame that comes twice", ZERO, "FAB-DUPLICATE", |f| {
+        let copy = f[4].clone();
+        f.insert(5, copy);
+        vec![]
+    }),
+    row("two requests in another order", ZERO, "FAB-REORDER", |f| {
+        f.swap(3, 4);
+        vec![]
+    }),
+    row("a request lost, and repeated", ZERO, "FAB-LOSS", |f| {
+        let mut lost = f.remove(3);
+        lost.at = f[3].at + 500_000_000;
+        lost.bytes[18] ^= 0x10;
+        lost.bytes[19] = 0;
+        f.insert(4, lost);
+        vec![4]
+    }),
+    row("a CNP without BECN", CNP, "CNP-FORMAT", |f| {
+        f[0].bytes[BTH + 4] = 0;
+        vec![0]
+    }),
+    row("a CNP with a PSN", CNP, "CNP-FORMAT", |f| {
+        set_psn(&mut f[0], 7);
+        vec![0]
+    }),
+    row("a CNP whose reserved bytes are not 0", CNP, "CNP-FORMAT", |f| {
+        put(&mut f[0], 20, &[1]);
+        vec![0]
+    }),
+    row("another Q_Key", UD, "UD-QKEY", |f| {
+        let at = f.len() - 1;
+        put(&mut f[at], 15, &[0x99]);
+        vec![at]
+    }),
+    row("a datagram from QP 0xffffff", UD, "UD-SOURCE-QP", |f| {
+        let at = f.len() - 1;
+        put(&mut f[at], 17, &[0xff; 3]);
+        vec![at]
+    }),
+    row("a unicast datagram to QP 0xffffff", UD, "UD-MULTICAST", |f| {
+        let at = f.len() - 1;
+        put(&mut f[at], 5, &[0xff; 3]);
+        vec![at]
+    }),
+    row("a datagram that is too long", UD, "UD-SIZE", |f| {
+        let at = f.len() - 1;
+        lengthen(&mut f[at], 4096);
+        vec![at]
+    }),
+    row("a REP of another transaction", CM, "CM-TRANSACTION", |f| {
+        f[1].bytes[BTH + 20 + 15] ^= 1;
+        vec![1]
+    }),
+    row("an RTU with another communication id", CM, "CM-COMM-ID", |f| {
+        f[2].bytes[BTH + 20 + 24 + 7] ^= 1;
+        vec![2]
+    }),
+    row("a MAD of another class version", CM, "CM-MAD", |f| {
+        f[2].bytes[BTH + 20 + 2] = 9;
+        vec![2]
+    }),
+    row("an invalid request", ZERO, "FAIL-INVALID", |f| {
+        f.truncate(9);
+        let at = again(f, 8, 1000);
+        put(&mut f[at], 12, &[0x61]);
+        let read = psn(&f[4]);
+        set_psn(&mut f[at], read);
+        vec![at]
+    }),
+];
+
+#[test]
+fn clean_captures_have_no_findings() {
+    for file in [ZERO, WRAP, IMM, UD, CM, CNP] {
+        assert_eq!(found(&read(file)), BTreeMap::new(), "{file}");
+    }
+}
+
+#[test]
+fn every_violation_is_found_by_its_rule_and_no_other() {
+    assert!(ROWS.len() >= 40);
+    let mut wrong = Vec::new();
+    for Row { name, file, rule, change } in ROWS {
+        let mut frames = read(file);
+        for index in change(&mut frames) {
+            seal(&mut frames[index]);
+        }
+        let found: Vec<_> = found(&frames).into_keys().collect();
+        if found != [*rule] {
+            wrong.push(format!("{name}: {rule} is due, found are {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), ROWS.len(), wrong.join("\n"));
+}
