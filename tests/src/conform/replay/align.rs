@@ -110,12 +110,8 @@ pub fn align(
             continue;
         }
         // The nearest pair for which everything passed over has an excuse; else the nearest pair.
-        let excused_theirs = (j < theirs.len())
-            .then(|| run(j, theirs.len(), |at| their_excuse(i, at).is_some()))
-            .unwrap_or(j);
-        let excused_ours = (i < ours.len())
-            .then(|| run(i, ours.len(), |at| own_excuse(at, j).is_some()))
-            .unwrap_or(i);
+        let excused_theirs = run(j, theirs.len(), |at| their_excuse(i, at).is_some());
+        let excused_ours = run(i, ours.len(), |at| own_excuse(at, j).is_some());
         let (to_i, to_j) = nearest(ours, theirs, (i, j), (excused_ours, excused_theirs))
             .or_else(|| {
                 let limits = ((i + REACH).min(ours.len()), (j + REACH).min(theirs.len()));

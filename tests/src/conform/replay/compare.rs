@@ -54,10 +54,10 @@ fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Ve
             }
             ip.checksum = Ipv4Header { checksum: 0, ..*ip }.computed_checksum();
         }
-        (IpHeader::V6(ip), IpHeader::V6(their)) => {
-            if excuse(Liberty::FlowLabel, ip.flow_label != their.flow_label) {
-                ip.flow_label = their.flow_label;
-            }
+        (IpHeader::V6(ip), IpHeader::V6(their))
+            if excuse(Liberty::FlowLabel, ip.flow_label != their.flow_label) =>
+        {
+            ip.flow_label = their.flow_label;
         }
         _ => {}
     }

@@ -76,14 +76,14 @@ fn shapes(
         let shape = shapes.entry(key.value()).or_insert(Shape { start: va, end, access: right });
         shape.start = shape.start.min(va);
         shape.end = shape.end.max(end);
-        shape.access = shape.access | right | Access::LOCAL_WRITE;
+        shape.access |= right | Access::LOCAL_WRITE;
         if shape.end - shape.start > LONGEST {
             return Err(Unplayable(format!("the region with the key {:#x} is huge", key.value())));
         }
     }
     for (key, shape) in &mut shapes {
         if invalidated.contains(key) {
-            shape.access = shape.access | Access::REMOTE_INVALIDATE;
+            shape.access |= Access::REMOTE_INVALIDATE;
         }
     }
     Ok(shapes)
