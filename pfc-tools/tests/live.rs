@@ -464,7 +464,7 @@ fn device(net: &Net, end: &str) -> Device {
 }
 
 /// Priority 3, by its DSCP.
-fn options() -> ConnectOptions {
+fn lossless() -> ConnectOptions {
     ConnectOptions {
         traffic_class: 26 << 2,
         path_mtu: PathMtu::from_bytes(1024),
@@ -534,7 +534,7 @@ fn real_senders_hear_of_the_queue_and_share_the_line() {
     let sink = &devices[2];
     let pairs = [0, 1].map(|n| {
         let (mut one, mut other) = (End::new(&devices[n]), End::new(sink));
-        End::connect([(&mut one, &devices[n]), (&mut other, sink)], options());
+        End::connect([(&mut one, &devices[n]), (&mut other, sink)], lossless());
         (one, other)
     });
     let span = Duration::from_secs(3);
@@ -615,7 +615,7 @@ fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Tr
     let config = paced(kind, 80_000_000, pfc[0]);
     let sender = net.within("h1", move || Device::open("v0", config).expect("a device"));
     let (mut one, mut other) = (End::new(&sender), End::new(&receiver));
-    let options = ConnectOptions { timeout: 20, ..options() };
+    let options = ConnectOptions { timeout: 20, ..lossless() };
     End::connect([(&mut one, &sender), (&mut other, &receiver)], options);
     let region = other.buffer.region();
     let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
@@ -656,10 +656,9 @@ fn a_slow_receiver_is_waited_for() {
         assert_eq!(waited_for.done, 64, "{kind}");
         assert_eq!((waited_for.again, waited_for.dropped), (0, 0), "{kind}: lossless");
         assert!(waited_for.pauses.iter().all(|&count| count > 1), "{:?}", waited_for.pauses);
-        let lost = ["h1", "h3"].map(|host| {
-            ["dropped", "overrun", "missed"].map(|column| figure(host, column)).iter().sum()
-        });
-        assert_eq!(lost, [0_u64; 2], "{kind}");
+        for column in ["dropped", "overrun", "missed"] {
+            assert_eq!(["h1", "h3"].map(|host| figure(host, column)), [0; 2], "{kind}: {column}");
+        }
         assert!(figure("h3", "pauses_in") > 1 && figure("h1", "pauses_out") > 0, "{kind}");
 
         let live = net.live(&small);
@@ -703,7 +702,7 @@ fn an_endpoint_obeys_pauses_of_its_priority() {
         let span = Duration::from_secs(2);
         let senders = [26 << 2, 0].map(|traffic_class| {
             let (mut one, mut other) = (End::new(&sender), End::new(&sink));
-            let options = ConnectOptions { traffic_class, ..options() };
+            let options = ConnectOptions { traffic_class, ..lossless() };
             End::connect([(&mut one, &sender), (&mut other, &sink)], options);
             thread::spawn(move || {
                 let other = other; // All of it lives as long.
