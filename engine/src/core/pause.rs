@@ -55,6 +55,22 @@ pub(super) enum Stays {
     All,
 }
 
+/// What waits of the QP in `slot`, whose next frame is of `flow`, or to the device itself: `is_own`. If all does, the end of the
+/// pause brings the QP back.
+#[inline]
+pub(super) fn stays(
+    pfc: &mut Option<Box<Pfc>>,
+    is_own: bool,
+    flow: &FlowSpec,
+    slot: u32,
+    is_held: &mut bool,
+) -> Stays {
+    match pfc {
+        Some(pfc) if !is_own && pfc.holds(flow) => pfc.hold(slot, is_held),
+        _ => Stays::Nothing,
+    }
+}
+
 impl Pfc {
     /// For core `id` on `port` with so many slots; `None` if it is off.
     pub(super) fn new(
@@ -84,12 +100,7 @@ impl Pfc {
         self.pauses.holds(self.config.priority(flow))
     }
 
-    /// What waits of the QP in `slot`, whose next frame is of `flow`. If all does, the end of the pause brings the QP back.
-    #[inline]
-    pub(super) fn stays(&mut self, flow: &FlowSpec, slot: u32, is_held: &mut bool) -> Stays {
-        if !self.holds(flow) {
-            return Stays::Nothing;
-        }
+    fn hold(&mut self, slot: u32, is_held: &mut bool) -> Stays {
         if self.settles {
             return Stays::Data;
         }
