@@ -13,11 +13,14 @@ use super::{Core, CoreShared, Slot};
 use crate::counters::Counter;
 use crate::pfc::{Ask, Backpressure, Pauses, PfcConfig};
 use crate::port::{Port, Priority};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::timer_wheel::TimerWheel;
 
 /// Frames of flow control go ahead of everything.
 const PRIORITY: Priority = Priority::new(7);
+
+/// How long a core sleeps at most that could not ask.
+const RETRY: Duration = Duration::from_micros(50);
 
 /// The cores of a device that ask their common neighbour to pause.
 #[derive(Debug, Default)]
@@ -124,7 +127,7 @@ impl Pfc {
             self.release(slots, active, wheel);
         }
         self.count_time(shared);
-        self.arm(wheel);
+        self.arm(wheel, now);
     }
 
     /// QPs that waited may send again; those whose priority still waits come back.
@@ -147,9 +150,12 @@ impl Pfc {
         self.held.retain(|&held| held != slot);
     }
 
-    /// Sets the wheel's timer.
-    fn arm(&self, wheel: &mut TimerWheel) {
-        let ask = self.backpressure.as_ref().map_or(Instant::FAR, Backpressure::next_ask);
+    /// Sets the wheel's timer. What is due to be asked, this turn asks, or a later one if the port has no room now.
+    fn arm(&self, wheel: &mut TimerWheel, now: Instant) {
+        let ask = match self.backpressure.as_ref().map_or(Instant::FAR, Backpressure::next_ask) {
+            due if due <= now => now + RETRY,
+            later => later,
+        };
         match self.pauses.next_end().min(ask) {
             Instant::FAR => wheel.cancel(self.timer),
             next => wheel.set(self.timer, next),
@@ -196,8 +202,7 @@ impl Core {
             pfc.release(slots, active, wheel);
         }
         pfc.count_time(shared);
-        // If the neighbour is to be asked again, this turn does it: see `ask_by_fill`.
-        pfc.arm(wheel);
+        pfc.arm(wheel, now);
     }
 
     /// Asks the neighbour to pause or to go on, by how full the port's ring is behind the `received` frames that were just taken.
@@ -245,6 +250,6 @@ impl Core {
         if let Some(backpressure) = &mut pfc.backpressure {
             backpressure.asked(ask, now);
         }
-        pfc.arm(wheel);
+        pfc.arm(wheel, now);
     }
 }
