@@ -19,7 +19,7 @@ use feroce_engine::device::{
 use feroce_engine::memory::Access;
 use feroce_engine::pfc::{PfcConfig, Priorities, Thresholds};
 use feroce_engine::port::af_xdp::AfXdpConfig;
-use feroce_engine::port::packet::{Offload, PacketConfig, Tap};
+use feroce_engine::port::packet::{Offload, PacketConfig, SuperFrames, Tap};
 use feroce_engine::time::Clock;
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
 use feroce_pfc_tools::live::frame::{Pause, Seen};
@@ -607,7 +607,12 @@ struct Transfer {
 fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Transfer {
     let config = DeviceConfig {
         driver: Driver::Manual,
-        packet: PacketConfig { rx_slots: 1024, ..PacketConfig::new("") },
+        // With buffers for super-frames it would take a few at a time.
+        packet: PacketConfig {
+            rx_slots: 1024,
+            super_frames: SuperFrames::Off,
+            ..PacketConfig::new("")
+        },
         af_xdp: AfXdpConfig { rx_frames: 1024, ..AfXdpConfig::new("") },
         ..paced(kind, 100_000_000, pfc[1])
     };
