@@ -602,22 +602,22 @@ struct Transfer {
     pauses: [u64; 2],
 }
 
-/// `h1` writes to `h3` through a switch with a small buffer. The receiver's core takes 64 frames in 20 ms, 28 Mb/s of the 80 Mb/s that
-/// come: a program that does something else.
+/// `h1` writes to `h3` through a switch with a small buffer. The receiver's core takes 64 frames in 60 ms, 10 Mb/s of the 20 Mb/s that
+/// come: a program that does something else. So slow, since the switch needs room for what comes until a busy machine has obeyed.
 fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Transfer {
     let config = DeviceConfig {
         driver: Driver::Manual,
         // With buffers for super-frames it would take a few at a time.
         packet: PacketConfig {
-            rx_slots: 1024,
+            rx_slots: 512,
             super_frames: SuperFrames::Off,
             ..PacketConfig::new("")
         },
-        af_xdp: AfXdpConfig { rx_frames: 1024, ..AfXdpConfig::new("") },
+        af_xdp: AfXdpConfig { rx_frames: 512, ..AfXdpConfig::new("") },
         ..paced(kind, 100_000_000, pfc[1])
     };
     let receiver = net.within("h3", move || Device::open("v0", config).expect("a device"));
-    let config = paced(kind, 80_000_000, pfc[0]);
+    let config = paced(kind, 20_000_000, pfc[0]);
     let sender = net.within("h1", move || Device::open("v0", config).expect("a device"));
     let (mut one, mut other) = (End::new(&sender), End::new(&receiver));
     let options = ConnectOptions { timeout: 20, ..lossless() };
@@ -628,9 +628,9 @@ fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Tr
         one.post(remote, MESSAGE);
     }
     let (begin, clock, mut done) = (now(), Clock::start(), 0);
-    while done < messages && begin.elapsed() < Duration::from_secs(8) {
+    while done < messages && begin.elapsed() < Duration::from_secs(15) {
         receiver.turn(clock.now());
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(60));
         done += one.reap();
         if receiver.port_stats()[0].rx_dropped > 0 {
             break;
@@ -653,7 +653,7 @@ fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Tr
 fn a_slow_receiver_is_waited_for() {
     let Some(net) = Net::new() else { return };
     let small = ["--set", "switch.threshold=60KB", "--set", "switch.buffer=1MB"];
-    let thresholds = Some(Thresholds { xoff: 10, xon: 5 });
+    let thresholds = Some(Thresholds { xoff: 20, xon: 10 });
     for kind in [PortKind::Packet, PortKind::AfXdp] {
         let live = net.live(&small);
         let waited_for = transfer(&net, kind, [pfc(None), pfc(thresholds)], 64);
