@@ -617,7 +617,8 @@ fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Tr
         ..paced(kind, 100_000_000, pfc[1])
     };
     let receiver = net.within("h3", move || Device::open("v0", config).expect("a device"));
-    let config = paced(kind, 20_000_000, pfc[0]);
+    let mut config = paced(kind, 20_000_000, pfc[0]);
+    config.congestion.burst = 64 << 10; // A helper that comes late catches up.
     let sender = net.within("h1", move || Device::open("v0", config).expect("a device"));
     let (mut one, mut other) = (End::new(&sender), End::new(&receiver));
     let options = ConnectOptions { timeout: 20, ..lossless() };
