@@ -19,6 +19,18 @@ use crate::timer_wheel::TimerWheel;
 /// Frames of flow control go ahead of everything.
 const PRIORITY: Priority = Priority::new(7);
 
+/// For how long each priority was paused.
+const PAUSED: [Counter; 8] = [
+    Counter::RxPaused0,
+    Counter::RxPaused1,
+    Counter::RxPaused2,
+    Counter::RxPaused3,
+    Counter::RxPaused4,
+    Counter::RxPaused5,
+    Counter::RxPaused6,
+    Counter::RxPaused7,
+];
+
 /// How long a core sleeps at most that could not ask.
 const RETRY: Duration = Duration::from_micros(50);
 
@@ -165,7 +177,7 @@ impl Pfc {
     /// Tells the counters for how long priorities were paused.
     fn count_time(&self, shared: &CoreShared) {
         if self.counts_time {
-            for (counter, paused) in Counter::PAUSED.into_iter().zip(self.pauses.paused()) {
+            for (counter, paused) in PAUSED.into_iter().zip(self.pauses.paused()) {
                 let micros = u64::try_from(paused.as_micros()).unwrap_or(u64::MAX);
                 shared.counters.add(counter, micros - shared.counters.get(counter));
             }
