@@ -141,20 +141,6 @@ counters! {
     PortErrors = "port_errors";
 }
 
-impl Counter {
-    /// The times that each priority was paused, by priority.
-    pub const PAUSED: [Self; 8] = [
-        Self::RxPaused0,
-        Self::RxPaused1,
-        Self::RxPaused2,
-        Self::RxPaused3,
-        Self::RxPaused4,
-        Self::RxPaused5,
-        Self::RxPaused6,
-        Self::RxPaused7,
-    ];
-}
-
 /// One core's counters.
 #[derive(Debug)]
 pub struct Counters {

@@ -13,11 +13,26 @@ use super::{Core, CoreShared, Slot};
 use crate::counters::Counter;
 use crate::pfc::{Ask, Backpressure, Pauses, PfcConfig};
 use crate::port::{Port, Priority};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::timer_wheel::TimerWheel;
 
 /// Frames of flow control go ahead of everything.
 const PRIORITY: Priority = Priority::new(7);
+
+/// For how long each priority was paused.
+const PAUSED: [Counter; 8] = [
+    Counter::RxPaused0,
+    Counter::RxPaused1,
+    Counter::RxPaused2,
+    Counter::RxPaused3,
+    Counter::RxPaused4,
+    Counter::RxPaused5,
+    Counter::RxPaused6,
+    Counter::RxPaused7,
+];
+
+/// How long a core sleeps at most that could not ask.
+const RETRY: Duration = Duration::from_micros(50);
 
 /// The cores of a device that ask their common neighbour to pause.
 #[derive(Debug, Default)]
@@ -55,6 +70,22 @@ pub(super) enum Stays {
     All,
 }
 
+/// What waits of the QP in `slot`, whose next frame is of `flow`, or to the device itself: `is_own`. If all does, the end of the
+/// pause brings the QP back.
+#[inline]
+pub(super) fn stays(
+    pfc: &mut Option<Box<Pfc>>,
+    is_own: bool,
+    flow: &FlowSpec,
+    slot: u32,
+    is_held: &mut bool,
+) -> Stays {
+    match pfc {
+        Some(pfc) if !is_own && pfc.holds(flow) => pfc.hold(slot, is_held),
+        _ => Stays::Nothing,
+    }
+}
+
 impl Pfc {
     /// For core `id` on `port` with so many slots; `None` if it is off.
     pub(super) fn new(
@@ -84,12 +115,7 @@ impl Pfc {
         self.pauses.holds(self.config.priority(flow))
     }
 
-    /// What waits of the QP in `slot`, whose next frame is of `flow`. If all does, the end of the pause brings the QP back.
-    #[inline]
-    pub(super) fn stays(&mut self, flow: &FlowSpec, slot: u32, is_held: &mut bool) -> Stays {
-        if !self.holds(flow) {
-            return Stays::Nothing;
-        }
+    fn hold(&mut self, slot: u32, is_held: &mut bool) -> Stays {
         if self.settles {
             return Stays::Data;
         }
@@ -113,7 +139,7 @@ impl Pfc {
             self.release(slots, active, wheel);
         }
         self.count_time(shared);
-        self.arm(wheel);
+        self.arm(wheel, now);
     }
 
     /// QPs that waited may send again; those whose priority still waits come back.
@@ -136,9 +162,12 @@ impl Pfc {
         self.held.retain(|&held| held != slot);
     }
 
-    /// Sets the wheel's timer.
-    fn arm(&self, wheel: &mut TimerWheel) {
-        let ask = self.backpressure.as_ref().map_or(Instant::FAR, Backpressure::next_ask);
+    /// Sets the wheel's timer. What is due to be asked, this turn asks, or a later one if the port has no room now.
+    fn arm(&self, wheel: &mut TimerWheel, now: Instant) {
+        let ask = match self.backpressure.as_ref().map_or(Instant::FAR, Backpressure::next_ask) {
+            due if due <= now => now + RETRY,
+            later => later,
+        };
         match self.pauses.next_end().min(ask) {
             Instant::FAR => wheel.cancel(self.timer),
             next => wheel.set(self.timer, next),
@@ -148,7 +177,7 @@ impl Pfc {
     /// Tells the counters for how long priorities were paused.
     fn count_time(&self, shared: &CoreShared) {
         if self.counts_time {
-            for (counter, paused) in Counter::PAUSED.into_iter().zip(self.pauses.paused()) {
+            for (counter, paused) in PAUSED.into_iter().zip(self.pauses.paused()) {
                 let micros = u64::try_from(paused.as_micros()).unwrap_or(u64::MAX);
                 shared.counters.add(counter, micros - shared.counters.get(counter));
             }
@@ -185,8 +214,7 @@ impl Core {
             pfc.release(slots, active, wheel);
         }
         pfc.count_time(shared);
-        // If the neighbour is to be asked again, this turn does it: see `ask_by_fill`.
-        pfc.arm(wheel);
+        pfc.arm(wheel, now);
     }
 
     /// Asks the neighbour to pause or to go on, by how full the port's ring is behind the `received` frames that were just taken.
@@ -234,6 +262,6 @@ impl Core {
         if let Some(backpressure) = &mut pfc.backpressure {
             backpressure.asked(ask, now);
         }
-        pfc.arm(wheel);
+        pfc.arm(wheel, now);
     }
 }

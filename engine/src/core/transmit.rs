@@ -5,10 +5,10 @@ use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
 use super::congestion::{count_sent, hold_back};
 use super::loopback::Loopback;
 use super::multicast::Groups;
-use super::pause::Stays;
+use super::pause::{Stays, stays};
 use super::{Core, CoreShared, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUANTUM};
 use crate::counters::Counter;
-use crate::port::Priority;
+use crate::port::{Port, Priority};
 use crate::qp::Transmit;
 use crate::time::Instant;
 use crate::verbs::AsyncEvent;
@@ -92,10 +92,7 @@ impl Core {
             let Some(flow) = place.qp.next_flow() else { break false };
             let (header, audience) = (flow.len(), flow.audience());
             let is_own = audience == Audience::Own;
-            let stays = match pfc {
-                Some(pfc) if !is_own => pfc.stays(flow.spec(), slot, &mut place.held),
-                _ => Stays::Nothing,
-            };
+            let stays = stays(pfc, is_own, flow.spec(), slot, &mut place.held);
             if stays == Stays::All {
                 break false;
             }
@@ -118,11 +115,8 @@ impl Core {
             let follows = super_frames && count > 0 && *ip_id != 1;
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
             let priority = priority_of(packet);
-            // Until it is committed, the port gives the same slot again.
-            if audience == Audience::Group
-                && let Some(frame) = port.tx_slot()
-            {
-                copy_to_members(&frame[..len], flow, groups, loopback, shared);
+            if audience == Audience::Group {
+                copy_to_members(&mut **port, len, flow, groups, loopback, shared);
             }
             match (is_own, follows) {
                 (true, _) => loopback.commit(len, priority),
@@ -134,8 +128,7 @@ impl Core {
                 false => *room -= 1,
             }
             shared.count_sent(packet.len + icrc::LEN);
-            count += 1;
-            bytes += len;
+            (count, bytes) = (count + 1, bytes + len);
             let enough = match super_frames {
                 true => bytes >= SUPER_FRAME_QUANTUM && !alone,
                 false => count >= TRANSMIT_QUANTUM,
@@ -176,9 +169,10 @@ fn priority_of(packet: Transmit) -> Priority {
     }
 }
 
-/// A datagram to a group also goes to the members that this device has itself.
+/// A datagram to a group, the first `len` bytes of the slot that `port` gave last, also goes to the members that this device has itself.
 fn copy_to_members(
-    frame: &[u8],
+    port: &mut dyn Port,
+    len: usize,
     flow: &FlowHeader,
     groups: &Groups,
     loopback: &mut Loopback,
@@ -191,7 +185,9 @@ fn copy_to_members(
     if groups.members(group).is_empty() {
         return;
     }
-    shared.counters.count(match loopback.copy(frame) {
+    // Until it is committed, the port gives the same slot again.
+    let Some(frame) = port.tx_slot() else { return };
+    shared.counters.count(match loopback.copy(&frame[..len]) {
         true => Counter::LoopedBack,
         false => Counter::RxHandoverDropped,
     });
