@@ -148,6 +148,7 @@ impl Request<'_, '_> {
             return;
         }
         if late {
+            self.channel.late_at = Some(self.seen.at);
             if let Some(sent) = self.channel.window.get_mut(place) {
                 sent.skipped = false;
             }
@@ -198,6 +199,7 @@ impl Request<'_, '_> {
                 && since < 1_000_000
                 && !repeats)
         {
+            self.channel.late_at = Some(self.seen.at);
             self.out.add(RuleId::Reorder, self.place, || {
                 format!(
                     "PSN {} was not lost: it arrived {} late, after packet {}",
@@ -210,6 +212,9 @@ impl Request<'_, '_> {
         }
         self.channel.figures.repeated += 1;
         self.channel.repeats = Some(sent.end());
+        if self.channel.is_disordered(self.seen.at) {
+            return;
+        }
         self.out.add(RuleId::Loss, self.place, || {
             format!("PSN {} did not come this far the first time: packet {} has a later one, and {} after that this one repeats it", hex(psn), hole.last.number, duration(since))
         });
@@ -323,6 +328,9 @@ impl Request<'_, '_> {
     }
 
     fn lost(&mut self, known: &Sent, psn: Psn) {
+        if self.channel.is_disordered(self.seen.at) {
+            return;
+        }
         self.out.add(RuleId::Loss, self.place, || {
             format!("PSN {} did not come this far when it was repeated after packet {}: the repetition passes over it, and this packet repeats it once more", hex(psn), known.last.number)
         });
