@@ -394,7 +394,7 @@ impl Answer<'_, '_> {
         };
         if self.channel.agreed.flow_control {
             self.channel.credit_limit =
-                code.credits().map(|credits| sent.messages_through() + u32::from(credits));
+                code.credits().map(|credits| sent.messages_through() + credits);
         } else if code.credits() == Some(0) {
             super::quirks::tell(self.channel, RuleId::QuirkCredits, self.place, self.out);
         }

@@ -42,7 +42,7 @@ rules! {
         at("wire/src/packet.rs", "UdpLength"), at("tests/tests/conform_mutations.rs", "a UDP length that is wrong");
     Fragment "PKT-FRAGMENT" Error Fabric None,
         "A RoCE packet is never fragmented.",
-        at("wire/src/packet.rs", "Fragment"), None;
+        at("wire/src/packet.rs", "Fragment"), at("tests/tests/conform_mutations.rs", "a fragment");
     Version "PKT-VERSION" Error Sender None,
         "The version of the transport header is 0.",
         at("wire/src/packet.rs", "BthVersion"), at("tests/tests/conform_mutations.rs", "transport version 1");
@@ -99,7 +99,7 @@ rules! {
         at("engine/src/qp/requester.rs", "psn"), at("tests/tests/conform_mutations.rs", "other contents in a repetition");
     ReadRange "REQ-READ-RANGE" Error Requester None,
         "A READ that is sent again asks for the rest of what it asked for before, from the address that belongs to its PSN.",
-        at("engine/src/qp/requester.rs", "Read"), None;
+        at("engine/src/qp/requester.rs", "Read"), at("tests/tests/conform_mutations.rs", "a READ again from elsewhere");
     Restart "REQ-NAK-RESTART" Error Requester None,
         "After a NAK (PSN sequence) the requester begins again with the PSN that the NAK names.",
         at("engine/src/qp/completer.rs", "Nak"), None;
@@ -114,7 +114,7 @@ rules! {
         at("engine/src/qp/completer.rs", "Nak"), None;
     Outstanding "REQ-READ-DEPTH" Error Requester None,
         "No more READs and atomics are under way than the responder said that it answers at a time.",
-        at("engine/src/qp/requester.rs", "rd_atomic"), None;
+        at("engine/src/qp/requester.rs", "rd_atomic"), at("tests/tests/conform_mutations.rs", "more READs than agreed on");
     Credits "REQ-CREDITS" Error Requester None,
         "Where end-to-end credits were agreed on, no more SENDs go out than there are credits, and one that probes.",
         None, None;
@@ -162,7 +162,7 @@ rules! {
         at("engine/src/qp/responder.rs", "atomic"), at("tests/tests/conform_mutations.rs", "an atomic carried out twice");
     AnswerQp "RSP-QPN" Error Responder None,
         "An answer goes to the QP that the request came from.",
-        at("engine/src/core/receive.rs", "qpn"), None;
+        at("engine/src/core/receive.rs", "qpn"), at("tests/tests/conform_mutations.rs", "an answer to another QP");
     Loss "FAB-LOSS" Warning Fabric None,
         "Every packet comes as far as the capture: none is lost on the way there.",
         None, at("tests/tests/conform_mutations.rs", "a request lost, and repeated");
@@ -222,7 +222,7 @@ rules! {
         at("wire/src/mad.rs", "MAD_LEN"), at("tests/tests/conform_mutations.rs", "a MAD of another class version");
     CmOrder "CM-ORDER" Error Sender None,
         "REQ, REP and RTU make a connection, DREQ and DREP end it, each after the one before.",
-        at("engine/src/cm/active.rs", "Rtu"), None;
+        at("engine/src/cm/active.rs", "Rtu"), at("tests/tests/conform_mutations.rs", "a DREP that nobody asked for");
     CmId "CM-COMM-ID" Error Sender None,
         "Messages about a connection carry the communication ids that its two sides have chosen.",
         at("engine/src/cm/mod.rs", "comm_id"), at("tests/tests/conform_mutations.rs", "an RTU with another communication id");
@@ -231,22 +231,22 @@ rules! {
         at("engine/src/cm/mod.rs", "transaction"), at("tests/tests/conform_mutations.rs", "a REP of another transaction");
     CmRetries "CM-RETRIES" Error Sender None,
         "A message without an answer is sent again no more often than the REQ says.",
-        at("engine/src/cm/ending.rs", "retries"), None;
+        at("engine/src/cm/ending.rs", "retries"), at("tests/tests/conform_mutations.rs", "a REQ too often");
     CmQpn "CM-DREQ-QPN" Error Sender None,
         "A DREQ names the QP of its receiver in the connection.",
-        at("engine/src/cm/ending.rs", "remote_qpn"), None;
+        at("engine/src/cm/ending.rs", "remote_qpn"), at("tests/tests/conform_mutations.rs", "a DREQ for another QP");
     CmPsn "CM-STARTING-PSN" Error Requester None,
         "The first request of a connection has the PSN that the other side asked for.",
-        at("engine/src/cm/active.rs", "starting_psn"), None;
+        at("engine/src/cm/active.rs", "starting_psn"), at("tests/tests/conform_mutations.rs", "another first PSN than was agreed on");
     CmEarly "CM-EARLY-DATA" Error Requester None,
         "Whoever asks for a connection sends requests only after the REP.",
-        at("engine/src/cm/active.rs", "Rep"), None;
+        at("engine/src/cm/active.rs", "Rep"), at("tests/tests/conform_mutations.rs", "requests ahead of the REP");
     CmRejected "CM-REJECTED" Error Responder None,
         "A connection that is asked for is made.",
         at("engine/src/cm/active.rs", "Rej"), at("tests/tests/conform_captures.rs", "CM-REJECTED");
     CmSilent "CM-NO-ANSWER" Error Responder None,
         "A REQ is answered.",
-        at("engine/src/cm/passive.rs", "Req"), None;
+        at("engine/src/cm/passive.rs", "Req"), at("tests/tests/conform_mutations.rs", "a REQ without an answer");
     RetryExceeded "FAIL-RETRY" Error Responder None,
         "A connection lives on: its requests are answered before the requester has repeated them as often as it may.",
         at("engine/src/qp/completer.rs", "retry"), at("tests/tests/conform_captures.rs", "FAIL-RETRY");
@@ -267,7 +267,7 @@ rules! {
         at("engine/src/qp/responder.rs", "duplicate"), at("tests/tests/conform_captures.rs", "FAIL-PSN");
     QuirkMigReq "QUIRK-MIGREQ-0" Quirk Sender None,
         "MigReq is 1 in a connection that never migrates. Linux rxe sends 0, which puts a ConnectX-5 on a slow path.",
-        None, at("tests/tests/conform_captures.rs", "QUIRK-MIGREQ-0");
+        None, at("tests/tests/conform_captures.rs", "QuirkMigReq");
     QuirkCredits "QUIRK-CREDITS-0" Quirk Responder None,
         "Without credits the syndrome says so (0x1f). ConnectX says \"0 credits\" without an agreement that they count.",
         None, None;
