@@ -487,3 +487,27 @@ fn every_violation_is_found_by_its_rule_and_no_other() {
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), ROWS.len(), wrong.join("\n"));
 }
+
+/// Whatever packets say, and in whatever order they come, the check ends with a report.
+#[test]
+fn no_bytes_make_it_panic() {
+    use rand_xoshiro::Xoshiro256PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+    let mut below = |most: usize| usize::try_from(random.next_u64() >> 33).expect("31 bits") % most;
+    for file in [ZERO, WRAP, IMM, CM] {
+        for _ in 0..10 {
+            let mut frames = read(file);
+            for _ in 0..frames.len() {
+                let (index, other) = (below(frames.len()), below(frames.len()));
+                let at = BTH + below(frames[index].bytes.len() - BTH);
+                frames[index].bytes[at] = u8::try_from(below(256)).expect("a byte");
+                if below(4) == 0 {
+                    frames.swap(index, other);
+                }
+                seal(&mut frames[index]);
+            }
+            found(&frames);
+        }
+    }
+}
