@@ -83,7 +83,7 @@ step_test() { without_libdpdk cargo test --workspace --no-fail-fast && knows_no_
 # A report as a browser shows it; and the bytes that tests of the step before have compared, by the other build profile.
 step_fabric() {
     need_packages chromium
-    cargo test --workspace --test report -- --ignored &&
+    cargo test --workspace --test report --test conform_report -- --ignored &&
         cargo test --release --workspace --test scenarios the_same_scenario
 }
 

@@ -102,6 +102,15 @@ fn again(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
     frames.len() - 1
 }
 
+/// Whether it is the message of connection management with that attribute.
+fn is_cm(frame: &Captured, attribute: u8) -> bool {
+    frame.bytes[BTH] == 0x64 && frame.bytes[BTH + 20 + 16..][..2] == [0, attribute]
+}
+
+fn first(frames: &[Captured], is_it: impl Fn(&Captured) -> bool) -> usize {
+    frames.iter().position(is_it).expect("in the capture")
+}
+
 type Change = fn(&mut Vec<Captured>) -> Vec<usize>;
 
 /// A violation: its name, its capture, the rule that must find it, and how it is made. What it returns is sealed.
@@ -402,6 +411,57 @@ const ROWS: &[Row] = &[
         set_psn(&mut f[at], read);
         vec![at]
     }),
+    row("a fragment", ZERO, "PKT-FRAGMENT", |f| {
+        f[9].bytes[20] |= 0x20;
+        vec![9]
+    }),
+    row("a READ again from elsewhere", WRAP, "REQ-READ-RANGE", |f| {
+        f.truncate(11);
+        let at = again(f, 6, 100_000_000);
+        f[at].bytes[BTH + 19] ^= 8;
+        vec![at]
+    }),
+    row("an answer to another QP", ZERO, "RSP-QPN", |f| {
+        put(&mut f[9], 5, &[0, 0x12, 0x34]);
+        vec![9]
+    }),
+    row("a DREP that nobody asked for", CM, "CM-ORDER", |f| {
+        f.retain(|frame| !is_cm(frame, 0x15));
+        vec![]
+    }),
+    row("a DREQ for another QP", CM, "CM-DREQ-QPN", |f| {
+        let at = first(f, |frame| is_cm(frame, 0x15));
+        f[at].bytes[BTH + 20 + 24 + 10] ^= 1;
+        vec![at]
+    }),
+    row("another first PSN than was agreed on", CM, "CM-STARTING-PSN", |f| {
+        f[1].bytes[BTH + 20 + 24 + 22] ^= 1;
+        vec![1]
+    }),
+    row("a REQ too often", CM, "CM-RETRIES", |f| {
+        for _ in 0..20 {
+            let copy = f[0].clone();
+            f.insert(0, copy);
+        }
+        vec![]
+    }),
+    row("a REQ without an answer", CM, "CM-NO-ANSWER", |f| {
+        f.truncate(1);
+        let at = again(f, 0, 5_000_000_000);
+        vec![at]
+    }),
+    row("requests ahead of the REP", CM, "CM-EARLY-DATA", |f| {
+        let at = first(f, |frame| frame.bytes[BTH] != 0x64);
+        let mut copy = f[at].clone();
+        copy.at = f[0].at;
+        f.insert(1, copy);
+        vec![]
+    }),
+    row("more READs than agreed on", CM, "REQ-READ-DEPTH", |f| {
+        f[0].bytes[BTH + 20 + 24 + 35] = 0;
+        f[1].bytes[BTH + 20 + 24 + 24] = 0;
+        vec![0, 1]
+    }),
 ];
 
 #[test]
@@ -426,4 +486,28 @@ fn every_violation_is_found_by_its_rule_and_no_other() {
         }
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), ROWS.len(), wrong.join("\n"));
+}
+
+/// Whatever packets say, and in whatever order they come, the check ends with a report.
+#[test]
+fn no_bytes_make_it_panic() {
+    use rand_xoshiro::Xoshiro256PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+    let mut below = |most: usize| usize::try_from(random.next_u64() >> 33).expect("31 bits") % most;
+    for file in [ZERO, WRAP, IMM, CM] {
+        for _ in 0..10 {
+            let mut frames = read(file);
+            for _ in 0..frames.len() {
+                let (index, other) = (below(frames.len()), below(frames.len()));
+                let at = BTH + below(frames[index].bytes.len() - BTH);
+                frames[index].bytes[at] = u8::try_from(below(256)).expect("a byte");
+                if below(4) == 0 {
+                    frames.swap(index, other);
+                }
+                seal(&mut frames[index]);
+            }
+            found(&frames);
+        }
+    }
 }

@@ -98,7 +98,7 @@ impl Request<'_, '_> {
                 format!("{} of {} bytes: 2^31 is the most", packet.info.name, reth.dma_len)
             });
         }
-        if let Some(atomic) = packet.ext.atomic_eth.filter(|atomic| atomic.va % 8 != 0) {
+        if let Some(atomic) = packet.ext.atomic_eth.filter(|atomic| !atomic.va.is_multiple_of(8)) {
             self.out.add(RuleId::AtomicAlign, self.place, || {
                 format!("an atomic at address {:#x}, which is no multiple of 8", atomic.va)
             });

@@ -40,7 +40,7 @@ pub(super) fn fields(seen: &Seen<'_>, place: Place, out: &mut Findings) {
     let packet = &seen.packet;
     let (bth, info) = (&packet.bth, packet.info);
     let len = packet.payload.len();
-    if info.operation != Operation::Cnp && (len + usize::from(bth.pad)) % 4 != 0 {
+    if info.operation != Operation::Cnp && !(len + usize::from(bth.pad)).is_multiple_of(4) {
         out.add(RuleId::Pad, place, || {
             format!("{len} bytes of payload and {} of pad are no multiple of 4", bth.pad)
         });

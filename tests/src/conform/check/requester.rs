@@ -148,6 +148,7 @@ impl Request<'_, '_> {
             return;
         }
         if late {
+            self.channel.late_at = Some(self.seen.at);
             if let Some(sent) = self.channel.window.get_mut(place) {
                 sent.skipped = false;
             }
@@ -198,6 +199,7 @@ impl Request<'_, '_> {
                 && since < 1_000_000
                 && !repeats)
         {
+            self.channel.late_at = Some(self.seen.at);
             self.out.add(RuleId::Reorder, self.place, || {
                 format!(
                     "PSN {} was not lost: it arrived {} late, after packet {}",
@@ -210,6 +212,9 @@ impl Request<'_, '_> {
         }
         self.channel.figures.repeated += 1;
         self.channel.repeats = Some(sent.end());
+        if self.channel.is_disordered(self.seen.at) {
+            return;
+        }
         self.out.add(RuleId::Loss, self.place, || {
             format!("PSN {} did not come this far the first time: packet {} has a later one, and {} after that this one repeats it", hex(psn), hole.last.number, duration(since))
         });
@@ -265,8 +270,10 @@ impl Request<'_, '_> {
         let retries = self.channel.agreed.retry_count.unwrap_or(RETRIES);
         let is_oldest = self.channel.window.is_oldest(place);
         self.channel.figures.repeated += 1;
-        let goes_on =
-            !continues && self.channel.repeats.is_some_and(|due| self.passed_over(due, psn));
+        let is_asked = self.channel.nak.is_some_and(|nak| nak.psn == psn);
+        let goes_on = !continues
+            && !is_asked
+            && self.channel.repeats.is_some_and(|due| self.passed_over(due, psn));
         self.channel.repeats = Some(psn.add(self.span()));
         self.remember_copy(place, known, psn, is_oldest);
         if is_oldest && known.unanswered == u16::from(retries) + 1 {
@@ -308,19 +315,22 @@ impl Request<'_, '_> {
         if !due.is_before(psn) || due.distance_to(psn) > MOST {
             return false;
         }
-        let mut at = due;
+        let (mut at, mut some) = (due, false);
         while at.is_before(psn) {
-            let place = self.channel.window.find(at);
-            let Some(sent) = place.and_then(|place| self.channel.window.get_mut(place)) else {
-                break;
-            };
-            sent.skipped = !sent.is_missing();
+            let Some(place) = self.channel.window.find(at) else { break };
+            let is_acked = self.channel.window.is_acked(place);
+            let Some(sent) = self.channel.window.get_mut(place) else { break };
+            sent.skipped = !sent.is_missing() && !is_acked;
+            some |= !is_acked;
             at = sent.end();
         }
-        true
+        some
     }
 
     fn lost(&mut self, known: &Sent, psn: Psn) {
+        if self.channel.is_disordered(self.seen.at) {
+            return;
+        }
         self.out.add(RuleId::Loss, self.place, || {
             format!("PSN {} did not come this far when it was repeated after packet {}: the repetition passes over it, and this packet repeats it once more", hex(psn), known.last.number)
         });
@@ -339,7 +349,12 @@ impl Request<'_, '_> {
     fn without_nak(&mut self, place: usize, known: &Sent, psn: Psn) {
         /// An acknowledgement that is younger was on its way when the requester repeated, in nanoseconds.
         const ON_ITS_WAY: u64 = 20_000_000;
+        /// No timer of an endpoint is that short: rxe counts from what it sent before, in nanoseconds.
+        const TOO_SOON: u64 = 10_000_000;
         let since = self.seen.at.saturating_sub(known.last_at);
+        if self.channel.mig_req_0 && since < TOO_SOON {
+            return super::quirks::tell(self.channel, RuleId::QuirkEarly, self.place, self.out);
+        }
         if !self.channel.window.is_acked(place) {
             self.channel.figures.timeouts.add(since);
             let pending = Pending {

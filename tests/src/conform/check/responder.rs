@@ -210,7 +210,7 @@ impl Answer<'_, '_> {
             return;
         }
         self.channel.restarted = None;
-        if self.at(nak.psn).is_some_and(|sent| sent.skipped) {
+        if self.at(nak.psn).is_some_and(|sent| sent.skipped) && !self.channel.is_disordered(at) {
             self.out.add(RuleId::Restart, Place { packet, at, ..self.place }, || {
                 format!("after the NAK in packet {} the requester begins again with PSN {}, and not with {}", nak.packet.number, hex(psn), hex(nak.psn))
             });
@@ -301,7 +301,8 @@ impl Answer<'_, '_> {
         let shown_at = if sent.is_missing() { sent.last_at } else { later.last_at };
         self.channel.figures.nak_generation.add(self.seen.at.saturating_sub(shown_at));
         let came_late = later.last < sent.last && !later.is_missing();
-        if !sent.is_missing() && !sent.skipped && !came_late {
+        let is_disordered = self.channel.is_disordered(self.seen.at);
+        if !sent.is_missing() && !sent.skipped && !came_late && !is_disordered {
             self.out.add(RuleId::LossBeyond, self.place, || {
                 format!("the responder misses PSN {}: packet {} has it, so that it was lost, damaged or delayed between here and the responder", hex(psn), sent.last.number)
             });
@@ -393,7 +394,7 @@ impl Answer<'_, '_> {
         };
         if self.channel.agreed.flow_control {
             self.channel.credit_limit =
-                code.credits().map(|credits| sent.messages_through() + u32::from(credits));
+                code.credits().map(|credits| sent.messages_through() + credits);
         } else if code.credits() == Some(0) {
             super::quirks::tell(self.channel, RuleId::QuirkCredits, self.place, self.out);
         }

@@ -148,6 +148,8 @@ pub struct Channel {
     pub failed: Option<(Psn, PacketRef, u64)>,
     /// Newest IPv4 identification.
     pub newest_id: Option<u16>,
+    /// When the last packet arrived that was sent before others that had arrived.
+    pub late_at: Option<u64>,
     /// UDP source port of requests.
     pub source_port: Option<u16>,
     /// DSCP of requests.
@@ -204,6 +206,7 @@ impl Channel {
             acked_at: 0,
             failed: None,
             newest_id: None,
+            late_at: None,
             source_port: None,
             dscp: None,
             ect: [None; 2],
@@ -247,6 +250,12 @@ impl Channel {
     pub fn may_have_sent(&self, psn: Psn) -> bool {
         const NEAR: u32 = 1 << 15;
         self.next.is_some_and(|next| psn.is_before(next) && psn.distance_to(next) < NEAR)
+    }
+
+    /// Whether packets overtake each other: then one that is missing at `now` may still come.
+    pub fn is_disordered(&self, now: u64) -> bool {
+        const LATELY: u64 = 100_000_000;
+        self.late_at.is_some_and(|at| now.saturating_sub(at) < LATELY)
     }
 
     /// The newest request, a READ, takes `span` PSNs.

@@ -1,0 +1,172 @@
+//! Every capture of the tree and its verdict: the findings that its description implies, and the habits of those who made it.
+
+use std::path::{Path, PathBuf};
+
+use feroce_tests::conform::check::{Checker, Filter, Report};
+use feroce_tests::conform::rules::{RULES, RuleId, Severity};
+use feroce_tests::conform::trace::Trace;
+
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(file)
+}
+
+fn checked(files: &[&str]) -> Report {
+    let files: Vec<_> = files.iter().map(|file| path(file)).collect();
+    let mut trace = Trace::open(&files).expect("captures");
+    let (report, ended) = Checker::new(Filter::default(), true).check(&mut trace);
+    ended.expect("read to the end");
+    report
+}
+
+/// Findings, quirks left out, as `RULE n, RULE n`.
+fn verdict(report: &Report, severity: impl Fn(Severity) -> bool) -> String {
+    let counts = report.findings.by_rule().into_iter();
+    let wanted = counts.filter(|(rule, _)| severity(rule.rule().severity));
+    let words: Vec<_> =
+        wanted.map(|(rule, count)| format!("{} {count}", rule.rule().name)).collect();
+    words.join(", ")
+}
+
+/// Captures with findings. All others have none.
+const FINDINGS: &[(&str, &str)] = &[
+    ("rxe/cmtime_v4.pcap.zst", "CM-REJECTED 20"),
+    ("rxe/loss_netemA_readresp.pcap.zst", "FAB-ANSWER-LOSS 46"),
+    ("rxe/loss_netemB_write.pcap.zst", "FAB-LOSS 170"),
+    ("rxe/loss_nft_atomic.tapA.pcap.zst", "FAB-LOSS 6, FAB-ACK-LOSS 1"),
+    ("rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-TIMEOUT 1, FAB-LOSS-BEYOND 6, FAB-ANSWER-LOSS 4"),
+    ("rxe/loss_nft_send_1024.tapA.pcap.zst", "FAB-LOSS 76"),
+    ("rxe/loss_nft_send_1024.tapB.pcap.zst", "FAB-LOSS-BEYOND 29"),
+    ("rxe/loss_nft_write_1024.tapA.pcap.zst", "FAB-LOSS 63"),
+    ("rxe/loss_nft_write_1024.tapB.pcap.zst", "REQ-TIMEOUT 1, FAB-LOSS-BEYOND 29"),
+    ("rxe/ops_bad_rkey_atomic.pcap.zst", "FAIL-ACCESS 1"),
+    ("rxe/ops_bad_rkey_read.pcap.zst", "FAIL-ACCESS 1"),
+    ("rxe/ops_bad_rkey_write.pcap.zst", "FAIL-ACCESS 1"),
+    ("rxe/ops_oob_read.pcap.zst", "FAIL-ACCESS 1"),
+    ("rxe/ops_psn_mismatch.pcap.zst", "REQ-TIMEOUT 133, FAIL-PSN 1"),
+    ("rxe/ops_retry_exhaust.pcap.zst", "REQ-TIMEOUT 3, FAIL-RETRY 1"),
+    ("rxe/ops_rnr_exhaust.pcap.zst", "RSP-RNR 3, FAIL-RNR 1"),
+    ("rxe/ops_rnr_late.pcap.zst", "RSP-RNR 26"),
+    ("rxe/ops_ro_write.pcap.zst", "FAIL-ACCESS 1"),
+    ("rxe/ops_rx_short.pcap.zst", "FAIL-OPERATION 1"),
+    ("rxe/ops_send_inv.pcap.zst", "FAIL-ACCESS 1"),
+    ("rxe/rc_pingpong_v4_2048.pcap.zst", "REQ-TIMEOUT 1"),
+    ("rxe/reorder_netemB_send.pcap.zst", "FAB-LOSS 3, FAB-REORDER 995"),
+    ("rxe/rnr_send_bw.pcap.zst", "RSP-RNR 39, FAB-ACK-LOSS 1"),
+    ("rxe/rping_reject.pcap.zst", "CM-REJECTED 1"),
+];
+
+/// Captures with other quirks than MigReq 0, which all of rxe have.
+const QUIRKS: &[(&str, &str)] = &[
+    ("hardware/huawei_hiroce_oferby_proxy.pcap", "QUIRK-PORT, QUIRK-IPV4-ID-0, QUIRK-RESERVED"),
+    ("hardware/native_ib_wireshark_sample_infiniband.pcap", "QUIRK-MULTICAST-ICRC"),
+    ("rxe/loss_netemA_readresp.pcap.zst", "QUIRK-EARLY-RETRY"),
+    ("rxe/loss_nft_atomic.tapA.pcap.zst", "QUIRK-EARLY-RETRY"),
+    ("rxe/ops_psn_mismatch.pcap.zst", "QUIRK-ACK-BEFORE-FIRST, QUIRK-RETRY-FOREVER"),
+    ("rxe/ops_rnr_late.pcap.zst", "QUIRK-NAK-BEHIND-RNR, QUIRK-EARLY-RETRY"),
+    ("rxe/rc_pingpong_events.pcap.zst", "QUIRK-EARLY-RETRY"),
+    ("rxe/rc_pingpong_v4_1024.pcap.zst", "QUIRK-EARLY-RETRY"),
+    ("rxe/rc_pingpong_v4_2048.pcap.zst", "QUIRK-EARLY-RETRY"),
+    ("rxe/rc_pingpong_v4_256.pcap.zst", "QUIRK-EARLY-RETRY"),
+    ("rxe/rc_pingpong_v6_1024.pcap.zst", "QUIRK-EARLY-RETRY"),
+    ("rxe/rnr_send_bw.pcap.zst", "QUIRK-NAK-BEHIND-RNR, QUIRK-EARLY-RETRY"),
+    ("rxe/send_lat_v4.pcap.zst", "QUIRK-EARLY-RETRY"),
+    ("rxe/write_lat_v4.pcap.zst", "QUIRK-EARLY-RETRY"),
+];
+
+fn captures() -> Vec<String> {
+    let mut names = Vec::new();
+    for folder in ["hardware", "rxe", "softroce-public"] {
+        for entry in std::fs::read_dir(path(folder)).expect(folder) {
+            let name = entry.expect(folder).file_name().into_string().expect("plain names");
+            names.push(format!("{folder}/{name}"));
+        }
+    }
+    names.sort();
+    names
+}
+
+#[test]
+fn every_capture_has_its_verdict() {
+    let mut wrong = Vec::new();
+    for name in captures() {
+        let report = checked(&[&name]);
+        assert!(report.packets > 0, "{name}");
+        let due = FINDINGS.iter().find(|row| row.0 == name).map_or("", |row| row.1);
+        let found = verdict(&report, |severity| severity != Severity::Quirk);
+        if found != due {
+            wrong.push(format!("{name}: {due:?} is due, found is {found:?}"));
+        }
+        let due = QUIRKS.iter().find(|row| row.0 == name).map_or("", |row| row.1);
+        let quirks =
+            report.findings.by_rule().into_keys().filter(|rule| {
+                rule.rule().severity == Severity::Quirk && *rule != RuleId::QuirkMigReq
+            });
+        let found = quirks.map(|rule| rule.rule().name).collect::<Vec<_>>().join(", ");
+        if found != due {
+            wrong.push(format!("{name}: quirks {due:?} are due, found are {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What the bridge has dropped is on one side only.
+#[test]
+fn what_is_lost_between_two_captures_is_told() {
+    let both = ["rxe/loss_nft_atomic.tapA.pcap.zst", "rxe/loss_nft_atomic.tapB.pcap.zst"];
+    let report = checked(&both);
+    assert_eq!(
+        report.findings.by_rule().get(&RuleId::Between),
+        Some(&10),
+        "10 of the bridge's counter"
+    );
+}
+
+/// Why a connection has failed is said in a sentence, with the packet that shows it.
+#[test]
+fn failures_are_explained() {
+    let rows = [
+        (
+            "rxe/ops_retry_exhaust.pcap.zst",
+            "was sent 4 times, first in packet 1 and for the last time in packet 10",
+        ),
+        ("rxe/ops_rnr_exhaust.pcap.zst", "no receive was ever posted for PSN 0x000100"),
+        ("rxe/ops_bad_rkey_write.pcap.zst", "refuses PSN 0x000103 with a remote access error"),
+        ("rxe/ops_psn_mismatch.pcap.zst", "expects a later PSN than the requester begins with"),
+    ];
+    for (file, due) in rows {
+        let report = checked(&[file]);
+        let failure = (0..).zip(report.flows.all()).find_map(|(flow, _)| report.failure(flow));
+        let sentence = &failure.unwrap_or_else(|| panic!("{file}: no failure")).sentence;
+        assert!(sentence.contains(due), "{file}: {sentence}");
+        let page = feroce_tests::conform::report::html(&report);
+        assert!(
+            page.contains("Why it failed")
+                && page.contains("class=\"graph\"")
+                && page.contains("class=\"ladder\""),
+            "{file}"
+        );
+        assert!(
+            !page.replace("http://www.w3.org/2000/svg", "").contains("http"),
+            "nothing is fetched"
+        );
+    }
+}
+
+/// Each rule has a name of its own, and the places that it names exist.
+#[test]
+fn the_places_of_the_registry_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for rule in RULES {
+        assert_eq!(RuleId::named(rule.name), Some(rule.id), "{}", rule.name);
+        for place in [rule.engine, rule.proof].into_iter().flatten() {
+            let text = std::fs::read_to_string(root.join(place.file)).expect(place.file);
+            assert!(
+                text.contains(place.word),
+                "{}: {} has no {}",
+                rule.name,
+                place.file,
+                place.word
+            );
+        }
+    }
+}
