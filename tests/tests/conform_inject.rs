@@ -1,8 +1,12 @@
 //! The catalogue of event scripts, played between two devices in virtual time; and proof that the checkers can find
 //! something: scripts with a wrong expectation fail, and so do traces that were changed.
 
+use std::time::Duration;
+
 use feroce_tests::conform::inject::checker::{self, CHECKERS};
 use feroce_tests::conform::inject::fabric::Fabric;
+use feroce_tests::conform::inject::flows::Flows;
+use feroce_tests::conform::inject::injector::Injector;
 use feroce_tests::conform::inject::outcome::Evidence;
 use feroce_tests::conform::inject::play::{Played, play};
 use feroce_tests::conform::inject::scorecard::Item;
@@ -84,6 +88,22 @@ fn an_event_that_is_not_met_fails() {
     let text = "title = 'x'\n[traffic]\nverbs = ['write']\nsize = 10\n[[event]]\nfrom = 'requester'\npsn = 5\ndo = 'drop'";
     let script = Script::parse("test", text).expect("a script");
     assert_eq!(objections(&script, &played(&script).evidence), ["events-met"]);
+}
+
+/// Whoever does not know the QP pairs learns them from their packets.
+#[test]
+fn flows_are_learned_from_what_goes_by() {
+    for name in ["drop-one-flow-of-two", "drop-in-mixed-operations", "mark-write"] {
+        let script = script(name);
+        let trace = played(&script).evidence.trace;
+        let mut injector = Injector::new(&script, Flows::learned(trace.flows()), Duration::ZERO);
+        for sent in &trace.sent {
+            injector.take(&sent.bytes, sent.at);
+        }
+        let learned = injector.into_trace();
+        assert_eq!(learned.sent, trace.sent, "{name}");
+        assert_eq!(learned.first_psns, trace.first_psns, "{name}");
+    }
 }
 
 fn packet(bytes: &[u8]) -> Packet<'_> {
