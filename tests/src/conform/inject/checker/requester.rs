@@ -327,12 +327,11 @@ pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
         view.steps.iter().any(|step| refused(&step))
     };
     for &(number, at, psn) in &view.requester.naks {
-        let again = view.steps.iter().find(|step| {
-            step.is_sent_by(Side::Requester)
-                && step.packet.info.is_request()
-                && step.psn() == psn
-                && step.at + view.evidence.slack >= at
+        let sent = view.steps.iter().filter(|step| {
+            step.is_sent_by(Side::Requester) && step.packet.info.is_request() && step.psn() == psn
         });
+        // Not the first, which was lost.
+        let again = sent.skip(1).find(|step| step.at + view.evidence.slack >= at);
         match again {
             Some(step) => {
                 found.measured("NAK to retransmission", step.at.saturating_sub(at));
