@@ -1,8 +1,12 @@
 //! The catalogue of event scripts, played between two devices in virtual time; and proof that the checkers can find
 //! something: scripts with a wrong expectation fail, and so do traces that were changed.
 
+use std::time::Duration;
+
 use feroce_tests::conform::inject::checker::{self, CHECKERS};
 use feroce_tests::conform::inject::fabric::Fabric;
+use feroce_tests::conform::inject::flows::Flows;
+use feroce_tests::conform::inject::injector::Injector;
 use feroce_tests::conform::inject::outcome::Evidence;
 use feroce_tests::conform::inject::play::{Played, play};
 use feroce_tests::conform::inject::scorecard::Item;
@@ -86,6 +90,22 @@ fn an_event_that_is_not_met_fails() {
     assert_eq!(objections(&script, &played(&script).evidence), ["events-met"]);
 }
 
+/// Whoever does not know the QP pairs learns them from their packets.
+#[test]
+fn flows_are_learned_from_what_goes_by() {
+    for name in ["drop-one-flow-of-two", "drop-in-mixed-operations", "mark-write"] {
+        let script = script(name);
+        let trace = played(&script).evidence.trace;
+        let mut injector = Injector::new(&script, Flows::learned(trace.flows()), Duration::ZERO);
+        for sent in &trace.sent {
+            injector.take(&sent.bytes, sent.at);
+        }
+        let learned = injector.into_trace();
+        assert!(learned.sent == trace.sent, "{name}: another trace");
+        assert_eq!(learned.first_psns, trace.first_psns, "{name}");
+    }
+}
+
 fn packet(bytes: &[u8]) -> Packet<'_> {
     Packet::parse(bytes, &[]).expect("a packet")
 }
@@ -144,27 +164,33 @@ fn rewrite(trace: &mut Trace, index: usize, change: impl Fn(&mut Packet<'_>)) {
     }
 }
 
+const REQUESTER: Side = Side::Requester;
+const RESPONDER: Side = Side::Responder;
+
+/// A checker, a script whose trace it is content with, and what it is to find then.
+type Row = (&'static str, &'static str, fn(&mut Trace));
+
 /// What is wrong in a trace is found by the checker that it concerns.
+fn find_each(rows: &[Row]) {
+    for (check, name, mutate) in rows {
+        let script = script(name);
+        let mut evidence = played(&script).evidence;
+        assert_eq!(objections(&script, &evidence), Vec::<String>::new(), "{name}");
+        mutate(&mut evidence.trace);
+        let found = objections(&script, &evidence);
+        assert!(found.iter().any(|found| found == check), "{check}, {name}: {found:?}");
+    }
+}
+
 #[test]
-fn each_checker_of_the_trace_finds_what_is_its_own() {
-    type Mutate = fn(&mut Trace);
-    const REQUESTER: Side = Side::Requester;
-    const RESPONDER: Side = Side::Responder;
-    let rows: [(&str, &str, Mutate); 16] = [
+fn what_a_responder_does_wrong_is_found() {
+    find_each(&[
         ("nak-generation", "drop-write-middle", |t| erase(t, find(t, RESPONDER, 0, is_nak))),
         ("nak-generation", "drop-write-middle", |t| repeat(t, find(t, RESPONDER, 0, is_nak), 1)),
         ("nak-generation", "drop-write-middle", |t| {
             let nak = find(t, RESPONDER, 0, is_nak);
             rewrite(t, nak, |p| p.bth.psn = p.bth.psn.next());
         }),
-        ("nak-reaction", "drop-write-middle", |t| {
-            let missing = t.sent[find(t, RESPONDER, 0, is_nak)].bytes.clone();
-            let psn = packet(&missing).bth.psn;
-            let again = find(t, REQUESTER, 1, |bytes| packet(bytes).bth.psn == psn);
-            erase(t, again);
-        }),
-        ("go-back-n", "duplicate-write-last", |t| repeat(t, find(t, REQUESTER, 3, |_| true), 5)),
-        ("go-back-n", "drop-write-middle", |t| erase(t, find(t, REQUESTER, 6, |_| true))),
         ("ack-order", "drop-ack", |t| {
             let ack = find(t, RESPONDER, 1, is_ack);
             rewrite(t, ack, |p| p.bth.psn = p.bth.psn.prev());
@@ -190,6 +216,24 @@ fn each_checker_of_the_trace_finds_what_is_its_own() {
             let last = find(t, RESPONDER, 9, |_| true);
             repeat(t, last, 50_000_000);
         }),
+        ("cnps", "mark-write", |t| {
+            erase(t, find(t, RESPONDER, 0, |bytes| packet(bytes).bth.opcode == Opcode::CNP));
+        }),
+        ("refusal", "wrong-key-write", |t| repeat(t, find(t, RESPONDER, 0, is_nak), 1000)),
+    ]);
+}
+
+#[test]
+fn what_a_requester_does_wrong_is_found() {
+    find_each(&[
+        ("nak-reaction", "drop-write-middle", |t| {
+            let missing = t.sent[find(t, RESPONDER, 0, is_nak)].bytes.clone();
+            let psn = packet(&missing).bth.psn;
+            let again = find(t, REQUESTER, 1, |bytes| packet(bytes).bth.psn == psn);
+            erase(t, again);
+        }),
+        ("go-back-n", "duplicate-write-last", |t| repeat(t, find(t, REQUESTER, 3, |_| true), 5)),
+        ("go-back-n", "drop-write-middle", |t| erase(t, find(t, REQUESTER, 6, |_| true))),
         ("read-recovery", "drop-read-response-middle", |t| {
             let again = find(t, REQUESTER, 1, |bytes| {
                 packet(bytes).info.operation == Operation::ReadRequest
@@ -216,19 +260,7 @@ fn each_checker_of_the_trace_finds_what_is_its_own() {
             t.sent[from..].iter_mut().for_each(|sent| sent.at += 4_000_000_000);
             t.arrived.iter_mut().filter(|a| a.sent >= from).for_each(|a| a.at += 4_000_000_000);
         }),
-        ("cnps", "mark-write", |t| {
-            erase(t, find(t, RESPONDER, 0, |bytes| packet(bytes).bth.opcode == Opcode::CNP));
-        }),
-        ("refusal", "wrong-key-write", |t| repeat(t, find(t, RESPONDER, 0, is_nak), 1000)),
-    ];
-    for (check, name, mutate) in rows {
-        let script = script(name);
-        let mut evidence = played(&script).evidence;
-        assert_eq!(objections(&script, &evidence), Vec::<String>::new(), "{name}");
-        mutate(&mut evidence.trace);
-        let found = objections(&script, &evidence);
-        assert!(found.iter().any(|found| found == check), "{check}, {name}: {found:?}");
-    }
+    ]);
 }
 
 /// What the endpoints say counts, too.

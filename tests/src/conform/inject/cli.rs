@@ -3,8 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use feroce_congestion::params::Kind;
+
+use super::checker;
 use super::fabric::Fabric;
-use super::live::{Between, Live, Stack};
+use super::flows::Flows;
+use super::injector::Injector;
+use super::live::{Between, Live, Relay, SLACK, Stack};
+use super::outcome::Evidence;
 use super::play::{self, Played, World};
 use super::scorecard::{self, Item, KnownFailures, Scorecard};
 use super::script::Script;
@@ -25,17 +31,20 @@ pub struct Options {
     #[arg(long, exclusive = true)]
     list: bool,
     /// Between two interfaces, in place of virtual time: the requester's side, then the responder's
-    #[arg(long, value_names = ["A", "B"], num_args = 2, requires = "requester", requires = "responder")]
+    #[arg(long, value_names = ["A", "B"], num_args = 2)]
     live: Vec<String>,
     /// The network namespace that both interfaces are in
     #[arg(long, value_name = "NAME", requires = "live")]
     namespace: Option<String>,
     /// What requests: feroce:NAMESPACE:INTERFACE:PORT or rxe:NAMESPACE, where the agent of scripts/rxe.sh is reached
-    #[arg(long, value_name = "STACK", requires = "live")]
+    #[arg(long, value_name = "STACK", requires = "live", requires = "responder")]
     requester: Option<Stack>,
     /// What answers
-    #[arg(long, value_name = "STACK", requires = "live")]
+    #[arg(long, value_name = "STACK", requires = "live", requires = "requester")]
     responder: Option<Stack>,
+    /// Without --requester and --responder: whoever they are, do it to the first QP pairs that go by in this time
+    #[arg(long = "for", value_name = "TIME", requires = "live", conflicts_with = "requester", value_parser = time)]
+    duration: Option<Duration>,
     /// Play a script that fails so many times more, and count the best: a busy machine is late by itself
     #[arg(long, value_name = "N", default_value_t = 0)]
     again: u32,
@@ -64,6 +73,11 @@ pub struct ScorecardOptions {
     known: Option<PathBuf>,
 }
 
+fn time(text: &str) -> Result<Duration, String> {
+    let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a time, as 10s".to_owned())
+}
+
 /// Plays scripts.
 ///
 /// # Errors
@@ -78,6 +92,9 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let scripts = scripts(options)?;
     if let Some(folder) = &options.captures {
         std::fs::create_dir_all(folder)?;
+    }
+    if let Some(duration) = options.duration {
+        return watch(options, &scripts, duration);
     }
     let mut world = world(options)?;
     let [requester, responder] = world.roles();
@@ -94,11 +111,40 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         tell(&item);
         card.items.push(item);
     }
+    finish(&card, options)
+}
+
+fn finish(card: &Scorecard, options: &Options) -> Result<Outcome, Failure> {
     println!("{} of {} items passed: {}", card.passed(), card.items.len(), card.name());
     if let Some(path) = &options.json {
         card.write(path)?;
     }
     Ok(Outcome::of(card.passed() < card.items.len()))
+}
+
+/// Does what the one script says to endpoints that are not ours to ask.
+fn watch(options: &Options, scripts: &[Script], duration: Duration) -> Result<Outcome, Failure> {
+    let [script] = scripts else { return Err(unusable("--for takes one script")) };
+    let relay = Relay::open(&between(options)?).map_err(unusable)?;
+    let flows = Flows::learned(script.traffic.qps as usize);
+    relay.put(Some(Injector::new(script, flows, Duration::ZERO)));
+    std::thread::sleep(duration);
+    let injector = relay.put(None).ok_or_else(|| unusable("the relay has ended"))?;
+    let evidence = Evidence {
+        met: injector.met().to_vec(),
+        trace: injector.into_trace(),
+        flows: Vec::new(),
+        counted: [None, None],
+        slack: u64::try_from(SLACK.as_nanos()).unwrap_or(u64::MAX),
+    };
+    let verdicts = checker::check(script, &evidence);
+    let item = kept(script, Ok(Played { evidence, verdicts }), options)?;
+    tell(&item);
+    let [requester, responder] = ["requester", "responder"].map(str::to_owned);
+    finish(
+        &Scorecard { requester, responder, place: "live".to_owned(), items: vec![item] },
+        options,
+    )
 }
 
 fn unusable(why: impl std::fmt::Display) -> Failure {
@@ -123,12 +169,19 @@ fn scripts(options: &Options) -> Result<Vec<Script>, Failure> {
     }
 }
 
+fn between(options: &Options) -> Result<Between, Failure> {
+    let interfaces = options.live.clone().try_into();
+    let interfaces = interfaces.map_err(|_| unusable("--live takes two interfaces"))?;
+    Ok(Between { interfaces, namespace: options.namespace.clone() })
+}
+
 fn world(options: &Options) -> Result<Box<dyn World>, Failure> {
-    let [a, b] = &options.live[..] else { return Ok(Box::new(Fabric::new())) };
-    let between =
-        Between { interfaces: [a.clone(), b.clone()], namespace: options.namespace.clone() };
+    if options.live.is_empty() {
+        return Ok(Box::new(Fabric::new()));
+    }
+    let between = between(options)?;
     let (Some(requester), Some(responder)) = (&options.requester, &options.responder) else {
-        return Err(unusable("--live needs --requester and --responder"));
+        return Err(unusable("--live needs --requester and --responder, or --for"));
     };
     let folder = options.captures.clone().unwrap_or_else(std::env::temp_dir);
     let stacks = [requester.clone(), responder.clone()];
@@ -136,7 +189,15 @@ fn world(options: &Options) -> Result<Box<dyn World>, Failure> {
 }
 
 fn played(script: &Script, world: &mut dyn World, options: &Options) -> Result<Item, Failure> {
-    let played = play::play(script, world);
+    kept(script, play::play(script, world), options)
+}
+
+/// What came of a script, and its capture where it is to be.
+fn kept(
+    script: &Script,
+    played: Result<Played, crate::rxe::Failure>,
+    options: &Options,
+) -> Result<Item, Failure> {
     if let (Some(folder), Ok(Played { evidence, .. })) = (&options.captures, &played) {
         let path = folder.join(format!("{}.pcap", script.name));
         packets::write(&path, &frames(&evidence.trace)).map_err(unusable)?;

@@ -106,6 +106,8 @@ impl Flow {
         }
         match self.qpns[to] {
             Some(qpn) => qpn == packet.bth.dest_qp.value(),
+            // A CNP names no PSN: of several flows that are not known yet, the first has it.
+            None if packet.bth.opcode == Opcode::CNP => true,
             // READs use PSNs ahead of the newest request's: so the window is wide.
             None => self.first_psn.distance_to(packet.bth.psn) < self.used + ANSWERS_AHEAD,
         }

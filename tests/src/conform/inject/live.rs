@@ -30,7 +30,7 @@ const RX_BYTES: u32 = 8 << 20;
 /// How long the relay rests when nothing goes by.
 const REST: Duration = Duration::from_micros(20);
 /// How late an endpoint may be: a guest without KVM on a busy machine.
-const SLACK: Duration = Duration::from_millis(20);
+pub const SLACK: Duration = Duration::from_millis(20);
 
 /// Two interfaces, and the namespace that they are in.
 #[derive(Debug, Clone)]

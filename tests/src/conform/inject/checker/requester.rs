@@ -140,8 +140,12 @@ impl Walk<'_> {
 
     fn goes_back(&mut self, step: &Step<'_>) {
         let psn = step.psn();
-        let asked = self.asked.iter().rposition(|asked| asked.psn == psn);
-        let asked = asked.map(|index| self.asked[index]);
+        // What was missing may have come behind what passed it: then it goes on from there.
+        let passed = |asked: &Asked| {
+            asked.cause == Cause::Implied && asked.psn.is_before(psn) && psn == self.una
+        };
+        let asked = self.asked.iter().rev().find(|asked| asked.psn == psn || passed(asked));
+        let asked = asked.copied();
         let last = self.sent_at.get(&psn.value()).or_else(|| self.covering(psn)).copied();
         let quiet = step.at.saturating_sub(last.unwrap_or_default());
         let is_quiet = self.was_oldest(psn, step.at) && quiet + self.slack >= self.timeout;
@@ -327,12 +331,11 @@ pub(super) fn nak_reaction(view: &View<'_>, found: &mut Found) {
         view.steps.iter().any(|step| refused(&step))
     };
     for &(number, at, psn) in &view.requester.naks {
-        let again = view.steps.iter().find(|step| {
-            step.is_sent_by(Side::Requester)
-                && step.packet.info.is_request()
-                && step.psn() == psn
-                && step.at + view.evidence.slack >= at
+        let sent = view.steps.iter().filter(|step| {
+            step.is_sent_by(Side::Requester) && step.packet.info.is_request() && step.psn() == psn
         });
+        // Not the first, which was lost.
+        let again = sent.skip(1).find(|step| step.at + view.evidence.slack >= at);
         match again {
             Some(step) => {
                 found.measured("NAK to retransmission", step.at.saturating_sub(at));
