@@ -83,10 +83,32 @@ between() {
 
 median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-as_caller "$cargo" build --quiet --release -p feroce-pfc-tools --example fabric_speed --example pfc_speed
+as_caller "$cargo" build --quiet --release --workspace --example fabric_speed --example pfc_speed --example long_capture
 for speed in fabric_speed pfc_speed; do
     "$target/release/examples/$speed" "$filter" | tee -a "$work/figures" || status=1
 done
+
+# A capture of a gigabyte: `feroce conform check` in a bounded address space, and tshark, which looks at each packet, too.
+readonly CHECK="conform: check of 1 GB / tshark" CHECK_MEMORY=300000 # KiB
+
+check_figure() {
+    [[ $CHECK == *"$filter"* ]] || return 0
+    need_packages tshark
+    local capture=$work/long.pcap ours theirs TIMEFORMAT='%U %S'
+    "$target/release/examples/long_capture" "$capture" 1000
+    cat "$capture" > /dev/null # Both find it in memory.
+    ours=$({ time (ulimit -v "$CHECK_MEMORY" && exec "$target/release/feroce-conform" check "$capture" > "$work/checked" 2>&1); } 2>&1) \
+        || { cat "$work/checked" >&2 && return 1; }
+    theirs=$({ time tshark -n -r "$capture" > /dev/null 2>&1; } 2>&1)
+    awk -v name="$CHECK" -v ours="$ours" -v theirs="$theirs" -v memory="$CHECK_MEMORY" 'BEGIN {
+        split(ours, a, " "); split(theirs, b, " ")
+        x = a[1] + a[2]; y = b[1] + b[2]
+        ok = y > 0 && x / y <= 0.05
+        printf "%-44s %9.3f  %8s  %-5s  %.2f s of %.1f s of the processor, in %d MiB\n", name, y > 0 ? x / y : 0, "<= 0.05", ok ? "ok" : "short", x, y, memory / 1024
+        exit !ok
+    }'
+}
+check_figure | tee -a "$work/figures" || status=1
 
 verbs_figures | tee -a "$work/figures" || status=1
 

@@ -11,6 +11,7 @@
 pub mod check;
 pub mod cli;
 pub mod flow;
+pub mod fuzz;
 pub mod inject;
 pub mod packet;
 pub mod replay;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use feroce_wire::Qpn;
 
-use super::{Checker, Filter, output};
+use super::{Checker, Filter, Format};
 use crate::conform::cli::{Failure, Outcome};
 use crate::conform::report;
 use crate::conform::trace::Trace;
@@ -82,12 +82,13 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         report.choose(flow - 1);
     }
     let mut out = BufWriter::new(io::stdout().lock());
-    match (options.json, options.sarif, options.junit) {
-        (true, ..) => output::json(&mut out, &report)?,
-        (_, true, _) => output::sarif(&mut out, &report)?,
-        (.., true) => output::junit(&mut out, &report)?,
-        _ => output::text(&mut out, &report)?,
-    }
+    let format = match (options.json, options.sarif, options.junit) {
+        (true, ..) => Format::Json,
+        (_, true, _) => Format::Sarif,
+        (.., true) => Format::Junit,
+        _ => Format::Text,
+    };
+    format.write(&mut out, &report)?;
     out.flush()?;
     if let Some(file) = &options.html {
         fs::write(file, report::html(&report))?;

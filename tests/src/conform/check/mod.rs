@@ -28,7 +28,7 @@ use super::trace::{Frame, Trace, TraceError};
 pub use command::{Options, run};
 pub use figures::{Figures, Times, duration};
 pub use findings::{Findings, Place, TOLD};
-pub use output::{Report, title};
+pub use output::{Format, Report, title};
 pub use recorder::{Mark, Point, Recorder};
 
 /// Which packets are looked at.

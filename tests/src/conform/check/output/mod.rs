@@ -5,16 +5,49 @@ mod sarif;
 mod text;
 mod value;
 
+use std::io::{self, Write};
+
 use feroce_wire::Transport;
 
 use super::findings::Findings;
 use crate::conform::flow::{Channel, Flows};
 use crate::conform::rules::{Finding, RuleId, Severity};
 
-pub use junit::junit;
-pub use sarif::sarif;
-pub use text::text;
-pub use value::json;
+use junit::junit;
+use sarif::sarif;
+use text::text;
+use value::json;
+
+/// How a report is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+    /// The findings as SARIF 2.1.0.
+    Sarif,
+    /// The rules as a JUnit test suite.
+    Junit,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Text, Self::Json, Self::Sarif, Self::Junit];
+
+    /// Writes `report`.
+    ///
+    /// # Errors
+    /// If `out` cannot be written to.
+    pub fn write(self, out: &mut impl Write, report: &Report) -> io::Result<()> {
+        match self {
+            Self::Text => text(out, report),
+            Self::Json => json(out, report),
+            Self::Sarif => sarif(out, report),
+            Self::Junit => junit(out, report),
+        }
+    }
+}
 
 /// What a check has found.
 #[derive(Debug)]
