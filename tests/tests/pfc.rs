@@ -359,20 +359,21 @@ fn far_mac() -> feroce_wire::MacAddr {
 #[test]
 fn a_ring_that_fills_asks_for_a_pause_until_it_is_empty_enough() {
     let mut slow = Slow::new(1);
-    slow.fill(0, 64 + 127);
-    assert_eq!(slow.turn(), [], "127 of 256 wait");
+    // Of 256 slots, 64 have what the core looks at.
+    slow.fill(0, 64 + 95);
+    assert_eq!(slow.turn(), [], "95 of 192 wait");
     slow.fill(0, 64 + 1);
-    assert_eq!(slow.turn(), [(0, u16::MAX)], "128 wait");
+    assert_eq!(slow.turn(), [(0, u16::MAX)], "96 wait");
     slow.fill(0, 60);
-    assert_eq!(slow.turn(), [], "124 wait: once is enough");
+    assert_eq!(slow.turn(), [], "92 wait: once is enough");
     // 65535 quanta are 3.355 ms.
     let half = Duration::from_nanos(3_355_392 / 2);
     let (next, due) = (slow.device.next_deadline(slow.now).unwrap(), Instant::ZERO + half);
     assert!(next > slow.now && next <= due, "it wakes up for that, in steps: {next:?}");
     slow.now = due;
     slow.fill(0, 60);
-    assert_eq!(slow.turn(), [(0, u16::MAX)], "120 wait: it asks again before the pause is over");
-    assert_eq!(slow.turn(), [(0, 0)], "56 wait");
+    assert_eq!(slow.turn(), [(0, u16::MAX)], "88 wait: it asks again before the pause is over");
+    assert_eq!(slow.turn(), [(0, 0)], "24 wait");
     assert_eq!((slow.turn(), slow.turn()), (vec![], vec![]));
     assert_eq!(slow.device.next_deadline(slow.now), None);
     assert_eq!(slow.device.counter(Counter::TxPause), 3);
@@ -381,10 +382,10 @@ fn a_ring_that_fills_asks_for_a_pause_until_it_is_empty_enough() {
 #[test]
 fn the_last_core_lets_go_for_all() {
     let mut slow = Slow::new(2);
-    slow.fill(0, 64 + 128);
-    slow.fill(1, 64 + 192);
+    slow.fill(0, 64 + 112);
+    slow.fill(1, 64 + 160);
     assert_eq!(slow.turn(), [(0, u16::MAX), (1, u16::MAX)]);
-    assert_eq!(slow.turn(), [], "64 wait at core 0, which is few enough, and 128 at core 1");
+    assert_eq!(slow.turn(), [], "48 wait at core 0, which is few enough, and 96 at core 1");
     assert_eq!(slow.turn(), [(1, 0)]);
     assert_eq!((slow.turn(), slow.turn()), (vec![], vec![]));
     slow.fill(0, 64 + 128);

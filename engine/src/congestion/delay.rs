@@ -79,8 +79,10 @@ impl Delays {
         match syndrome {
             Some(Syndrome::RnrNak(_)) => self.not_ready = Some(packet.bth.psn),
             Some(Syndrome::Nak(NakCode::PsnSequence)) => self.missing = Some(packet.bth.psn),
-            // It was late: the packet has arrived.
-            _ if self.missing.is_some_and(|psn| !packet.bth.psn.is_before(psn)) => {
+            // It was late: the packet has arrived. PSNs of the peer's own requests are others.
+            _ if packet.info.is_response()
+                && self.missing.is_some_and(|psn| !packet.bth.psn.is_before(psn)) =>
+            {
                 self.missing = None;
             }
             _ => {}

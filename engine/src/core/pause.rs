@@ -11,12 +11,13 @@ use feroce_wire::{FlowControl, FlowControlFrame, FlowSpec, pause};
 
 use super::{Core, CoreShared, Slot};
 use crate::counters::Counter;
+use crate::memory::frame_ring::FrameProducer;
 use crate::pfc::{Ask, Backpressure, Pauses, PfcConfig};
 use crate::port::{Port, Priority};
 use crate::time::{Duration, Instant};
 use crate::timer_wheel::TimerWheel;
 
-/// Frames of flow control go ahead of everything.
+/// Frames of flow control go ahead of everything, where the port has priorities.
 const PRIORITY: Priority = Priority::new(7);
 
 /// For how long each priority was paused.
@@ -107,6 +108,11 @@ impl Pfc {
             let_go: 0,
             timer: u32::try_from(slots).expect("no more than QP numbers") + 1,
         }))
+    }
+
+    /// Transmit slots that data leave free: of one that is to ask for a pause.
+    pub(super) fn kept_slots(&self) -> usize {
+        usize::from(self.backpressure.is_some())
     }
 
     /// Whether frames of `flow` wait.
@@ -229,8 +235,11 @@ impl Core {
     }
 
     fn look_at_fill(&mut self, now: Instant) {
-        let Self { id, pfc: Some(pfc), port, shared, .. } = self else { return };
+        let Self { id, pfc: Some(pfc), port, shared, handover, .. } = self else { return };
         let Some(fill) = port.rx_fill() else { return };
+        // Frames for QPs of other cores leave the port's ring at once: what waits for those cores counts, too.
+        let handed_over = handover.outbox.iter_mut().flatten().map(FrameProducer::fill).max();
+        let fill = fill.max(handed_over.unwrap_or(0));
         let let_go = pfc.askers.let_go.load(Ordering::Acquire);
         let Some(backpressure) = &mut pfc.backpressure else { return };
         if let_go != pfc.let_go {
@@ -239,17 +248,15 @@ impl Core {
         }
         let Some(ask) = backpressure.wants(fill, now) else { return };
         let own = 1_u64 << *id;
-        let is_due = match ask {
-            Ask::Xoff => {
-                pfc.askers.cores.fetch_or(own, Ordering::AcqRel);
-                true
-            }
-            // The last one lets go for all.
-            Ask::Xon => pfc.askers.cores.fetch_and(!own, Ordering::AcqRel) & !own == 0,
-        };
+        // The last one lets go for all.
+        let is_due = ask == Ask::Xoff
+            || pfc.askers.cores.fetch_and(!own, Ordering::AcqRel) & !own == 0;
         if is_due {
             let bytes = pfc.frame(ask, &**port);
             let Some(frame) = port.tx_slot() else { return }; // The next turn tries again.
+            if ask == Ask::Xoff {
+                pfc.askers.cores.fetch_or(own, Ordering::AcqRel);
+            }
             frame[..bytes.len()].copy_from_slice(&bytes);
             port.tx_commit(bytes.len(), PRIORITY);
             shared.counters.count(Counter::TxPause);
@@ -260,7 +267,7 @@ impl Core {
             pfc.let_go = pfc.askers.let_go.fetch_add(1, Ordering::AcqRel) + 1;
         }
         if let Some(backpressure) = &mut pfc.backpressure {
-            backpressure.asked(ask, now);
+            backpressure.asked(ask, fill, now);
         }
         pfc.arm(wheel, now);
     }

@@ -25,7 +25,10 @@ impl Core {
         };
         let mut room = match self.active.is_empty() {
             true => 0,
-            false => self.port.tx_room().min(TRANSMIT_BURST),
+            false => {
+                let kept = self.pfc.as_ref().map_or(0, |pfc| pfc.kept_slots());
+                self.port.tx_room().saturating_sub(kept).min(TRANSMIT_BURST)
+            }
         };
         let room_before = room;
         let mut sent = 0;

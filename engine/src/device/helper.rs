@@ -20,7 +20,7 @@ const STEADY: u64 = 4;
 /// How long it keeps out of the way of a thread that polls, at first. Each nap that ends with the thread
 /// still polling doubles the next: waking up costs a busy CPU microseconds, twice for two ends of a link.
 const SHORTEST_NAP: Duration = Duration::from_micros(100);
-/// How long at most: a program that polled and now only spins on its memory waits so long once.
+/// How long at most: a program that polled and now only spins on its memory waits so long, and once more.
 const LONGEST_NAP: Duration = Duration::from_micros(800);
 /// A thread that turned the core so short a time ago still polls.
 const STILL_POLLS: Duration = Duration::from_micros(100);
@@ -96,13 +96,20 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     // Vain tries in a row: another thread is in a long turn. One of bulk takes 100 us, and while the helper takes its place, the program
     // spins, or the other end of the link waits for a CPU.
     let mut locked_out = 0;
+    let mut woken = false;
     let cell = &device.cores[core];
     while !device.stop.load(Ordering::Relaxed) {
         if cell.waiters.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now(); // Control calls go first.
         }
         let now_driven = cell.driven.load(Ordering::Relaxed);
-        let steady = rest == Rest::Napped && now_driven.wrapping_sub(driven) >= STEADY;
+        if std::mem::take(&mut woken) {
+            // Somebody asks for the helper: what the program did so far does not count.
+            (driven, nap) = (now_driven, SHORTEST_NAP);
+        }
+        let steady = rest == Rest::Napped
+            && now_driven.wrapping_sub(driven) >= STEADY
+            && (cell.is_taken() || cell.driven_within(STILL_POLLS, clock.now()));
         let token = if steady { None } else { cell.try_lock() };
         locked_out = if token.is_some() { 0 } else { u32::saturating_add(locked_out, 1) };
         let done = token.map_or(0, |mut token| {
@@ -132,7 +139,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
                 true => (nap * 2).min(LONGEST_NAP),
                 false => SHORTEST_NAP,
             };
-            sleeper.nap(cell, nap);
+            woken = sleeper.nap(cell, nap);
             rest = Rest::Napped;
         } else if spins || idle < SPINS {
             std::hint::spin_loop();
@@ -153,12 +160,14 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Leaves the core to whoever polls, for a moment.
-    fn nap(&mut self, cell: &super::CoreCell, nap: Duration) {
+    /// Leaves the core to whoever polls, for a moment; true if somebody asked for the helper meanwhile.
+    fn nap(&mut self, cell: &super::CoreCell, nap: Duration) -> bool {
         self.fds.clear();
         self.fds.push(cell.wake_fd());
         sys::poll_readable(&self.fds, &mut self.scratch, Some(nap));
+        let woken = self.scratch.iter().any(|fd| fd.revents != 0);
         cell.doorbell.disarm();
+        woken
     }
 
     /// The same, until a frame comes.

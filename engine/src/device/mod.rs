@@ -122,6 +122,11 @@ impl CoreCell {
         }
     }
 
+    /// Somebody is in a turn, or in a control call.
+    fn is_taken(&self) -> bool {
+        matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
     /// Wakes the helper if it sleeps past something that the holder of the token has left to be done.
     fn rouse(&self, core: &Core, now: Instant) {
         let until = self.sleeps_until.load(Ordering::Relaxed);

@@ -126,6 +126,13 @@ impl FrameProducer {
         self.known_room() as usize
     }
 
+    /// How many of the slots, in per cent, have frames that the other end has not given back.
+    pub fn fill(&mut self) -> u8 {
+        self.refresh();
+        let used = u64::from(self.ring.slots - self.known_room());
+        u8::try_from(used * 100 / u64::from(self.ring.slots)).expect("at most 100")
+    }
+
     /// Bytes a slot holds.
     pub fn slot_bytes(&self) -> usize {
         self.ring.slot_bytes
@@ -269,11 +276,12 @@ impl FrameConsumer {
         (frame, Priority::new(header.priority))
     }
 
-    /// How many of the slots, in per cent, have frames that wait behind the current burst.
+    /// How many of the slots behind the current burst, in per cent, have frames that wait.
     pub fn fill(&mut self) -> u8 {
         self.refresh();
         let behind = u64::from(self.waiting().saturating_sub(self.burst));
-        u8::try_from(behind * 100 / u64::from(self.ring.slots)).expect("at most 100")
+        let slots = u64::from(self.ring.slots.saturating_sub(self.burst)).max(1);
+        u8::try_from((behind * 100 / slots).min(100)).expect("at most 100")
     }
 
     /// Prepares to sleep until frames come; gives the last burst back. False if frames are

@@ -32,12 +32,14 @@ pub struct Backpressure {
     refresh: Duration,
     /// While the neighbour is paused: when to ask again.
     asks_at: Option<Instant>,
+    /// How full the ring was when it was asked for.
+    asked_fill: u8,
 }
 
 impl Backpressure {
     /// For a link of the rate `line`. Nothing was asked yet.
     pub fn new(thresholds: Thresholds, line: Rate) -> Self {
-        Self { thresholds, refresh: span(Ask::Xoff.quanta(), line) / 2, asks_at: None }
+        Self { thresholds, refresh: span(Ask::Xoff.quanta(), line) / 2, asks_at: None, asked_fill: 0 }
     }
 
     /// What to ask for at `now`, with the ring full to `fill` per cent. Until [`Backpressure::asked`], it is still to be asked for.
@@ -45,13 +47,20 @@ impl Backpressure {
         match self.asks_at {
             None => (fill >= self.thresholds.xoff).then_some(Ask::Xoff),
             Some(_) if fill <= self.thresholds.xon => Some(Ask::Xon),
-            Some(at) => (at <= now).then_some(Ask::Xoff),
+            // The link may have lost the frame, or dropped it for want of room.
+            Some(at) => (at <= now || fill > self.fills_on()).then_some(Ask::Xoff),
         }
     }
 
-    /// It was asked for at `now`.
-    pub fn asked(&mut self, ask: Ask, now: Instant) {
+    /// Above this the ring fills on in spite of what was asked for.
+    fn fills_on(&self) -> u8 {
+        self.asked_fill.saturating_add(((100 - self.thresholds.xoff) / 4).max(1))
+    }
+
+    /// It was asked for at `now`, with the ring full to `fill` per cent.
+    pub fn asked(&mut self, ask: Ask, fill: u8, now: Instant) {
         self.asks_at = (ask == Ask::Xoff).then(|| now + self.refresh);
+        self.asked_fill = fill;
     }
 
     /// The neighbour went on for another reason: if it should pause, it is asked at once.
@@ -84,15 +93,18 @@ mod tests {
         assert_eq!(point.wants(49, now), None);
         assert_eq!(point.wants(50, now), Some(Ask::Xoff));
         assert_eq!(point.wants(50, now), Some(Ask::Xoff), "not asked yet");
-        point.asked(Ask::Xoff, now);
-        assert_eq!((point.wants(100, now), point.next_ask()), (None, now + half));
+        point.asked(Ask::Xoff, 50, now);
+        assert_eq!((point.wants(62, now), point.next_ask()), (None, now + half));
+        assert_eq!(point.wants(63, now), Some(Ask::Xoff), "it fills on: the frame was lost");
+        point.asked(Ask::Xoff, 63, now);
+        assert_eq!(point.wants(63, now), None);
         now += half;
         assert_eq!((point.wants(21, now), point.wants(20, now)), (Some(Ask::Xoff), Some(Ask::Xon)));
-        point.asked(Ask::Xoff, now);
+        point.asked(Ask::Xoff, 21, now);
         assert_eq!(point.wants(30, now), None);
         point.forget();
         assert_eq!(point.wants(30, now), Some(Ask::Xoff), "it was let go by somebody else");
-        point.asked(Ask::Xon, now);
+        point.asked(Ask::Xon, 20, now);
         assert_eq!((point.wants(30, now), point.next_ask()), (None, Instant::FAR));
         point.forget();
         assert!(!point.is_asking());

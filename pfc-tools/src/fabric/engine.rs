@@ -62,7 +62,7 @@ pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Raises the limit of open descriptors to what so many engine hosts need.
+/// Raises the limit of open descriptors, if so many engine hosts need it: as far as it goes, for others in this process need some, too.
 fn room_for_descriptors(hosts: usize) -> Result<(), String> {
     let needed = hosts as u64 * DESCRIPTORS + OTHER_DESCRIPTORS;
     let failed = |error: Errno| format!("the limit of open descriptors: {error}");
@@ -75,7 +75,7 @@ fn room_for_descriptors(hosts: usize) -> Result<(), String> {
             "{hosts} engine hosts need {needed} open descriptors; the limit is {hard} (`ulimit -Hn`)"
         ));
     }
-    setrlimit(Resource::RLIMIT_NOFILE, needed, hard).map_err(failed)
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed)
 }
 
 /// The flows that begin or end at a host, with their numbers.

@@ -280,10 +280,11 @@ impl Queue {
         self.rx.nb_avail_exact() > 0
     }
 
-    /// How many of the buffers, in per cent, have frames that wait.
+    /// How many of the buffers that the kernel may fill, in per cent, have frames that wait.
     pub fn rx_fill(&mut self) -> u8 {
         let waiting = u64::from(self.rx.nb_avail_exact());
-        u8::try_from(waiting * 100 / u64::from(self.rx_chunks)).unwrap_or(100)
+        let chunks = u64::from(self.rx_chunks).saturating_sub(self.taken.len() as u64).max(1);
+        u8::try_from(waiting * 100 / chunks).unwrap_or(100).min(100)
     }
 
     /// Lets the kernel go on receiving: it stops where it finds no buffer, or when it is only

@@ -93,7 +93,7 @@ impl Ring {
         Some(if len == whole { Entry::Short(place) } else { Entry::Mark(place) })
     }
 
-    /// How many of the slots, in per cent, the kernel has filled and nobody has looked at.
+    /// How many of the slots that are not being looked at, in per cent, the kernel has filled.
     pub fn fill(&self) -> u8 {
         let is_filled = |index: usize| {
             let slot = (self.next + index) % self.slots;
@@ -109,7 +109,10 @@ impl Ring {
                 false => unknown = half,
             }
         }
-        u8::try_from(filled * 100 / self.slots).expect("at most 100")
+        match self.slots - self.held {
+            0 => 100,
+            slots => u8::try_from(filled * 100 / slots).expect("at most 100"),
+        }
     }
 
     /// Goes on to the next entry.
