@@ -2,22 +2,16 @@
 # Links the C libraries that programs written for verbs load: lib/libibverbs.so.1 and lib/librdmacm.so.1, and their
 # unversioned names beside them, in the folder of the build profile (target/release/lib), and lib/rsocket/librspreload.so.1, which
 # makes programs written for TCP use rsockets. `feroce run` looks for them beside itself.
-#   scripts/build-libs.sh [--debug]
+#   scripts/build-libs.sh
 # The last line is the folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
-profile=release flag=--release
-case "${1-}" in
-    --debug) profile=debug flag='--profile test' ;; # What the tests have built already.
-    '') ;;
-    *) sed -n '2,6s/^# \?//p' "$0" >&2 && exit 2 ;;
-esac
+[ $# = 0 ] || { usage >&2 && exit 2; }
 find_cargo
-out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$profile
-# shellcheck disable=SC2086 # One word, or two.
-"$cargo" build --quiet $flag --workspace --lib
+build --lib
+out=$(built)
 
 # link CRATE LIBRARY WITH...: the crate's archive as LIBRARY.so.1 with the versions in its map. rustc would link a library with
 # a version script of its own, so the archive is linked here. The linker takes from it what the map exports, which must

@@ -11,6 +11,6 @@ at_exit "rm -rf $work"
 need_scapy
 
 find_cargo
-"$cargo" build --quiet --release --workspace --bin frames
-"${CARGO_TARGET_DIR:-target}/release/frames" "$work/frames.pcap" "$count"
+build --bin frames
+"$(built)/frames" "$work/frames.pcap" "$count"
 judge_frames "$work/frames.pcap" "$count"

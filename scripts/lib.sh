@@ -88,6 +88,25 @@ as_caller() {
     fi
 }
 
+# built: the folder with what `build` built: of the release profile, or, with BUILD_PROFILE=test, of what `cargo test` builds anyway.
+built() {
+    local folder=release
+    [ "${BUILD_PROFILE:-release}" = release ] || folder=debug
+    realpath -m "${CARGO_TARGET_DIR:-target}/$folder"
+}
+
+# build [--features LIST] WHAT...: builds WHAT, as cargo calls it (--bin NAME, --lib), of the workspace.
+build() {
+    local features=()
+    [ "$1" != --features ] || { features=("$1" "$2") && shift 2; }
+    case ${BUILD_PROFILE:-release} in
+        release) as_caller "$cargo" build --quiet --release --workspace "${features[@]}" "$@" ;;
+        # All targets, since tests need other features of some libraries: for less than all, cargo would build everything again.
+        test) as_caller "$cargo" build --quiet --profile test --workspace "${features[@]}" --all-targets ;;
+        *) die "BUILD_PROFILE is release or test" ;;
+    esac
+}
+
 # reserve_hugepages COUNT: at least COUNT free pages of 2 MiB until the script ends. Does without, with a word,
 # where the machine has none.
 reserve_hugepages() {

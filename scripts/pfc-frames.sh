@@ -12,8 +12,8 @@ at_exit "rm -rf $work"
 need_scapy
 
 find_cargo
-"$cargo" build --quiet --release --workspace --bin feroce-pfc
-pfc=${CARGO_TARGET_DIR:-target}/release/feroce-pfc
+build --bin feroce-pfc
+pfc=$(built)/feroce-pfc
 "$pfc" send random --count "$count" --seed "$seed" --pcap "$work/ours.pcap"
 "$python" scripts/pfc_frames.py make "$work/scapy.pcap" "$count" "$seed"
 

@@ -52,9 +52,9 @@ main() {
     [ -z "$judge" ] || { need_packages tshark tcpdump python3-venv && need_scapy; }
     find_cargo
     say "Building"
-    "$cargo" build --quiet --release --workspace --bin feroce
+    build --bin feroce
     preload=$(scripts/build-libs.sh | tail -n 1)/rsocket/librspreload.so.1
-    feroce=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/feroce
+    feroce=$(built)/feroce
     work=$(mktemp -d)
     at_exit "rm -rf $work"
     reserve_hugepages 128

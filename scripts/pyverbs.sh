@@ -27,10 +27,10 @@ need_packages libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute
 find_cargo
 [ -n "$built" ] || {
     say "Building"
-    "$cargo" build --quiet --release --workspace --bin feroce
+    build --bin feroce
     scripts/build-libs.sh > /dev/null
 }
-feroce=$(realpath -m "${FEROCE:-${CARGO_TARGET_DIR:-target}/release/feroce}")
+feroce=$(realpath -m "${FEROCE:-$(built)/feroce}")
 work=$(mktemp -d)
 at_exit "rm -rf $work"
 [ -d $SUITE ] || die "there is no $SUITE: dpkg was told to leave documentation out (path-exclude in /etc/dpkg/dpkg.cfg.d)"

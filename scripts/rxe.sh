@@ -41,8 +41,8 @@ main() {
     [ ${#ports[@]} -gt 0 ] || ports=(af_xdp)
     find_cargo
     if [ -n "$list" ]; then
-        "$cargo" build --quiet --release --workspace --bin rxe
-        "${CARGO_TARGET_DIR:-target}/release/rxe" --list ${filter:+"$filter"}
+        build --bin rxe
+        "$(built)/rxe" --list ${filter:+"$filter"}
         return
     fi
     need_root "${arguments[@]}"
@@ -54,7 +54,7 @@ main() {
         need_packages libdpdk-dev libclang-dev
         features=(--features feroce-tests/dpdk)
     fi
-    "$cargo" build --quiet --release --workspace --bin rxe "${features[@]}"
+    build "${features[@]}" --bin rxe
     tests/rxe/build.sh "$guest_files"
     reserve_hugepages $HUGEPAGES
     work=$(mktemp -d)
@@ -96,7 +96,7 @@ suite() {
 
 play() { # PORT FILTER
     mkdir -p "$CAPTURES"
-    ip netns exec "$engine" "${CARGO_TARGET_DIR:-target}/release/rxe" --port "$1" --switch "$switch" \
+    ip netns exec "$engine" "$(built)/rxe" --port "$1" --switch "$switch" \
         --captures "$CAPTURES/$1" --python "$python" --repeat "$repeat" ${keep:+--keep} ${skip_mtu:+--skip-mtu} ${2:+"$2"}
 }
 

@@ -4,13 +4,13 @@
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
 #   scripts/test.sh --within MIN  all, but those that would not end within so many minutes, which the summary names
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity test fabric ports dpdk swarm frames install programs pyverbs rxe mutants deny
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity test fabric ports dpdk swarm frames programs pyverbs rxe install profiles mutants deny
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity test fabric ports dpdk swarm frames install programs pyverbs rxe mutants deny"
+readonly ALL="fmt clippy doc purity test fabric ports dpdk swarm frames programs pyverbs rxe install profiles mutants deny"
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
@@ -18,7 +18,7 @@ readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config ip
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with what it builds; the others take fewer than $BRIEF.
-declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=150 [programs]=300 [rxe]=560 [deny]=150)
+declare -A TAKES=([test]=900 [fabric]=120 [ports]=200 [dpdk]=300 [mutants]=180 [install]=330 [profiles]=100 [programs]=300 [rxe]=560 [deny]=150)
 readonly TAKES BRIEF=120
 
 main() {
@@ -36,6 +36,7 @@ main() {
     need_root "$@"
     need_packages "${PACKAGES[@]}"
     need_rust
+    export BUILD_PROFILE=${BUILD_PROFILE:-test} # Scripts run what the tests have built.
     reserve_hugepages "$HUGEPAGES"
     local before after
     before=$(belongings)
@@ -80,12 +81,14 @@ step_deny() {
 
 step_test() { without_libdpdk cargo test --workspace --no-fail-fast && knows_no_dpdk "$target/debug/feroce"; }
 
-# A report as a browser shows it; and the bytes that tests of the step before have compared, by the other build profile.
+# Reports as a browser shows them.
 step_fabric() {
     need_packages chromium
-    cargo test --workspace --test report --test conform_report -- --ignored &&
-        cargo test --release --workspace --test scenarios the_same_scenario
+    cargo test --workspace --test report --test conform_report -- --ignored
 }
+
+# The bytes that tests have compared, by the other build profile.
+step_profiles() { cargo test --release --workspace --test scenarios the_same_scenario; }
 
 # The tests that stand on a rig of ports, and a small swarm, on the kernel's ports too.
 step_ports() {
@@ -145,7 +148,7 @@ step_mutants() { scripts/mutants.sh psn-wrap; }
 step_frames() { scripts/frames.sh && scripts/pfc-frames.sh; }
 
 # What users install, from there.
-step_install() { scripts/check-install.sh; }
+step_install() { BUILD_PROFILE=release scripts/check-install.sh; }
 
 # The distribution's programs, Feroce at both ends; UC's, UD's and XRC's packets are looked at by tshark and scapy.
 # scripts/programs.sh --valgrind takes minutes more.
