@@ -31,7 +31,8 @@ fn verdict(report: &Report, severity: impl Fn(Severity) -> bool) -> String {
 ///
 /// The counts were also taken from the packets by themselves: from gaps in PSNs and in rxe's IPv4 identification, which counts up, and, of
 /// the pairs, from what passes one side only.
-/// * `loss_netemA_readresp`: 97 responses are lost in 91 stretches, of which one is at the begin of a repetition (packet 993).
+/// * `loss_netemA_readresp`: 97 responses are lost in 91 stretches, of which one is at the begin of a repetition (packet 993). One
+///   more was lost ahead of packet 431, the last answer to a burst: only the identification shows it.
 /// * `loss_netemB_write`: 97 gaps in 1871 requests, 5.2 %. One more was lost ahead of packet 472, the last of a repetition that was cut
 ///   short there: only the identification shows it.
 /// * `loss_nft_atomic`: the bridge has dropped 6 requests and 4 answers. To three of the answers B reacts as soon as a later one comes,
