@@ -28,15 +28,31 @@ fn verdict(report: &Report, severity: impl Fn(Severity) -> bool) -> String {
 }
 
 /// Captures with findings. All others have none.
+///
+/// The counts were also taken from the packets by themselves: from gaps in PSNs and in rxe's IPv4 identification, which counts up, and, of
+/// the pairs, from what passes one side only.
+/// * `loss_netemA_readresp`: 97 responses are lost in 91 stretches, of which one is at the begin of a repetition (packet 993). One
+///   more was lost ahead of packet 431, the last answer to a burst: only the identification shows it.
+/// * `loss_netemB_write`: 97 gaps in 1871 requests, 5.2 %. One more was lost ahead of packet 472, the last of a repetition that was cut
+///   short there: only the identification shows it.
+/// * `loss_nft_atomic`: the bridge has dropped 6 requests and 4 answers. To three of the answers B reacts as soon as a later one comes,
+///   within half a millisecond (packets 158, 209, 357 of side A); the last one costs a timeout. Side B sees three gaps in the answers, and the timeout.
+/// * `loss_nft_send_1024`, `loss_nft_write_1024`: 76 and 65 requests were dropped. Side A sees them all but one (PSN 0xcec9c4, the last of a
+///   repetition cut short: packet 858 of side B, where 840 and 841 of side A are next to each other). Side B sees what A complains of: 29
+///   NAKs each. PSN 0xceca8f was lost twice, in packets 1807 and 1857 of side B, and a NAK comes once: packet 1986 is sent after a timeout.
+///   The one ACK that was dropped (PSN 0xcec9c3) is made good by the next one.
+/// * `reorder_netemB_send`: 995 requests come behind others with a later identification, and none is missing ahead of the last 20 ms.
+/// * `rnr_send_bw`: 39 RNR NAKs. B reads them up to 98 ms late, and begins again with what they name, though A has acknowledged that since
+///   (packets 1460 to 3645): nothing was lost.
 const FINDINGS: &[(&str, &str)] = &[
     ("rxe/cmtime_v4.pcap.zst", "CM-REJECTED 20"),
-    ("rxe/loss_netemA_readresp.pcap.zst", "FAB-ANSWER-LOSS 46"),
-    ("rxe/loss_netemB_write.pcap.zst", "FAB-LOSS 170"),
-    ("rxe/loss_nft_atomic.tapA.pcap.zst", "FAB-LOSS 6, FAB-ACK-LOSS 1"),
-    ("rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-TIMEOUT 1, FAB-LOSS-BEYOND 6, FAB-ANSWER-LOSS 4"),
+    ("rxe/loss_netemA_readresp.pcap.zst", "FAB-ANSWER-LOSS 91"),
+    ("rxe/loss_netemB_write.pcap.zst", "FAB-LOSS 97"),
+    ("rxe/loss_nft_atomic.tapA.pcap.zst", "FAB-LOSS 6, FAB-ACK-LOSS 4"),
+    ("rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-TIMEOUT 1, FAB-LOSS-BEYOND 6, FAB-ANSWER-LOSS 3"),
     ("rxe/loss_nft_send_1024.tapA.pcap.zst", "FAB-LOSS 76"),
     ("rxe/loss_nft_send_1024.tapB.pcap.zst", "FAB-LOSS-BEYOND 29"),
-    ("rxe/loss_nft_write_1024.tapA.pcap.zst", "FAB-LOSS 63"),
+    ("rxe/loss_nft_write_1024.tapA.pcap.zst", "FAB-LOSS 64"),
     ("rxe/loss_nft_write_1024.tapB.pcap.zst", "REQ-TIMEOUT 1, FAB-LOSS-BEYOND 29"),
     ("rxe/ops_bad_rkey_atomic.pcap.zst", "FAIL-ACCESS 1"),
     ("rxe/ops_bad_rkey_read.pcap.zst", "FAIL-ACCESS 1"),
@@ -49,18 +65,18 @@ const FINDINGS: &[(&str, &str)] = &[
     ("rxe/ops_ro_write.pcap.zst", "FAIL-ACCESS 1"),
     ("rxe/ops_rx_short.pcap.zst", "FAIL-OPERATION 1"),
     ("rxe/ops_send_inv.pcap.zst", "FAIL-ACCESS 1"),
-    ("rxe/rc_pingpong_v4_2048.pcap.zst", "REQ-TIMEOUT 1"),
-    ("rxe/reorder_netemB_send.pcap.zst", "FAB-LOSS 3, FAB-REORDER 995"),
-    ("rxe/rnr_send_bw.pcap.zst", "RSP-RNR 39, FAB-ACK-LOSS 1"),
+    ("rxe/reorder_netemB_send.pcap.zst", "FAB-REORDER 995"),
+    ("rxe/rnr_send_bw.pcap.zst", "RSP-RNR 39"),
     ("rxe/rping_reject.pcap.zst", "CM-REJECTED 1"),
 ];
 
 /// Captures with other quirks than MigReq 0, which all of rxe have.
+///
+/// `rc_pingpong_v4_2048` is clean: A stands still for 163 ms, B repeats packets 531 to 535 after 40 ms (536) and after another 68 (541), and
+/// then each of the ten copies is acknowledged by itself (546 to 556): all have arrived.
 const QUIRKS: &[(&str, &str)] = &[
     ("hardware/huawei_hiroce_oferby_proxy.pcap", "QUIRK-PORT, QUIRK-IPV4-ID-0, QUIRK-RESERVED"),
     ("hardware/native_ib_wireshark_sample_infiniband.pcap", "QUIRK-MULTICAST-ICRC"),
-    ("rxe/loss_netemA_readresp.pcap.zst", "QUIRK-EARLY-RETRY"),
-    ("rxe/loss_nft_atomic.tapA.pcap.zst", "QUIRK-EARLY-RETRY"),
     ("rxe/ops_psn_mismatch.pcap.zst", "QUIRK-ACK-BEFORE-FIRST, QUIRK-RETRY-FOREVER"),
     ("rxe/ops_rnr_late.pcap.zst", "QUIRK-NAK-BEHIND-RNR, QUIRK-EARLY-RETRY"),
     ("rxe/rc_pingpong_events.pcap.zst", "QUIRK-EARLY-RETRY"),
@@ -68,7 +84,7 @@ const QUIRKS: &[(&str, &str)] = &[
     ("rxe/rc_pingpong_v4_2048.pcap.zst", "QUIRK-EARLY-RETRY"),
     ("rxe/rc_pingpong_v4_256.pcap.zst", "QUIRK-EARLY-RETRY"),
     ("rxe/rc_pingpong_v6_1024.pcap.zst", "QUIRK-EARLY-RETRY"),
-    ("rxe/rnr_send_bw.pcap.zst", "QUIRK-NAK-BEHIND-RNR, QUIRK-EARLY-RETRY"),
+    ("rxe/rnr_send_bw.pcap.zst", "QUIRK-NAK-BEHIND-RNR"),
     ("rxe/send_lat_v4.pcap.zst", "QUIRK-EARLY-RETRY"),
     ("rxe/write_lat_v4.pcap.zst", "QUIRK-EARLY-RETRY"),
 ];
@@ -112,13 +128,12 @@ fn every_capture_has_its_verdict() {
 /// What the bridge has dropped is on one side only.
 #[test]
 fn what_is_lost_between_two_captures_is_told() {
-    let both = ["rxe/loss_nft_atomic.tapA.pcap.zst", "rxe/loss_nft_atomic.tapB.pcap.zst"];
-    let report = checked(&both);
-    assert_eq!(
-        report.findings.by_rule().get(&RuleId::Between),
-        Some(&10),
-        "10 of the bridge's counter"
-    );
+    // The bridge's counters.
+    for (name, due) in [("atomic", 10), ("send_1024", 76), ("write_1024", 66)] {
+        let both = ["A", "B"].map(|side| format!("rxe/loss_nft_{name}.tap{side}.pcap.zst"));
+        let report = checked(&both.each_ref().map(String::as_str));
+        assert_eq!(report.findings.by_rule().get(&RuleId::Between), Some(&due), "{name}");
+    }
 }
 
 /// Why a connection has failed is said in a sentence, with the packet that shows it.

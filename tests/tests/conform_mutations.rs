@@ -30,6 +30,11 @@ fn read(file: &str) -> Vec<Captured> {
 
 /// The findings of `frames`, quirks left out.
 fn found(frames: &[Captured]) -> BTreeMap<&'static str, u64> {
+    told(frames, |severity| severity != Severity::Quirk)
+}
+
+/// What is told of `frames`, of the severities that are `wanted`.
+fn told(frames: &[Captured], wanted: fn(Severity) -> bool) -> BTreeMap<&'static str, u64> {
     let mut checker = Checker::new(Filter::default(), false);
     let mut reader = Reader::default();
     for (number, frame) in (1..).zip(frames) {
@@ -46,8 +51,8 @@ fn found(frames: &[Captured]) -> BTreeMap<&'static str, u64> {
     }
     let report = checker.finish(vec!["mutated".to_owned()]);
     let rules = report.findings.by_rule().into_iter();
-    let no_quirk = rules.filter(|(rule, _)| rule.rule().severity != Severity::Quirk);
-    no_quirk.map(|(rule, count)| (rule.rule().name, count)).collect()
+    let wanted = rules.filter(|(rule, _)| wanted(rule.rule().severity));
+    wanted.map(|(rule, count)| (rule.rule().name, count)).collect()
 }
 
 /// Lengths, header checksum and ICRC as the bytes now give them.
@@ -100,6 +105,23 @@ fn again(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
     copy.bytes[18..20].copy_from_slice(&newest.wrapping_add(1000).to_be_bytes());
     frames.push(copy);
     frames.len() - 1
+}
+
+/// A CNP to where the acknowledgement at `index` goes, at the end, `later` nanoseconds behind the last frame.
+fn notify(frames: &mut Vec<Captured>, index: usize, later: u64) -> usize {
+    let at = again(frames, index, later);
+    let frame = &mut frames[at];
+    frame.bytes[BTH] = 0x81;
+    frame.bytes[BTH + 4] = 0x40;
+    set_psn(frame, 0);
+    shorten(frame, 4);
+    lengthen(frame, 16);
+    at
+}
+
+/// A frame is marked (CE) on its way.
+fn mark(frame: &mut Captured) {
+    frame.bytes[15] |= 3;
 }
 
 /// Whether it is the message of connection management with that attribute.
@@ -262,6 +284,10 @@ const ROWS: &[Row] = &[
         f[at].bytes[BTH + 12] ^= 1;
         vec![at]
     }),
+    row("a request again after 5 ms, and no answer", ZERO, "REQ-TIMEOUT", |f| {
+        f.truncate(1);
+        vec![again(f, 0, 5_000_000)]
+    }),
     row("MSN too high", ZERO, "RSP-MSN", |f| {
         put(&mut f[9], 15, &[9]);
         vec![9]
@@ -371,6 +397,23 @@ const ROWS: &[Row] = &[
         put(&mut f[0], 20, &[1]);
         vec![0]
     }),
+    row("CNPs a microsecond apart", ZERO, "CNP-INTERVAL", |f| {
+        mark(&mut f[0]);
+        vec![0, notify(f, 5, 1000), notify(f, 5, 1000)]
+    }),
+    row("a CNP without a mark", ZERO, "CNP-UNASKED", |f| vec![notify(f, 5, 1000)]),
+    row("a mark without a CNP", ZERO, "CNP-MISSING", |f| {
+        mark(&mut f[0]);
+        f[9].at += 20_000_000;
+        vec![0]
+    }),
+    row("a SEND beyond the credits", CM, "REQ-CREDITS", |f| {
+        f[0].bytes[BTH + 20 + 24 + 43] |= 1;
+        f[1].bytes[BTH + 20 + 24 + 26] |= 1;
+        f[4].bytes[BTH + 12] = 0;
+        f.remove(10);
+        vec![0, 1, 4]
+    }),
     row("another Q_Key", UD, "UD-QKEY", |f| {
         let at = f.len() - 1;
         put(&mut f[at], 15, &[0x99]);
@@ -463,6 +506,76 @@ const ROWS: &[Row] = &[
         vec![0, 1]
     }),
 ];
+
+/// The same in captures with findings of their own, of which no kind goes.
+const MORE: &[Row] = &[
+    row("an RNR NAK that is not waited for", "rxe/ops_rnr_exhaust.pcap.zst", "REQ-RNR-WAIT", |f| {
+        f[2].at = f[1].at + 100_000;
+        vec![]
+    }),
+    row("ten copies without an answer", "rxe/ops_retry_exhaust.pcap.zst", "REQ-RETRY-COUNT", |f| {
+        let (mut at, mut copies) = (0, vec![]);
+        for _ in 0..6 {
+            at = again(f, at, 20_000_000);
+            copies.push(at);
+        }
+        copies
+    }),
+    row("a request after a refusal", "rxe/ops_bad_rkey_atomic.pcap.zst", "REQ-AFTER-ERROR", |f| {
+        let at = again(f, 0, 200_000_000);
+        let next = psn(&f[0]) + 1;
+        set_psn(&mut f[at], next);
+        vec![at]
+    }),
+    row("two NAKs for a gap", "rxe/loss_nft_send_1024.tapB.pcap.zst", "RSP-NAK-ONCE", |f| {
+        let at = first(f, is_nak);
+        let copy = f[at].clone();
+        f.insert(at + 1, copy);
+        vec![]
+    }),
+    row("a NAK passed over", "rxe/loss_nft_atomic.tapB.pcap.zst", "REQ-NAK-RESTART", |f| {
+        let nak = first(f, is_nak);
+        let behind = f[nak + 1..].iter().position(|frame| psn(frame) == psn(&f[nak]));
+        f.remove(nak + 1 + behind.expect("the NAK is heard"));
+        vec![]
+    }),
+];
+
+/// Whether it is a NAK (PSN sequence).
+fn is_nak(frame: &Captured) -> bool {
+    frame.bytes[BTH] == 0x11 && frame.bytes[BTH + 12] == 0x60
+}
+
+#[test]
+fn violations_are_found_among_other_findings() {
+    let mut wrong = Vec::new();
+    for Row { name, file, rule, change } in MORE {
+        let mut frames = read(file);
+        let mut due: Vec<_> = found(&frames).into_keys().collect();
+        due.push(*rule);
+        due.sort_unstable();
+        for index in change(&mut frames) {
+            seal(&mut frames[index]);
+        }
+        let mut found: Vec<_> = found(&frames).into_keys().collect();
+        found.sort_unstable();
+        if found != due {
+            wrong.push(format!("{name}: {due:?} are due, found are {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A ConnectX's "0 credits" are a habit where credits were not agreed on.
+#[test]
+fn no_credits_without_an_agreement_are_a_quirk() {
+    let mut frames = read(ZERO);
+    frames[5].bytes[BTH + 12] = 0;
+    seal(&mut frames[5]);
+    assert_eq!(found(&frames), BTreeMap::new());
+    let quirks = told(&frames, |severity| severity == Severity::Quirk);
+    assert_eq!(quirks.get("QUIRK-CREDITS-0"), Some(&1), "{quirks:?}");
+}
 
 #[test]
 fn clean_captures_have_no_findings() {

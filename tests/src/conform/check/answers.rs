@@ -4,7 +4,7 @@ use feroce_wire::{Operation, PathMtu, PayloadRule, Position, Psn, Syndrome};
 
 use super::requester::hex;
 use super::responder::Answer;
-use crate::conform::flow::window::{Sent, is_atomic, is_read};
+use crate::conform::flow::window::{Sent, is_atomic, is_read, needs_answer};
 use crate::conform::rules::RuleId;
 
 impl Answer<'_, '_> {
@@ -22,6 +22,7 @@ impl Answer<'_, '_> {
         self.learn_mtu(place);
         let Some(&sent) = self.channel.window.get(place) else { return };
         let offset = sent.psn.distance_to(psn);
+        self.follows(&sent, offset);
         if offset > 0 || sent.psn != self.channel.window.oldest().unwrap_or(sent.psn) {
             self.before_read(&sent);
         }
@@ -36,6 +37,42 @@ impl Answer<'_, '_> {
             }
         }
         self.progress(place, &sent, offset);
+    }
+
+    /// Answers come in the order of PSNs, or begin again with what is asked for again: those between were lost.
+    fn follows(&mut self, sent: &Sent, offset: u32) {
+        const NEAR: u32 = 1 << 12;
+        let psn = self.seen.packet.bth.psn;
+        let mut due = self.channel.answer_due.unwrap_or_else(|| {
+            let oldest = self.channel.window.unacked().find(|sent| sent.lacks_answer());
+            oldest.map_or(psn, |sent| sent.psn.add(sent.answered))
+        });
+        if psn.is_before(due) {
+            if sent.times == 1 {
+                return; // It is late, or comes again.
+            }
+            due = sent.psn.add(sent.asked_from.min(offset));
+        }
+        self.channel.answer_due = Some(psn.next());
+        if due.distance_to(psn) > NEAR {
+            return;
+        }
+        while due.is_before(psn) {
+            let Some(place) = self.channel.window.find(due) else { break };
+            let Some(known) = self.channel.window.get_mut(place) else { break };
+            let end = if known.end().is_before(psn) { known.end() } else { psn };
+            if !due.is_before(end) {
+                break;
+            }
+            if !known.is_missing() && needs_answer(known.opcode) {
+                known.lost_from = Some(known.psn.distance_to(due));
+                let (opcode, asked) = (known.opcode, known.last.number);
+                self.out.add(RuleId::AnswerLoss, self.place, || {
+                    format!("the answers with PSN {} to {} to {opcode} in packet {asked} did not come this far", hex(due), hex(end.prev()))
+                });
+            }
+            due = end;
+        }
     }
 
     /// Requests ahead of a READ are done when that is answered.
@@ -131,15 +168,9 @@ impl Answer<'_, '_> {
 
     /// How far the READ is answered.
     fn progress(&mut self, place: usize, sent: &Sent, offset: u32) {
-        let psn = self.seen.packet.bth.psn;
         if offset > sent.answered {
-            let from = sent.psn.add(sent.answered);
-            if let Some(known) = self.channel.window.get_mut(place)
-                && known.lost_from.replace(sent.answered).is_none()
-            {
-                self.out.add(RuleId::AnswerLoss, self.place, || {
-                    format!("the responses with PSN {} to {} to the READ in packet {} did not come this far", hex(from), hex(psn.prev()), sent.last.number)
-                });
+            if let Some(known) = self.channel.window.get_mut(place) {
+                known.lost_from = Some(sent.answered);
             }
         } else if offset < sent.answered && sent.times == 1 {
             self.again(sent, offset);
@@ -185,6 +216,7 @@ impl Answer<'_, '_> {
         if !is_atomic(sent.opcode) {
             return self.wrong_kind(&sent, psn);
         }
+        self.follows(&sent, 0);
         self.before_read(&sent);
         if let Some(aeth) = packet.ext.aeth {
             self.count_at_least(&sent, aeth.msn.value());

@@ -12,7 +12,7 @@ const REPEATED: u16 = 3;
 
 /// What has become of a flow.
 pub(super) fn end(channel: &Channel, flow: usize, out: &mut Findings) {
-    super::requester::timed_out(channel.pending, u32::try_from(flow).ok(), out);
+    super::requester::timed_out(&channel.pending, u32::try_from(flow).ok(), out);
     if channel.failed.is_some() || !channel.is_reliable() {
         return;
     }

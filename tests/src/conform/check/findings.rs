@@ -45,6 +45,21 @@ impl Findings {
         }
     }
 
+    /// `rule` did hold at `place`, as has turned out since.
+    pub fn take_back(&mut self, rule: RuleId, place: Place) {
+        let Place { packet, flow, .. } = place;
+        let is_it =
+            |found: &Finding| (found.rule, found.packet, found.flow) == (rule, packet, flow);
+        let Some(index) = self.told.iter().rposition(is_it) else { return };
+        self.told.remove(index);
+        let count = self.counts.get(&(rule, flow)).copied().unwrap_or(0);
+        if count > 1 {
+            self.counts.insert((rule, flow), count - 1);
+        } else {
+            self.counts.remove(&(rule, flow));
+        }
+    }
+
     /// Those that are told, in the order of packets.
     pub fn told(&self) -> &[Finding] {
         &self.told

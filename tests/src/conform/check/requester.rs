@@ -5,7 +5,7 @@ use feroce_wire::{Operation, Psn, Transport};
 use super::digest::digest;
 use super::figures::duration;
 use super::findings::{Findings, Place};
-use crate::conform::flow::window::{Sent, is_atomic, is_read};
+use crate::conform::flow::window::{Sent, is_atomic, is_read, needs_answer};
 use crate::conform::flow::{Channel, Message, Pending};
 use crate::conform::packet::Seen;
 use crate::conform::rules::RuleId;
@@ -69,17 +69,12 @@ impl Request<'_, '_> {
 
     /// A request that is newer than all before; `gap` PSNs between were passed over.
     fn newest(&mut self, psn: Psn, gap: u32) {
+        let behind = psn.add(0_u32.wrapping_sub(gap));
         if gap > 0 {
-            let hole = Sent::missing(
-                psn.add(0_u32.wrapping_sub(gap)),
-                gap,
-                self.place.packet,
-                self.seen.at,
-            );
+            let hole = Sent::missing(behind, gap, self.place.packet, self.seen.at);
             self.channel.window.push(hole);
             self.channel.message = Message::Unknown;
             self.channel.epoch += 1;
-            self.channel.repeats = None;
             if self.channel.transport == Some(Transport::Uc) {
                 self.out.add(RuleId::Loss, self.place, || {
                     format!(
@@ -90,7 +85,7 @@ impl Request<'_, '_> {
             }
         }
         if let Some(due) = self.channel.repeats {
-            self.passed_over(due, psn);
+            self.passed_over(due, behind);
         }
         self.sequence();
         self.depth();
@@ -150,7 +145,12 @@ impl Request<'_, '_> {
         if late {
             self.channel.late_at = Some(self.seen.at);
             if let Some(sent) = self.channel.window.get_mut(place) {
-                sent.skipped = false;
+                sent.passed = 0;
+                sent.is_told = false;
+            }
+            if known.is_told {
+                // Nothing was lost: this is the copy that was missed.
+                self.out.take_back(RuleId::Loss, Place { packet: known.last, ..self.place });
             }
             self.out.add(RuleId::Reorder, self.place, || {
                 format!("PSN {} comes {} after packet {}, which was sent later: it was repeated in the meantime", hex(psn), duration(self.seen.at.saturating_sub(known.last_at)), known.last.number)
@@ -189,35 +189,50 @@ impl Request<'_, '_> {
         self.channel.window.fill(place, sent);
         self.channel.figures.request_bytes += self.seen.packet.payload.len() as u64;
         let since = self.seen.at.saturating_sub(hole.last_at);
-        let repeats = self.channel.repeats == Some(psn);
-        if !repeats || self.channel.nak.is_some_and(|nak| nak.psn == psn) {
+        if late {
+            return self.came_late(hole, psn);
+        }
+        let goes_on = self.goes_on(psn);
+        let is_for_other = self.channel.nak.is_some_and(|nak| nak.psn != psn);
+        // What was under way when a NAK came is no reaction to it.
+        if !(goes_on && is_for_other) {
             self.react(psn);
         }
-        if late
-            || (self.channel.newest_id.is_none()
-                && self.channel.nak_for.is_none()
-                && since < 1_000_000
-                && !repeats)
-        {
-            self.channel.late_at = Some(self.seen.at);
-            self.out.add(RuleId::Reorder, self.place, || {
-                format!(
-                    "PSN {} was not lost: it arrived {} late, after packet {}",
-                    hex(psn),
-                    duration(since),
-                    hole.last.number
-                )
-            });
-            return;
+        let says_nothing = self.channel.newest_id.is_none() && self.channel.nak_for.is_none();
+        if says_nothing && since < 1_000_000 && !goes_on {
+            return self.came_late(hole, psn);
         }
         self.channel.figures.repeated += 1;
         self.channel.repeats = Some(sent.end());
         if self.channel.is_disordered(self.seen.at) {
             return;
         }
-        self.out.add(RuleId::Loss, self.place, || {
-            format!("PSN {} did not come this far the first time: packet {} has a later one, and {} after that this one repeats it", hex(psn), hole.last.number, duration(since))
+        self.tell_of(psn);
+        for _ in 0..=hole.passed {
+            self.out.add(RuleId::Loss, self.place, || {
+                format!("PSN {} did not come this far the first time: packet {} has a later one, and {} after that this one repeats it", hex(psn), hole.last.number, duration(since))
+            });
+        }
+    }
+
+    fn came_late(&mut self, hole: &Sent, psn: Psn) {
+        self.channel.late_at = Some(self.seen.at);
+        self.out.add(RuleId::Reorder, self.place, || {
+            format!(
+                "PSN {} was not lost: it arrived {} late, after packet {}",
+                hex(psn),
+                duration(self.seen.at.saturating_sub(hole.last_at)),
+                hole.last.number
+            )
         });
+    }
+
+    /// That a copy of `psn` was lost ahead of this one is told.
+    fn tell_of(&mut self, psn: Psn) {
+        let place = self.channel.window.find(psn);
+        if let Some(sent) = place.and_then(|place| self.channel.window.get_mut(place)) {
+            sent.is_told = true;
+        }
     }
 
     /// Whether a repetition is what was sent before.
@@ -266,14 +281,10 @@ impl Request<'_, '_> {
 
     /// A request that is sent again.
     fn repeat(&mut self, place: usize, known: &Sent, psn: Psn) {
-        let continues = self.channel.repeats == Some(psn);
         let retries = self.channel.agreed.retry_count.unwrap_or(RETRIES);
         let is_oldest = self.channel.window.is_oldest(place);
         self.channel.figures.repeated += 1;
-        let is_asked = self.channel.nak.is_some_and(|nak| nak.psn == psn);
-        let goes_on = !continues
-            && !is_asked
-            && self.channel.repeats.is_some_and(|due| self.passed_over(due, psn));
+        let goes_on = self.goes_on(psn);
         self.channel.repeats = Some(psn.add(self.span()));
         self.remember_copy(place, known, psn, is_oldest);
         if is_oldest && known.unanswered == u16::from(retries) + 1 {
@@ -281,17 +292,24 @@ impl Request<'_, '_> {
         }
         let is_for_other = self.channel.nak.is_some_and(|nak| nak.psn != psn);
         // What was under way when a NAK came is no reaction to it.
-        let caused = match (continues || goes_on || known.skipped) && is_for_other {
+        let caused = match (goes_on || known.is_skipped()) && is_for_other {
             true => true,
             false => self.react(psn),
         };
-        if known.skipped {
+        if known.is_skipped() {
             return self.lost(known, psn);
         }
-        if continues || goes_on || caused || known.lost_from.is_some() {
+        if goes_on || caused || known.lost_from.is_some() {
             return;
         }
         self.without_nak(place, known, psn);
+    }
+
+    /// Whether a repetition that is under way goes on with `psn`.
+    fn goes_on(&mut self, psn: Psn) -> bool {
+        let Some(due) = self.channel.repeats else { return false };
+        let is_asked = self.channel.nak.is_some_and(|nak| nak.psn == psn);
+        due == psn || (!is_asked && self.passed_over(due, psn))
     }
 
     fn remember_copy(&mut self, place: usize, known: &Sent, psn: Psn, is_oldest: bool) {
@@ -303,7 +321,9 @@ impl Request<'_, '_> {
         sent.id = id_of(self.seen).unwrap_or(0);
         sent.asked_from = known.psn.distance_to(psn);
         sent.lost_from = None;
-        sent.skipped = false;
+        sent.passed = 0;
+        sent.is_told = false;
+        sent.asks |= self.seen.packet.bth.ack_req;
         if is_read(sent.opcode) {
             sent.answered = sent.answered.min(sent.asked_from);
         }
@@ -320,7 +340,7 @@ impl Request<'_, '_> {
             let Some(place) = self.channel.window.find(at) else { break };
             let is_acked = self.channel.window.is_acked(place);
             let Some(sent) = self.channel.window.get_mut(place) else { break };
-            sent.skipped = !sent.is_missing() && !is_acked;
+            sent.passed = if is_acked { 0 } else { sent.passed.saturating_add(1) };
             some |= !is_acked;
             at = sent.end();
         }
@@ -331,9 +351,12 @@ impl Request<'_, '_> {
         if self.channel.is_disordered(self.seen.at) {
             return;
         }
-        self.out.add(RuleId::Loss, self.place, || {
-            format!("PSN {} did not come this far when it was repeated after packet {}: the repetition passes over it, and this packet repeats it once more", hex(psn), known.last.number)
-        });
+        self.tell_of(psn);
+        for _ in 0..known.passed {
+            self.out.add(RuleId::Loss, self.place, || {
+                format!("PSN {} did not come this far when it was repeated after packet {}: the repetition passes over it, and this packet repeats it once more", hex(psn), known.last.number)
+            });
+        }
     }
 
     fn too_often(&mut self, known: &Sent, psn: Psn, retries: u8) {
@@ -352,29 +375,41 @@ impl Request<'_, '_> {
         /// No timer of an endpoint is that short: rxe counts from what it sent before, in nanoseconds.
         const TOO_SOON: u64 = 10_000_000;
         let since = self.seen.at.saturating_sub(known.last_at);
-        if self.channel.mig_req_0 && since < TOO_SOON {
-            return super::quirks::tell(self.channel, RuleId::QuirkEarly, self.place, self.out);
-        }
+        let is_rxe = self.channel.mig_req_0;
         if !self.channel.window.is_acked(place) {
-            self.channel.figures.timeouts.add(since);
-            let pending = Pending {
-                psn,
-                packet: self.place.packet,
-                at: self.seen.at,
-                since,
-                before: known.last,
-            };
-            let old = self.channel.pending.replace(pending);
-            return timed_out(old, self.place.flow, self.out);
+            if !is_rxe || since >= TOO_SOON {
+                self.channel.figures.timeouts.add(since);
+            }
+            return self.unanswered(known, psn, since);
         }
-        if self.channel.mig_req_0 && self.seen.at.saturating_sub(self.channel.acked_at) < ON_ITS_WAY
-        {
+        if is_rxe && self.channel.was_refused(psn, self.seen.at) {
+            return;
+        }
+        // A later answer to a READ or atomic tells the requester that this one was lost: it need not wait for a timer.
+        let is_passed = needs_answer(known.opcode)
+            && !known.lacks_answer()
+            && self.channel.acked.is_some_and(|acked| known.end().is_before(acked));
+        let waited = self.seen.at.saturating_sub(self.channel.acked_at);
+        if is_rxe && !is_passed && (since < TOO_SOON || waited < ON_ITS_WAY) {
             return super::quirks::tell(self.channel, RuleId::QuirkEarly, self.place, self.out);
         }
         let ack = self.channel.last_ack.map_or(0, |ack| ack.number);
         self.out.add(RuleId::AckLoss, self.place, || {
             format!("PSN {} is sent again {} after packet {}, though it was acknowledged by packet {ack} at the latest: that did not arrive, or too late", hex(psn), duration(since), known.last.number)
         });
+    }
+
+    /// Nothing has answered `psn` yet: what its answers will be tells whether the repetition came too early.
+    fn unanswered(&mut self, known: &Sent, psn: Psn, since: u64) {
+        const MOST: usize = 64;
+        let Place { packet, at, flow } = self.place;
+        let pending = &mut self.channel.pending;
+        if pending.len() == MOST || pending.first().is_some_and(|first| first.psn != psn) {
+            timed_out(pending, flow, self.out);
+            pending.clear();
+        }
+        pending.push(Pending { psn, packet, at, since, before: known.last });
+        self.channel.again = 0;
     }
 
     /// What the repetition of `psn` has to do with the last NAK; whether it was caused by one.
@@ -507,6 +542,7 @@ impl Request<'_, '_> {
             messages: if counts { self.channel.messages } else { 0 },
             epoch: if counts { self.channel.epoch } else { 0 },
             ends: packet.info.position.ends_message(),
+            asks: packet.bth.ack_req,
             ..Sent::missing(psn, 1, self.place.packet, self.seen.at)
         }
     }
@@ -523,17 +559,18 @@ impl Request<'_, '_> {
     }
 }
 
-/// A request was sent again, and not too early.
-pub(super) fn timed_out(pending: Option<Pending>, flow: Option<u32>, out: &mut Findings) {
-    let Some(Pending { psn, packet, at, since, before }) = pending else { return };
-    out.add(RuleId::Timeout, Place { packet, at, flow }, || {
-        format!(
-            "PSN {} is sent again {} after packet {}: nothing has answered it",
-            hex(psn),
-            duration(since),
-            before.number
-        )
-    });
+/// A request was sent again, so often, and not too early.
+pub(super) fn timed_out(pending: &[Pending], flow: Option<u32>, out: &mut Findings) {
+    for &Pending { psn, packet, at, since, before } in pending {
+        out.add(RuleId::Timeout, Place { packet, at, flow }, || {
+            format!(
+                "PSN {} is sent again {} after packet {}: nothing has answered it",
+                hex(psn),
+                duration(since),
+                before.number
+            )
+        });
+    }
 }
 
 /// The IPv4 identification; `None` if it says nothing.

@@ -6,7 +6,7 @@ use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
 use crate::conform::flow::window::Sent;
-use crate::conform::flow::{Channel, Nak, Rnr};
+use crate::conform::flow::{Channel, Nak, Pending, Rnr};
 use crate::conform::packet::Seen;
 use crate::conform::rules::RuleId;
 
@@ -136,20 +136,40 @@ impl Answer<'_, '_> {
         true
     }
 
-    /// The same PSN acknowledged twice, or one that was not repeated yet: the first copies have arrived, and the second were not
-    /// needed.
+    /// The same PSN acknowledged twice, one that was not repeated yet, or one that asks for no acknowledgement: the first copies have
+    /// arrived, and the second were not needed. What was sent after these answers is acknowledged: they were needed.
     fn settle(&mut self, psn: Psn) {
-        let Some(pending) = self.channel.pending.filter(|pending| pending.psn.at_or_before(psn))
-        else {
+        let first = self.channel.pending.first().copied();
+        let Some(first) = first.filter(|first| first.psn.at_or_before(psn)) else { return };
+        let acked = self.at(psn).filter(|sent| !sent.is_missing());
+        if acked.is_some_and(|sent| first.packet < sent.first) {
+            let old = std::mem::take(&mut self.channel.pending);
+            return super::requester::timed_out(&old, self.place.flow, self.out);
+        }
+        if !self.channel.mig_req_0 {
             return;
-        };
-        let is_again = self.channel.acked == Some(psn.next())
-            || self.channel.repeats.is_some_and(|repeats| !psn.is_before(repeats));
-        if is_again && self.channel.mig_req_0 {
-            self.channel.pending = None;
-            let place = Place { packet: pending.packet, at: pending.at, ..self.place };
+        }
+        let count = self.copies(&first, psn, acked.is_some_and(|sent| !sent.asks));
+        if count > 0 {
+            self.channel.pending.drain(..count);
+            let place = Place { packet: first.packet, at: first.at, ..self.place };
             super::quirks::tell(self.channel, RuleId::QuirkEarly, place, self.out);
         }
+    }
+
+    /// How many of the pending repetitions an acknowledgement of `psn` shows to have been needless. rxe acknowledges each packet that
+    /// it has already, so that as many acknowledgements as the repetition has packets belong to one copy.
+    fn copies(&mut self, first: &Pending, psn: Psn, is_unasked: bool) -> usize {
+        let repeats = self.channel.repeats;
+        if is_unasked || repeats.is_some_and(|repeats| !psn.is_before(repeats)) {
+            return self.channel.pending.len();
+        }
+        if self.channel.acked != Some(psn.next()) {
+            return 0;
+        }
+        let packets = repeats.map_or(1, |repeats| first.psn.distance_to(repeats).max(1));
+        self.channel.again += 1;
+        usize::from((self.channel.again - 1).is_multiple_of(packets))
     }
 
     /// Something is acknowledged that is older than the first request that was captured.
@@ -196,10 +216,11 @@ impl Answer<'_, '_> {
             self.channel.acked = Some(end);
             self.channel.last_ack = Some(self.place.packet);
             self.channel.acked_at = self.seen.at;
+            self.channel.again = 0;
             self.channel.nak_for = None;
         }
         if self.channel.rnr.is_some_and(|rnr| rnr.psn.is_before(end)) {
-            self.channel.rnr = None;
+            self.channel.end_rnr();
         }
     }
 
@@ -210,7 +231,8 @@ impl Answer<'_, '_> {
             return;
         }
         self.channel.restarted = None;
-        if self.at(nak.psn).is_some_and(|sent| sent.skipped) && !self.channel.is_disordered(at) {
+        if self.at(nak.psn).is_some_and(|sent| sent.is_skipped()) && !self.channel.is_disordered(at)
+        {
             self.out.add(RuleId::Restart, Place { packet, at, ..self.place }, || {
                 format!("after the NAK in packet {} the requester begins again with PSN {}, and not with {}", nak.packet.number, hex(psn), hex(nak.psn))
             });
@@ -226,6 +248,11 @@ impl Answer<'_, '_> {
         if known.lost_from.replace(known.answered).is_some() {
             return;
         }
+        // Of answers that carry something, those between were looked for.
+        if self.seen.packet.info.operation != Operation::Acknowledge {
+            return;
+        }
+        self.channel.answer_due = Some(sent.end());
         let due = sent.end().prev();
         self.out.add(RuleId::AnswerLoss, self.place, || {
             format!("the answers with PSN {} to {} did not come this far: packet {} asks for them, and this one answers what comes later", hex(from), hex(due), sent.last.number)
@@ -302,7 +329,7 @@ impl Answer<'_, '_> {
         self.channel.figures.nak_generation.add(self.seen.at.saturating_sub(shown_at));
         let came_late = later.last < sent.last && !later.is_missing();
         let is_disordered = self.channel.is_disordered(self.seen.at);
-        if !sent.is_missing() && !sent.skipped && !came_late && !is_disordered {
+        if !sent.is_missing() && !sent.is_skipped() && !came_late && !is_disordered {
             self.out.add(RuleId::LossBeyond, self.place, || {
                 format!("the responder misses PSN {}: packet {} has it, so that it was lost, damaged or delayed between here and the responder", hex(psn), sent.last.number)
             });

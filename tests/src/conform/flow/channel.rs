@@ -100,6 +100,9 @@ pub struct Mark {
     pub last_cnp: Option<u64>,
 }
 
+/// How long an answer may lie in the requester's queue, in nanoseconds.
+const QUEUED: u64 = 200_000_000;
+
 /// Requests from one QP to another, and their answers.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
@@ -140,8 +143,14 @@ pub struct Channel {
     pub nak_for: Option<Psn>,
     /// The last RNR NAK.
     pub rnr: Option<Rnr>,
-    /// A repetition without a NAK, of which it is not known yet whether it came too early.
-    pub pending: Option<Pending>,
+    /// Repetitions of one PSN without a NAK, of which it is not known yet whether they came too early.
+    pub pending: Vec<Pending>,
+    /// How often the newest acknowledged PSN has been acknowledged again since.
+    pub again: u32,
+    /// RNR NAKs that the requester may still have to read, though what they name is acknowledged since: PSN, and when.
+    refused: Vec<(Psn, u64)>,
+    /// The PSN behind the last answer to a READ or atomic.
+    pub answer_due: Option<Psn>,
     /// When the last acknowledgement was captured.
     pub acked_at: u64,
     /// What has ended the connection.
@@ -202,7 +211,10 @@ impl Channel {
             restarted: None,
             nak_for: None,
             rnr: None,
-            pending: None,
+            pending: Vec::new(),
+            again: 0,
+            refused: Vec::new(),
+            answer_due: None,
             acked_at: 0,
             failed: None,
             newest_id: None,
@@ -256,6 +268,21 @@ impl Channel {
     pub fn is_disordered(&self, now: u64) -> bool {
         const LATELY: u64 = 100_000_000;
         self.late_at.is_some_and(|at| now.saturating_sub(at) < LATELY)
+    }
+
+    /// What the last RNR NAK names is acknowledged at last. rxe reads its answers one by one, and comes to the NAK later.
+    pub fn end_rnr(&mut self) {
+        const MOST: usize = 64;
+        let Some(rnr) = self.rnr.take() else { return };
+        self.refused.retain(|&(_, at)| rnr.at.saturating_sub(at) < QUEUED);
+        if self.refused.len() < MOST {
+            self.refused.push((rnr.psn, rnr.at));
+        }
+    }
+
+    /// Whether the requester may read an RNR NAK for `psn` only at `now`.
+    pub fn was_refused(&self, psn: Psn, now: u64) -> bool {
+        self.refused.iter().any(|&(named, at)| named == psn && now.saturating_sub(at) < QUEUED)
     }
 
     /// The newest request, a READ, takes `span` PSNs.

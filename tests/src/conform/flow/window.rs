@@ -41,8 +41,12 @@ pub struct Sent {
     pub asked_from: u32,
     /// READ and atomics: the first PSN whose answer was seen to be missing.
     pub lost_from: Option<u32>,
-    /// A repetition has passed over it.
-    pub skipped: bool,
+    /// How often repetitions have passed over it since its last copy.
+    pub passed: u16,
+    /// Its last copy was told to follow a loss.
+    pub is_told: bool,
+    /// A copy of it has asked for an acknowledgement.
+    pub asks: bool,
     /// Atomics: the value that was answered.
     pub value: Option<u64>,
     /// Messages completed ahead of it, counted from some point of the flow.
@@ -73,7 +77,9 @@ impl Sent {
             answered: 0,
             asked_from: 0,
             lost_from: None,
-            skipped: false,
+            passed: 0,
+            is_told: false,
+            asks: false,
             value: None,
             messages: 0,
             epoch: 0,
@@ -89,6 +95,11 @@ impl Sent {
     /// Whether these PSNs were passed over.
     pub const fn is_missing(&self) -> bool {
         self.times == 0
+    }
+
+    /// Whether it was seen, and a repetition has passed over it since.
+    pub const fn is_skipped(&self) -> bool {
+        !self.is_missing() && self.passed > 0
     }
 
     /// Messages completed with it.

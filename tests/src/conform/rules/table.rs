@@ -102,22 +102,22 @@ rules! {
         at("engine/src/qp/requester.rs", "Read"), at("tests/tests/conform_mutations.rs", "a READ again from elsewhere");
     Restart "REQ-NAK-RESTART" Error Requester None,
         "After a NAK (PSN sequence) the requester begins again with the PSN that the NAK names.",
-        at("engine/src/qp/completer.rs", "Nak"), None;
+        at("engine/src/qp/completer.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a NAK passed over");
     RnrWait "REQ-RNR-WAIT" Error Requester None,
         "After an RNR NAK the requester waits for as long as that says.",
-        at("engine/src/qp/completer.rs", "rnr"), None;
+        at("engine/src/qp/completer.rs", "rnr"), at("tests/tests/conform_mutations.rs", "an RNR NAK that is not waited for");
     RetryCount "REQ-RETRY-COUNT" Error Requester None,
         "A request is repeated no more than seven times (or as often as the connection was made with) without an answer.",
-        at("engine/src/qp/completer.rs", "retry"), None;
+        at("engine/src/qp/completer.rs", "retry"), at("tests/tests/conform_mutations.rs", "ten copies without an answer");
     AfterError "REQ-AFTER-ERROR" Error Requester None,
         "After a NAK that ends the connection nothing more is sent on it.",
-        at("engine/src/qp/completer.rs", "Nak"), None;
+        at("engine/src/qp/completer.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a request after a refusal");
     Outstanding "REQ-READ-DEPTH" Error Requester None,
         "No more READs and atomics are under way than the responder said that it answers at a time.",
         at("engine/src/qp/requester.rs", "rd_atomic"), at("tests/tests/conform_mutations.rs", "more READs than agreed on");
     Credits "REQ-CREDITS" Error Requester None,
         "Where end-to-end credits were agreed on, no more SENDs go out than there are credits, and one that probes.",
-        None, None;
+        None, at("tests/tests/conform_mutations.rs", "a SEND beyond the credits");
     Timeout "REQ-TIMEOUT" Warning Requester None,
         "Requests are answered in time: none must be sent again without a NAK.",
         at("engine/src/qp/completer.rs", "timeout"), at("tests/tests/conform_captures.rs", "REQ-TIMEOUT");
@@ -135,7 +135,7 @@ rules! {
         at("engine/src/qp/responder.rs", "msn"), at("tests/tests/conform_mutations.rs", "MSN too low");
     NakOnce "RSP-NAK-ONCE" Error Responder None,
         "One NAK (PSN sequence) is sent for a gap.",
-        at("engine/src/qp/responder.rs", "Nak"), None;
+        at("engine/src/qp/responder.rs", "Nak"), at("tests/tests/conform_mutations.rs", "two NAKs for a gap");
     NakSpurious "RSP-NAK-SPURIOUS" Error Responder None,
         "A NAK (PSN sequence) is sent when a later packet has shown a gap, and not otherwise.",
         at("engine/src/qp/responder.rs", "Nak"), at("tests/tests/conform_mutations.rs", "a NAK without a gap");
@@ -177,7 +177,7 @@ rules! {
         None, at("tests/tests/conform_captures.rs", "FAB-ACK-LOSS");
     Between "FAB-LOSS-BETWEEN" Warning Fabric None,
         "What passes one capture of an exchange passes the other.",
-        None, None;
+        None, at("tests/tests/conform_captures.rs", "RuleId::Between");
     Reorder "FAB-REORDER" Warning Fabric None,
         "Packets arrive in the order in which they were sent.",
         None, at("tests/tests/conform_mutations.rs", "two requests in another order");
@@ -195,13 +195,13 @@ rules! {
         at("wire/src/cnp.rs", "write"), at("tests/tests/conform_mutations.rs", "a CNP whose reserved bytes are not 0");
     CnpInterval "CNP-INTERVAL" Error Responder None,
         "CNPs for a QP are at least 4 microseconds apart.",
-        at("engine/src/congestion/points.rs", "interval"), None;
+        at("engine/src/congestion/points.rs", "interval"), at("tests/tests/conform_mutations.rs", "CNPs a microsecond apart");
     CnpUnasked "CNP-UNASKED" Warning Responder None,
         "CNPs answer packets that are marked (CE).",
-        at("engine/src/core/congestion.rs", "marked"), None;
+        at("engine/src/core/congestion.rs", "marked"), at("tests/tests/conform_mutations.rs", "a CNP without a mark");
     CnpMissing "CNP-MISSING" Warning Responder None,
         "Packets that are marked (CE) are answered by CNPs.",
-        at("engine/src/core/congestion.rs", "marked"), None;
+        at("engine/src/core/congestion.rs", "marked"), at("tests/tests/conform_mutations.rs", "a mark without a CNP");
     Ect "ECN-ECT" Error Sender None,
         "A sender of a flow says of all of its packets that they may be marked (ECT), or of none.",
         at("wire/src/ecn.rs", "Ect0"), at("tests/tests/conform_mutations.rs", "ECT in one packet");
@@ -270,7 +270,7 @@ rules! {
         None, at("tests/tests/conform_captures.rs", "QuirkMigReq");
     QuirkCredits "QUIRK-CREDITS-0" Quirk Responder None,
         "Without credits the syndrome says so (0x1f). ConnectX says \"0 credits\" without an agreement that they count.",
-        None, None;
+        None, at("tests/tests/conform_mutations.rs", "QUIRK-CREDITS-0");
     QuirkPort "QUIRK-PORT" Quirk Sender None,
         "The UDP source port is 0xc000 or above. Huawei uses the number of the QP, others a port below.",
         None, at("tests/tests/conform_captures.rs", "QUIRK-PORT");
