@@ -249,8 +249,8 @@ impl Core {
         let Some(ask) = backpressure.wants(fill, now) else { return };
         let own = 1_u64 << *id;
         // The last one lets go for all.
-        let is_due = ask == Ask::Xoff
-            || pfc.askers.cores.fetch_and(!own, Ordering::AcqRel) & !own == 0;
+        let is_due =
+            ask == Ask::Xoff || pfc.askers.cores.fetch_and(!own, Ordering::AcqRel) & !own == 0;
         if is_due {
             let bytes = pfc.frame(ask, &**port);
             let Some(frame) = port.tx_slot() else { return }; // The next turn tries again.

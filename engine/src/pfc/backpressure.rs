@@ -39,7 +39,12 @@ pub struct Backpressure {
 impl Backpressure {
     /// For a link of the rate `line`. Nothing was asked yet.
     pub fn new(thresholds: Thresholds, line: Rate) -> Self {
-        Self { thresholds, refresh: span(Ask::Xoff.quanta(), line) / 2, asks_at: None, asked_fill: 0 }
+        Self {
+            thresholds,
+            refresh: span(Ask::Xoff.quanta(), line) / 2,
+            asks_at: None,
+            asked_fill: 0,
+        }
     }
 
     /// What to ask for at `now`, with the ring full to `fill` per cent. Until [`Backpressure::asked`], it is still to be asked for.
