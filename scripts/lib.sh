@@ -101,8 +101,8 @@ build() {
     [ "$1" != --features ] || { features=("$1" "$2") && shift 2; }
     case ${BUILD_PROFILE:-release} in
         release) as_caller "$cargo" build --quiet --release --workspace "${features[@]}" "$@" ;;
-        # All targets, since tests need other features of some libraries: for less than all, cargo would build everything again.
-        test) as_caller "$cargo" build --quiet --profile test --workspace "${features[@]}" --all-targets ;;
+        # With tests, since they need other features of some libraries: for less, cargo would build everything again.
+        test) as_caller "$cargo" build --quiet --profile test --workspace "${features[@]}" --lib --bins --tests --examples ;;
         *) die "BUILD_PROFILE is release or test" ;;
     esac
 }
