@@ -47,7 +47,8 @@ pub struct Filter {
 pub struct Checker {
     flows: Flows,
     connections: connect::Connections,
-    sides: sides::Sides,
+    /// If there are several captures.
+    sides: Option<sides::Sides>,
     findings: Findings,
     filter: Filter,
     records: bool,
@@ -65,7 +66,8 @@ impl Checker {
 
     /// All frames of `trace`, whose fault ends the check: what comes before it is in the report.
     pub fn check(mut self, trace: &mut Trace) -> (Report, Result<(), TraceError>) {
-        let files = trace.names().map(|name| name.display().to_string()).collect();
+        let files: Vec<_> = trace.names().map(|name| name.display().to_string()).collect();
+        self.sides = (files.len() > 1).then(sides::Sides::default);
         let mut reader = Reader::default();
         let ended = loop {
             match trace.next_frame() {
@@ -103,7 +105,9 @@ impl Checker {
     pub fn packet(&mut self, seen: &Seen<'_>) {
         self.packets += 1;
         let nowhere = Place::of(seen, None);
-        self.sides.take(seen, nowhere);
+        if let Some(sides) = &mut self.sides {
+            sides.take(seen, nowhere);
+        }
         if !packet::is_whole(seen, nowhere, &mut self.findings) {
             return;
         }
@@ -233,7 +237,9 @@ impl Checker {
             congestion::end(channel, flow, &mut self.findings);
         }
         self.connections.end(self.last_at, &mut self.findings);
-        self.sides.end(&mut self.findings);
+        if let Some(sides) = &mut self.sides {
+            sides.end(&mut self.findings);
+        }
         self.findings.sort();
         Report {
             files,
