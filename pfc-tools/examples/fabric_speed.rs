@@ -1,8 +1,11 @@
 //! How fast the fabric is: the figures that `scripts/bench.sh` prints of it, a line each as all of its lines are. Packet hops are frames
 //! that reached the end of a line; seconds are those of the processor, so that other programs do not count.
 
+mod common;
+
 use std::process::ExitCode;
 
+use common::processor_seconds;
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::scenario::{Change, Scenario};
 use feroce_pfc_tools::scenarios;
@@ -83,13 +86,4 @@ fn run(text: &str, case: usize, changes: &[(&str, &str)]) -> Speed {
     let before = processor_seconds();
     while !fabric.run(1 << 20) {}
     Speed { hops: fabric.hops() as f64 / 1e6, seconds: processor_seconds() - before }
-}
-
-/// What the kernel's scheduler says of this thread: the first number is the nanoseconds that it ran.
-#[allow(clippy::cast_precision_loss)] // Nanoseconds of hours.
-fn processor_seconds() -> f64 {
-    let text =
-        std::fs::read_to_string("/proc/thread-self/schedstat").expect("a kernel with schedstat");
-    let nanos: u64 = text.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
-    nanos as f64 / 1e9
 }

@@ -1,12 +1,15 @@
 //! How many frames of flow control a second one core takes from a capture: the figure that `scripts/bench.sh` prints of it, a line as all of its
 //! lines are. It goes the way of `feroce pfc decode`; seconds are those of the processor, so that other programs do not count.
 
+mod common;
+
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use common::processor_seconds;
 use feroce_pfc_tools::capture::Capture;
 use feroce_pfc_tools::fabric::time::LineRate;
 use feroce_pfc_tools::pfc::decode;
@@ -69,13 +72,4 @@ fn seconds(file: &Path) -> f64 {
     let seconds = processor_seconds() - before;
     assert_eq!((meter.frames().pfc, meter.senders().len()), (FRAMES.into(), 4));
     seconds
-}
-
-/// What the kernel's scheduler says of this thread: the first number is the nanoseconds that it ran.
-#[allow(clippy::cast_precision_loss)] // Nanoseconds of hours.
-fn processor_seconds() -> f64 {
-    let text =
-        std::fs::read_to_string("/proc/thread-self/schedstat").expect("a kernel with schedstat");
-    let nanos: u64 = text.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
-    nanos as f64 / 1e9
 }

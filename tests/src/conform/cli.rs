@@ -7,6 +7,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+pub use feroce_pfc_tools::pfc::cli::Outcome;
 
 use super::trace::TraceError;
 use super::{check, inject, replay, rules};
@@ -39,22 +40,6 @@ enum Command {
     Replay(Box<replay::options::Options>),
     /// Write a capture anew with other addresses, QP numbers, PSNs or keys, and right ICRCs
     Rewrite(Box<replay::rewrite::Options>),
-}
-
-/// What came out of a command that could do its work: its exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing to object to.
-    Fine,
-    /// Something is wrong with what was looked at.
-    Findings,
-}
-
-impl Outcome {
-    /// Findings if there are any.
-    pub const fn of(findings: bool) -> Self {
-        if findings { Self::Findings } else { Self::Fine }
-    }
 }
 
 /// Why a command ends early.

@@ -20,7 +20,7 @@ mod sides;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
-use super::flow::{Answers, Flows, Key};
+use super::flow::{Answers, Channel, Flows, Key};
 use super::packet::{Look, Reader, Seen};
 use super::rules::RuleId;
 use super::trace::{Frame, Trace, TraceError};
@@ -139,11 +139,7 @@ impl Checker {
         let place = Place::of(seen, Some(flow));
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
-        packet::fields(seen, place, out);
-        packet::constants(channel, seen, place, out);
-        quirks::look(channel, seen, place, out);
-        packet::reserved(channel, seen, place, out);
-        congestion::data(channel, 0, seen, place);
+        connected(channel, 0, seen, place, out);
         let repeated = channel.figures.repeated;
         requester::Request { seen, channel, place, out }.take();
         if self.records {
@@ -177,11 +173,7 @@ impl Checker {
         let place = Place::of(seen, Some(flow));
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
-        packet::fields(seen, place, out);
-        packet::constants(channel, seen, place, out);
-        quirks::look(channel, seen, place, out);
-        packet::reserved(channel, seen, place, out);
-        congestion::data(channel, 1, seen, place);
+        connected(channel, 1, seen, place, out);
         responder::Answer { seen, channel, place, out }.take();
         if self.records {
             let mark = match seen.packet.ext.aeth.map(|aeth| aeth.syndrome) {
@@ -251,6 +243,21 @@ impl Checker {
             last_at: self.last_at,
         }
     }
+}
+
+/// What holds for every packet of a connection, from the requester (`side` 0) or from the responder (1).
+fn connected(
+    channel: &mut Channel,
+    side: usize,
+    seen: &Seen<'_>,
+    place: Place,
+    out: &mut Findings,
+) {
+    packet::fields(seen, place, out);
+    packet::constants(channel, seen, place, out);
+    quirks::look(channel, seen, place, out);
+    packet::reserved(channel, seen, place, out);
+    congestion::data(channel, side, seen, place);
 }
 
 fn point(seen: &Seen<'_>, place: Place, mark: Mark) -> Point {
