@@ -104,7 +104,7 @@ check_figure() {
         split(ours, a, " "); split(theirs, b, " ")
         x = a[1] + a[2]; y = b[1] + b[2]
         ok = y > 0 && x / y <= 0.05
-        printf "%-44s %9.3f  %8s  %-5s  %.2f s of %.1f s of the processor, in %d MiB\n", name, y > 0 ? x / y : 0, "<= 0.05", ok ? "ok" : "short", x, y, memory / 1024
+        printf "%-44s %9.3f  %8s  %-5s  %.2f s of %.1f s of the processor, in %d MiB\n", name, (y > 0 ? x / y : 0), "<= 0.05", ok ? "ok" : "short", x, y, memory / 1024
         exit !ok
     }'
 }
