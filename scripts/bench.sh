@@ -97,13 +97,13 @@ check_figure() {
     local capture=$work/long.pcap ours theirs TIMEFORMAT='%U %S'
     "$target/release/examples/long_capture" "$capture" 1000
     cat "$capture" > /dev/null # Both find it in memory.
-    ours=$({ time (ulimit -v "$CHECK_MEMORY" && exec "$target/release/feroce-conform" check "$capture" > "$work/checked" 2>&1); } 2>&1) \
+    ours=$({ time (ulimit -v "$CHECK_MEMORY" && "$target/release/feroce-conform" check "$capture" > "$work/checked" 2>&1); } 2>&1) \
         || { cat "$work/checked" >&2 && return 1; }
     theirs=$({ time tshark -n -r "$capture" > /dev/null 2>&1; } 2>&1)
     awk -v name="$CHECK" -v ours="$ours" -v theirs="$theirs" -v memory="$CHECK_MEMORY" 'BEGIN {
         split(ours, a, " "); split(theirs, b, " ")
         x = a[1] + a[2]; y = b[1] + b[2]
-        ok = y > 0 && x / y <= 0.05
+        ok = x > 0 && y > 0 && x / y <= 0.05
         printf "%-44s %9.3f  %8s  %-5s  %.2f s of %.1f s of the processor, in %d MiB\n", name, (y > 0 ? x / y : 0), "<= 0.05", ok ? "ok" : "short", x, y, memory / 1024
         exit !ok
     }'
