@@ -7,7 +7,7 @@
 #   scripts/pfc-endpoint.sh [--short] [--bin FOLDER] [--seconds N] [KIND...]
 #     --short       one rate and one kind of pause, shorter runs
 #     --bin FOLDER  where feroce and feroce-pfc are, in place of building them
-#     --seconds N   length of a run (2; --short: 1)
+#     --seconds N   length of a run (3; --short: 1)
 #     KIND          Feroce's port: packet and af_xdp
 # Exit code 0 if all is within 5 %, 1 if not, 2 for wrong usage.
 set -euo pipefail
@@ -20,7 +20,7 @@ readonly RUNS=3
 bin='' seconds='' is_short=false kinds=() arguments=("$@")
 while [ $# -gt 0 ]; do
     case $1 in
-        --short) is_short=true rates=(50) pauses=("10000 10") ;;
+        --short) is_short=true rates=(50) pauses=("4000 25") ;;
         --bin) [ $# -gt 1 ] || { usage >&2 && exit 2; }; bin=$(realpath -m "$2") && shift ;;
         --seconds) [[ ${2-} =~ ^[1-9][0-9]*$ ]] || { usage >&2 && exit 2; }; seconds=$2 && shift ;;
         packet | af_xdp) kinds+=("$1") ;;
@@ -30,7 +30,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ${#kinds[@]} -gt 0 ] || kinds=(packet af_xdp)
-if [ -z "$seconds" ]; then if $is_short; then seconds=1; else seconds=2; fi; fi
+if [ -z "$seconds" ]; then if $is_short; then seconds=1; else seconds=3; fi; fi
 
 main() {
     local kind rate pause quanta per_second status=0
