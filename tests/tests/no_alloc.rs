@@ -125,8 +125,9 @@ impl Cable {
 
     /// A microsecond passes, or the time to the next deadline if nothing is under way.
     fn turn(&mut self) {
-        if let Some(ports) = &mut self.relay {
-            relay(ports);
+        if let Some([one, two]) = &mut self.relay {
+            relay(&mut **one, &mut **two);
+            relay(&mut **two, &mut **one);
         }
         let done: usize = self.devices.iter().map(|device| device.turn(self.now)).sum();
         let next = self.devices.iter().filter_map(|device| device.next_deadline(self.now)).min();
@@ -178,19 +179,17 @@ impl Cable {
     }
 }
 
-/// Takes what has come to either port to the other one.
-fn relay([one, two]: &mut [Box<dyn Port>; 2]) {
-    for (from, to) in [(&mut *one, &mut *two), (two, one)] {
-        for index in 0..from.rx_burst() {
-            let frame = from.rx_frame(index);
-            let Some(slot) = to.tx_slot() else { break }; // As a switch without room.
-            let (first, rest) = slot.split_at_mut(frame.first.len());
-            first.copy_from_slice(frame.first);
-            rest[..frame.second.len()].copy_from_slice(frame.second);
-            to.tx_commit(frame.len(), Priority::default());
-        }
-        to.flush().unwrap();
+/// Takes what has come to `from` on to `to`.
+fn relay(from: &mut dyn Port, to: &mut dyn Port) {
+    for index in 0..from.rx_burst() {
+        let frame = from.rx_frame(index);
+        let Some(slot) = to.tx_slot() else { break }; // As a switch without room.
+        let (first, rest) = slot.split_at_mut(frame.first.len());
+        first.copy_from_slice(frame.first);
+        rest[..frame.second.len()].copy_from_slice(frame.second);
+        to.tx_commit(frame.len(), Priority::default());
     }
+    to.flush().unwrap();
 }
 
 #[test]

@@ -399,6 +399,7 @@ impl Slow {
     /// What a core has asked for, of the first burst that nobody has taken yet: quanta.
     fn take(&mut self, core: usize) -> Vec<u16> {
         let far = &mut self.far[core];
+        let count = far.rx_burst();
         let quanta = |index: usize| {
             let bytes = far.rx_frame(index).first;
             let seen = pause::inspect(bytes, bytes.len()).expect("flow control");
@@ -408,14 +409,14 @@ impl Slow {
             };
             quanta[3]
         };
-        (0..far.rx_burst()).map(quanta).collect()
+        (0..count).map(quanta).collect()
     }
 
     /// Core 0 asks and lets go, `times` times, and nobody takes what it says.
     fn ask_in_vain(&mut self, times: usize) {
         for _ in 0..times {
             self.fill(0, 64 + 96);
-            (0..3).for_each(|_| drop(self.device.turn(self.now)));
+            (0..3).for_each(|_| _ = self.device.turn(self.now));
         }
     }
 }
@@ -487,12 +488,12 @@ fn who_could_not_ask_sleeps_and_asks_when_there_is_room() {
     slow.device.turn(slow.now);
     slow.fill(0, 64 + 30);
     slow.device.turn(slow.now);
-    (0..3).for_each(|_| drop(slow.device.turn(slow.now)));
+    (0..3).for_each(|_| _ = slow.device.turn(slow.now));
     assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64 - 1);
     slow.fill(0, 64 + 96);
     slow.device.turn(slow.now);
     assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64, "the port is full");
-    slow.now = slow.now + Duration::from_nanos(3_355_392 / 2);
+    slow.now += Duration::from_nanos(3_355_392 / 2);
     slow.fill(0, 64);
     slow.device.turn(slow.now);
     assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64);

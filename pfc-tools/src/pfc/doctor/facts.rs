@@ -126,11 +126,11 @@ impl Files {
 
 /// The port that has a GID of `interface`. Those of its VLANs are in the same table, and places without a GID cannot be read.
 fn rdma_port(devices: &Path, interface: &str) -> Option<RdmaPort> {
-    let ports = names(devices).into_iter().flat_map(|device| {
+    let mut ports = names(devices).into_iter().flat_map(|device| {
         let ports = names(&devices.join(&device).join("ports"));
         ports.into_iter().map(move |port| RdmaPort { device: device.clone(), port })
     });
-    ports.into_iter().find(|RdmaPort { device, port }| {
+    ports.find(|RdmaPort { device, port }| {
         let table = devices.join(device).join("ports").join(port).join("gid_attrs/ndevs");
         let mut gids = names(&table).into_iter();
         gids.any(|gid| text(&table.join(gid)).as_deref() == Some(interface))
