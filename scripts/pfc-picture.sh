@@ -11,8 +11,8 @@ esac
 file=$(realpath -m "${1:-docs/pictures/pfc-watch.svg}")
 need_root "$@"
 find_cargo
-as_caller "$cargo" build --quiet --release -p feroce-pfc-tools --bin feroce-pfc
-pfc=$(realpath "${CARGO_TARGET_DIR:-target}")/release/feroce-pfc
+build --bin feroce-pfc
+pfc=$(built)/feroce-pfc
 
 pair=fr-picture-$$
 make_pair "$pair" 1500

@@ -193,6 +193,7 @@ fn run_live(options: &LiveOptions) -> Result<(), Failure> {
 fn run_scenario(options: &RunOptions) -> Result<bool, Failure> {
     let mut scenario = load(&options.scenario, &options.changes, options.seed)?;
     choose(&mut scenario, options.case.as_ref())?;
+    scenario.check_traffic()?;
     let set: Vec<String> = options.changes.iter().map(Change::to_string).collect();
     let create = |folder: &Path| Files::create(folder, options.format, &scenario, &set);
     let files = options.out.as_deref().map(create).transpose()?;
@@ -263,6 +264,7 @@ fn sweep(options: &SweepOptions) -> Result<bool, Failure> {
 fn sweep_points(options: &SweepOptions) -> Result<Vec<(Vec<Change>, Scenario)>, Failure> {
     let read = |point: Vec<Change>| {
         let mut scenario = load(&options.scenario, &all_changes(options, &point), None)?;
+        scenario.check_traffic()?;
         for case in &mut scenario.cases {
             case.name = sweep::label(&case.name, &point);
         }

@@ -123,7 +123,7 @@ pub fn mark(frame: &mut [u8]) -> bool {
     }
 }
 
-/// A PFC frame (IEEE 802.1Qbb).
+/// What a PFC frame (IEEE 802.1Qbb) says, or PAUSE (802.3x), which is about every priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
     /// Priorities that it is about, a bit each.
@@ -142,12 +142,15 @@ impl Pause {
         Self { enabled, quanta: [0, 1, 2, 3, 4, 5, 6, 7].map(span) }
     }
 
-    /// Whether a frame is, or wants to be, MAC control; if a NIC takes it for PFC, what it says.
+    /// Whether a frame is, or wants to be, MAC control; if a NIC obeys it, what it says.
     pub fn parse(frame: &[u8]) -> Option<Option<Self>> {
         let seen = pause::inspect(frame, frame.len())?;
         Some(match seen.obeyed() {
             Some(FlowControl::Pfc { enabled, quanta }) => Some(Self { enabled, quanta }),
-            _ => None,
+            Some(FlowControl::Pause { quanta }) => {
+                Some(Self { enabled: u8::MAX, quanta: [quanta; 8] })
+            }
+            None => None,
         })
     }
 
@@ -309,6 +312,11 @@ mod tests {
         assert_eq!(Pause::parse(&ipv4()), None);
         let mut other = frame;
         other[15] = 2;
-        assert_eq!(Pause::parse(&other), Some(None), "MAC control, but not PFC");
+        assert_eq!(Pause::parse(&other), Some(None), "MAC control, but no flow control");
+        let control = FlowControl::Pause { quanta: 7 };
+        let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 9]), control }.to_bytes();
+        let every = Pause { enabled: 0xff, quanta: [7; 8] };
+        assert_eq!(Pause::parse(&frame), Some(Some(every)));
+        assert_eq!(every.groups().collect::<Vec<_>>(), [(0xff, 7)]);
     }
 }

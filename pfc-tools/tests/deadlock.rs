@@ -138,6 +138,33 @@ fn the_command_finds_the_cycle_and_what_to_change() {
     }
 }
 
+/// Topology, routes and priorities are enough: packets between all hosts are what counts, and the flows of a run are made for the cycle.
+#[test]
+fn no_traffic_is_needed() {
+    let ring = scenarios::find("deadlock-ring").expect("it comes with the program");
+    let (network, _) = ring.split_once("[[traffic]]").expect("a traffic");
+    let file = std::env::temp_dir().join(format!("feroce-deadlock-{}.toml", std::process::id()));
+    std::fs::write(&file, network).expect("a file");
+    let name = file.to_str().expect("text");
+    let (text, code) = told(&[name, "--run"]);
+    let (refused, refusal) = told(&[name, "--traffic"]);
+    let fabric = Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(["run", name]).output();
+    std::fs::remove_file(&file).expect("the file");
+    assert_eq!(code, Some(1), "{text}");
+    let same = told(&["deadlock-ring", "--run"]).0;
+    let cycle = "priority 3: 10 dependencies between 10 lines, by packets between all hosts";
+    assert!(text.contains(cycle) && text.contains("in the fabric, as it is, 5 flows"), "{text}");
+    let without_case = same.replacen(" (shortest paths)", "", 1);
+    assert_eq!(text, without_case);
+    assert!(refused.contains("--traffic: the scenario has none"), "{refused}");
+    assert_eq!((refusal, refused.lines().count()), (Some(2), 1));
+    // A run without traffic would show nothing.
+    let Output { stderr, status, .. } = fabric.expect("it runs");
+    let told = String::from_utf8(stderr).expect("text");
+    assert!(told.contains("`traffic` is missing, expected at least one [[traffic]]"), "{told}");
+    assert!(!status.success());
+}
+
 #[test]
 fn the_fabric_shows_both() {
     let (text, code) = told(&["deadlock-ring", "--run", "--json"]);

@@ -356,8 +356,9 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
         ["watch", "v1", "--rate", "10M", "--interval", "500ms", "--json", "--snapshot", &picture];
     let watcher = pair.command(&watch).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
+    let record = folder.path("sent.pcap");
     let storm =
-        ["send", "storm", "v0", "--for", "500ms", "--per-second", "1000", "--priorities", "3"];
+        ["send", "storm", "v0", "--for", "500ms", "--per-second", "1000", "--record", &record];
     let storm = pair.command(&storm).output().unwrap();
     assert_eq!(storm.status.code(), Some(0), "{storm:?}");
     let told = text(&storm.stdout);
@@ -379,8 +380,15 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
         assert!(drawn.contains(due), "{due}: {drawn}");
     }
     // 65535 quanta at 10 Mb/s are 3.4 s: nothing ends until the XON, however late a busy machine sends.
-    let longest = priority["longest_ns"].as_u64().unwrap();
-    assert!((400_000_000..30_000_000_000).contains(&longest), "{figures}");
+    let longest = |figures: &Value| {
+        let longest = &figures["senders"][0]["priorities"]["3"]["longest_ns"];
+        assert!((400_000_000..30_000_000_000).contains(&longest.as_u64().unwrap()), "{figures}");
+    };
+    longest(&figures);
+    let recorded = summary(&pfc(&["decode", &record, "--rate", "10M", "--json"]));
+    let priority = &recorded["senders"][0]["priorities"]["3"];
+    assert_eq!((&priority["xoff"], &priority["xon"]), (&500.into(), &1.into()), "{recorded}");
+    longest(&recorded);
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! Nothing is allocated on the data path once a device is warm: not by posting, turning or polling, not
 //! while packets are lost, reordered, doubled and damaged, and not while receives come late.
 
+use feroce_congestion::Rate;
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
-    Buffer, CompletionQueue, ConnectOptions, Destination, Device, MemoryWindow, Path, QpInit,
-    QueuePair, SharedReceiveQueue, SrqInit,
+    Buffer, CompletionQueue, ConnectOptions, Destination, Device, DeviceConfig, MemoryWindow, Path,
+    QpInit, QueuePair, SharedReceiveQueue, SrqInit,
 };
 use feroce_engine::memory::{Access, WindowBind, WindowType};
-use feroce_engine::port::Port;
+use feroce_engine::pfc::{PfcConfig, Priorities};
 use feroce_engine::port::fault::{FaultPort, Faults};
+use feroce_engine::port::{Port, Priority};
 use feroce_engine::qp::Service;
 use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{
@@ -16,8 +18,8 @@ use feroce_engine::verbs::{
 };
 use feroce_tests::counting_alloc::{CountingAlloc, HeapUse, heap_use_of};
 use feroce_tests::ports::{Keeper, RigPorts};
-use feroce_tests::{addresses, gid, manual_config};
-use feroce_wire::{PlacementType, Psn, Qkey, Qpn, Selectivity};
+use feroce_tests::{MACS, addresses, gid, manual_config};
+use feroce_wire::{FlowControl, FlowControlFrame, PlacementType, Psn, Qkey, Qpn, Selectivity};
 
 #[global_allocator]
 static ALLOCATOR: CountingAlloc = CountingAlloc;
@@ -37,6 +39,8 @@ struct Cable {
     window: MemoryWindow,
     completions: Vec<Completion>,
     now: Instant,
+    /// Frames from one to the other, where something is to come between them.
+    relay: Option<[Box<dyn Port>; 2]>,
     _keeper: Keeper,
 }
 
@@ -50,12 +54,23 @@ fn cable_of(service: Service, faults: Faults) -> Cable {
 
 fn cable_with(service: Service, faults: Faults, shared: bool) -> Cable {
     let (ports, keeper) = RigPorts::cable();
+    cable_on(ports, keeper, service, faults, shared, manual_config(7))
+}
+
+fn cable_on(
+    ports: [Box<dyn Port>; 2],
+    keeper: Keeper,
+    service: Service,
+    faults: Faults,
+    shared: bool,
+    config: DeviceConfig,
+) -> Cable {
     let mut ports = ports.into_iter().enumerate();
     let devices = [0, 1].map(|end| {
         let (seed, port) = ports.next().unwrap();
         let port = FaultPort::new(port, faults, seed as u64 + 1).unwrap();
         let port: Box<dyn Port> = Box::new(port);
-        Device::with_ports(vec![port], addresses(end), manual_config(7)).unwrap()
+        Device::with_ports(vec![port], addresses(end), config.clone()).unwrap()
     });
     let pds = [0, 1].map(|end| devices[end].alloc_pd());
     let cqs = [0, 1].map(|end| devices[end].create_cq(1024).unwrap());
@@ -77,7 +92,8 @@ fn cable_with(service: Service, faults: Faults, shared: bool) -> Cable {
     }
     let completions = Vec::with_capacity(64);
     let now = Instant::ZERO;
-    Cable { devices, cqs, qps, buffers, srq, window, completions, now, _keeper: keeper }
+    let (relay, _keeper) = (None, keeper);
+    Cable { devices, cqs, qps, buffers, srq, window, completions, now, relay, _keeper }
 }
 
 impl Cable {
@@ -109,6 +125,10 @@ impl Cable {
 
     /// A microsecond passes, or the time to the next deadline if nothing is under way.
     fn turn(&mut self) {
+        if let Some([one, two]) = &mut self.relay {
+            relay(&mut **one, &mut **two);
+            relay(&mut **two, &mut **one);
+        }
         let done: usize = self.devices.iter().map(|device| device.turn(self.now)).sum();
         let next = self.devices.iter().filter_map(|device| device.next_deadline(self.now)).min();
         let step = self.now + Duration::from_micros(1);
@@ -157,6 +177,19 @@ impl Cable {
     fn count(&self, counter: Counter) -> u64 {
         self.devices.iter().map(|device| device.counter(counter)).sum()
     }
+}
+
+/// Takes what has come to `from` on to `to`.
+fn relay(from: &mut dyn Port, to: &mut dyn Port) {
+    for index in 0..from.rx_burst() {
+        let frame = from.rx_frame(index);
+        let Some(slot) = to.tx_slot() else { break }; // As a switch without room.
+        let (first, rest) = slot.split_at_mut(frame.first.len());
+        first.copy_from_slice(frame.first);
+        rest[..frame.second.len()].copy_from_slice(frame.second);
+        to.tx_commit(frame.len(), Priority::default());
+    }
+    to.flush().unwrap();
 }
 
 #[test]
@@ -230,6 +263,39 @@ fn an_unreliable_connection_takes_no_memory() {
     assert_eq!(used, HeapUse::default());
     assert!(cable.count(Counter::OutOfSequence) > 100, "packets were lost");
     assert!(cable.count(Counter::RxWriteRequests) > 1000, "and others were not");
+}
+
+/// Pauses that end by themselves, by XON, and that a new one replaces, at either end: requests, answers and acknowledgements wait.
+#[test]
+fn pauses_take_no_memory() {
+    let pfc = PfcConfig {
+        priorities: Priorities::from_bits(1),
+        rate: Some(Rate::from_gbps(10)),
+        ..PfcConfig::default()
+    };
+    let RigPorts { near, far, keeper } = RigPorts::new();
+    let config = DeviceConfig { pfc, ..manual_config(7) };
+    let mut cable = cable_on(near, keeper, Service::Rc, Faults::default(), false, config);
+    cable.relay = Some(far);
+    let told = [1000, 300, 0].map(|quanta| {
+        let control = FlowControl::Pfc { enabled: 1, quanta: [quanta; 8] };
+        FlowControlFrame { src: MACS[1], control }.to_bytes()
+    });
+    let pauses = move |cable: &mut Cable, round: usize| {
+        for (end, port) in cable.relay.iter_mut().flatten().enumerate() {
+            let frame = &told[(round + end) % told.len()];
+            let Some(slot) = port.tx_slot() else { continue };
+            slot[..frame.len()].copy_from_slice(frame);
+            port.tx_commit(frame.len(), Priority::default());
+            port.flush().unwrap();
+        }
+        cable.round();
+    };
+    (0..3).for_each(|round| pauses(&mut cable, round));
+    let ((), used) = heap_use_of(|| (0..1000).for_each(|round| pauses(&mut cable, round)));
+    assert_eq!(used, HeapUse::default());
+    assert!(cable.count(Counter::RxPause) > 1900, "{}", cable.count(Counter::RxPause));
+    assert!(cable.count(Counter::RxPaused0) > 10_000, "{} us", cable.count(Counter::RxPaused0));
 }
 
 /// To the peer, to the device itself, and to a group with members at both ends.

@@ -5,15 +5,15 @@ use feroce_congestion::{Params, Rate};
 use feroce_engine::congestion::{CongestionConfig, Control};
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{ConnectOptions, Device, DeviceConfig, OpenError, QpInit};
-use feroce_engine::memory::Access;
 use feroce_engine::memory::arena::Arena;
+use feroce_engine::memory::{Access, WindowBind, WindowType};
 use feroce_engine::pfc::{PfcConfig, Priorities, Thresholds};
 use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
 use feroce_engine::port::{Port, Priority};
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::qp::{QpState, Service};
 use feroce_engine::time::{Duration, Instant};
-use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
+use feroce_engine::verbs::{Data, LocalOp, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
 use feroce_tests::pair::{Pair, PairSetup};
 use feroce_tests::wire::{Seen, WireFaults};
 use feroce_tests::{MACS, addresses, manual_config};
@@ -196,6 +196,60 @@ fn cnps_wait_with_their_own_priority() {
     }
 }
 
+/// One QP's frames are tagged, so that its CNPs are of the priority that the parameter says; the other's are of that of their DSCP.
+#[test]
+fn cnps_of_another_priority_do_not_wait_behind() {
+    let params = Params::named("paper").expect("a set");
+    let mut setup = setup(1 << 5 | 1 << 6);
+    setup.config.pfc.dscp = "48:5".parse().unwrap();
+    setup.config.congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 64 << 10 };
+    for options in &mut setup.options {
+        options.sgid_index = 2;
+    }
+    let mut pair = Pair::new(&setup);
+    let init = [0, 1].map(|end: usize| QpInit::new(&pair.cqs[end]));
+    let [pd_0, pd_1] = &pair.pds;
+    let psns = [Psn::new(7), Psn::new(9)];
+    let options = ConnectOptions::default();
+    let mut untagged = pair.rig.connect([pd_0, pd_1], [&init[0], &init[1]], psns, &options);
+    pair.rig.wire.set_faults(WireFaults { mark: 1_000_000, ..WireFaults::default() }, 1);
+    tell(&mut pair, 1, &xoff(1 << 6, 1000));
+    write(&mut pair, 1, 1000);
+    let sge = pair.buffers[0].region().sge(0, 1000);
+    let (op, data) = (SendOp::Write(pair.remote(0)), Data::Sges(&[sge]));
+    let request = SendRequest { wr_id: 2, op, data, flags: SendFlags::SIGNALED };
+    untagged[0].post_send(&request).unwrap();
+    pair.run(100);
+    let cnp = |seen: &Seen| {
+        let packet = Packet::parse(&seen.bytes, &[]).unwrap();
+        (packet.bth.opcode == Opcode::CNP).then_some((packet.vlan.is_some(), seen.at.as_nanos()))
+    };
+    let cnps: Vec<_> = pair.frames().iter().filter_map(cnp).collect();
+    assert_eq!(cnps, [(false, 1_000), (true, 51_200)]);
+}
+
+/// A window is bound and its key invalidated: nothing of that passes the link.
+#[test]
+fn requests_that_send_nothing_wait_only_for_their_turn() {
+    let mut pair = Pair::new(&setup(P3));
+    tell(&mut pair, 0, &xoff(P3, u16::MAX));
+    let window = pair.pds[0].alloc_mw(WindowType::Two).unwrap();
+    let (rkey, region) = (window.rkey_with(1), pair.buffers[0].region());
+    let (lkey, addr, access) = (region.lkey(), region.addr(), Access::REMOTE_READ);
+    let bind = LocalOp::Bind(WindowBind { rkey, lkey, addr, length: 64, access });
+    pair.post_sges(1, SendOp::Local(bind), &[], SendFlags::SIGNALED);
+    pair.run(5);
+    assert_eq!(pair.done(0), [(1, Status::Success)]);
+    write(&mut pair, 2, 1000);
+    let invalidate = LocalOp::Invalidate(rkey);
+    pair.post_sges(3, SendOp::Local(invalidate), &[], SendFlags::SIGNALED);
+    pair.run(5);
+    assert_eq!((pair.done(0), times(&pair.frames(), 0)), (vec![], vec![]));
+    tell(&mut pair, 0, &xoff(P3, 0));
+    pair.run(5);
+    assert_eq!(pair.done(0), [(2, Status::Success), (3, Status::Success)]);
+}
+
 /// The peer must hear that its message has arrived: nobody would tell it later.
 #[test]
 fn who_ends_a_connection_in_a_pause_acknowledges_and_sends_no_data() {
@@ -336,19 +390,34 @@ impl Slow {
     /// Every core takes a burst. What they ask for: core and quanta.
     fn turn(&mut self) -> Vec<(usize, u16)> {
         self.device.turn(self.now);
-        let mut asked = Vec::new();
-        for (core, far) in self.far.iter_mut().enumerate() {
-            for index in 0..far.rx_burst() {
-                let bytes = far.rx_frame(index).first;
-                let seen = pause::inspect(bytes, bytes.len()).expect("flow control");
-                assert!(seen.findings.is_empty() && seen.src == far_mac(), "{seen:?}");
-                let Some(FlowControl::Pfc { enabled: P3, quanta }) = seen.obeyed() else {
-                    panic!("{seen:?}")
-                };
-                asked.push((core, quanta[3]));
-            }
+        let taken = (0..self.far.len()).map(|core| (core, self.take(core)));
+        taken
+            .flat_map(|(core, asked)| asked.into_iter().map(move |quanta| (core, quanta)))
+            .collect()
+    }
+
+    /// What a core has asked for, of the first burst that nobody has taken yet: quanta.
+    fn take(&mut self, core: usize) -> Vec<u16> {
+        let far = &mut self.far[core];
+        let count = far.rx_burst();
+        let quanta = |index: usize| {
+            let bytes = far.rx_frame(index).first;
+            let seen = pause::inspect(bytes, bytes.len()).expect("flow control");
+            assert!(seen.findings.is_empty() && seen.src == far_mac(), "{seen:?}");
+            let Some(FlowControl::Pfc { enabled: P3, quanta }) = seen.obeyed() else {
+                panic!("{seen:?}")
+            };
+            quanta[3]
+        };
+        (0..count).map(quanta).collect()
+    }
+
+    /// Core 0 asks and lets go, `times` times, and nobody takes what it says.
+    fn ask_in_vain(&mut self, times: usize) {
+        for _ in 0..times {
+            self.fill(0, 64 + 96);
+            (0..3).for_each(|_| _ = self.device.turn(self.now));
         }
-        asked
     }
 }
 
@@ -390,6 +459,51 @@ fn the_last_core_lets_go_for_all() {
     assert_eq!((slow.turn(), slow.turn()), (vec![], vec![]));
     slow.fill(0, 64 + 128);
     assert_eq!(slow.turn(), [(0, u16::MAX)], "and it begins anew");
+}
+
+/// A core whose port has no room has not asked, and the others' XON does not wait for its.
+#[test]
+fn who_could_not_ask_is_not_waited_for() {
+    let mut slow = Slow::new(2);
+    slow.ask_in_vain(SLOTS / 2);
+    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64);
+    slow.fill(0, 64 + 96);
+    slow.fill(1, 64 + 160);
+    slow.device.turn(slow.now);
+    assert_eq!(slow.take(1), [u16::MAX]);
+    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64 + 1, "core 0 has no room");
+    slow.device.turn(slow.now);
+    assert_eq!(slow.take(1), [], "32 wait at core 0, 96 at core 1");
+    slow.device.turn(slow.now);
+    assert_eq!(slow.take(1), [0]);
+}
+
+/// A pause is to be asked for again, and the port has no room.
+#[test]
+fn who_could_not_ask_sleeps_and_asks_when_there_is_room() {
+    let mut slow = Slow::new(1);
+    slow.ask_in_vain(SLOTS / 2 - 2);
+    // An odd number of frames more: the ring fills on in spite of the first.
+    slow.fill(0, 64 + 96);
+    slow.device.turn(slow.now);
+    slow.fill(0, 64 + 30);
+    slow.device.turn(slow.now);
+    (0..3).for_each(|_| _ = slow.device.turn(slow.now));
+    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64 - 1);
+    slow.fill(0, 64 + 96);
+    slow.device.turn(slow.now);
+    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64, "the port is full");
+    slow.now += Duration::from_nanos(3_355_392 / 2);
+    slow.fill(0, 64);
+    slow.device.turn(slow.now);
+    assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64);
+    let (next, latest) =
+        (slow.device.next_deadline(slow.now), slow.now + Duration::from_micros(50));
+    assert!(next > Some(slow.now) && next <= Some(latest), "{next:?} of {latest:?}");
+    while !slow.take(0).is_empty() {}
+    slow.now = latest;
+    slow.fill(0, 64);
+    assert_eq!(slow.turn(), [(0, u16::MAX)]);
 }
 
 #[test]

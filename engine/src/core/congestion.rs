@@ -31,6 +31,8 @@ pub(super) struct Congestion {
     timer: u32,
     /// To be sent, oldest first.
     cnps: VecDeque<Cnp>,
+    /// Those that wait for the end of a pause, out of the way of others.
+    paused_cnps: VecDeque<Cnp>,
     /// The port had no room for them: when to look again.
     no_room_until: Instant,
 }
@@ -48,7 +50,8 @@ impl Congestion {
                 line: config.line(port.attributes().link_rate),
                 points: Points::new(&config.params.notification),
                 timer: u32::try_from(slots).expect("no more than QP numbers"),
-                cnps: VecDeque::with_capacity(CNPS),
+                cnps: VecDeque::with_capacity(2 * CNPS), // With those that come back from a pause.
+                paused_cnps: VecDeque::with_capacity(CNPS),
                 no_room_until: Instant::ZERO,
             })
         })
@@ -60,14 +63,16 @@ impl Congestion {
         has_one.then(|| Box::new(RateControl::new(&self.config, self.line, Instant::ZERO)))
     }
 
-    /// The CNP to be sent next.
-    pub(super) fn first_cnp(&self) -> Option<&Cnp> {
-        self.cnps.front()
+    /// When CNPs are to be sent, if there are any: in the past, if the port had room for some when last asked.
+    pub(super) fn cnps_due(&self) -> Option<Instant> {
+        (!self.cnps.is_empty()).then_some(self.no_room_until)
     }
 
-    /// When the port may have room for CNPs: in the past, if it had some when last asked.
-    pub(super) fn room_expected(&self) -> Instant {
-        self.no_room_until
+    /// Pauses have ended: CNPs that waited for one are looked at again, ahead of those that came later.
+    pub(super) fn resume_cnps(&mut self) {
+        while let Some(cnp) = self.paused_cnps.pop_back() {
+            self.cnps.push_front(cnp);
+        }
     }
 
     /// A CNP to the peer of a connected QP; `None` for others, and for those whose packets pass no switch.
@@ -121,7 +126,7 @@ impl Congestion {
     }
 }
 
-/// Queues a CNP for the next turn. One that finds no place is as lost as one that a switch drops.
+/// Queues a CNP. One that finds no place is as lost as one that a switch drops.
 fn send(cnps: &mut VecDeque<Cnp>, cnp: Cnp) {
     if cnps.len() < CNPS {
         cnps.push_back(cnp);
@@ -208,12 +213,14 @@ impl Core {
         let Some(congestion) = congestion else { return 0 };
         let priority = Priority::new(congestion.config.params.notification.cnp_priority);
         let mut sent = 0;
-        let is_free = |cnp: &Cnp| !pfc.as_ref().is_some_and(|pfc| pfc.holds(cnp.flow.spec()));
-        while let Some(cnp) = congestion.first_cnp()
-            && is_free(cnp)
-            && port.tx_room() > 0
-            && let Some(frame) = port.tx_slot()
-        {
+        while let Some(cnp) = congestion.cnps.front() {
+            if pfc.as_ref().is_some_and(|pfc| pfc.holds(cnp.flow.spec())) {
+                send(&mut congestion.paused_cnps, *cnp);
+                congestion.cnps.pop_front();
+                continue;
+            }
+            let frame = if port.tx_room() > 0 { port.tx_slot() } else { None };
+            let Some(frame) = frame else { break };
             let frame_len = cnp::seal(&cnp.flow, frame, cnp.dest_qp, cnp.pkey, *ip_id);
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
             port.tx_commit(frame_len, priority);
@@ -222,9 +229,9 @@ impl Core {
             congestion.cnps.pop_front();
             sent += 1;
         }
-        congestion.no_room_until = match congestion.first_cnp().is_some_and(is_free) {
-            true => now + NO_ROOM,
-            false => Instant::ZERO,
+        congestion.no_room_until = match congestion.cnps.is_empty() {
+            true => Instant::ZERO,
+            false => now + NO_ROOM,
         };
         sent
     }

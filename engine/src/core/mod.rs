@@ -204,24 +204,21 @@ impl Core {
             return Some(now);
         }
         let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
-        let cnps = self.room_for_cnps().map(|room| room.max(now));
+        let cnps = self.cnps_due().map(|due| due.max(now));
         held_back.chain(self.wheel.next_deadline_hint()).chain(cnps).min()
     }
 
     fn has_cnps(&self) -> bool {
-        self.room_for_cnps().is_some()
+        self.cnps_due().is_some()
     }
 
-    /// When the port may have room for the CNPs that wait, and not for the end of a pause.
-    fn room_for_cnps(&self) -> Option<Instant> {
-        let congestion = self.congestion.as_ref()?;
-        let first = congestion.first_cnp()?;
-        (!self.is_paused(first.flow.spec())).then(|| congestion.room_expected())
+    fn cnps_due(&self) -> Option<Instant> {
+        self.congestion.as_ref()?.cnps_due()
     }
 
     /// Something waits to be sent, and not only for the port.
     fn can_send(&self) -> bool {
-        self.room_for_cnps() == Some(Instant::ZERO) || !self.active.is_empty()
+        self.cnps_due() == Some(Instant::ZERO) || !self.active.is_empty()
     }
 
     /// The shared receive queues that requests of the XRC service may name.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use feroce_wire::{FlowControl, FlowControlFrame, FlowSpec, pause};
 
+use super::congestion::Congestion;
 use super::{Core, CoreShared, Slot};
 use crate::counters::Counter;
 use crate::memory::frame_ring::FrameProducer;
@@ -61,6 +62,29 @@ pub(super) struct Pfc {
     let_go: u64,
     /// The wheel's timer, behind those of slots and points.
     timer: u32,
+}
+
+/// Where those are whom a pause makes wait.
+pub(super) struct Waiting<'a> {
+    pub slots: &'a mut [Option<Box<Slot>>],
+    pub active: &'a mut VecDeque<u32>,
+    pub wheel: &'a mut TimerWheel,
+    pub congestion: &'a mut Option<Box<Congestion>>,
+}
+
+impl Waiting<'_> {
+    /// A pause has ended: the QPs in the slots `held`, and CNPs, may send again; those whose priority still waits come back.
+    fn release(&mut self, held: &mut Vec<u32>) {
+        for slot in held.drain(..) {
+            if let Some(place) = self.slots[slot as usize].as_deref_mut() {
+                place.held = false;
+                place.care(slot, self.active, self.wheel);
+            }
+        }
+        if let Some(congestion) = self.congestion {
+            congestion.resume_cnps();
+        }
+    }
 }
 
 /// What of a QP's frames a pause holds back.
@@ -131,36 +155,23 @@ impl Pfc {
         Stays::All
     }
 
-    /// A frame came that asks for `control`.
+    /// Takes the frame that asks for `control`, if there is one. Who waited for a pause that has ended may send again.
     pub(super) fn take(
         &mut self,
-        control: FlowControl,
+        control: Option<FlowControl>,
+        mut waiting: Waiting<'_>,
         shared: &CoreShared,
-        slots: &mut [Option<Box<Slot>>],
-        active: &mut VecDeque<u32>,
-        wheel: &mut TimerWheel,
         now: Instant,
     ) {
-        if self.pauses.take(control, now) {
-            self.release(slots, active, wheel);
+        let has_ended = match control {
+            Some(control) => self.pauses.take(control, now),
+            None => self.pauses.advance(now),
+        };
+        if has_ended {
+            waiting.release(&mut self.held);
         }
         self.count_time(shared);
-        self.arm(wheel, now);
-    }
-
-    /// QPs that waited may send again; those whose priority still waits come back.
-    fn release(
-        &mut self,
-        slots: &mut [Option<Box<Slot>>],
-        active: &mut VecDeque<u32>,
-        wheel: &mut TimerWheel,
-    ) {
-        for slot in self.held.drain(..) {
-            if let Some(place) = slots[slot as usize].as_deref_mut() {
-                place.held = false;
-                place.care(slot, active, wheel);
-            }
-        }
+        self.arm(waiting.wheel, now);
     }
 
     /// The QP in `slot` is gone.
@@ -200,11 +211,6 @@ impl Pfc {
 }
 
 impl Core {
-    /// Whether frames of `flow` wait for the end of a pause.
-    pub(super) fn is_paused(&self, flow: &FlowSpec) -> bool {
-        self.pfc.as_ref().is_some_and(|pfc| pfc.holds(flow))
-    }
-
     /// From now on acknowledgements of the QP that sends do not wait, or again.
     pub(super) fn set_settling(&mut self, settles: bool) {
         if let Some(pfc) = &mut self.pfc {
@@ -215,12 +221,10 @@ impl Core {
     /// The wheel's timer of flow control has fired.
     #[cold]
     pub(super) fn expire_pauses(&mut self, now: Instant) {
-        let Self { pfc: Some(pfc), shared, slots, active, wheel, .. } = self else { return };
-        if pfc.pauses.advance(now) {
-            pfc.release(slots, active, wheel);
-        }
-        pfc.count_time(shared);
-        pfc.arm(wheel, now);
+        let Self { pfc: Some(pfc), shared, slots, active, wheel, congestion, .. } = self else {
+            return;
+        };
+        pfc.take(None, Waiting { slots, active, wheel, congestion }, shared, now);
     }
 
     /// Asks the neighbour to pause or to go on, by how full the port's ring is behind the `received` frames that were just taken.

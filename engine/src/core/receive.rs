@@ -6,7 +6,7 @@ use feroce_wire::{Opcode, Packet, Qpn, pause};
 use super::congestion::{Congestion, take_cnp};
 use super::loopback::Loopback;
 use super::multicast::Groups;
-use super::pause::Pfc;
+use super::pause::{Pfc, Waiting};
 use super::{Core, CoreShared, Slot};
 use crate::counters::Counter;
 use crate::memory::frame_ring::FrameProducer;
@@ -79,11 +79,14 @@ impl Tables<'_> {
 
     /// Takes `frame` if it is flow control that is obeyed here; whether it is.
     fn take_pause(&mut self, frame: &[u8], now: Instant) -> bool {
-        let Self { pfc: Some(pfc), shared, slots, active, wheel, .. } = self else { return false };
-        let seen = pause::inspect(frame, frame.len());
-        let Some(control) = seen.and_then(|seen| seen.obeyed()) else { return false };
-        pfc.take(control, shared, slots, active, wheel, now);
-        true
+        let Self { pfc: Some(pfc), shared, slots, active, wheel, congestion, .. } = self else {
+            return false;
+        };
+        let control = pause::inspect(frame, frame.len()).and_then(|seen| seen.obeyed());
+        if control.is_some() {
+            pfc.take(control, Waiting { slots, active, wheel, congestion }, shared, now);
+        }
+        control.is_some()
     }
 
     /// Takes a frame that another core received, for QPs of this one.

@@ -97,6 +97,7 @@ impl Core {
             let is_own = audience == Audience::Own;
             let stays = stays(pfc, is_own, flow.spec(), slot, &mut place.held);
             if stays == Stays::All {
+                place.qp.do_local(&mut env);
                 break false;
             }
             if !is_own && *room == 0 {

@@ -123,6 +123,13 @@ impl AnyQp {
         }
     }
 
+    /// Does the requests that are next and send nothing.
+    pub fn do_local(&mut self, env: &mut Env<'_>) {
+        if let Self::Connected(qp) = self {
+            qp.do_local(env);
+        }
+    }
+
     /// The longest frame that it sends in bytes, of at most `port_max`.
     pub fn largest_frame(&self, port_max: usize) -> u64 {
         match self {

@@ -38,6 +38,13 @@ impl Requester {
 }
 
 impl Qp {
+    /// Does the requests that are next and send nothing: whatever holds packets back, these have none.
+    pub fn do_local(&mut self, env: &mut Env<'_>) {
+        env.waits.requests = true;
+        let packet = self.next_request(env, &mut []);
+        debug_assert!(packet.is_none(), "what waits was sent");
+    }
+
     /// Completes local requests that were done and that nothing is before.
     pub(super) fn complete_local(&mut self, env: &mut Env<'_>) {
         while self.requester.sq.head() != self.requester.fresh_wqe

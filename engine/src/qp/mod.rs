@@ -434,7 +434,7 @@ impl Qp {
         }
     }
 
-    /// The next request must wait for its rate: one that sends nothing need not.
+    /// The next request must wait for its rate or the end of a pause: one that sends nothing need not.
     #[inline]
     fn must_wait(&self, env: &Env<'_>) -> bool {
         env.waits.requests && !self.requester.is_at_local()

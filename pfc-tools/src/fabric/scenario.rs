@@ -20,6 +20,7 @@ pub use gate::{Bound, Gate, Measure, Stat};
 use super::config::{FabricConfig, FlowConfig, Network};
 use super::time::Time;
 use super::traffic::Traffic;
+use parts::DEFAULT_PRIORITY;
 use section::Section;
 use tree::{Node, Origin, Value};
 
@@ -187,6 +188,21 @@ impl Scenario {
         if self.cases.is_empty() { Err(known) } else { Ok(()) }
     }
 
+    /// Whether there is something to run: a network and its routes can be looked at without.
+    ///
+    /// # Errors
+    /// [`ScenarioError::Missing`] if a case has no traffic.
+    pub fn check_traffic(&self) -> Result<(), ScenarioError> {
+        match self.cases.iter().all(|case| !case.traffic.is_empty()) {
+            true => Ok(()),
+            false => Err(ScenarioError::Missing {
+                place: self.file.clone(),
+                key: "traffic".to_owned(),
+                expected: "at least one [[traffic]]".to_owned(),
+            }),
+        }
+    }
+
     /// The file's name without its folder and its ending.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.file).file_stem();
@@ -334,15 +350,14 @@ fn case(
     for section in all.sections("traffic")? {
         traffic.push(parts::traffic(section, &base, file)?);
     }
-    if traffic.is_empty() {
-        return Err(all.missing("traffic", "at least one [[traffic]]"));
-    }
     engine::check(&all, &base, &traffic)?;
     let lossless = all.flag("lossless", base.switch.lossless != 0)?;
     let groups: Vec<String> = traffic.iter().map(|traffic| traffic.name.clone()).collect();
     let mut expected = Vec::new();
     let measure = all.section("measure")?;
-    let priority = measure.priority("priority")?.unwrap_or(traffic[0].priority);
+    let priority = measure.priority("priority")?;
+    let priority =
+        priority.or(traffic.first().map(|first| first.priority)).unwrap_or(DEFAULT_PRIORITY);
     for section in all.sections("gate")?.iter().chain(gates) {
         let gate = gate::read(section, &base.network, &groups, number)?;
         if let Measure::Queue { node, next } = gate.measure

@@ -98,7 +98,7 @@ pub struct EdgeCounts {
     pub missed: u64,
     /// Frames that the interface refused.
     pub refused: u64,
-    /// PFC frames from the endpoint.
+    /// PFC and PAUSE frames from the endpoint.
     pub pauses_in: u64,
     /// PFC frames to the endpoint that pause something.
     pub pauses_out: u64,

@@ -64,6 +64,9 @@ struct To {
     /// Write the frames into a file instead, with the times at which they would be sent
     #[arg(long, value_name = "FILE", conflicts_with = "interface")]
     pcap: Option<PathBuf>,
+    /// Also write the frames that go out into a file, with the times at which they do: what other programs capture on the interface lacks them
+    #[arg(long, value_name = "FILE", conflicts_with = "pcap")]
+    record: Option<PathBuf>,
     /// Source address, in place of the interface's
     #[arg(long, value_name = "MAC")]
     src: Option<MacAddr>,
@@ -245,12 +248,10 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     }
     match (&to.pcap, &to.interface) {
         (Some(file), _) => {
-            write(file, &schedule).map_err(|error| {
-                Failure::Unusable(format!("cannot write {}: {error}", file.display()))
-            })?;
+            write(file, &schedule).map_err(cannot_write(file))?;
             Ok(Outcome::Fine)
         }
-        (None, Some(interface)) => send(interface, &schedule),
+        (None, Some(interface)) => send(interface, to.record.as_deref(), &schedule),
         (None, None) => Err(Failure::Unusable("an interface or --pcap".to_owned())),
     }
 }
@@ -285,34 +286,52 @@ fn storm(options: &StormOptions) -> Result<Schedule, Failure> {
     Ok(Schedule::storm(src, control, *duration, gap))
 }
 
-/// Writes the schedule as a capture that begins at 0.
-fn write(file: &Path, schedule: &Schedule) -> io::Result<()> {
-    let header = PcapHeader {
-        datalink: DataLink::ETHERNET,
-        ts_resolution: TsResolution::NanoSecond,
-        ..PcapHeader::default()
-    };
-    let out = BufWriter::new(File::create(file)?);
-    let mut writer = PcapWriter::with_header(out, header).map_err(io::Error::other)?;
-    let mut put = |bytes: &[u8], at: Time| {
+fn cannot_write(file: &Path) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::Unusable(format!("cannot write {}: {error}", file.display()))
+}
+
+/// A capture that begins at 0.
+struct Capture(PcapWriter<BufWriter<File>>);
+
+impl Capture {
+    fn create(file: &Path) -> io::Result<Self> {
+        let header = PcapHeader {
+            datalink: DataLink::ETHERNET,
+            ts_resolution: TsResolution::NanoSecond,
+            ..PcapHeader::default()
+        };
+        let out = BufWriter::new(File::create(file)?);
+        PcapWriter::with_header(out, header).map(Self).map_err(io::Error::other)
+    }
+
+    fn put(&mut self, bytes: &[u8], at: Time) -> io::Result<()> {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let packet = PcapPacket::new(Duration::from_nanos(at.0 / 1000), len, bytes);
-        writer.write_packet(&packet).map(|_len| ()).map_err(io::Error::other)
-    };
+        self.0.write_packet(&packet).map(|_len| ()).map_err(io::Error::other)
+    }
+
+    /// What does not fit on the disk is noticed here at the latest.
+    fn finish(self) -> io::Result<()> {
+        self.0.into_writer().flush()
+    }
+}
+
+/// Writes the schedule as a capture.
+fn write(file: &Path, schedule: &Schedule) -> io::Result<()> {
+    let mut capture = Capture::create(file)?;
     let mut start = Time::ZERO;
     for step in &schedule.steps {
         let mut now = start;
         for n in 0..step.count {
-            put(&step.bytes(n), now)?;
+            capture.put(&step.bytes(n), now)?;
             now = now + step.gap;
         }
         start = start + step.span;
     }
     if let (LetGo::Always, Some(xon)) = (schedule.lets_go, &schedule.xon) {
-        put(xon, start)?;
+        capture.put(xon, start)?;
     }
-    // What does not fit on the disk is noticed here at the latest.
-    writer.into_writer().flush()
+    capture.finish()
 }
 
 /// An interface, until a signal comes.
@@ -321,6 +340,9 @@ struct Port {
     signals: SignalFd,
     clock: Clock,
     scratch: Vec<nix::libc::pollfd>,
+    record: Option<Capture>,
+    /// The first refusal of the record: what goes out does not wait for a disk that is full.
+    unrecorded: io::Result<()>,
 }
 
 impl Line for Port {
@@ -342,16 +364,24 @@ impl Line for Port {
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.tap.send(bytes, Offload::default())
+        self.tap.send(bytes, Offload::default())?;
+        let now = self.now();
+        if let (Some(record), Ok(())) = (&mut self.record, &self.unrecorded) {
+            self.unrecorded = record.put(bytes, now);
+        }
+        Ok(())
     }
 }
 
-fn send(interface: &str, schedule: &Schedule) -> Result<Outcome, Failure> {
+fn send(interface: &str, record: Option<&Path>, schedule: &Schedule) -> Result<Outcome, Failure> {
+    let create = |file: &Path| Capture::create(file).map_err(cannot_write(file));
+    let capture = record.map(create).transpose()?;
     // A terminal that goes away leaves nothing paused, either.
     let signals =
         watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT])?;
     let tap = Tap::open_flow_control(interface, 1 << 16)?;
-    let mut port = Port { tap, signals, clock: Clock::start(), scratch: Vec::new() };
+    let (clock, scratch, unrecorded) = (Clock::start(), Vec::new(), Ok(()));
+    let mut port = Port { tap, signals, clock, scratch, record: capture, unrecorded };
     let Played { sent, ended, xon } = play(&mut port, schedule);
     let how = match &ended {
         Err(_) => "the interface refused it",
@@ -369,6 +399,8 @@ fn send(interface: &str, schedule: &Schedule) -> Result<Outcome, Failure> {
     let ended = ended.map_err(refused)?;
     xon.transpose().map_err(refused)?;
     told?;
+    let kept = port.unrecorded.and_then(|()| port.record.map_or(Ok(()), Capture::finish));
+    kept.map_err(cannot_write(record.unwrap_or(Path::new(""))))?;
     Ok(Outcome::of(ended == End::Signal))
 }
 

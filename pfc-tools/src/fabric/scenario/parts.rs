@@ -13,6 +13,9 @@ use crate::fabric::scheduler::Plan;
 use crate::fabric::time::Time;
 use crate::fabric::traffic::{Distribution, Pattern, Traffic};
 
+/// Of traffic and of queues that are measured, unless they say another.
+pub(super) const DEFAULT_PRIORITY: u8 = 3;
+
 /// Reads everything but network and traffic.
 pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, ScenarioError> {
     let packet = packet(all.section("packet")?)?;
@@ -23,7 +26,7 @@ pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, 
     let sample = measure.time("sample")?.unwrap_or(Time(duration.0 / 1000)).max(SHORTEST);
     let mut watch = Vec::new();
     let expected = "a line from one node to its neighbour, as \"s1->h3\"";
-    let priority = measure.priority("priority")?.unwrap_or(3);
+    let priority = measure.priority("priority")?.unwrap_or(DEFAULT_PRIORITY);
     for (text, node) in measure.texts("queues")?.unwrap_or_default() {
         let (from, to) =
             direction(&text, &network).ok_or_else(|| measure.wrong("queues", node, expected))?;
@@ -212,7 +215,7 @@ pub(super) fn traffic(
         pattern,
         from,
         to,
-        priority: section.priority("priority")?.unwrap_or(3),
+        priority: section.priority("priority")?.unwrap_or(DEFAULT_PRIORITY),
         message,
         messages,
         start: section.time("start")?.unwrap_or_default(),

@@ -29,7 +29,7 @@ pub struct Options {
     /// Give a key of the scenario another value: link.0.down=true
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
     changes: Vec<Change>,
-    /// Only between the hosts that the scenario's traffic is between, on its priorities [default: between all hosts]
+    /// Only between the hosts that the scenario's traffic is between, on its priorities [default: between all hosts, whatever traffic there is]
     #[arg(long)]
     traffic: bool,
     /// Also play it in the fabric, with and without what is to be changed: flows along the cycle, for 10 ms
@@ -85,6 +85,8 @@ struct Rerouted {
 struct Report {
     title: String,
     case: String,
+    /// Between which hosts packets were taken to go.
+    pairs: &'static str,
     /// Lossless priorities; each has the same dependencies.
     priorities: Vec<u8>,
     /// Directions of lines between switches that wait or are waited for.
@@ -125,6 +127,9 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
     let network = &config.network;
     let lossless = |priority: &u8| config.switch.lossless >> priority & 1 == 1;
     let mut priorities: Vec<u8> = (0..8).filter(lossless).collect();
+    if options.traffic && config.flows.is_empty() {
+        return Err(Failure::Unusable("--traffic: the scenario has none".to_owned()));
+    }
     let pairs = if options.traffic {
         priorities.retain(|priority| config.flows.iter().any(|flow| flow.priority == *priority));
         let flows = config.flows.iter().filter(|flow| lossless(&flow.priority));
@@ -135,6 +140,7 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
     let mut report = Report {
         title: title.to_owned(),
         case: case.name.clone(),
+        pairs: if options.traffic { "those of the traffic" } else { "all hosts" },
         priorities,
         lines: 0,
         dependencies: 0,
@@ -254,10 +260,11 @@ fn show(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let priorities: Vec<String> = report.priorities.iter().map(u8::to_string).collect();
     writeln!(
         out,
-        "priority {}: {} dependencies between {} lines",
+        "priority {}: {} dependencies between {} lines, by packets between {}",
         priorities.join(", "),
         report.dependencies,
-        report.lines
+        report.lines,
+        report.pairs
     )?;
     if report.cycle.is_empty() {
         return writeln!(out, "no cycle: PFC cannot bring this network to a stand");

@@ -1,6 +1,6 @@
 //! What lossless RoCE needs of an interface, as a table of checks.
 
-use super::facts::Facts;
+use super::facts::{Facts, RdmaPort};
 use super::{Severity, Verdict, Wanted};
 use crate::dcb::{DcbError, Ieee, Selector, Tsa};
 
@@ -280,10 +280,10 @@ fn cc_params(facts: &Facts, _: &Wanted) -> Option<Verdict> {
 }
 
 fn tos(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
-    let rdma = facts.files.rdma.as_ref()?;
+    let RdmaPort { device, port } = facts.files.rdma.as_ref()?;
     // ECT(0) in the lower two bits: without it switches drop what they would mark.
     let tos = wanted.dscp << 2 | 2;
-    let remedy = [format!("cma_roce_tos -d {rdma} -t {tos}")];
+    let remedy = [format!("cma_roce_tos -d {device} -p {port} -t {tos}")];
     match facts.files.roce_tos {
         Some(found) if found == tos => ok(format!("{}, with ECN", wanted.dscp)),
         Some(found) => bad(

@@ -39,14 +39,23 @@ pub struct Facts {
 pub struct Files {
     /// Daemons that speak LLDP.
     pub daemons: Vec<String>,
-    /// Its RDMA device.
-    pub rdma: Option<String>,
+    /// The RDMA port that it is the interface of.
+    pub rdma: Option<RdmaPort>,
     /// Whether a NIC of NVIDIA reacts to marks (`rp`) and tells of them (`np`), by priority.
     pub ecn: BTreeMap<(String, u8), bool>,
     /// The folder with DCQCN's parameters.
     pub cc_params: Option<PathBuf>,
     /// The type of service of connections made by librdmacm.
     pub roce_tos: Option<u8>,
+}
+
+/// A port of an RDMA device.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RdmaPort {
+    /// The device's name.
+    pub device: String,
+    /// The port's number.
+    pub port: String,
 }
 
 impl Facts {
@@ -87,9 +96,7 @@ impl Files {
     /// Looks below `root`. What is not there, or may not be read, is not known.
     pub fn look(root: &Path, interface: &str) -> Self {
         let device = root.join("sys/class/net").join(interface);
-        let rdma = names(&root.join("sys/class/infiniband"))
-            .into_iter()
-            .find(|rdma| is_of(&root.join("sys/class/infiniband").join(rdma), interface));
+        let rdma = rdma_port(&root.join("sys/class/infiniband"), interface);
         let mut ecn = BTreeMap::new();
         for side in ["rp", "np"] {
             for priority in 0..8 {
@@ -103,8 +110,9 @@ impl Files {
         let slot = slot.as_deref().and_then(Path::file_name);
         let cc_params =
             slot.map(|slot| root.join("sys/kernel/debug/mlx5").join(slot).join("cc_params"));
-        let tos = rdma.as_ref().map(|rdma| {
-            root.join("sys/kernel/config/rdma_cm").join(rdma).join("ports/1/default_roce_tos")
+        let tos = rdma.as_ref().map(|RdmaPort { device, port }| {
+            let ports = root.join("sys/kernel/config/rdma_cm").join(device).join("ports");
+            ports.join(port).join("default_roce_tos")
         });
         Self {
             daemons: daemons(root),
@@ -116,9 +124,17 @@ impl Files {
     }
 }
 
-/// Whether the RDMA device in `folder` works on `interface`.
-fn is_of(folder: &Path, interface: &str) -> bool {
-    text(&folder.join("ports/1/gid_attrs/ndevs/0")).as_deref() == Some(interface)
+/// The port that has a GID of `interface`. Those of its VLANs are in the same table, and places without a GID cannot be read.
+fn rdma_port(devices: &Path, interface: &str) -> Option<RdmaPort> {
+    let mut ports = names(devices).into_iter().flat_map(|device| {
+        let ports = names(&devices.join(&device).join("ports"));
+        ports.into_iter().map(move |port| RdmaPort { device: device.clone(), port })
+    });
+    ports.find(|RdmaPort { device, port }| {
+        let table = devices.join(device).join("ports").join(port).join("gid_attrs/ndevs");
+        let mut gids = names(&table).into_iter();
+        gids.any(|gid| text(&table.join(gid)).as_deref() == Some(interface))
+    })
 }
 
 /// Programs that answer LLDP and may set DCB by what the neighbour says.

@@ -135,7 +135,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::facts::Files;
+    use super::facts::{Files, RdmaPort};
     use super::*;
     use crate::dcb::{App, Buffers, DcbError, Dcbx, Ets, Ieee, Pfc, Selector};
 
@@ -167,7 +167,7 @@ mod tests {
             dcb: Ok(ieee),
             dcbx: Some(Dcbx::from(0x09)),
             files: Files {
-                rdma: Some("mlx5_0".to_owned()),
+                rdma: Some(RdmaPort { device: "mlx5_0".to_owned(), port: "1".to_owned() }),
                 ecn,
                 roce_tos: Some(106),
                 ..Files::default()
@@ -266,7 +266,7 @@ mod tests {
             |f, _| f.files.roce_tos = Some(0),
             "tos",
             Severity::Warning,
-            "cma_roce_tos -d mlx5_0 -t 106",
+            "cma_roce_tos -d mlx5_0 -p 1 -t 106",
         ),
     ];
 
@@ -303,10 +303,12 @@ mod tests {
         put("proc/17/comm", "lldpad\n");
         put("proc/18/comm", "sh\n");
         put("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/ndevs/0", "eth1\n");
-        put("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "eth0\n");
+        // Its second port, whose first GID has gone.
+        put("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "eth2\n");
+        put("sys/class/infiniband/mlx5_0/ports/2/gid_attrs/ndevs/1", "eth0\n");
         put("sys/class/net/eth0/ecn/roce_rp/enable/3", "1\n");
         put("sys/class/net/eth0/ecn/roce_np/enable/3", "0\n");
-        put("sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos", "106\n");
+        put("sys/kernel/config/rdma_cm/mlx5_0/ports/2/default_roce_tos", "106\n");
         put("sys/kernel/debug/mlx5/0000:01:00.0/cc_params/rp_gd", "11\n");
         let link = root.join("sys/class/net/eth0/device");
         std::os::unix::fs::symlink("../../../0000:01:00.0", link).expect("a link");
@@ -314,7 +316,8 @@ mod tests {
         let nothing = Files::look(Path::new("/nonexistent"), "eth0");
         fs::remove_dir_all(&root).expect("it was made");
         let ecn = [(("np".to_owned(), 3), false), (("rp".to_owned(), 3), true)];
-        assert_eq!((found.daemons, found.rdma), (vec!["lldpad".into()], Some("mlx5_0".into())));
+        let port = RdmaPort { device: "mlx5_0".to_owned(), port: "2".to_owned() };
+        assert_eq!((found.daemons, found.rdma), (vec!["lldpad".into()], Some(port)));
         assert_eq!((found.ecn, found.roce_tos), (ecn.into(), Some(106)));
         assert!(found.cc_params.is_some_and(|folder| folder.ends_with("0000:01:00.0/cc_params")));
         assert_eq!(nothing, Files::default());
