@@ -34,12 +34,48 @@ pub(crate) const V6_HEAD: usize = PREFIX + Ipv6Header::LEN + UdpHeader::LEN + Bt
 #[inline]
 #[must_use]
 pub fn icrc(covered: Payload<'_>) -> u32 {
-    let hasher = if covered.first[0] >> 4 == 6 {
+    sums(covered).icrc
+}
+
+/// The ICRC of a packet, and what of it comes from the headers through the BTH.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// The CRC through the BTH.
+    pub head: u32,
+    /// The ICRC.
+    pub icrc: u32,
+    /// Bytes that the ICRC covers behind the BTH.
+    pub behind: usize,
+}
+
+impl Sums {
+    /// Whether two packets are the same behind the BTH - extended headers, payload and pad -, as far as a CRC-32 over that tells, whatever
+    /// their IP, UDP and base transport headers are.
+    #[must_use]
+    pub fn is_same_behind(&self, other: &Self) -> bool {
+        // A CRC is linear: by what the heads differ, moved on over what is behind them, the whole differs.
+        let mut moved = Hasher::new_with_initial(self.head ^ other.head);
+        moved.combine(&Hasher::new_with_initial_len(0, self.behind as u64));
+        self.behind == other.behind && moved.finalize() == self.icrc ^ other.icrc
+    }
+}
+
+/// [`icrc`], and its parts.
+///
+/// # Panics
+/// As [`icrc`].
+#[inline]
+#[must_use]
+pub fn sums(covered: Payload<'_>) -> Sums {
+    let (mut hasher, at) = if covered.first[0] >> 4 == 6 {
         hash_head::<V6_HEAD>(covered.first, mask_v6)
     } else {
         hash_head::<V4_HEAD>(covered.first, mask_v4)
     };
-    hash_tail(hasher, covered)
+    let head = hasher.clone().finalize();
+    hasher.update(&covered.first[at..]);
+    hasher.update(covered.second);
+    Sums { head, icrc: hasher.finalize(), behind: covered.len() - at }
 }
 
 /// The CRC state behind the BTH of a packet whose `HEAD - PREFIX` header bytes are at the front of `packet`.
@@ -51,13 +87,6 @@ fn hash_head<const HEAD: usize>(packet: &[u8], mask: fn(&mut [u8; HEAD])) -> (Ha
     let mut hasher = Hasher::new();
     hasher.update(&head);
     (hasher, HEAD - PREFIX)
-}
-
-#[inline]
-fn hash_tail((mut hasher, at): (Hasher, usize), covered: Payload<'_>) -> u32 {
-    hasher.update(&covered.first[at..]);
-    hasher.update(covered.second);
-    hasher.finalize()
 }
 
 /// Sets to ones what routers may change in prefix, IPv4, UDP and BTH.
@@ -192,6 +221,31 @@ mod tests {
                 let may_change = masked.contains(&(bit / 8));
                 assert_eq!(icrc(whole(&flipped)) == fast, may_change, "{first:#x} bit {bit}");
                 assert_eq!(icrc_reference(whole(&flipped)) == slow, may_change);
+            }
+        }
+    }
+
+    /// Two copies of a packet, whose heads differ as those of repetitions do: the same behind the BTH, unless a bit there differs.
+    #[test]
+    fn what_is_behind_the_bth_is_compared_without_the_head() {
+        for (first, head) in [(0x45, 40), (0x60, 60)] {
+            for len in [head, head + 4, head + 16, head + 1040] {
+                let mut copy: Vec<u8> = (0..len)
+                    .map(|at: usize| if at == 0 { first } else { at.to_le_bytes()[0] })
+                    .collect();
+                let mut again = copy.clone();
+                again[4..6].copy_from_slice(&[0x12, 0x34]);
+                again[head - 1] ^= 0x55;
+                let known = sums(whole(&copy));
+                assert_ne!(known, sums(whole(&again)));
+                assert!(known.is_same_behind(&sums(whole(&again))));
+                copy.push(0);
+                assert!(!known.is_same_behind(&sums(whole(&copy))), "one byte more");
+                for at in head..len {
+                    again[at] ^= 1 << (at % 8);
+                    assert!(!known.is_same_behind(&sums(whole(&again))), "byte {at} of {len}");
+                    again[at] ^= 1 << (at % 8);
+                }
             }
         }
     }

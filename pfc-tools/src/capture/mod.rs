@@ -72,6 +72,19 @@ pub struct Frame<'a> {
 
 type Source = Box<dyn Read>;
 
+/// A source of which little is read at a time: it is looked at while it is still in the processor's cache.
+struct Sips(Source);
+
+/// Most bytes of a sip.
+const SIP: usize = 256 << 10;
+
+impl Read for Sips {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let most = out.len().min(SIP);
+        self.0.read(&mut out[..most])
+    }
+}
+
 /// A capture that is being read.
 pub struct Capture {
     file: PathBuf,
@@ -83,8 +96,8 @@ pub struct Capture {
 }
 
 enum Reader {
-    Pcap { reader: Box<PcapReader<Source>>, link: DataLink, nanos_per_tick: u64 },
-    PcapNg { reader: Box<PcapNgReader<Source>>, interfaces: Vec<Interface>, last: u64 },
+    Pcap { reader: Box<PcapReader<Sips>>, link: DataLink, nanos_per_tick: u64 },
+    PcapNg { reader: Box<PcapNgReader<Sips>>, interfaces: Vec<Interface>, last: u64 },
 }
 
 /// An interface of a pcapng.
@@ -159,10 +172,10 @@ impl Capture {
         };
         let no_capture = |_error| CaptureError::NotACapture(name.to_owned());
         let reader = if magic == PCAPNG {
-            let reader = Box::new(PcapNgReader::new(source).map_err(no_capture)?);
+            let reader = Box::new(PcapNgReader::new(Sips(source)).map_err(no_capture)?);
             Reader::PcapNg { reader, interfaces: Vec::new(), last: 0 }
         } else {
-            let reader = PcapReader::new(source).map_err(no_capture)?;
+            let reader = PcapReader::new(Sips(source)).map_err(no_capture)?;
             let header = reader.header();
             // The upper bits say how long the frame check sequence is; one is noticed by its value.
             let link = DataLink::from(u32::from(header.datalink) & LINK_TYPE);
@@ -271,7 +284,7 @@ fn peek(mut source: Source) -> io::Result<([u8; 4], Source)> {
 }
 
 fn next_of_pcap<'a>(
-    reader: &'a mut PcapReader<Source>,
+    reader: &'a mut PcapReader<Sips>,
     link: DataLink,
     nanos_per_tick: u64,
     copy: &'a mut Vec<u8>,
@@ -291,7 +304,7 @@ fn next_of_pcap<'a>(
 }
 
 fn next_of_pcapng<'a>(
-    reader: &mut PcapNgReader<Source>,
+    reader: &mut PcapNgReader<Sips>,
     interfaces: &mut Vec<Interface>,
     last: &mut u64,
     any_link: bool,

@@ -5,7 +5,6 @@ mod command;
 mod congestion;
 mod connect;
 mod datagram;
-mod digest;
 mod ending;
 mod figures;
 mod findings;

@@ -2,7 +2,6 @@
 
 use feroce_wire::{Operation, Psn, Transport};
 
-use super::digest::digest;
 use super::figures::duration;
 use super::findings::{Findings, Place};
 use crate::conform::flow::window::{Sent, is_atomic, is_read, needs_answer};
@@ -245,7 +244,7 @@ impl Request<'_, '_> {
         let is_same = is_copy
             && known.psn == psn
             && known.span == span
-            && (self.seen.is_cut || known.digest == digest(packet));
+            && (self.seen.is_cut || known.sums.is_same_behind(&self.seen.sums));
         if !is_same {
             self.out.add(RuleId::Same, self.place, || {
                 format!(
@@ -535,7 +534,7 @@ impl Request<'_, '_> {
             id: id_of(self.seen).unwrap_or(0),
             times: 1,
             unanswered: 1,
-            digest: digest(packet),
+            sums: self.seen.sums,
             va: packet.ext.atomic_eth.map_or(reth.va, |atomic| atomic.va),
             rkey: packet.ext.atomic_eth.map_or(reth.rkey, |atomic| atomic.rkey).value(),
             len: reth.dma_len,

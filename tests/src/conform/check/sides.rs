@@ -1,9 +1,9 @@
 //! Two captures of one exchange: what passes one and not the other.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use feroce_wire::Opcode;
+use feroce_wire::{Opcode, Psn, Qpn};
 
 use super::figures::duration;
 use super::findings::{Findings, Place};
@@ -11,15 +11,16 @@ use super::requester::hex;
 use crate::conform::packet::Seen;
 use crate::conform::rules::RuleId;
 
-/// What tells packets apart, wherever they are captured: the ICRC covers everything that does not change on the way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What tells packets apart, wherever they are captured: the ICRC covers everything that does not change on the way. It comes first: most
+/// comparisons end there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
+    icrc: u32,
+    psn: u32,
+    qpn: Qpn,
+    opcode: u8,
     src: IpAddr,
     dst: IpAddr,
-    icrc: u32,
-    psn: feroce_wire::Psn,
-    qpn: feroce_wire::Qpn,
-    opcode: Opcode,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +33,11 @@ struct Waiting {
 /// Packets that have passed one place of capture and are waited for at the other.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
-    waiting: VecDeque<Waiting>,
+    /// By age: how many packets have come before them.
+    waiting: BTreeMap<u64, Waiting>,
+    /// The same by what they are, for the other place: identity, place of capture, age.
+    known: BTreeSet<(Identity, u16, u64)>,
+    taken: u64,
     /// When each place has captured its first and its last packet.
     times: [Option<(u64, u64)>; 2],
     matched: u64,
@@ -53,32 +58,39 @@ impl Sides {
         *times = Some((times.map_or(seen.at, |(first, _)| first), seen.at));
         let packet = &seen.packet;
         let identity = Identity {
+            icrc: packet.icrc,
+            psn: packet.bth.psn.value(),
+            qpn: packet.bth.dest_qp,
+            opcode: packet.bth.opcode.0,
             src: seen.src(),
             dst: seen.dst(),
-            icrc: packet.icrc,
-            psn: packet.bth.psn,
-            qpn: packet.bth.dest_qp,
-            opcode: packet.bth.opcode,
         };
-        let other = |waiting: &Waiting| waiting.tap != seen.tap && waiting.identity == identity;
-        if let Some(index) = self.waiting.iter().position(other) {
-            self.waiting.remove(index);
+        self.meet(Waiting { identity, place, tap: seen.tap });
+    }
+
+    /// Of equal packets, the oldest is met first.
+    fn meet(&mut self, new: Waiting) {
+        let Waiting { identity, place, tap } = new;
+        let other = 1 - tap;
+        let equal = (identity, other, 0)..=(identity, other, u64::MAX);
+        if let Some(&met) = self.known.range(equal).next() {
+            self.known.remove(&met);
+            self.waiting.remove(&met.2);
             self.matched += 1;
         } else {
-            self.waiting.push_back(Waiting { identity, place, tap: seen.tap });
+            self.taken += 1;
+            self.known.insert((identity, tap, self.taken));
+            self.waiting.insert(self.taken, new);
         }
-        while self.waiting.len() > MOST
-            || self
-                .waiting
-                .front()
-                .is_some_and(|first| seen.at.saturating_sub(first.place.at) > PATIENCE)
-        {
+        let is_old = |oldest: &Waiting| place.at.saturating_sub(oldest.place.at) > PATIENCE;
+        while self.waiting.len() > MOST || self.waiting.values().next().is_some_and(is_old) {
             self.give_up();
         }
     }
 
     fn give_up(&mut self) {
-        let Some(first) = self.waiting.pop_front() else { return };
+        let Some((age, first)) = self.waiting.pop_first() else { return };
+        self.known.remove(&(first.identity, first.tap, age));
         if self.lost.len() < LOST {
             self.lost.push(first);
         }
@@ -101,8 +113,67 @@ impl Sides {
             }
             let Waiting { identity, place, tap } = lost;
             out.add(RuleId::Between, *place, || {
-                format!("{} with PSN {} from {} passes this capture, and not the other one (capture {}), {} around it: it was lost between them", identity.opcode, hex(identity.psn), identity.src, 2 - tap, duration(PATIENCE))
+                format!("{} with PSN {} from {} passes this capture, and not the other one (capture {}), {} around it: it was lost between them", Opcode(identity.opcode), hex(Psn::new(identity.psn)), identity.src, 2 - tap, duration(PATIENCE))
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_xoshiro::Xoshiro256PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::conform::rules::PacketRef;
+
+    fn packet(icrc: u32, tap: u16, at: u64) -> Waiting {
+        let ip = IpAddr::from([10, 0, 0, 1]);
+        let identity = Identity { icrc, psn: 0, qpn: Qpn::GSI, opcode: 4, src: ip, dst: ip };
+        let place = Place { packet: PacketRef { file: tap, number: at }, at, flow: None };
+        Waiting { identity, place, tap }
+    }
+
+    /// Against a list that is searched from its front.
+    #[test]
+    fn the_oldest_equal_packet_of_the_other_place_is_met() {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+        let mut sides = Sides::default();
+        let (mut list, mut matched) = (Vec::<Waiting>::new(), 0);
+        for at in 0..20_000 {
+            let (icrc, tap) = (random.next_u32() % 300, u16::from(random.next_u32() % 2 == 1));
+            let new = packet(icrc, tap, at);
+            sides.meet(new);
+            let is_other = |other: &Waiting| other.tap != tap && other.identity == new.identity;
+            match list.iter().position(is_other) {
+                Some(place) => {
+                    list.remove(place);
+                    matched += 1;
+                }
+                None => list.push(new),
+            }
+            let waiting = sides.waiting.values().map(|one| one.place.packet);
+            assert!(waiting.eq(list.iter().map(|one| one.place.packet)), "packet {at}");
+        }
+        assert_eq!((sides.matched, sides.known.len()), (matched, list.len()));
+        assert!(matched > 5000 && list.len() > 10, "{matched}, {}", list.len());
+    }
+
+    /// As many as may wait do, when each packet that is looked for is the youngest: a search from the oldest would take minutes.
+    #[test]
+    fn what_waits_is_bounded_and_not_searched() {
+        let mut sides = Sides::default();
+        let most = u32::try_from(MOST).expect("fits");
+        for icrc in 0..2 * most {
+            sides.meet(packet(icrc, 0, u64::from(icrc)));
+        }
+        for icrc in (most..2 * most).rev() {
+            assert_eq!(sides.waiting.len(), (icrc + 1 - most) as usize);
+            sides.meet(packet(icrc, 1, u64::from(2 * most)));
+        }
+        assert_eq!((sides.matched, sides.lost.len()), (u64::from(most), LOST));
+        sides.meet(packet(0, 0, 0));
+        sides.meet(packet(1, 0, PATIENCE + 1));
+        assert_eq!((sides.waiting.len(), sides.known.len()), (1, 1), "one has waited too long");
     }
 }

@@ -32,8 +32,8 @@ pub struct Flows {
     channels: Vec<Channel>,
     by_request: BTreeMap<Key, usize>,
     by_answer: BTreeMap<Key, usize>,
-    /// The last two that were asked for: most packets are of these.
-    recent: [Option<(Key, bool, usize)>; 2],
+    /// The last that were asked for, of two places of capture in both directions: most packets are of these.
+    recent: [Option<(Key, bool, usize)>; 4],
     /// Packets of flows that there were too many of.
     pub left_out: u64,
 }
@@ -72,13 +72,14 @@ impl Flows {
 
     fn cached(&self, key: &Key, is_answer: bool) -> Option<usize> {
         let hit = |(known, answer, place): (Key, bool, usize)| {
-            (answer == is_answer && known == *key).then_some(place)
+            (answer == is_answer && known.qpn == key.qpn && known == *key).then_some(place)
         };
         self.recent.into_iter().flatten().find_map(hit)
     }
 
     fn remember(&mut self, key: Key, is_answer: bool, place: usize) {
-        self.recent = [Some((key, is_answer, place)), self.recent[0]];
+        self.recent.rotate_right(1);
+        self.recent[0] = Some((key, is_answer, place));
     }
 
     /// The flow of requests with `key`, a new one if there is none yet; `None` if there are too many.
@@ -188,7 +189,7 @@ impl Flows {
         let Key { tap, src, dst, .. } = channel.key;
         channel.answers = Some(qpn);
         self.by_answer.insert(Key { tap, src: dst, dst: src, qpn }, place);
-        self.recent = [None; 2];
+        self.recent = [None; 4];
     }
 
     /// Begins the flow with `key` anew, for another connection of the same QP.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use feroce_wire::icrc::Sums;
 use feroce_wire::{Opcode, Psn};
 
 use crate::conform::rules::PacketRef;
@@ -27,8 +28,8 @@ pub struct Sent {
     pub times: u16,
     /// How often without an answer of any kind in between.
     pub unanswered: u16,
-    /// The same for every copy of the request.
-    pub digest: u32,
+    /// Its CRCs, which tell whether another packet is a copy.
+    pub sums: Sums,
     /// Remote address.
     pub va: u64,
     /// Key of the remote memory; 0 without any.
@@ -70,7 +71,7 @@ impl Sent {
             id: 0,
             times: 0,
             unanswered: 0,
-            digest: 0,
+            sums: Sums { head: 0, icrc: 0, behind: 0 },
             va: 0,
             rkey: 0,
             len: 0,

@@ -5,7 +5,8 @@ mod ib;
 use std::net::IpAddr;
 
 use feroce_wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
-use feroce_wire::{EthernetHeader, Packet, ParseError, ROCE_PORT, VlanTag};
+use feroce_wire::icrc::Sums;
+use feroce_wire::{EthernetHeader, IcrcError, Packet, ParseError, ROCE_PORT, VlanTag};
 
 use super::trace::{Frame, Link};
 
@@ -52,6 +53,8 @@ pub struct Seen<'a> {
     pub packet: Packet<'a>,
     /// The ICRC's verdict.
     pub icrc: Icrc,
+    /// The CRC of the packet and of its head, to tell a copy from another packet. Of what InfiniBand carries, over the headers made up.
+    pub sums: Sums,
     /// What carries it.
     pub carrier: Carrier,
     /// Whether less was captured than there was.
@@ -103,8 +106,8 @@ impl Reader {
         if frame.link == Link::Ethernet && !frame.is_cut() {
             match Packet::parse(frame.bytes, &[]) {
                 Ok(packet) => {
-                    let icrc = verdict(&packet);
-                    return Look::Roce(seen(frame, packet, icrc, Carrier::RoceV2));
+                    let verdict = verdict(&packet);
+                    return Look::Roce(seen(frame, packet, verdict, Carrier::RoceV2));
                 }
                 Err(error) if says_roce(frame.bytes) => return Look::Broken(error),
                 Err(_) => {}
@@ -146,13 +149,13 @@ impl Reader {
         let says = says_roce(scratch);
         match Packet::parse(scratch, &[]) {
             Ok(packet) => {
-                let icrc = match crc {
-                    _ if missing > 0 => Icrc::Unknown,
+                let verdict = match crc {
+                    _ if missing > 0 => (Icrc::Unknown, packet.sums()),
                     None => verdict(&packet),
-                    Some(expected) if expected == packet.icrc => Icrc::Valid,
-                    Some(expected) => Icrc::Wrong { expected, found: packet.icrc },
+                    Some(expected) if expected == packet.icrc => (Icrc::Valid, packet.sums()),
+                    Some(expected) => (Icrc::Wrong { expected, found: packet.icrc }, packet.sums()),
                 };
-                Look::Roce(Seen { is_cut: missing > 0, ..seen(frame, packet, icrc, carrier) })
+                Look::Roce(Seen { is_cut: missing > 0, ..seen(frame, packet, verdict, carrier) })
             }
             Err(error) if says => Look::Broken(error),
             Err(_) => Look::Other,
@@ -160,15 +163,20 @@ impl Reader {
     }
 }
 
-fn seen<'a>(frame: &Frame<'_>, packet: Packet<'a>, icrc: Icrc, carrier: Carrier) -> Seen<'a> {
+fn seen<'a>(
+    frame: &Frame<'_>,
+    packet: Packet<'a>,
+    (icrc, sums): (Icrc, Sums),
+    carrier: Carrier,
+) -> Seen<'a> {
     let Frame { file, tap, number, at, .. } = *frame;
-    Seen { file, tap, number, at, packet, icrc, carrier, is_cut: false }
+    Seen { file, tap, number, at, packet, icrc, sums, carrier, is_cut: false }
 }
 
-fn verdict(packet: &Packet<'_>) -> Icrc {
-    match packet.verify_icrc() {
-        Ok(()) => Icrc::Valid,
-        Err(error) => Icrc::Wrong { expected: error.expected, found: error.found },
+fn verdict(packet: &Packet<'_>) -> (Icrc, Sums) {
+    match packet.verified_sums() {
+        Ok(sums) => (Icrc::Valid, sums),
+        Err(IcrcError { expected, found }) => (Icrc::Wrong { expected, found }, packet.sums()),
     }
 }
 

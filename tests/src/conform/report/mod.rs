@@ -29,6 +29,7 @@ pub fn html(report: &Report) -> String {
     );
     let _ = match report.findings.total() {
         0 => writeln!(page, "<p class=\"clean\">No findings in {} packets.</p>", report.packets),
+        1 => writeln!(page, "<p>1 finding in {} packets.</p>", report.packets),
         total => writeln!(page, "<p>{total} findings in {} packets.</p>", report.packets),
     };
     list(&mut page, report, None);
