@@ -91,6 +91,7 @@ pub struct Wire {
     ends: [Box<dyn Port>; 2],
     delay: Duration,
     burst: usize,
+    stalled: [bool; 2],
     faults: WireFaults,
     random: Xoshiro256StarStar,
     /// For marks: a frame's other fates are the same with and without them.
@@ -118,6 +119,7 @@ impl Wire {
             ends,
             delay,
             burst: usize::MAX,
+            stalled: [false; 2],
             faults: WireFaults::default(),
             random: Xoshiro256StarStar::seed_from_u64(0),
             mark_random: Xoshiro256StarStar::seed_from_u64(!0),
@@ -140,6 +142,11 @@ impl Wire {
     /// time: no time goes by between steps.
     pub fn set_burst(&mut self, burst: usize) {
         self.burst = burst;
+    }
+
+    /// From now on nothing is taken from the ends that are `stalled`: what they send fills their rings.
+    pub fn set_stalled(&mut self, stalled: [bool; 2]) {
+        self.stalled = stalled;
     }
 
     /// From now on frames meet `faults`, drawn from `seed`.
@@ -208,7 +215,7 @@ impl Wire {
     pub fn step(&mut self, now: Instant) -> usize {
         let mut moved = 0;
         for from in 0..2 {
-            loop {
+            while !self.stalled[from] {
                 let count = self.ends[from].rx_burst();
                 if count == 0 {
                     break;

@@ -11,6 +11,7 @@ use feroce_engine::time::{Duration, Instant};
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
 use feroce_tests::datagram::Datagrams;
 use feroce_tests::pair::{Crafted, Pair, PairSetup};
+use feroce_tests::ports::RigPorts;
 use feroce_tests::wire::{Seen, WireFaults};
 use feroce_tests::{gid, manual_config};
 use feroce_wire::{Opcode, Packet, PathMtu, Psn, Qkey, Qpn, cnp};
@@ -285,6 +286,72 @@ fn only_who_heeds_marks_says_so() {
         pair.run(20);
         assert_eq!(count(&pair, 1, Counter::NpCnpSent), 1, "{control}");
     }
+}
+
+/// With the setting `ecn`, datagrams say so as connections do, whatever decides over rates; what the program chose stays,
+/// and nobody would hear of a group's marks.
+#[test]
+fn datagrams_say_so_where_configured() {
+    let group: feroce_engine::net::Gid = "239.77.0.1".parse().expect("a group");
+    let rows = [
+        (Control::Off, gid(1), 0x68, 0x6a),
+        (Control::Fixed(Rate::from_gbps(1)), gid(1), 0, 2),
+        (Control::Off, gid(1), 0x69, 0x69), // ECT(1)
+        (Control::Off, group, 0x68, 0x68),
+    ];
+    for (ecn, (control, to, asked, marked)) in
+        [false, true].into_iter().flat_map(|ecn| rows.map(|row| (ecn, row)))
+    {
+        let mut config = manual_config(1);
+        (config.ecn, config.congestion) = (ecn, congestion(control, 64 << 10));
+        let mut net = Datagrams::with(&config);
+        let (mut from, dest) = (net.qp(0), net.qp(1).qp.qpn());
+        let path = Path { traffic_class: asked, ..Path::new(to, 0) };
+        let handle = net.pds[0].create_ah(&path).expect("a path");
+        from.send(SendOp::Send, b"x", &handle, dest).unwrap();
+        net.run();
+        let classes: Vec<u8> = net.frames().iter().map(|seen| seen.bytes[15]).collect();
+        let expected = if ecn { marked } else { asked };
+        assert_eq!(classes, [expected], "{control}, ecn {ecn}, {asked:#x} to {to}");
+    }
+}
+
+/// A port whose ring is full takes no CNP. It waits, without keeping the core busy, and goes when there is room.
+#[test]
+fn a_cnp_waits_for_room() {
+    if RigPorts::are_the_kernels() {
+        return; // The kernel always takes frames.
+    }
+    let mut setup =
+        PairSetup { service: Service::Uc, ..setup(congestion(Control::Dcqcn, 4 << 20)) };
+    setup.config.window = 4096;
+    let mut pair = Pair::new(&setup);
+    pair.rig.wire.set_stalled([false, true]);
+    let packets = 1024; // As many as the ring holds; nobody acknowledges them.
+    post_back(&mut pair, 9, packets * 1024);
+    pair.run(10);
+    assert_eq!(pair.done(1), [(9, Status::Success)], "the ring has all of it");
+
+    mark_everything(&mut pair);
+    pair.post(1, SendOp::Write(pair.remote(0)), 1000);
+    pair.run(10);
+    let counters = [Counter::NpEcnMarkedRocePackets, Counter::NpCnpSent];
+    assert_eq!(counters.map(|counter| count(&pair, 1, counter)), [1, 0]);
+    assert_eq!(pair.rig.devices[1].turn(pair.rig.now), 0, "nothing can be done");
+    let looks_at = pair.rig.devices[1].next_deadline(pair.rig.now).expect("it looks again");
+    let ahead = looks_at.saturating_since(pair.rig.now);
+    assert!(ahead > Duration::ZERO && ahead <= Duration::from_micros(50), "{ahead:?}");
+    pair.run(1000);
+    assert_eq!(count(&pair, 1, Counter::NpCnpSent), 0);
+
+    pair.rig.wire.set_stalled([false; 2]);
+    pair.run(60);
+    let frames = pair.frames();
+    let back: Vec<_> = frames.iter().filter(|seen| seen.from == 1).collect();
+    assert_eq!(back.len(), packets as usize + 1);
+    assert!(is_cnp(back[packets as usize]));
+    assert_eq!(counters.map(|counter| count(&pair, 1, counter)), [1, 1]);
+    assert_eq!(count(&pair, 0, Counter::RpCnpHandled), 1);
 }
 
 /// A marked WRITE for end 1.

@@ -84,9 +84,8 @@ impl ProtectionDomain {
         })?;
         let ethernet = made.expect("the path was found");
         let (local, remote) = endpoints(&path, &headers);
-        // A datagram says that it understands marks if something slows down on them: not on those of a group.
-        let slows = device.config.congestion.control.heeds_marks();
-        let ecn = slows && path.dgid.multicast_group().is_none();
+        // Not to a group: nobody hears of marks there, and nothing slows down.
+        let ecn = device.config.marks_data() && path.dgid.multicast_group().is_none();
         let flow = flow_header(&path, &headers, local, remote, ecn);
         let mtu = PathMtu::largest_for(headers.mtu).map_or(0, PathMtu::bytes);
         Ok(AddressHandle { path, flow, mtu, ethernet, user, pd: self.clone() })

@@ -41,10 +41,10 @@ pub struct DeviceConfig {
     pub arena_bytes: usize,
     /// Packets of SENDs and WRITEs that one QP may have outstanding.
     pub window: u32,
-    /// Mark data packets ECT(0), as a ConnectX does, so that switches mark instead of dropping.
-    pub ecn: bool,
-    /// How fast QPs may send. With DCQCN, data packets are marked ECT(0), whatever `ecn` says, datagrams too but those to
+    /// Mark data packets ECT(0), as a ConnectX does, so that switches mark instead of dropping; datagrams too, but those to
     /// groups.
+    pub ecn: bool,
+    /// How fast QPs may send. With DCQCN, data packets are marked ECT(0), whatever `ecn` says.
     pub congestion: CongestionConfig,
     /// Priority flow control in software.
     pub pfc: PfcConfig,
@@ -66,8 +66,8 @@ pub struct DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// Whether data packets of connections are marked ECT(0).
-    pub(super) fn marks_connections(&self) -> bool {
+    /// Whether data packets are marked ECT(0).
+    pub(super) fn marks_data(&self) -> bool {
         self.ecn || self.congestion.control.heeds_marks()
     }
 }

@@ -252,7 +252,7 @@ impl DeviceInner {
         }
         let mut held = self.congestion.lock().unwrap_or_else(PoisonError::into_inner);
         let mut config = *held;
-        let (opened, marked) = (self.config.congestion.control, self.config.marks_connections());
+        let (opened, marked) = (self.config.congestion.control, self.config.marks_data());
         pairs.iter().try_for_each(|(name, value)| config.change(opened, marked, name, value))?;
         for cell in &self.cores {
             let mut token = cell.lock();

@@ -390,7 +390,7 @@ impl QueuePair {
     pub fn resolve(&self, path: &Path, remote: Qpn) -> Result<FlowHeader, DeviceError> {
         let device = self.device();
         let headers = follow::begin(device, PathUser::Qp(self.qpn), path, PATH_TIMEOUT, |_| None)?;
-        let ecn = device.config.marks_connections();
+        let ecn = device.config.marks_data();
         Ok(flow_header(path, &headers, self.qpn, remote, ecn))
     }
 
