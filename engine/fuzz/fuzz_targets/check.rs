@@ -1,3 +1,12 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| feroce_tests::conform::fuzz::feed(data));
+use feroce_tests::conform::fuzz::{feed, mutate};
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+
+fuzz_target!(|data: &[u8]| feed(data));
+
+// Packet by packet half of the time: bytes at random seldom leave a capture readable behind them.
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    let mutated = if seed & 1 == 0 { mutate(data, size, max_size, seed) } else { None };
+    mutated.unwrap_or_else(|| fuzzer_mutate(data, size, max_size))
+});

@@ -152,7 +152,11 @@ impl Answer<'_, '_> {
         let Some(mtu) = self.channel.path_mtu.or((sent.len <= 256).then_some(256)) else { return };
         let is_read =
             sent.opcode.info().is_some_and(|info| info.operation == Operation::ReadRequest);
-        let due = if offset + 1 == sent.span { sent.len.wrapping_sub(offset * mtu) } else { mtu };
+        let due = if offset + 1 == sent.span {
+            sent.len.wrapping_sub(offset.wrapping_mul(mtu))
+        } else {
+            mtu
+        };
         let len = self.seen.packet.payload.len();
         if is_read && len as u64 != u64::from(due) {
             self.out.add(RuleId::ReadLength, self.place, || {

@@ -91,7 +91,7 @@ impl Connections {
         if let Some(known) = self.known.get_mut(&key)
             && known.transaction == said.mad.transaction
         {
-            known.sent += 1;
+            known.sent = known.sent.saturating_add(1);
             let (sent, retries) = (known.sent, known.retries);
             if sent == u16::from(retries) + 2 {
                 out.add(RuleId::CmRetries, said.place, || {

@@ -335,7 +335,11 @@ impl Request<'_, '_> {
             return false;
         }
         let (mut at, mut some) = (due, false);
-        while at.is_before(psn) {
+        // No more than so many: a READ of 2^32 bytes ends where it begins.
+        for _ in 0..MOST {
+            if !at.is_before(psn) {
+                break;
+            }
             let Some(place) = self.channel.window.find(at) else { break };
             let is_acked = self.channel.window.is_acked(place);
             let Some(sent) = self.channel.window.get_mut(place) else { break };

@@ -348,7 +348,11 @@ impl Answer<'_, '_> {
             });
             return;
         }
-        let times = self.channel.rnr.filter(|rnr| rnr.psn == psn).map_or(1, |rnr| rnr.times + 1);
+        let times = self
+            .channel
+            .rnr
+            .filter(|rnr| rnr.psn == psn)
+            .map_or(1, |rnr| rnr.times.saturating_add(1));
         let packet = self.place.packet;
         self.channel.rnr = Some(Rnr { psn, packet, at: self.seen.at, wait, times, is_open: true });
         self.out.add(RuleId::Rnr, self.place, || {

@@ -158,9 +158,8 @@ impl Window {
 
     /// Behind the newest request.
     pub fn push(&mut self, sent: Sent) {
-        if self.entries.len() == MOST {
-            self.forget(1);
-        }
+        // What came late may have made them more.
+        self.forget((self.entries.len() + 1).saturating_sub(MOST));
         self.entries.push_back(sent);
     }
 

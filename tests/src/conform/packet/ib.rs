@@ -25,7 +25,7 @@ pub(super) fn from_lrh(out: &mut Vec<u8>, bytes: &[u8]) -> Option<u32> {
     let words = u16::from_be_bytes([lrh[4], lrh[5]]) & 0x7ff;
     // What follows the ICRC is the CRC of the link.
     let bytes = bytes.get(..usize::from(words) * 4).unwrap_or(bytes);
-    let rest = &bytes[LRH..];
+    let rest = bytes.get(LRH..)?;
     match lrh[1] & 3 {
         NEXT_GRH => from_grh(out, rest, Some(lrh)),
         NEXT_BTH => {

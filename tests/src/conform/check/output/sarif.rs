@@ -39,7 +39,7 @@ pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
                 "message": { "text": format!("packet {}: {}", found.packet.number, found.sentence) },
                 "locations": [{
                     "physicalLocation": {
-                        "artifactLocation": { "uri": report.files.get(usize::from(found.packet.file)) },
+                        "artifactLocation": { "uri": report.files.get(usize::from(found.packet.file)).map(|name| uri(name)) },
                         "region": { "startLine": found.packet.number },
                     },
                 }],
@@ -60,4 +60,18 @@ pub fn sarif(out: &mut impl Write, report: &Report) -> io::Result<()> {
     });
     serde_json::to_writer_pretty(&mut *out, &value)?;
     writeln!(out)
+}
+
+/// A path as a URI reference (RFC 3986) has it.
+fn uri(path: &str) -> String {
+    let mut uri = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => {
+                uri.push(byte.into());
+            }
+            _ => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri
 }
