@@ -473,7 +473,7 @@ fn who_could_not_ask_is_not_waited_for() {
     assert_eq!(slow.take(1), [u16::MAX]);
     assert_eq!(slow.device.counter(Counter::TxPause), SLOTS as u64 + 1, "core 0 has no room");
     slow.device.turn(slow.now);
-    assert_eq!(slow.take(1), [], "32 wait at core 0, 96 at core 1");
+    assert!(slow.take(1).is_empty(), "32 wait at core 0, 96 at core 1");
     slow.device.turn(slow.now);
     assert_eq!(slow.take(1), [0]);
 }
