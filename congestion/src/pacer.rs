@@ -58,6 +58,18 @@ impl Pacer {
         }
     }
 
+    /// Whether [`ready_at`](Self::ready_at) has come by `now`. Cheaper than to ask when: without a division.
+    #[inline]
+    pub fn is_ready(&self, bytes: u64, rate: Rate, now: Instant) -> bool {
+        let missing = cost(bytes).min(self.burst) - self.level;
+        if missing <= 0 {
+            return self.counted <= now;
+        }
+        let missing = missing.unsigned_abs().saturating_sub(self.carry).max(1);
+        let nanos = now.as_nanos().saturating_sub(self.counted.as_nanos());
+        rate.as_bps().saturating_mul(nanos) >= missing
+    }
+
     /// `bytes` are sent at `now`; the rate has been `rate` since the last call. What was not in the bucket is owed.
     #[inline]
     pub fn spend(&mut self, bytes: u64, rate: Rate, now: Instant) {

@@ -117,6 +117,10 @@ proptest! {
             came += u128::from(wait) * u128::from(rate.as_bps());
             pacer.advance(rate, now);
             rate = Rate::from_bps(bps);
+            for ahead in [0, 1, wait, packet] {
+                let then = now + Duration::from_nanos(ahead);
+                prop_assert_eq!(pacer.is_ready(packet, rate, then), pacer.ready_at(packet, rate) <= then);
+            }
             while pacer.ready_at(packet, rate) <= now {
                 pacer.spend(packet, rate, now);
                 log.push((came, u128::from(packet) * 8_000_000_000));

@@ -18,6 +18,8 @@ pub(crate) enum Answer {
 pub(crate) struct Receiver {
     expected: u32,
     message_packets: u32,
+    /// The number behind the last packet of the message that is coming.
+    message_end: u32,
     payload: u32,
     /// Payload of a message's last packet.
     last: u32,
@@ -50,6 +52,7 @@ impl Receiver {
         Self {
             expected: 0,
             message_packets,
+            message_end: message_packets,
             payload: sizes.payload,
             last: u32::try_from(rest).unwrap_or(sizes.payload),
             recovery: host.recovery,
@@ -72,7 +75,7 @@ impl Receiver {
     #[inline]
     pub fn on_data(&mut self, psn: u32, ack_requested: bool) -> Option<Answer> {
         if psn == self.expected {
-            return self.in_order(psn, ack_requested);
+            return self.in_order(ack_requested);
         }
         if psn < self.expected {
             return Some(Answer::Ack(self.expected));
@@ -90,10 +93,13 @@ impl Receiver {
     }
 
     #[inline]
-    fn in_order(&mut self, psn: u32, ack_requested: bool) -> Option<Answer> {
+    fn in_order(&mut self, ack_requested: bool) -> Option<Answer> {
         self.expected += 1;
         self.nak_sent = false;
-        let is_last = (psn + 1).is_multiple_of(self.message_packets);
+        let is_last = self.expected == self.message_end;
+        if is_last {
+            self.message_end = self.message_end.saturating_add(self.message_packets);
+        }
         self.delivered += match self.recovery {
             Recovery::GoBackN => u64::from(if is_last { self.last } else { self.payload }),
             Recovery::GoBack0 if is_last => {

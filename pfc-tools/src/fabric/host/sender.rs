@@ -48,6 +48,8 @@ pub(crate) struct Sender {
     /// Number of packets, [`u32::MAX`] if there is no end.
     total: u32,
     message_packets: u32,
+    /// The number behind the last packet of the message that `next` is in.
+    message_end: u32,
     /// Buffer bytes of a full packet and of a message's last.
     full: u32,
     last: u32,
@@ -89,6 +91,7 @@ impl Sender {
             highest: 0,
             total,
             message_packets,
+            message_end: message_packets,
             full: sizes.payload + sizes.headers,
             last: rest + sizes.headers,
             gap: sizes.gap,
@@ -140,7 +143,16 @@ impl Sender {
     /// Buffer bytes of the next packet.
     #[inline]
     pub const fn next_size(&self) -> u32 {
-        if (self.next + 1).is_multiple_of(self.message_packets) { self.last } else { self.full }
+        if self.next + 1 == self.message_end { self.last } else { self.full }
+    }
+
+    /// Packet `psn` is the next one.
+    fn go_to(&mut self, psn: u32) {
+        if psn != self.next {
+            self.next = psn;
+            let messages = psn / self.message_packets + 1;
+            self.message_end = messages.saturating_mul(self.message_packets);
+        }
     }
 
     /// Whether something was sent and not acknowledged.
@@ -159,8 +171,14 @@ impl Sender {
 
     /// Runs what is due and tells whether the next packet may go.
     pub fn look(&mut self, now: Instant) -> Look {
-        let at = self.next_look(now);
-        if at <= now && self.ready_at() <= now { Look::Send } else { Look::Later(at) }
+        if !self.may_send() {
+            return Look::Later(Instant::FAR);
+        }
+        self.run_timers(now);
+        match self.pacer.is_ready(self.next_cost(), self.controller.rate(), now) {
+            true => Look::Send,
+            false => Look::Later(self.ready_at().min(self.controller.next_event())),
+        }
     }
 
     /// When to look at this sender next.
@@ -169,29 +187,43 @@ impl Sender {
         if !self.may_send() {
             return Instant::FAR;
         }
-        if self.controller.next_event() <= now {
-            self.pacer.advance(self.controller.rate(), now);
-            self.controller.advance(now);
-        }
+        self.run_timers(now);
         let ready = self.ready_at();
         if ready <= now { ready } else { ready.min(self.controller.next_event()) }
     }
 
+    /// Brings the controller up to `now`, and ahead of it the pacer, if the rate may have changed.
+    #[inline]
+    fn run_timers(&mut self, now: Instant) {
+        if self.controller.next_event() <= now {
+            self.before_change(now);
+        }
+    }
+
+    /// Bytes of the next packet on the line.
+    #[inline]
+    const fn next_cost(&self) -> u64 {
+        (self.next_size() + self.gap) as u64
+    }
+
     #[inline]
     fn ready_at(&self) -> Instant {
-        self.pacer.ready_at(u64::from(self.next_size() + self.gap), self.controller.rate())
+        self.pacer.ready_at(self.next_cost(), self.controller.rate())
     }
 
     /// The next packet goes now. Whether it asks for an acknowledgement: nothing follows it, or nothing may without one, or the controller lives on them,
     /// or at this rate the timer would run out before one comes.
     #[inline]
     pub fn sent(&mut self, now: Time) -> bool {
-        let (bytes, at) = (u64::from(self.next_size() + self.gap), now.instant());
+        let (bytes, at) = (self.next_cost(), now.instant());
         self.pacer.spend(bytes, self.controller.rate(), at);
         self.controller.on_sent(bytes, at);
         self.counts.packets += 1;
         self.counts.retransmitted += u64::from(self.next < self.highest);
         self.next += 1;
+        if self.next == self.message_end {
+            self.message_end = self.message_end.saturating_add(self.message_packets);
+        }
         self.highest = self.highest.max(self.next);
         let is_late = now >= self.progress_at.max(self.asked_at) + Time(self.timeout.0 / 4);
         let asks = matches!(self.controller, Controller::Swift(_))
@@ -209,7 +241,7 @@ impl Sender {
         if psn > self.una {
             let bytes = u64::from(psn - self.una) * u64::from(self.full);
             self.una = psn;
-            self.next = self.next.max(psn);
+            self.go_to(self.next.max(psn));
             self.progress_at = now;
             let rtt = Duration::from_nanos((now - sent).0.div_ceil(1000));
             self.before_change(now.instant());
@@ -225,7 +257,7 @@ impl Sender {
             return;
         }
         self.una = psn;
-        self.next = psn;
+        self.go_to(psn);
         self.progress_at = now;
         self.before_change(now.instant());
         self.controller.on_loss(now.instant());
@@ -259,11 +291,11 @@ impl Sender {
         let due = self.progress_at + self.timeout;
         if due <= now {
             self.counts.timeouts += 1;
-            self.next = match self.recovery {
+            self.una = match self.recovery {
                 Recovery::GoBackN => self.una,
                 Recovery::GoBack0 => self.una - self.una % self.message_packets,
             };
-            self.una = self.next;
+            self.go_to(self.una);
             self.progress_at = now;
             self.before_change(now.instant());
             self.controller.on_loss(now.instant());
@@ -282,9 +314,7 @@ impl Sender {
 
     /// The rate now.
     pub fn rate(&mut self, now: Instant) -> Rate {
-        if self.controller.next_event() <= now {
-            self.before_change(now);
-        }
+        self.run_timers(now);
         self.controller.rate()
     }
 

@@ -94,6 +94,19 @@ impl SharedBuffer {
         }
     }
 
+    /// Whether `bytes` are no more than the threshold. Without a division: it is asked for with every packet.
+    #[inline]
+    fn is_within_threshold(&self, bytes: u64) -> bool {
+        match self.config.threshold {
+            Some(threshold) => bytes <= threshold,
+            None => {
+                let (numerator, denominator) = self.config.alpha;
+                let free = (self.pool - self.pool_used).saturating_mul(numerator);
+                u128::from(bytes) * u128::from(denominator) <= u128::from(free)
+            }
+        }
+    }
+
     /// Bytes in the buffer.
     pub const fn used(&self) -> u64 {
         self.used
@@ -112,14 +125,14 @@ impl SharedBuffer {
     #[inline]
     pub fn admit(&mut self, port: usize, priority: u8, size: u32) -> Admission {
         let size = u64::from(size);
-        let threshold = self.threshold();
         let (lossless, free) = (self.is_lossless(priority), self.pool - self.pool_used);
-        let queue = &mut self.queues[port][usize::from(priority)];
+        let queue = self.queues[port][usize::from(priority)];
         let guaranteed = size.min(self.config.guaranteed - queue.guaranteed);
         let rest = size - guaranteed;
-        let went = if rest == 0
-            || (queue.shared + rest <= threshold && rest <= free && queue.headroom == 0)
-        {
+        let fits =
+            queue.headroom == 0 && rest <= free && self.is_within_threshold(queue.shared + rest);
+        let queue = &mut self.queues[port][usize::from(priority)];
+        let went = if rest == 0 || fits {
             queue.guaranteed += guaranteed;
             queue.shared += rest;
             self.pool_used += rest;
@@ -157,21 +170,24 @@ impl SharedBuffer {
         if !self.is_lossless(priority) {
             return false;
         }
-        let threshold = self.threshold();
-        let queue = &mut self.queues[port][usize::from(priority)];
-        let pauses = !queue.paused && (queue.headroom > 0 || queue.shared >= threshold.max(1));
-        queue.paused |= pauses;
+        let queue = self.queues[port][usize::from(priority)];
+        // Not within the threshold if there were a byte more: it is reached.
+        let is_full = || queue.shared > 0 && !self.is_within_threshold(queue.shared + 1);
+        let pauses = !queue.paused && (queue.headroom > 0 || is_full());
+        self.queues[port][usize::from(priority)].paused |= pauses;
         pauses
     }
 
     /// Whether the paused sender of this queue may go on; it then no longer counts as paused.
     #[inline]
     pub fn resumes(&mut self, port: usize, priority: u8) -> bool {
-        let threshold = self.threshold();
-        let queue = &mut self.queues[port][usize::from(priority)];
-        let low = queue.shared == 0 || queue.shared + self.config.resume_offset <= threshold;
-        let resumes = queue.paused && queue.headroom == 0 && low;
-        queue.paused &= !resumes;
+        let queue = self.queues[port][usize::from(priority)];
+        if !queue.paused || queue.headroom > 0 {
+            return false;
+        }
+        let resumes =
+            queue.shared == 0 || self.is_within_threshold(queue.shared + self.config.resume_offset);
+        self.queues[port][usize::from(priority)].paused = !resumes;
         resumes
     }
 
