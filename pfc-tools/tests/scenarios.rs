@@ -45,7 +45,7 @@ fn errors_name_file_line_key_and_what_was_expected() {
     );
     assert_eq!(
         with("duration = \"2ms\"", "duration = 2"),
-        "x.toml:2: `duration` is `2`, expected a time, as \"55us\""
+        "x.toml:2: `duration` is `2`, expected a time up to 1000000s, as \"55us\""
     );
     assert_eq!(
         with("duration = \"2ms\"", ""),
@@ -443,4 +443,31 @@ fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(feroce_fabric(&["run"]).status.code(), Some(2));
     assert_eq!(feroce_fabric(&["list"]).status.code(), Some(0));
+}
+
+/// A lossless network in which a packet is lost or damaged, a NAK is seen, or a timer runs out fails, whatever the gates say.
+#[test]
+fn each_kind_of_loss_fails_a_lossless_network() {
+    let folder = Folder::new("kinds");
+    let rows = [
+        ("[[link]]\nbetween = \"h1 - s1\"\nloss_every = 500\n", ["packets lost on lines", "NAKs"]),
+        ("[[link]]\nbetween = \"h1 - s1\"\ncorruption_every = 500\n", ["wrong ICRC", "NAKs"]),
+        ("[host]\ntimeout = \"2us\"\n", ["time-outs"; 2]),
+        ("[pfc]\npriorities = []\n[packet]\npayload = 4096\n", ["dropped at switches", "NAKs"]),
+    ];
+    for (added, kinds) in rows {
+        let file = folder.path("small.toml");
+        let text = SMALL.replace("at_least = 5", "at_least = 0").replace("dcqcn", "none");
+        fs::write(&file, text.replace("[switch]", &format!("{added}[switch]"))).expect("a file");
+        let run =
+            |lossless| feroce_fabric(&["run", &file, "--set", &format!("lossless={lossless}")]);
+        let (fails, holds) = (run(true), run(false));
+        let shown = String::from_utf8_lossy(&fails.stdout).into_owned();
+        assert_eq!(fails.status.code(), Some(3), "{added}: {shown}");
+        for kind in kinds {
+            let is_told = |line: &str| line.contains(kind) && line.contains("NOT LOSSLESS");
+            assert!(shown.lines().any(is_told), "{added}: {kind}: {shown}");
+        }
+        assert_eq!(holds.status.code(), Some(0), "{added}");
+    }
 }

@@ -46,6 +46,12 @@ fn times_fit(config: &FabricConfig) -> Result<(), Misfit> {
         let told = "the warm-up is as long as the run: nothing is measured";
         return Err(Misfit::about("warmup")(told));
     }
+    let packet = &config.packet;
+    let shortest = packet.control.min(packet.headers + 1) + packet.gap;
+    if config.network.links.iter().any(|link| link.rate.time_of(shortest) == Time::ZERO) {
+        let told = format!("a packet of {shortest} bytes takes no time: the run would have no end");
+        return Err(Misfit::about("topology.rate")(told));
+    }
     let name = |flow: &FlowConfig| {
         let name = |host: u32| config.network.name(host as usize);
         format!("the flow from {} to {}", name(flow.from), name(flow.to))
@@ -239,7 +245,7 @@ fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
             own.push(u32::try_from(ports.len()).map_err(|_| "too many ports")?);
             let mut port = Port::new(node, local, link.rate, link.delay, config.switch.plan);
             let seed = seed_of(config.seed, Part::Faults, number * 2 + u64::from(end == link.b));
-            port.faults = Faults::new(link.loss, link.corruption, seed);
+            port.faults = Faults::new(link.loss, link.corruption, seed).map(Box::new);
             ports.push(port);
         }
         let last = u32::try_from(ports.len() - 1).unwrap_or(u32::MAX);

@@ -12,8 +12,8 @@ use super::time::Time;
 /// Something that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// A frame reaches the end of the line out of this port.
-    Arrive { port: u32, packet: PacketId },
+    /// A frame reaches this port.
+    Arrive { at: u32, packet: PacketId },
     /// A port may have something to send.
     Wake { port: u32 },
     /// A switch looks whether it must repeat a pause at this port.
@@ -38,6 +38,7 @@ pub(crate) enum Event {
 
 /// An event in the queue, as one of a list of those of a slot.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(32))] // Never in two lines of the processor's cache.
 struct Entry {
     at: Time,
     sequence: u64,
@@ -184,7 +185,10 @@ impl Events {
     /// The number of the next slot that holds something.
     fn next_slot(&self) -> Option<u64> {
         let later = self.later.peek().map(|Reverse(entry)| entry.at.0 >> WIDTH);
-        [self.next_used(), later].into_iter().flatten().min()
+        match (self.next_used(), later) {
+            (Some(used), Some(later)) => Some(used.min(later)),
+            (used, later) => used.or(later),
+        }
     }
 
     /// Makes the next slot that holds something the current one.

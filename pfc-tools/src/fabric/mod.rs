@@ -120,7 +120,7 @@ impl Fabric {
     #[inline]
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Arrive { port, packet } => self.arrive(port, packet),
+            Event::Arrive { at, packet } => self.arrive(at, packet),
             Event::Wake { port } => {
                 let wakes = &mut self.ports[port as usize].wake_at;
                 if *wakes == self.now {
@@ -144,11 +144,10 @@ impl Fabric {
         }
     }
 
-    /// A frame has come through the line out of `port`.
+    /// A frame has come to the port `at`.
     #[inline]
-    fn arrive(&mut self, port: u32, id: PacketId) {
+    fn arrive(&mut self, at: u32, id: PacketId) {
         self.hops += 1;
-        let at = self.ports[port as usize].peer;
         if let Kind::Pfc { enabled, paused, quanta } = self.packets.get(id).kind {
             self.packets.remove(id);
             let to = &mut self.ports[at as usize];
@@ -243,6 +242,6 @@ impl Fabric {
             }
             _ => {}
         }
-        self.events.push(arrives, Event::Arrive { port, packet: id });
+        self.events.push(arrives, Event::Arrive { at: out.peer, packet: id });
     }
 }

@@ -35,6 +35,7 @@ pub(crate) enum Kind {
 
 /// A packet, as far as the fabric cares.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(64))] // Never in two lines of the processor's cache.
 pub(crate) struct Packet {
     pub kind: Kind,
     pub flow: u32,

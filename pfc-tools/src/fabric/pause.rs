@@ -5,10 +5,11 @@ use super::time::{LineRate, Time};
 
 /// Until when the eight priorities of a port wait.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(C)] // What every packet needs comes first.
 pub(crate) struct Pauses {
+    waiting: u8,
     until: [Time; 8],
     since: [Time; 8],
-    waiting: u8,
     /// For how long each priority was paused, ended pauses only.
     paused: [Time; 8],
 }

@@ -20,6 +20,7 @@ pub(crate) enum Node {
 
 /// What a port has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct PortCounts {
     /// Frames sent, of every kind.
     pub frames: u64,
@@ -78,30 +79,31 @@ impl Watch {
     }
 }
 
-/// One end of a line, and the line out of it.
+/// One end of a line, and the line out of it. What every packet needs comes first: the processor's cache does not hold all of every port.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Port {
     pub node: Node,
-    /// The port's number at its node.
-    pub local: u16,
     /// The port at the other end of the line.
     pub peer: u32,
+    /// The port's number at its node.
+    pub local: u16,
+    backlog: u8,
     pub rate: LineRate,
     pub delay: Time,
-    pub faults: Option<Faults>,
     /// When the line is free.
     pub free_at: Time,
     /// When the port is looked at next.
     pub wake_at: Time,
+    pub faults: Option<Box<Faults>>,
+    pub watch: Option<Box<Watch>>,
     /// PFC frames, ahead of everything.
     pub control: Fifo,
-    queues: [Fifo; 8],
-    backlog: u8,
+    pub counts: PortCounts,
     pub pauses: Pauses,
     plan: Plan,
     scheduler: Scheduler,
-    pub watch: Option<Box<Watch>>,
-    pub counts: PortCounts,
+    queues: [Fifo; 8],
     /// What had been counted when figures began to count.
     pub counts_before: PortCounts,
 }

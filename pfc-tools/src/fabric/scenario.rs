@@ -132,6 +132,8 @@ pub struct Case {
     pub gates: Vec<Gate>,
     /// Names of the traffics.
     pub groups: Vec<String>,
+    /// Where they are written.
+    places: Vec<String>,
     file: String,
     base: FabricConfig,
     traffic: Vec<Traffic>,
@@ -165,10 +167,13 @@ impl Case {
     pub fn config(&self, seed: u64, keep_samples: bool) -> Result<FabricConfig, ScenarioError> {
         let mut config = self.base.clone();
         (config.seed, config.keep_samples) = (seed, keep_samples);
-        for (group, traffic) in (0..).zip(&self.traffic) {
-            traffic
-                .draw(&config.network, seed, group, &mut config.flows)
-                .map_err(|message| self.misfit(message))?;
+        for (group, traffic) in (0_u32..).zip(&self.traffic) {
+            traffic.draw(&config.network, seed, group, &mut config.flows).map_err(|message| {
+                ScenarioError::Misfit {
+                    place: self.places[group as usize].clone(),
+                    message: format!("`traffic.{group}`: {message}"),
+                }
+            })?;
         }
         config.flows.sort_by_key(|flow: &FlowConfig| (flow.start, flow.group));
         Ok(config)
@@ -286,6 +291,9 @@ fn cases(
         let values = entry.texts("values")?;
         let set = entry.section("set")?.rest();
         let gates = entry.sections("gate")?;
+        let same = entry.get("name").map(|node| {
+            entry.wrong("name", node, "a name that no other case has; `{}` is each of `values`")
+        });
         entry.finish()?;
         let values = match values {
             None => vec![None],
@@ -294,19 +302,18 @@ fn cases(
         for (number, value) in values.iter().enumerate() {
             let filled =
                 |text: &str| value.as_ref().map_or(text.to_owned(), |by| text.replace("{}", by));
+            let name = filled(&name);
+            if cases.iter().any(|case: &Case| case.name == name)
+                && let Some(same) = same
+            {
+                return Err(same);
+            }
             let mut changed = tree.clone();
             for (key, node) in &set {
                 let node = value.as_ref().map_or_else(|| (*node).clone(), |by| node.filled(by));
                 changed.set(&filled(key), node)?;
             }
-            cases.push(case(
-                file,
-                &filled(&name),
-                given.change(&changed)?,
-                &gates,
-                number,
-                given.seed,
-            )?);
+            cases.push(case(file, &name, given.change(&changed)?, &gates, number, given.seed)?);
         }
     }
     Ok(cases)
@@ -330,9 +337,15 @@ fn case(
     let repeat = all.count("repeat", 1..=10_000)?.unwrap_or(1);
     let network = network::read(&all)?;
     let mut base = parts::read(&all, network)?;
-    let mut traffic = Vec::new();
+    let (mut traffic, mut places) = (Vec::new(), Vec::new());
     for section in all.sections("traffic")? {
-        traffic.push(parts::traffic(section, &base, file)?);
+        places.push(section.place());
+        let name = section.get("name");
+        let read = parts::traffic(section, &base, file)?;
+        if let Some(node) = name.filter(|_| traffic.iter().any(|t: &Traffic| t.name == read.name)) {
+            return Err(all.wrong("traffic.name", node, "a name that no other traffic has"));
+        }
+        traffic.push(read);
     }
     if traffic.is_empty() {
         return Err(all.missing("traffic", "at least one [[traffic]]"));
@@ -362,6 +375,7 @@ fn case(
         lossless,
         gates: expected,
         groups,
+        places,
         file: file.to_owned(),
         base,
         traffic,

@@ -93,6 +93,11 @@ pub struct LineRate {
 }
 
 impl LineRate {
+    /// The slowest line of a scenario, in bits per second: the longest packet takes less than 2^55 ps.
+    pub const SLOWEST: u64 = 1000;
+    /// The fastest one: a byte still takes a part of a picosecond.
+    pub const FASTEST: u64 = 100_000_000_000_000;
+
     /// A line of `bits_per_second`, at least one.
     pub const fn new(bits_per_second: u64) -> Self {
         let bits_per_second = if bits_per_second == 0 { 1 } else { bits_per_second };

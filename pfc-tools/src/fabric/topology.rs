@@ -98,6 +98,15 @@ pub struct Clos {
     pub planes: bool,
 }
 
+impl Clos {
+    /// At most so many lines.
+    pub const fn lines(&self) -> usize {
+        let Self { pods, tors, leaves, spines, hosts, .. } = *self;
+        let of_tors = tors.saturating_mul(hosts.saturating_add(leaves));
+        pods.saturating_mul(of_tors.saturating_add(leaves.saturating_mul(spines)))
+    }
+}
+
 /// A network of three layers.
 ///
 /// # Errors

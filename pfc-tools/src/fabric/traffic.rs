@@ -73,6 +73,9 @@ pub struct Traffic {
     pub end: Time,
 }
 
+/// Most flows of a run: each takes about a kilobyte.
+const MOST_FLOWS: usize = 1 << 20;
+
 impl Traffic {
     /// Adds the flows of this traffic, as `group`.
     ///
@@ -91,7 +94,7 @@ impl Traffic {
             Pattern::Pairs { pairs, sizes } => {
                 for chain in 0..*pairs {
                     let pair = self.pair(&mut random)?;
-                    self.transfers((pair, chain), (network, group), sizes, &mut random, flows);
+                    self.transfers((pair, chain), (network, group), sizes, &mut random, flows)?;
                 }
             }
             Pattern::Flows { per_pair, senders } => {
@@ -102,7 +105,8 @@ impl Traffic {
                 for (number, &from) in self.from[..senders].iter().enumerate() {
                     for nth in 0..*per_pair {
                         let place = number as u64 * u64::from(*per_pair) + u64::from(nth);
-                        flows.push(self.flow(from, self.to[number % self.to.len()], group, place));
+                        let to = self.to[number % self.to.len()];
+                        self.add(self.flow(from, to, group, place), flows)?;
                     }
                 }
             }
@@ -135,7 +139,8 @@ impl Traffic {
                     let message = sizes.draw(random.next_u32());
                     let flow = self.flow(from, to, group, 0);
                     let (start, stop) = (at, Time::FAR);
-                    flows.push(FlowConfig { start, stop, message, messages: Some(1), ..flow });
+                    let flow = FlowConfig { start, stop, message, messages: Some(1), ..flow };
+                    self.add(flow, flows)?;
                 }
             }
         }
@@ -161,15 +166,26 @@ impl Traffic {
         sizes: &Distribution,
         random: &mut impl Rng,
         flows: &mut Vec<FlowConfig>,
-    ) {
+    ) -> Result<(), String> {
         let line = LineRate::new(rate_of(network, pair.0));
         let mut rest = line.bytes_in(self.stop.min(self.end) - self.start);
         while rest > 0 {
             let message = sizes.draw(random.next_u32());
             rest = rest.saturating_sub(message);
             let flow = self.flow(pair.0, pair.1, group, u64::from(chain));
-            flows.push(FlowConfig { message, messages: Some(1), chain: Some(chain), ..flow });
+            let flow = FlowConfig { message, messages: Some(1), chain: Some(chain), ..flow };
+            self.add(flow, flows)?;
         }
+        Ok(())
+    }
+
+    /// Adds a flow, unless memory is for fewer.
+    fn add(&self, flow: FlowConfig, flows: &mut Vec<FlowConfig>) -> Result<(), String> {
+        if flows.len() >= MOST_FLOWS {
+            return Err(format!("{}: more than {MOST_FLOWS} flows", self.name));
+        }
+        flows.push(flow);
+        Ok(())
     }
 
     fn flow(&self, from: u32, to: u32, group: u32, place: u64) -> FlowConfig {

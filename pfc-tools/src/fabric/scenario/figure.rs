@@ -93,7 +93,11 @@ pub(super) fn read(section: Section<'_>, cases: &[super::Case]) -> Result<Figure
         published.push((name, file));
     }
     let ms = |time: crate::fabric::time::Time| time.seconds() * 1e3;
-    let between = section.time("from")?.map(ms).zip(section.time("to")?.map(ms));
+    let between = match (section.time("from")?.map(ms), section.time("to")?.map(ms)) {
+        (None, None) => None,
+        (Some(from), Some(to)) if from < to => Some((from, to)),
+        _ => return Err(section.missing("to", "`from` and a later `to`, or neither")),
+    };
     let figure = Figure { title, shows, of, log: section.flag("log", false)?, between, published };
     section.finish()?;
     Ok(figure)

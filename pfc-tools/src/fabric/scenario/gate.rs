@@ -156,7 +156,7 @@ pub(super) fn read(
     let name =
         section.text("name")?.ok_or_else(|| section.missing("name", "what the gate is called"))?;
     let stat = stat.unwrap_or(Stat::Mean);
-    let ns3 = of_case(section, "ns3", number, "a number", |text| text.parse().ok())?;
+    let ns3 = of_case(section, "ns3", number, "a number", finite)?;
     let bounds = bounds(section, number, ns3)?;
     let explained = section.text("explained")?;
     let gate = Gate { name, measure, stat, bounds, ns3, explained };
@@ -216,11 +216,10 @@ fn bounds(
     ns3: Option<f64>,
 ) -> Result<Vec<Bound>, ScenarioError> {
     let parse = |text: &str| match text.strip_suffix('%') {
-        Some(percent) => percent.trim().parse::<f64>().ok().map(|percent| percent / 100.0),
-        None => text.parse().ok(),
+        Some(percent) => finite(percent.trim()).map(|percent| percent / 100.0),
+        None => finite(text),
     };
-    let published =
-        of_case(section, "published", number, "a number", |text| text.parse::<f64>().ok())?;
+    let published = of_case(section, "published", number, "a number", finite)?;
     let within =
         of_case(section, "within", number, "a part of what was published, as \"10%\"", parse)?;
     let mut bounds = Vec::new();
@@ -237,13 +236,15 @@ fn bounds(
         }
         (published, None, _) => bounds.push(Bound::Shown { published }),
     }
-    let limit = |key| {
-        let finite = |text: &str| text.parse().ok().filter(|n: &f64| n.is_finite());
-        of_case(section, key, number, "a number", finite)
-    };
+    let limit = |key| of_case(section, key, number, "a number", finite);
     bounds.extend(limit("at_least")?.map(Bound::AtLeast));
     bounds.extend(limit("at_most")?.map(Bound::AtMost));
     Ok(bounds)
+}
+
+/// A number that charts can show.
+fn finite(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|n: &f64| n.abs() < 1e18)
 }
 
 /// The value of a key that has one for all values of a case, or one for each.

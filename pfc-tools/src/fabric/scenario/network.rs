@@ -1,5 +1,6 @@
 //! `[topology]` and `[[link]]`: what is connected; with [`ways`], how packets get through.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::section::Section;
@@ -13,9 +14,23 @@ use crate::fabric::topology::{self, Clos, Line};
 const KINDS: [&str; 7] =
     ["single", "dumbbell", "parking-lot", "two-tier", "clos", "fat-tree", "explicit"];
 
+/// Most lines: for each host, all of them are looked at once.
+const MOST_LINES: usize = 20_000;
+
 /// Reads the network.
 pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
-    let section = all.section("topology")?;
+    let mut network = topology(all.section("topology")?)?;
+    let mut down = BTreeSet::new();
+    for link in all.sections("link")? {
+        change_link(link, &mut network, &mut down)?;
+    }
+    let mut number = 0..;
+    network.links.retain(|_| number.next().is_some_and(|number| !down.contains(&number)));
+    network.routing = ways::read(all, &network)?;
+    Ok(network)
+}
+
+fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
     let kind =
         section.choice("kind", &KINDS)?.ok_or_else(|| section.missing("kind", KINDS.join(", ")))?;
     let rate = section.rate("rate")?.unwrap_or(LineRate::new(40_000_000_000));
@@ -29,15 +44,31 @@ pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
         delay: section.time("trunk_delay")?.unwrap_or(delay),
     };
     let misfit = |message| ScenarioError::Misfit { place: section.place(), message };
-    let mut network = match KINDS[kind] {
-        "single" => topology::single(section.size("hosts", 2)?, host),
-        "dumbbell" => {
-            topology::dumbbell(section.size("left", 1)?, section.size("right", 1)?, host, trunk)
+    let fit = |lines: usize| match lines {
+        0..=MOST_LINES => Ok(()),
+        _ => Err(misfit(format!("{lines} lines; there may be {MOST_LINES}"))),
+    };
+    let network = match KINDS[kind] {
+        "single" => {
+            let hosts = section.size("hosts", 2)?;
+            fit(hosts)?;
+            topology::single(hosts, host)
         }
-        "parking-lot" => topology::chain(&chain_hosts(&section)?, host, trunk),
+        "dumbbell" => {
+            let (left, right) = (section.size("left", 1)?, section.size("right", 1)?);
+            fit(left + right)?;
+            topology::dumbbell(left, right, host, trunk)
+        }
+        "parking-lot" => {
+            let hosts = chain_hosts(&section)?;
+            fit(hosts.iter().sum())?;
+            topology::chain(&hosts, host, trunk)
+        }
         "two-tier" => {
             let (leaves, spines) = (section.size("leaves", 2)?, section.size("spines", 2)?);
-            topology::two_tier(leaves, section.size("hosts", 2)?, spines, host, trunk)
+            let hosts = section.size("hosts", 2)?;
+            fit(leaves.saturating_mul(hosts + spines))?;
+            topology::two_tier(leaves, hosts, spines, host, trunk)
         }
         "clos" => {
             let measures = Clos {
@@ -48,19 +79,17 @@ pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
                 hosts: section.size("hosts", 2)?,
                 planes: section.flag("planes", false)?,
             };
+            fit(measures.lines())?;
             topology::clos(measures, host, trunk).map_err(misfit)?
         }
-        "fat-tree" => topology::fat_tree(section.size("ports", 4)?, host, trunk).map_err(misfit)?,
+        "fat-tree" => {
+            let ports = section.size("ports", 4)?;
+            fit(ports.saturating_pow(3) / 4 * 3)?;
+            topology::fat_tree(ports, host, trunk).map_err(misfit)?
+        }
         _ => explicit(&section, host)?,
     };
     section.finish()?;
-    let mut down = BTreeSet::new();
-    for link in all.sections("link")? {
-        change_link(link, &mut network, &mut down)?;
-    }
-    let mut number = 0..;
-    network.links.retain(|_| number.next().is_some_and(|number| !down.contains(&number)));
-    network.routing = ways::read(all, &network)?;
     Ok(network)
 }
 
@@ -77,8 +106,15 @@ fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
 }
 
 fn explicit(section: &Section<'_>, line: Line) -> Result<Network, ScenarioError> {
+    let known = RefCell::new(BTreeSet::new());
     let names = |key| -> Result<Vec<String>, ScenarioError> {
         let texts = section.texts(key)?.ok_or_else(|| section.missing(key, "a list of names"))?;
+        for (text, node) in &texts {
+            if !known.borrow_mut().insert(text.clone()) {
+                let told = format!("names that differ; there is another `{text}`");
+                return Err(section.wrong(key, node, told));
+            }
+        }
         Ok(texts.into_iter().map(|(text, _)| text).collect())
     };
     let (hosts, switches) = (names("hosts")?, names("switches")?);

@@ -13,6 +13,9 @@ use crate::fabric::scheduler::Plan;
 use crate::fabric::time::Time;
 use crate::fabric::traffic::{Distribution, Pattern, Traffic};
 
+/// Most samples of a run.
+const MOST_SAMPLES: u64 = 1_000_000;
+
 /// Reads everything but network and traffic.
 pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, ScenarioError> {
     let packet = packet(all.section("packet")?)?;
@@ -21,6 +24,9 @@ pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, 
     let warmup = all.time("warmup")?.unwrap_or(Time::ZERO);
     let measure = all.section("measure")?;
     let sample = measure.time("sample")?.unwrap_or(Time(duration.0 / 1000)).max(SHORTEST);
+    if let Some(node) = measure.get("sample").filter(|_| duration.0 / sample.0 > MOST_SAMPLES) {
+        return Err(measure.wrong("sample", node, "a millionth of the duration or more"));
+    }
     let mut watch = Vec::new();
     let expected = "a line from one node to its neighbour, as \"s1->h3\"";
     let priority = measure.priority("priority")?.unwrap_or(3);
@@ -192,6 +198,11 @@ pub(super) fn traffic(
     };
     let (from, to) =
         (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
+    for (key, list) in [("from", &from), ("to", &to)] {
+        if let (true, Some(node)) = (list.is_empty(), section.get(key)) {
+            return Err(section.wrong(key, node, "at least one host"));
+        }
+    }
     match pattern {
         Pattern::Poisson { .. } => {
             section

@@ -102,13 +102,16 @@ impl<'a> Section<'a> {
     }
 
     pub fn time(&self, key: &'static str) -> Result<Option<Time>> {
-        let parse = |text: &str| Kind::Time.parse(text).map(Time::from_nanos);
-        self.parsed(key, "a time, as \"55us\"", parse)
+        // Sums of a few stay in 64 bits.
+        let is_time = |nanos: &u64| *nanos <= 1_000_000_000_000_000;
+        let parse = |text: &str| Kind::Time.parse(text).filter(is_time).map(Time::from_nanos);
+        self.parsed(key, "a time up to 1000000s, as \"55us\"", parse)
     }
 
     pub fn rate(&self, key: &'static str) -> Result<Option<LineRate>> {
-        let parse = |text: &str| Kind::Rate.parse(text).filter(|&rate| rate > 0).map(LineRate::new);
-        self.parsed(key, "a rate, as \"40Gb/s\"", parse)
+        let is_rate = |rate: &u64| (LineRate::SLOWEST..=LineRate::FASTEST).contains(rate);
+        let parse = |text: &str| Kind::Rate.parse(text).filter(is_rate).map(LineRate::new);
+        self.parsed(key, "a rate from 1kb/s to 100000Gb/s, as \"40Gb/s\"", parse)
     }
 
     /// Up to a tebibyte: sums and products of some stay in 64 bits.

@@ -39,6 +39,9 @@ pub(super) enum Value {
     Table(BTreeMap<String, Node>),
 }
 
+/// No key of a scenario is as deep.
+const DEEPEST: usize = 16;
+
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
@@ -105,6 +108,9 @@ impl Node {
             value: value.shown(),
             expected,
         };
+        if key.split('.').count() > DEEPEST {
+            return Err(wrong(format!("at most {DEEPEST} names, with dots between")));
+        }
         let mut place = self;
         let mut rest = Some(key);
         while let Some(key) = rest {

@@ -1,0 +1,215 @@
+//! Nonsense in scenario files: told with file, line, key and what was expected, in no time, and never a panic.
+
+use feroce_pfc_tools::fabric::scenario::Scenario;
+use feroce_pfc_tools::scenarios;
+use rand_xoshiro::Xoshiro128PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+const SMALL: &str = "\
+title = \"two to one\"
+duration = \"2ms\"
+[topology]
+kind = \"single\"
+hosts = 3
+[[traffic]]
+name = \"incast\"
+from = \"h1..h2\"
+to = \"h3\"
+[[gate]]
+name = \"wire\"
+measure = \"wire\"
+of = \"s1->h3\"
+at_least = 5
+";
+
+fn told(from: &str, to: &str) -> String {
+    let text = SMALL.replace(from, to);
+    assert_ne!(text, SMALL, "{from}");
+    Scenario::parse("x.toml", &text, &[], None).expect_err(to).to_string()
+}
+
+#[test]
+fn nonsense_is_told_with_its_place() {
+    let rows = [
+        ("\"2ms\"", "0", "x.toml: `warmup`: the warm-up is as long as the run"),
+        ("\"2ms\"", "\"2m\"", "x.toml:2: `duration` is `2m`, expected a time"),
+        ("\"2ms\"", "\"-1s\"", "x.toml:2: `duration` is `-1s`, expected a time"),
+        ("\"2ms\"", "\"18446744073s\"", "x.toml:2: `duration` is `18446744073s`, expected a time"),
+        ("hosts = 3", "hosts = 0", "x.toml:8: `traffic.0.from` is `h1..h2`, expected hosts"),
+        ("hosts = 3", "hosts = -3", "x.toml:5: `topology.hosts` is `-3`, expected a whole number"),
+        ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 lines; there may be 20000"),
+        ("hosts = 3", "rate = 0", "x.toml:5: `topology.rate` is `0`, expected a rate from"),
+        ("hosts = 3", "rate = \"1b/s\"", "x.toml:5: `topology.rate` is `1b/s`, expected a rate"),
+        ("hosts = 3", "rate = \"18446744073Gb/s\"", "x.toml:5: `topology.rate` is"),
+        ("hosts = 3", "hostz = 3", "x.toml:5: nothing is called `topology.hostz`; here are "),
+        (
+            "to = \"h3\"",
+            "to = \"h3\"\nmessage = 0",
+            "x.toml:10: `traffic.0.message` is `0`, expected",
+        ),
+        (
+            "to = \"h3\"",
+            "to = \"h3\"\nper_pair = 2000000000",
+            "x.toml:6: `traffic.0`: incast: more than 1048576 flows",
+        ),
+        (
+            "to = \"h3\"",
+            "to = []\n",
+            "x.toml:9: `traffic.0.to` is `[]`, expected at least one host",
+        ),
+        (
+            "from = \"h1..h2\"",
+            "from = []\n",
+            "x.toml:8: `traffic.0.from` is `[]`, expected at least one host",
+        ),
+        (
+            "[[gate]]",
+            "[[traffic]]\nname = \"incast\"\nfrom = \"h1\"\nto = \"h2\"\n[[gate]]",
+            "x.toml:11: `traffic.name` is `incast`, expected a name that no other traffic has",
+        ),
+        (
+            "at_least = 5",
+            "at_least = nan",
+            "x.toml:14: `gate.0.at_least` is `nan`, expected a number",
+        ),
+        (
+            "at_least = 5",
+            "published = inf",
+            "x.toml:14: `gate.0.published` is `inf`, expected a number",
+        ),
+        (
+            "[topology]",
+            "[measure]\nsample = \"1ns\"\n[topology]",
+            "x.toml:4: `measure.sample` is `1ns`, expected a millionth of the duration or more",
+        ),
+        (
+            "[[gate]]",
+            "[[case]]\nname = \"a\"\nvalues = [1, 2]\n[[gate]]",
+            "x.toml:11: `case.0.name` is `a`, expected a name that no other case has",
+        ),
+        (
+            "[[gate]]",
+            "[[figure]]\ntitle = \"a\"\nshows = \"queue\"\nfrom = \"1ms\"\n[[gate]]",
+            "x.toml:10: `figure.0.to` is missing, expected `from` and a later `to`, or neither",
+        ),
+        (
+            "[topology]",
+            "[packet]\npayload = 1\nheaders = 0\ngap = 0\n[topology]\nrate = \"100000Gb/s\"",
+            "`topology.rate`: a packet of 1 bytes takes no time",
+        ),
+    ];
+    for (from, to, expected) in rows {
+        let told = told(from, to);
+        assert!(told.contains(expected), "{told}\nnot {expected}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+}
+
+/// Measures that no memory is for.
+#[test]
+fn networks_that_are_too_large_are_refused_at_once() {
+    for measures in [
+        "kind = \"fat-tree\"\nports = 100000",
+        "kind = \"two-tier\"\nleaves = 100000\nspines = 100000\nhosts = 100000",
+        "kind = \"clos\"\npods = 100000\ntors = 100000\nhosts = 100000\nspines = 100000",
+        "kind = \"dumbbell\"\nleft = 100000\nright = 100000",
+        "kind = \"parking-lot\"\nhosts = [10000, 10000, 10000]",
+    ] {
+        let told = told("kind = \"single\"\nhosts = 3", measures);
+        assert!(told.contains(" lines; there may be 20000"), "{told}");
+    }
+    let told = told(
+        "kind = \"single\"\nhosts = 3",
+        "kind = \"explicit\"\nhosts = [\"h1\", \"h2\", \"h1\"]\nswitches = [\"s1\"]\nlines = []",
+    );
+    assert!(told.contains("expected names that differ; there is another `h1`"), "{told}");
+}
+
+/// `a.a.a. ... = 1`, as deep as nothing is.
+#[test]
+fn depth_overflows_no_stack() {
+    let deep = vec!["a"; 20_000].join(".");
+    told("[topology]", &format!("[topology]\n{deep} = 1"));
+    let nested = format!("a = {}1{}", "[".repeat(20_000), "]".repeat(20_000));
+    told("[topology]", &format!("[topology]\n{nested}"));
+    told("[[gate]]", &format!("[[case]]\nname = \"a\"\nset = {{ \"{deep}\" = 1 }}\n[[gate]]"));
+}
+
+/// What takes the place of a number or of a word.
+const STRANGE: [&str; 14] = [
+    "0",
+    "-1",
+    "1",
+    "7",
+    "18446744073709551615",
+    "99999999999999999999999",
+    "1e400",
+    "nan",
+    "\"\"",
+    "[]",
+    "{}",
+    "\"h1\"",
+    "\"1000000s\"",
+    "true",
+];
+const UNITS: [&str; 8] = ["ns", "us", "ms", "s", "Gb/s", "KB", "%", ""];
+
+/// `text` with one to three things wrong.
+fn mutated(text: &str, random: &mut Xoshiro128PlusPlus) -> String {
+    let mut below = |limit: usize| random.next_u32() as usize % limit.max(1);
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for _ in 0..=below(3) {
+        let (at, other) = (below(lines.len()), below(lines.len()));
+        match below(7) {
+            0 => drop(lines.remove(at)),
+            1 => lines.insert(at, lines[other].clone()),
+            2 => lines.swap(at, other),
+            3 | 4 => {
+                if let Some((key, _)) = lines[at].split_once('=') {
+                    lines[at] = format!("{key}= {}", STRANGE[below(STRANGE.len())]);
+                }
+            }
+            5 => {
+                for unit in UNITS {
+                    if unit.len() > 1 && lines[at].contains(unit) {
+                        lines[at] = lines[at].replacen(unit, UNITS[below(UNITS.len())], 1);
+                        break;
+                    }
+                }
+            }
+            _ => {
+                let mut letters: Vec<char> = lines[at].chars().collect();
+                let place = below(letters.len() + 1);
+                let letter = char::from(u8::try_from(32 + below(95)).expect("a letter"));
+                letters.insert(place, letter);
+                lines[at] = letters.into_iter().collect();
+            }
+        }
+        if lines.is_empty() {
+            break;
+        }
+    }
+    lines.join("\n")
+}
+
+/// Scenarios that come with the program, with something wrong in each: an error of one line that names the file, or nothing is wrong.
+#[test]
+fn no_mutation_panics() {
+    let (mut refused, mut taken) = (0, 0);
+    let small: Vec<&str> =
+        scenarios::ALL.iter().map(|(_, text)| *text).filter(|text| text.len() < 4000).collect();
+    for seed in 0..400 {
+        let mut random = Xoshiro128PlusPlus::seed_from_u64(seed);
+        let text = mutated(small[random.next_u32() as usize % small.len()], &mut random);
+        println!("seed {seed}"); // Shown if it fails.
+        match Scenario::parse("x.toml", &text, &[], None) {
+            Ok(_) => taken += 1,
+            Err(error) => {
+                refused += 1;
+                let error = error.to_string();
+                assert!(error.contains("x.toml") || error.contains("scenario"), "{error}\n{text}");
+            }
+        }
+    }
+    assert!(refused > 100 && taken > 50, "{refused} refused, {taken} taken");
+}
