@@ -198,11 +198,6 @@ pub(super) fn traffic(
     };
     let (from, to) =
         (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
-    for (key, list) in [("from", &from), ("to", &to)] {
-        if let (true, Some(node)) = (list.is_empty(), section.get(key)) {
-            return Err(section.wrong(key, node, "at least one host"));
-        }
-    }
     match pattern {
         Pattern::Poisson { .. } => {
             section
@@ -287,7 +282,10 @@ fn hosts(
             hosts.push(u32::try_from(host).unwrap_or(u32::MAX));
         }
     }
-    Ok(hosts)
+    match section.get(key) {
+        Some(node) if hosts.is_empty() => Err(section.wrong(key, node, "at least one host")),
+        _ => Ok(hosts),
+    }
 }
 
 fn control(section: &Section<'_>) -> Result<Control, ScenarioError> {
