@@ -29,77 +29,67 @@ fn told(from: &str, to: &str) -> String {
     Scenario::parse("x.toml", &text, &[], None).expect_err(to).to_string()
 }
 
+/// What is replaced, by what, and what is told.
+const NONSENSE: &[(&str, &str, &str)] = &[
+    ("\"2ms\"", "0", "x.toml: `warmup`: the warm-up is as long as the run"),
+    ("\"2ms\"", "\"2m\"", "x.toml:2: `duration` is `2m`, expected a time"),
+    ("\"2ms\"", "\"-1s\"", "x.toml:2: `duration` is `-1s`, expected a time"),
+    ("\"2ms\"", "\"18446744073s\"", "x.toml:2: `duration` is `18446744073s`, expected a time"),
+    ("hosts = 3", "hosts = 0", "x.toml:8: `traffic.0.from` is `h1..h2`, expected hosts"),
+    ("hosts = 3", "hosts = -3", "x.toml:5: `topology.hosts` is `-3`, expected a whole number"),
+    ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 lines; there may be 20000"),
+    ("hosts = 3", "rate = 0", "x.toml:5: `topology.rate` is `0`, expected a rate from"),
+    ("hosts = 3", "rate = \"1b/s\"", "x.toml:5: `topology.rate` is `1b/s`, expected a rate"),
+    ("hosts = 3", "rate = \"18446744073Gb/s\"", "x.toml:5: `topology.rate` is"),
+    ("hosts = 3", "hostz = 3", "x.toml:5: nothing is called `topology.hostz`; here are "),
+    ("to = \"h3\"", "to = \"h3\"\nmessage = 0", "x.toml:10: `traffic.0.message` is `0`, expected"),
+    (
+        "to = \"h3\"",
+        "to = \"h3\"\nper_pair = 2000000000",
+        "x.toml:6: `traffic.0`: incast: more than 1048576 flows",
+    ),
+    ("to = \"h3\"", "to = []\n", "x.toml:9: `traffic.0.to` is `[]`, expected at least one host"),
+    (
+        "from = \"h1..h2\"",
+        "from = []\n",
+        "x.toml:8: `traffic.0.from` is `[]`, expected at least one host",
+    ),
+    (
+        "[[gate]]",
+        "[[traffic]]\nname = \"incast\"\nfrom = \"h1\"\nto = \"h2\"\n[[gate]]",
+        "x.toml:11: `traffic.name` is `incast`, expected a name that no other traffic has",
+    ),
+    ("at_least = 5", "at_least = nan", "x.toml:14: `gate.0.at_least` is `nan`, expected a number"),
+    (
+        "at_least = 5",
+        "published = inf",
+        "x.toml:14: `gate.0.published` is `inf`, expected a number",
+    ),
+    (
+        "[topology]",
+        "[measure]\nsample = \"1ns\"\n[topology]",
+        "x.toml:4: `measure.sample` is `1ns`, expected a millionth of the duration or more",
+    ),
+    (
+        "[[gate]]",
+        "[[case]]\nname = \"a\"\nvalues = [1, 2]\n[[gate]]",
+        "x.toml:11: `case.0.name` is `a`, expected a name that no other case has",
+    ),
+    (
+        "[[gate]]",
+        "[[figure]]\ntitle = \"a\"\nshows = \"queue\"\nfrom = \"1ms\"\n[[gate]]",
+        "x.toml:10: `figure.0.to` is missing, expected `from` and a later `to`, or neither",
+    ),
+    (
+        "[topology]",
+        "[packet]\npayload = 1\nheaders = 0\ngap = 0\n[topology]\nrate = \"100000Gb/s\"",
+        "`topology.rate`: a packet of 1 bytes takes no time",
+    ),
+];
+
 #[test]
 fn nonsense_is_told_with_its_place() {
-    let rows = [
-        ("\"2ms\"", "0", "x.toml: `warmup`: the warm-up is as long as the run"),
-        ("\"2ms\"", "\"2m\"", "x.toml:2: `duration` is `2m`, expected a time"),
-        ("\"2ms\"", "\"-1s\"", "x.toml:2: `duration` is `-1s`, expected a time"),
-        ("\"2ms\"", "\"18446744073s\"", "x.toml:2: `duration` is `18446744073s`, expected a time"),
-        ("hosts = 3", "hosts = 0", "x.toml:8: `traffic.0.from` is `h1..h2`, expected hosts"),
-        ("hosts = 3", "hosts = -3", "x.toml:5: `topology.hosts` is `-3`, expected a whole number"),
-        ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 lines; there may be 20000"),
-        ("hosts = 3", "rate = 0", "x.toml:5: `topology.rate` is `0`, expected a rate from"),
-        ("hosts = 3", "rate = \"1b/s\"", "x.toml:5: `topology.rate` is `1b/s`, expected a rate"),
-        ("hosts = 3", "rate = \"18446744073Gb/s\"", "x.toml:5: `topology.rate` is"),
-        ("hosts = 3", "hostz = 3", "x.toml:5: nothing is called `topology.hostz`; here are "),
-        (
-            "to = \"h3\"",
-            "to = \"h3\"\nmessage = 0",
-            "x.toml:10: `traffic.0.message` is `0`, expected",
-        ),
-        (
-            "to = \"h3\"",
-            "to = \"h3\"\nper_pair = 2000000000",
-            "x.toml:6: `traffic.0`: incast: more than 1048576 flows",
-        ),
-        (
-            "to = \"h3\"",
-            "to = []\n",
-            "x.toml:9: `traffic.0.to` is `[]`, expected at least one host",
-        ),
-        (
-            "from = \"h1..h2\"",
-            "from = []\n",
-            "x.toml:8: `traffic.0.from` is `[]`, expected at least one host",
-        ),
-        (
-            "[[gate]]",
-            "[[traffic]]\nname = \"incast\"\nfrom = \"h1\"\nto = \"h2\"\n[[gate]]",
-            "x.toml:11: `traffic.name` is `incast`, expected a name that no other traffic has",
-        ),
-        (
-            "at_least = 5",
-            "at_least = nan",
-            "x.toml:14: `gate.0.at_least` is `nan`, expected a number",
-        ),
-        (
-            "at_least = 5",
-            "published = inf",
-            "x.toml:14: `gate.0.published` is `inf`, expected a number",
-        ),
-        (
-            "[topology]",
-            "[measure]\nsample = \"1ns\"\n[topology]",
-            "x.toml:4: `measure.sample` is `1ns`, expected a millionth of the duration or more",
-        ),
-        (
-            "[[gate]]",
-            "[[case]]\nname = \"a\"\nvalues = [1, 2]\n[[gate]]",
-            "x.toml:11: `case.0.name` is `a`, expected a name that no other case has",
-        ),
-        (
-            "[[gate]]",
-            "[[figure]]\ntitle = \"a\"\nshows = \"queue\"\nfrom = \"1ms\"\n[[gate]]",
-            "x.toml:10: `figure.0.to` is missing, expected `from` and a later `to`, or neither",
-        ),
-        (
-            "[topology]",
-            "[packet]\npayload = 1\nheaders = 0\ngap = 0\n[topology]\nrate = \"100000Gb/s\"",
-            "`topology.rate`: a packet of 1 bytes takes no time",
-        ),
-    ];
-    for (from, to, expected) in rows {
+    for (from, to, expected) in NONSENSE {
         let told = told(from, to);
         assert!(told.contains(expected), "{told}\nnot {expected}");
         assert_eq!(told.lines().count(), 1, "{told}");

@@ -290,7 +290,10 @@ fn hosts(
             hosts.push(u32::try_from(host).unwrap_or(u32::MAX));
         }
     }
-    Ok(hosts)
+    match section.get(key) {
+        Some(node) if hosts.is_empty() => Err(section.wrong(key, node, "at least one host")),
+        _ => Ok(hosts),
+    }
 }
 
 fn control(section: &Section<'_>) -> Result<Control, ScenarioError> {
