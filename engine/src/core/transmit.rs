@@ -93,7 +93,7 @@ impl Core {
                 break true;
             }
             let Some(flow) = place.qp.next_flow() else { break false };
-            let (header, audience) = (flow.len(), flow.audience());
+            let (start, audience) = (flow.len(), flow.audience());
             let is_own = audience == Audience::Own;
             let stays = stays(pfc, is_own, flow.spec(), slot, &mut place.held);
             if stays == Stays::All {
@@ -105,14 +105,15 @@ impl Core {
             }
             let slot = if is_own { loopback.slot() } else { port.tx_slot() };
             let Some(frame) = slot else { break is_own };
-            let transport = &mut frame[header..];
             // What its pacer does not let go waits, off the list of active QPs; its timer brings it back.
             hold_back(&mut place.control, is_own, stays, largest, &mut env);
-            let Some(packet) = place.qp.poll_transmit(&mut env, transport) else { break false };
+            let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[start..]) else {
+                break false;
+            };
             let Some(flow) = place.qp.flow() else { break false };
             let len = flow.seal(frame, packet.len, *ip_id);
             if !(is_own || packet.is_acknowledgement) {
-                count_sent(&mut place.control, &frame[..len], header, now);
+                count_sent(&mut place.control, &frame[..len], start, now);
             }
             // The identification skips 0, which segmentation does not.
             let super_frames = flow.spec().super_frames;

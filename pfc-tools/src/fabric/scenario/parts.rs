@@ -201,11 +201,6 @@ pub(super) fn traffic(
     };
     let (from, to) =
         (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
-    for (key, list) in [("from", &from), ("to", &to)] {
-        if let (true, Some(node)) = (list.is_empty(), section.get(key)) {
-            return Err(section.wrong(key, node, "at least one host"));
-        }
-    }
     match pattern {
         Pattern::Poisson { .. } => {
             section
