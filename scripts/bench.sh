@@ -95,7 +95,7 @@ readonly CHECK="conform: check of 1 GB / tshark" BOTH="conform: check of 2 x 0.5
 check_figure() {
     [[ $CHECK == *"$filter"* || $BOTH == *"$filter"* ]] || return 0
     need_packages tshark wireshark-common
-    local capture=$work/long.pcap half=$work/half.pcap late=$work/late.pcap one failed=0
+    local capture=$work/long.pcap half=$work/half.pcap late=$work/late.pcap one both failed=0
     "$target/release/examples/long_capture" "$capture" 1000
     one=$(checked "$capture") || return 1
     if [[ $CHECK == *"$filter"* ]]; then
@@ -103,8 +103,9 @@ check_figure() {
     fi
     if [[ $BOTH == *"$filter"* ]]; then
         "$target/release/examples/long_capture" "$half" 500
-        editcap -F pcap -t 0.005 "$half" "$late"
-        compared "$BOTH" 2 "$(checked "$half" "$late")" "$one" || failed=1
+        editcap -F pcap -t 0.005 "$half" "$late" || return 1
+        both=$(checked "$half" "$late") || return 1
+        compared "$BOTH" 2 "$both" "$one" || failed=1
     fi
     rm -f "$capture" "$half" "$late"
     return $failed

@@ -2,12 +2,12 @@
 # PFC in the endpoint, between two namespaces joined by a veth: an endpoint that is paced to half of what its line is said to carry is paused
 # again and again. Its throughput has to be the share of the time that the pauses leave, of what it has without any; that of another priority,
 # all. For how long it was paused is what `feroce pfc decode` says of the frames that went out, when they went out. The median of three runs
-# counts, or that of six if the first three are off: what kept a busy machine is over by then. Then a long pause that XON ends.
+# counts; if it is off, all is measured once more: what kept a busy machine is over by then. Then a long pause that XON ends.
 # Makes namespaces, which it removes. Needs root.
 #   scripts/pfc-endpoint.sh [--short] [--bin FOLDER] [--seconds N] [KIND...]
-#     --short       one rate and one kind of pause, shorter runs
+#     --short       one rate and one kind of pause, shorter runs; exit code 77 on a machine that has no time even without pauses
 #     --bin FOLDER  where feroce and feroce-pfc are, in place of building them
-#     --seconds N   length of a run (3; --short: 1)
+#     --seconds N   length of a run (3; --short: 2)
 #     KIND          Feroce's port: packet and af_xdp
 # Exit code 0 if all is within 5 %, 1 if not, 2 for wrong usage.
 set -euo pipefail
@@ -20,7 +20,7 @@ readonly RUNS=3
 bin='' seconds='' is_short=false kinds=() arguments=("$@")
 while [ $# -gt 0 ]; do
     case $1 in
-        --short) is_short=true rates=(50) pauses=("4000 25") ;;
+        --short) is_short=true rates=(50) pauses=("10000 10") ;;
         --bin) [ $# -gt 1 ] || { usage >&2 && exit 2; }; bin=$(realpath -m "$2") && shift ;;
         --seconds) [[ ${2-} =~ ^[1-9][0-9]*$ ]] || { usage >&2 && exit 2; }; seconds=$2 && shift ;;
         packet | af_xdp) kinds+=("$1") ;;
@@ -30,12 +30,12 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ${#kinds[@]} -gt 0 ] || kinds=(packet af_xdp)
-if [ -z "$seconds" ]; then if $is_short; then seconds=1; else seconds=3; fi; fi
+if [ -z "$seconds" ]; then if $is_short; then seconds=2; else seconds=3; fi; fi
 
 main() {
     local kind rate pause quanta per_second status=0
     need_root "${arguments[@]}"
-    need_packages iproute2
+    need_packages iproute2 python3
     if [ -z "$bin" ]; then
         find_cargo
         build --bin feroce --bin feroce-pfc
@@ -55,7 +55,11 @@ main() {
             baseline "$kind" "$rate"
             printf '%-8s %10s %8s %6s %8s %8.2f\n' "$kind" "$rate" none - - "$whole"
             # What paces and what a machine cannot send for want of time look alike, but for the figure.
-            awk "BEGIN { exit !($whole > 0.8 * $rate) }" || { note "$kind: not even $rate Mb/s without pauses" && status=1; }
+            if ! awk "BEGIN { exit !($whole > 0.85 * $rate) }"; then
+                note "$kind: not even $rate Mb/s without pauses: this machine is too busy to tell"
+                ! $is_short || exit 77
+                status=1
+            fi
             for pause in "${pauses[@]}"; do
                 read -r quanta per_second <<< "$pause"
                 # Pauses longer than their period leave nothing: those are for other rates.
@@ -69,6 +73,8 @@ main() {
     return $status
 }
 
+# Bytes that the endpoint may send at once.
+readonly BURST=4096
 # Traffic classes of priority 3, which is paused, and of priority 0.
 readonly OWN=104 OTHER=0
 
@@ -77,7 +83,12 @@ row() {
     local line=''
     : > "$work/runs"
     measure "$@"
-    line=$(judge "$@") || { measure "$@" && line=$(judge "$@"); } || { echo "$line !" && return 1; }
+    if ! line=$(judge "$@"); then
+        baseline "$1" "$2"
+        : > "$work/runs"
+        measure "$@"
+        line=$(judge "$@") || { echo "$line !" && return 1; }
+    fi
     echo "$line"
 }
 
@@ -93,7 +104,9 @@ measure() {
 
 # judge KIND RATE TCLASS QUANTA PER_SECOND: the run in the middle, by how far off it is, as a line.
 judge() {
-    awk -v whole="$whole" -v is_own=$(($3 == OWN)) '{ due = is_own ? $1 * whole : whole; print $2 / due - 1, due, $2 }' "$work/runs" |
+    # What the pacer saved up during a pause goes out behind it.
+    awk -v whole="$whole" -v is_own=$(($3 == OWN)) -v burst="$(awk "BEGIN { print $5 * $BURST * 8 / 1e6 }")" \
+        '{ due = is_own ? $1 * whole + burst : whole; print $2 / due - 1, due, $2 }' "$work/runs" |
         sort -g | sed -n "$((($(wc -l < "$work/runs") + 1) / 2))p" |
         awk -v head="$(printf '%-8s %10s %8s %6s' "$1" "$2" "$([ "$3" = "$OWN" ] && echo "$4" || echo other)" "$5")" '{
             printf "%s %8.2f %8.2f %6.1f%%\n", head, $2, $3, 100 * $1
@@ -111,16 +124,18 @@ baseline() {
 # throughput KIND RATE TCLASS QUANTA PER_SECOND: of one run: the share of the time that pauses of priority 3 leave, and Mb/s.
 throughput() {
     local server storm='' share=1
+    rm -f "$work/frames.pcap"
     serve "$1"
     if [ "$4" -gt 0 ]; then
         "${at_right[@]}" "$bin/feroce-pfc" send storm v1 --for "$((seconds + 30))s" --priorities 3 --quanta "$4" --per-second "$5" \
             --record "$work/frames.pcap" > "$work/sent" 2>&1 &
         storm=$!
-        sleep 0.2
+        sleep 0.3
     fi
     client "$1" "$2" "$3" "$seconds" > "$work/figures" || return
     if [ -n "$storm" ]; then
-        kill "$storm" && { wait "$storm" || true; }
+        kill "$storm" || { cp "$work/sent" "$work/said" && return 1; }
+        wait "$storm" || true
         share=$(left_over "$((2 * $2))") || return
     fi
     wait "$server" || return
@@ -147,7 +162,7 @@ serve() {
 # client KIND RATE TCLASS SECONDS: paced, on a line of twice its rate; prints JSON.
 client() {
     "${at_left[@]}" env FEROCE_PORT_KIND="$1" FEROCE_PFC=3 FEROCE_PFC_RATE="$((2 * $2))Mb/s" FEROCE_CONGESTION="$2Mb/s" \
-        FEROCE_CONGESTION_BURST=4096 FEROCE_WINDOW=64 "$bin/feroce" perf -i v0 10.77.0.2 --json -s 4096 --tx-depth 16 -m 1024 -u 18 \
+        FEROCE_CONGESTION_BURST=$BURST FEROCE_WINDOW=64 "$bin/feroce" perf -i v0 10.77.0.2 --json -s 4096 --tx-depth 16 -m 1024 -u 18 \
         --tclass "$3" -D "$4" 2> "$work/said"
 }
 
@@ -157,15 +172,15 @@ lets_go() {
     serve "$1"
     start=$(date +%s%N)
     # It ends with XON.
-    "${at_right[@]}" "$bin/feroce-pfc" send storm v1 --for 1500ms --per-second 20 > "$work/sent" 2>&1 &
+    "${at_right[@]}" "$bin/feroce-pfc" send storm v1 --for 2500ms --per-second 20 > "$work/sent" 2>&1 &
     storm=$!
-    sleep 0.2
+    sleep 0.5
     client "$1" 5 "$OWN" 0.1 > "$work/figures" || die "$(cat "$work/said")"
     took=$((($(date +%s%N) - start) / 1000000))
     wait "$storm"
     wait "$server"
-    note "$1: a pause that XON ended after 1500 ms held a transfer of 100 ms up until $took ms had gone"
-    [ $took -ge 1500 ] && [ $took -lt 3500 ]
+    note "$1: a pause that XON ended after 2500 ms held a transfer of 100 ms up until $took ms had gone"
+    [ $took -ge 2500 ] && [ $took -lt 5000 ]
 }
 
 main

@@ -37,7 +37,7 @@ const NONSENSE: &[(&str, &str, &str)] = &[
     ("\"2ms\"", "\"18446744073s\"", "x.toml:2: `duration` is `18446744073s`, expected a time"),
     ("hosts = 3", "hosts = 0", "x.toml:8: `traffic.0.from` is `h1..h2`, expected hosts"),
     ("hosts = 3", "hosts = -3", "x.toml:5: `topology.hosts` is `-3`, expected a whole number"),
-    ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 lines; there may be 20000"),
+    ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 lines or switches; there may be 20000"),
     ("hosts = 3", "rate = 0", "x.toml:5: `topology.rate` is `0`, expected a rate from"),
     ("hosts = 3", "rate = \"1b/s\"", "x.toml:5: `topology.rate` is `1b/s`, expected a rate"),
     ("hosts = 3", "rate = \"18446744073Gb/s\"", "x.toml:5: `topology.rate` is"),
@@ -103,11 +103,12 @@ fn networks_that_are_too_large_are_refused_at_once() {
         "kind = \"fat-tree\"\nports = 100000",
         "kind = \"two-tier\"\nleaves = 100000\nspines = 100000\nhosts = 100000",
         "kind = \"clos\"\npods = 100000\ntors = 100000\nhosts = 100000\nspines = 100000",
+        "kind = \"clos\"\npods = 100000\ntors = 100000\nhosts = 0\nleaves = 0",
         "kind = \"dumbbell\"\nleft = 100000\nright = 100000",
         "kind = \"parking-lot\"\nhosts = [10000, 10000, 10000]",
     ] {
         let told = told("kind = \"single\"\nhosts = 3", measures);
-        assert!(told.contains(" lines; there may be 20000"), "{told}");
+        assert!(told.contains(" lines or switches; there may be 20000"), "{told}");
     }
     let told = told(
         "kind = \"single\"\nhosts = 3",

@@ -196,6 +196,25 @@ fn cnps_wait_with_their_own_priority() {
     }
 }
 
+/// Each would cut the peer's rate at once, as often as the pause has CNP intervals.
+#[test]
+fn cnps_do_not_pile_up_in_a_pause() {
+    let params = Params::named("paper").expect("a set");
+    let mut setup = setup(1 << 6);
+    setup.config.congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 64 << 10 };
+    let mut pair = Pair::new(&setup);
+    pair.rig.wire.set_faults(WireFaults { mark: 1_000_000, ..WireFaults::default() }, 1);
+    tell(&mut pair, 1, &xoff(1 << 6, 6000)); // 307.2 us
+    for message in 1..=5 {
+        write(&mut pair, message, 1000);
+        pair.run(60);
+    }
+    assert_eq!(pair.done(0).len(), 5, "acknowledgements are of another priority");
+    pair.run(100);
+    let is_cnp = |seen: &&Seen| Packet::parse(&seen.bytes, &[]).unwrap().bth.opcode == Opcode::CNP;
+    assert_eq!(pair.frames().iter().filter(is_cnp).count(), 1);
+}
+
 /// One QP's frames are tagged, so that its CNPs are of the priority that the parameter says; the other's are of that of their DSCP.
 #[test]
 fn cnps_of_another_priority_do_not_wait_behind() {

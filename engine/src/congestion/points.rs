@@ -25,6 +25,11 @@ pub struct Cnp {
 }
 
 impl Cnp {
+    /// Whether it slows the same QP down.
+    pub fn is_for_same(&self, other: &Self) -> bool {
+        self.dest_qp == other.dest_qp && self.flow.spec() == other.flow.spec()
+    }
+
     /// One along `way`, a flow to the host of `dest_qp`.
     pub fn new(way: &FlowSpec, dest_qp: Qpn, pkey: Pkey, params: &NotificationParams) -> Self {
         let flow = cnp::flow(way, params.cnp_dscp, params.cnp_priority);

@@ -75,6 +75,13 @@ impl Congestion {
         }
     }
 
+    /// A CNP waits for the end of a pause, and for all of its QP that follow: at once, they would cut its peer's rate as often.
+    fn put_aside(&mut self, cnp: Cnp) {
+        if !self.paused_cnps.iter().any(|other| other.is_for_same(&cnp)) {
+            send(&mut self.paused_cnps, cnp);
+        }
+    }
+
     /// A CNP to the peer of a connected QP; `None` for others, and for those whose packets pass no switch.
     fn to_peer(&self, qp: &AnyQp) -> Option<Cnp> {
         let (flow, dest_qp, pkey) = qp.peer()?;
@@ -215,8 +222,9 @@ impl Core {
         let mut sent = 0;
         while let Some(cnp) = congestion.cnps.front() {
             if pfc.as_ref().is_some_and(|pfc| pfc.holds(cnp.flow.spec())) {
-                send(&mut congestion.paused_cnps, *cnp);
+                let cnp = *cnp;
                 congestion.cnps.pop_front();
+                congestion.put_aside(cnp);
                 continue;
             }
             let frame = if port.tx_room() > 0 { port.tx_slot() } else { None };

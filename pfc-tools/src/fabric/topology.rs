@@ -105,6 +105,12 @@ impl Clos {
         let of_tors = tors.saturating_mul(hosts.saturating_add(leaves));
         pods.saturating_mul(of_tors.saturating_add(leaves.saturating_mul(spines)))
     }
+
+    /// Switches of such a network.
+    pub const fn switches(&self) -> usize {
+        let Self { pods, tors, leaves, spines, .. } = *self;
+        pods.saturating_mul(tors.saturating_add(leaves)).saturating_add(spines)
+    }
 }
 
 /// A network of three layers.

@@ -120,7 +120,7 @@ impl Traffic {
                 for number in 0..*senders {
                     let other = number + below(&mut random, from.len() - number);
                     from.swap(number, other);
-                    flows.push(self.flow(from[number], to, group, number as u64));
+                    self.add(self.flow(from[number], to, group, number as u64), flows)?;
                 }
             }
             Pattern::Poisson { load, sizes } => {

@@ -374,12 +374,12 @@ impl Line for Port {
 }
 
 fn send(interface: &str, record: Option<&Path>, schedule: &Schedule) -> Result<Outcome, Failure> {
-    let create = |file: &Path| Capture::create(file).map_err(cannot_write(file));
-    let capture = record.map(create).transpose()?;
     // A terminal that goes away leaves nothing paused, either.
     let signals =
         watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT])?;
     let tap = Tap::open_flow_control(interface, 1 << 16)?;
+    let create = |file: &Path| Capture::create(file).map_err(cannot_write(file));
+    let capture = record.map(create).transpose()?;
     let (clock, scratch, unrecorded) = (Clock::start(), Vec::new(), Ok(()));
     let mut port = Port { tap, signals, clock, scratch, record: capture, unrecorded };
     let Played { sent, ended, xon } = play(&mut port, schedule);
@@ -396,10 +396,10 @@ fn send(interface: &str, record: Option<&Path>, schedule: &Schedule) -> Result<O
     let (all, took) = (schedule.frames(), shown(port.now()));
     let told = writeln!(io::stdout(), "{sent} of {all} frames in {took}: {how}{let_go}");
     let refused = |source| Failure::Interface { name: interface.to_owned(), source };
+    let kept = port.unrecorded.and_then(|()| port.record.map_or(Ok(()), Capture::finish));
     let ended = ended.map_err(refused)?;
     xon.transpose().map_err(refused)?;
     told?;
-    let kept = port.unrecorded.and_then(|()| port.record.map_or(Ok(()), Capture::finish));
     kept.map_err(cannot_write(record.unwrap_or(Path::new(""))))?;
     Ok(Outcome::of(ended == End::Signal))
 }

@@ -46,7 +46,7 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
     let misfit = |message| ScenarioError::Misfit { place: section.place(), message };
     let fit = |lines: usize| match lines {
         0..=MOST_LINES => Ok(()),
-        _ => Err(misfit(format!("{lines} lines; there may be {MOST_LINES}"))),
+        _ => Err(misfit(format!("{lines} lines or switches; there may be {MOST_LINES}"))),
     };
     let network = match KINDS[kind] {
         "single" => {
@@ -79,7 +79,7 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
                 hosts: section.size("hosts", 2)?,
                 planes: section.flag("planes", false)?,
             };
-            fit(measures.lines())?;
+            fit(measures.lines().max(measures.switches()))?;
             topology::clos(measures, host, trunk).map_err(misfit)?
         }
         "fat-tree" => {
@@ -87,7 +87,7 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
             fit(ports.saturating_pow(3) / 4 * 3)?;
             topology::fat_tree(ports, host, trunk).map_err(misfit)?
         }
-        _ => explicit(&section, host)?,
+        _ => explicit(&section, host, fit)?,
     };
     section.finish()?;
     Ok(network)
@@ -105,7 +105,11 @@ fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
     nodes.iter().map(number).collect()
 }
 
-fn explicit(section: &Section<'_>, line: Line) -> Result<Network, ScenarioError> {
+fn explicit(
+    section: &Section<'_>,
+    line: Line,
+    fit: impl Fn(usize) -> Result<(), ScenarioError>,
+) -> Result<Network, ScenarioError> {
     let known = RefCell::new(BTreeSet::new());
     let names = |key| -> Result<Vec<String>, ScenarioError> {
         let texts = section.texts(key)?.ok_or_else(|| section.missing(key, "a list of names"))?;
@@ -120,6 +124,7 @@ fn explicit(section: &Section<'_>, line: Line) -> Result<Network, ScenarioError>
     let (hosts, switches) = (names("hosts")?, names("switches")?);
     let expected = "a list of lines, each as \"h1 - s1\"";
     let texts = section.texts("lines")?.ok_or_else(|| section.missing("lines", expected))?;
+    fit(texts.len())?;
     let mut lines = Vec::new();
     for (text, node) in texts {
         let Some((a, b)) = text.split_once('-') else {

@@ -244,6 +244,7 @@ impl Request<'_, '_> {
         let is_same = is_copy
             && known.psn == psn
             && known.span == span
+            && known.pad == packet.bth.pad
             && (self.seen.is_cut || known.sums.is_same_behind(&self.seen.sums));
         if !is_same {
             self.out.add(RuleId::Same, self.place, || {
@@ -538,6 +539,7 @@ impl Request<'_, '_> {
             id: id_of(self.seen).unwrap_or(0),
             times: 1,
             unanswered: 1,
+            pad: packet.bth.pad,
             sums: self.seen.sums,
             va: packet.ext.atomic_eth.map_or(reth.va, |atomic| atomic.va),
             rkey: packet.ext.atomic_eth.map_or(reth.rkey, |atomic| atomic.rkey).value(),

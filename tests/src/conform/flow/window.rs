@@ -28,6 +28,8 @@ pub struct Sent {
     pub times: u16,
     /// How often without an answer of any kind in between.
     pub unanswered: u16,
+    /// Bytes that fill its payload up to a word.
+    pub pad: u8,
     /// Its CRCs, which tell whether another packet is a copy.
     pub sums: Sums,
     /// Remote address.
@@ -71,6 +73,7 @@ impl Sent {
             id: 0,
             times: 0,
             unanswered: 0,
+            pad: 0,
             sums: Sums { head: 0, icrc: 0, behind: 0 },
             va: 0,
             rkey: 0,
