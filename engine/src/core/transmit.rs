@@ -107,9 +107,8 @@ impl Core {
             let Some(frame) = slot else { break is_own };
             // What its pacer does not let go waits, off the list of active QPs; its timer brings it back.
             hold_back(&mut place.control, is_own, stays, largest, &mut env);
-            let Some(packet) = place.qp.poll_transmit(&mut env, &mut frame[start..]) else {
-                break false;
-            };
+            let transport = &mut frame[start..];
+            let Some(packet) = place.qp.poll_transmit(&mut env, transport) else { break false };
             let Some(flow) = place.qp.flow() else { break false };
             let len = flow.seal(frame, packet.len, *ip_id);
             if !(is_own || packet.is_acknowledgement) {
@@ -128,10 +127,8 @@ impl Core {
                 (false, true) => port.tx_commit_next(len, priority),
                 (false, false) => port.tx_commit(len, priority),
             }
-            match is_own {
-                true => shared.counters.count(Counter::LoopedBack),
-                false => *room -= 1,
-            }
+            *room -= usize::from(!is_own);
+            shared.counters.add(Counter::LoopedBack, is_own.into());
             shared.count_sent(packet.len + icrc::LEN);
             (count, bytes) = (count + 1, bytes + len);
             let enough = match super_frames {

@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         if flow == 0 || flow as usize > known {
             return Err(Failure::Unusable(format!("there is no flow {flow}: there are {known}")));
         }
-        report.choose(flow - 1);
+        report.choose(|index, _| index == flow - 1);
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let format = match (options.json, options.sarif, options.junit) {

@@ -1,6 +1,6 @@
 //! What was found: counted by rule, and told as often as people want to read it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::conform::packet::Seen;
 use crate::conform::rules::{Finding, PacketRef, RuleId, Severity};
@@ -85,10 +85,11 @@ impl Findings {
         self.counts.iter().filter(|((rule, _), _)| is_finding(*rule)).map(|(_, count)| count).sum()
     }
 
-    /// Leaves only those of one flow.
-    pub fn choose(&mut self, flow: u32) {
-        self.told.retain(|found| found.flow == Some(flow));
-        self.counts.retain(|(_, of), _| *of == Some(flow));
+    /// Leaves only those of some flows.
+    pub fn choose(&mut self, flows: &BTreeSet<u32>) {
+        let is_chosen = |flow: Option<u32>| flow.is_some_and(|flow| flows.contains(&flow));
+        self.told.retain(|found| is_chosen(found.flow));
+        self.counts.retain(|(_, of), _| is_chosen(*of));
     }
 
     /// Brings those that were told at the end to where they belong.

@@ -124,17 +124,8 @@ impl Checker {
         }
     }
 
-    /// Whether the flow at `flow` is not asked for.
-    fn is_filtered(&mut self, flow: usize) -> bool {
-        let channel = self.flows.get(flow);
-        self.filter.qpn.is_some_and(|qpn| channel.key.qpn != qpn && channel.answers != Some(qpn))
-    }
-
     fn request(&mut self, seen: &Seen<'_>, key: Key) {
         let Some(flow) = self.flows.of_request(key) else { return };
-        if self.is_filtered(flow) {
-            return;
-        }
         let place = Place::of(seen, Some(flow));
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
@@ -166,9 +157,6 @@ impl Checker {
             }
             None => return,
         };
-        if self.is_filtered(flow) {
-            return;
-        }
         let place = Place::of(seen, Some(flow));
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
@@ -186,9 +174,6 @@ impl Checker {
 
     fn datagram(&mut self, seen: &Seen<'_>, key: Key) {
         let Some(flow) = self.flows.of_request(key) else { return };
-        if self.is_filtered(flow) {
-            return;
-        }
         let place = Place::of(seen, Some(flow));
         let channel = self.flows.get(flow);
         let out = &mut self.findings;
@@ -232,7 +217,7 @@ impl Checker {
             sides.end(&mut self.findings);
         }
         self.findings.sort();
-        Report {
+        let mut report = Report {
             files,
             flows: self.flows,
             findings: self.findings,
@@ -240,7 +225,12 @@ impl Checker {
             packets: self.packets,
             first_at: self.first_at.unwrap_or(0),
             last_at: self.last_at,
+        };
+        // At the end, as the answers tell which QP the requests come from.
+        if let Some(qpn) = self.filter.qpn {
+            report.choose(|_, channel| channel.key.qpn == qpn || channel.answers == Some(qpn));
         }
+        report
     }
 }
 

@@ -5,6 +5,7 @@ mod sarif;
 mod text;
 mod value;
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use feroce_wire::Transport;
@@ -69,12 +70,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Leaves only what is about one flow.
-    pub fn choose(&mut self, flow: u32) {
-        self.findings.choose(flow);
-        for (index, channel) in self.flows.all_mut().iter_mut().enumerate() {
-            channel.is_merged |= index != flow as usize;
+    /// Leaves only what is about the flows that `is_chosen` says, by their numbers from 0.
+    pub fn choose(&mut self, is_chosen: impl Fn(u32, &Channel) -> bool) {
+        let mut chosen = BTreeSet::new();
+        for (index, channel) in (0..).zip(self.flows.all_mut()) {
+            match is_chosen(index, channel) {
+                true => _ = chosen.insert(index),
+                false => channel.is_merged = true,
+            }
         }
+        self.findings.choose(&chosen);
     }
 
     /// The flows that are shown, with their numbers from 0.
