@@ -57,6 +57,15 @@ impl Answer {
             || matches!(self.kind, Kind::Sequence | Kind::Rnr) && psn.is_before(self.psn)
     }
 
+    /// Whether who hears `other` knows what this one says.
+    pub fn is_said_by(&self, other: &Self) -> bool {
+        match self.kind {
+            Kind::Ack if self.before_first => other.kind == Kind::Ack,
+            Kind::Ack => other.acknowledges(self.psn),
+            _ => other.meets(self),
+        }
+    }
+
     fn meets(&self, theirs: &Self) -> bool {
         self.kind == theirs.kind
             && (self.psn == theirs.psn || self.kind == Kind::Ack && theirs.before_first)

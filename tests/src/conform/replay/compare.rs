@@ -2,20 +2,30 @@
 
 use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Position, Syndrome};
 
+use super::judge::Answerer;
 use super::liberty::{Liberty, Taken};
 
 /// Compares `ours` with `theirs`, the packet `number` of the capture. Where a liberty is taken our value becomes theirs; then
 /// every byte must be the same. Answers what differs.
-pub fn compare(ours: &[u8], theirs: &[u8], number: u64, taken: &mut Taken) -> Option<String> {
+pub fn compare(
+    ours: &[u8],
+    theirs: &[u8],
+    number: u64,
+    answerer: Answerer,
+    taken: &mut Taken,
+) -> Option<String> {
     let (mine, captured) = match (Packet::parse(ours, &[]), Packet::parse(theirs, &[])) {
         (Ok(ours), Ok(theirs)) => (ours, theirs),
         (Err(error), _) | (_, Err(error)) => return Some(format!("does not parse: {error}")),
     };
     if !mine.icrc_valid() {
-        return Some("our ICRC is wrong".to_owned());
+        return Some("the ICRC is wrong".to_owned());
     }
     let mut excused = mine;
     let mut liberties = Vec::new();
+    if answerer == Answerer::Peer {
+        excuse_peer(&mut excused, &captured, &mut liberties);
+    }
     excuse_headers(&mut excused, &captured, &mut liberties);
     excuse_transport(&mut excused, &captured, &mut liberties);
     let differences = differences(&excused, &captured);
@@ -29,6 +39,26 @@ pub fn compare(ours: &[u8], theirs: &[u8], number: u64, taken: &mut Taken) -> Op
     }
     liberties.into_iter().for_each(|liberty| taken.take(liberty, number));
     None
+}
+
+/// What another peer than the captured one has set otherwise, or does otherwise.
+fn excuse_peer(peers: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Liberty>) {
+    let settings = |packet: &Packet<'_>| (packet.ip.hop_limit(), packet.ip.traffic_class() >> 2);
+    if settings(peers) != settings(theirs) {
+        taken.push(Liberty::PathSettings);
+        let ecn = peers.ip.traffic_class() & 3;
+        let traffic_class = theirs.ip.traffic_class() & !3 | ecn;
+        match &mut peers.ip {
+            IpHeader::V4(ip) => (ip.tos, ip.ttl) = (traffic_class, theirs.ip.hop_limit()),
+            IpHeader::V6(ip) => {
+                (ip.traffic_class, ip.hop_limit) = (traffic_class, theirs.ip.hop_limit());
+            }
+        }
+    }
+    if !peers.bth.mig_req && theirs.bth.mig_req {
+        taken.push(Liberty::MigReq);
+        peers.bth.mig_req = true;
+    }
 }
 
 fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Vec<Liberty>) {

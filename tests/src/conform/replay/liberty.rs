@@ -51,6 +51,8 @@ pub enum Liberty {
     NotDelivered,
     /// Reserved bits of the BTH.
     ReservedBits,
+    /// Hop limit and DSCP of a live peer's answers.
+    PathSettings,
 }
 
 impl Liberty {
@@ -94,6 +96,7 @@ impl Liberty {
                 "lost on the way from the place of the capture: the responder reports it missing"
             }
             Self::ReservedBits => "peer's deviation: reserved bits of the BTH are set",
+            Self::PathSettings => "the hop limit and the DSCP of answers are settings of the peer's path",
         }
     }
 

@@ -8,8 +8,10 @@
 pub mod align;
 pub mod compare;
 pub mod datagram;
+pub mod judge;
 pub mod lanes;
 pub mod liberty;
+pub mod live;
 pub mod messages;
 pub mod options;
 pub mod regions;
