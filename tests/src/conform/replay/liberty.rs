@@ -96,7 +96,9 @@ impl Liberty {
                 "lost on the way from the place of the capture: the responder reports it missing"
             }
             Self::ReservedBits => "peer's deviation: reserved bits of the BTH are set",
-            Self::PathSettings => "the hop limit and the DSCP of answers are settings of the peer's path",
+            Self::PathSettings => {
+                "the hop limit and the DSCP of answers are settings of the peer's path"
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! QPs, regions, receives and work requests are told from the packets ([`lanes`], [`messages`], [`regions`]). Either part can be
 //! played: the [`responder`]'s, the [`requester`]'s, and those of [`datagram`]s. What may differ has a name ([`liberty`]); anything
-//! else is a [`Difference`].
+//! else is a [`Difference`]. The requester's part can be played to a real endpoint, too: [`live`].
 
 pub mod align;
 pub mod compare;

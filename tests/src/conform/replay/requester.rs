@@ -16,10 +16,10 @@ use feroce_wire::{Packet, Psn, RnrTimer};
 
 use super::align::{Answer, Kind};
 use super::compare::compare;
+use super::judge::{Answerer, text};
 use super::lanes::{Captured, Lane};
 use super::liberty::Liberty;
 use super::messages::{Message, Messages, Place};
-use super::judge::{Answerer, text};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
 use super::verdicts::Verdicts;
 use super::{Difference, Outcome};

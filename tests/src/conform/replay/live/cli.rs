@@ -4,22 +4,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use feroce_congestion::params::Kind;
-use feroce_engine::device::Endpoint;
-use feroce_engine::net::Gid;
-use feroce_wire::{Psn, Qpn};
-
 use super::host::Host;
 use super::needs::Needs;
-use super::player::Player;
-use super::stage::Stage;
-use super::translation::{Ends, Names, Translation, keys};
-use super::{Trouble, rehearse};
+use super::translation::{Ends, Names, keys};
+use super::{Responder, Trouble, Way, play, rehearse};
 use crate::capture::Party;
 use crate::conform::cli::Failure;
 use crate::conform::inject::live::{Open, Stack, within};
 use crate::conform::replay::lanes::{self, Captured, Lane};
 use crate::conform::replay::rewrite::{Map, Rewrite};
-use crate::conform::replay::rig::Unplayable;
 use crate::conform::replay::{Outcome, Played, Replay, Role};
 use crate::rxe::end::RealPace;
 
@@ -157,7 +150,12 @@ impl Options {
         }
         let host = within(self.namespace.as_deref(), || Host::open(interface, peer));
         let stack = self.responder.as_ref().map(|stack| Open::new(stack, None)).transpose();
-        Ok(Live { options: self, maps, host: host.map_err(unusable)?, stack: stack.map_err(unusable)? })
+        Ok(Live {
+            options: self,
+            maps,
+            host: host.map_err(unusable)?,
+            stack: stack.map_err(unusable)?,
+        })
     }
 }
 
@@ -167,45 +165,23 @@ fn nothing_to_play(why: impl std::fmt::Display) -> Failure {
 
 impl Live<'_> {
     fn play(&mut self, lane: &Lane, frames: &[Captured]) -> Result<Outcome, Trouble> {
-        let rehearsal = rehearse(lane, frames)?;
-        let (own_ip, peer_ip) = (self.host.own.ip, self.host.peer.ip);
-        if lane.responder.ip.is_ipv4() != peer_ip.is_ipv4() {
-            let family = if peer_ip.is_ipv4() { "IPv6" } else { "IPv4" };
-            return Err(Unplayable(format!("it is {family}, and {peer_ip} is not")).into());
-        }
         let qpn = |captured: u32| self.maps.qpns.get(&captured).copied().unwrap_or(captured);
-        let shift = self.maps.psns.get(&lane.responder.qpn).copied().unwrap_or(0);
-        let own = Party { qpn: qpn(lane.requester.qpn), ..self.host.own };
-        let mut peer = Party { qpn: qpn(lane.responder.qpn), ..self.host.peer };
-        let mut stage = None;
-        let mut names = Names { psn: shift, ..self.given(lane, frames) };
-        if let Some(stack) = &self.stack {
-            let mut prepared = Stage::prepare(stack.end()?, lane, &rehearsal)?;
-            let endpoint = prepared.endpoint;
-            if endpoint.gid.ip() != peer_ip {
-                let ip = endpoint.gid.ip();
-                return Err(Trouble::Broken(format!("--peer {peer_ip} has the address {ip}")));
-            }
-            peer.qpn = endpoint.qpn.value();
-            let first = shifted(rehearsal.begin.rq_psn, shift);
-            let (qpn, gid) = (Qpn::masked(own.qpn), Gid::from(own_ip));
-            let us = Endpoint { qpn, psn: first, gid, super_frames: None };
-            prepared.connect(lane, &rehearsal, &us, first)?;
-            names = prepared.names(lane, frames, shift);
-            stage = Some(prepared);
-        }
-        let translation = Translation::new(lane, frames, &Ends { own, peer }, &names);
-        let player = Player {
-            lane,
-            frames,
-            rehearsal: &rehearsal,
-            translation: &translation,
+        let responder = match &self.stack {
+            Some(stack) => Responder::Told(stack.end()?),
+            None => Responder::Ready(self.given(lane, frames)),
+        };
+        let ends = Ends {
+            own: Party { qpn: qpn(lane.requester.qpn), ..self.host.own },
+            peer: Party { qpn: qpn(lane.responder.qpn), ..self.host.peer },
+        };
+        let way = Way {
             port: &mut self.host.port,
             pace: &mut RealPace::start(),
-            stage: stage.as_mut(),
+            ends,
+            psn: self.maps.psns.get(&lane.responder.qpn).copied().unwrap_or(0),
             patience: self.options.patience,
         };
-        player.play()
+        play(lane, frames, way, responder)
     }
 
     /// What the command line says of keys and addresses.
@@ -217,8 +193,4 @@ impl Live<'_> {
         }
         names
     }
-}
-
-fn shifted(psn: Psn, shift: i64) -> Psn {
-    psn.add(u32::try_from(shift.rem_euclid(1 << 24)).expect("below 2^24"))
 }

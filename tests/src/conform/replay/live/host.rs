@@ -42,8 +42,7 @@ impl Host {
         let config = PacketConfig { super_frames: SuperFrames::Off, ..PacketConfig::new(name) };
         let port = PacketPort::open(&config, 1).map_err(told)?.remove(0);
         let addresses = InterfaceAddress::list().map_err(told)?;
-        let link_local =
-            |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let fits = |address: &&InterfaceAddress| {
             let ip = address.ip;
             address.interface == interface.index
@@ -63,8 +62,7 @@ impl Host {
             interface_name: interface.name.clone(),
         };
         let mut resolver = Resolver::open().map_err(told)?;
-        let headers =
-            resolver.resolve(Gid::from(peer), &source, RESOLVE_TIMEOUT).map_err(told)?;
+        let headers = resolver.resolve(Gid::from(peer), &source, RESOLVE_TIMEOUT).map_err(told)?;
         Ok(Self {
             port,
             own: Party { mac: headers.src_mac, ip: own, qpn: 0 },

@@ -151,9 +151,10 @@ impl Player<'_> {
 
     fn send(&mut self, at: usize, heard: &mut Heard) -> Result<(), Trouble> {
         let frame = &self.frames[self.lane.requests[at]];
-        let bytes = self.translation.request(&frame.bytes).ok_or_else(|| {
-            Unplayable(format!("packet {} cannot be written anew", frame.number))
-        })?;
+        let bytes = self
+            .translation
+            .request(&frame.bytes)
+            .ok_or_else(|| Unplayable(format!("packet {} cannot be written anew", frame.number)))?;
         heard.asked.ask(self.lane, self.frames, at);
         heard.marks[at] = heard.answers.len();
         heard.fed += 1;

@@ -59,9 +59,8 @@ impl Translation {
         };
         // On its way back a captured answer may have passed other routers.
         let first = lane.responses.first().map(|&index| frames[index].packet());
-        let heard = first.map_or([answers.mac, asks.mac], |packet| {
-            [packet.ethernet.src, packet.ethernet.dst]
-        });
+        let heard = first
+            .map_or([answers.mac, asks.mac], |packet| [packet.ethernet.src, packet.ethernet.dst]);
         let back = Rewrite {
             macs: macs([peer.mac, own.mac], heard),
             ips: ips([peer.ip, own.ip], [answers.ip, asks.ip]),
