@@ -2,7 +2,7 @@
 //! say that nobody is there.
 
 use std::error::Error;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use feroce_engine::net::{Gid, GidEntry, Interface, InterfaceAddress, RESOLVE_TIMEOUT, Resolver};
 use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
@@ -53,8 +53,7 @@ impl Host {
             Failure(format!("{name} has no address to reach {peer} from (`ip address add`)"))
         })?;
         let gid = Gid::from(own);
-        let IpAddr::V6(filtered) = IpAddr::from(gid.0) else { unreachable!("16 bytes") };
-        port.address_filter().set(&[filtered]).map_err(told)?;
+        port.address_filter().set(&[Ipv6Addr::from(gid.0)]).map_err(told)?;
         let source = GidEntry {
             gid,
             vlan: None,
