@@ -12,9 +12,30 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 . scripts/guest.sh
 
-# Capture; packets answered alike by Feroce and by rxe; further options.
+# Capture; packets answered alike by Feroce and by rxe (?: not measured yet, which fails and shows the figure); further options.
 captures() {
     grep -v '^#' << 'TABLE'
+rxe/write_bw_v4_1024.pcap.zst ? ?
+rxe/write_bw_v4_4096.pcap.zst ? ?
+rxe/write_lat_v4.pcap.zst ? ?
+rxe/send_bw_v4_1024.pcap.zst ? ?
+rxe/send_bw_v6_4096.pcap.zst ? ?
+rxe/read_bw_v4_1024.pcap.zst ? ?
+rxe/read_lat_v4.pcap.zst ? ?
+rxe/atomic_fa_v4.pcap.zst ? ?
+rxe/ops_psn_wrap.pcap.zst ? ?
+rxe/ops_send_imm.pcap.zst ? ?
+rxe/ops_write_imm.pcap.zst ? ?
+rxe/ops_send_inv.pcap.zst ? ?
+rxe/ops_zero_len.pcap.zst ? ?
+rxe/ops_rd1.pcap.zst ? ?
+rxe/ops_rnr_late.pcap.zst ? ?
+rxe/ops_bad_rkey_write.pcap.zst ? ?
+rxe/ops_bad_rkey_read.pcap.zst ? ?
+rxe/ops_rx_short.pcap.zst ? ?
+rxe/ops_psn_mismatch.pcap.zst ? ?
+rxe/loss_nft_atomic.tapA.pcap.zst ? ?
+hardware/huawei_hiroce_oferby_proxy.pcap ? ?
 TABLE
 }
 
