@@ -18,6 +18,7 @@ use crate::rxe::end::RealPace;
 
 /// Options of a live replay.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub struct Options {
     /// Play the requester's part over this interface to a real endpoint, and compare what that answers
     #[arg(long, value_name = "IFACE", requires = "peer", conflicts_with = "role")]
