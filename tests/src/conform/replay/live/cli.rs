@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use feroce_congestion::params::Kind;
 use super::host::Host;
 use super::needs::Needs;
 use super::translation::{Ends, Names, keys};
@@ -15,6 +14,7 @@ use crate::conform::replay::lanes::{self, Captured, Lane};
 use crate::conform::replay::rewrite::{Map, Rewrite};
 use crate::conform::replay::{Outcome, Played, Replay, Role};
 use crate::rxe::end::RealPace;
+use feroce_congestion::params::Kind;
 
 /// Options of a live replay.
 #[derive(Debug, clap::Args)]
