@@ -84,12 +84,14 @@ pub enum Step {
 }
 
 /// Pairs `ours` with `theirs`. `lost` says whether an answer of ours may have been lost ahead of the capture; `open`, whether it
-/// may have come after the end of the capture.
+/// may have come after the end of the capture; `said`, whether
+/// an answer of ours says what a captured one does.
 pub fn align(
     ours: &[Answer],
     theirs: &[Answer],
     lost: impl Fn(usize) -> bool,
     open: impl Fn(usize) -> bool,
+    said: impl Fn(usize) -> bool,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let (mut i, mut j) = (0, 0);
@@ -110,7 +112,8 @@ pub fn align(
         {
             return Some(Liberty::NakBehindRnrNak);
         }
-        coalesced(&theirs[j], &ours[i..]).then_some(Liberty::AckCoalescing)
+        let is_said = said(j) || coalesced(&theirs[j], &ours[i..]);
+        is_said.then_some(Liberty::AckCoalescing)
     };
     while i < ours.len() || j < theirs.len() {
         if i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {

@@ -2,16 +2,18 @@
 
 use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Position, Syndrome};
 
-use super::judge::Answerer;
 use super::liberty::{Liberty, Taken};
 
+/// Messages behind what is answered that may have completed before: of another peer's answer, and of the captured one.
+pub type Behind = [u32; 2];
+
 /// Compares `ours` with `theirs`, the packet `number` of the capture. Where a liberty is taken our value becomes theirs; then
-/// every byte must be the same. Answers what differs.
+/// every byte must be the same; `peers` if the answer is no engine's of ours. Answers what differs.
 pub fn compare(
     ours: &[u8],
     theirs: &[u8],
     number: u64,
-    answerer: Answerer,
+    peers: Option<Behind>,
     taken: &mut Taken,
 ) -> Option<String> {
     let (mine, captured) = match (Packet::parse(ours, &[]), Packet::parse(theirs, &[])) {
@@ -23,8 +25,8 @@ pub fn compare(
     }
     let mut excused = mine;
     let mut liberties = Vec::new();
-    if answerer == Answerer::Peer {
-        excuse_peer(&mut excused, &captured, &mut liberties);
+    if let Some(behind) = peers {
+        excuse_peer(&mut excused, &captured, behind, &mut liberties);
     }
     excuse_headers(&mut excused, &captured, &mut liberties);
     excuse_transport(&mut excused, &captured, &mut liberties);
@@ -42,22 +44,35 @@ pub fn compare(
 }
 
 /// What another peer than the captured one has set otherwise, or does otherwise.
-fn excuse_peer(peers: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Liberty>) {
+fn excuse_peer(
+    answer: &mut Packet<'_>,
+    theirs: &Packet<'_>,
+    behind: Behind,
+    taken: &mut Vec<Liberty>,
+) {
     let settings = |packet: &Packet<'_>| (packet.ip.hop_limit(), packet.ip.traffic_class() >> 2);
-    if settings(peers) != settings(theirs) {
+    if settings(answer) != settings(theirs) {
         taken.push(Liberty::PathSettings);
-        let ecn = peers.ip.traffic_class() & 3;
+        let ecn = answer.ip.traffic_class() & 3;
         let traffic_class = theirs.ip.traffic_class() & !3 | ecn;
-        match &mut peers.ip {
+        match &mut answer.ip {
             IpHeader::V4(ip) => (ip.tos, ip.ttl) = (traffic_class, theirs.ip.hop_limit()),
             IpHeader::V6(ip) => {
                 (ip.traffic_class, ip.hop_limit) = (traffic_class, theirs.ip.hop_limit());
             }
         }
     }
-    if !peers.bth.mig_req && theirs.bth.mig_req {
+    if !answer.bth.mig_req && theirs.bth.mig_req {
         taken.push(Liberty::MigReq);
-        peers.bth.mig_req = true;
+        answer.bth.mig_req = true;
+    }
+    if let (Some(aeth), Some(their)) = (&mut answer.ext.aeth, theirs.ext.aeth) {
+        let ahead = [their.msn.distance_to(aeth.msn), aeth.msn.distance_to(their.msn)];
+        let may_be = ahead.iter().zip(behind).any(|(&ahead, most)| ahead <= most);
+        if aeth.msn != their.msn && may_be {
+            taken.push(Liberty::MsnAhead);
+            aeth.msn = their.msn;
+        }
     }
 }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use feroce_engine::qp::Service;
 use feroce_wire::Packet;
 
-use super::align::{Answer, Step, align};
+use super::align::{Answer, Kind, Step, align};
 use super::compare::compare;
 use super::lanes::{Captured, Lane, read_span};
+use super::peers::Peers;
 use super::{Difference, Outcome};
 
 /// Who gave the answers.
@@ -42,6 +43,8 @@ impl Answerer {
 pub struct Sent {
     /// Index of the request that it came for.
     pub after: usize,
+    /// Index of the last request that had been sent by then.
+    pub until: usize,
     /// From the Ethernet header on.
     pub bytes: Vec<u8>,
 }
@@ -64,13 +67,26 @@ pub fn judge(
         |at: usize| asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after);
     let last = theirs.last().copied().unwrap_or(0);
     let open = |at: usize| sent[at].after > last && lane.service == Service::Rc;
-    for step in align(&ours, &answers, lost, open) {
+    let peers = (answerer == Answerer::Peer).then(|| Peers::of(lane, frames));
+    // One answer to duplicates that came in a row is one to each.
+    let said = |at: usize| {
+        let Some(peers) = peers.as_ref().filter(|_| answers[at].kind != Kind::Sequence) else {
+            return false;
+        };
+        let mut since = sent.iter().zip(&ours).filter(|(sent, _)| sent.until >= peers.cause(at));
+        since.any(|(_, own)| answers[at].is_said_by(own))
+    };
+    for step in align(&ours, &answers, lost, open, said) {
         let (number, sentence) = match step {
             Step::Both(own, other) => {
                 let frame = &frames[theirs[other]];
                 outcome.compared += 1;
                 let (bytes, liberties) = (&sent[own].bytes, &mut outcome.liberties);
-                match compare(bytes, &frame.bytes, frame.number, answerer, liberties) {
+                let behind = peers.as_ref().map(|peers| {
+                    let captured = peers.behind(answers[other].psn, theirs[other]);
+                    [peers.behind(ours[own].psn, sent[own].until), captured]
+                });
+                match compare(bytes, &frame.bytes, frame.number, behind, liberties) {
                     None => continue,
                     Some(sentence) => (frame.number, sentence),
                 }

@@ -14,6 +14,7 @@ pub mod liberty;
 pub mod live;
 pub mod messages;
 pub mod options;
+pub mod peers;
 pub mod regions;
 pub mod report;
 pub mod requester;
@@ -50,7 +51,7 @@ pub struct Difference {
 /// What came of a part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Packets that our engine was given.
+    /// Packets that the other end was given: our engine, or a live peer.
     pub fed: u64,
     /// Packets that were compared with captured ones.
     pub compared: u64,

@@ -16,7 +16,7 @@ use feroce_wire::{Packet, Psn, RnrTimer};
 
 use super::align::{Answer, Kind};
 use super::compare::compare;
-use super::judge::{Answerer, text};
+use super::judge::text;
 use super::lanes::{Captured, Lane};
 use super::liberty::Liberty;
 use super::messages::{Message, Messages, Place};
@@ -311,7 +311,7 @@ impl Requester<'_> {
         let frame = &self.frames[index];
         self.outcome.compared += 1;
         let liberties = &mut self.outcome.liberties;
-        let differs = compare(bytes, &frame.bytes, frame.number, Answerer::Engine, liberties);
+        let differs = compare(bytes, &frame.bytes, frame.number, None, liberties);
         let packet = Some(frame.number);
         self.outcome.differences.extend(differs.map(|sentence| Difference { packet, sentence }));
         if let Ok(packet) = Packet::parse(bytes, &[]) {

@@ -233,7 +233,11 @@ impl Responder<'_> {
                 self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
             self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
             let answers = self.rig.turn();
-            self.sent.extend(answers.into_iter().map(|bytes| Sent { after: index, bytes }));
+            self.sent.extend(answers.into_iter().map(|bytes| Sent {
+                after: index,
+                until: index,
+                bytes,
+            }));
             self.outcome.fed += 1;
             let taken = self.qp.snapshot(self.rig.now).expected == packet.bth.psn.next();
             if expected && taken {

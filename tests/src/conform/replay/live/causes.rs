@@ -1,6 +1,10 @@
-//! Which answers a request waits for: all that were captured ahead of it.
+//! Which answers a request waits for: all that were captured ahead of it, and those to READs whose memory it changes. Without a
+//! fence a responder may do that first: the captured one had read before.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+
+use feroce_wire::{Key, Operation, Packet, Psn};
 
 use crate::conform::replay::align::{Answer, Kind};
 use crate::conform::replay::lanes::{Captured, Lane, read_span};
@@ -20,7 +24,7 @@ pub struct Awaited {
 #[derive(Debug, Default)]
 pub struct Asked {
     by_psn: BTreeMap<u32, usize>,
-    last: Option<usize>,
+    sent: Vec<(Psn, usize)>,
 }
 
 impl Asked {
@@ -30,15 +34,24 @@ impl Asked {
         for step in 0..read_span(&packet, lane.mtu.bytes()) {
             self.by_psn.insert(packet.bth.psn.add(step).value(), at);
         }
-        self.last = Some(at);
+        self.sent.push((packet.bth.psn, at));
     }
 
-    /// The request that `answer` is for, of those that were sent: what is missing is told of a later one.
+    /// The last request that was sent.
+    pub fn last(&self) -> Option<usize> {
+        self.sent.last().map(|&(_, at)| at)
+    }
+
+    /// The request that `answer` is for, of those that were sent: what is missing is told when the first behind it comes.
     pub fn cause(&self, answer: &Answer) -> Option<usize> {
-        match answer.kind {
-            Kind::Sequence => self.last,
-            _ => self.by_psn.get(&answer.psn.value()).copied().or(self.last),
-        }
+        let asked = match answer.kind {
+            Kind::Sequence => {
+                let behind = |&&(psn, _): &&(Psn, usize)| answer.psn.is_before(psn);
+                self.sent.iter().rev().take_while(behind).last().map(|&(_, at)| at)
+            }
+            _ => self.by_psn.get(&answer.psn.value()).copied(),
+        };
+        asked.or(self.last())
     }
 }
 
@@ -53,6 +66,7 @@ pub fn causes(
     let mut asked = Asked::default();
     let mut answers = lane.responses.iter().copied().peekable();
     let mut refused = None;
+    let mut reads: Vec<(Memory, Awaited)> = Vec::new();
     let ends = lane.requests.iter().copied().chain([usize::MAX]);
     for (at, request) in ends.enumerate() {
         let mut awaited = Vec::new();
@@ -67,10 +81,47 @@ pub fn causes(
             let number = frames[index].number;
             awaited.extend(cause.map(|cause| Awaited { answer, cause, number }));
         }
-        waits.push(awaited);
         if at < lane.requests.len() {
             asked.ask(lane, frames, at);
+            let packet = frames[request].packet();
+            let changed = memory(&packet).filter(|_| is_played(at));
+            match (packet.info.operation, changed) {
+                (Operation::ReadRequest, Some(read)) => {
+                    reads.extend(answered(lane, frames, at).map(|last| (read, last)));
+                }
+                (_, Some((key, range))) => {
+                    let touches = |((read, part), _): &(Memory, Awaited)| {
+                        *read == key && part.start < range.end && range.start < part.end
+                    };
+                    awaited.extend(reads.extract_if(.., |read| touches(read)).map(|read| read.1));
+                }
+                _ => {}
+            }
         }
+        waits.push(awaited);
     }
     waits
+}
+
+/// A key, and the addresses used with it.
+type Memory = (Key, Range<u64>);
+
+/// What a request reads or changes; of a message, all when it begins.
+fn memory(packet: &Packet<'_>) -> Option<Memory> {
+    let reth = packet.ext.reth.map(|reth| (reth.rkey, reth.va, u64::from(reth.dma_len)));
+    let atomic = packet.ext.atomic_eth.map(|eth| (eth.rkey, eth.va, 8));
+    let (key, va, len) = reth.or(atomic)?;
+    Some((key, va..va.saturating_add(len)))
+}
+
+/// The captured answer that is the last to the READ at the place `at`.
+fn answered(lane: &Lane, frames: &[Captured], at: usize) -> Option<Awaited> {
+    let request = lane.requests[at];
+    let packet = frames[request].packet();
+    let last = packet.bth.psn.add(read_span(&packet, lane.mtu.bytes()) - 1);
+    lane.responses.iter().filter(|&&index| index > request).find_map(|&index| {
+        let answer = Answer::of(&frames[index].packet());
+        let is_last = answer.kind == Kind::Read && answer.psn == last;
+        is_last.then(|| Awaited { answer, cause: at, number: frames[index].number })
+    })
 }

@@ -202,7 +202,9 @@ impl Player<'_> {
         let answer = Answer::of(&packet);
         let cause = heard.asked.cause(&answer).unwrap_or(0);
         heard.answers.push(answer);
-        heard.sent.push(Sent { after: self.lane.requests[cause], bytes });
+        let last = heard.asked.last().unwrap_or(0);
+        let [after, until] = [cause, last].map(|at| self.lane.requests[at]);
+        heard.sent.push(Sent { after, until, bytes });
     }
 
     fn outcome(self, heard: Heard) -> Result<Outcome, Trouble> {
