@@ -12,30 +12,58 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 . scripts/guest.sh
 
-# Capture; packets answered alike by Feroce and by rxe (?: not measured yet, which fails and shows the figure); further options.
+# Capture; requests that are played. How many answers come to them depends on how many of them one stands for.
+# Left out: captures of UC, UD and connection management, which nobody answers; those of the requester's end of a bridge that loses
+# frames (tapB), where the responder did not hear what is there, and those behind it (netemA), where answers are missing;
+# rc_pingpong_v6ll, whose addresses are link-local; rnr_send_bw, which agrees with Feroce most times only: where answers to many duplicates
+# come as one, the others are not always paired right.
 captures() {
     grep -v '^#' << 'TABLE'
-rxe/write_bw_v4_1024.pcap.zst ? ?
-rxe/write_bw_v4_4096.pcap.zst ? ?
-rxe/write_lat_v4.pcap.zst ? ?
-rxe/send_bw_v4_1024.pcap.zst ? ?
-rxe/send_bw_v6_4096.pcap.zst ? ?
-rxe/read_bw_v4_1024.pcap.zst ? ?
-rxe/read_lat_v4.pcap.zst ? ?
-rxe/atomic_fa_v4.pcap.zst ? ?
-rxe/ops_psn_wrap.pcap.zst ? ?
-rxe/ops_send_imm.pcap.zst ? ?
-rxe/ops_write_imm.pcap.zst ? ?
-rxe/ops_send_inv.pcap.zst ? ?
-rxe/ops_zero_len.pcap.zst ? ?
-rxe/ops_rd1.pcap.zst ? ?
-rxe/ops_rnr_late.pcap.zst ? ?
-rxe/ops_bad_rkey_write.pcap.zst ? ?
-rxe/ops_bad_rkey_read.pcap.zst ? ?
-rxe/ops_rx_short.pcap.zst ? ?
-rxe/ops_psn_mismatch.pcap.zst ? ?
-rxe/loss_nft_atomic.tapA.pcap.zst ? ?
-hardware/huawei_hiroce_oferby_proxy.pcap ? ?
+hardware/huawei_hiroce_oferby_proxy.pcap 68
+rxe/atomic_fa_v4.pcap.zst 200
+rxe/atomic_lat_v4.pcap.zst 100
+rxe/loss_netemB_write.pcap.zst 1774
+rxe/loss_nft_atomic.tapA.pcap.zst 237
+rxe/loss_nft_send_1024.tapA.pcap.zst 3666
+rxe/loss_nft_write_1024.tapA.pcap.zst 3171
+rxe/ops_bad_rkey_atomic.pcap.zst 1
+rxe/ops_bad_rkey_read.pcap.zst 1
+rxe/ops_bad_rkey_write.pcap.zst 7
+rxe/ops_oob_read.pcap.zst 1
+rxe/ops_psn_mismatch.pcap.zst 268
+rxe/ops_psn_wrap.pcap.zst 11
+rxe/ops_rd1.pcap.zst 54
+rxe/ops_read_big.pcap.zst 2
+rxe/ops_rnr_exhaust.pcap.zst 3
+rxe/ops_rnr_late.pcap.zst 186
+rxe/ops_ro_write.pcap.zst 3
+rxe/ops_rx_short.pcap.zst 5
+rxe/ops_send_imm.pcap.zst 11
+rxe/ops_send_inv.pcap.zst 5
+rxe/ops_tos.pcap.zst 54
+rxe/ops_write_imm.pcap.zst 9
+rxe/ops_zero_len.pcap.zst 5
+rxe/rc_pingpong_events.pcap.zst 202
+rxe/rc_pingpong_v4_1024.pcap.zst 808
+rxe/rc_pingpong_v4_2048.pcap.zst 537
+rxe/rc_pingpong_v4_256.pcap.zst 1635
+rxe/rc_pingpong_v6_1024.pcap.zst 805
+rxe/read_bw_v4_1024.pcap.zst 20
+rxe/read_bw_v4_4096.pcap.zst 20
+rxe/read_lat_v4.pcap.zst 200
+rxe/reorder_netemB_send.pcap.zst 3938
+rxe/rping_v4.pcap.zst 120
+rxe/rping_v6.pcap.zst 120
+rxe/rstream_v4.pcap.zst 1612
+rxe/send_bw_cm_v4.pcap.zst 182
+rxe/send_bw_v4_1024.pcap.zst 1280
+rxe/send_bw_v6_4096.pcap.zst 320
+rxe/send_lat_v4.pcap.zst 402
+rxe/write_bw_qp4_bidir.pcap.zst 1280
+rxe/write_bw_v4_1024.pcap.zst 1280
+rxe/write_bw_v4_4096.pcap.zst 320
+rxe/write_lat_v4.pcap.zst 401
+softroce-public/montybeatnik_rdma-roce-lab__roce_capture_read-write-ecn.pcap 2
 TABLE
 }
 
@@ -90,46 +118,44 @@ to_feroce() {
         ip -n "$name-$1" link set lo up
     done
     reserve_hugepages 64
-    play_all "Feroce ($port)" 2 "$name-a" "feroce:$name-b:v1:$port"
+    play_all "Feroce ($port)" "$name-a" "feroce:$name-b:v1:$port"
 }
 
 to_rxe() {
     tests/rxe/build.sh "$guest_files"
     make_guest_network "fr-replay-$$"
     boot_guest
-    play_all rxe 3 "$engine" "rxe:$engine"
+    play_all rxe "$engine" "rxe:$engine"
 }
 
-# play_all WHO COLUMN NAMESPACE STACK: every capture of the table that has a number in the column.
+# play_all WHO NAMESPACE STACK: every capture of the table.
 play_all() {
-    local file expected peer options passed=0 played=0
+    local file expected peer passed=0 played=0
     say "To $1"
-    while read -r file expected options; do
-        [ "$expected" != - ] || continue
+    while read -r file expected; do
         played=$((played + 1))
         peer=10.77.0.2
-        [[ $file != *_v6_* ]] || peer=fd77::2
-        # shellcheck disable=SC2086 # Options are words.
-        if play "$expected" "tests/captures/$file" --live v0 --namespace "$3" --peer $peer --responder "$4" $options; then
+        [[ $file != *_v6[_.]* ]] || peer=fd77::2
+        if play "$expected" "tests/captures/$file" --live v0 --namespace "$2" --peer $peer --responder "$3"; then
             passed=$((passed + 1))
         else
             failed=1
         fi
-    done < <(rows | awk -v column="$2" '{ rest = ""; for (i = 4; i <= NF; i++) rest = rest " " $i; print $1, $column, rest }')
+    done < <(rows)
     told+=("$passed of $played captures are answered alike by $1.")
 }
 
-# play EXPECTED FILE OPTION...: whether so many packets are answered as captured.
+# play EXPECTED FILE OPTION...: whether so many requests are played, and each is answered as captured.
 play() {
-    local expected=$1 status=0 last
+    local expected=$1 status=0 played
     shift
     timeout 120 "$conform" replay "$@" > "$work/out" 2> "$work/errors" || status=$?
-    last=$(tail -n 1 "$work/out")
-    if [ "$status" = 0 ] && [ "$last" = "agrees: $expected packets compared" ]; then
-        printf '%-6s %6s  %s\n' ok "$expected" "$1"
+    played=$(awk 'match($0, /[0-9]+ packets played/) { sum += substr($0, RSTART, RLENGTH) } END { print sum + 0 }' "$work/out")
+    if [ "$status" = 0 ] && [ "$played" = "$expected" ]; then
+        printf '%-6s %6s  %s, %s\n' ok "$expected" "$1" "$(tail -n 1 "$work/out")"
         return
     fi
-    printf '%-6s %6s  %s: exit code %s, %s expected\n' FAILED '' "$1" "$status" "$expected"
+    printf '%-6s %6s  %s: exit code %s, %s expected\n' FAILED "$played" "$1" "$status" "$expected"
     sed 's/^/       /' "$work/out" "$work/errors"
     return 1
 }
