@@ -7,6 +7,7 @@
 //   gids                                            ok COUNT, then that many lines: INDEX GID
 //   mr LENGTH SEED ACCESS                           ok MR ADDRESS LKEY RKEY; filled with the pattern of SEED
 //   read MR                                         ok LENGTH, then the bytes
+//   write MR OFFSET LENGTH, then the bytes          ok
 //   qp ACCESS SENDS RECEIVES INLINE                 ok QPN
 //   rtr GID_INDEX MTU QPN PSN GID DEPTH MIN_RNR     ok
 //   rts PSN TIMEOUT RETRY RNR_RETRY DEPTH           ok
@@ -127,6 +128,16 @@ static int do_read(void) {
     fprintf(out, "ok %zu\n", memory->length);
     fwrite(memory->bytes, 1, memory->length, out);
     return 0;
+}
+
+static int do_write(void) {
+    struct memory *memory = memory_at(1);
+    uint64_t offset = number(2), length = number(3);
+    if (!memory || offset > memory->length || length > memory->length - offset)
+        return refuse("write", EINVAL) + 1; // The bytes cannot be told from requests.
+    if (fread(memory->bytes + offset, 1, length, in) != length)
+        return 1;
+    return ok();
 }
 
 static int do_qp(void) {
@@ -337,7 +348,7 @@ static const struct command {
     const char *name;
     int (*run)(void);
 } commands[] = {
-    {"gids", do_gids},     {"mr", do_mr},     {"read", do_read},   {"qp", do_qp},     {"rtr", do_rtr},
+    {"gids", do_gids},     {"mr", do_mr},     {"read", do_read},   {"write", do_write}, {"qp", do_qp},     {"rtr", do_rtr},
     {"rts", do_rts},       {"window", do_window}, {"recv", do_recv}, {"send", do_send}, {"poll", do_poll},
     {"state", do_state},   {"destroy", do_destroy}, {"die", do_die},
 };

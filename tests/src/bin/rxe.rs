@@ -138,7 +138,8 @@ impl Suite {
     ) -> Result<Vec<Played<'a>>, Failure> {
         let whole = self.captures.join("whole.pcap");
         let file = File::create(&whole).map_err(failed(whole.display()))?;
-        let device = feroce::open(INTERFACE, port, control, file).map_err(failed("open Feroce"))?;
+        let device =
+            feroce::open(INTERFACE, port, control, Some(file)).map_err(failed("open Feroce"))?;
         let attributes = device.attributes();
         println!("{} cases on {}", cases.len(), attributes.port);
         // What the interface does not carry cannot be played.

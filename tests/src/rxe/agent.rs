@@ -255,6 +255,13 @@ impl End for RxeEnd {
         Ok(bytes)
     }
 
+    fn write(&mut self, place: Place, bytes: &[u8]) -> Result<(), Failure> {
+        self.tell(format!("write {} {} {}", place.region, place.offset, bytes.len()))?;
+        self.requests.write_all(bytes).map_err(failed("write the guest's memory"))?;
+        self.flush()?;
+        self.answer().map(drop)
+    }
+
     fn state(&mut self) -> Result<QpState, Failure> {
         let state: u8 = self.ask("state")?.next()?;
         let known = QpState::ALL.into_iter().find(|&known| known as u8 == state);

@@ -65,7 +65,7 @@ impl Pace for RealPace {
 }
 
 /// A stack with one QP and the memory of a case. Each call either does what it says or fails the case.
-pub trait End {
+pub trait End: std::fmt::Debug {
     /// Who it is, for the reader.
     fn name(&self) -> &'static str;
 
@@ -124,6 +124,12 @@ pub trait End {
     /// # Errors
     /// The stack's words.
     fn memory(&mut self, region: usize) -> Result<Vec<u8>, Failure>;
+
+    /// Puts bytes into a region.
+    ///
+    /// # Errors
+    /// The stack's words.
+    fn write(&mut self, place: Place, bytes: &[u8]) -> Result<(), Failure>;
 
     /// The state of the QP.
     ///

@@ -24,7 +24,7 @@ use crate::ports::dpdk;
 /// What the kernel has on the interface, and DPDK's port where it takes the kernel's place.
 const ADDRESSES: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];
 
-/// Opens `interface` by a port of kind `port`, whose frames, whole, go to `capture`. The only place where the
+/// Opens `interface` by a port of kind `port`, whose frames, whole, go to `capture` if there is one. The only place where the
 /// suite opens a device.
 ///
 /// # Errors
@@ -33,7 +33,7 @@ pub fn open(
     interface: &str,
     port: PortKind,
     control: Control,
-    capture: File,
+    mut capture: Option<File>,
 ) -> Result<Device, OpenError> {
     let congestion = CongestionConfig { control, ..CongestionConfig::default() };
     let (arena_bytes, max_qp) = (256 << 20, 1024);
@@ -42,9 +42,9 @@ pub fn open(
         PortKind::Dpdk => (dpdk::device(0, interface, 2048), dpdk::config(config, &ADDRESSES)),
         _ => (interface.to_owned(), config),
     };
-    let mut capture = Some(capture);
+
     Device::open_wrapped(&interface, config, &mut |port| {
-        let capture = capture.take().expect("one core, one port");
+        let Some(capture) = capture.take() else { return Ok(port) };
         let captured = PcapPort::new(port, capture, u32::MAX);
         let captured =
             captured.map_err(|source| OpenError::System { action: "begin the capture", source })?;
@@ -220,6 +220,11 @@ impl End for FeroceEnd {
         let mut bytes = vec![0; buffer.len()];
         buffer.read(0, &mut bytes);
         Ok(bytes)
+    }
+
+    fn write(&mut self, place: Place, bytes: &[u8]) -> Result<(), Failure> {
+        self.buffers[place.region].write(place.offset as usize, bytes);
+        Ok(())
     }
 
     fn state(&mut self) -> Result<QpState, Failure> {

@@ -78,7 +78,10 @@ impl std::str::FromStr for Stack {
 }
 
 /// Does something in another network namespace.
-fn within<T>(
+///
+/// # Errors
+/// The deed's, or why the namespace cannot be entered.
+pub fn within<T>(
     namespace: Option<&str>,
     act: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
@@ -216,18 +219,28 @@ impl Wire {
 
 /// A stack that is there.
 #[derive(Debug)]
-enum Open {
+pub enum Open {
+    /// A device of ours.
     Feroce(Box<Device>),
-    Rxe { namespace: String },
+    /// Where the agent is reached.
+    Rxe {
+        /// The network namespace.
+        namespace: String,
+    },
 }
 
 impl Open {
-    fn new(stack: &Stack, capture: &Path) -> Result<Self, Failure> {
+    /// Opens it; what crosses a device of ours goes to the file `capture`.
+    ///
+    /// # Errors
+    /// The stack's words.
+    pub fn new(stack: &Stack, capture: Option<&Path>) -> Result<Self, Failure> {
         match stack {
             Stack::Rxe { namespace } => Ok(Self::Rxe { namespace: namespace.clone() }),
             Stack::Feroce { namespace, interface, port } => {
                 within(Some(namespace.as_str()), || {
-                    let file = File::create(capture).map_err(failed(capture.display()))?;
+                    let create = |path: &Path| File::create(path).map_err(failed(path.display()));
+                    let file = capture.map(create).transpose()?;
                     let device = feroce::open(interface, *port, Control::Dcqcn, file);
                     Ok(Self::Feroce(Box::new(device.map_err(failed("open Feroce"))?)))
                 })
@@ -235,7 +248,11 @@ impl Open {
         }
     }
 
-    fn end(&self) -> Result<Box<dyn End>, Failure> {
+    /// A new end on it.
+    ///
+    /// # Errors
+    /// The stack's words.
+    pub fn end(&self) -> Result<Box<dyn End>, Failure> {
         Ok(match self {
             Self::Feroce(device) => Box::new(FeroceEnd::new(device)?),
             Self::Rxe { namespace } => Box::new(within(Some(namespace.as_str()), RxeEnd::new)?),
@@ -266,7 +283,7 @@ impl Live {
         let relay = Relay::open(between)?;
         let open = |side: Side| {
             let capture = folder.join(format!("{side}.pcap"));
-            Open::new(&stacks[side.index()], &capture)
+            Open::new(&stacks[side.index()], Some(&capture))
         };
         Ok(Self { relay, stacks: [open(Side::Requester)?, open(Side::Responder)?] })
     }

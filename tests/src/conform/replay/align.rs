@@ -57,6 +57,15 @@ impl Answer {
             || matches!(self.kind, Kind::Sequence | Kind::Rnr) && psn.is_before(self.psn)
     }
 
+    /// Whether who hears `other` knows what this one says.
+    pub fn is_said_by(&self, other: &Self) -> bool {
+        match self.kind {
+            Kind::Ack if self.before_first => other.kind == Kind::Ack,
+            Kind::Ack => other.acknowledges(self.psn),
+            _ => other.meets(self),
+        }
+    }
+
     fn meets(&self, theirs: &Self) -> bool {
         self.kind == theirs.kind
             && (self.psn == theirs.psn || self.kind == Kind::Ack && theirs.before_first)
@@ -75,12 +84,14 @@ pub enum Step {
 }
 
 /// Pairs `ours` with `theirs`. `lost` says whether an answer of ours may have been lost ahead of the capture; `open`, whether it
-/// may have come after the end of the capture.
+/// may have come after the end of the capture; `said`, whether
+/// an answer of ours says what a captured one does.
 pub fn align(
     ours: &[Answer],
     theirs: &[Answer],
     lost: impl Fn(usize) -> bool,
     open: impl Fn(usize) -> bool,
+    said: impl Fn(usize) -> bool,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let (mut i, mut j) = (0, 0);
@@ -101,7 +112,8 @@ pub fn align(
         {
             return Some(Liberty::NakBehindRnrNak);
         }
-        coalesced(&theirs[j], &ours[i..]).then_some(Liberty::AckCoalescing)
+        let is_said = said(j) || coalesced(&theirs[j], &ours[i..]);
+        is_said.then_some(Liberty::AckCoalescing)
     };
     while i < ours.len() || j < theirs.len() {
         if i < ours.len() && j < theirs.len() && ours[i].meets(&theirs[j]) {

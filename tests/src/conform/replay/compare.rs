@@ -4,18 +4,30 @@ use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Positio
 
 use super::liberty::{Liberty, Taken};
 
+/// Messages behind what is answered that may have completed before: of another peer's answer, and of the captured one.
+pub type Behind = [u32; 2];
+
 /// Compares `ours` with `theirs`, the packet `number` of the capture. Where a liberty is taken our value becomes theirs; then
-/// every byte must be the same. Answers what differs.
-pub fn compare(ours: &[u8], theirs: &[u8], number: u64, taken: &mut Taken) -> Option<String> {
+/// every byte must be the same; `peers` if the answer is no engine's of ours. Answers what differs.
+pub fn compare(
+    ours: &[u8],
+    theirs: &[u8],
+    number: u64,
+    peers: Option<Behind>,
+    taken: &mut Taken,
+) -> Option<String> {
     let (mine, captured) = match (Packet::parse(ours, &[]), Packet::parse(theirs, &[])) {
         (Ok(ours), Ok(theirs)) => (ours, theirs),
         (Err(error), _) | (_, Err(error)) => return Some(format!("does not parse: {error}")),
     };
     if !mine.icrc_valid() {
-        return Some("our ICRC is wrong".to_owned());
+        return Some("the ICRC is wrong".to_owned());
     }
     let mut excused = mine;
     let mut liberties = Vec::new();
+    if let Some(behind) = peers {
+        excuse_peer(&mut excused, &captured, behind, &mut liberties);
+    }
     excuse_headers(&mut excused, &captured, &mut liberties);
     excuse_transport(&mut excused, &captured, &mut liberties);
     let differences = differences(&excused, &captured);
@@ -29,6 +41,39 @@ pub fn compare(ours: &[u8], theirs: &[u8], number: u64, taken: &mut Taken) -> Op
     }
     liberties.into_iter().for_each(|liberty| taken.take(liberty, number));
     None
+}
+
+/// What another peer than the captured one has set otherwise, or does otherwise.
+fn excuse_peer(
+    answer: &mut Packet<'_>,
+    theirs: &Packet<'_>,
+    behind: Behind,
+    taken: &mut Vec<Liberty>,
+) {
+    let settings = |packet: &Packet<'_>| (packet.ip.hop_limit(), packet.ip.traffic_class() >> 2);
+    if settings(answer) != settings(theirs) {
+        taken.push(Liberty::PathSettings);
+        let ecn = answer.ip.traffic_class() & 3;
+        let traffic_class = theirs.ip.traffic_class() & !3 | ecn;
+        match &mut answer.ip {
+            IpHeader::V4(ip) => (ip.tos, ip.ttl) = (traffic_class, theirs.ip.hop_limit()),
+            IpHeader::V6(ip) => {
+                (ip.traffic_class, ip.hop_limit) = (traffic_class, theirs.ip.hop_limit());
+            }
+        }
+    }
+    if !answer.bth.mig_req && theirs.bth.mig_req {
+        taken.push(Liberty::MigReq);
+        answer.bth.mig_req = true;
+    }
+    if let (Some(aeth), Some(their)) = (&mut answer.ext.aeth, theirs.ext.aeth) {
+        let ahead = [their.msn.distance_to(aeth.msn), aeth.msn.distance_to(their.msn)];
+        let may_be = ahead.iter().zip(behind).any(|(&ahead, most)| ahead <= most);
+        if aeth.msn != their.msn && may_be {
+            taken.push(Liberty::MsnAhead);
+            aeth.msn = their.msn;
+        }
+    }
 }
 
 fn excuse_headers<'a>(ours: &mut Packet<'a>, theirs: &Packet<'a>, taken: &mut Vec<Liberty>) {

@@ -8,8 +8,8 @@ use feroce_engine::verbs::{Data, Extra, RecvRequest, SendFlags, SendOp, SendRequ
 use feroce_wire::{Packet, Qpn};
 
 use super::compare::compare;
+use super::judge::text;
 use super::lanes::{Captured, Lane};
-use super::responder::text;
 use super::rig::{Rig, Unplayable, path, unplayable};
 use super::{Difference, Outcome};
 use crate::capture::Party;
@@ -128,7 +128,7 @@ pub fn send(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
         qp.post_send_to(&request, &to).map_err(unplayable("post a datagram"))?;
         let number = frame.number;
         let sentence = match rig.turn().as_slice() {
-            [ours] => compare(ours, &frame.bytes, number, &mut outcome.liberties),
+            [ours] => compare(ours, &frame.bytes, number, None, &mut outcome.liberties),
             sent => Some(format!("{} packets instead of one", sent.len())),
         };
         let packet = Some(number);

@@ -23,6 +23,8 @@ pub enum Liberty {
     AckRequest,
     /// Several acknowledgements in one.
     AckCoalescing,
+    /// The MSN counts what completed behind what is answered.
+    MsnAhead,
     /// Credits in the AETH.
     Credits,
     /// When the retransmission timer runs out.
@@ -51,6 +53,8 @@ pub enum Liberty {
     NotDelivered,
     /// Reserved bits of the BTH.
     ReservedBits,
+    /// Hop limit and DSCP of a live peer's answers.
+    PathSettings,
 }
 
 impl Liberty {
@@ -64,6 +68,7 @@ impl Liberty {
             Self::SourcePort => "the UDP source port of an answer may have any value",
             Self::AckRequest => "the requester chooses which packets ask for an acknowledgement",
             Self::AckCoalescing => "one acknowledgement may stand for several",
+            Self::MsnAhead => "the MSN may count what completed between the request and its answer",
             Self::Credits => "credits depend on the receives that are posted",
             Self::RetransmissionTimer => {
                 "the retransmission timer's value is not in the capture: it runs out where the capture sends again"
@@ -94,6 +99,9 @@ impl Liberty {
                 "lost on the way from the place of the capture: the responder reports it missing"
             }
             Self::ReservedBits => "peer's deviation: reserved bits of the BTH are set",
+            Self::PathSettings => {
+                "the hop limit and the DSCP of answers are settings of the peer's path"
+            }
         }
     }
 

@@ -3,15 +3,18 @@
 //!
 //! QPs, regions, receives and work requests are told from the packets ([`lanes`], [`messages`], [`regions`]). Either part can be
 //! played: the [`responder`]'s, the [`requester`]'s, and those of [`datagram`]s. What may differ has a name ([`liberty`]); anything
-//! else is a [`Difference`].
+//! else is a [`Difference`]. The requester's part can be played to a real endpoint, too: [`live`].
 
 pub mod align;
 pub mod compare;
 pub mod datagram;
+pub mod judge;
 pub mod lanes;
 pub mod liberty;
+pub mod live;
 pub mod messages;
 pub mod options;
+pub mod peers;
 pub mod regions;
 pub mod report;
 pub mod requester;
@@ -48,7 +51,7 @@ pub struct Difference {
 /// What came of a part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Packets that our engine was given.
+    /// Packets that the other end was given: our engine, or a live peer.
     pub fed: u64,
     /// Packets that were compared with captured ones.
     pub compared: u64,

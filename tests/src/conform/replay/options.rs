@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use super::lanes::Captured;
 use super::report::Summary;
-use super::{Role, replay};
+use super::{Role, live, replay};
 use crate::conform::cli::{Failure, Outcome};
 use crate::conform::trace::{Link, Trace};
 
@@ -34,6 +34,8 @@ pub struct Options {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    live: live::cli::Options,
 }
 
 /// Most bytes of a capture that is played: its frames are held in memory.
@@ -67,17 +69,24 @@ pub fn read(file: PathBuf) -> Result<Vec<Captured>, Failure> {
 /// If the capture cannot be used.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let frames = read(options.file.clone())?;
+    let mut out = io::stdout().lock();
+    if options.live.asks_needs() {
+        write!(out, "{}", options.live.needs(frames)?)?;
+        return Ok(Outcome::Fine);
+    }
     let roles: &[Role] = match options.role {
         Part::Requester => &[Role::Requester],
         Part::Responder => &[Role::Responder],
         Part::Both => &[Role::Responder, Role::Requester],
     };
-    let replay = replay(frames, roles);
+    let replay = match options.live.is_live() {
+        true => options.live.play(frames)?,
+        false => replay(frames, roles),
+    };
     if replay.compared() == 0 && replay.played.is_empty() {
         let why = "no RC, UC or UD packets to play are in the capture";
         return Err(Failure::Unusable(why.to_owned()));
     }
-    let mut out = io::stdout().lock();
     match options.json {
         true => {
             serde_json::to_writer_pretty(&mut out, &Summary::of(&replay))

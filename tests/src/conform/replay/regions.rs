@@ -29,8 +29,24 @@ struct Shape {
 #[derive(Debug)]
 struct Known {
     start: u64,
+    access: Access,
     buffer: Buffer,
     shown: Vec<bool>,
+}
+
+/// What a region is to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// Its number, in the order of the keys.
+    pub number: usize,
+    /// Captured key.
+    pub key: Key,
+    /// Captured address.
+    pub start: u64,
+    /// Bytes.
+    pub len: usize,
+    /// Rights.
+    pub access: Access,
 }
 
 /// See the [module](self).
@@ -136,7 +152,8 @@ impl Regions {
             }
             let buffer = pd.alloc_buffer_as(shape.start, len, shape.access, own);
             let buffer = buffer.map_err(unplayable("register memory"))?;
-            by_key.insert(key, Known { start: shape.start, buffer, shown: vec![false; len] });
+            let &Shape { start, access, .. } = shape;
+            by_key.insert(key, Known { start, access, buffer, shown: vec![false; len] });
         }
         Ok(Self { by_key, renamed })
     }
@@ -159,6 +176,38 @@ impl Regions {
         }
         shown.fill(true);
         changed
+    }
+
+    /// The regions.
+    pub fn list(&self) -> impl Iterator<Item = Region> + '_ {
+        self.by_key.iter().enumerate().map(|(number, (&key, known))| {
+            let &Known { start, access, .. } = known;
+            Region { number, key: Key(key), start, len: known.shown.len(), access }
+        })
+    }
+
+    /// What every region holds from now on.
+    pub fn fill(&mut self, fill: impl Fn(&Region) -> Vec<u8>) {
+        let regions: Vec<Region> = self.list().collect();
+        for (region, known) in regions.iter().zip(self.by_key.values()) {
+            known.buffer.write(0, &fill(region));
+        }
+    }
+
+    /// What the region with that captured key holds; empty if there is none.
+    pub fn image(&self, key: Key) -> Vec<u8> {
+        let Some(known) = self.by_key.get(&key.value()) else { return Vec::new() };
+        let mut bytes = vec![0; known.shown.len()];
+        known.buffer.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Whether `bytes` are at `va`; `None` if that is in no region.
+    pub fn holds(&mut self, key: Key, va: u64, bytes: &[u8]) -> Option<bool> {
+        let (known, at) = self.find(key, va, bytes.len())?;
+        let mut held = vec![0; bytes.len()];
+        known.buffer.read(at, &mut held);
+        Some(held == bytes)
     }
 
     /// Notes that `bytes` were written by a request; true if they are there.

@@ -29,8 +29,8 @@ impl Display for Played {
         let verdict = if outcome.differences.is_empty() { "agrees" } else { "DIFFERS" };
         write!(
             f,
-            "{verdict}; {} packets compared, {} bytes, {} messages",
-            outcome.compared, outcome.bytes_checked, outcome.messages
+            "{verdict}; {} packets played, {} compared, {} bytes, {} messages",
+            outcome.fed, outcome.compared, outcome.bytes_checked, outcome.messages
         )?;
         for (liberty, count, first) in outcome.liberties.iter() {
             write!(f, "\n    liberty, {count} times, first packet {first}: {}", liberty.text())?;
@@ -87,6 +87,7 @@ struct PartPlayed<'a> {
     responder_qp: u32,
     role: Role,
     not_played: Option<&'a str>,
+    played: u64,
     compared: u64,
     bytes: u64,
     messages: u64,
@@ -129,6 +130,7 @@ fn part(played: &Played) -> PartPlayed<'_> {
         responder_qp: lane.responder.qpn,
         role: played.role,
         not_played: played.result.as_ref().err().map(String::as_str),
+        played: outcome.map_or(0, |outcome| outcome.fed),
         compared: outcome.map_or(0, |outcome| outcome.compared),
         bytes: outcome.map_or(0, |outcome| outcome.bytes_checked),
         messages: outcome.map_or(0, |outcome| outcome.messages),

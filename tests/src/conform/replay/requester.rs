@@ -16,10 +16,10 @@ use feroce_wire::{Packet, Psn, RnrTimer};
 
 use super::align::{Answer, Kind};
 use super::compare::compare;
+use super::judge::text;
 use super::lanes::{Captured, Lane};
 use super::liberty::Liberty;
 use super::messages::{Message, Messages, Place};
-use super::responder::text;
 use super::rig::{Begin, Rig, Unplayable, unplayable};
 use super::verdicts::Verdicts;
 use super::{Difference, Outcome};
@@ -310,7 +310,8 @@ impl Requester<'_> {
     fn judge(&mut self, bytes: &[u8], index: usize) {
         let frame = &self.frames[index];
         self.outcome.compared += 1;
-        let differs = compare(bytes, &frame.bytes, frame.number, &mut self.outcome.liberties);
+        let liberties = &mut self.outcome.liberties;
+        let differs = compare(bytes, &frame.bytes, frame.number, None, liberties);
         let packet = Some(frame.number);
         self.outcome.differences.extend(differs.map(|sentence| Difference { packet, sentence }));
         if let Ok(packet) = Packet::parse(bytes, &[]) {

@@ -1,7 +1,7 @@
 //! The responder's part: the captured requests go to a QP of ours at their times, and what it answers is compared with what the
 //! captured responder answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use feroce_engine::device::{Buffer, QueuePair};
 use feroce_engine::memory::Access;
@@ -10,12 +10,11 @@ use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
 use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
 
-use super::align::{Answer, Step, align};
-use super::compare::compare;
+use super::judge::{Answerer, Sent, judge};
 use super::lanes::{Captured, Lane, read_span};
 use super::liberty::Liberty;
 use super::messages::{Message, Messages, Place, Unwrap, starts, takes_receive};
-use super::regions::{Plan, Regions};
+use super::regions::{Plan, Region, Regions};
 use super::rig::{Begin, Rig, Unplayable, unplayable};
 use super::verdicts::Verdicts;
 use super::{Difference, Outcome};
@@ -24,11 +23,42 @@ use crate::drain;
 /// Key of the region for receives: no capture names it.
 const RECEIVE_KEY: Key = Key(0xff_ff00);
 
-/// An answer of ours.
-struct Sent {
-    /// Index of the request that it came for.
-    after: usize,
-    bytes: Vec<u8>,
+/// What happens at the responder's end, in order: what a peer must be told, and what it hears.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cue {
+    /// A receive is posted.
+    Receive {
+        /// First place of the message that takes it.
+        message: Place,
+        /// Its bytes.
+        length: u32,
+    },
+    /// The memory holds something else.
+    Show {
+        /// Captured key.
+        key: Key,
+        /// Captured address.
+        va: u64,
+        /// What it holds from now on.
+        bytes: Vec<u8>,
+    },
+    /// A request comes: its place among those of the lane.
+    Hear(usize),
+}
+
+/// The responder's part, played by the engine in order to know what another responder needs.
+#[derive(Debug)]
+pub struct Rehearsal {
+    /// The messages.
+    pub messages: Messages,
+    /// How the QP begins.
+    pub begin: Begin,
+    /// What happens.
+    pub cues: Vec<Cue>,
+    /// The memory at the end.
+    pub regions: Regions,
+    /// First places of the messages that were received whole.
+    pub received: BTreeSet<Place>,
 }
 
 struct Responder<'a> {
@@ -46,6 +76,10 @@ struct Responder<'a> {
     posted_for: Option<Place>,
     outcome: Outcome,
     sent: Vec<Sent>,
+    begin: Begin,
+    /// What happens, if somebody wants to know.
+    cues: Option<Vec<Cue>>,
+    received: BTreeSet<Place>,
 }
 
 /// Plays the lane's responder.
@@ -53,6 +87,32 @@ struct Responder<'a> {
 /// # Errors
 /// If the capture does not say enough.
 pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
+    let mut responder = responder(lane, frames)?;
+    responder.feed()?;
+    let sent = std::mem::take(&mut responder.sent);
+    judge(lane, frames, &sent, Answerer::Engine, &mut responder.outcome);
+    Ok(responder.outcome)
+}
+
+/// Plays the lane's responder, and says what happened. Its regions begin with what `fill` gives for each: by number and length.
+///
+/// # Errors
+/// If the capture does not say enough.
+pub fn rehearse(
+    lane: &Lane,
+    frames: &[Captured],
+    fill: impl Fn(&Region) -> Vec<u8>,
+) -> Result<Rehearsal, Unplayable> {
+    let mut responder = responder(lane, frames)?;
+    responder.regions.fill(fill);
+    responder.cues = Some(Vec::new());
+    responder.feed()?;
+    let Responder { messages, begin, cues, regions, received, .. } = responder;
+    Ok(Rehearsal { messages, begin, cues: cues.unwrap_or_default(), regions, received })
+}
+
+/// Before anything is heard.
+fn responder<'a>(lane: &'a Lane, frames: &'a [Captured]) -> Result<Responder<'a>, Unplayable> {
     let messages = Messages::of(lane, frames);
     let Some(first) = messages.list.first() else {
         return Err(Unplayable("no message begins in the capture".to_owned()));
@@ -75,7 +135,7 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
     let like = lane.responses.first().map(|&index| frames[index].packet());
     let qp = rig.connect(lane, [&lane.responder, &lane.requester], &begin, like.as_ref())?;
     rig.turn();
-    let mut responder = Responder {
+    Ok(Responder {
         lane,
         frames,
         verdicts,
@@ -87,11 +147,11 @@ pub fn replay(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
         posted_for: None,
         outcome: Outcome::default(),
         sent: Vec::new(),
+        begin,
+        cues: None,
+        received: BTreeSet::new(),
         messages,
-    };
-    responder.feed()?;
-    responder.judge();
-    Ok(responder.outcome)
+    })
 }
 
 /// The PSN that the captured responder expected when the first request came: the first message's, unless it took it
@@ -141,6 +201,12 @@ fn rnr_timer(lane: &Lane, frames: &[Captured]) -> RnrTimer {
 }
 
 impl Responder<'_> {
+    fn note(&mut self, cue: impl FnOnce() -> Cue) {
+        if let Some(cues) = &mut self.cues {
+            cues.push(cue());
+        }
+    }
+
     fn feed(&mut self) -> Result<(), Unplayable> {
         let first = self.messages.list[0].start;
         for (at, &index) in self.lane.requests.iter().enumerate() {
@@ -162,11 +228,16 @@ impl Responder<'_> {
                 self.post_receive(&packet, place, index)?;
             }
             self.show_memory(&packet, index, expected);
+            self.note(|| Cue::Hear(at));
             let renamed =
                 self.regions.renamed.apply(&frame.bytes).filter(|_| self.regions.renames());
             self.rig.give(renamed.as_deref().unwrap_or(&frame.bytes));
             let answers = self.rig.turn();
-            self.sent.extend(answers.into_iter().map(|bytes| Sent { after: index, bytes }));
+            self.sent.extend(answers.into_iter().map(|bytes| Sent {
+                after: index,
+                until: index,
+                bytes,
+            }));
             self.outcome.fed += 1;
             let taken = self.qp.snapshot(self.rig.now).expected == packet.bth.psn.next();
             if expected && taken {
@@ -207,8 +278,10 @@ impl Responder<'_> {
                 break;
             }
         }
-        self.posted_for = Some(message.start);
+        let message = message.start;
+        self.posted_for = Some(message);
         let length = u32::try_from(length).expect("a message has at most 2^31 bytes");
+        self.note(|| Cue::Receive { message, length });
         let sges = [self.receive_into.region().sge(0, length)];
         let request = RecvRequest { wr_id: 0, sges: &sges };
         self.qp.post_recv(&request).map_err(unplayable("post a receive"))
@@ -224,18 +297,26 @@ impl Responder<'_> {
             for step in 0..read_span(packet, mtu) {
                 let shown = self.verdicts.read_response(psn.add(step), index);
                 let va = reth.va.wrapping_add(u64::from(step) * u64::from(mtu));
-                changed |= shown.is_some_and(|bytes| self.regions.show(reth.rkey, va, &bytes));
+                changed |= shown.is_some_and(|bytes| self.show(reth.rkey, va, bytes));
             }
         }
         if let (Some(eth), true) = (packet.ext.atomic_eth, expected) {
             let shown = self.verdicts.atomic_value(psn, index);
             let bytes = shown.map(u64::to_ne_bytes);
-            changed |= bytes.is_some_and(|bytes| self.regions.show(eth.rkey, eth.va, &bytes));
+            changed |= bytes.is_some_and(|bytes| self.show(eth.rkey, eth.va, bytes.to_vec()));
             // What it holds from now on, it does by the atomic.
         }
         if changed {
             self.outcome.liberties.take(Liberty::LocalMemory, number);
         }
+    }
+
+    /// Puts `bytes` into memory; true if others were known there.
+    fn show(&mut self, key: Key, va: u64, bytes: Vec<u8>) -> bool {
+        if self.regions.holds(key, va, &bytes) == Some(false) {
+            self.note(|| Cue::Show { key, va, bytes: bytes.clone() });
+        }
+        self.regions.show(key, va, &bytes)
     }
 
     /// The bytes of a WRITE are where it asked for.
@@ -282,76 +363,10 @@ impl Responder<'_> {
                 self.outcome.differences.push(Difference { packet: Some(number), sentence });
             }
             self.outcome.messages += 1;
+            self.received.insert(message.start);
             // Nobody answers: what was received is what there is to compare.
             self.outcome.compared += u64::from(self.lane.service == Service::Uc);
             self.outcome.bytes_checked += if is_write { 0 } else { held.len() as u64 };
         }
     }
-
-    /// Compares the answers.
-    fn judge(&mut self) {
-        let theirs: Vec<usize> = self.lane.responses.clone();
-        let sent = std::mem::take(&mut self.sent);
-        let parsed = |bytes: &[u8]| Packet::parse(bytes, &[]).map(|packet| Answer::of(&packet));
-        let ours: Vec<Answer> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
-        let answers: Vec<Answer> =
-            theirs.iter().map(|&index| Answer::of(&self.frames[index].packet())).collect();
-        let asked = last_asked(self.lane, self.frames);
-        let lost =
-            |at: usize| asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after);
-        let last = theirs.last().copied().unwrap_or(0);
-        let open = |at: usize| sent[at].after > last && self.lane.service == Service::Rc;
-        let steps = align(&ours, &answers, lost, open);
-        for step in steps {
-            match step {
-                Step::Both(own, other) => {
-                    let frame = &self.frames[theirs[other]];
-                    self.outcome.compared += 1;
-                    let liberties = &mut self.outcome.liberties;
-                    let differs = compare(&sent[own].bytes, &frame.bytes, frame.number, liberties);
-                    self.outcome.differences.extend(
-                        differs.map(|sentence| Difference { packet: Some(frame.number), sentence }),
-                    );
-                }
-                Step::Ours(own, Some(liberty)) => {
-                    let number = self.frames[sent[own].after].number;
-                    self.outcome.liberties.take(liberty, number);
-                }
-                Step::Theirs(other, Some(liberty)) => {
-                    self.outcome.liberties.take(liberty, self.frames[theirs[other]].number);
-                }
-                Step::Ours(own, None) => {
-                    let number = self.frames[sent[own].after].number;
-                    let sentence =
-                        format!("we answer {}, which is not captured", text(&sent[own].bytes));
-                    self.outcome.differences.push(Difference { packet: Some(number), sentence });
-                }
-                Step::Theirs(other, None) => {
-                    let frame = &self.frames[theirs[other]];
-                    let sentence =
-                        format!("captured {}, which we do not answer", text(&frame.bytes));
-                    let packet = Some(frame.number);
-                    self.outcome.differences.push(Difference { packet, sentence });
-                }
-            }
-        }
-    }
-}
-
-/// The last request that each PSN is asked about in: what an answer said may have been lost ahead of the capture, if the
-/// requester asks again for what it was about.
-fn last_asked(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, usize> {
-    let mut last = BTreeMap::new();
-    for &index in &lane.requests {
-        let packet = frames[index].packet();
-        for step in 0..read_span(&packet, lane.mtu.bytes()) {
-            last.insert(packet.bth.psn.add(step).value(), index);
-        }
-    }
-    last
-}
-
-/// The packet in words.
-pub fn text(bytes: &[u8]) -> String {
-    Packet::parse(bytes, &[]).map_or_else(|error| error.to_string(), |packet| packet.to_string())
 }

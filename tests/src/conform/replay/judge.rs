@@ -1,0 +1,132 @@
+//! The answers to a lane's requests, held against the captured ones.
+
+use std::collections::BTreeMap;
+
+use feroce_engine::qp::Service;
+use feroce_wire::Packet;
+
+use super::align::{Answer, Kind, Step, align};
+use super::compare::compare;
+use super::lanes::{Captured, Lane, read_span};
+use super::peers::Peers;
+use super::{Difference, Outcome};
+
+/// Who gave the answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answerer {
+    /// Our engine, which must have no habits of a peer's.
+    Engine,
+    /// Somebody else.
+    Peer,
+}
+
+impl Answerer {
+    /// For sentences: "we answer", "the peer answers".
+    const fn answers(self) -> &'static str {
+        match self {
+            Self::Engine => "we answer",
+            Self::Peer => "the peer answers",
+        }
+    }
+
+    /// For sentences: who did not.
+    const fn does_not(self) -> &'static str {
+        match self {
+            Self::Engine => "we do not answer",
+            Self::Peer => "the peer does not answer",
+        }
+    }
+}
+
+/// An answer, as the captured responder would have sent it.
+#[derive(Debug)]
+pub struct Sent {
+    /// Index of the request that it came for.
+    pub after: usize,
+    /// Index of the last request that had been sent by then.
+    pub until: usize,
+    /// From the Ethernet header on.
+    pub bytes: Vec<u8>,
+}
+
+/// Compares the answers `sent` to the lane's requests with the captured ones.
+pub fn judge(
+    lane: &Lane,
+    frames: &[Captured],
+    sent: &[Sent],
+    answerer: Answerer,
+    outcome: &mut Outcome,
+) {
+    let theirs = &lane.responses;
+    let parsed = |bytes: &[u8]| Packet::parse(bytes, &[]).map(|packet| Answer::of(&packet));
+    let ours: Vec<Answer> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
+    let answers: Vec<Answer> =
+        theirs.iter().map(|&index| Answer::of(&frames[index].packet())).collect();
+    let asked = last_asked(lane, frames);
+    let lost =
+        |at: usize| asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after);
+    let last = theirs.last().copied().unwrap_or(0);
+    let open = |at: usize| sent[at].after > last && lane.service == Service::Rc;
+    let peers = (answerer == Answerer::Peer).then(|| Peers::of(lane, frames));
+    // One answer to duplicates that came in a row is one to each.
+    let said = |at: usize| {
+        let Some(peers) = peers.as_ref().filter(|_| answers[at].kind != Kind::Sequence) else {
+            return false;
+        };
+        let mut since = sent.iter().zip(&ours).filter(|(sent, _)| sent.until >= peers.cause(at));
+        since.any(|(_, own)| answers[at].is_said_by(own))
+    };
+    for step in align(&ours, &answers, lost, open, said) {
+        let (number, sentence) = match step {
+            Step::Both(own, other) => {
+                let frame = &frames[theirs[other]];
+                outcome.compared += 1;
+                let (bytes, liberties) = (&sent[own].bytes, &mut outcome.liberties);
+                let behind = peers.as_ref().map(|peers| {
+                    let captured = peers.behind(answers[other].psn, theirs[other]);
+                    [peers.behind(ours[own].psn, sent[own].until), captured]
+                });
+                match compare(bytes, &frame.bytes, frame.number, behind, liberties) {
+                    None => continue,
+                    Some(sentence) => (frame.number, sentence),
+                }
+            }
+            Step::Ours(own, Some(liberty)) => {
+                outcome.liberties.take(liberty, frames[sent[own].after].number);
+                continue;
+            }
+            Step::Theirs(other, Some(liberty)) => {
+                outcome.liberties.take(liberty, frames[theirs[other]].number);
+                continue;
+            }
+            Step::Ours(own, None) => {
+                let (who, what) = (answerer.answers(), text(&sent[own].bytes));
+                (frames[sent[own].after].number, format!("{who} {what}, which is not captured"))
+            }
+            Step::Theirs(other, None) => {
+                let frame = &frames[theirs[other]];
+                let (what, who) = (text(&frame.bytes), answerer.does_not());
+                (frame.number, format!("captured {what}, which {who}"))
+            }
+        };
+        outcome.differences.push(Difference { packet: Some(number), sentence });
+    }
+}
+
+/// The last request that each PSN is asked about in: what an answer said may have been lost ahead of the capture, if the
+/// requester asks again for what it was about.
+fn last_asked(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, usize> {
+    let mut last = BTreeMap::new();
+    for &index in &lane.requests {
+        let packet = frames[index].packet();
+        for step in 0..read_span(&packet, lane.mtu.bytes()) {
+            last.insert(packet.bth.psn.add(step).value(), index);
+        }
+    }
+    last
+}
+
+/// The packet in words.
+pub fn text(bytes: &[u8]) -> String {
+    Packet::parse(bytes, &[]).map_or_else(|error| error.to_string(), |packet| packet.to_string())
+}

@@ -1,0 +1,127 @@
+//! Which answers a request waits for: all that were captured ahead of it, and those to READs whose memory it changes. Without a
+//! fence a responder may do that first: the captured one had read before.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use feroce_wire::{Key, Operation, Packet, Psn};
+
+use crate::conform::replay::align::{Answer, Kind};
+use crate::conform::replay::lanes::{Captured, Lane, read_span};
+
+/// A captured answer that is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Awaited {
+    /// What is to be said.
+    pub answer: Answer,
+    /// The request that it answers, by its place among those of the lane: only what comes after that was sent counts.
+    pub cause: usize,
+    /// Number of the captured packet.
+    pub number: u64,
+}
+
+/// Which request an answer with a PSN is for.
+#[derive(Debug, Default)]
+pub struct Asked {
+    by_psn: BTreeMap<u32, usize>,
+    sent: Vec<(Psn, usize)>,
+}
+
+impl Asked {
+    /// The request at the place `at` among those of the lane is sent.
+    pub fn ask(&mut self, lane: &Lane, frames: &[Captured], at: usize) {
+        let packet = frames[lane.requests[at]].packet();
+        for step in 0..read_span(&packet, lane.mtu.bytes()) {
+            self.by_psn.insert(packet.bth.psn.add(step).value(), at);
+        }
+        self.sent.push((packet.bth.psn, at));
+    }
+
+    /// The last request that was sent.
+    pub fn last(&self) -> Option<usize> {
+        self.sent.last().map(|&(_, at)| at)
+    }
+
+    /// The request that `answer` is for, of those that were sent: what is missing is told when the first behind it comes.
+    pub fn cause(&self, answer: &Answer) -> Option<usize> {
+        let asked = match answer.kind {
+            Kind::Sequence => {
+                let behind = |&&(psn, _): &&(Psn, usize)| answer.psn.is_before(psn);
+                self.sent.iter().rev().take_while(behind).last().map(|&(_, at)| at)
+            }
+            _ => self.by_psn.get(&answer.psn.value()).copied(),
+        };
+        asked.or(self.last())
+    }
+}
+
+/// What each request of the lane waits for, by its place, and last, what the end does. Requests for which `is_played` is
+/// false are not sent: nothing is said to them.
+pub fn causes(
+    lane: &Lane,
+    frames: &[Captured],
+    is_played: impl Fn(usize) -> bool,
+) -> Vec<Vec<Awaited>> {
+    let mut waits = Vec::new();
+    let mut asked = Asked::default();
+    let mut answers = lane.responses.iter().copied().peekable();
+    let mut refused = None;
+    let mut reads: Vec<(Memory, Awaited)> = Vec::new();
+    let ends = lane.requests.iter().copied().chain([usize::MAX]);
+    for (at, request) in ends.enumerate() {
+        let mut awaited = Vec::new();
+        while let Some(index) = answers.next_if(|&index| index < request) {
+            let answer = Answer::of(&frames[index].packet());
+            // A NAK behind an RNR NAK is a habit of one peer's.
+            let is_habit = answer.kind == Kind::Sequence && refused == Some(answer.psn);
+            if answer.kind != Kind::Sequence {
+                refused = (answer.kind == Kind::Rnr).then_some(answer.psn);
+            }
+            let cause = asked.cause(&answer).filter(|&cause| !is_habit && is_played(cause));
+            let number = frames[index].number;
+            awaited.extend(cause.map(|cause| Awaited { answer, cause, number }));
+        }
+        if at < lane.requests.len() {
+            asked.ask(lane, frames, at);
+            let packet = frames[request].packet();
+            let changed = memory(&packet).filter(|_| is_played(at));
+            match (packet.info.operation, changed) {
+                (Operation::ReadRequest, Some(read)) => {
+                    reads.extend(answered(lane, frames, at).map(|last| (read, last)));
+                }
+                (_, Some((key, range))) => {
+                    let touches = |((read, part), _): &(Memory, Awaited)| {
+                        *read == key && part.start < range.end && range.start < part.end
+                    };
+                    awaited.extend(reads.extract_if(.., |read| touches(read)).map(|read| read.1));
+                }
+                _ => {}
+            }
+        }
+        waits.push(awaited);
+    }
+    waits
+}
+
+/// A key, and the addresses used with it.
+type Memory = (Key, Range<u64>);
+
+/// What a request reads or changes; of a message, all when it begins.
+fn memory(packet: &Packet<'_>) -> Option<Memory> {
+    let reth = packet.ext.reth.map(|reth| (reth.rkey, reth.va, u64::from(reth.dma_len)));
+    let atomic = packet.ext.atomic_eth.map(|eth| (eth.rkey, eth.va, 8));
+    let (key, va, len) = reth.or(atomic)?;
+    Some((key, va..va.saturating_add(len)))
+}
+
+/// The captured answer that is the last to the READ at the place `at`.
+fn answered(lane: &Lane, frames: &[Captured], at: usize) -> Option<Awaited> {
+    let request = lane.requests[at];
+    let packet = frames[request].packet();
+    let last = packet.bth.psn.add(read_span(&packet, lane.mtu.bytes()) - 1);
+    lane.responses.iter().filter(|&&index| index > request).find_map(|&index| {
+        let answer = Answer::of(&frames[index].packet());
+        let is_last = answer.kind == Kind::Read && answer.psn == last;
+        is_last.then(|| Awaited { answer, cause: at, number: frames[index].number })
+    })
+}

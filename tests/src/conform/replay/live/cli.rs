@@ -1,0 +1,197 @@
+//! The options of `replay --live`, and what they make of a capture.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::host::Host;
+use super::needs::Needs;
+use super::translation::{Ends, Names, keys};
+use super::{Responder, Trouble, Way, play, rehearse};
+use crate::capture::Party;
+use crate::conform::cli::Failure;
+use crate::conform::inject::live::{Open, Stack, within};
+use crate::conform::replay::lanes::{self, Captured, Lane};
+use crate::conform::replay::rewrite::{Map, Rewrite};
+use crate::conform::replay::{Outcome, Played, Replay, Role};
+use crate::rxe::end::RealPace;
+use feroce_congestion::params::Kind;
+
+/// Options of a live replay.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub struct Options {
+    /// Play the requester's part over this interface to a real endpoint, and compare what that answers
+    #[arg(long, value_name = "IFACE", requires = "peer", conflicts_with = "role")]
+    live: Option<String>,
+    /// The endpoint's IP address
+    #[arg(long, value_name = "ADDR", requires = "live")]
+    peer: Option<IpAddr>,
+    /// The network namespace that the interface is in
+    #[arg(long, value_name = "NAME", requires = "live")]
+    namespace: Option<String>,
+    /// What the endpoint is, if it is to be prepared by us: feroce:NAMESPACE:INTERFACE:PORT, or rxe:NAMESPACE, where the agent of
+    /// scripts/rxe.sh is reached
+    #[arg(long, value_name = "STACK", requires = "live")]
+    responder: Option<Stack>,
+    /// How the endpoint names what the capture names: qpn:OLD=NEW, rkey:OLD=NEW, va:RKEY=+N, psn:QPN=+N. An endpoint that is
+    /// prepared by us needs none; psn holds for it, too
+    #[arg(long = "map", value_name = "KIND:OLD=NEW", requires = "live")]
+    maps: Vec<Map>,
+    /// How long an answer is waited for
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
+    patience: Duration,
+    /// Say what each endpoint that answers in the capture must have, and play nothing
+    #[arg(long, conflicts_with = "live")]
+    needs: bool,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a time, as 1s".to_owned())
+}
+
+fn unusable(why: impl std::fmt::Display) -> Failure {
+    Failure::Unusable(why.to_string())
+}
+
+/// What is played with.
+struct Live<'a> {
+    options: &'a Options,
+    maps: Rewrite,
+    host: Host,
+    stack: Option<Open>,
+}
+
+impl Options {
+    /// Whether the peer is a real one.
+    pub const fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Whether it is only asked what is needed.
+    pub const fn asks_needs(&self) -> bool {
+        self.needs
+    }
+
+    /// What each responder of the capture needs.
+    ///
+    /// # Errors
+    /// If none can be played.
+    pub fn needs(&self, frames: Vec<Captured>) -> Result<String, Failure> {
+        let (frames, _) = lanes::roce_frames(frames);
+        let (lanes, _) = lanes::lanes(&frames);
+        let needs: Vec<_> = lanes.iter().map(|lane| Needs::of(lane, &frames)).collect();
+        match (needs.iter().any(Result::is_ok), needs.first()) {
+            (true, _) => {
+                Ok(needs.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().concat())
+            }
+            (_, Some(Err(why))) => Err(nothing_to_play(why)),
+            _ => Err(nothing_to_play("it has no RC packets")),
+        }
+    }
+
+    /// Plays the requester's part of a capture.
+    ///
+    /// # Errors
+    /// If there is nothing to play, or no way to the peer.
+    pub fn play(&self, frames: Vec<Captured>) -> Result<Replay, Failure> {
+        let (frames, not_roce) = lanes::roce_frames(frames);
+        let (lanes, others) = lanes::lanes(&frames);
+        let rehearsed = |lane: &Lane| rehearse(lane, &frames).map(drop);
+        if let Some(why) = lanes.iter().map(rehearsed).reduce(Result::or) {
+            why.map_err(nothing_to_play)?;
+        } else {
+            return Err(nothing_to_play("it has no RC packets"));
+        }
+        let mut live = self.open(&lanes)?;
+        let mut played = Vec::new();
+        for lane in lanes {
+            if live.stack.is_none() && !live.maps.qpns.contains_key(&lane.responder.qpn) {
+                continue;
+            }
+            let result = match live.play(&lane, &frames) {
+                Ok(outcome) => Ok(outcome),
+                Err(Trouble::Unplayable(why)) => Err(why.to_string()),
+                Err(Trouble::Broken(why)) => return Err(Failure::Unusable(why)),
+            };
+            played.push(Played { lane, role: Role::Requester, result });
+        }
+        if let Some(why) = played.iter().map(|played| played.result.as_ref()).reduce(Result::or) {
+            why.map_err(nothing_to_play)?;
+        }
+        Ok(Replay { played, not_roce, others })
+    }
+
+    /// The way to the peer, and its stack.
+    fn open(&self, lanes: &[Lane]) -> Result<Live<'_>, Failure> {
+        let (Some(interface), Some(peer)) = (&self.live, self.peer) else {
+            return Err(unusable("--live and --peer belong together"));
+        };
+        let maps: Rewrite = self.maps.iter().copied().collect();
+        if !maps.macs.is_empty() || !maps.ips.is_empty() {
+            return Err(unusable("addresses follow from --live and --peer: no --map mac: or ip:"));
+        }
+        let names_memory = !maps.keys.is_empty() || !maps.addresses.is_empty();
+        let answers = |lane: &Lane| maps.qpns.contains_key(&lane.responder.qpn);
+        match &self.responder {
+            Some(_) if names_memory || lanes.iter().any(answers) => {
+                let why = "--responder tells its QPs, keys and addresses itself: no --map for them";
+                return Err(unusable(why));
+            }
+            None if !lanes.iter().any(answers) => {
+                let qps: Vec<_> =
+                    lanes.iter().map(|lane| format!("{:#x}", lane.responder.qpn)).collect();
+                return Err(unusable(format!(
+                    "which QP of {peer} answers? --map qpn:OLD=NEW says it of those captured ({}), and --needs what they \
+                     need; --responder prepares one",
+                    qps.join(", ")
+                )));
+            }
+            _ => {}
+        }
+        let host = within(self.namespace.as_deref(), || Host::open(interface, peer));
+        let stack = self.responder.as_ref().map(|stack| Open::new(stack, None)).transpose();
+        Ok(Live {
+            options: self,
+            maps,
+            host: host.map_err(unusable)?,
+            stack: stack.map_err(unusable)?,
+        })
+    }
+}
+
+fn nothing_to_play(why: impl std::fmt::Display) -> Failure {
+    Failure::Unusable(format!("nothing of the capture can be played: {why}"))
+}
+
+impl Live<'_> {
+    fn play(&mut self, lane: &Lane, frames: &[Captured]) -> Result<Outcome, Trouble> {
+        let qpn = |captured: u32| self.maps.qpns.get(&captured).copied().unwrap_or(captured);
+        let responder = match &self.stack {
+            Some(stack) => Responder::Told(stack.end()?),
+            None => Responder::Ready(self.given(lane, frames)),
+        };
+        let ends = Ends {
+            own: Party { qpn: qpn(lane.requester.qpn), ..self.host.own },
+            peer: Party { qpn: qpn(lane.responder.qpn), ..self.host.peer },
+        };
+        let way = Way {
+            port: &mut self.host.port,
+            pace: &mut RealPace::start(),
+            ends,
+            psn: self.maps.psns.get(&lane.responder.qpn).copied().unwrap_or(0),
+            patience: self.options.patience,
+        };
+        play(lane, frames, way, responder)
+    }
+
+    /// What the command line says of keys and addresses.
+    fn given(&self, lane: &Lane, frames: &[Captured]) -> Names {
+        let mut names = Names::default();
+        for key in keys(lane, frames) {
+            names.keys.extend(self.maps.keys.get(&key).map(|&new| (key, new)));
+            names.addresses.extend(self.maps.addresses.get(&key).map(|&shift| (key, shift)));
+        }
+        names
+    }
+}

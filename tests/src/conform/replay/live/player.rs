@@ -1,0 +1,222 @@
+//! Sends the captured requests and hears the answers.
+
+use std::time::Duration;
+
+use feroce_engine::port::{Port, Priority};
+use feroce_wire::Packet;
+
+use super::Trouble;
+use super::causes::{Asked, Awaited, causes};
+use super::stage::Stage;
+use super::translation::Translation;
+use crate::conform::replay::align::Answer;
+use crate::conform::replay::judge::{Answerer, Sent, judge};
+use crate::conform::replay::lanes::{Captured, Lane};
+use crate::conform::replay::responder::{Cue, Rehearsal};
+use crate::conform::replay::rig::Unplayable;
+use crate::conform::replay::{Difference, Outcome};
+use crate::rxe::end::Pace;
+
+/// What arrives later than this behind the last answer that was captured is not the capture's.
+const SETTLE: Duration = Duration::from_millis(50);
+/// So many answers may stay out: a peer that keeps silent takes its time each time.
+const MOST_SILENT: u32 = 3;
+
+/// What a play stands on.
+#[derive(Debug)]
+pub struct Player<'a> {
+    /// What is played.
+    pub lane: &'a Lane,
+    /// The frames of the capture.
+    pub frames: &'a [Captured],
+    /// What the peer needs.
+    pub rehearsal: &'a Rehearsal,
+    /// Between the capture's names and the peer's.
+    pub translation: &'a Translation,
+    /// The way to the peer.
+    pub port: &'a mut dyn Port,
+    /// How time goes by.
+    pub pace: &'a mut dyn Pace,
+    /// The peer, if it can be told what to do.
+    pub stage: Option<&'a mut Stage>,
+    /// How long an answer is waited for.
+    pub patience: Duration,
+}
+
+/// What was heard so far.
+#[derive(Debug, Default)]
+struct Heard {
+    answers: Vec<Answer>,
+    sent: Vec<Sent>,
+    asked: Asked,
+    /// How many answers there were when each request was sent.
+    marks: Vec<usize>,
+    silent: u32,
+    differences: Vec<Difference>,
+    fed: u64,
+}
+
+impl Player<'_> {
+    /// Plays.
+    ///
+    /// # Errors
+    /// If the peer does not answer at all, or cannot be told what to do.
+    pub fn play(mut self) -> Result<Outcome, Trouble> {
+        let mut heard = Heard { marks: vec![0; self.lane.requests.len()], ..Heard::default() };
+        let is_sent = self.are_sent();
+        let waits = causes(self.lane, self.frames, |at| is_sent[at]);
+        let hears = |cue: &Cue| matches!(cue, Cue::Hear(_));
+        let mut reached = 0;
+        for cues in self.rehearsal.cues.split_inclusive(hears) {
+            let Some(&Cue::Hear(at)) = cues.last() else { break };
+            if !self.wait(waits[reached..=at].iter().flatten(), &mut heard)? {
+                break;
+            }
+            reached = at + 1;
+            if let Some(stage) = &mut self.stage {
+                cues.iter().try_for_each(|cue| stage.act(cue))?;
+            }
+            self.send(at, &mut heard)?;
+            self.hear(&mut heard);
+        }
+        if heard.silent < MOST_SILENT {
+            self.wait(waits[reached..].iter().flatten(), &mut heard)?;
+            let end = self.pace.now() + SETTLE;
+            while self.pass(end, &mut heard) {}
+        }
+        self.outcome(heard)
+    }
+
+    /// Which requests are sent, by their places.
+    fn are_sent(&self) -> Vec<bool> {
+        let mut sent = vec![false; self.lane.requests.len()];
+        for cue in &self.rehearsal.cues {
+            if let Cue::Hear(at) = cue {
+                sent[*at] = true;
+            }
+        }
+        sent
+    }
+
+    /// Waits for answers; false if the peer has kept silent too often.
+    fn wait<'b>(
+        &mut self,
+        waits: impl Iterator<Item = &'b Awaited>,
+        heard: &mut Heard,
+    ) -> Result<bool, Trouble> {
+        for awaited in waits {
+            let said = |heard: &Heard| {
+                let since = &heard.answers[heard.marks[awaited.cause]..];
+                since.iter().any(|answer| awaited.answer.is_said_by(answer))
+            };
+            let end = self.pace.now() + self.patience;
+            while !said(heard) {
+                if !self.pass(end, heard) {
+                    heard.silent += 1;
+                    break;
+                }
+            }
+            if heard.silent > 0 && heard.answers.is_empty() {
+                let (peer, patience) = (self.translation.peer(), self.patience);
+                return Err(Trouble::Broken(format!(
+                    "no answer from {} within {patience:?}: it has no QP {:#x} that is connected to ours",
+                    peer.ip, peer.qpn
+                )));
+            }
+            if heard.silent == MOST_SILENT {
+                let packet = Some(awaited.number);
+                let sentence = format!(
+                    "the peer keeps silent: no answer within {:?}, the rest is not played",
+                    self.patience
+                );
+                heard.differences.push(Difference { packet, sentence });
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets some time go by; false if it is over.
+    fn pass(&mut self, end: Duration, heard: &mut Heard) -> bool {
+        if self.hear(heard) > 0 {
+            return true;
+        }
+        let left = end.saturating_sub(self.pace.now());
+        if left.is_zero() {
+            return false;
+        }
+        self.pace.pass(left);
+        true
+    }
+
+    fn send(&mut self, at: usize, heard: &mut Heard) -> Result<(), Trouble> {
+        let frame = &self.frames[self.lane.requests[at]];
+        let bytes = self
+            .translation
+            .request(&frame.bytes)
+            .ok_or_else(|| Unplayable(format!("packet {} cannot be written anew", frame.number)))?;
+        heard.asked.ask(self.lane, self.frames, at);
+        heard.marks[at] = heard.answers.len();
+        heard.fed += 1;
+        let end = self.pace.now() + self.patience;
+        loop {
+            if let Some(slot) = self.port.tx_slot() {
+                let slot = slot.get_mut(..bytes.len()).ok_or_else(|| {
+                    let number = frame.number;
+                    Unplayable(format!("packet {number} is too long for the interface's MTU"))
+                })?;
+                slot.copy_from_slice(&bytes);
+                self.port.tx_commit(bytes.len(), Priority::default());
+                let flushed = self.port.flush();
+                return flushed.map_err(|error| Trouble::Broken(format!("cannot send: {error}")));
+            }
+            if !self.pass(end, heard) {
+                return Err(Trouble::Broken("the interface takes no frames".to_owned()));
+            }
+        }
+    }
+
+    /// Takes what has arrived; how many frames.
+    fn hear(&mut self, heard: &mut Heard) -> usize {
+        let count = self.port.rx_burst();
+        for index in 0..count {
+            let frame = self.port.rx_frame(index);
+            let bytes = [frame.first, frame.second].concat();
+            self.take(&bytes, heard);
+        }
+        count
+    }
+
+    /// A frame that has arrived: an answer to our QP, or nothing of ours.
+    fn take(&self, bytes: &[u8], heard: &mut Heard) {
+        let Ok(packet) = Packet::parse(bytes, &[]) else { return };
+        if !self.translation.is_answer(&packet) {
+            return;
+        }
+        let Some(bytes) = self.translation.answer(bytes) else {
+            let sentence = format!("the peer answers {packet} with a wrong ICRC");
+            heard.differences.push(Difference { packet: None, sentence });
+            return;
+        };
+        let Ok(packet) = Packet::parse(&bytes, &[]) else { return };
+        let answer = Answer::of(&packet);
+        let cause = heard.asked.cause(&answer).unwrap_or(0);
+        heard.answers.push(answer);
+        let last = heard.asked.last().unwrap_or(0);
+        let [after, until] = [cause, last].map(|at| self.lane.requests[at]);
+        heard.sent.push(Sent { after, until, bytes });
+    }
+
+    fn outcome(self, heard: Heard) -> Result<Outcome, Trouble> {
+        let Heard { sent, fed, differences, .. } = heard;
+        let mut outcome = Outcome { fed, differences, ..Outcome::default() };
+        judge(self.lane, self.frames, &sent, Answerer::Peer, &mut outcome);
+        outcome.messages = self.rehearsal.messages.list.len() as u64;
+        if let Some(stage) = self.stage {
+            let (bytes, differences) = stage.check(self.rehearsal)?;
+            outcome.bytes_checked = bytes;
+            outcome.differences.extend(differences);
+        }
+        Ok(outcome)
+    }
+}
