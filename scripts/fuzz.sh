@@ -10,7 +10,7 @@ shift || true
 command -v cargo-fuzz > /dev/null || cargo install --quiet --locked cargo-fuzz
 
 # What is told: new figures now and then, the last ones, and whatever stops it.
-told='pulse|INITED|panicked|ERROR|SUMMARY|Test unit|number_of_executed_units|peak_rss_mb'
+told='^error|pulse|INITED|panicked|ERROR|SUMMARY|Test unit|number_of_executed_units|peak_rss_mb'
 ran=0
 for crate in wire engine; do
     [ -d "$crate/fuzz" ] || continue

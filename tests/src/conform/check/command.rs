@@ -18,7 +18,7 @@ pub struct Options {
     /// those of two places, and what passes one only is told
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Only flows with this QP at either end
+    /// Only flows with this QP at either end; what is told of packets of which no flow is known, as damaged ones, stays
     #[arg(long, value_name = "NUMBER", value_parser = qpn)]
     qpn: Option<Qpn>,
     /// Only the flow of this number in the summary: its findings and its figures
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         if flow == 0 || flow as usize > known {
             return Err(Failure::Unusable(format!("there is no flow {flow}: there are {known}")));
         }
-        report.choose(|index, _| index == flow - 1);
+        report.choose(false, |index, _| index == flow - 1);
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let format = match (options.json, options.sarif, options.junit) {

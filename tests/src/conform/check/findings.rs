@@ -85,9 +85,9 @@ impl Findings {
         self.counts.iter().filter(|((rule, _), _)| is_finding(*rule)).map(|(_, count)| count).sum()
     }
 
-    /// Leaves only those of some flows.
-    pub fn choose(&mut self, flows: &BTreeSet<u32>) {
-        let is_chosen = |flow: Option<u32>| flow.is_some_and(|flow| flows.contains(&flow));
+    /// Leaves only those of some flows, and those of which no flow is known, if `others`.
+    pub fn choose(&mut self, flows: &BTreeSet<u32>, others: bool) {
+        let is_chosen = |flow: Option<u32>| flow.map_or(others, |flow| flows.contains(&flow));
         self.told.retain(|found| is_chosen(found.flow));
         self.counts.retain(|(_, of), _| is_chosen(*of));
     }

@@ -228,7 +228,8 @@ impl Checker {
         };
         // At the end, as the answers tell which QP the requests come from.
         if let Some(qpn) = self.filter.qpn {
-            report.choose(|_, channel| channel.key.qpn == qpn || channel.answers == Some(qpn));
+            report
+                .choose(true, |_, channel| channel.key.qpn == qpn || channel.answers == Some(qpn));
         }
         report
     }

@@ -213,6 +213,10 @@ impl Window {
         let Some(hole) = self.entries.get(place).copied() else { return };
         let before = hole.psn.distance_to(sent.psn);
         let after = hole.span.saturating_sub(before + sent.span);
+        // A hole is divided as long as there is room: what is passed over stays bounded, whatever comes late.
+        if self.entries.len() + 2 > MOST && (before > 0 || after > 0) {
+            return;
+        }
         self.entries[place] = sent;
         if after > 0 {
             let rest = Sent { psn: sent.end(), span: after, ..hole };

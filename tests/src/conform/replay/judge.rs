@@ -63,10 +63,16 @@ pub fn judge(
     let answers: Vec<Answer> =
         theirs.iter().map(|&index| Answer::of(&frames[index].packet())).collect();
     let asked = last_asked(lane, frames);
-    let lost =
+    // What the place of the capture did not see, or not yet, excuses no NAK of a peer that has heard all of it.
+    let may_be_extra = |at: usize| {
+        answerer == Answerer::Engine
+            || matches!(ours[at].kind, Kind::Ack | Kind::Read | Kind::Atomic)
+    };
+    let is_asked_again =
         |at: usize| asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after);
+    let lost = |at: usize| may_be_extra(at) && is_asked_again(at);
     let last = theirs.last().copied().unwrap_or(0);
-    let open = |at: usize| sent[at].after > last && lane.service == Service::Rc;
+    let open = |at: usize| may_be_extra(at) && sent[at].after > last && lane.service == Service::Rc;
     let peers = (answerer == Answerer::Peer).then(|| Peers::of(lane, frames));
     // One answer to duplicates that came in a row is one to each.
     let said = |at: usize| {

@@ -70,8 +70,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// Leaves only what is about the flows that `is_chosen` says, by their numbers from 0.
-    pub fn choose(&mut self, is_chosen: impl Fn(u32, &Channel) -> bool) {
+    /// Leaves only what is about the flows that `is_chosen` says, by their numbers from 0; and what is of no flow, as a damaged packet is,
+    /// if `others`.
+    pub fn choose(&mut self, others: bool, is_chosen: impl Fn(u32, &Channel) -> bool) {
         let mut chosen = BTreeSet::new();
         for (index, channel) in (0..).zip(self.flows.all_mut()) {
             match is_chosen(index, channel) {
@@ -79,7 +80,7 @@ impl Report {
                 false => channel.is_merged = true,
             }
         }
-        self.findings.choose(&chosen);
+        self.findings.choose(&chosen, others);
     }
 
     /// The flows that are shown, with their numbers from 0.

@@ -113,6 +113,9 @@ impl Player<'_> {
             while !said(heard) {
                 if !self.pass(end, heard) {
                     heard.silent += 1;
+                    let packet = Some(awaited.number);
+                    let sentence = format!("no such answer within {:?}", self.patience);
+                    heard.differences.push(Difference { packet, sentence });
                     break;
                 }
             }
@@ -138,15 +141,12 @@ impl Player<'_> {
 
     /// Lets some time go by; false if it is over.
     fn pass(&mut self, end: Duration, heard: &mut Heard) -> bool {
-        if self.hear(heard) > 0 {
-            return true;
-        }
+        // Whoever else sends does not keep it waiting.
         let left = end.saturating_sub(self.pace.now());
-        if left.is_zero() {
-            return false;
+        if self.hear(heard) == 0 && !left.is_zero() {
+            self.pace.pass(left);
         }
-        self.pace.pass(left);
-        true
+        !left.is_zero()
     }
 
     fn send(&mut self, at: usize, heard: &mut Heard) -> Result<(), Trouble> {
