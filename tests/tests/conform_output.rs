@@ -366,6 +366,26 @@ fn a_capture_that_is_cut_off_is_unusable_from_there_on() {
     fs::remove_file(&cut).expect("removed");
 }
 
+/// No flow is known of a damaged packet: it is told whichever QP is asked for.
+#[test]
+fn damage_is_told_with_qpn() {
+    let mut bytes =
+        fs::read(path("hardware/connectx_vlan_cmreq_rtu_send_ack.pcap")).expect("a capture");
+    let last = bytes.len() - 6;
+    bytes[last] ^= 1;
+    let damaged = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_output_damaged.pcap");
+    fs::write(&damaged, &bytes).expect("written");
+    let found = |arguments: &[&str]| {
+        let all = [&["--json", damaged.to_str().expect("a path")], arguments].concat();
+        let output = check(&all);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        list(&found, "findings").iter().filter(|found| found["rule"] == "PKT-ICRC").count()
+    };
+    assert_eq!((found(&[]), found(&["--qpn", "0xfffffe"])), (1, 1));
+    fs::remove_file(&damaged).expect("removed");
+}
+
 #[test]
 fn the_page_needs_nothing_else() {
     let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_output.html");
