@@ -119,3 +119,15 @@ Host guest
     LogLevel ERROR
 CONFIG
 }
+
+# find_conform: sets $conform, the program that plays to the guest: $FEROCE_CONFORM, or built.
+find_conform() {
+    if [ -n "${FEROCE_CONFORM:-}" ]; then
+        conform=$FEROCE_CONFORM
+    else
+        find_cargo
+        say "Building feroce-conform"
+        build --bin feroce-conform
+        conform=$(built)/feroce-conform
+    fi
+}

@@ -31,14 +31,7 @@ main() {
     [ ${#scripts[@]} -gt 0 ] || { scripts=(--catalogue); whole=yes; }
     need_root "${arguments[@]}"
     need_packages "${GUEST_PACKAGES[@]}" libelf-dev zlib1g-dev clang m4 make pkg-config
-    if [ -n "${FEROCE_CONFORM:-}" ]; then
-        conform=$FEROCE_CONFORM
-    else
-        find_cargo
-        say "Building feroce-conform"
-        "$cargo" build --quiet --release --workspace --bin feroce-conform
-        conform=${CARGO_TARGET_DIR:-target}/release/feroce-conform
-    fi
+    find_conform
     mkdir -p $OUT
     reserve_hugepages 64
     work=$(mktemp -d)

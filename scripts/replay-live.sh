@@ -86,14 +86,7 @@ main() {
     [ -n "$(rows)" ] || { echo "no capture's name contains $filter" >&2; exit 2; }
     need_root "${arguments[@]}"
     need_packages "${GUEST_PACKAGES[@]}" libelf-dev zlib1g-dev clang m4 make pkg-config
-    if [ -n "${FEROCE_CONFORM:-}" ]; then
-        conform=$FEROCE_CONFORM
-    else
-        find_cargo
-        say "Building feroce-conform"
-        build --bin feroce-conform
-        conform=$(built)/feroce-conform
-    fi
+    find_conform
     work=$(mktemp -d)
     at_exit "rm -rf $work"
     [ "$only" = rxe ] || to_feroce

@@ -1,13 +1,12 @@
 //! The answers to a lane's requests, held against the captured ones.
 
-use std::collections::BTreeMap;
-
 use feroce_engine::qp::Service;
 use feroce_wire::Packet;
 
 use super::align::{Answer, Kind, Step, align};
 use super::compare::compare;
-use super::lanes::{Captured, Lane, read_span};
+use super::lanes::{Captured, Lane};
+use super::live::causes::Asked;
 use super::peers::Peers;
 use super::{Difference, Outcome};
 
@@ -62,14 +61,16 @@ pub fn judge(
     let ours: Vec<Answer> = sent.iter().filter_map(|sent| parsed(&sent.bytes).ok()).collect();
     let answers: Vec<Answer> =
         theirs.iter().map(|&index| Answer::of(&frames[index].packet())).collect();
-    let asked = last_asked(lane, frames);
+    // What an answer said may have been lost ahead of the capture, if the requester asks again for what it was about.
+    let asked = Asked::of(lane, frames);
     // What the place of the capture did not see, or not yet, excuses no NAK of a peer that has heard all of it.
     let may_be_extra = |at: usize| {
         answerer == Answerer::Engine
             || matches!(ours[at].kind, Kind::Ack | Kind::Read | Kind::Atomic)
     };
-    let is_asked_again =
-        |at: usize| asked.get(&ours[at].psn.value()).is_some_and(|&last| last > sent[at].after);
+    let is_asked_again = |at: usize| {
+        asked.last_for(ours[at].psn).is_some_and(|last| lane.requests[last] > sent[at].after)
+    };
     let lost = |at: usize| may_be_extra(at) && is_asked_again(at);
     let last = theirs.last().copied().unwrap_or(0);
     let open = |at: usize| may_be_extra(at) && sent[at].after > last && lane.service == Service::Rc;
@@ -117,19 +118,6 @@ pub fn judge(
         };
         outcome.differences.push(Difference { packet: Some(number), sentence });
     }
-}
-
-/// The last request that each PSN is asked about in: what an answer said may have been lost ahead of the capture, if the
-/// requester asks again for what it was about.
-fn last_asked(lane: &Lane, frames: &[Captured]) -> BTreeMap<u32, usize> {
-    let mut last = BTreeMap::new();
-    for &index in &lane.requests {
-        let packet = frames[index].packet();
-        for step in 0..read_span(&packet, lane.mtu.bytes()) {
-            last.insert(packet.bth.psn.add(step).value(), index);
-        }
-    }
-    last
 }
 
 /// The packet in words.

@@ -47,7 +47,7 @@ impl Rewrite {
         self.map_ip(&mut packet.ip);
         packet.udp.checksum = 0; // It says nothing that the ICRC does not say better.
         let dest = packet.bth.dest_qp.value();
-        packet.bth.psn = add(packet.bth.psn, self.psns.get(&dest).copied().unwrap_or(0));
+        packet.bth.psn = shifted(packet.bth.psn, self.psns.get(&dest).copied().unwrap_or(0));
         packet.bth.dest_qp = self.qpn(packet.bth.dest_qp);
         if let Some(deth) = &mut packet.ext.deth {
             deth.src_qp = self.qpn(deth.src_qp);
@@ -98,7 +98,8 @@ impl Rewrite {
     }
 }
 
-fn add(psn: feroce_wire::Psn, shift: i64) -> feroce_wire::Psn {
+/// The PSN `shift` behind `psn`.
+pub(super) fn shifted(psn: feroce_wire::Psn, shift: i64) -> feroce_wire::Psn {
     psn.add(u32::try_from(shift.rem_euclid(1 << 24)).expect("below 2^24"))
 }
 

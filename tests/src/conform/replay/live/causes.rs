@@ -28,6 +28,18 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// All of the lane's requests were sent.
+    pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
+        let mut asked = Self::default();
+        (0..lane.requests.len()).for_each(|at| asked.ask(lane, frames, at));
+        asked
+    }
+
+    /// The last request for `psn`, by its place among those of the lane.
+    pub fn last_for(&self, psn: Psn) -> Option<usize> {
+        self.by_psn.get(&psn.value()).copied()
+    }
+
     /// The request at the place `at` among those of the lane is sent.
     pub fn ask(&mut self, lane: &Lane, frames: &[Captured], at: usize) {
         let packet = frames[lane.requests[at]].packet();
@@ -49,7 +61,7 @@ impl Asked {
                 let behind = |&&(psn, _): &&(Psn, usize)| answer.psn.is_before(psn);
                 self.sent.iter().rev().take_while(behind).last().map(|&(_, at)| at)
             }
-            _ => self.by_psn.get(&answer.psn.value()).copied(),
+            _ => self.last_for(answer.psn),
         };
         asked.or(self.last())
     }

@@ -20,12 +20,13 @@ use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::port::Port;
 use feroce_engine::qp::Service;
-use feroce_wire::{Psn, Qpn};
+use feroce_wire::Qpn;
 
 use super::Outcome;
 use super::lanes::{Captured, Lane};
 use super::regions::Region;
 use super::responder::{self, Rehearsal};
+use super::rewrite::shifted;
 use super::rig::Unplayable;
 use crate::rxe::end::{End, Pace};
 use crate::rxe::model;
@@ -142,8 +143,4 @@ pub fn play(
     let stage = stage.as_mut();
     let (rehearsal, translation) = (&rehearsal, &translation);
     Player { lane, frames, rehearsal, translation, port, pace, stage, patience }.play()
-}
-
-fn shifted(psn: Psn, shift: i64) -> Psn {
-    psn.add(u32::try_from(shift.rem_euclid(1 << 24)).expect("below 2^24"))
 }
