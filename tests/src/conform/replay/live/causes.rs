@@ -25,6 +25,9 @@ pub struct Awaited {
 pub struct Asked {
     by_psn: BTreeMap<u32, usize>,
     sent: Vec<(Psn, usize)>,
+    /// The last PSN that was told to be missing, by whose place in `sent` the next search begins if it is told again, or if
+    /// a later one is.
+    told: Option<(Psn, [usize; 2])>,
 }
 
 impl Asked {
@@ -54,16 +57,28 @@ impl Asked {
         self.sent.last().map(|&(_, at)| at)
     }
 
-    /// The request that `answer` is for, of those that were sent: what is missing is told when the first behind it comes.
-    pub fn cause(&self, answer: &Answer) -> Option<usize> {
+    /// The request that `answer` is for, of those that were sent; answers come in their order. What is missing is told when the
+    /// first behind it comes, which may be long ahead of the answer: it crosses requests, even the missing one sent again.
+    pub fn cause(&mut self, answer: &Answer) -> Option<usize> {
         let asked = match answer.kind {
-            Kind::Sequence => {
-                let behind = |&&(psn, _): &&(Psn, usize)| answer.psn.is_before(psn);
-                self.sent.iter().rev().take_while(behind).last().map(|&(_, at)| at)
-            }
+            Kind::Sequence => self.missed(answer.psn),
             _ => self.last_for(answer.psn),
         };
         asked.or(self.last())
+    }
+
+    /// The first request behind `psn`, which is missing, or missing again.
+    fn missed(&mut self, psn: Psn) -> Option<usize> {
+        let since = match self.told {
+            Some((told, [_, again])) if told == psn => again,
+            Some((told, [first, _])) if told.is_before(psn) => first,
+            _ => 0,
+        };
+        let mut behind = self.sent.iter().enumerate().skip(since);
+        let (place, at) =
+            behind.find_map(|(place, &(sent, at))| psn.is_before(sent).then_some((place, at)))?;
+        self.told = Some((psn, [place, self.sent.len()]));
+        Some(at)
     }
 }
 
