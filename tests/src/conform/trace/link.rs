@@ -30,6 +30,7 @@ const ERF_INFINIBAND: u8 = 21;
 
 /// The frame inside of `bytes`, which were captured on a link of type `link`: what it begins with, its bytes, its length on the
 /// line. `None` for links that carry no RoCE.
+#[inline]
 pub(super) fn unwrap(link: u32, bytes: &[u8], line_len: u32) -> Option<(Link, &[u8], u32)> {
     match link {
         ETHERNET => Some((Link::Ethernet, bytes, line_len)),
