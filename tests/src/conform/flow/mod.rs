@@ -71,10 +71,10 @@ impl Flows {
     }
 
     fn cached(&self, key: &Key, is_answer: bool) -> Option<usize> {
-        let hit = |(known, answer, place): (Key, bool, usize)| {
-            (answer == is_answer && known.qpn == key.qpn && known == *key).then_some(place)
+        let hit = |(known, answer, place): &(Key, bool, usize)| {
+            (*answer == is_answer && known.qpn == key.qpn && known == key).then_some(*place)
         };
-        self.recent.into_iter().flatten().find_map(hit)
+        self.recent.iter().flatten().find_map(hit)
     }
 
     fn remember(&mut self, key: Key, is_answer: bool, place: usize) {
