@@ -16,6 +16,7 @@ mod recorder;
 mod requester;
 mod responder;
 mod sides;
+mod waiting;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
