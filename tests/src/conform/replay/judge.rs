@@ -4,9 +4,9 @@ use feroce_engine::qp::Service;
 use feroce_wire::Packet;
 
 use super::align::{Answer, Kind, Step, align};
+use super::asked::Asked;
 use super::compare::compare;
 use super::lanes::{Captured, Lane};
-use super::live::causes::Asked;
 use super::peers::Peers;
 use super::{Difference, Outcome};
 

@@ -6,8 +6,8 @@ use feroce_engine::verbs::SendOp;
 use feroce_wire::Psn;
 
 use super::align::Answer;
+use super::asked::Asked;
 use super::lanes::{Captured, Lane};
-use super::live::causes::Asked;
 use super::messages::Messages;
 
 /// See the [module](self).
@@ -56,8 +56,8 @@ fn causes(lane: &Lane, frames: &[Captured]) -> Vec<usize> {
             asked.ask(lane, frames, next);
             next += 1;
         }
-        let cause = asked.cause(&Answer::of(&frames[index].packet()));
-        cause.map_or(0, |cause| lane.requests[cause])
+        let answer = Answer::of(&frames[index].packet());
+        asked.cause(answer.psn, answer.kind).map_or(0, |cause| lane.requests[cause])
     };
     lane.responses.iter().map(cause).collect()
 }

@@ -6,10 +6,11 @@ use feroce_engine::port::{Port, Priority};
 use feroce_wire::Packet;
 
 use super::Trouble;
-use super::causes::{Asked, Awaited, causes};
+use super::causes::{Awaited, causes};
 use super::stage::Stage;
 use super::translation::Translation;
 use crate::conform::replay::align::Answer;
+use crate::conform::replay::asked::Asked;
 use crate::conform::replay::judge::{Answerer, Sent, judge};
 use crate::conform::replay::lanes::{Captured, Lane};
 use crate::conform::replay::responder::{Cue, Rehearsal};
@@ -200,7 +201,7 @@ impl Player<'_> {
         };
         let Ok(packet) = Packet::parse(&bytes, &[]) else { return };
         let answer = Answer::of(&packet);
-        let cause = heard.asked.cause(&answer).unwrap_or(0);
+        let cause = heard.asked.cause(answer.psn, answer.kind).unwrap_or(0);
         heard.answers.push(answer);
         let last = heard.asked.last().unwrap_or(0);
         let [after, until] = [cause, last].map(|at| self.lane.requests[at]);
