@@ -31,7 +31,7 @@ pub fn causes(
     let mut asked = Asked::default();
     let mut answers = lane.responses.iter().copied().peekable();
     let mut refused = None;
-    let mut reads: Vec<(Memory, Awaited)> = Vec::new();
+    let mut reads: Vec<(Memory, Last)> = Vec::new();
     let ends = lane.requests.iter().copied().chain([usize::MAX]);
     for (at, request) in ends.enumerate() {
         let mut awaited = Vec::new();
@@ -56,10 +56,12 @@ pub fn causes(
                     reads.extend(answered(lane, frames, at).map(|last| (read, last)));
                 }
                 (_, Some((key, range))) => {
-                    let touches = |((read, part), _): &(Memory, Awaited)| {
+                    reads.retain(|(_, last)| last.index > request); // The others have been waited for.
+                    let touches = |((read, part), _): &(Memory, Last)| {
                         *read == key && part.start < range.end && range.start < part.end
                     };
-                    awaited.extend(reads.extract_if(.., |read| touches(read)).map(|read| read.1));
+                    let touched = reads.extract_if(.., |read| touches(read));
+                    awaited.extend(touched.map(|(_, last)| last.awaited));
                 }
                 _ => {}
             }
@@ -80,14 +82,22 @@ fn memory(packet: &Packet<'_>) -> Option<Memory> {
     Some((key, va..va.saturating_add(len)))
 }
 
+/// The last answer to a READ.
+struct Last {
+    index: usize,
+    awaited: Awaited,
+}
+
 /// The captured answer that is the last to the READ at the place `at`.
-fn answered(lane: &Lane, frames: &[Captured], at: usize) -> Option<Awaited> {
+fn answered(lane: &Lane, frames: &[Captured], at: usize) -> Option<Last> {
     let request = lane.requests[at];
     let packet = frames[request].packet();
     let last = packet.bth.psn.add(read_span(&packet, lane.mtu.bytes()) - 1);
-    lane.responses.iter().filter(|&&index| index > request).find_map(|&index| {
+    let behind = lane.responses.partition_point(|&index| index <= request);
+    lane.responses[behind..].iter().find_map(|&index| {
         let answer = Answer::of(&frames[index].packet());
         let is_last = answer.kind == Kind::Read && answer.psn == last;
-        is_last.then(|| Awaited { answer, cause: at, number: frames[index].number })
+        let awaited = Awaited { answer, cause: at, number: frames[index].number };
+        is_last.then_some(Last { index, awaited })
     })
 }
