@@ -39,13 +39,16 @@ use serde_json::Value;
 /// What becomes of an answer, the first being number 0, on its way to us; false if it is lost.
 type Tamper = fn(u64, &mut Packet<'_>) -> bool;
 
+/// What comes besides an answer, made of it.
+type Besides = fn(u64, &[u8]) -> Option<Vec<u8>>;
+
 /// A port whose answers something happens to.
 #[derive(Debug)]
 struct Tampered {
     inner: ShmPort,
     tamper: Tamper,
-    /// Comes besides, cut out of an answer.
-    besides: fn(u64, &[u8]) -> Option<Vec<u8>>,
+    /// What comes besides.
+    besides: Besides,
     count: u64,
     heard: Vec<Vec<u8>>,
 }
@@ -168,7 +171,7 @@ fn play_to(
     let pace = DevicePace { device: device(near), now: Rc::new(RefCell::new(Instant::ZERO)) };
     let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
     let is_v6 = lane.responder.ip.is_ipv6();
-    let (besides, heard): (fn(u64, &[u8]) -> Option<Vec<u8>>, _) = (|_, _| None, Vec::new());
+    let (besides, heard): (Besides, _) = (|_, _| None, Vec::new());
     let port = Tampered { inner: far, tamper: honest, besides, count: 0, heard };
     let way = Way {
         port: &mut ports(port),
@@ -252,7 +255,7 @@ const WRONG: [(&str, &str, Tamper, &str); 13] = [
         matches!(aeth.syndrome, feroce_wire::Syndrome::Ack(_))
     }), "which the peer does not answer"),
     ("a READ's bytes", "rxe/read_lat_v4.pcap.zst", |number, packet| {
-        if number == 7 { packet.payload = feroce_wire::Payload { first: &[0x5a; 2], second: &[] }; }
+        if number == 7 { packet.payload = feroce_wire::Payload { first: &[0x5a; 64], second: &[] }; }
         true
     }, "payload: "),
 ];
