@@ -159,6 +159,18 @@ impl Capture {
     /// # Errors
     /// See [`CaptureError`].
     pub fn of_source(name: &Path, source: Box<dyn Read>) -> Result<Self, CaptureError> {
+        Self::of_source_within(name, source, u64::MAX)
+    }
+
+    /// The same, of which the first `most` bytes are looked at, unpacked if it is packed: what little unpacks to does not show ahead.
+    ///
+    /// # Errors
+    /// See [`CaptureError`].
+    pub fn of_source_within(
+        name: &Path,
+        source: Box<dyn Read>,
+        most: u64,
+    ) -> Result<Self, CaptureError> {
         let failed = |source: io::Error| match source.kind() {
             ErrorKind::UnexpectedEof => {
                 CaptureError::Truncated { file: name.to_owned(), frames: 0 }
@@ -170,6 +182,7 @@ impl Capture {
             None => (magic, source),
             Some(unpack) => peek(unpack(source)).map_err(failed)?,
         };
+        let source: Source = if most == u64::MAX { source } else { Box::new(source.take(most)) };
         let no_capture = |_error| CaptureError::NotACapture(name.to_owned());
         let reader = if magic == PCAPNG {
             let reader = Box::new(PcapNgReader::new(Sips(source)).map_err(no_capture)?);
