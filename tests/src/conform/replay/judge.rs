@@ -81,12 +81,7 @@ pub fn judge(
         Answerer::Engine => None,
         Answerer::Peer { expects } => Some(Peers::of(lane, frames, expects)),
     };
-    if let Some(peers) = &peers {
-        outcome.differences.extend(peers.wrong(sent).into_iter().map(|(at, why)| {
-            let sentence = format!("the peer answers {}: {why}", text(&sent[at].bytes));
-            Difference { packet: Some(frames[sent[at].after].number), sentence }
-        }));
-    }
+    outcome.differences.extend(peers.iter().flat_map(|peers| wrong(peers, frames, sent)));
     let told = peers.as_ref().map(|peers| Said::by(&ours, sent, peers));
     // One answer to duplicates that came in a row is one to each.
     let said = |at: usize| {
@@ -124,6 +119,15 @@ pub fn judge(
         };
         outcome.differences.push(Difference { packet: Some(number), sentence });
     }
+}
+
+/// What is wrong with a peer's answers, whatever was captured.
+fn wrong(peers: &Peers<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Difference> {
+    let difference = |(at, why): (usize, String)| {
+        let sentence = format!("the peer answers {}: {why}", text(&sent[at].bytes));
+        Difference { packet: Some(frames[sent[at].after].number), sentence }
+    };
+    peers.wrong(sent).into_iter().map(difference).collect()
 }
 
 /// The packet in words.
