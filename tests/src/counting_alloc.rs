@@ -28,6 +28,11 @@ thread_local! {
     };
 }
 
+thread_local! {
+    /// The most live bytes since [`heap_peak_of`] began.
+    static PEAK: Cell<i64> = const { Cell::new(0) };
+}
+
 /// What the calling thread has asked for since it began.
 pub fn heap_use() -> HeapUse {
     HEAP_USE.with(Cell::get)
@@ -46,6 +51,14 @@ pub fn heap_use_of<R>(act: impl FnOnce() -> R) -> (R, HeapUse) {
     (result, used)
 }
 
+/// The most bytes that the calling thread holds at a time while it runs `act`, besides those that it held before.
+pub fn heap_peak_of<R>(act: impl FnOnce() -> R) -> (R, i64) {
+    let before = heap_use().live_bytes;
+    PEAK.with(|peak| peak.set(before));
+    let result = act();
+    (result, PEAK.with(Cell::get) - before)
+}
+
 fn note(allocations: u64, frees: u64, bytes: i64) {
     // A thread that is ending has no locals any more; nobody asks it either.
     let _ = HEAP_USE.try_with(|cell| {
@@ -54,6 +67,7 @@ fn note(allocations: u64, frees: u64, bytes: i64) {
         used.frees += frees;
         used.live_bytes += bytes;
         cell.set(used);
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(used.live_bytes)));
     });
 }
 

@@ -11,32 +11,45 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use feroce_engine::device::{Addressing, Device, DeviceConfig, Endpoint, StaticAddresses};
+use feroce_engine::memory::Access;
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::net::Gid;
 use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
 use feroce_engine::port::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use feroce_engine::qp::QpState;
 use feroce_engine::time::Instant;
+use feroce_engine::verbs::{Completion, RemoteAddr, Status};
 use feroce_tests::capture::Party;
 use feroce_tests::conform::replay::compare::sealed_again;
 use feroce_tests::conform::replay::lanes::{Captured, lanes, roce_frames};
 use feroce_tests::conform::replay::live::causes::causes;
+use feroce_tests::conform::replay::live::needs;
 use feroce_tests::conform::replay::live::stage::Stage;
-use feroce_tests::conform::replay::live::translation::{Ends, Names};
+use feroce_tests::conform::replay::live::translation::{Ends, Names, Translation};
 use feroce_tests::conform::replay::live::{Responder, Trouble, Way, play, rehearse};
-use feroce_tests::conform::replay::{Outcome, options};
+use feroce_tests::conform::replay::{Difference, Outcome, options};
 use feroce_tests::manual_config;
-use feroce_tests::rxe::end::Pace;
+use feroce_tests::rxe::Failure;
+use feroce_tests::rxe::case::{Family, Place, Plan, RESPONDER, Region, Settings};
+use feroce_tests::rxe::end::{End, Pace, Posting};
 use feroce_tests::rxe::feroce::FeroceEnd;
-use feroce_wire::{Aeth, MacAddr, Msn, Operation, Packet, Qpn};
+use feroce_wire::{Aeth, MacAddr, Msn, Operation, Packet, PathMtu, Psn, Qpn};
+use serde_json::Value;
 
-/// What becomes of an answer on its way to us; false if it is lost.
-type Tamper = fn(&mut Packet<'_>) -> bool;
+/// What becomes of an answer, the first being number 0, on its way to us; false if it is lost.
+type Tamper = fn(u64, &mut Packet<'_>) -> bool;
+
+/// What comes besides an answer, made of it.
+type Besides = fn(u64, &[u8]) -> Option<Vec<u8>>;
 
 /// A port whose answers something happens to.
 #[derive(Debug)]
 struct Tampered {
     inner: ShmPort,
     tamper: Tamper,
+    /// What comes besides.
+    besides: Besides,
+    count: u64,
     heard: Vec<Vec<u8>>,
 }
 
@@ -50,13 +63,15 @@ impl Port for Tampered {
     }
 
     fn rx_burst(&mut self) -> usize {
-        let count = self.inner.rx_burst();
-        let frames = (0..count).map(|index| self.inner.rx_frame(index).first.to_vec());
-        let tampered = frames.filter_map(|bytes| {
+        self.heard.clear();
+        for index in 0..self.inner.rx_burst() {
+            let bytes = self.inner.rx_frame(index).first.to_vec();
             let mut packet = Packet::parse(&bytes, &[]).expect("RoCEv2");
-            (self.tamper)(&mut packet).then(|| sealed_again(&packet))
-        });
-        self.heard = tampered.collect();
+            let comes = (self.tamper)(self.count, &mut packet).then(|| sealed_again(&packet));
+            self.heard.extend(comes);
+            self.heard.extend((self.besides)(self.count, &bytes));
+            self.count += 1;
+        }
         self.heard.len()
     }
 
@@ -140,6 +155,15 @@ fn read(file: &str) -> Vec<Captured> {
 
 /// Plays the first lane of a capture to a device of ours.
 fn play_to_us(frames: &[Captured], tamper: Tamper) -> Result<Outcome, Trouble> {
+    play_to(frames, |port| Tampered { tamper, ..port }, |end| Box::new(end))
+}
+
+/// The same, by what `ports` makes of our port, to what `ends` makes of the device's end.
+fn play_to(
+    frames: &[Captured],
+    ports: impl Fn(Tampered) -> Tampered,
+    ends: impl Fn(FeroceEnd) -> Box<dyn End>,
+) -> Result<Outcome, Trouble> {
     let lane = &lanes(frames).0[0];
     let arena = Arena::new(16 << 20).expect("memory");
     let shape = ShmConfig { name: "live".to_owned(), slots: 1024, ..ShmConfig::default() };
@@ -147,17 +171,19 @@ fn play_to_us(frames: &[Captured], tamper: Tamper) -> Result<Outcome, Trouble> {
     let pace = DevicePace { device: device(near), now: Rc::new(RefCell::new(Instant::ZERO)) };
     let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
     let is_v6 = lane.responder.ip.is_ipv6();
+    let (besides, heard): (Besides, _) = (|_, _| None, Vec::new());
+    let port = Tampered { inner: far, tamper: honest, besides, count: 0, heard };
     let way = Way {
-        port: &mut Tampered { inner: far, tamper, heard: Vec::new() },
+        port: &mut ports(port),
         pace: &mut pace.clone(),
         ends: Ends { own: party(OWN, is_v6, OWN_QPN), peer: party(PEER, is_v6, 0) },
         psn: SHIFT,
         patience: Duration::from_millis(100),
     };
-    play(lane, frames, way, Responder::Told(Box::new(end)))
+    play(lane, frames, way, Responder::Told(ends(end)))
 }
 
-fn honest(_: &mut Packet<'_>) -> bool {
+fn honest(_: u64, _: &mut Packet<'_>) -> bool {
     true
 }
 
@@ -196,35 +222,194 @@ fn aeth(packet: &mut Packet<'_>, change: impl Fn(&mut Aeth)) -> bool {
     true
 }
 
-/// What a wrong answer has, and in which capture.
+fn msn(packet: &mut Packet<'_>, more: u32) -> bool {
+    aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value().wrapping_add(more)))
+}
+
+fn psn(packet: &mut Packet<'_>, more: u32) -> bool {
+    packet.bth.psn = packet.bth.psn.add(more);
+    true
+}
+
+/// What a wrong answer has, in which capture, and what is said of it.
 #[rustfmt::skip]
-const WRONG: [(&str, &str, Tamper); 8] = [
-    ("MSN", "rxe/write_lat_v4.pcap.zst", |packet| aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value() + 1))),
-    ("MSN of more than was asked", "rxe/read_bw_v4_1024.pcap.zst", |packet| aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value() + 20))),
-    ("MSN below", "rxe/read_bw_v4_1024.pcap.zst", |packet| aeth(packet, |aeth| aeth.msn = Msn::new(aeth.msn.value().wrapping_sub(8)))),
-    ("an atomic without an answer", "rxe/atomic_fa_v4.pcap.zst", |packet| packet.bth.psn.value() % 128 != 0),
-    ("PSN of a READ response", "rxe/read_lat_v4.pcap.zst", |packet| { packet.bth.psn = packet.bth.psn.next(); true }),
-    ("value of an atomic", "rxe/atomic_lat_v4.pcap.zst", |packet| {
+const WRONG: [(&str, &str, Tamper, &str); 13] = [
+    ("MSN", "rxe/write_lat_v4.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can have completed"),
+    ("MSN of more than was asked", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 20), "messages can have completed"),
+    ("MSN below", "rxe/read_bw_v4_1024.pcap.zst", |_, packet| msn(packet, 0xff_fff8), "messages can have completed"),
+    ("MSN that goes back", "rxe/read_bw_v4_1024.pcap.zst", |number, packet| {
+        if number == 64 { aeth(packet, |aeth| aeth.msn = Msn::new(2)); }
+        true
+    }, "its MSN goes back from "),
+    ("MSN of a NAK", "rxe/ops_bad_rkey_write.pcap.zst", |_, packet| msn(packet, 1), "1 to 1 messages can have completed"),
+    ("an acknowledgement of what was not sent", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, u32::from(number == 3)), "its PSN was not asked for"),
+    ("an acknowledgement that goes back", "rxe/write_lat_v4.pcap.zst", |number, packet| psn(packet, if number == 5 { 0xff_fffe } else { 0 }), "has been acknowledged before"),
+    ("an atomic without an answer", "rxe/atomic_fa_v4.pcap.zst", |_, packet| packet.bth.psn.value() % 128 != 0, "which the peer does not answer"),
+    ("PSN of a READ response", "rxe/read_lat_v4.pcap.zst", |_, packet| psn(packet, 1), "its PSN was not asked for"),
+    ("value of an atomic", "rxe/atomic_lat_v4.pcap.zst", |_, packet| {
         packet.ext.atomic_ack.iter_mut().for_each(|ack| ack.original ^= 1);
         true
-    }),
-    ("P_Key", "rxe/ops_write_imm.pcap.zst", |packet| { packet.bth.pkey.0 ^= 1; true }),
-    ("no NAK", "rxe/loss_nft_atomic.tapA.pcap.zst", |packet| packet.ext.aeth.is_none_or(|aeth| {
+    }, "atomic value: "),
+    ("P_Key", "rxe/ops_write_imm.pcap.zst", |_, packet| { packet.bth.pkey.0 ^= 1; true }, "P_Key: "),
+    ("no NAK", "rxe/loss_nft_atomic.tapA.pcap.zst", |_, packet| packet.ext.aeth.is_none_or(|aeth| {
         matches!(aeth.syndrome, feroce_wire::Syndrome::Ack(_))
-    })),
+    }), "which the peer does not answer"),
+    ("a READ's bytes", "rxe/read_lat_v4.pcap.zst", |number, packet| {
+        if number == 7 { packet.payload = feroce_wire::Payload { first: &[0x5a; 64], second: &[] }; }
+        true
+    }, "payload: "),
 ];
 
 #[test]
 fn wrong_answers_are_found() {
-    for (what, file, tamper) in WRONG {
-        let outcome = play_to_us(&read(file), tamper).unwrap_or_else(|why| panic!("{file}: {why}"));
-        assert!(!outcome.differences.is_empty(), "{what} of {file} does not show");
+    for (what, file, tamper, says) in WRONG {
+        let frames = read(file);
+        let right = play_to_us(&frames, honest).unwrap_or_else(|why| panic!("{file}: {why}"));
+        assert_eq!(right.differences, [], "{file}, as it comes");
+        let outcome = play_to_us(&frames, tamper).unwrap_or_else(|why| panic!("{file}: {why}"));
+        let found = outcome.differences.iter().any(|one| one.sentence.contains(says));
+        assert!(found, "{what} of {file} does not show: {:#?}", outcome.differences);
+    }
+}
+
+/// Frames of the peer's that do not parse are no answers, and are not passed over: here one is cut, and one has a wrong checksum.
+#[test]
+fn a_malformed_answer_is_a_difference() {
+    for file in ["rxe/write_lat_v4.pcap.zst", "rxe/rc_pingpong_v6_1024.pcap.zst"] {
+        let besides = |number: u64, bytes: &[u8]| match number {
+            3 => Some(bytes[..bytes.len() - 6].to_vec()),
+            4 => {
+                let mut bytes = bytes.to_vec();
+                bytes[24] ^= 1; // IPv4: the checksum. IPv6: another address, nothing of ours.
+                Some(bytes)
+            }
+            5 => {
+                let mut bytes = bytes.to_vec();
+                bytes[33] ^= 1; // Another address, also with IPv4.
+                Some(bytes)
+            }
+            _ => None,
+        };
+        let frames = read(file);
+        let outcome = play_to(&frames, |port| Tampered { besides, ..port }, |end| Box::new(end));
+        let found = outcome.unwrap_or_else(|why| panic!("{file}: {why}")).differences;
+        let is_told = |one: &Difference| {
+            one.sentence.starts_with("the peer sends what is no RoCEv2 packet: ")
+        };
+        assert!(found.iter().all(is_told), "{file}: {found:#?}");
+        let due = if file.contains("_v6_") { 1 } else { 2 };
+        assert_eq!(found.len(), due, "{file}: {found:#?}");
+    }
+}
+
+/// An end that reports what its stack did not.
+#[derive(Debug)]
+struct Overdone {
+    inner: FeroceEnd,
+    /// What becomes of completions.
+    change: fn(&mut Vec<Completion>),
+}
+
+impl End for Overdone {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn prepare(
+        &mut self,
+        family: Family,
+        regions: &[Region],
+        seed: u64,
+        settings: &Settings,
+    ) -> Result<Endpoint, Failure> {
+        self.inner.prepare(family, regions, seed, settings)
+    }
+
+    fn connect(
+        &mut self,
+        peer: &Endpoint,
+        rq_psn: Psn,
+        mtu: PathMtu,
+        settings: &Settings,
+    ) -> Result<(), Failure> {
+        self.inner.connect(peer, rq_psn, mtu, settings)
+    }
+
+    fn keys(&mut self) -> Result<Vec<RemoteAddr>, Failure> {
+        self.inner.keys()
+    }
+
+    fn post_receives(&mut self, receives: &[(u64, Place, u32)]) -> Result<(), Failure> {
+        self.inner.post_receives(receives)
+    }
+
+    fn post_sends(&mut self, requests: &[Posting]) -> Result<(), Failure> {
+        self.inner.post_sends(requests)
+    }
+
+    fn completions(
+        &mut self,
+        count: usize,
+        patience: Duration,
+    ) -> Result<Vec<Completion>, Failure> {
+        let mut done = self.inner.completions(count, patience)?;
+        (self.change)(&mut done);
+        Ok(done)
+    }
+
+    fn memory(&mut self, region: usize) -> Result<Vec<u8>, Failure> {
+        self.inner.memory(region)
+    }
+
+    fn write(&mut self, place: Place, bytes: &[u8]) -> Result<(), Failure> {
+        self.inner.write(place, bytes)
+    }
+
+    fn state(&mut self) -> Result<QpState, Failure> {
+        self.inner.state()
+    }
+
+    fn destroy_qp(&mut self) -> Result<(), Failure> {
+        self.inner.destroy_qp()
+    }
+
+    fn kill(&mut self) -> Result<(), Failure> {
+        self.inner.kill()
+    }
+}
+
+/// Receives that complete with nothing that was captured: one too many, twice the same, and one whose message was refused.
+#[test]
+fn completions_that_are_not_due_are_found() {
+    type Change = fn(&mut Vec<Completion>);
+    let rows: [(&str, Change, &str); 3] = [
+        ("rxe/ops_send_imm.pcap.zst", |done| done.extend(done.clone()), "more receives complete"),
+        (
+            "rxe/ops_send_imm.pcap.zst",
+            |done| done.iter_mut().for_each(|one| one.wr_id += 1),
+            "the receive for the message",
+        ),
+        (
+            "rxe/ops_rx_short.pcap.zst",
+            |done| done.iter_mut().for_each(|one| one.status = Status::Success),
+            "the receive for the message with PSN 0x",
+        ),
+    ];
+    for (file, change, says) in rows {
+        let frames = read(file);
+        let changed =
+            |change: Change| move |inner| Box::new(Overdone { inner, change }) as Box<dyn End>;
+        let right = play_to(&frames, |port| port, changed(|_| ())).expect("answers");
+        assert_eq!(right.differences, [], "{file}");
+        let found = play_to(&frames, |port| port, changed(change)).expect("answers");
+        let is_told = found.differences.iter().any(|one| one.sentence.starts_with(says));
+        assert!(is_told, "{file}: {:#?}", found.differences);
     }
 }
 
 #[test]
 fn who_does_not_answer_is_told() {
-    let silent = play_to_us(&read("rxe/write_lat_v4.pcap.zst"), |_| false);
+    let silent = play_to_us(&read("rxe/write_lat_v4.pcap.zst"), |_, _| false);
     let why = silent.expect_err("nothing was heard").to_string();
     assert!(why.starts_with("no answer from 192.0.2.2 within 100ms"), "{why}");
     let unreliable = play_to_us(&read("rxe/uc_pingpong_v4_1024.pcap.zst"), honest);
@@ -306,4 +491,109 @@ fn a_peer_that_is_ready_is_only_asked() {
     assert_eq!((outcome.fed, outcome.compared, outcome.differences), (200, 200, Vec::new()));
     let (bytes, differences) = stage.check(&rehearsal).expect("memory");
     assert!(bytes > 0 && differences.is_empty(), "{differences:?}");
+}
+
+/// Frames leave as ours whoever had sent them in the capture: what came over another router, too.
+#[test]
+fn requests_leave_with_our_addresses() {
+    let mut frames = read("rxe/write_lat_v4.pcap.zst");
+    let third = lanes(&frames).0[0].requests[2];
+    let mut packet = frames[third].packet();
+    (packet.ethernet.src, packet.ethernet.dst) = (MacAddr([6; 6]), MacAddr([8; 6]));
+    frames[third].bytes = sealed_again(&packet);
+    let lane = &lanes(&frames).0[0];
+    let ends = Ends { own: party(OWN, false, OWN_QPN), peer: party(PEER, false, 0x99) };
+    let translation = Translation::new(lane, &frames, &ends, &Names::default());
+    for &index in &lane.requests {
+        let bytes = translation.request(&frames[index].bytes).expect("a request");
+        let packet = Packet::parse(&bytes, &[]).expect("RoCEv2");
+        assert_eq!((packet.ethernet.src, packet.ethernet.dst), (OWN.0, PEER.0));
+        assert!(packet.icrc_valid());
+    }
+}
+
+/// Somebody prepares an endpoint by what `--needs --json` says, and nothing else: it answers as captured.
+#[test]
+fn what_is_needed_is_enough() {
+    for file in [
+        "rxe/ops_psn_wrap.pcap.zst",
+        "rxe/read_lat_v4.pcap.zst",
+        "rxe/atomic_lat_v4.pcap.zst",
+        "rxe/ops_send_imm.pcap.zst",
+    ] {
+        let frames = read(file);
+        let lane = &lanes(&frames).0[0];
+        let needs = serde_json::to_value(needs::Endpoint::of(lane, &frames)).expect("JSON");
+        assert_eq!(needs["changes"], Value::Array(Vec::new()), "{file}: nobody is told meanwhile");
+        let arena = Arena::new(16 << 20).expect("memory");
+        let shape = ShmConfig { name: "needs".to_owned(), ..ShmConfig::default() };
+        let (near, mut far) = shm_pair(&arena, shape).expect("ports");
+        let pace = DevicePace { device: device(near), now: Rc::new(RefCell::new(Instant::ZERO)) };
+        let end = FeroceEnd::paced(&pace.device, Box::new(pace.clone())).expect("an end");
+        let (qpn, names) = prepare(end, &needs);
+        let ends = Ends { own: party(OWN, false, OWN_QPN), peer: party(PEER, false, qpn) };
+        let (port, pace, patience) = (&mut far, &mut pace.clone(), Duration::from_millis(1));
+        let way = Way { port, pace, ends, psn: 0, patience };
+        let outcome = play(lane, &frames, way, Responder::Ready(names));
+        let outcome = outcome.unwrap_or_else(|why| panic!("{file}: {why}"));
+        assert_eq!(outcome.differences, [], "{file}: {needs:#}");
+        assert!(outcome.compared > 0, "{file}");
+    }
+}
+
+fn number(value: &Value, field: &str) -> u64 {
+    value[field].as_u64().unwrap_or_else(|| panic!("{field} of {value}"))
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().unwrap_or_else(|| panic!("{field} of {value}"))
+}
+
+/// Gives `end` what is needed, receives in a region ahead of the others; its QP number, and how it names its memory. It stays.
+fn prepare(mut end: FeroceEnd, needs: &Value) -> (u32, Names) {
+    const RECEIVES: u32 = 1 << 16;
+    let word = |value: &Value, field: &str| u32::try_from(number(value, field)).expect("32 bits");
+    let regions: Vec<Region> = std::iter::once((RECEIVES, Access::LOCAL_WRITE))
+        .chain(list(needs, "regions").iter().map(|region| {
+            let access = list(region, "rights").iter().map(|right| match right.as_str() {
+                Some("remote write") => Access::REMOTE_WRITE,
+                Some("remote read") => Access::REMOTE_READ,
+                Some("remote atomic") => Access::REMOTE_ATOMIC,
+                _ => panic!("{right}"),
+            });
+            (word(region, "length"), access.fold(Access::LOCAL_WRITE, |all, one| all | one))
+        }))
+        .map(|(len, access)| Region { len, access, window: false })
+        .collect();
+    let min_rnr_timer = u8::try_from(number(needs, "rnr_timer")).expect("a code");
+    let settings = Settings { min_rnr_timer, ..Plan::new().settings[RESPONDER] };
+    let endpoint = end.prepare(Family::V4, &regions, 1, &settings).expect("memory and a QP");
+    let first = Psn::new(word(needs, "first_psn"));
+    let gid = OWN.1[0].parse().expect("an address");
+    let own = Endpoint { qpn: Qpn::masked(OWN_QPN), psn: first, gid, super_frames: None };
+    let mtu = PathMtu::from_bytes(word(needs, "path_mtu")).expect("a path MTU");
+    end.connect(&own, first, mtu, &settings).expect("a connection");
+    let mut names = Names::default();
+    let keys = end.keys().expect("keys");
+    for (at, (region, name)) in list(needs, "regions").iter().zip(&keys[1..]).enumerate() {
+        let (key, start) = (word(region, "rkey"), number(region, "address"));
+        names.keys.insert(key, name.rkey.value());
+        names.addresses.insert(key, name.addr.wrapping_sub(start).cast_signed());
+        for held in list(region, "holds") {
+            let offset = u32::try_from(number(held, "address") - start).expect("inside");
+            let digits = held["bytes"].as_str().expect("digits").as_bytes().chunks(2);
+            let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16);
+            let bytes: Vec<u8> = digits.map(|pair| byte(pair).expect("two digits")).collect();
+            end.write(Place { region: 1 + at, offset }, &bytes).expect("inside the region");
+        }
+    }
+    let mut offset = 0;
+    for (receive, wr_id) in list(needs, "receives").iter().zip(0..) {
+        assert!(receive["after_packet"].is_null(), "{receive}");
+        let length = word(receive, "length");
+        end.post_receives(&[(wr_id, Place { region: 0, offset }, length)]).expect("room");
+        offset += length;
+    }
+    Box::leak(Box::new(end));
+    (endpoint.qpn.value(), names)
 }

@@ -4,9 +4,18 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use feroce_tests::conform::fuzz::{Head, SEALED, feed, mutate};
+use feroce_pfc_tools::capture::Capture;
+use feroce_tests::conform::fuzz::{self, Head, SEALED, feed, mutate};
+use feroce_tests::counting_alloc::{CountingAlloc, heap_peak_of};
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+#[global_allocator]
+static ALLOCATOR: CountingAlloc = CountingAlloc;
+
+/// Bytes that the check may hold at a time for an input, whatever that unpacks to: 16 MiB
+/// are what is kept of flows, at most, and zstd's windows. Less than the bombs unpack to.
+const ROOM: i64 = 24 << 20;
 
 /// Inputs in an ordinary run.
 const INPUTS: u64 = 2000;
@@ -46,10 +55,52 @@ fn inputs(folder: &str) -> Vec<PathBuf> {
 /// Those that a fuzzer has found to reach something of their own, and those that ever broke it.
 #[test]
 fn no_kept_input_breaks_the_check() {
+    let mut most = (0, PathBuf::new());
     for file in [inputs("seeds/check"), inputs("regressions/check")].concat() {
         let bytes = fs::read(&file).expect("an input");
-        assert!(catch_unwind(|| feed(&bytes)).is_ok(), "cargo fuzz run check {}", file.display());
+        let (fed, peak) = heap_peak_of(|| catch_unwind(|| feed(&bytes)));
+        assert!(fed.is_ok(), "cargo fuzz run check {}", file.display());
+        most = most.max((peak, file));
     }
+    assert!(most.0 < ROOM, "{}: {} bytes at a time", most.1.display(), most.0);
+}
+
+/// A pcap without frames, and `blocks` times 128 KiB of zeros behind it: 8192 records of no bytes each. In zstd a block is four bytes.
+fn bomb(blocks: usize) -> Vec<u8> {
+    const RLE: u32 = 1;
+    let block = |is_last: bool, kind: u32, size: u32| {
+        let [low, middle, high, _] = (u32::from(is_last) | kind << 1 | size << 3).to_le_bytes();
+        [low, middle, high]
+    };
+    let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x58]; // A window of 2 MiB.
+    let head = [0xa1b2_3c4d_u32, 0x0004_0002, 0, 0, 1 << 16, 1].map(u32::to_le_bytes).concat();
+    bytes.extend(block(false, 0, 24));
+    bytes.extend(head);
+    for number in 1..=blocks {
+        bytes.extend(block(number == blocks, RLE, 1 << 17));
+        bytes.push(0);
+    }
+    bytes
+}
+
+/// Little that unpacks to much: as much is looked at as is said, in as little room as anything else.
+#[test]
+fn what_unpacks_to_much_ends_where_it_is_to() {
+    let packed = bomb(16);
+    let frames = |most| {
+        let source = Box::new(std::io::Cursor::new(packed.clone()));
+        let mut capture = Capture::of_source_within(Path::new("bomb"), source, most).expect("pcap");
+        let ended = capture.read(|_| ());
+        (capture.frames(), ended.is_ok())
+    };
+    assert_eq!(frames(u64::MAX), (16 * 8192, true));
+    assert_eq!(frames(24 + 16 * 100), (100, true));
+    assert_eq!(frames(24 + 16 * 100 + 8), (100, false), "cut off in the middle of a record");
+    // A GiB, in 32 KiB.
+    let input = [&Head::default().to_bytes()[..], &bomb(8192)].concat();
+    assert!(fuzz::MOST > ROOM.unsigned_abs(), "what is looked at is not held");
+    let (_, peak) = heap_peak_of(|| feed(&input));
+    assert!(peak < ROOM, "{peak} bytes at a time");
 }
 
 /// What the fuzzer makes of captures packet by packet, without its choice of what is worth to go on with: whole captures, within the

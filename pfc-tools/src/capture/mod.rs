@@ -155,6 +155,18 @@ impl Capture {
     /// # Errors
     /// See [`CaptureError`].
     pub fn of_source(name: &Path, source: Box<dyn Read>) -> Result<Self, CaptureError> {
+        Self::of_source_within(name, source, u64::MAX)
+    }
+
+    /// The same, of which the first `most` bytes are looked at, unpacked if it is packed: what little unpacks to does not show ahead.
+    ///
+    /// # Errors
+    /// See [`CaptureError`].
+    pub fn of_source_within(
+        name: &Path,
+        source: Box<dyn Read>,
+        most: u64,
+    ) -> Result<Self, CaptureError> {
         let failed = |source: io::Error| match source.kind() {
             ErrorKind::UnexpectedEof => {
                 CaptureError::Truncated { file: name.to_owned(), frames: 0 }
@@ -164,8 +176,10 @@ impl Capture {
         let mut records = Records::new(source);
         let mut magic = records.magic().map_err(failed)?;
         if let Some(unpack) = unpacking(magic) {
-            records = Records::new(unpack(records.into_source()));
+            records = Records::new(Box::new(unpack(records.into_source()).take(most)));
             magic = records.magic().map_err(failed)?;
+        } else if most < u64::MAX {
+            records = Records::new(Box::new(records.into_source().take(most)));
         }
         let format =
             if magic == PCAPNG { Format::pcapng(&mut records) } else { Format::pcap(&mut records) };

@@ -26,6 +26,9 @@ const FROM: u8 = 8;
 const TO: u8 = 16;
 const FLOW: u8 = 32;
 
+/// Bytes that are looked at of a capture, unpacked: 64 KiB of zstd may stand for 2 GiB, which says no more than this.
+pub const MOST: u64 = 32 << 20;
+
 /// What an input begins with.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Head {
@@ -102,8 +105,9 @@ pub fn feed(data: &[u8]) {
 }
 
 fn opened(bytes: &[u8], is_sealed: bool) -> Option<Capture> {
-    let open =
-        |bytes: Vec<u8>| Capture::of_source(Path::new("fuzz"), Box::new(Cursor::new(bytes))).ok();
+    let open = |bytes: Vec<u8>| {
+        Capture::of_source_within(Path::new("fuzz"), Box::new(Cursor::new(bytes)), MOST).ok()
+    };
     match is_sealed {
         true => open(seal::sealed(open(bytes.to_vec())?)),
         false => open(bytes.to_vec()),

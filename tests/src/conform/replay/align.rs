@@ -19,7 +19,7 @@ pub struct Answer {
 }
 
 /// What an answer says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// All up to the PSN has arrived.
     Ack,
@@ -49,6 +49,11 @@ impl Answer {
         let psn = packet.bth.psn;
         let msn = packet.ext.aeth.map(|aeth| aeth.msn.value());
         Self { psn, kind, before_first: msn == Some(0) && psn.value() == 0xff_ffff }
+    }
+
+    /// Whether it is what rxe acknowledges before anything was received.
+    pub const fn is_before_first(&self) -> bool {
+        self.before_first
     }
 
     /// Whether who hears it knows that the request `psn` has arrived.

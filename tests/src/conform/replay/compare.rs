@@ -4,16 +4,13 @@ use feroce_wire::{Ecn, IpHeader, Ipv4Header, NakCode, Operation, Packet, Positio
 
 use super::liberty::{Liberty, Taken};
 
-/// Messages behind what is answered that may have completed before: of another peer's answer, and of the captured one.
-pub type Behind = [u32; 2];
-
 /// Compares `ours` with `theirs`, the packet `number` of the capture. Where a liberty is taken our value becomes theirs; then
-/// every byte must be the same; `peers` if the answer is no engine's of ours. Answers what differs.
+/// every byte must be the same; `is_peers` if it is the answer of another peer. Answers what differs.
 pub fn compare(
     ours: &[u8],
     theirs: &[u8],
     number: u64,
-    peers: Option<Behind>,
+    is_peers: bool,
     taken: &mut Taken,
 ) -> Option<String> {
     let (mine, captured) = match (Packet::parse(ours, &[]), Packet::parse(theirs, &[])) {
@@ -25,8 +22,8 @@ pub fn compare(
     }
     let mut excused = mine;
     let mut liberties = Vec::new();
-    if let Some(behind) = peers {
-        excuse_peer(&mut excused, &captured, behind, &mut liberties);
+    if is_peers {
+        excuse_peer(&mut excused, &captured, &mut liberties);
     }
     excuse_headers(&mut excused, &captured, &mut liberties);
     excuse_transport(&mut excused, &captured, &mut liberties);
@@ -44,12 +41,7 @@ pub fn compare(
 }
 
 /// What another peer than the captured one has set otherwise, or does otherwise.
-fn excuse_peer(
-    answer: &mut Packet<'_>,
-    theirs: &Packet<'_>,
-    behind: Behind,
-    taken: &mut Vec<Liberty>,
-) {
+fn excuse_peer(answer: &mut Packet<'_>, theirs: &Packet<'_>, taken: &mut Vec<Liberty>) {
     let settings = |packet: &Packet<'_>| (packet.ip.hop_limit(), packet.ip.traffic_class() >> 2);
     if settings(answer) != settings(theirs) {
         taken.push(Liberty::PathSettings);
@@ -67,9 +59,8 @@ fn excuse_peer(
         answer.bth.mig_req = true;
     }
     if let (Some(aeth), Some(their)) = (&mut answer.ext.aeth, theirs.ext.aeth) {
-        let ahead = [their.msn.distance_to(aeth.msn), aeth.msn.distance_to(their.msn)];
-        let may_be = ahead.iter().zip(behind).any(|(&ahead, most)| ahead <= most);
-        if aeth.msn != their.msn && may_be {
+        // Which ones it may have has been judged: see `peers`.
+        if aeth.msn != their.msn {
             taken.push(Liberty::MsnAhead);
             aeth.msn = their.msn;
         }

@@ -128,7 +128,7 @@ pub fn send(lane: &Lane, frames: &[Captured]) -> Result<Outcome, Unplayable> {
         qp.post_send_to(&request, &to).map_err(unplayable("post a datagram"))?;
         let number = frame.number;
         let sentence = match rig.turn().as_slice() {
-            [ours] => compare(ours, &frame.bytes, number, None, &mut outcome.liberties),
+            [ours] => compare(ours, &frame.bytes, number, false, &mut outcome.liberties),
             sent => Some(format!("{} packets instead of one", sent.len())),
         };
         let packet = Some(number);

@@ -1,13 +1,13 @@
 //! The answers to a lane's requests, held against the captured ones.
 
 use feroce_engine::qp::Service;
-use feroce_wire::Packet;
+use feroce_wire::{Packet, Psn};
 
 use super::align::{Answer, Kind, Step, align};
+use super::asked::Asked;
 use super::compare::compare;
 use super::lanes::{Captured, Lane};
-use super::live::causes::Asked;
-use super::peers::Peers;
+use super::peers::{Peers, Said};
 use super::{Difference, Outcome};
 
 /// Who gave the answers.
@@ -15,8 +15,11 @@ use super::{Difference, Outcome};
 pub enum Answerer {
     /// Our engine, which must have no habits of a peer's.
     Engine,
-    /// Somebody else.
-    Peer,
+    /// Somebody else, whose QP is new.
+    Peer {
+        /// The PSN that it expects first.
+        expects: Psn,
+    },
 }
 
 impl Answerer {
@@ -24,7 +27,7 @@ impl Answerer {
     const fn answers(self) -> &'static str {
         match self {
             Self::Engine => "we answer",
-            Self::Peer => "the peer answers",
+            Self::Peer { .. } => "the peer answers",
         }
     }
 
@@ -32,7 +35,7 @@ impl Answerer {
     const fn does_not(self) -> &'static str {
         match self {
             Self::Engine => "we do not answer",
-            Self::Peer => "the peer does not answer",
+            Self::Peer { .. } => "the peer does not answer",
         }
     }
 }
@@ -74,14 +77,16 @@ pub fn judge(
     let lost = |at: usize| may_be_extra(at) && is_asked_again(at);
     let last = theirs.last().copied().unwrap_or(0);
     let open = |at: usize| may_be_extra(at) && sent[at].after > last && lane.service == Service::Rc;
-    let peers = (answerer == Answerer::Peer).then(|| Peers::of(lane, frames));
+    let peers = match answerer {
+        Answerer::Engine => None,
+        Answerer::Peer { expects } => Some(Peers::of(lane, frames, expects)),
+    };
+    outcome.differences.extend(peers.iter().flat_map(|peers| wrong(peers, frames, sent)));
+    let told = peers.as_ref().map(|peers| Said::by(&ours, sent, peers));
     // One answer to duplicates that came in a row is one to each.
     let said = |at: usize| {
-        let Some(peers) = peers.as_ref().filter(|_| answers[at].kind != Kind::Sequence) else {
-            return false;
-        };
-        let mut since = sent.iter().zip(&ours).filter(|(sent, _)| sent.until >= peers.cause(at));
-        since.any(|(_, own)| answers[at].is_said_by(own))
+        let told = told.as_ref().filter(|_| answers[at].kind != Kind::Sequence);
+        told.is_some_and(|told| told.is_said(&answers[at], at))
     };
     for step in align(&ours, &answers, lost, open, said) {
         let (number, sentence) = match step {
@@ -89,11 +94,7 @@ pub fn judge(
                 let frame = &frames[theirs[other]];
                 outcome.compared += 1;
                 let (bytes, liberties) = (&sent[own].bytes, &mut outcome.liberties);
-                let behind = peers.as_ref().map(|peers| {
-                    let captured = peers.behind(answers[other].psn, theirs[other]);
-                    [peers.behind(ours[own].psn, sent[own].until), captured]
-                });
-                match compare(bytes, &frame.bytes, frame.number, behind, liberties) {
+                match compare(bytes, &frame.bytes, frame.number, peers.is_some(), liberties) {
                     None => continue,
                     Some(sentence) => (frame.number, sentence),
                 }
@@ -118,6 +119,15 @@ pub fn judge(
         };
         outcome.differences.push(Difference { packet: Some(number), sentence });
     }
+}
+
+/// What is wrong with a peer's answers, whatever was captured.
+fn wrong(peers: &Peers<'_>, frames: &[Captured], sent: &[Sent]) -> Vec<Difference> {
+    let difference = |(at, why): (usize, String)| {
+        let sentence = format!("the peer answers {}: {why}", text(&sent[at].bytes));
+        Difference { packet: Some(frames[sent[at].after].number), sentence }
+    };
+    peers.wrong(sent).into_iter().map(difference).collect()
 }
 
 /// The packet in words.

@@ -6,6 +6,7 @@
 //! else is a [`Difference`]. The requester's part can be played to a real endpoint, too: [`live`].
 
 pub mod align;
+pub mod asked;
 pub mod compare;
 pub mod datagram;
 pub mod judge;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde::Serialize;
 
 use super::lanes::Captured;
 use super::report::Summary;
@@ -63,6 +64,11 @@ pub fn read(file: PathBuf) -> Result<Vec<Captured>, Failure> {
     Ok(frames)
 }
 
+fn write_json(mut out: impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)
+}
+
 /// Plays, and prints what came of it.
 ///
 /// # Errors
@@ -71,7 +77,11 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let frames = read(options.file.clone())?;
     let mut out = io::stdout().lock();
     if options.live.asks_needs() {
-        write!(out, "{}", options.live.needs(frames)?)?;
+        let needs = options.live.needs(frames)?;
+        match options.json {
+            true => write_json(&mut out, &needs)?,
+            false => needs.iter().try_for_each(|endpoint| write!(out, "{endpoint}"))?,
+        }
         return Ok(Outcome::Fine);
     }
     let roles: &[Role] = match options.role {
@@ -88,11 +98,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         return Err(Failure::Unusable(why.to_owned()));
     }
     match options.json {
-        true => {
-            serde_json::to_writer_pretty(&mut out, &Summary::of(&replay))
-                .map_err(io::Error::from)?;
-            writeln!(out)?;
-        }
+        true => write_json(&mut out, &Summary::of(&replay))?,
         false => writeln!(out, "{replay}")?,
     }
     Ok(Outcome::of(!replay.agrees()))

@@ -32,6 +32,8 @@ struct Known {
     access: Access,
     buffer: Buffer,
     shown: Vec<bool>,
+    /// What packets show of it before they change it, by offset.
+    first: BTreeMap<usize, Vec<u8>>,
 }
 
 /// What a region is to a peer.
@@ -153,7 +155,8 @@ impl Regions {
             let buffer = pd.alloc_buffer_as(shape.start, len, shape.access, own);
             let buffer = buffer.map_err(unplayable("register memory"))?;
             let &Shape { start, access, .. } = shape;
-            by_key.insert(key, Known { start, access, buffer, shown: vec![false; len] });
+            let (shown, first) = (vec![false; len], BTreeMap::new());
+            by_key.insert(key, Known { start, access, buffer, shown, first });
         }
         Ok(Self { by_key, renamed })
     }
@@ -170,6 +173,13 @@ impl Regions {
         let mut held = vec![0; bytes.len()];
         known.buffer.read(at, &mut held);
         let shown = &mut known.shown[at..at + bytes.len()];
+        let mut offset = 0;
+        for run in shown.chunk_by(|a, b| a == b) {
+            if !run[0] {
+                known.first.insert(at + offset, bytes[offset..offset + run.len()].to_vec());
+            }
+            offset += run.len();
+        }
         let changed = held.iter().zip(bytes).zip(&*shown).any(|((a, b), &shown)| shown && a != b);
         if held != bytes {
             known.buffer.write(at, bytes);
@@ -192,6 +202,22 @@ impl Regions {
         for (region, known) in regions.iter().zip(self.by_key.values()) {
             known.buffer.write(0, &fill(region));
         }
+    }
+
+    /// What the region with that captured key has to hold before anything is done to it: captured addresses, and the bytes there.
+    pub fn at_first(&self, key: Key) -> Vec<(u64, Vec<u8>)> {
+        let Some(known) = self.by_key.get(&key.value()) else { return Vec::new() };
+        let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
+        for (&offset, bytes) in &known.first {
+            let address = known.start + offset as u64;
+            match all.last_mut() {
+                Some((start, held)) if *start + held.len() as u64 == address => {
+                    held.extend_from_slice(bytes);
+                }
+                _ => all.push((address, bytes.clone())),
+            }
+        }
+        all
     }
 
     /// What the region with that captured key holds; empty if there is none.

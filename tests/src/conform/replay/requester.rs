@@ -311,7 +311,7 @@ impl Requester<'_> {
         let frame = &self.frames[index];
         self.outcome.compared += 1;
         let liberties = &mut self.outcome.liberties;
-        let differs = compare(bytes, &frame.bytes, frame.number, None, liberties);
+        let differs = compare(bytes, &frame.bytes, frame.number, false, liberties);
         let packet = Some(frame.number);
         self.outcome.differences.extend(differs.map(|sentence| Difference { packet, sentence }));
         if let Ok(packet) = Packet::parse(bytes, &[]) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use feroce_engine::device::{Buffer, QueuePair};
 use feroce_engine::memory::Access;
-use feroce_engine::qp::Service;
+use feroce_engine::qp::{QpState, Service};
 use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Extra, RecvRequest, SendOp};
 use feroce_wire::{Key, Operation, Packet, Psn, RnrTimer, Syndrome};
@@ -41,6 +41,8 @@ pub enum Cue {
         va: u64,
         /// What it holds from now on.
         bytes: Vec<u8>,
+        /// Other bytes were known there: the responder's program has changed them.
+        is_change: bool,
     },
     /// A request comes: its place among those of the lane.
     Hear(usize),
@@ -59,6 +61,8 @@ pub struct Rehearsal {
     pub regions: Regions,
     /// First places of the messages that were received whole.
     pub received: BTreeSet<Place>,
+    /// A request was refused, and the QP is in error since.
+    pub is_refused: bool,
 }
 
 struct Responder<'a> {
@@ -107,8 +111,10 @@ pub fn rehearse(
     responder.regions.fill(fill);
     responder.cues = Some(Vec::new());
     responder.feed()?;
+    let is_refused = responder.qp.snapshot(responder.rig.now).state == QpState::Err;
     let Responder { messages, begin, cues, regions, received, .. } = responder;
-    Ok(Rehearsal { messages, begin, cues: cues.unwrap_or_default(), regions, received })
+    let cues = cues.unwrap_or_default();
+    Ok(Rehearsal { messages, begin, cues, regions, received, is_refused })
 }
 
 /// Before anything is heard.
@@ -313,10 +319,12 @@ impl Responder<'_> {
 
     /// Puts `bytes` into memory; true if others were known there.
     fn show(&mut self, key: Key, va: u64, bytes: Vec<u8>) -> bool {
-        if self.regions.holds(key, va, &bytes) == Some(false) {
-            self.note(|| Cue::Show { key, va, bytes: bytes.clone() });
+        let is_due = self.regions.holds(key, va, &bytes) == Some(false);
+        let is_change = self.regions.show(key, va, &bytes);
+        if is_due {
+            self.note(|| Cue::Show { key, va, bytes, is_change });
         }
-        self.regions.show(key, va, &bytes)
+        is_change
     }
 
     /// The bytes of a WRITE are where it asked for.

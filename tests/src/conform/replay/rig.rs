@@ -27,6 +27,9 @@ use crate::manual_config;
 /// More packets than any capture has under way: how many a peer allows itself is its own choice.
 const WINDOW: u32 = 1 << 20;
 
+/// READs and atomics at a time.
+pub const DEPTH: u8 = 16;
+
 /// Why a lane cannot be replayed, for the reader.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -193,7 +196,7 @@ impl Rig {
                 path_mtu: Some(lane.mtu),
                 dest_qp: Some(dest_qp),
                 rq_psn: Some(begin.rq_psn),
-                max_dest_rd_atomic: reliable.then_some(16),
+                max_dest_rd_atomic: reliable.then_some(DEPTH),
                 min_rnr_timer: reliable.then_some(begin.min_rnr_timer),
                 ..QpAttributes::default()
             },
@@ -203,7 +206,7 @@ impl Rig {
                 retry_cnt: reliable.then_some(7),
                 rnr_retry: reliable.then_some(7),
                 sq_psn: Some(begin.sq_psn),
-                max_rd_atomic: reliable.then_some(16),
+                max_rd_atomic: reliable.then_some(DEPTH),
                 ..QpAttributes::default()
             },
         ];

@@ -1,12 +1,12 @@
 //! Which answers a request waits for: all that were captured ahead of it, and those to READs whose memory it changes. Without a
 //! fence a responder may do that first: the captured one had read before.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use feroce_wire::{Key, Operation, Packet, Psn};
+use feroce_wire::{Key, Operation, Packet};
 
 use crate::conform::replay::align::{Answer, Kind};
+use crate::conform::replay::asked::Asked;
 use crate::conform::replay::lanes::{Captured, Lane, read_span};
 
 /// A captured answer that is waited for.
@@ -20,68 +20,6 @@ pub struct Awaited {
     pub number: u64,
 }
 
-/// Which request an answer with a PSN is for.
-#[derive(Debug, Default)]
-pub struct Asked {
-    by_psn: BTreeMap<u32, usize>,
-    sent: Vec<(Psn, usize)>,
-    /// The last PSN that was told to be missing, by whose place in `sent` the next search begins if it is told again, or if
-    /// a later one is.
-    told: Option<(Psn, [usize; 2])>,
-}
-
-impl Asked {
-    /// All of the lane's requests were sent.
-    pub fn of(lane: &Lane, frames: &[Captured]) -> Self {
-        let mut asked = Self::default();
-        (0..lane.requests.len()).for_each(|at| asked.ask(lane, frames, at));
-        asked
-    }
-
-    /// The last request for `psn`, by its place among those of the lane.
-    pub fn last_for(&self, psn: Psn) -> Option<usize> {
-        self.by_psn.get(&psn.value()).copied()
-    }
-
-    /// The request at the place `at` among those of the lane is sent.
-    pub fn ask(&mut self, lane: &Lane, frames: &[Captured], at: usize) {
-        let packet = frames[lane.requests[at]].packet();
-        for step in 0..read_span(&packet, lane.mtu.bytes()) {
-            self.by_psn.insert(packet.bth.psn.add(step).value(), at);
-        }
-        self.sent.push((packet.bth.psn, at));
-    }
-
-    /// The last request that was sent.
-    pub fn last(&self) -> Option<usize> {
-        self.sent.last().map(|&(_, at)| at)
-    }
-
-    /// The request that `answer` is for, of those that were sent; answers come in their order. What is missing is told when the
-    /// first behind it comes, which may be long ahead of the answer: it crosses requests, even the missing one sent again.
-    pub fn cause(&mut self, answer: &Answer) -> Option<usize> {
-        let asked = match answer.kind {
-            Kind::Sequence => self.missed(answer.psn),
-            _ => self.last_for(answer.psn),
-        };
-        asked.or(self.last())
-    }
-
-    /// The first request behind `psn`, which is missing, or missing again.
-    fn missed(&mut self, psn: Psn) -> Option<usize> {
-        let since = match self.told {
-            Some((told, [_, again])) if told == psn => again,
-            Some((told, [first, _])) if told.is_before(psn) => first,
-            _ => 0,
-        };
-        let mut behind = self.sent.iter().enumerate().skip(since);
-        let (place, at) =
-            behind.find_map(|(place, &(sent, at))| psn.is_before(sent).then_some((place, at)))?;
-        self.told = Some((psn, [place, self.sent.len()]));
-        Some(at)
-    }
-}
-
 /// What each request of the lane waits for, by its place, and last, what the end does. Requests for which `is_played` is
 /// false are not sent: nothing is said to them.
 pub fn causes(
@@ -93,7 +31,7 @@ pub fn causes(
     let mut asked = Asked::default();
     let mut answers = lane.responses.iter().copied().peekable();
     let mut refused = None;
-    let mut reads: Vec<(Memory, Awaited)> = Vec::new();
+    let mut reads: Vec<(Memory, Last)> = Vec::new();
     let ends = lane.requests.iter().copied().chain([usize::MAX]);
     for (at, request) in ends.enumerate() {
         let mut awaited = Vec::new();
@@ -104,7 +42,8 @@ pub fn causes(
             if answer.kind != Kind::Sequence {
                 refused = (answer.kind == Kind::Rnr).then_some(answer.psn);
             }
-            let cause = asked.cause(&answer).filter(|&cause| !is_habit && is_played(cause));
+            let cause =
+                asked.cause(answer.psn, answer.kind).filter(|&cause| !is_habit && is_played(cause));
             let number = frames[index].number;
             awaited.extend(cause.map(|cause| Awaited { answer, cause, number }));
         }
@@ -117,10 +56,12 @@ pub fn causes(
                     reads.extend(answered(lane, frames, at).map(|last| (read, last)));
                 }
                 (_, Some((key, range))) => {
-                    let touches = |((read, part), _): &(Memory, Awaited)| {
+                    reads.retain(|(_, last)| last.index > request); // The others have been waited for.
+                    let touches = |((read, part), _): &(Memory, Last)| {
                         *read == key && part.start < range.end && range.start < part.end
                     };
-                    awaited.extend(reads.extract_if(.., |read| touches(read)).map(|read| read.1));
+                    let touched = reads.extract_if(.., |read| touches(read));
+                    awaited.extend(touched.map(|(_, last)| last.awaited));
                 }
                 _ => {}
             }
@@ -141,14 +82,22 @@ fn memory(packet: &Packet<'_>) -> Option<Memory> {
     Some((key, va..va.saturating_add(len)))
 }
 
+/// The last answer to a READ.
+struct Last {
+    index: usize,
+    awaited: Awaited,
+}
+
 /// The captured answer that is the last to the READ at the place `at`.
-fn answered(lane: &Lane, frames: &[Captured], at: usize) -> Option<Awaited> {
+fn answered(lane: &Lane, frames: &[Captured], at: usize) -> Option<Last> {
     let request = lane.requests[at];
     let packet = frames[request].packet();
     let last = packet.bth.psn.add(read_span(&packet, lane.mtu.bytes()) - 1);
-    lane.responses.iter().filter(|&&index| index > request).find_map(|&index| {
+    let behind = lane.responses.partition_point(|&index| index <= request);
+    lane.responses[behind..].iter().find_map(|&index| {
         let answer = Answer::of(&frames[index].packet());
         let is_last = answer.kind == Kind::Read && answer.psn == last;
-        is_last.then(|| Awaited { answer, cause: at, number: frames[index].number })
+        let awaited = Awaited { answer, cause: at, number: frames[index].number };
+        is_last.then_some(Last { index, awaited })
     })
 }

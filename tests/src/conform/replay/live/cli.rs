@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::host::Host;
-use super::needs::Needs;
+use super::needs::Endpoint;
 use super::translation::{Ends, Names, keys};
 use super::{Responder, Trouble, Way, play, rehearse};
 use crate::capture::Party;
@@ -12,7 +12,8 @@ use crate::conform::cli::Failure;
 use crate::conform::inject::live::{Open, Stack, within};
 use crate::conform::replay::lanes::{self, Captured, Lane};
 use crate::conform::replay::rewrite::{Map, Rewrite};
-use crate::conform::replay::{Outcome, Played, Replay, Role};
+use crate::conform::replay::rig::Unplayable;
+use crate::conform::replay::{Difference, Outcome, Played, Replay, Role};
 use crate::rxe::end::RealPace;
 use feroce_congestion::params::Kind;
 
@@ -40,8 +41,8 @@ pub struct Options {
     /// How long an answer is waited for
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
     patience: Duration,
-    /// Say what each endpoint that answers in the capture must have, and play nothing
-    #[arg(long, conflicts_with = "live")]
+    /// Say what each endpoint that answers in the capture must have, and play nothing; with --json, every byte of its memory
+    #[arg(long, conflicts_with_all = ["live", "role"])]
     needs: bool,
 }
 
@@ -77,16 +78,16 @@ impl Options {
     ///
     /// # Errors
     /// If none can be played.
-    pub fn needs(&self, frames: Vec<Captured>) -> Result<String, Failure> {
+    pub fn needs(&self, frames: Vec<Captured>) -> Result<Vec<Endpoint>, Failure> {
         let (frames, _) = lanes::roce_frames(frames);
         let (lanes, _) = lanes::lanes(&frames);
-        let needs: Vec<_> = lanes.iter().map(|lane| Needs::of(lane, &frames)).collect();
-        match (needs.iter().any(Result::is_ok), needs.first()) {
-            (true, _) => {
-                Ok(needs.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().concat())
+        let needs: Vec<_> = lanes.iter().map(|lane| Endpoint::of(lane, &frames)).collect();
+        let first = needs.first();
+        match first.ok_or_else(|| nothing_to_play("it has no RC packets"))? {
+            Endpoint::Not(why) if needs.iter().all(|one| matches!(one, Endpoint::Not(_))) => {
+                Err(nothing_to_play(&why.not_played))
             }
-            (_, Some(Err(why))) => Err(nothing_to_play(why)),
-            _ => Err(nothing_to_play("it has no RC packets")),
+            _ => Ok(needs),
         }
     }
 
@@ -104,22 +105,7 @@ impl Options {
             return Err(nothing_to_play("it has no RC packets"));
         }
         let mut live = self.open(&lanes)?;
-        let mut played = Vec::new();
-        for lane in lanes {
-            if live.stack.is_none() && !live.maps.qpns.contains_key(&lane.responder.qpn) {
-                continue;
-            }
-            let result = match live.play(&lane, &frames) {
-                Ok(outcome) => Ok(outcome),
-                Err(Trouble::Unplayable(why)) => Err(why.to_string()),
-                Err(Trouble::Broken(why)) => return Err(Failure::Unusable(why)),
-            };
-            played.push(Played { lane, role: Role::Requester, result });
-        }
-        if let Some(why) = played.iter().map(|played| played.result.as_ref()).reduce(Result::or) {
-            why.map_err(nothing_to_play)?;
-        }
-        Ok(Replay { played, not_roce, others })
+        Ok(Replay { played: live.play_all(lanes, &frames)?, not_roce, others })
     }
 
     /// The way to the peer, and its stack.
@@ -130,6 +116,11 @@ impl Options {
         let maps: Rewrite = self.maps.iter().copied().collect();
         if !maps.macs.is_empty() || !maps.ips.is_empty() {
             return Err(unusable("addresses follow from --live and --peer: no --map mac: or ip:"));
+        }
+        let is_v4 = |lane: &Lane| lane.responder.ip.is_ipv4();
+        if lanes.iter().all(|lane| is_v4(lane) != peer.is_ipv4()) {
+            let family = if peer.is_ipv4() { "IPv6" } else { "IPv4" };
+            return Err(nothing_to_play(format!("it is {family}, and {peer} is not")));
         }
         let names_memory = !maps.keys.is_empty() || !maps.addresses.is_empty();
         let answers = |lane: &Lane| maps.qpns.contains_key(&lane.responder.qpn);
@@ -165,6 +156,44 @@ fn nothing_to_play(why: impl std::fmt::Display) -> Failure {
 }
 
 impl Live<'_> {
+    /// Plays what is asked for. Who keeps silent is told of; what the others say counts all the same.
+    fn play_all(&mut self, lanes: Vec<Lane>, frames: &[Captured]) -> Result<Vec<Played>, Failure> {
+        let mut played = Vec::new();
+        let (mut is_heard, mut unplayable, mut silent) = (false, None, None);
+        let mut broken: Option<String> = None;
+        for lane in lanes {
+            if self.stack.is_none() && !self.maps.qpns.contains_key(&lane.responder.qpn) {
+                continue;
+            }
+            let done = match &broken {
+                Some(why) => Err(Unplayable(format!("the play has ended: {why}")).into()),
+                None => self.play(&lane, frames),
+            };
+            let differs = |fed, sentence| {
+                let differences = vec![Difference { packet: None, sentence }];
+                Ok(Outcome { fed, differences, ..Outcome::default() })
+            };
+            let result = match done {
+                Ok(outcome) => {
+                    is_heard = true;
+                    Ok(outcome)
+                }
+                Err(Trouble::Unplayable(why)) => Err(unplayable.insert(why.to_string()).clone()),
+                Err(Trouble::Silent { why, fed }) => {
+                    silent.get_or_insert_with(|| why.clone());
+                    differs(fed, why)
+                }
+                Err(Trouble::Broken(why)) => differs(0, broken.insert(why).clone()),
+            };
+            played.push(Played { lane, role: Role::Requester, result });
+        }
+        match (is_heard, broken.or(silent), unplayable) {
+            (false, Some(why), _) => Err(unusable(why)),
+            (false, None, Some(why)) => Err(nothing_to_play(why)),
+            _ => Ok(played),
+        }
+    }
+
     fn play(&mut self, lane: &Lane, frames: &[Captured]) -> Result<Outcome, Trouble> {
         let qpn = |captured: u32| self.maps.qpns.get(&captured).copied().unwrap_or(captured);
         let responder = match &self.stack {

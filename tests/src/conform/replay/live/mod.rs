@@ -45,6 +45,14 @@ pub enum Trouble {
     /// Of this lane; others may be played.
     #[error(transparent)]
     Unplayable(#[from] Unplayable),
+    /// Of this lane: nothing was heard of the peer.
+    #[error("{why}")]
+    Silent {
+        /// What may be the reason.
+        why: String,
+        /// Requests that were sent.
+        fed: u64,
+    },
     /// Of any.
     #[error("{0}")]
     Broken(String),

@@ -6,10 +6,11 @@ use feroce_engine::port::{Port, Priority};
 use feroce_wire::Packet;
 
 use super::Trouble;
-use super::causes::{Asked, Awaited, causes};
+use super::causes::{Awaited, causes};
 use super::stage::Stage;
-use super::translation::Translation;
+use super::translation::{Ends, Translation};
 use crate::conform::replay::align::Answer;
+use crate::conform::replay::asked::Asked;
 use crate::conform::replay::judge::{Answerer, Sent, judge};
 use crate::conform::replay::lanes::{Captured, Lane};
 use crate::conform::replay::responder::{Cue, Rehearsal};
@@ -105,9 +106,11 @@ impl Player<'_> {
         heard: &mut Heard,
     ) -> Result<bool, Trouble> {
         for awaited in waits {
-            let said = |heard: &Heard| {
-                let since = &heard.answers[heard.marks[awaited.cause]..];
-                since.iter().any(|answer| awaited.answer.is_said_by(answer))
+            let mut since = heard.marks[awaited.cause];
+            let mut said = |heard: &Heard| {
+                let new = &heard.answers[since..];
+                since = heard.answers.len();
+                new.iter().any(|answer| awaited.answer.is_said_by(answer))
             };
             let end = self.pace.now() + self.patience;
             while !said(heard) {
@@ -120,11 +123,12 @@ impl Player<'_> {
                 }
             }
             if heard.silent > 0 && heard.answers.is_empty() {
-                let (peer, patience) = (self.translation.peer(), self.patience);
-                return Err(Trouble::Broken(format!(
-                    "no answer from {} within {patience:?}: it has no QP {:#x} that is connected to ours",
-                    peer.ip, peer.qpn
-                )));
+                let (Ends { own, peer }, patience) = (self.translation.ends(), self.patience);
+                let why = format!(
+                    "no answer from {} within {patience:?}: it has no QP {:#x} that is connected to ours, {:#x}",
+                    peer.ip, peer.qpn, own.qpn
+                );
+                return Err(Trouble::Silent { why, fed: heard.fed });
             }
             if heard.silent == MOST_SILENT {
                 let packet = Some(awaited.number);
@@ -189,7 +193,16 @@ impl Player<'_> {
 
     /// A frame that has arrived: an answer to our QP, or nothing of ours.
     fn take(&self, bytes: &[u8], heard: &mut Heard) {
-        let Ok(packet) = Packet::parse(bytes, &[]) else { return };
+        let packet = match Packet::parse(bytes, &[]) {
+            Ok(packet) => packet,
+            Err(error) => {
+                if self.translation.is_of_peer(bytes) {
+                    let sentence = format!("the peer sends what is no RoCEv2 packet: {error}");
+                    heard.differences.push(Difference { packet: None, sentence });
+                }
+                return;
+            }
+        };
         if !self.translation.is_answer(&packet) {
             return;
         }
@@ -200,7 +213,7 @@ impl Player<'_> {
         };
         let Ok(packet) = Packet::parse(&bytes, &[]) else { return };
         let answer = Answer::of(&packet);
-        let cause = heard.asked.cause(&answer).unwrap_or(0);
+        let cause = heard.asked.cause(answer.psn, answer.kind).unwrap_or(0);
         heard.answers.push(answer);
         let last = heard.asked.last().unwrap_or(0);
         let [after, until] = [cause, last].map(|at| self.lane.requests[at]);
@@ -210,7 +223,8 @@ impl Player<'_> {
     fn outcome(self, heard: Heard) -> Result<Outcome, Trouble> {
         let Heard { sent, fed, differences, .. } = heard;
         let mut outcome = Outcome { fed, differences, ..Outcome::default() };
-        judge(self.lane, self.frames, &sent, Answerer::Peer, &mut outcome);
+        let answerer = Answerer::Peer { expects: self.rehearsal.begin.rq_psn };
+        judge(self.lane, self.frames, &sent, answerer, &mut outcome);
         outcome.messages = self.rehearsal.messages.list.len() as u64;
         if let Some(stage) = self.stage {
             let (bytes, differences) = stage.check(self.rehearsal)?;

@@ -114,7 +114,7 @@ impl Stage {
     pub fn act(&mut self, cue: &Cue) -> Result<(), Failure> {
         match cue {
             Cue::Receive { message, length } => self.receive(*message, *length),
-            Cue::Show { key, va, bytes } => self.show(*key, *va, bytes),
+            Cue::Show { key, va, bytes, .. } => self.show(*key, *va, bytes),
             Cue::Hear(_) => Ok(()),
         }
     }
@@ -168,6 +168,18 @@ impl Stage {
                 )));
             }
         }
+        differences.extend(self.done.iter().enumerate().filter_map(|(number, done)| {
+            let Some(posted) = self.posted.get(number) else {
+                return Some(difference("more receives complete than were posted".to_owned()));
+            };
+            // After an error, what is posted completes, too: not with a message.
+            let is_due = rehearsal.received.contains(&posted.message)
+                || rehearsal.is_refused && !done.is_success();
+            let psn = rehearsal.messages.psn(posted.message).value();
+            (!is_due).then(|| difference(format!(
+                "the receive for the message with PSN {psn:#x}, which was not received whole, completes ({:?})", done.status
+            )))
+        }));
         for (at, region) in self.regions.iter().enumerate() {
             let mut expected = pattern(region);
             expected.truncate(ahead(region));

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use feroce_wire::{MacAddr, Packet, VlanTag};
+use feroce_wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
+use feroce_wire::{EthernetHeader, MacAddr, Packet, ROCE_PORT, VlanTag};
 
 use crate::capture::Party;
 use crate::conform::replay::compare::sealed_again;
@@ -71,14 +72,18 @@ impl Translation {
         Self { there, back, ends: *ends, tag: first.and_then(|packet| packet.vlan) }
     }
 
-    /// Who answers.
-    pub const fn peer(&self) -> Party {
-        self.ends.peer
+    /// We, and who answers.
+    pub const fn ends(&self) -> Ends {
+        self.ends
     }
 
     /// A captured request, as the peer understands it.
     pub fn request(&self, frame: &[u8]) -> Option<Vec<u8>> {
-        tagged(self.there.apply(frame)?, None)
+        let Ends { own, peer } = self.ends;
+        anew(&self.there.apply(frame)?, |packet| {
+            // Whoever had sent it, and over whichever router: it is we, and this is the way.
+            (packet.ethernet.src, packet.ethernet.dst, packet.vlan) = (own.mac, peer.mac, None);
+        })
     }
 
     /// Whether the packet is an answer of the peer's to our QP.
@@ -88,17 +93,47 @@ impl Translation {
         is_ours && packet.ip.src() == peer.ip && packet.info.is_response()
     }
 
+    /// Whether the frame says that it is RoCE from the peer to us, be it what it may.
+    pub fn is_of_peer(&self, frame: &[u8]) -> bool {
+        let Ends { own, peer } = self.ends;
+        claimed_ends(frame) == Some([peer.ip, own.ip])
+    }
+
     /// An answer of the peer's, as the captured requester would have heard it; `None` if its ICRC is wrong.
     pub fn answer(&self, frame: &[u8]) -> Option<Vec<u8>> {
-        tagged(self.back.apply(frame)?, self.tag)
+        anew(&self.back.apply(frame)?, |packet| packet.vlan = self.tag)
     }
 }
 
-/// The frame with that tag, or without.
-fn tagged(frame: Vec<u8>, tag: Option<VlanTag>) -> Option<Vec<u8>> {
-    let mut packet = Packet::parse(&frame, &[]).ok()?;
-    packet.vlan = tag;
+/// The frame, changed.
+fn anew(frame: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Option<Vec<u8>> {
+    let mut packet = Packet::parse(frame, &[]).ok()?;
+    change(&mut packet);
     Some(sealed_again(&packet))
+}
+
+/// Source and destination of a frame that goes to the port of RoCE, by those fields alone.
+fn claimed_ends(frame: &[u8]) -> Option<[IpAddr; 2]> {
+    const UDP: u8 = 17;
+    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+    let tag = if word(12)? == ETHERTYPE_VLAN { VlanTag::LEN } else { 0 };
+    let ip = EthernetHeader::LEN + tag;
+    let (protocol_at, ends, udp) = match word(ip - 2)? {
+        ETHERTYPE_IPV4 => {
+            let address =
+                |at: usize| Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into());
+            let words = usize::from(*frame.get(ip)? & 0xf);
+            (ip + 9, [address(ip + 12)?, address(ip + 16)?], ip + 4 * words)
+        }
+        ETHERTYPE_IPV6 => {
+            let address =
+                |at: usize| Some(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?.into());
+            (ip + 6, [address(ip + 8)?, address(ip + 24)?], ip + 40)
+        }
+        _ => return None,
+    };
+    let is_roce = *frame.get(protocol_at)? == UDP && word(udp + 2)? == ROCE_PORT;
+    is_roce.then_some(ends)
 }
 
 /// The keys that requests of the lane name.
