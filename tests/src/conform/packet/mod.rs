@@ -181,10 +181,12 @@ fn seen<'a>(
 
 #[inline]
 fn verdict(packet: &Packet<'_>) -> (Icrc, Sums) {
-    match packet.verified_sums() {
-        Ok(sums) => (Icrc::Valid, sums),
-        Err(IcrcError { expected, found }) => (Icrc::Wrong { expected, found }, packet.sums()),
-    }
+    let sums = packet.sums();
+    let verdict = match sums.verify(packet.icrc) {
+        Ok(()) => Icrc::Valid,
+        Err(IcrcError { expected, found }) => Icrc::Wrong { expected, found },
+    };
+    (verdict, sums)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {

@@ -110,7 +110,7 @@ impl Trace {
     ///
     /// # Errors
     /// If its file cannot be read on. The frames ahead of the fault have been handed over then.
-    #[inline]
+    #[inline(always)] // What is said of a frame stays in registers: a copy would stall on the stores before it.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, TraceError> {
         let (index, tap) = match &mut self.files[..] {
             [only] => {
@@ -171,7 +171,7 @@ impl File {
 }
 
 /// The frame that `capture` has come to.
-#[inline]
+#[inline(always)] // As `Trace::next_frame`.
 fn frame_of(capture: &Capture, file: usize, tap: u16) -> Result<Option<Frame<'_>>, TraceError> {
     let Some(frame) = capture.frame() else { return Ok(None) };
     let capture::Frame { at, link, bytes, line_len } = frame;
