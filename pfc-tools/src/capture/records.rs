@@ -90,3 +90,77 @@ impl Records {
         Ok(count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives so many bytes at most, whatever is asked for.
+    struct Drips(Cursor<Vec<u8>>, usize);
+
+    impl Read for Drips {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let most = out.len().min(self.1);
+            self.0.read(&mut out[..most])
+        }
+    }
+
+    /// Records of a length of four bytes and that many bytes, all with the lowest of the length.
+    fn written(lengths: &[usize]) -> Vec<u8> {
+        let record = |&len: &usize| {
+            let head = u32::try_from(len).expect("short").to_le_bytes();
+            [&head[..], &vec![head[0]; len]].concat()
+        };
+        lengths.iter().flat_map(record).collect()
+    }
+
+    fn parse(bytes: &[u8]) -> Result<(&[u8], usize), PcapError> {
+        let (head, rest) = bytes.split_first_chunk().ok_or(PcapError::IncompleteBuffer)?;
+        let len = u32::from_le_bytes(*head) as usize;
+        let (_, behind) = rest.split_at_checked(len).ok_or(PcapError::IncompleteBuffer)?;
+        Ok((behind, len))
+    }
+
+    fn records(bytes: Vec<u8>, most: usize) -> Records {
+        Records::new(Box::new(Drips(Cursor::new(bytes), most)))
+    }
+
+    #[test]
+    fn records_are_found_however_they_are_read() {
+        let lengths = [0, 1, 70_000, 3, BLOCK - 12, BLOCK, 5, 3 * BLOCK + 1, 9];
+        for most in [1000, BLOCK - 1, usize::MAX] {
+            let mut records = records(written(&lengths), most);
+            assert_eq!(records.magic().unwrap(), [0; 4]);
+            for due in lengths {
+                let (len, place) = records.take(parse).unwrap().expect("one more");
+                let bytes = &records.bytes(place)[4..];
+                assert_eq!((len, bytes.len()), (due, due));
+                assert!(bytes.iter().all(|&byte| byte == due.to_le_bytes()[0]), "{due}");
+            }
+            assert!(records.take(parse).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_source_begins_again_where_nothing_was_taken() {
+        let mut records = records(written(&[7, 300_000]), 100);
+        assert_eq!(records.magic().unwrap(), [7, 0, 0, 0]);
+        let mut bytes = Vec::new();
+        records.into_source().read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, written(&[7, 300_000]));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_too_long_is_an_unexpected_end() {
+        let mut cut = written(&[8, 8]);
+        cut.pop();
+        for bytes in [cut, written(&[8, LONGEST])] {
+            let mut records = records(bytes, usize::MAX);
+            records.take(parse).unwrap();
+            let Err(PcapError::IoError(error)) = records.take(parse) else { panic!("no error") };
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        }
+        let mut longest = records(written(&[LONGEST - 4]), usize::MAX);
+        assert!(longest.take(parse).unwrap().is_some());
+    }
+}
