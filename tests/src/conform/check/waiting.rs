@@ -2,6 +2,7 @@
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 use feroce_wire::Qpn;
 use hashbrown::hash_table::Entry;
@@ -34,26 +35,41 @@ pub(super) struct Waiting {
 pub(super) struct Queue {
     slots: Vec<Slot>,
     /// Slots that nobody is in.
-    free: Vec<usize>,
+    free: Vec<Link>,
     /// The slots of the oldest and of the youngest.
-    ends: Option<(usize, usize)>,
+    ends: Option<(Link, Link)>,
     /// Of packets that are equal, the slot of the oldest.
-    known: HashTable<usize>,
+    known: HashTable<Link>,
     digests: DefaultHashBuilder,
 }
+
+/// A slot's place. It and its absence take four bytes: slots are fetched after they have left the processor's cache, so they are small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Link(NonZeroU32);
 
 #[derive(Debug)]
 struct Slot {
     packet: Waiting,
     digest: u64,
     /// The next that is older.
-    older: Option<usize>,
+    older: Option<Link>,
     /// The next that is younger.
-    younger: Option<usize>,
+    younger: Option<Link>,
     /// The next younger one of those that are equal.
-    next_equal: Option<usize>,
+    next_equal: Option<Link>,
     /// The youngest of those that are equal, if this is the oldest.
-    last_equal: usize,
+    last_equal: Link,
+}
+
+impl Link {
+    fn to(place: usize) -> Self {
+        let number = u32::try_from(place + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("what waits is bounded"))
+    }
+
+    const fn place(self) -> usize {
+        self.0.get() as usize - 1
+    }
 }
 
 impl Queue {
@@ -69,20 +85,20 @@ impl Queue {
 
     /// The oldest.
     pub fn oldest(&self) -> Option<&Waiting> {
-        self.ends.map(|(oldest, _)| &self.slots[oldest].packet)
+        self.ends.map(|(oldest, _)| &self.slots[oldest.place()].packet)
     }
 
     /// `packet` waits, the youngest of all.
     pub fn push(&mut self, digest: u64, packet: Waiting) {
         let Self { slots, free, ends, known, .. } = self;
-        let place = free.pop().unwrap_or(slots.len());
+        let place = free.pop().unwrap_or_else(|| Link::to(slots.len()));
         let older = ends.map(|(_, youngest)| youngest);
-        let is_equal = |&other: &usize| slots[other].packet.is(&packet.identity, packet.tap);
-        match known.entry(digest, is_equal, |&other| slots[other].digest) {
+        let is_equal = |&other: &Link| slots[other.place()].packet.is(&packet.identity, packet.tap);
+        match known.entry(digest, is_equal, |&other| slots[other.place()].digest) {
             Entry::Occupied(entry) => {
                 let first = *entry.get();
-                let last = std::mem::replace(&mut slots[first].last_equal, place);
-                slots[last].next_equal = Some(place);
+                let last = std::mem::replace(&mut slots[first.place()].last_equal, place);
+                slots[last.place()].next_equal = Some(place);
             }
             Entry::Vacant(entry) => {
                 entry.insert(place);
@@ -90,37 +106,37 @@ impl Queue {
         }
         let slot =
             Slot { packet, digest, older, younger: None, next_equal: None, last_equal: place };
-        match slots.get_mut(place) {
+        match slots.get_mut(place.place()) {
             Some(free) => *free = slot,
             None => slots.push(slot),
         }
         if let Some(older) = older {
-            slots[older].younger = Some(place);
+            slots[older.place()].younger = Some(place);
         }
         *ends = Some((ends.map_or(place, |(oldest, _)| oldest), place));
     }
 
     /// The oldest packet with `identity` that was captured at `tap` leaves, if there is one.
     pub fn take(&mut self, digest: u64, identity: &Identity, tap: u16) -> Option<Waiting> {
-        self.leave(digest, |slots, place| slots[place].packet.is(identity, tap))
+        self.leave(digest, |slots, place| slots[place.place()].packet.is(identity, tap))
     }
 
     /// The oldest leaves.
     pub fn pop_oldest(&mut self) -> Option<Waiting> {
         let (oldest, _) = self.ends?;
         // It is the oldest of those that are equal, too.
-        self.leave(self.slots[oldest].digest, |_, place| place == oldest)
+        self.leave(self.slots[oldest.place()].digest, |_, place| place == oldest)
     }
 
-    fn leave(&mut self, digest: u64, is_it: impl Fn(&[Slot], usize) -> bool) -> Option<Waiting> {
+    fn leave(&mut self, digest: u64, is_it: impl Fn(&[Slot], Link) -> bool) -> Option<Waiting> {
         let Self { slots, free, ends, known, .. } = self;
         let mut entry = known.find_entry(digest, |&place| is_it(slots, place)).ok()?;
         let place = *entry.get();
-        let Slot { packet, older, younger, next_equal, last_equal, .. } = slots[place];
+        let Slot { packet, older, younger, next_equal, last_equal, .. } = slots[place.place()];
         match next_equal {
             Some(next) => {
                 *entry.get_mut() = next;
-                slots[next].last_equal = last_equal;
+                slots[next.place()].last_equal = last_equal;
             }
             None => {
                 entry.remove();
@@ -129,10 +145,10 @@ impl Queue {
         free.push(place);
         let (oldest, youngest) = (*ends)?;
         if let Some(older) = older {
-            slots[older].younger = younger;
+            slots[older.place()].younger = younger;
         }
         if let Some(younger) = younger {
-            slots[younger].older = older;
+            slots[younger.place()].older = older;
         }
         *ends = match (older, younger) {
             (None, None) => None,
@@ -147,8 +163,8 @@ impl Queue {
     #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = &Waiting> {
         let first = self.ends.map(|(oldest, _)| oldest);
-        let places = std::iter::successors(first, |&place| self.slots[place].younger);
-        places.map(|place| &self.slots[place].packet)
+        let places = std::iter::successors(first, |place| self.slots[place.place()].younger);
+        places.map(|place| &self.slots[place.place()].packet)
     }
 }
 
