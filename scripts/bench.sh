@@ -89,24 +89,26 @@ for speed in fabric_speed pfc_speed; do
 done
 
 # A capture of a gigabyte: `feroce conform check` in a bounded address space, and tshark, which looks at each packet, too. The same of two
-# captures of half of it, one of them 5 ms behind: what waits for the other side are tens of thousands of packets.
+# captures of half of it, one of them 5 ms behind: what waits for the other side are tens of thousands of packets. Medians of a few turns.
 readonly CHECK="conform: check of 1 GB / tshark" BOTH="conform: check of 2 x 0.5 GB / of 1 GB" CHECK_MEMORY=300000 # KiB
+readonly CHECK_ROUNDS=3
 
 check_figure() {
     [[ $CHECK == *"$filter"* || $BOTH == *"$filter"* ]] || return 0
     need_packages tshark wireshark-common
-    local capture=$work/long.pcap half=$work/half.pcap late=$work/late.pcap one both failed=0
+    local capture=$work/long.pcap half=$work/half.pcap late=$work/late.pcap round failed=0
     "$target/release/examples/long_capture" "$capture" 1000
-    one=$(checked "$capture") || return 1
-    if [[ $CHECK == *"$filter"* ]]; then
-        compared "$CHECK" 0.05 "$one" "$(processor tshark -n -r "$capture")" || failed=1
-    fi
     if [[ $BOTH == *"$filter"* ]]; then
         "$target/release/examples/long_capture" "$half" 500
         editcap -F pcap -t 0.005 "$half" "$late" || return 1
-        both=$(checked "$half" "$late") || return 1
-        compared "$BOTH" 2 "$both" "$one" || failed=1
     fi
+    for ((round = 0; round < CHECK_ROUNDS; round++)); do
+        checked "$capture" >> "$work/one" || return 1
+        [[ $CHECK != *"$filter"* ]] || processor tshark -n -r "$capture" >> "$work/tshark" || return 1
+        [[ $BOTH != *"$filter"* ]] || checked "$half" "$late" >> "$work/both" || return 1
+    done
+    [[ $CHECK != *"$filter"* ]] || compared "$CHECK" 0.05 "$(median "$work/one")" "$(median "$work/tshark")" || failed=1
+    [[ $BOTH != *"$filter"* ]] || compared "$BOTH" 2 "$(median "$work/both")" "$(median "$work/one")" || failed=1
     rm -f "$capture" "$half" "$late"
     return $failed
 }

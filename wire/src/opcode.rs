@@ -107,12 +107,14 @@ pub enum Position {
 
 impl Position {
     /// First or Only.
+    #[inline]
     #[must_use]
     pub const fn starts_message(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
     /// Last or Only.
+    #[inline]
     #[must_use]
     pub const fn ends_message(self) -> bool {
         matches!(self, Self::Last | Self::Only)

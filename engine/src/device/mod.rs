@@ -89,6 +89,9 @@ impl std::ops::Deref for Opened {
     }
 }
 
+/// A turn that does so much is long: who attends to a core is known by when its last turn ended.
+const LONG_TURN: usize = 8;
+
 /// One core and what is needed around its token.
 #[derive(Debug)]
 struct CoreCell {
@@ -96,7 +99,7 @@ struct CoreCell {
     doorbell: Arc<Doorbell>,
     /// Turns by threads other than the helper.
     driven: AtomicU64,
-    /// When the last of them was, in nanoseconds of the device's clock.
+    /// When the last of them was, or ended if it was long, in nanoseconds of the device's clock.
     driven_at: AtomicU64,
     /// Control calls that wait for the token.
     waiters: AtomicU32,
@@ -135,7 +138,7 @@ impl CoreCell {
         }
     }
 
-    /// True if a thread other than the helper began a turn less than `span` before `now`.
+    /// True if a thread other than the helper had a turn less than `span` before `now`.
     fn driven_within(&self, span: Duration, now: Instant) -> bool {
         let driven_at = Instant::from_nanos(self.driven_at.load(Ordering::Relaxed));
         now.saturating_since(driven_at) < span
@@ -237,9 +240,10 @@ impl DeviceInner {
             }
             if let Some(mut token) = cell.try_lock() {
                 let now = self.clock.now(); // Under the token: a core's time must not go backwards.
-                token.turn(now);
+                let done = token.turn(now);
                 cell.driven.fetch_add(1, Ordering::Relaxed);
-                cell.driven_at.store(now.as_nanos(), Ordering::Relaxed);
+                let at = if done < LONG_TURN { now } else { self.clock.now() };
+                cell.driven_at.store(at.as_nanos(), Ordering::Relaxed);
                 cell.rouse(&token, now);
             }
         }

@@ -1,18 +1,20 @@
 //! Captures: pcap of either byte order and resolution, and pcapng, plain or compressed with zstd or gzip.
 
+mod records;
 mod unpacked;
 
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use pcap_file::pcap::PcapReader;
+use pcap_file::pcap::PcapParser;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
-use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::pcapng::{Block, PcapNgParser};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
+use records::{Records, Source};
 use unpacked::Unpacked;
 
 /// Why a capture cannot be read, or not to its end.
@@ -70,34 +72,28 @@ pub struct Frame<'a> {
     pub line_len: u32,
 }
 
-type Source = Box<dyn Read>;
-
-/// A source of which little is read at a time: it is looked at while it is still in the processor's cache.
-struct Sips(Source);
-
-/// Most bytes of a sip.
-const SIP: usize = 256 << 10;
-
-impl Read for Sips {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let most = out.len().min(SIP);
-        self.0.read(&mut out[..most])
-    }
-}
-
 /// A capture that is being read.
 pub struct Capture {
     file: PathBuf,
-    reader: Reader,
+    records: Records,
+    format: Format,
     frames: u64,
     any_link: bool,
-    /// What of the current frame the reader does not keep.
-    copy: Vec<u8>,
+    current: Option<Current>,
 }
 
-enum Reader {
-    Pcap { reader: Box<PcapReader<Sips>>, link: DataLink, nanos_per_tick: u64 },
-    PcapNg { reader: Box<PcapNgReader<Sips>>, interfaces: Vec<Interface>, last: u64 },
+enum Format {
+    Pcap { parser: PcapParser, link: DataLink, nanos_per_tick: u64 },
+    PcapNg { parser: Box<PcapNgParser>, interfaces: Vec<Interface>, last: u64 },
+}
+
+/// The frame that was taken last.
+#[derive(Debug, Clone)]
+struct Current {
+    at: u64,
+    link: DataLink,
+    line_len: u32,
+    bytes: Range<usize>,
 }
 
 /// An interface of a pcapng.
@@ -133,7 +129,7 @@ impl Capture {
     /// See [`CaptureError`].
     pub fn open(file: &Path) -> Result<Self, CaptureError> {
         let capture = Self::open_any(file)?;
-        if let Reader::Pcap { link, .. } = capture.reader
+        if let Format::Pcap { link, .. } = capture.format
             && link != DataLink::ETHERNET
         {
             return Err(CaptureError::LinkType { file: file.to_owned(), found: link });
@@ -177,28 +173,20 @@ impl Capture {
             }
             _ => CaptureError::Open { file: name.to_owned(), source },
         };
-        let (magic, source) = peek(source).map_err(failed)?;
-        let (magic, source) = match unpacking(magic) {
-            None => (magic, source),
-            Some(unpack) => peek(unpack(source)).map_err(failed)?,
-        };
-        let source: Source = if most == u64::MAX { source } else { Box::new(source.take(most)) };
-        let no_capture = |_error| CaptureError::NotACapture(name.to_owned());
-        let reader = if magic == PCAPNG {
-            let reader = Box::new(PcapNgReader::new(Sips(source)).map_err(no_capture)?);
-            Reader::PcapNg { reader, interfaces: Vec::new(), last: 0 }
-        } else {
-            let reader = PcapReader::new(Sips(source)).map_err(no_capture)?;
-            let header = reader.header();
-            // The upper bits say how long the frame check sequence is; one is noticed by its value.
-            let link = DataLink::from(u32::from(header.datalink) & LINK_TYPE);
-            let nanos_per_tick = match header.ts_resolution {
-                TsResolution::MicroSecond => 1000,
-                TsResolution::NanoSecond => 1,
-            };
-            Reader::Pcap { reader: Box::new(reader), link, nanos_per_tick }
-        };
-        Ok(Self { file: name.to_owned(), reader, frames: 0, any_link: true, copy: Vec::new() })
+        let mut records = Records::new(source);
+        let mut magic = records.magic().map_err(failed)?;
+        if let Some(unpack) = unpacking(magic) {
+            records = Records::new(Box::new(unpack(records.into_source()).take(most)));
+            magic = records.magic().map_err(failed)?;
+        } else if most < u64::MAX {
+            records = Records::new(Box::new(records.into_source().take(most)));
+        }
+        let format =
+            if magic == PCAPNG { Format::pcapng(&mut records) } else { Format::pcap(&mut records) };
+        let format =
+            format.ok().flatten().ok_or_else(|| CaptureError::NotACapture(name.to_owned()))?;
+        let file = name.to_owned();
+        Ok(Self { file, records, format, frames: 0, any_link: true, current: None })
     }
 
     /// The file, as it was named.
@@ -211,25 +199,38 @@ impl Capture {
     /// # Errors
     /// See [`CaptureError`]; there is nothing behind an error.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
-        let Self { file, reader, frames, any_link, copy } = self;
-        let next = match reader {
-            Reader::Pcap { reader, link, nanos_per_tick } => {
-                next_of_pcap(reader, *link, *nanos_per_tick, copy)
+        Ok(if self.advance()? { self.frame() } else { None })
+    }
+
+    /// Goes on to the next frame; whether there is one.
+    ///
+    /// # Errors
+    /// As [`next_frame`](Self::next_frame).
+    pub fn advance(&mut self) -> Result<bool, CaptureError> {
+        let Self { records, format, any_link, .. } = self;
+        let next = match format {
+            Format::Pcap { parser, link, nanos_per_tick } => {
+                next_of_pcap(records, parser, *link, *nanos_per_tick)
             }
-            Reader::PcapNg { reader, interfaces, last } => {
-                next_of_pcapng(reader, interfaces, last, *any_link, copy)
+            Format::PcapNg { parser, interfaces, last } => {
+                next_of_pcapng(records, parser, interfaces, last, *any_link)
             }
         };
-        match next {
-            Ok(frame) => {
-                *frames += u64::from(frame.is_some());
-                Ok(frame)
-            }
-            Err(fault) => Err(fault.explain(file, *frames)),
-        }
+        self.current = next.map_err(|fault| fault.explain(&self.file, self.frames))?;
+        self.frames += u64::from(self.current.is_some());
+        Ok(self.current.is_some())
+    }
+
+    /// The frame that [`advance`](Self::advance) has come to.
+    #[inline]
+    pub fn frame(&self) -> Option<Frame<'_>> {
+        let Current { at, link, line_len, bytes } = self.current.as_ref()?;
+        let bytes = self.records.bytes(bytes.clone());
+        Some(Frame { at: *at, link: *link, bytes, line_len: *line_len })
     }
 
     /// Frames that have been read.
+    #[inline]
     pub const fn frames(&self) -> u64 {
         self.frames
     }
@@ -283,84 +284,122 @@ fn unpacking(magic: [u8; 4]) -> Option<fn(Source) -> Source> {
     }
 }
 
-/// The first four bytes (fewer leave zeros), and the source from its beginning.
-fn peek(mut source: Source) -> io::Result<([u8; 4], Source)> {
-    let mut magic = [0; 4];
-    let mut have = 0;
-    while have < magic.len() {
-        match source.read(&mut magic[have..])? {
-            0 => break,
-            more => have += more,
-        }
+impl Format {
+    /// Reads the head of a pcap.
+    fn pcap(records: &mut Records) -> Result<Option<Self>, PcapError> {
+        let Some((parser, _)) = records.take(PcapParser::new)? else { return Ok(None) };
+        let header = parser.header();
+        // The upper bits say how long the frame check sequence is; one is noticed by its value.
+        let link = DataLink::from(u32::from(header.datalink) & LINK_TYPE);
+        let nanos_per_tick = match header.ts_resolution {
+            TsResolution::MicroSecond => 1000,
+            TsResolution::NanoSecond => 1,
+        };
+        Ok(Some(Self::Pcap { parser, link, nanos_per_tick }))
     }
-    Ok((magic, Box::new(io::Cursor::new(magic[..have].to_vec()).chain(source))))
+
+    /// The same of a pcapng.
+    fn pcapng(records: &mut Records) -> Result<Option<Self>, PcapError> {
+        let Some((parser, _)) = records.take(PcapNgParser::new)? else { return Ok(None) };
+        Ok(Some(Self::PcapNg { parser: Box::new(parser), interfaces: Vec::new(), last: 0 }))
+    }
 }
 
-fn next_of_pcap<'a>(
-    reader: &'a mut PcapReader<Sips>,
+#[inline(always)] // As `Records::take`.
+fn next_of_pcap(
+    records: &mut Records,
+    parser: &PcapParser,
     link: DataLink,
     nanos_per_tick: u64,
-    copy: &'a mut Vec<u8>,
-) -> Result<Option<Frame<'a>>, Fault> {
-    // Raw, since the checked form refuses frames that were longer than what is kept of each.
-    let Some(packet) = reader.next_raw_packet() else { return Ok(None) };
-    let packet = packet?;
-    let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * nanos_per_tick;
-    let bytes = match packet.data {
-        Cow::Borrowed(bytes) => bytes,
-        Cow::Owned(bytes) => {
-            *copy = bytes;
-            copy
-        }
-    };
-    Ok(Some(Frame { at, link, bytes, line_len: packet.orig_len }))
+) -> Result<Option<Current>, Fault> {
+    let taken = records.take(|bytes| {
+        // Raw, since the checked form refuses frames that were longer than what is kept of each.
+        let (behind, packet) = parser.next_raw_packet(bytes)?;
+        let at =
+            u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * nanos_per_tick;
+        Ok((behind, (at, packet.orig_len, packet.data.len())))
+    })?;
+    let Some(((at, line_len, len), record)) = taken else { return Ok(None) };
+    Ok(Some(Current { at, link, line_len, bytes: record.end - len..record.end }))
 }
 
-fn next_of_pcapng<'a>(
-    reader: &mut PcapNgReader<Sips>,
+/// A block of a pcapng, as far as it matters.
+enum Part {
+    Section,
+    Interface(Interface),
+    Packet { interface: u32, ticks: Option<u64>, line_len: u32, from: usize, len: usize },
+    Other,
+}
+
+impl From<Block<'_>> for Part {
+    fn from(block: Block<'_>) -> Self {
+        // Bytes of a block ahead of the frame: its type and length, and what it says of the frame.
+        const HEAD: usize = 28;
+        const SIMPLE_HEAD: usize = 12;
+        match block {
+            Block::SectionHeader(_) => Self::Section,
+            Block::InterfaceDescription(interface) => Self::Interface(Interface {
+                link: interface.linktype,
+                clock: Clock::of(&interface.options),
+            }),
+            Block::EnhancedPacket(packet) => Self::Packet {
+                interface: packet.interface_id,
+                ticks: Some(u64::try_from(packet.timestamp.as_nanos()).unwrap_or(u64::MAX)),
+                line_len: packet.original_len,
+                from: HEAD,
+                len: packet.data.len(),
+            },
+            Block::Packet(packet) => Self::Packet {
+                interface: u32::from(packet.interface_id),
+                ticks: Some(packet.timestamp),
+                line_len: packet.original_len,
+                from: HEAD,
+                len: packet.data.len(),
+            },
+            // With the padding of the block, which the parser leaves there.
+            Block::SimplePacket(packet) => Self::Packet {
+                interface: 0,
+                ticks: None,
+                line_len: packet.original_len,
+                from: SIMPLE_HEAD,
+                len: packet.data.len().min(packet.original_len as usize),
+            },
+            _ => Self::Other,
+        }
+    }
+}
+
+fn next_of_pcapng(
+    records: &mut Records,
+    parser: &mut PcapNgParser,
     interfaces: &mut Vec<Interface>,
     last: &mut u64,
     any_link: bool,
-    copy: &'a mut Vec<u8>,
-) -> Result<Option<Frame<'a>>, Fault> {
-    while let Some(block) = reader.next_block() {
-        let (id, ticks, data, line_len) = match &block? {
-            Block::SectionHeader(_) => {
-                interfaces.clear();
-                continue;
+) -> Result<Option<Current>, Fault> {
+    loop {
+        let taken = records.take(|bytes| {
+            let (behind, block) = parser.next_block(bytes)?;
+            Ok((behind, Part::from(block)))
+        })?;
+        let Some((part, record)) = taken else { return Ok(None) };
+        match part {
+            Part::Section => interfaces.clear(),
+            Part::Interface(Interface { link, .. }) if link != DataLink::ETHERNET && !any_link => {
+                return Err(Fault::LinkType(link));
             }
-            Block::InterfaceDescription(interface) => {
-                let link = interface.linktype;
-                if link != DataLink::ETHERNET && !any_link {
-                    return Err(Fault::LinkType(link));
-                }
-                interfaces.push(Interface { link, clock: Clock::of(&interface.options) });
-                continue;
+            Part::Interface(interface) => interfaces.push(interface),
+            Part::Packet { interface: id, ticks, line_len, from, len } => {
+                let interface = usize::try_from(id).ok().and_then(|place| interfaces.get(place));
+                let interface = interface.ok_or(PcapError::InvalidInterfaceId(id))?;
+                // A packet without a time is taken at that of the one before.
+                *last = ticks.map_or(*last, |ticks| interface.clock.nanos(ticks));
+                let at = record.start + from;
+                let bytes = at..at + len;
+                return Ok(Some(Current { at: *last, link: interface.link, line_len, bytes }));
             }
-            Block::EnhancedPacket(packet) => {
-                let ticks = u64::try_from(packet.timestamp.as_nanos()).unwrap_or(u64::MAX);
-                (packet.interface_id, Some(ticks), packet.data.clone(), packet.original_len)
-            }
-            Block::Packet(packet) => {
-                let id = u32::from(packet.interface_id);
-                (id, Some(packet.timestamp), packet.data.clone(), packet.original_len)
-            }
-            // With the padding of the block, which the reader leaves there.
-            Block::SimplePacket(packet) => (0, None, packet.data.clone(), packet.original_len),
-            _ => continue,
-        };
-        let interface = usize::try_from(id).ok().and_then(|place| interfaces.get(place));
-        let interface = interface.ok_or(PcapError::InvalidInterfaceId(id))?;
-        // A packet without a time is taken at that of the one before.
-        *last = ticks.map_or(*last, |ticks| interface.clock.nanos(ticks));
-        copy.clear();
-        copy.extend_from_slice(&data);
-        if ticks.is_none() {
-            copy.truncate(usize::try_from(line_len).unwrap_or(usize::MAX));
+            Part::Other => {}
         }
-        return Ok(Some(Frame { at: *last, link: interface.link, bytes: copy, line_len }));
     }
-    Ok(None)
 }
 
 impl Clock {

@@ -2,7 +2,7 @@
 //! they carry.
 //!
 //! ```text
-//!  buffer    control message | spare (4) | kernel's header (10) | frame ...
+//!  buffer    control message | spare (8 + 4) | kernel's header (10) | frame ...
 //!  packet of a super-frame    first: its headers and the start of its segment, put together in a scratch place
 //!                             second: the rest of the segment, where the kernel put it
 //! ```
@@ -28,8 +28,9 @@ const SEGMENT_START: usize = 60;
 const SCRATCH: usize = 128;
 /// Room for what the kernel tells beside a frame: a control message with `struct tpacket_auxdata`.
 pub(super) const CONTROL: usize = 64;
-/// Where the kernel's header goes in a buffer.
-const VNET: usize = CONTROL + TAG;
+/// Where the kernel's header goes in a buffer: so that what is behind the headers of IPv4 and UDP begins a cache line, as it does in the
+/// kernel's pages, and is copied fastest.
+const VNET: usize = CONTROL + 8 + TAG;
 /// Where the frame goes.
 const FRAME: usize = VNET + VNET_LEN;
 

@@ -12,6 +12,8 @@ use super::super_frame::{Headers, VNET_LEN};
 
 /// Bytes ahead of a frame in its slot; the kernel's header ends where the frame begins.
 const AHEAD: usize = 64;
+/// Bytes of a cache line. The kernel copies fastest between places that lie alike in theirs.
+const LINE: usize = 64;
 /// Messages per system call.
 const BATCH: usize = 64;
 
@@ -27,6 +29,16 @@ struct Message {
     segments: Option<Segments>,
     /// The last segment was shorter than the others: no more can follow.
     closed: bool,
+}
+
+impl Message {
+    /// Whether a super-frame of at most `most` segments can take one more, of `len` bytes.
+    fn has_room_for(&self, len: usize, most: usize) -> bool {
+        let fits = |Segments { headers, .. }: Segments| {
+            self.len - headers.len() + len <= headers.segments_max()
+        };
+        !self.closed && self.slots < most && self.segments.is_none_or(fits)
+    }
 }
 
 /// What is the same for all segments of a super-frame.
@@ -58,6 +70,10 @@ pub(super) struct Transmitter {
     /// Slots in use, from the first.
     used: usize,
     taken: bool,
+    /// Where in `pages` the frame of each slot begins.
+    frames: Vec<usize>,
+    /// Bytes through UDP of the last super-frame, which the next is likely to have, too.
+    headers: usize,
     queued: Vec<Message>,
     /// Of these, sent.
     sent: usize,
@@ -77,8 +93,8 @@ impl Transmitter {
         segments_max: usize,
     ) -> io::Result<Self> {
         // An odd number of cache lines, so that slots do not all meet in the same sets.
-        let lines = (AHEAD + frame_max).div_ceil(64) | 1;
-        let stride = lines * 64;
+        let lines = (AHEAD + LINE + frame_max).div_ceil(LINE) | 1;
+        let stride = lines * LINE;
         Ok(Self {
             sockets,
             pages: Pages::map(slots * stride)?,
@@ -87,6 +103,8 @@ impl Transmitter {
             slots,
             used: 0,
             taken: false,
+            frames: vec![AHEAD; slots],
+            headers: 0,
             queued: Vec::with_capacity(slots),
             sent: 0,
             segments_max,
@@ -107,12 +125,25 @@ impl Transmitter {
     /// The slot to write next.
     pub fn slot(&mut self) -> Option<&mut [u8]> {
         self.taken = self.used < self.slots;
-        let at = self.frame_at(self.used);
-        self.taken.then(|| self.pages.get_mut(at, self.frame_max))
+        self.taken.then(|| {
+            let at = self.used * self.stride + AHEAD + self.line_up();
+            self.frames[self.used] = at;
+            self.pages.get_mut(at, self.frame_max)
+        })
     }
 
-    fn frame_at(&self, slot: usize) -> usize {
-        slot * self.stride + AHEAD
+    /// By how much the next frame is moved so that what is behind its headers lies in its cache lines as it will in the
+    /// kernel's pages: they begin with what is behind the headers of the super-frame that it is likely to be a segment of.
+    fn line_up(&self) -> usize {
+        let last = self.queued[self.sent..].last();
+        let ahead = last.map_or(0, |last| match last.segments {
+            Some(segments) if last.has_room_for(segments.len.into(), self.segments_max) => {
+                last.len - segments.headers.len()
+            }
+            Some(_) => 0,
+            None => last.len.saturating_sub(self.headers),
+        });
+        ahead.wrapping_sub(self.headers) % LINE
     }
 
     /// Queues the taken slot as a frame of its own.
@@ -141,33 +172,28 @@ impl Transmitter {
     }
 
     /// The last frame with the taken slot as a further segment, if it can be one.
-    fn grown(&self, len: usize) -> Option<Message> {
-        let last = *self.queued[self.sent..].last()?;
-        if last.closed || last.slots >= self.segments_max {
-            return None;
-        }
+    fn grown(&mut self, len: usize) -> Option<Message> {
+        let mut last = *self.queued[self.sent..].last()?;
         let segments = match last.segments {
             Some(segments) => segments,
             None => {
-                let first = self.pages.get(self.frame_at(last.slot), last.len);
+                let first = self.pages.get(self.frames[last.slot], last.len);
                 let headers = Headers::find(first)?;
+                self.headers = headers.len();
                 Segments { headers, len: u16::try_from(last.len - headers.len()).ok()? }
             }
         };
-        let headers = segments.headers;
-        let frame = self.pages.get(self.frame_at(self.used), len);
-        if Headers::find(frame) != Some(headers) {
+        last.segments = Some(segments);
+        let frame = self.pages.get(self.frames[self.used], len);
+        if Headers::find(frame) != Some(segments.headers) {
             return None;
         }
-        let added = len - headers.len();
-        let fits = added > 0
-            && added <= usize::from(segments.len)
-            && last.len - headers.len() + added <= headers.segments_max();
+        let (added, longest) = (len - segments.headers.len(), usize::from(segments.len));
+        let fits = (1..=longest).contains(&added) && last.has_room_for(added, self.segments_max);
         fits.then_some(Message {
             slots: last.slots + 1,
             len: last.len + added,
-            segments: Some(segments),
-            closed: added < usize::from(segments.len),
+            closed: added < longest,
             ..last
         })
     }
@@ -220,7 +246,7 @@ impl Transmitter {
     fn cut_all(&mut self) {
         tracing::warn!("the kernel takes no super-frames: every packet goes alone");
         self.segments_max = 1;
-        let Self { pages, queued, stride, .. } = self;
+        let Self { pages, queued, frames, .. } = self;
         let mut messages = Vec::with_capacity(self.slots);
         for message in &queued[self.sent..] {
             let Some(Segments { headers, len }) = message.segments else {
@@ -228,11 +254,12 @@ impl Transmitter {
                 continue;
             };
             let mut left = message.len - headers.len();
-            for slot in message.slot..message.slot + message.slots {
+            let slots = frames.iter().enumerate().skip(message.slot).take(message.slots);
+            for (slot, &at) in slots {
                 let bytes = left.min(usize::from(len));
                 left -= bytes;
                 if slot == message.slot {
-                    let frame = pages.get_mut(slot * *stride + AHEAD, headers.len());
+                    let frame = pages.get_mut(at, headers.len());
                     headers.set(frame, bytes, headers.identification(frame));
                 }
                 let len = headers.len() + bytes;
@@ -263,15 +290,16 @@ impl Transmitter {
     }
 
     fn send_batch(&mut self) -> io::Result<usize> {
-        let Self { pages, queued, vectors, stride, .. } = self;
+        let Self { pages, queued, vectors, frames, .. } = self;
         let batch = &queued[self.sent..];
         let batch = &batch[..batch.len().min(BATCH)];
         vectors.parts.clear();
         vectors.messages.clear();
         for message in batch {
-            prepare(pages, message, *stride);
+            let frames = &frames[message.slot..message.slot + message.slots];
+            prepare(pages, message, frames[0]);
             let first = vectors.parts.len();
-            push_parts(pages, message, *stride, &mut vectors.parts);
+            push_parts(pages, message, frames, &mut vectors.parts);
             // SAFETY: `mmsghdr` is plain data for which all zeros is a value.
             let mut entry: libc::mmsghdr = unsafe { zeroed() };
             // The vector never grows beyond what it was made for, so that its entries stay.
@@ -284,9 +312,8 @@ impl Transmitter {
     }
 }
 
-/// Completes the headers of `message`.
-fn prepare(pages: &mut Pages, message: &Message, stride: usize) {
-    let at = message.slot * stride + AHEAD;
+/// Completes the headers of `message`, whose first frame begins at `at`.
+fn prepare(pages: &mut Pages, message: &Message, at: usize) {
     let vnet = match message.segments {
         None => [0; VNET_LEN],
         Some(Segments { headers, len }) => {
@@ -297,8 +324,8 @@ fn prepare(pages: &mut Pages, message: &Message, stride: usize) {
     pages.get_mut(at - VNET_LEN, VNET_LEN).copy_from_slice(&vnet);
 }
 
-/// Appends where the bytes of `message` are.
-fn push_parts(pages: &Pages, message: &Message, stride: usize, parts: &mut Vec<libc::iovec>) {
+/// Appends where the bytes of `message` are, whose frames begin at `frames`.
+fn push_parts(pages: &Pages, message: &Message, frames: &[usize], parts: &mut Vec<libc::iovec>) {
     let mut push = |at: usize, len: usize| {
         let bytes = pages.get(at, len);
         parts
@@ -309,8 +336,7 @@ fn push_parts(pages: &Pages, message: &Message, stride: usize, parts: &mut Vec<l
         Some(Segments { headers, len }) => (headers.len(), usize::from(len)),
     };
     let mut left = message.len - headers;
-    for index in 0..message.slots {
-        let at = (message.slot + index) * stride + AHEAD;
+    for (index, &at) in frames.iter().enumerate() {
         let len = left.min(segment);
         match index {
             0 => push(at - VNET_LEN, VNET_LEN + headers + len),

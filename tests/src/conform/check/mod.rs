@@ -16,6 +16,7 @@ mod recorder;
 mod requester;
 mod responder;
 mod sides;
+mod waiting;
 
 use feroce_wire::{Opcode, Psn, Qpn, Syndrome, Transport};
 
@@ -88,7 +89,7 @@ impl Checker {
         }
         self.frames += 1;
         self.last_at = self.last_at.max(frame.at);
-        match reader.look(frame) {
+        reader.look(frame, |look| match look {
             Look::Roce(seen) => self.packet(&seen),
             Look::Broken(error) => {
                 self.packets += 1;
@@ -97,7 +98,7 @@ impl Checker {
                 packet::broken(error, place, &mut self.findings);
             }
             Look::Other => {}
-        }
+        });
     }
 
     /// A RoCE packet.

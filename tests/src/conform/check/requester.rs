@@ -89,14 +89,15 @@ impl Request<'_, '_> {
         self.sequence();
         self.depth();
         let sent = self.sent(psn, true);
-        self.channel.next = Some(sent.end());
-        self.channel.messages = sent.messages_through();
-        self.channel.figures.messages += u64::from(sent.ends);
-        self.channel.figures.request_bytes += self.seen.packet.payload.len() as u64;
-        self.credits(&sent);
+        let (end, messages, ends) = (sent.end(), sent.messages_through(), sent.ends);
         self.channel.window.push(sent);
+        self.channel.next = Some(end);
+        self.channel.messages = messages;
+        self.channel.figures.messages += u64::from(ends);
+        self.channel.figures.request_bytes += self.seen.packet.payload.len() as u64;
+        self.credits(messages, ends);
         if matches!(self.channel.transport, Some(Transport::Uc)) {
-            self.channel.window.ack_before(sent.end());
+            self.channel.window.ack_before(end);
         }
         self.channel.repeats = None;
     }
@@ -466,7 +467,8 @@ impl Request<'_, '_> {
         }
     }
 
-    fn credits(&mut self, sent: &Sent) {
+    /// A request with which `messages` are complete, one of them ended by it if it `ends` one.
+    fn credits(&mut self, messages: u32, ends: bool) {
         let takes = self.seen.packet.info.operation == Operation::Send
             || self.seen.packet.ext.imm.is_some();
         let Some(limit) =
@@ -475,10 +477,10 @@ impl Request<'_, '_> {
             return;
         };
         // One more may go out to probe.
-        let beyond = limit.wrapping_add(1).wrapping_sub(sent.messages_through());
-        if sent.ends && beyond > u32::MAX / 2 {
+        let beyond = limit.wrapping_add(1).wrapping_sub(messages);
+        if ends && beyond > u32::MAX / 2 {
             self.out.add(RuleId::Credits, self.place, || {
-                format!("message {} of the flow goes out; the credits of packet {} reach to message {limit}", sent.messages_through(), self.channel.last_ack.map_or(0, |ack| ack.number))
+                format!("message {messages} of the flow goes out; the credits of packet {} reach to message {limit}", self.channel.last_ack.map_or(0, |ack| ack.number))
             });
         }
     }
@@ -526,6 +528,7 @@ impl Request<'_, '_> {
         }
     }
 
+    #[inline(always)] // It goes where it is kept: a copy would stall on the stores before it.
     fn sent(&self, psn: Psn, counts: bool) -> Sent {
         let packet = &self.seen.packet;
         let reth = packet.ext.reth.unwrap_or_default();

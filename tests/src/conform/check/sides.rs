@@ -1,43 +1,18 @@
 //! Two captures of one exchange: what passes one and not the other.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-
-use feroce_wire::{Opcode, Psn, Qpn};
+use feroce_wire::{Opcode, Psn};
 
 use super::figures::duration;
 use super::findings::{Findings, Place};
 use super::requester::hex;
+use super::waiting::{Identity, Queue, Waiting};
 use crate::conform::packet::Seen;
 use crate::conform::rules::RuleId;
-
-/// What tells packets apart, wherever they are captured: the ICRC covers everything that does not change on the way. It comes first: most
-/// comparisons end there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Identity {
-    icrc: u32,
-    psn: u32,
-    qpn: Qpn,
-    opcode: u8,
-    src: IpAddr,
-    dst: IpAddr,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Waiting {
-    identity: Identity,
-    place: Place,
-    tap: u16,
-}
 
 /// Packets that have passed one place of capture and are waited for at the other.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
-    /// By age: how many packets have come before them.
-    waiting: BTreeMap<u64, Waiting>,
-    /// The same by what they are, for the other place: identity, place of capture, age.
-    known: BTreeSet<(Identity, u16, u64)>,
-    taken: u64,
+    waiting: Queue,
     /// When each place has captured its first and its last packet.
     times: [Option<(u64, u64)>; 2],
     matched: u64,
@@ -71,26 +46,19 @@ impl Sides {
     /// Of equal packets, the oldest is met first.
     fn meet(&mut self, new: Waiting) {
         let Waiting { identity, place, tap } = new;
-        let other = 1 - tap;
-        let equal = (identity, other, 0)..=(identity, other, u64::MAX);
-        if let Some(&met) = self.known.range(equal).next() {
-            self.known.remove(&met);
-            self.waiting.remove(&met.2);
-            self.matched += 1;
-        } else {
-            self.taken += 1;
-            self.known.insert((identity, tap, self.taken));
-            self.waiting.insert(self.taken, new);
+        let digest = self.waiting.digest(&identity);
+        match self.waiting.take(digest, &identity, 1 - tap) {
+            Some(_) => self.matched += 1,
+            None => self.waiting.push(digest, new),
         }
         let is_old = |oldest: &Waiting| place.at.saturating_sub(oldest.place.at) > PATIENCE;
-        while self.waiting.len() > MOST || self.waiting.values().next().is_some_and(is_old) {
+        while self.waiting.len() > MOST || self.waiting.oldest().is_some_and(is_old) {
             self.give_up();
         }
     }
 
     fn give_up(&mut self) {
-        let Some((age, first)) = self.waiting.pop_first() else { return };
-        self.known.remove(&(first.identity, first.tap, age));
+        let Some(first) = self.waiting.pop_oldest() else { return };
         if self.lost.len() < LOST {
             self.lost.push(first);
         }
@@ -98,7 +66,7 @@ impl Sides {
 
     /// Nothing more comes.
     pub fn end(&mut self, out: &mut Findings) {
-        while !self.waiting.is_empty() {
+        while self.waiting.oldest().is_some() {
             self.give_up();
         }
         let [Some(first), Some(second)] = self.times else { return };
@@ -121,6 +89,9 @@ impl Sides {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use feroce_wire::Qpn;
     use rand_xoshiro::Xoshiro256PlusPlus;
     use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -152,10 +123,10 @@ mod tests {
                 }
                 None => list.push(new),
             }
-            let waiting = sides.waiting.values().map(|one| one.place.packet);
+            let waiting = sides.waiting.iter().map(|one| one.place.packet);
             assert!(waiting.eq(list.iter().map(|one| one.place.packet)), "packet {at}");
         }
-        assert_eq!((sides.matched, sides.known.len()), (matched, list.len()));
+        assert_eq!((sides.matched, sides.waiting.len()), (matched, list.len()));
         assert!(matched > 5000 && list.len() > 10, "{matched}, {}", list.len());
     }
 
@@ -174,6 +145,6 @@ mod tests {
         assert_eq!((sides.matched, sides.lost.len()), (u64::from(most), LOST));
         sides.meet(packet(0, 0, 0));
         sides.meet(packet(1, 0, PATIENCE + 1));
-        assert_eq!((sides.waiting.len(), sides.known.len()), (1, 1), "one has waited too long");
+        assert_eq!(sides.waiting.len(), 1, "one has waited too long");
     }
 }

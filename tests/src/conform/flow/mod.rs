@@ -70,11 +70,12 @@ impl Flows {
         &mut self.channels[place]
     }
 
+    #[inline(always)] // The key stays in registers: a look at it would stall on the stores before.
     fn cached(&self, key: &Key, is_answer: bool) -> Option<usize> {
-        let hit = |(known, answer, place): (Key, bool, usize)| {
-            (answer == is_answer && known.qpn == key.qpn && known == *key).then_some(place)
+        let hit = |(known, answer, place): &(Key, bool, usize)| {
+            (*answer == is_answer && known.qpn == key.qpn && known == key).then_some(*place)
         };
-        self.recent.into_iter().flatten().find_map(hit)
+        self.recent.iter().flatten().find_map(hit)
     }
 
     fn remember(&mut self, key: Key, is_answer: bool, place: usize) {
@@ -83,10 +84,15 @@ impl Flows {
     }
 
     /// The flow of requests with `key`, a new one if there is none yet; `None` if there are too many.
+    #[inline(always)] // As `cached`.
     pub fn of_request(&mut self, key: Key) -> Option<usize> {
-        if let Some(place) = self.cached(&key, false) {
-            return Some(place);
+        match self.cached(&key, false) {
+            Some(place) => Some(place),
+            None => self.found_or_new(key),
         }
+    }
+
+    fn found_or_new(&mut self, key: Key) -> Option<usize> {
         let place = match self.by_request.get(&key) {
             Some(&place) => place,
             None => {
@@ -119,10 +125,15 @@ impl Flows {
     }
 
     /// The flow whose requests are answered by a packet with `key` and `psn`.
+    #[inline(always)] // As `cached`.
     pub fn of_answer(&mut self, key: Key, psn: Psn) -> Option<Answers> {
-        if let Some(place) = self.cached(&key, true) {
-            return Some(Answers::Flow(place));
+        match self.cached(&key, true) {
+            Some(place) => Some(Answers::Flow(place)),
+            None => self.found_out(key, psn),
         }
+    }
+
+    fn found_out(&mut self, key: Key, psn: Psn) -> Option<Answers> {
         let known = self.by_answer.get(&key).copied();
         if let Some(place) = known
             && !self.channels[place].is_alone()

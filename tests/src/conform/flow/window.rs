@@ -160,9 +160,12 @@ impl Window {
     }
 
     /// Behind the newest request.
+    #[inline]
     pub fn push(&mut self, sent: Sent) {
         // What came late may have made them more.
-        self.forget((self.entries.len() + 1).saturating_sub(MOST));
+        if self.entries.len() >= MOST {
+            self.forget(self.entries.len() + 1 - MOST);
+        }
         self.entries.push_back(sent);
     }
 

@@ -49,8 +49,8 @@ pub struct Seen<'a> {
     pub number: u64,
     /// When it was captured, in nanoseconds since 1970.
     pub at: u64,
-    /// Headers, payload and pad; of a frame that was not captured whole, what is missing is zeros.
-    pub packet: Packet<'a>,
+    /// Headers, payload and pad; of a frame that was not captured whole, what is missing is zeros. Borrowed: it is large.
+    pub packet: &'a Packet<'a>,
     /// The ICRC's verdict.
     pub icrc: Icrc,
     /// The CRC of the packet and of its head, to tell a copy from another packet. Of what InfiniBand carries, over the headers made up.
@@ -75,7 +75,6 @@ impl Seen<'_> {
 
 /// What a frame turned out to be.
 #[derive(Debug, Clone, Copy)]
-#[allow(clippy::large_enum_variant)] // It is looked at and dropped.
 pub enum Look<'a> {
     /// A RoCE packet.
     Roce(Seen<'a>),
@@ -101,32 +100,32 @@ const VXLAN: usize = 8;
 const LONGEST: usize = 1 << 16;
 
 impl Reader {
-    /// What `frame` is.
-    pub fn look<'a>(&'a mut self, frame: &Frame<'a>) -> Look<'a> {
+    /// Hands `take` what `frame` is.
+    pub fn look(&mut self, frame: &Frame<'_>, take: impl FnOnce(Look<'_>)) {
         if frame.link == Link::Ethernet && !frame.is_cut() {
-            match Packet::parse(frame.bytes, &[]) {
+            match &Packet::parse(frame.bytes, &[]) {
                 Ok(packet) => {
-                    let verdict = verdict(&packet);
-                    return Look::Roce(seen(frame, packet, verdict, Carrier::RoceV2));
+                    let verdict = verdict(packet);
+                    return take(Look::Roce(seen(frame, packet, verdict, Carrier::RoceV2)));
                 }
-                Err(error) if says_roce(frame.bytes) => return Look::Broken(error),
+                Err(error) if says_roce(frame.bytes) => return take(Look::Broken(*error)),
                 Err(_) => {}
             }
         }
-        self.look_inside(frame)
+        self.look_inside(frame, take);
     }
 
     /// Takes off what is around the packet, and lays it in the scratch buffer as [`Packet`] wants it.
-    fn look_inside<'a>(&'a mut self, frame: &Frame<'a>) -> Look<'a> {
+    fn look_inside(&mut self, frame: &Frame<'_>, take: impl FnOnce(Look<'_>)) {
         let missing = (frame.original_len as usize).saturating_sub(frame.bytes.len());
         let (core, tag) = match frame.link {
             Link::Ethernet => match unwrapped(frame.bytes) {
                 Some(found) => found,
-                None => return Look::Other,
+                None => return take(Look::Other),
             },
             Link::Ip => (Core::Ip(frame.bytes), None),
             Link::InfiniBand => (Core::InfiniBand(frame.bytes), None),
-            Link::Other => return Look::Other,
+            Link::Other => return take(Look::Other),
         };
         let scratch = &mut self.scratch;
         scratch.clear();
@@ -137,35 +136,42 @@ impl Reader {
                 (Carrier::RoceV2, None)
             }
             Core::RoceV1(bytes) => {
-                let Some(crc) = ib::from_grh(scratch, bytes, None) else { return Look::Other };
+                let Some(crc) = ib::from_grh(scratch, bytes, None) else {
+                    return take(Look::Other);
+                };
                 (Carrier::RoceV1, Some(crc))
             }
             Core::InfiniBand(bytes) => {
-                let Some(crc) = ib::from_lrh(scratch, bytes) else { return Look::Other };
+                let Some(crc) = ib::from_lrh(scratch, bytes) else {
+                    return take(Look::Other);
+                };
                 (Carrier::InfiniBand, Some(crc))
             }
         };
         scratch.resize((scratch.len() + missing).min(LONGEST), 0);
         let says = says_roce(scratch);
-        match Packet::parse(scratch, &[]) {
+        let look = match &Packet::parse(scratch, &[]) {
             Ok(packet) => {
                 let verdict = match crc {
                     _ if missing > 0 => (Icrc::Unknown, packet.sums()),
-                    None => verdict(&packet),
+                    None => verdict(packet),
                     Some(expected) if expected == packet.icrc => (Icrc::Valid, packet.sums()),
                     Some(expected) => (Icrc::Wrong { expected, found: packet.icrc }, packet.sums()),
                 };
-                Look::Roce(Seen { is_cut: missing > 0, ..seen(frame, packet, verdict, carrier) })
+                let seen = seen(frame, packet, verdict, carrier);
+                return take(Look::Roce(Seen { is_cut: missing > 0, ..seen }));
             }
-            Err(error) if says => Look::Broken(error),
+            Err(error) if says => Look::Broken(*error),
             Err(_) => Look::Other,
-        }
+        };
+        take(look);
     }
 }
 
+#[inline]
 fn seen<'a>(
     frame: &Frame<'_>,
-    packet: Packet<'a>,
+    packet: &'a Packet<'a>,
     (icrc, sums): (Icrc, Sums),
     carrier: Carrier,
 ) -> Seen<'a> {
@@ -173,11 +179,14 @@ fn seen<'a>(
     Seen { file, tap, number, at, packet, icrc, sums, carrier, is_cut: false }
 }
 
+#[inline]
 fn verdict(packet: &Packet<'_>) -> (Icrc, Sums) {
-    match packet.verified_sums() {
-        Ok(sums) => (Icrc::Valid, sums),
-        Err(IcrcError { expected, found }) => (Icrc::Wrong { expected, found }, packet.sums()),
-    }
+    let sums = packet.sums();
+    let verdict = match sums.verify(packet.icrc) {
+        Ok(()) => Icrc::Valid,
+        Err(IcrcError { expected, found }) => Icrc::Wrong { expected, found },
+    };
+    (verdict, sums)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {

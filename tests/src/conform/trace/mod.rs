@@ -70,20 +70,10 @@ pub struct Trace {
 #[derive(Debug)]
 struct File {
     capture: Capture,
-    frames: u64,
     tap: Option<u16>,
-    /// The next frame, if several files wait for their turn.
-    next: Option<Owned>,
+    /// When the next frame was captured, if several files wait for their turn.
+    next: Option<u64>,
     is_read: bool,
-    bytes: Vec<u8>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Owned {
-    at: u64,
-    number: u64,
-    link: Link,
-    original_len: u32,
 }
 
 impl Trace {
@@ -107,14 +97,7 @@ impl Trace {
             count if u16::try_from(count).is_err() => return Err(TraceError::TooMany(count)),
             _ => {}
         }
-        let file = |capture| File {
-            capture,
-            frames: 0,
-            tap: None,
-            next: None,
-            is_read: false,
-            bytes: Vec::new(),
-        };
+        let file = |capture| File { capture, tap: None, next: None, is_read: false };
         Ok(Self { files: captures.into_iter().map(file).collect(), taps: Vec::new() })
     }
 
@@ -127,28 +110,35 @@ impl Trace {
     ///
     /// # Errors
     /// If its file cannot be read on. The frames ahead of the fault have been handed over then.
+    #[inline(always)] // What is said of a frame stays in registers: a copy would stall on the stores before it.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, TraceError> {
-        if self.files.len() == 1 {
-            let File { capture, frames, .. } = &mut self.files[0];
-            return next_of(capture, 0, frames);
-        }
+        let (index, tap) = match &mut self.files[..] {
+            [only] => {
+                only.capture.advance()?;
+                (0, 0)
+            }
+            _ => match self.next_of_several()? {
+                Some(next) => next,
+                None => return Ok(None),
+            },
+        };
+        frame_of(&self.files[index].capture, index, tap)
+    }
+
+    /// Which file has the next frame, and its place of capture.
+    fn next_of_several(&mut self) -> Result<Option<(usize, u16)>, TraceError> {
         for index in 0..self.files.len() {
             if !self.files[index].is_read && self.files[index].next.is_none() {
                 self.files[index].peek(index)?;
                 self.release(index);
             }
         }
-        let ahead = |(index, file): (usize, &File)| Some((file.next?.at, index));
+        let ahead = |(index, file): (usize, &File)| Some((file.next?, index));
         let Some((_, index)) = self.files.iter().enumerate().filter_map(ahead).min() else {
             return Ok(None);
         };
-        let tap = self.tap_of(index);
-        let file = &mut self.files[index];
-        let Some(next) = file.next.take() else { return Ok(None) };
-        let Owned { at, number, link, original_len } = next;
-        #[allow(clippy::cast_possible_truncation)] // `of` has counted them.
-        let index = index as u16;
-        Ok(Some(Frame { file: index, tap, number, at, link, bytes: &file.bytes, original_len }))
+        self.files[index].next = None;
+        Ok(Some((index, self.tap_of(index))))
     }
 
     /// A file that has ended leaves its place to one that begins later.
@@ -174,31 +164,21 @@ impl Trace {
 
 impl File {
     fn peek(&mut self, index: usize) -> Result<(), TraceError> {
-        let Self { capture, frames, next, is_read, bytes, .. } = self;
-        #[allow(clippy::cast_possible_truncation)] // `Trace::of` has counted them.
-        match next_of(capture, index as u16, frames)? {
-            Some(frame) => {
-                bytes.clear();
-                bytes.extend_from_slice(frame.bytes);
-                let Frame { at, number, link, original_len, .. } = frame;
-                *next = Some(Owned { at, number, link, original_len });
-            }
-            None => *is_read = true,
-        }
+        self.is_read = !self.capture.advance()?;
+        self.next = frame_of(&self.capture, index, 0)?.map(|frame| frame.at);
         Ok(())
     }
 }
 
-fn next_of<'a>(
-    capture: &'a mut Capture,
-    file: u16,
-    frames: &mut u64,
-) -> Result<Option<Frame<'a>>, TraceError> {
-    let Some(frame) = capture.next_frame()? else { return Ok(None) };
-    *frames += 1;
+/// The frame that `capture` has come to.
+#[inline(always)] // As `Trace::next_frame`.
+fn frame_of(capture: &Capture, file: usize, tap: u16) -> Result<Option<Frame<'_>>, TraceError> {
+    let Some(frame) = capture.frame() else { return Ok(None) };
     let capture::Frame { at, link, bytes, line_len } = frame;
+    #[allow(clippy::cast_possible_truncation)] // `Trace::of` has counted them.
+    let (file, number) = (file as u16, capture.frames());
     let Some((link, bytes, original_len)) = link::unwrap(u32::from(link), bytes, line_len) else {
-        return Err(TraceError::LinkType { file, number: *frames, found: u32::from(link) });
+        return Err(TraceError::LinkType { file, number, found: u32::from(link) });
     };
-    Ok(Some(Frame { file, tap: 0, number: *frames, at, link, bytes, original_len }))
+    Ok(Some(Frame { file, tap, number, at, link, bytes, original_len }))
 }

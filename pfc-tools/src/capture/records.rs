@@ -1,0 +1,166 @@
+//! Bytes of a source, of which records are taken where they lie.
+
+use std::io::{self, Cursor, ErrorKind, Read};
+use std::ops::Range;
+
+use pcap_file::PcapError;
+
+pub(super) type Source = Box<dyn Read>;
+
+/// A source, little of which is read at a time: it is looked at while it is still in the processor's cache.
+pub(super) struct Records {
+    source: Source,
+    bytes: Vec<u8>,
+    /// What of `bytes` has been read and not taken.
+    left: Range<usize>,
+}
+
+/// Most bytes that are read at a time.
+const BLOCK: usize = 256 << 10;
+/// Longest record.
+const LONGEST: usize = 8_000_000;
+
+impl Records {
+    pub(super) const fn new(source: Source) -> Self {
+        Self { source, bytes: Vec::new(), left: 0..0 }
+    }
+
+    /// The first four bytes, which stay; of fewer, zeros are the rest.
+    pub(super) fn magic(&mut self) -> io::Result<[u8; 4]> {
+        let mut magic = [0; 4];
+        while self.left.len() < magic.len() && self.fill()? > 0 {}
+        let have = self.left.len().min(magic.len());
+        magic[..have].copy_from_slice(&self.bytes[self.left.clone()][..have]);
+        Ok(magic)
+    }
+
+    /// The source again, from where nothing was taken.
+    pub(super) fn into_source(mut self) -> Source {
+        self.bytes.truncate(self.left.end);
+        self.bytes.drain(..self.left.start);
+        Box::new(Cursor::new(self.bytes).chain(self.source))
+    }
+
+    /// What `parse` makes of the record at the front, and where its bytes are; `None` at the end. `parse` returns the bytes behind the
+    /// record, too, and is called again if it finds its own [`incomplete`](PcapError::IncompleteBuffer).
+    #[inline(always)] // What is parsed stays in registers: a copy would stall on the stores before it.
+    pub(super) fn take<T>(
+        &mut self,
+        mut parse: impl FnMut(&[u8]) -> Result<(&[u8], T), PcapError>,
+    ) -> Result<Option<(T, Range<usize>)>, PcapError> {
+        if self.left.is_empty() && self.fill().map_err(PcapError::IoError)? == 0 {
+            return Ok(None);
+        }
+        loop {
+            match parse(&self.bytes[self.left.clone()]) {
+                Ok((behind, parsed)) => {
+                    let at = self.left.start;
+                    self.left.start = self.left.end - behind.len();
+                    return Ok(Some((parsed, at..self.left.start)));
+                }
+                Err(PcapError::IncompleteBuffer) => {
+                    if self.fill().map_err(PcapError::IoError)? == 0 {
+                        return Err(PcapError::IoError(ErrorKind::UnexpectedEof.into()));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Bytes of the record that was taken last.
+    #[inline]
+    pub(super) fn bytes(&self, place: Range<usize>) -> &[u8] {
+        &self.bytes[place]
+    }
+
+    /// Reads on, behind what is left; how much.
+    fn fill(&mut self) -> io::Result<usize> {
+        if self.left.len() == LONGEST {
+            return Ok(0);
+        }
+        self.bytes.copy_within(self.left.clone(), 0);
+        self.left = 0..self.left.len();
+        let most = (self.left.end + BLOCK).min(LONGEST);
+        if self.bytes.len() < most {
+            self.bytes.resize(most, 0);
+        }
+        let count = self.source.read(&mut self.bytes[self.left.end..most])?;
+        self.left.end += count;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives so many bytes at most, whatever is asked for.
+    struct Drips(Cursor<Vec<u8>>, usize);
+
+    impl Read for Drips {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let most = out.len().min(self.1);
+            self.0.read(&mut out[..most])
+        }
+    }
+
+    /// Records of a length of four bytes and that many bytes, all with the lowest of the length.
+    fn written(lengths: &[usize]) -> Vec<u8> {
+        let record = |&len: &usize| {
+            let head = u32::try_from(len).expect("short").to_le_bytes();
+            [&head[..], &vec![head[0]; len]].concat()
+        };
+        lengths.iter().flat_map(record).collect()
+    }
+
+    fn parse(bytes: &[u8]) -> Result<(&[u8], usize), PcapError> {
+        let (head, rest) = bytes.split_first_chunk().ok_or(PcapError::IncompleteBuffer)?;
+        let len = u32::from_le_bytes(*head) as usize;
+        let (_, behind) = rest.split_at_checked(len).ok_or(PcapError::IncompleteBuffer)?;
+        Ok((behind, len))
+    }
+
+    fn records(bytes: Vec<u8>, most: usize) -> Records {
+        Records::new(Box::new(Drips(Cursor::new(bytes), most)))
+    }
+
+    #[test]
+    fn records_are_found_however_they_are_read() {
+        let lengths = [0, 1, 70_000, 3, BLOCK - 12, BLOCK, 5, 3 * BLOCK + 1, 9];
+        for most in [1000, BLOCK - 1, usize::MAX] {
+            let mut records = records(written(&lengths), most);
+            assert_eq!(records.magic().unwrap(), [0; 4]);
+            for due in lengths {
+                let (len, place) = records.take(parse).unwrap().expect("one more");
+                let bytes = &records.bytes(place)[4..];
+                assert_eq!((len, bytes.len()), (due, due));
+                assert!(bytes.iter().all(|&byte| byte == due.to_le_bytes()[0]), "{due}");
+            }
+            assert!(records.take(parse).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_source_begins_again_where_nothing_was_taken() {
+        let mut records = records(written(&[7, 300_000]), 100);
+        assert_eq!(records.magic().unwrap(), [7, 0, 0, 0]);
+        let mut bytes = Vec::new();
+        records.into_source().read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, written(&[7, 300_000]));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_too_long_is_an_unexpected_end() {
+        let mut cut = written(&[8, 8]);
+        cut.pop();
+        for bytes in [cut, written(&[8, LONGEST])] {
+            let mut records = records(bytes, usize::MAX);
+            records.take(parse).unwrap();
+            let Err(PcapError::IoError(error)) = records.take(parse) else { panic!("no error") };
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        }
+        let mut longest = records(written(&[LONGEST - 4]), usize::MAX);
+        assert!(longest.take(parse).unwrap().is_some());
+    }
+}
