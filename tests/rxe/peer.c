@@ -17,9 +17,12 @@
 //   poll COUNT MILLISECONDS                         ok COUNT, then that many lines: WR_ID STATUS OPCODE LENGTH EXTRA
 //   state                                           ok STATE
 //   destroy                                         ok; the QP is gone, the memory stays
+//   counters                                        ok COUNT, then that many lines: NAME VALUE; of the device, as rdma has them
 //   shell COMMAND                                   ok, if its exit status is 0
 //   die                                             no answer
+#define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <netinet/tcp.h>
@@ -330,6 +333,35 @@ static int do_destroy(void) {
     return error ? refuse("ibv_destroy_qp", error) : ok();
 }
 
+// `lifespan` is how long the kernel keeps the values of the others.
+static int is_counter(const struct dirent *entry) {
+    return entry->d_name[0] != '.' && strcmp(entry->d_name, "lifespan");
+}
+
+static int do_counters(void) {
+    char folder[128], path[512];
+    struct dirent **entries;
+    snprintf(folder, sizeof folder, "/sys/class/infiniband/%s/ports/1/hw_counters",
+             ibv_get_device_name(context->device));
+    int count = scandir(folder, &entries, is_counter, alphasort);
+    if (count < 0)
+        return refuse(folder, errno);
+    fprintf(out, "ok %d\n", count);
+    for (int at = 0; at < count; at++) {
+        unsigned long long value = 0;
+        snprintf(path, sizeof path, "%s/%s", folder, entries[at]->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file || fscanf(file, "%llu", &value) != 1)
+            value = 0;
+        if (file)
+            fclose(file);
+        fprintf(out, "%s %llu\n", entries[at]->d_name, value);
+        free(entries[at]);
+    }
+    free(entries);
+    return 0;
+}
+
 static int do_shell(const char *line) {
     int status = system(line);
     if (status)
@@ -350,7 +382,7 @@ static const struct command {
 } commands[] = {
     {"gids", do_gids},     {"mr", do_mr},     {"read", do_read},   {"write", do_write}, {"qp", do_qp},     {"rtr", do_rtr},
     {"rts", do_rts},       {"window", do_window}, {"recv", do_recv}, {"send", do_send}, {"poll", do_poll},
-    {"state", do_state},   {"destroy", do_destroy}, {"die", do_die},
+    {"state", do_state},   {"destroy", do_destroy}, {"die", do_die},     {"counters", do_counters},
 };
 
 static int run(char *line) {

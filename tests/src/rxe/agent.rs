@@ -72,6 +72,20 @@ impl RxeEnd {
         self.ask(format!("shell {command}")).map(drop)
     }
 
+    /// What rxe has counted of its port, by its own names.
+    ///
+    /// # Errors
+    /// If the guest does not say.
+    pub fn counters(&mut self) -> Result<Vec<(String, u64)>, Failure> {
+        let count: usize = self.ask("counters")?.next()?;
+        (0..count)
+            .map(|_| {
+                let mut words = self.line()?;
+                Ok((words.word()?.to_owned(), words.next()?))
+            })
+            .collect()
+    }
+
     fn tell(&mut self, request: impl Display) -> Result<(), Failure> {
         writeln!(self.requests, "{request}").map_err(failed("ask the agent"))
     }

@@ -315,13 +315,15 @@ impl World for Live {
         Box::new(RealPace::start())
     }
 
-    fn counters(&self, side: Side) -> Option<Vec<(Counter, u64)>> {
+    fn counters(&self, side: Side) -> Option<Vec<(String, u64)>> {
         match &self.stacks[side.index()] {
             Open::Feroce(device) => {
                 let all = Counter::ALL.iter();
-                Some(all.map(|&counter| (counter, device.counter(counter))).collect())
+                Some(all.map(|&one| (one.name().to_owned(), device.counter(one))).collect())
             }
-            Open::Rxe { .. } => None,
+            Open::Rxe { namespace } => {
+                within(Some(namespace.as_str()), || RxeEnd::new()?.counters()).ok()
+            }
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use feroce_engine::counters::Counter;
 use feroce_engine::qp::QpState;
 use feroce_engine::verbs::Status;
 
@@ -25,7 +24,7 @@ pub struct FlowOutcome {
 }
 
 /// How much a device has counted meanwhile.
-pub type Counted = BTreeMap<&'static str, u64>;
+pub type Counted = BTreeMap<String, u64>;
 
 /// What was seen of an item.
 #[derive(Debug, Clone)]
@@ -36,7 +35,7 @@ pub struct Evidence {
     pub met: Vec<u32>,
     /// By flow.
     pub flows: Vec<FlowOutcome>,
-    /// Of the requester's and of the responder's device, if it is Feroce.
+    /// Of the requester's and of the responder's device, if it says so.
     pub counted: [Option<Counted>; 2],
     /// How late an endpoint may be, in nanoseconds, with what it does at a time.
     pub slack: u64,
@@ -50,10 +49,10 @@ impl FlowOutcome {
 }
 
 /// What every counter of `now` has counted since `before`.
-pub fn counted(before: &[(Counter, u64)], now: &[(Counter, u64)]) -> Counted {
+pub fn counted(before: &[(String, u64)], now: &[(String, u64)]) -> Counted {
     let more = before
         .iter()
         .zip(now)
-        .map(|((counter, before), (_, now))| (counter.name(), now.saturating_sub(*before)));
+        .map(|((name, before), (_, now))| (name.clone(), now.saturating_sub(*before)));
     more.collect()
 }

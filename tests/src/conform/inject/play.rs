@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use feroce_engine::counters::Counter;
 use feroce_engine::verbs::{RemoteAddr, Status};
 
 use super::checker::{self, Verdict};
@@ -46,8 +45,8 @@ pub trait World {
     /// How time goes by.
     fn pace(&self) -> Box<dyn Pace>;
 
-    /// What the device of `side` has counted, if it is Feroce.
-    fn counters(&self, side: Side) -> Option<Vec<(Counter, u64)>>;
+    /// What the device of `side` has counted, if it says so, by its own names.
+    fn counters(&self, side: Side) -> Option<Vec<(String, u64)>>;
 
     /// How late an endpoint may be with what it does at a time.
     fn slack(&self) -> Duration;

@@ -45,6 +45,22 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(Counter, u64)> {
     all
 }
 
+/// The same by the names, and in the ways, of Linux rxe: of what comes out of sequence it counts the NAKs that it sends, one for each gap, and
+/// of NAKs those that acknowledge something (`rxe_resp.c`, `rxe_comp.c`).
+fn shown_of_rxe(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
+    let (asks, answers) = (&view.requester, &view.responder);
+    match side {
+        Side::Requester => {
+            vec![("rcvd_rnr_err", asks.rnr_naks), ("rcvd_seq_err", asks.acknowledging_naks)]
+        }
+        Side::Responder => vec![
+            ("duplicate_request", answers.duplicates.len() as u64),
+            ("out_of_seq_request", answers.naks.len() as u64),
+            ("send_rnr_err", answers.rnr_naks.len() as u64),
+        ],
+    }
+}
+
 pub(super) fn counters(view: &View<'_>, found: &mut Found) {
     let flows = view.evidence.trace.flows();
     if view.flow > 0 || flows > 1 {
@@ -56,15 +72,13 @@ pub(super) fn counters(view: &View<'_>, found: &mut Found) {
         let mut all = shown(view, side);
         all.push((Counter::RxIcrcEncapsulated, wrong_icrc));
         all.push((Counter::PortRcvErrors, malformed));
-        for (counter, due) in all {
-            let has = counted.get(counter.name()).copied().unwrap_or_default();
-            if has != due {
-                let sentence = format!(
-                    "{} of the {side} went up by {has}, and the trace shows {due}",
-                    counter.name()
-                );
-                found.wrong([], sentence);
-            }
+        let all = all.into_iter().map(|(counter, due)| (counter.name(), due));
+        for (name, due) in all.chain(shown_of_rxe(view, side)) {
+            // Each device has its own.
+            let Some(&has) = counted.get(name).filter(|has| **has != due) else { continue };
+            let sentence =
+                format!("{name} of the {side} went up by {has}, and the trace shows {due}");
+            found.wrong([], sentence);
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct RequesterStory {
     pub hasty: Vec<(Vec<usize>, String)>,
     /// NAKs (PSN sequence error) that arrived: number, time, PSN.
     pub naks: Vec<(usize, u64, Psn)>,
+    /// How many of them acknowledged something.
+    pub acknowledging_naks: u64,
     /// RNR NAKs that arrived.
     pub rnr_naks: u64,
     /// Packets sent again.
@@ -210,6 +212,7 @@ impl Walk<'_> {
             Some(Syndrome::Nak(NakCode::PsnSequence)) => {
                 ask(Cause::Nak, 0);
                 self.story.naks.push((step.number, step.at, psn));
+                self.story.acknowledging_naks += u64::from(self.una.is_before(psn));
                 psn
             }
             Some(Syndrome::RnrNak(timer)) => {
