@@ -91,7 +91,7 @@ done
 # A capture of a gigabyte: `feroce conform check` in a bounded address space, and tshark, which looks at each packet, too. The same of two
 # captures of half of it, one of them 5 ms behind: what waits for the other side are tens of thousands of packets. Medians of a few turns.
 readonly CHECK="conform: check of 1 GB / tshark" BOTH="conform: check of 2 x 0.5 GB / of 1 GB" CHECK_MEMORY=300000 # KiB
-readonly CHECK_ROUNDS=3
+readonly CHECK_ROUNDS=5
 
 check_figure() {
     [[ $CHECK == *"$filter"* || $BOTH == *"$filter"* ]] || return 0

@@ -351,11 +351,13 @@ static int do_counters(void) {
         unsigned long long value = 0;
         snprintf(path, sizeof path, "%s/%s", folder, entries[at]->d_name);
         FILE *file = fopen(path, "r");
-        if (!file || fscanf(file, "%llu", &value) != 1)
-            value = 0;
+        // What cannot be read is no number, and so no answer.
+        if (file && fscanf(file, "%llu", &value) == 1)
+            fprintf(out, "%s %llu\n", entries[at]->d_name, value);
+        else
+            fprintf(out, "%s unreadable\n", entries[at]->d_name);
         if (file)
             fclose(file);
-        fprintf(out, "%s %llu\n", entries[at]->d_name, value);
         free(entries[at]);
     }
     free(entries);

@@ -279,6 +279,30 @@ fn a_wrong_byte_a_wrong_counter_and_a_missing_completion_are_found() {
     assert_eq!(objections(&script, &bad), ["counters"]);
 }
 
+/// By rxe's names, and as it counts: a NAK for each gap.
+#[test]
+fn counters_of_rxe_are_held_against_the_trace() {
+    let script = script("drop-write-middle");
+    let mut good = played(&script).evidence;
+    let device = |values: &[(&str, u64)]| {
+        Some(values.iter().map(|&(name, value)| (name.to_owned(), value)).collect())
+    };
+    good.counted = [
+        device(&[("rcvd_rnr_err", 0), ("rcvd_seq_err", 1), ("out_of_seq_request", 0)]),
+        device(&[("duplicate_request", 0), ("out_of_seq_request", 1), ("send_rnr_err", 0)]),
+    ];
+    assert_eq!(objections(&script, &good), [""; 0]);
+    for (side, counted) in [(0, "rcvd_rnr_err"), (0, "rcvd_seq_err"), (1, "out_of_seq_request")] {
+        let mut bad = good.clone();
+        let device = bad.counted[side].as_mut().expect("a device");
+        *device.get_mut(counted).expect("counted") += 1;
+        assert_eq!(objections(&script, &bad), ["counters"], "{counted} is wrong");
+        let device = bad.counted[side].as_mut().expect("a device");
+        device.remove(counted);
+        assert_eq!(objections(&script, &bad), ["counters"], "{counted} is missing");
+    }
+}
+
 #[test]
 fn checkers_have_names_of_their_own() {
     let mut names: Vec<_> = CHECKERS.iter().map(|checker| checker.name).collect();

@@ -145,6 +145,10 @@ fn what_is_needed_meanwhile_is_told() {
     assert_eq!(after, [Some(208), Some(229)], "the last refused of each");
     let text = said(&replay(LATE, &["--needs"]).stdout);
     assert!(text.contains(", not before packet "), "{text}");
+    // What comes again because it was lost was refused by nobody.
+    let found = needs("rxe/loss_nft_send_1024.tapA.pcap.zst");
+    let receives = found[0]["receives"].as_array().expect("receives");
+    assert!(receives.len() > 1 && receives.iter().all(|one| one["after_packet"].is_null()));
     let found = needs("rxe/rping_v4.pcap.zst");
     let endpoints = found.as_array().expect("endpoints");
     let changes = endpoints.iter().flat_map(|one| one["changes"].as_array().expect("changes"));

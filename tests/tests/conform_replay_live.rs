@@ -302,6 +302,18 @@ fn a_malformed_answer_is_a_difference() {
     }
 }
 
+/// Who sends nothing that parses does not keep silent, for that.
+#[test]
+fn a_peer_that_sends_nothing_else_is_heard() {
+    let frames = read("rxe/write_lat_v4.pcap.zst");
+    let cut = |_, bytes: &[u8]| Some(bytes[..bytes.len() - 6].to_vec());
+    let none: Tamper = |_, _| false;
+    let damaged = |port| Tampered { tamper: none, besides: cut, ..port };
+    let outcome = play_to(&frames, damaged, |end| Box::new(end)).expect("heard");
+    let says = |words: &str| outcome.differences.iter().any(|one| one.sentence.contains(words));
+    assert!(says("no RoCEv2 packet") && says("keeps silent"), "{:#?}", outcome.differences);
+}
+
 /// An end that reports what its stack did not.
 #[derive(Debug)]
 struct Overdone {

@@ -13,7 +13,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 #[global_allocator]
 static ALLOCATOR: CountingAlloc = CountingAlloc;
 
-/// Bytes that the check may hold at a time for an input, whatever that unpacks to: 16 MiB
+/// Bytes that the check may hold at a time for an input that is taken as it is, whatever that unpacks to: 16 MiB
 /// are what is kept of flows, at most, and zstd's windows. Less than the bombs unpack to.
 const ROOM: i64 = 24 << 20;
 

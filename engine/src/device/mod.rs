@@ -89,7 +89,7 @@ impl std::ops::Deref for Opened {
     }
 }
 
-/// A turn that does so much is long: who attends to a core is known by when its last turn ended.
+/// A turn that moves so many frames is long: who attends to a core is known by when its last turn ended.
 const LONG_TURN: usize = 8;
 
 /// One core and what is needed around its token.

@@ -207,6 +207,7 @@ impl Capture {
     /// # Errors
     /// As [`next_frame`](Self::next_frame).
     pub fn advance(&mut self) -> Result<bool, CaptureError> {
+        self.current = None; // Its bytes may be moved.
         let Self { records, format, any_link, .. } = self;
         let next = match format {
             Format::Pcap { parser, link, nanos_per_tick } => {

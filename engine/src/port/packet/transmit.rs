@@ -174,6 +174,9 @@ impl Transmitter {
     /// The last frame with the taken slot as a further segment, if it can be one.
     fn grown(&mut self, len: usize) -> Option<Message> {
         let mut last = *self.queued[self.sent..].last()?;
+        if last.closed || last.slots >= self.segments_max {
+            return None;
+        }
         let segments = match last.segments {
             Some(segments) => segments,
             None => {

@@ -88,11 +88,11 @@ impl World for Fabric {
         Box::new(RigPace(Rc::clone(&self.rig)))
     }
 
-    fn counters(&self, side: Side) -> Option<Vec<(String, u64)>> {
+    fn counters(&self, side: Side) -> Result<Vec<(String, u64)>, Failure> {
         let rig = self.rig.borrow();
         let device = &rig.devices[side.index()];
         let all = Counter::ALL.iter();
-        Some(all.map(|&one| (one.name().to_owned(), device.counter(one))).collect())
+        Ok(all.map(|&one| (one.name().to_owned(), device.counter(one))).collect())
     }
 
     fn slack(&self) -> Duration {

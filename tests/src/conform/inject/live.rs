@@ -315,14 +315,14 @@ impl World for Live {
         Box::new(RealPace::start())
     }
 
-    fn counters(&self, side: Side) -> Option<Vec<(String, u64)>> {
+    fn counters(&self, side: Side) -> Result<Vec<(String, u64)>, Failure> {
         match &self.stacks[side.index()] {
             Open::Feroce(device) => {
                 let all = Counter::ALL.iter();
-                Some(all.map(|&one| (one.name().to_owned(), device.counter(one))).collect())
+                Ok(all.map(|&one| (one.name().to_owned(), device.counter(one))).collect())
             }
             Open::Rxe { namespace } => {
-                within(Some(namespace.as_str()), || RxeEnd::new()?.counters()).ok()
+                within(Some(namespace.as_str()), || RxeEnd::new()?.counters())
             }
         }
     }

@@ -45,8 +45,11 @@ pub trait World {
     /// How time goes by.
     fn pace(&self) -> Box<dyn Pace>;
 
-    /// What the device of `side` has counted, if it says so, by its own names.
-    fn counters(&self, side: Side) -> Option<Vec<(String, u64)>>;
+    /// What the device of `side` has counted, by its own names.
+    ///
+    /// # Errors
+    /// If it does not say.
+    fn counters(&self, side: Side) -> Result<Vec<(String, u64)>, Failure>;
 
     /// How late an endpoint may be with what it does at a time.
     fn slack(&self) -> Duration;
@@ -81,12 +84,16 @@ pub fn play(script: &Script, world: &mut dyn World) -> Result<Played, Failure> {
         pairs.push(pair);
         flows.push(told);
     }
-    let before = Side::ALL.map(|side| world.counters(side));
+    let counters = |world: &dyn World| {
+        let [requester, responder] = Side::ALL.map(|side| world.counters(side));
+        Ok::<_, Failure>([requester?, responder?])
+    };
+    let before = counters(world)?;
     world.begin(Injector::new(script, Flows::told(flows), world.way()));
     let outcomes = exchange(script, &mut pairs, &mut *world.pace());
     let injector = world.finish();
-    let after = Side::ALL.map(|side| world.counters(side));
-    let of = |side: usize| Some(counted(before[side].as_ref()?, after[side].as_ref()?));
+    let after = counters(world)?;
+    let of = |side: usize| Some(counted(&before[side], &after[side]));
     let evidence = Evidence {
         met: injector.met().to_vec(),
         trace: injector.into_trace(),

@@ -212,12 +212,18 @@ fn udp_port(ip: &[u8]) -> Option<u16> {
 
 /// Whether an Ethernet frame, with one tag at most, goes to the port of RoCE.
 fn says_roce(frame: &[u8]) -> bool {
+    roce_ip_at(frame).is_some()
+}
+
+/// Where the IP header is of such a frame.
+pub fn roce_ip_at(frame: &[u8]) -> Option<usize> {
     let ip_at = match word(frame, 12) {
         Some(ETHERTYPE_VLAN) => EthernetHeader::LEN + VlanTag::LEN,
         _ => EthernetHeader::LEN,
     };
-    matches!(word(frame, ip_at - 2), Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6))
-        && frame.get(ip_at..).and_then(udp_port) == Some(ROCE_PORT)
+    let is_ip = matches!(word(frame, ip_at - 2), Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6));
+    let goes_there = is_ip && frame.get(ip_at..).and_then(udp_port) == Some(ROCE_PORT);
+    goes_there.then_some(ip_at)
 }
 
 /// What is left when everything around it is taken off.

@@ -79,8 +79,8 @@ impl<'a> Peers<'a> {
         for (at, sent) in sent.iter().enumerate() {
             let Ok(packet) = Packet::parse(&sent.bytes, &[]) else { continue };
             let answer = Answer::of(&packet);
-            if answer.is_before_first() {
-                continue;
+            if answer.is_before_first() && last_ack == Place::MIN && last_msn == 0 {
+                continue; // Nothing was received so far.
             }
             let place = self.place(answer.psn, sent.until);
             let asked = self.least..self.asked[self.at(sent.until)];

@@ -32,6 +32,8 @@ pub enum Cue {
         message: Place,
         /// Its bytes.
         length: u32,
+        /// Requests were refused for want of it.
+        late: bool,
     },
     /// The memory holds something else.
     Show {
@@ -287,7 +289,9 @@ impl Responder<'_> {
         let message = message.start;
         self.posted_for = Some(message);
         let length = u32::try_from(length).expect("a message has at most 2^31 bytes");
-        self.note(|| Cue::Receive { message, length });
+        // It may have been refused for want of one before.
+        let late = self.refused.contains_key(&packet.bth.psn.value());
+        self.note(|| Cue::Receive { message, length, late });
         let sges = [self.receive_into.region().sge(0, length)];
         let request = RecvRequest { wr_id: 0, sges: &sges };
         self.qp.post_recv(&request).map_err(unplayable("post a receive"))

@@ -8,8 +8,8 @@ use super::{Found, View};
 use crate::conform::inject::script::Cause;
 use crate::conform::inject::trace::Side;
 
-/// What the trace shows of `side` of one flow.
-fn shown(view: &View<'_>, side: Side) -> Vec<(Counter, u64)> {
+/// What the trace shows of `side` of one flow, by the names of Feroce.
+fn shown(view: &View<'_>, side: Side) -> Vec<(&'static str, u64)> {
     let (asks, answers) = (&view.requester, &view.responder);
     let count = |n: usize| n as u64;
     let cnps_sent = view
@@ -21,9 +21,12 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(Counter, u64)> {
             && step.packet.ip.ecn() == Ecn::Ce
             && step.packet.bth.opcode != Opcode::CNP
     });
+    let (malformed, wrong_icrc) = view.evidence.trace.damaged_at(side);
     let mut all = vec![
         (Counter::NpCnpSent, count(cnps_sent.count())),
         (Counter::NpEcnMarkedRocePackets, count(marked.count())),
+        (Counter::RxIcrcEncapsulated, wrong_icrc),
+        (Counter::PortRcvErrors, malformed),
     ];
     let timeouts =
         asks.restarts.iter().filter(|restart| matches!(restart.cause, Some((Cause::Timeout, _))));
@@ -42,7 +45,7 @@ fn shown(view: &View<'_>, side: Side) -> Vec<(Counter, u64)> {
             (Counter::OutOfBuffer, count(answers.rnr_naks.len())),
         ]),
     }
-    all
+    all.into_iter().map(|(counter, due)| (counter.name(), due)).collect()
 }
 
 /// The same by the names, and in the ways, of Linux rxe: of what comes out of sequence it counts the NAKs that it sends, one for each gap, and
@@ -68,16 +71,16 @@ pub(super) fn counters(view: &View<'_>, found: &mut Found) {
     }
     for side in Side::ALL {
         let Some(counted) = &view.evidence.counted[side.index()] else { continue };
-        let (malformed, wrong_icrc) = view.evidence.trace.damaged_at(side);
-        let mut all = shown(view, side);
-        all.push((Counter::RxIcrcEncapsulated, wrong_icrc));
-        all.push((Counter::PortRcvErrors, malformed));
-        let all = all.into_iter().map(|(counter, due)| (counter.name(), due));
-        for (name, due) in all.chain(shown_of_rxe(view, side)) {
-            // Each device has its own.
-            let Some(&has) = counted.get(name).filter(|has| **has != due) else { continue };
-            let sentence =
-                format!("{name} of the {side} went up by {has}, and the trace shows {due}");
+        // The name that no other device has.
+        let is_rxe = counted.contains_key("out_of_seq_request");
+        for (name, due) in if is_rxe { shown_of_rxe(view, side) } else { shown(view, side) } {
+            let sentence = match counted.get(name) {
+                Some(&has) if has == due => continue,
+                Some(has) => {
+                    format!("{name} of the {side} went up by {has}, and the trace shows {due}")
+                }
+                None => format!("the {side} has no {name}"),
+            };
             found.wrong([], sentence);
         }
     }

@@ -160,7 +160,7 @@ fn meanwhile(
     let (mut heard, mut awaiting) = (BTreeMap::new(), Vec::new());
     for cue in &rehearsal.cues {
         match cue {
-            Cue::Receive { length, .. } => awaiting.push(*length),
+            Cue::Receive { length, late, .. } => awaiting.push((*length, *late)),
             Cue::Show { key, va, bytes, is_change: true } => {
                 let (rkey, address, bytes) = (key.value(), *va, bytes.clone());
                 changes.push(Change { before_packet: 0, rkey, address, bytes });
@@ -170,10 +170,12 @@ fn meanwhile(
                 let number = frames[lane.requests[*at]].number;
                 let new = changes.iter_mut().rev().take_while(|change| change.before_packet == 0);
                 new.for_each(|change| change.before_packet = number);
-                // It came before, and there was none.
                 let before = heard.insert(rehearsal.messages.places[*at], number);
-                let posted = awaiting.drain(..);
-                receives.extend(posted.map(|length| Receive { length, after_packet: before }));
+                let posted = awaiting.drain(..).map(|(length, late)| Receive {
+                    length,
+                    after_packet: before.filter(|_| late),
+                });
+                receives.extend(posted);
             }
         }
     }

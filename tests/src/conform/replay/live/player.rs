@@ -53,6 +53,8 @@ struct Heard {
     /// How many answers there were when each request was sent.
     marks: Vec<usize>,
     silent: u32,
+    /// Something came from the peer, be it damaged.
+    any: bool,
     differences: Vec<Difference>,
     fed: u64,
 }
@@ -122,7 +124,7 @@ impl Player<'_> {
                     break;
                 }
             }
-            if heard.silent > 0 && heard.answers.is_empty() {
+            if heard.silent > 0 && !heard.any {
                 let (Ends { own, peer }, patience) = (self.translation.ends(), self.patience);
                 let why = format!(
                     "no answer from {} within {patience:?}: it has no QP {:#x} that is connected to ours, {:#x}",
@@ -197,6 +199,7 @@ impl Player<'_> {
             Ok(packet) => packet,
             Err(error) => {
                 if self.translation.is_of_peer(bytes) {
+                    heard.any = true;
                     let sentence = format!("the peer sends what is no RoCEv2 packet: {error}");
                     heard.differences.push(Difference { packet: None, sentence });
                 }
@@ -206,6 +209,7 @@ impl Player<'_> {
         if !self.translation.is_answer(&packet) {
             return;
         }
+        heard.any = true;
         let Some(bytes) = self.translation.answer(bytes) else {
             let sentence = format!("the peer answers {packet} with a wrong ICRC");
             heard.differences.push(Difference { packet: None, sentence });

@@ -113,7 +113,7 @@ impl Stage {
     /// The stack's words.
     pub fn act(&mut self, cue: &Cue) -> Result<(), Failure> {
         match cue {
-            Cue::Receive { message, length } => self.receive(*message, *length),
+            Cue::Receive { message, length, .. } => self.receive(*message, *length),
             Cue::Show { key, va, bytes, .. } => self.show(*key, *va, bytes),
             Cue::Hear(_) => Ok(()),
         }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use feroce_wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
-use feroce_wire::{EthernetHeader, MacAddr, Packet, ROCE_PORT, VlanTag};
+use feroce_wire::{MacAddr, Packet, VlanTag};
 
 use crate::capture::Party;
+use crate::conform::packet::roce_ip_at;
 use crate::conform::replay::compare::sealed_again;
 use crate::conform::replay::lanes::{Captured, Lane};
 use crate::conform::replay::rewrite::Rewrite;
@@ -114,26 +114,13 @@ fn anew(frame: &[u8], change: impl FnOnce(&mut Packet<'_>)) -> Option<Vec<u8>> {
 
 /// Source and destination of a frame that goes to the port of RoCE, by those fields alone.
 fn claimed_ends(frame: &[u8]) -> Option<[IpAddr; 2]> {
-    const UDP: u8 = 17;
-    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
-    let tag = if word(12)? == ETHERTYPE_VLAN { VlanTag::LEN } else { 0 };
-    let ip = EthernetHeader::LEN + tag;
-    let (protocol_at, ends, udp) = match word(ip - 2)? {
-        ETHERTYPE_IPV4 => {
-            let address =
-                |at: usize| Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into());
-            let words = usize::from(*frame.get(ip)? & 0xf);
-            (ip + 9, [address(ip + 12)?, address(ip + 16)?], ip + 4 * words)
-        }
-        ETHERTYPE_IPV6 => {
-            let address =
-                |at: usize| Some(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?.into());
-            (ip + 6, [address(ip + 8)?, address(ip + 24)?], ip + 40)
-        }
-        _ => return None,
-    };
-    let is_roce = *frame.get(protocol_at)? == UDP && word(udp + 2)? == ROCE_PORT;
-    is_roce.then_some(ends)
+    let ip = frame.get(roce_ip_at(frame)?..)?;
+    let v4 = |at: usize| Some(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?.into());
+    let v6 = |at: usize| Some(<[u8; 16]>::try_from(ip.get(at..at + 16)?).ok()?.into());
+    Some(match ip.first()? >> 4 {
+        4 => [v4(12)?, v4(16)?],
+        _ => [v6(8)?, v6(24)?],
+    })
 }
 
 /// The keys that requests of the lane name.
