@@ -12,7 +12,6 @@ use crate::conform::cli::Failure;
 use crate::conform::inject::live::{Open, Stack, within};
 use crate::conform::replay::lanes::{self, Captured, Lane};
 use crate::conform::replay::rewrite::{Map, Rewrite};
-use crate::conform::replay::rig::Unplayable;
 use crate::conform::replay::{Difference, Outcome, Played, Replay, Role};
 use crate::rxe::end::RealPace;
 use feroce_congestion::params::Kind;
@@ -155,43 +154,48 @@ fn nothing_to_play(why: impl std::fmt::Display) -> Failure {
     Failure::Unusable(format!("nothing of the capture can be played: {why}"))
 }
 
-impl Live<'_> {
-    /// Plays what is asked for. Who keeps silent is told of; what the others say counts all the same.
-    fn play_all(&mut self, lanes: Vec<Lane>, frames: &[Captured]) -> Result<Vec<Played>, Failure> {
-        let mut played = Vec::new();
-        let (mut is_heard, mut unplayable, mut silent) = (false, None, None);
-        let mut broken: Option<String> = None;
-        for lane in lanes {
-            if self.stack.is_none() && !self.maps.qpns.contains_key(&lane.responder.qpn) {
-                continue;
+/// What comes of playing each lane. Who keeps silent is told of; what the others say counts all the same.
+fn told(
+    lanes: Vec<Lane>,
+    mut play: impl FnMut(&Lane) -> Result<Outcome, Trouble>,
+) -> Result<Vec<Played>, Failure> {
+    let mut played = Vec::new();
+    let (mut is_heard, mut unplayable, mut silent) = (false, None, None);
+    for lane in lanes {
+        let result = match play(&lane) {
+            Ok(outcome) => {
+                is_heard = true;
+                Ok(outcome)
             }
-            let done = match &broken {
-                Some(why) => Err(Unplayable(format!("the play has ended: {why}")).into()),
-                None => self.play(&lane, frames),
-            };
-            let differs = |fed, sentence| {
-                let differences = vec![Difference { packet: None, sentence }];
+            Err(Trouble::Unplayable(why)) => Err(unplayable.insert(why.to_string()).clone()),
+            Err(Trouble::Silent { why, fed }) => {
+                silent.get_or_insert_with(|| why.clone());
+                let differences = vec![Difference { packet: None, sentence: why }];
                 Ok(Outcome { fed, differences, ..Outcome::default() })
-            };
-            let result = match done {
-                Ok(outcome) => {
-                    is_heard = true;
-                    Ok(outcome)
-                }
-                Err(Trouble::Unplayable(why)) => Err(unplayable.insert(why.to_string()).clone()),
-                Err(Trouble::Silent { why, fed }) => {
-                    silent.get_or_insert_with(|| why.clone());
-                    differs(fed, why)
-                }
-                Err(Trouble::Broken(why)) => differs(0, broken.insert(why).clone()),
-            };
-            played.push(Played { lane, role: Role::Requester, result });
+            }
+            // It is not the peer's answers that are wrong.
+            Err(Trouble::Broken(why)) => return Err(unusable(why)),
+        };
+        played.push(Played { lane, role: Role::Requester, result });
+    }
+    match (is_heard, silent, unplayable) {
+        (false, Some(why), _) => Err(unusable(why)),
+        (false, None, Some(why)) => Err(nothing_to_play(why)),
+        _ => Ok(played),
+    }
+}
+
+impl Live<'_> {
+    /// Plays what is asked for.
+    fn play_all(
+        &mut self,
+        mut lanes: Vec<Lane>,
+        frames: &[Captured],
+    ) -> Result<Vec<Played>, Failure> {
+        if self.stack.is_none() {
+            lanes.retain(|lane| self.maps.qpns.contains_key(&lane.responder.qpn));
         }
-        match (is_heard, broken.or(silent), unplayable) {
-            (false, Some(why), _) => Err(unusable(why)),
-            (false, None, Some(why)) => Err(nothing_to_play(why)),
-            _ => Ok(played),
-        }
+        told(lanes, |lane| self.play(lane, frames))
     }
 
     fn play(&mut self, lane: &Lane, frames: &[Captured]) -> Result<Outcome, Trouble> {
@@ -222,5 +226,67 @@ impl Live<'_> {
             names.addresses.extend(self.maps.addresses.get(&key).map(|&shift| (key, shift)));
         }
         names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::conform::replay::options;
+    use crate::conform::replay::rig::Unplayable;
+
+    /// The lanes of a capture of several QPs.
+    fn several() -> Vec<Lane> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let file = root.join("captures/rxe/write_bw_qp4_bidir.pcap.zst");
+        let (frames, _) = lanes::roce_frames(options::read(file).expect("a capture"));
+        let (lanes, _) = lanes::lanes(&frames);
+        assert!(lanes.len() > 2, "{}", lanes.len());
+        lanes
+    }
+
+    /// What is told if the lanes, in turn, come to `results`.
+    fn told_of(results: &[fn() -> Result<Outcome, Trouble>]) -> Result<Vec<Played>, Failure> {
+        let mut results = results.iter().cycle();
+        told(several(), |_| results.next().expect("they go round")())
+    }
+
+    fn heard() -> Result<Outcome, Trouble> {
+        Ok(Outcome { fed: 3, ..Outcome::default() })
+    }
+
+    fn silent() -> Result<Outcome, Trouble> {
+        Err(Trouble::Silent { why: "nobody".to_owned(), fed: 1 })
+    }
+
+    fn unplayable() -> Result<Outcome, Trouble> {
+        Err(Unplayable("no receives".to_owned()).into())
+    }
+
+    fn broken() -> Result<Outcome, Trouble> {
+        Err(Trouble::Broken("the cable".to_owned()))
+    }
+
+    #[test]
+    fn one_that_keeps_silent_differs_and_the_others_are_told() {
+        let played = told_of(&[silent, heard, unplayable]).expect("one is heard");
+        let outcomes: Vec<_> = played.iter().map(|one| one.result.as_ref().ok()).collect();
+        let silent = outcomes[0].expect("played");
+        assert_eq!((silent.fed, &*silent.differences[0].sentence), (1, "nobody"));
+        let heard = outcomes[1].expect("played");
+        assert_eq!((heard.fed, heard.differences.len()), (3, 0));
+        assert!(outcomes[2].is_none());
+    }
+
+    #[test]
+    fn if_nobody_is_heard_or_the_way_breaks_nothing_was_compared() {
+        let says = |results: &[fn() -> Result<Outcome, Trouble>]| {
+            told_of(results).expect_err("nothing to tell").to_string()
+        };
+        assert_eq!(says(&[silent, unplayable]), "nobody");
+        assert!(says(&[unplayable]).ends_with("no receives"));
+        assert_eq!(says(&[heard, broken]), "the cable");
     }
 }
