@@ -13,7 +13,7 @@ use feroce_engine::memory::buffer::SharedBytes;
 /// How long one measurement takes.
 pub const ROUND: Duration = Duration::from_millis(700);
 /// Measurements of each kind, taken in turn: on a machine with others, single ones are up to a fifth off.
-pub const ROUNDS: usize = 15;
+pub const ROUNDS: usize = 21;
 
 /// Bytes of one WRITE, and of the payload of a packet.
 pub const WRITE_LEN: usize = 4096;
