@@ -32,12 +32,17 @@ struct Message {
 }
 
 impl Message {
-    /// Whether a super-frame of at most `most` segments can take one more, of `len` bytes.
+    /// Whether a super-frame of at most `most` segments can take one more, if that fits.
+    fn is_open(&self, most: usize) -> bool {
+        !self.closed && self.slots < most
+    }
+
+    /// The same of one more of `len` bytes.
     fn has_room_for(&self, len: usize, most: usize) -> bool {
         let fits = |Segments { headers, .. }: Segments| {
             self.len - headers.len() + len <= headers.segments_max()
         };
-        !self.closed && self.slots < most && self.segments.is_none_or(fits)
+        self.is_open(most) && self.segments.is_none_or(fits)
     }
 }
 
@@ -173,10 +178,8 @@ impl Transmitter {
 
     /// The last frame with the taken slot as a further segment, if it can be one.
     fn grown(&mut self, len: usize) -> Option<Message> {
-        let mut last = *self.queued[self.sent..].last()?;
-        if last.closed || last.slots >= self.segments_max {
-            return None;
-        }
+        let mut last =
+            *self.queued[self.sent..].last().filter(|last| last.is_open(self.segments_max))?;
         let segments = match last.segments {
             Some(segments) => segments,
             None => {
