@@ -191,17 +191,7 @@ impl<'a> Packet<'a> {
     /// What the bytes give and what the packet says, if they differ.
     #[inline]
     pub fn verify_icrc(&self) -> Result<(), IcrcError> {
-        self.verified_sums().map(|_| ())
-    }
-
-    /// The same; the parts of the ICRC, for who compares packets.
-    ///
-    /// # Errors
-    /// As [`verify_icrc`](Self::verify_icrc).
-    #[inline]
-    pub fn verified_sums(&self) -> Result<Sums, IcrcError> {
-        let sums = self.sums();
-        sums.verify(self.icrc).map(|()| sums)
+        self.sums().verify(self.icrc)
     }
 
     /// Whether [`verify_icrc`](Self::verify_icrc) is content.
