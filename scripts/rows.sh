@@ -76,11 +76,11 @@ row() {
 # filled_in COMMAND: with the address of the server, and the library that puts TCP programs on rsockets.
 filled_in() { sed "s|SERVER|$address|g; s|PRELOAD|LD_PRELOAD=${preload-}|g" <<< "$1"; }
 
-# tell_why: what the two said at the end.
+# tell_why: what the two said. All of it: errors, which are not buffered, come ahead of what was printed long before.
 tell_why() {
     note "    $why"
-    tail -n 5 "$work/client" | sed 's/^/    client: /'
-    tail -n 5 "$work/server" | sed 's/^/    server: /'
+    tail -n 40 "$work/client" | sed 's/^/    client: /'
+    tail -n 40 "$work/server" | sed 's/^/    server: /'
 }
 
 # --- Results: a line `PROGRAM<tab>WHAT<tab>CASE<tab>VERDICT` each in $work/results.

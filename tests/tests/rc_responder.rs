@@ -3,7 +3,7 @@
 use feroce_engine::counters::Counter;
 use feroce_engine::qp::QpState;
 use feroce_engine::time::{Duration, Instant};
-use feroce_engine::verbs::{SendOp, Status};
+use feroce_engine::verbs::{Data, Notify, RecvRequest, SendFlags, SendOp, SendRequest, Status};
 use feroce_tests::pair::{Crafted, Pair, PairSetup};
 use feroce_wire::Opcode;
 
@@ -148,5 +148,39 @@ fn acks_are_sent_when_asked_for_and_never_go_back() {
         pair.inject(&write(&pair, psn, ack_req));
         pair.run(10);
         assert_eq!(pair.packets(), expected.map(str::to_owned).into_iter().collect::<Vec<_>>());
+    }
+}
+
+/// A program that polls and answers at once has its answer out ahead of the acknowledgement. One that sleeps has not: its peer may
+/// sleep on one channel for sends and receives, and take the event of the answer for that of its own SEND.
+#[test]
+fn an_answer_passes_the_acknowledgement_unless_its_program_slept() {
+    let answer = "< Send Only 5000 A";
+    let acknowledgement = "< Acknowledge 100 ack msn 1";
+    let polls = [answer, acknowledgement];
+    let sleeps = [acknowledgement, answer];
+    for (notify, expected) in
+        [(None, polls), (Some(Notify::Any), sleeps), (Some(Notify::Solicited), polls)]
+    {
+        let mut pair = Pair::default();
+        pair.post_recv(7, 100);
+        let receive = RecvRequest { wr_id: 8, sges: &[pair.buffers[0].region().sge(0, 100)] };
+        pair.qps[0].post_recv(&receive).unwrap();
+        if let Some(notify) = notify {
+            pair.cqs[1].request_notify(notify);
+        }
+        pair.post(1, SendOp::Send, 4);
+        pair.rig.devices[0].turn(pair.rig.now);
+        pair.rig.wire.step(pair.rig.now);
+        pair.rig.now = Instant::ZERO + Duration::from_micros(1);
+        pair.rig.wire.step(pair.rig.now);
+        pair.rig.devices[1].turn(pair.rig.now);
+        assert_eq!(pair.done(1), [(7, Status::Success)]);
+        let data = Data::Sges(&[pair.buffers[1].region().sge(0, 4)]);
+        let request = SendRequest { wr_id: 2, op: SendOp::Send, data, flags: SendFlags::SIGNALED };
+        pair.qps[1].post_send(&request).unwrap();
+        pair.run(10);
+        assert_eq!(pair.packets()[1..3], expected, "{notify:?}");
+        assert_eq!((pair.done(0).len(), pair.done(1).len()), (2, 1));
     }
 }

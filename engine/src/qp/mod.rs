@@ -79,6 +79,8 @@ pub struct Env<'a> {
     pub waits: Waits,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
+    /// A completion woke somebody.
+    woke: bool,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
     broken: Option<fn(Qpn) -> AsyncEvent>,
 }
@@ -103,6 +105,7 @@ impl<'a> Env<'a> {
             ack_interval,
             waits: Waits { requests: false, answers: false },
             srqs,
+            woke: false,
             broken: None,
         }
     }
@@ -110,7 +113,8 @@ impl<'a> Env<'a> {
     /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
     fn complete(&mut self, cq: &CqRing, completion: Completion) {
         let was_full = cq.overflowed();
-        if cq.push(completion).is_ok() {
+        if let Ok(woke) = cq.push(completion) {
+            self.woke |= woke;
             return;
         }
         self.broken = Some(AsyncEvent::QpFatal);
@@ -230,7 +234,9 @@ pub struct Qp {
     /// As they were given; of the headers to the peer, this is the only copy.
     attributes: QpAttributes,
     /// Own requests and responses take turns. One request may pass an acknowledgement: it may be the
-    /// answer that the peer's program waits for.
+    /// answer that the peer's program waits for. But not where the message woke a program, which is late anyway: a
+    /// program that sleeps on one channel for sends and receives, as perftest does, takes the first event behind
+    /// a SEND for its own, and RNICs acknowledge before any program can answer.
     responses_next: bool,
     established: bool,
     notify_drained: bool,
@@ -319,6 +325,7 @@ impl Qp {
                 }
                 _ => self.responder.handle_unreliable(packet, &self.conn, env),
             };
+            self.responses_next |= env.woke;
             if let Verdict::Broken { code, tied } = verdict {
                 self.break_off(code, tied, env);
             }

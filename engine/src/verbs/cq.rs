@@ -207,12 +207,12 @@ impl CqRing {
         &ring.queue
     }
 
-    /// Appends a completion and wakes whoever waits for one like it.
+    /// Appends a completion and wakes whoever waits for one like it; true if somebody was woken.
     ///
     /// # Errors
     /// [`CqFull`]; the completion is lost and the queue is in error from then on.
     #[inline]
-    pub fn push(&self, completion: Completion) -> Result<(), CqFull> {
+    pub fn push(&self, completion: Completion) -> Result<bool, CqFull> {
         let queue = self.newest();
         let is_full = self.depth() < queue.capacity() && queue.len() >= self.depth();
         if self.overflowed() || is_full || queue.push(completion).is_err() {
@@ -221,17 +221,16 @@ impl CqRing {
         }
         fence(Ordering::SeqCst); // Pairs with the one in `arm`: one side sees the other.
         let armed = self.armed.load(Ordering::Relaxed);
-        if armed != UNARMED {
-            self.notify(armed, &completion);
-        }
-        Ok(())
+        Ok(armed != UNARMED && self.notify(armed, &completion))
     }
 
-    fn notify(&self, armed: u8, completion: &Completion) {
+    fn notify(&self, armed: u8, completion: &Completion) -> bool {
         let wanted = armed == ARMED_ANY || completion.solicited || !completion.is_success();
-        if wanted && self.moderation.tells(completion.at) {
+        let tells = wanted && self.moderation.tells(completion.at);
+        if tells {
             self.tell();
         }
+        tells
     }
 
     fn tell(&self) {
@@ -364,8 +363,8 @@ mod tests {
     #[test]
     fn a_full_queue_says_so_and_keeps_what_it_has() {
         let cq = CqRing::new(CqId(1), 2).unwrap();
-        assert_eq!(cq.push(completion(1, false)), Ok(()));
-        assert_eq!(cq.push(completion(2, false)), Ok(()));
+        assert_eq!(cq.push(completion(1, false)), Ok(false));
+        assert_eq!(cq.push(completion(2, false)), Ok(false));
         assert!(!cq.overflowed());
         assert_eq!(cq.push(completion(3, false)), Err(CqFull));
         assert!(cq.overflowed());
@@ -434,7 +433,7 @@ mod tests {
     fn what_is_forgotten_has_no_place() {
         let cq = CqRing::new(CqId(1), 4).unwrap();
         let of = |qp, wr_id| Completion { qp: Qpn::masked(qp), ..completion(wr_id, false) };
-        let put = |completion| cq.push(completion).unwrap();
+        let put = |completion| assert_eq!(cq.push(completion), Ok(false));
         [of(5, 1), of(6, 2), of(5, 3), of(6, 4)].into_iter().for_each(put);
         cq.forget(Qpn::masked(5));
         assert_eq!(cq.held(), 2);
@@ -456,12 +455,12 @@ mod tests {
     #[test]
     fn arming_wakes_once_and_only_for_its_kind() {
         let cq = CqRing::new(CqId(1), 8).unwrap();
-        cq.push(completion(1, true)).unwrap();
+        assert_eq!(cq.push(completion(1, true)), Ok(false));
         assert!(!readable(&cq), "not armed");
         cq.arm(Notify::Solicited);
         cq.push(completion(2, false)).unwrap();
         assert!(!readable(&cq), "not solicited");
-        cq.push(completion(3, true)).unwrap();
+        assert_eq!(cq.push(completion(3, true)), Ok(true));
         assert!(readable(&cq));
         cq.arm(Notify::Any);
         assert!(!readable(&cq), "arming clears");
