@@ -88,8 +88,8 @@ impl CompletionQueue {
         self.ring.pop()
     }
 
-    /// Asks for [`CompletionQueue::fd`] to become readable at the next completion of the kind. Poll once
-    /// more after this and before sleeping: what came before is not notified.
+    /// Asks for [`CompletionQueue::fd`] to become readable at the next completion of the kind; at once, if one is
+    /// there that came since it became readable last.
     pub fn request_notify(&self, notify: Notify) {
         self.ring.arm(notify);
         for cell in &self.device.cores {

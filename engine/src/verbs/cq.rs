@@ -33,9 +33,14 @@ pub enum Notify {
     Solicited,
 }
 
+/// What somebody waits for: the state's lower bits.
 const UNARMED: u8 = 0;
 const ARMED_SOLICITED: u8 = 1;
 const ARMED_ANY: u8 = 2;
+const ARMED: u8 = 0b11;
+/// Completions have come that were not told, and among them one that is told to who waits for the solicited.
+const UNTOLD: u8 = 0b100;
+const UNTOLD_SOLICITED: u8 = 0b1000;
 
 /// The queue was full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +105,8 @@ pub struct CqRing {
     front: Mutex<VecDeque<Completion>>,
     /// Its length.
     in_front: AtomicUsize,
-    armed: AtomicU8,
+    /// Who waits, and what was not told.
+    state: AtomicU8,
     moderation: Moderation,
     fd: EventFd,
     /// Told instead of `fd`, if there is one.
@@ -130,7 +136,7 @@ impl CqRing {
             overflowed: AtomicBool::new(false),
             front: Mutex::default(),
             in_front: AtomicUsize::new(0),
-            armed: AtomicU8::new(UNARMED),
+            state: AtomicU8::new(UNARMED),
             moderation: Moderation::default(),
             fd: EventFd::new()?,
             waker,
@@ -220,27 +226,43 @@ impl CqRing {
             return Err(CqFull);
         }
         fence(Ordering::SeqCst); // Pairs with the one in `arm`: one side sees the other.
-        let armed = self.armed.load(Ordering::Relaxed);
-        Ok(armed != UNARMED && self.notify(armed, &completion))
+        let solicited = completion.solicited || !completion.is_success();
+        let untold = if solicited { UNTOLD | UNTOLD_SOLICITED } else { UNTOLD };
+        let state = self.state.load(Ordering::Relaxed);
+        Ok(state & (ARMED | untold) != untold && self.notify(state, untold, completion.at))
     }
 
-    fn notify(&self, armed: u8, completion: &Completion) -> bool {
-        let wanted = armed == ARMED_ANY || completion.solicited || !completion.is_success();
-        let tells = wanted && self.moderation.tells(completion.at);
-        if tells {
-            self.tell();
+    /// Tells who waits of a completion that came at `at`, or notes that it was not told.
+    fn notify(&self, mut state: u8, untold: u8, at: Instant) -> bool {
+        loop {
+            let wanted = match state & ARMED {
+                UNARMED => false,
+                ARMED_SOLICITED => untold & UNTOLD_SOLICITED != 0,
+                _ => true,
+            };
+            if wanted && self.moderation.tells(at) {
+                return self.tell();
+            }
+            let noted = state | untold;
+            let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            match self.state.compare_exchange(state, noted, set, failed) {
+                Ok(_) => return false,
+                Err(other) => state = other,
+            }
         }
-        tells
     }
 
-    fn tell(&self) {
+    /// Wakes who waits; true if somebody does.
+    fn tell(&self) -> bool {
         self.moderation.start_over();
-        if self.armed.swap(UNARMED, Ordering::Relaxed) != UNARMED {
+        let waits = self.state.swap(UNARMED, Ordering::Relaxed) & ARMED != UNARMED;
+        if waits {
             match &self.waker {
                 Some(waker) => waker.wake_by_ref(),
                 None => self.fd.signal(),
             }
         }
+        waits
     }
 
     /// Takes up to `most` completions; returns how many.
@@ -298,17 +320,24 @@ impl CqRing {
         self.in_front.store(front.len(), Ordering::Release);
     }
 
-    /// Asks for one wake-up at the next completion of that kind. As with `ibv_req_notify_cq`, poll once
-    /// more after arming: what came before is not notified.
+    /// Asks for one wake-up at the next completion of that kind; at once, if one is in the queue that came since the last wake-up.
+    /// So an RNIC has it, which knows what was told and, from the doorbell, what was polled: programs that poll until there is nothing and
+    /// arm then, UCX for one, would sleep through what came between. Those that arm ahead of polling are not woken twice for the same.
     pub fn arm(&self, notify: Notify) {
         self.fd.clear();
         self.moderation.start_over();
-        let armed = match notify {
-            Notify::Any => ARMED_ANY,
-            Notify::Solicited => ARMED_SOLICITED,
+        let (armed, untold) = match notify {
+            Notify::Any => (ARMED_ANY, UNTOLD),
+            Notify::Solicited => (ARMED_SOLICITED, UNTOLD_SOLICITED),
         };
-        self.armed.store(armed, Ordering::Relaxed);
+        let keep = |state: u8| Some(state & !ARMED | armed);
+        let (set, seen) = (Ordering::Relaxed, Ordering::Relaxed);
+        let before = self.state.fetch_update(set, seen, keep).unwrap_or(UNARMED);
         fence(Ordering::SeqCst);
+        // They are taken in their order: if any is left, the last one is, which was not told.
+        if before & untold != 0 && self.held() > 0 {
+            self.tell();
+        }
     }
 
     /// Readable once an armed completion has come, until armed again.
@@ -455,7 +484,7 @@ mod tests {
     #[test]
     fn arming_wakes_once_and_only_for_its_kind() {
         let cq = CqRing::new(CqId(1), 8).unwrap();
-        assert_eq!(cq.push(completion(1, true)), Ok(false));
+        assert_eq!(cq.push(completion(1, false)), Ok(false));
         assert!(!readable(&cq), "not armed");
         cq.arm(Notify::Solicited);
         cq.push(completion(2, false)).unwrap();
@@ -466,5 +495,66 @@ mod tests {
         assert!(!readable(&cq), "arming clears");
         cq.push(Completion { status: Status::Fatal, ..completion(4, false) }).unwrap();
         assert!(readable(&cq));
+    }
+
+    /// What came between the last poll and arming is told at once; what was told or taken is not told again.
+    #[test]
+    fn arming_tells_what_came_since_the_last_wake_up() {
+        let cq = CqRing::new(CqId(1), 8).unwrap();
+        cq.push(completion(1, false)).unwrap();
+        cq.arm(Notify::Solicited);
+        assert!(!readable(&cq), "not solicited");
+        cq.arm(Notify::Any);
+        assert!(readable(&cq), "it came ahead of arming");
+        cq.arm(Notify::Any);
+        assert!(!readable(&cq), "it was told");
+        cq.push(completion(2, true)).unwrap();
+        cq.push(completion(3, false)).unwrap();
+        assert!(readable(&cq), "the second was told, the third was not");
+        cq.arm(Notify::Solicited);
+        assert!(!readable(&cq));
+        cq.arm(Notify::Any);
+        assert!(readable(&cq));
+        for wr_id in 4..6 {
+            cq.push(completion(wr_id, true)).unwrap();
+        }
+        while cq.pop().is_some() {}
+        cq.arm(Notify::Any);
+        assert!(!readable(&cq), "taken");
+        cq.push(completion(6, true)).unwrap();
+        assert!(readable(&cq));
+        cq.push(completion(7, true)).unwrap();
+        cq.arm(Notify::Solicited);
+        assert!(readable(&cq));
+    }
+
+    /// One side pushes, the other polls until there is nothing, arms and sleeps: it never sleeps while there is something.
+    #[test]
+    fn nobody_sleeps_through_a_completion() {
+        const ALL: u64 = 20_000;
+        let cq = CqRing::new(CqId(1), 64).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for wr_id in 0..ALL {
+                    while cq.held() > 32 {
+                        std::thread::yield_now();
+                    }
+                    cq.push(completion(wr_id, wr_id % 3 == 0)).unwrap();
+                }
+            });
+            let (mut taken, mut scratch) = (0, Vec::new());
+            while taken < ALL {
+                while cq.pop().is_some() {
+                    taken += 1;
+                }
+                if taken == ALL {
+                    break;
+                }
+                cq.arm(Notify::Any);
+                let patience = Some(std::time::Duration::from_secs(10));
+                crate::sys::poll_readable(&[cq.fd().as_raw_fd()], &mut scratch, patience);
+                assert_ne!(scratch[0].revents, 0, "{taken} were taken, {} are there", cq.held());
+            }
+        });
     }
 }
