@@ -47,12 +47,20 @@ pub fn surround(devices: &[Device]) -> Result<(), MountError> {
         own(place)?;
     }
     write(&verbs.join("abi_version"), "6\n")?;
+    node(&nodes.join("rdma_cm"))?;
     for device in devices {
-        write(&nodes.join(&device.node), "")?; // Programs look whether it is there.
+        node(&nodes.join(&device.node))?;
         fill(&class.join(&device.name), &device.entries)?;
         fill(&verbs.join(&device.node), &device.verbs)?;
     }
     Ok(())
+}
+
+/// A character device at `place`. Programs look whether it is one, and theirs to read and write; none gets further, for
+/// that is the library's work. So any will do, and `/dev/null` does not need the right to make one.
+fn node(place: &Path) -> Result<(), MountError> {
+    write(place, "")?;
+    mounted("/dev/null", place, None, MsFlags::MS_BIND)
 }
 
 fn fill(folder: &Path, entries: &[(String, Entry)]) -> Result<(), MountError> {
