@@ -16,7 +16,7 @@ use crate::domain::Pd;
 use crate::modify::{gid, path};
 use crate::object::{self, Object};
 use crate::query::halves;
-use crate::{context, errno};
+use crate::{context, cq, errno};
 
 /// An address handle.
 #[repr(C)]
@@ -154,7 +154,7 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     told.grh.hop_limit = u8::MAX;
     told.grh.traffic_class = class;
     told.dlid = wc.slid;
-    told.sl = wc.sl;
+    told.sl = cq::priority(wc.sl);
     told.src_path_bits = wc.dlid_path_bits;
     told.is_global = 1;
     told.port_num = port;

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use feroce_engine::device::{CompletionQueue, DeviceError, MAX_CQE};
 use feroce_engine::time::Duration;
-use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, Notify};
+use feroce_engine::verbs::{Completion, CompletionOpcode, Extra, NetworkHeader, Notify};
 
 use crate::abi::{
     IBV_CQ_ATTR_MODERATE, IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel,
@@ -283,6 +283,22 @@ pub fn extra(completion: &Completion) -> (u32, u32) {
     }
 }
 
+/// `sl` of a datagram as RNICs have it, and UCX up to 1.13 needs it to find the GRH's address: bit 3 says that it is RoCE v2, the three below
+/// which header the GRH holds. The priority of its frame is in the upper half, where [`priority`] finds it.
+pub fn service_level(completion: &Completion) -> u8 {
+    let Some(from) = completion.datagram else { return 0 };
+    let header = match from.network {
+        NetworkHeader::Ipv6 => 1,
+        NetworkHeader::Ipv4 => 2,
+    };
+    from.sl << 4 | 1 << 3 | header
+}
+
+/// The 802.1Q priority of the frame whose completion has this `sl`.
+pub fn priority(sl: u8) -> u8 {
+    sl >> 4
+}
+
 fn work_completion(completion: &Completion) -> ibv_wc {
     let (wc_flags, imm_data) = extra(completion);
     ibv_wc {
@@ -297,7 +313,37 @@ fn work_completion(completion: &Completion) -> ibv_wc {
         wc_flags,
         pkey_index: 0,
         slid: 0,
-        sl: completion.datagram.map_or(0, |from| from.sl),
+        sl: service_level(completion),
         dlid_path_bits: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feroce_engine::time::Instant;
+    use feroce_engine::verbs::{DatagramSource, Status};
+    use feroce_wire::Qpn;
+
+    #[test]
+    fn the_service_level_of_a_datagram_says_which_header_it_has() {
+        let completion = |datagram| Completion {
+            wr_id: 1,
+            status: Status::Success,
+            opcode: CompletionOpcode::Receive,
+            byte_len: 44,
+            extra: Extra::None,
+            solicited: false,
+            qp: Qpn::masked(5),
+            at: Instant::ZERO,
+            datagram,
+        };
+        let from = |network, sl| {
+            let source = DatagramSource { src_qp: Qpn::masked(6), sl, vlan: Some(7), network };
+            service_level(&completion(Some(source)))
+        };
+        assert_eq!(service_level(&completion(None)), 0);
+        assert_eq!((from(NetworkHeader::Ipv4, 0), from(NetworkHeader::Ipv6, 0)), (0xa, 0x9));
+        assert_eq!(priority(from(NetworkHeader::Ipv4, 5)), 5);
     }
 }

@@ -236,7 +236,7 @@ unsafe extern "C" fn read_slid(_cq: *mut ibv_cq_ex) -> u32 {
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     // SAFETY: the program is between start and end.
-    unsafe { field(cq, |completion| completion.datagram.map_or(0, |from| from.sl)) }
+    unsafe { field(cq, cq::service_level) }
 }
 
 unsafe extern "C" fn read_dlid_path_bits(_cq: *mut ibv_cq_ex) -> u8 {

@@ -312,7 +312,7 @@ constants! { c_uint:
     IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21,
     IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
 
-    IBV_ATOMIC_GLOB = 2,
+    IBV_ATOMIC_HCA = 1,
 
     IBV_PORT_DOWN = 1,
     IBV_PORT_ACTIVE = 4,
