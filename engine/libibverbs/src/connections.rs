@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use feroce_engine::cm::{
     CmConfig, CmError, CmId, DeviceKey, Ece, Endpoint, Event, EventKind, Parameters, Path, QpKind,
-    QpParameters, Status, Unresolved,
+    QpParameters, Status, Unresolved, is_any,
 };
 use feroce_engine::device::{AttachError, ConnectionManager};
 use feroce_engine::net::Gid;
@@ -362,7 +362,7 @@ fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c
     }
     let is_local = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
     match address {
-        address if address.ip().is_unspecified() => Ok(()),
+        address if is_any(address.ip()) => Ok(()),
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
             Err(libc::EINVAL)
         }

@@ -1,7 +1,7 @@
 //! Addresses: binding, listening, and the way to a peer.
 
 use std::ffi::c_int;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
@@ -81,7 +81,7 @@ fn write(to: &mut sockaddr_storage, address: SocketAddr) {
 /// The halves of a GID, as C has them.
 pub fn gid(address: &CmAddress) -> [u64; 2] {
     let octets = match address.socket().map(|address| address.ip()) {
-        Some(std::net::IpAddr::V4(ip)) => ip.to_ipv6_mapped().octets(),
+        Some(IpAddr::V4(ip)) => ip.to_ipv6_mapped().octets(),
         _ => address.octets,
     };
     let half = |at: usize| {
@@ -90,6 +90,11 @@ pub fn gid(address: &CmAddress) -> [u64; 2] {
         u64::from_ne_bytes(half)
     };
     [half(0), half(8)]
+}
+
+/// None in particular, as the manager has it: a device comes with the way to a peer.
+fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback()
 }
 
 /// Addresses and the device as they are now.
@@ -118,7 +123,7 @@ pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
             Some(view.path.device)
         }
         None => match view.source.socket() {
-            Some(source) if !source.ip().is_unspecified() => {
+            Some(source) if !is_any(source.ip()) => {
                 addr.addr.sgid = gid(&view.source);
                 let (mut index, mut at) = (0, 0);
                 // SAFETY: both are written.

@@ -51,6 +51,7 @@ use std::net::{IpAddr, SocketAddr};
 use feroce_wire::cm::{CmMad, CmMessage, PortSpace};
 use feroce_wire::{MAD_LEN, MadError, Psn, Qpn};
 
+pub use ports::is_any;
 use state::Phase;
 pub use state::State;
 pub use types::{

@@ -7,6 +7,12 @@ use feroce_wire::cm::PortSpace;
 
 use super::types::{CmError, CmId};
 
+/// Whether `ip` is none in particular: unspecified, or as in the kernel's manager the host's loopback (`cma_any_addr` of
+/// `drivers/infiniband/core/cma.c`), which no device has: Linux 6.1 binds and listens there for all. libfabric binds to it to ask whether there is a device.
+pub fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback()
+}
+
 /// An identifier at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
@@ -14,7 +20,7 @@ pub(super) struct Owner {
     pub ip: IpAddr,
     /// Shares the port with others that say so too, until one of them listens.
     pub reuse: bool,
-    /// An unspecified IPv6 address is not every IPv4 address, too.
+    /// An IPv6 address that is none in particular is not every IPv4 address, too.
     pub v6_only: bool,
 }
 
@@ -24,7 +30,7 @@ impl Owner {
         if self.v6_only && other.v6_only && self.ip.is_ipv4() != other.ip.is_ipv4() {
             return Ok(());
         }
-        if self.ip.is_unspecified() || other.ip.is_unspecified() {
+        if is_any(self.ip) || is_any(other.ip) {
             return Err(CmError::AddressNotAvailable);
         }
         if self.ip == other.ip { Err(CmError::AddressInUse) } else { Ok(()) }
@@ -36,7 +42,7 @@ impl Owner {
             self.ip.is_ipv4() == destination.is_ipv4() || (self.ip.is_ipv6() && !self.v6_only);
         match self.ip {
             ip if ip == destination => Some(true),
-            ip if ip.is_unspecified() && family => Some(false),
+            ip if is_any(ip) && family => Some(false),
             _ => None,
         }
     }
@@ -142,6 +148,7 @@ mod tests {
             (("10.0.0.1", false, false), ("0.0.0.0", false, false), Err(AddressNotAvailable)),
             (("0.0.0.0", false, false), ("10.0.0.1", false, false), Err(AddressNotAvailable)),
             (("::", false, false), ("10.0.0.1", false, false), Err(AddressNotAvailable)),
+            (("127.0.0.1", false, false), ("10.0.0.1", false, false), Err(AddressNotAvailable)),
             (("::", false, true), ("0.0.0.0", false, true), Ok(())),
             (("::", false, true), ("0.0.0.0", false, false), Err(AddressNotAvailable)),
             (("10.0.0.1", true, false), ("10.0.0.1", true, false), Ok(())),
@@ -178,6 +185,15 @@ mod tests {
         assert_eq!(suiting("10.0.0.1"), [2, 1, 3]);
         assert_eq!(suiting("10.0.0.9"), [1, 3]);
         assert_eq!(suiting("fd77::1"), [3]);
+    }
+
+    /// Linux 6.1 takes connections to 10.77.0.2 for a listener that is bound to 127.0.0.1, too.
+    #[test]
+    fn a_listener_at_the_loopback_is_at_every_address() {
+        let mut ports = Ports::default();
+        ports.bind(TCP, 7, owner(1, "127.0.0.1", false, false)).unwrap();
+        assert_eq!(ports.suiting(TCP, 7, "10.77.0.2".parse().unwrap()), [CmId(1)]);
+        assert_eq!(ports.suiting(TCP, 7, "fd77::1".parse().unwrap()), []);
     }
 
     #[test]

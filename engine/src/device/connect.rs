@@ -258,13 +258,12 @@ impl Shared {
         if destination.ip().is_loopback() {
             return Err(Unresolved::NoDevice);
         }
-        let wanted =
-            if source.is_unspecified() { chosen_source(destination) } else { Some(source) };
+        let wanted = if cm::is_any(source) { chosen_source(destination) } else { Some(source) };
         let ways = self.ways(destination.ip());
         let is_wanted = |way: &Way| Some(way.local) == wanted;
         let mut ways = match ways.iter().any(is_wanted) {
             true => ways.into_iter().filter(is_wanted).collect(),
-            false if source.is_unspecified() => ways,
+            false if cm::is_any(source) => ways,
             false => Vec::new(),
         };
         let mut why = Unresolved::NoDevice;
