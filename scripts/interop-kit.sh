@@ -9,7 +9,8 @@
 #     --slow                fewer iterations, longer timeouts: for a peer that moves some 10 MB/s
 #     --report FOLDER       where report.md and captures go (default: target/interop)
 #     --print               runs nothing: prints the commands, to be typed at both ends
-# Needs root here, and at both ends the programs (Debian: ibverbs-utils perftest rdmacm-utils). docs/interop.md says what else.
+# Needs root here, and at both ends the programs (Debian: ibverbs-utils perftest rdmacm-utils ucx-utils
+# libfabric-bin). docs/interop.md says what else.
 # Exit code 0 if every run passed, 1 if one failed or something is missing, 2 for wrong usage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -53,7 +54,7 @@ main() {
         return
     fi
     need_root "${arguments[@]}"
-    need_packages ibverbs-utils perftest rdmacm-utils iproute2 ethtool tshark
+    need_packages ibverbs-utils perftest rdmacm-utils ucx-utils libfabric-bin iproute2 ethtool tshark
     [ -n "$transport" ] || transport="ssh -n -o BatchMode=yes $host"
     find_feroce
     work=$(mktemp -d)
@@ -156,7 +157,7 @@ play_both() {
 
 # is_for_two: whether the row has two ends, and needs nothing at the peer but the distribution's packages.
 is_for_two() {
-    [ "$server" != - ] && [ "$group" != own ] && [[ ! "$command" =~ rcopy-and-compare|^rsockets|PRELOAD ]] || return 1
+    [ "$server" != - ] && [[ ! "$group" =~ ^(own|udapl)$ && ! "$command" =~ rcopy-and-compare|^migrate|^rsockets|PRELOAD ]] || return 1
 }
 
 play() { # END_OF_SERVER END_OF_CLIENT ADDRESS CASE

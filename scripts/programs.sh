@@ -83,7 +83,7 @@ on() { # END COMMAND...
         exec timeout --kill-after=5 $((SECONDS_EACH + 20)) ip netns exec "$engine" ssh -n -F "$work/ssh" guest \
             "echo \$\$ > /run/row; exec timeout --kill-after=5 $SECONDS_EACH $*"
     fi
-    exec timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "${namespace[$end]}" \
+    DAT_OVERRIDE=$work/dat.${interface[$end]} exec timeout --kill-after=5 "$SECONDS_EACH" ip netns exec "${namespace[$end]}" \
         "$feroce" run --quiet --interface "${interface[$end]}" -- "${wrap[@]}" "$@"
 }
 
@@ -108,15 +108,19 @@ in_guest() { timeout 20 ip netns exec "$engine" ssh -n -F "$work/ssh" guest "$*"
 
 with_feroce() {
     local source pair=fr-programs-$$
-    need_packages libibverbs-dev librdmacm-dev gcc iperf
+    need_packages libibverbs-dev librdmacm-dev gcc iperf ucx-utils libfabric-bin dapl2-utils qemu-system-x86
     for source in tests/programs/*.c; do # Against the distribution's headers and library.
         cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -Wl,--as-needed -lrdmacm -libverbs -lpthread -ldl
     done
-    cp tests/programs/rcopy-and-compare "$work"
+    cp tests/programs/{rcopy-and-compare,migrate} "$work"
     PATH=$work:$PATH
+    for source in v0 v1; do # What uDAPL programs call the device of that interface.
+        echo "feroce u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$source 0\" \"\"" > "$work/dat.$source"
+    done
     if [ -n "$judge" ]; then make_bridged_pair "$pair" 4500; else make_pair "$pair" 4500; fi
     plain_frames "$pair"
     namespace=([a]=$pair-a [b]=$pair-b) interface=([a]=v0 [b]=v1)
+    for source in a b; do ip -n "$pair-$source" link set lo up; done # libfabric has threads that talk to themselves.
     each_row "$filter" play b a 10.77.0.2 'Feroce at both ends'
     [ -z "$table" ] || table 'Feroce at both ends' | write_section README.md programs
 }

@@ -86,7 +86,9 @@ tell_why() {
 # --- Results: a line `PROGRAM<tab>WHAT<tab>CASE<tab>VERDICT` each in $work/results.
 
 record() { # CASE VERDICT
-    printf '%s\t%s\t%s\t%s\n' "${command%% *}" "$group: $what" "$1" "$2" >> "$work/results"
+    local program
+    program=$(sed -E 's/^env ([^ ]*=[^ ]* |PRELOAD )*//; s/ .*//' <<< "$command")
+    printf '%s\t%s\t%s\t%s\n' "$program" "$group: $what" "$1" "$2" >> "$work/results"
 }
 
 # table CASE...: a line per program, with what it was run for and, for each case, how many of its rows passed.

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -195,6 +196,16 @@ static void queries(void)
     CHECK(ibv_rate_to_mult(IBV_RATE_40_GBPS) == 16 && mult_to_ibv_rate(16) == IBV_RATE_40_GBPS);
 }
 
+/* What UCX wants of a device's node. */
+static void nodes(void)
+{
+    const char *const paths[] = {"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"};
+    for (unsigned n = 0; n < sizeof paths / sizeof *paths; n++) {
+        struct stat node;
+        CHECK(stat(paths[n], &node) == 0 && S_ISCHR(node.st_mode) && access(paths[n], R_OK | W_OK) == 0);
+    }
+}
+
 static void events(void)
 {
     struct ibv_async_event event;
@@ -262,6 +273,7 @@ int main(void)
     if (!context || !(pd = ibv_alloc_pd(context))) return perror("open"), 1;
     versions();
     queries();
+    nodes();
     memory();
     completion_queues();
     queue_pairs();
