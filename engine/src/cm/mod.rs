@@ -31,6 +31,7 @@
 //! * A DREQ for a connection that is over is answered: Linux answers while it is in timewait, and once it is destroyed.
 //! * When both sides end the connection at once, both answer at once: Linux answers when the identifiers are destroyed.
 //! * Where it is told so ([`Endpoint::keep_early`]), requests for a port wait a moment for a listener, and are refused then.
+//! * The host's loopback is any address to bind to ([`is_any`]), as in Linux; none to connect to: Linux resolves it to the host itself.
 //! * Among several listeners at a port the one with the very address goes before one with any.
 
 mod active;

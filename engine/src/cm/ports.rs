@@ -7,7 +7,7 @@ use feroce_wire::cm::PortSpace;
 
 use super::types::{CmError, CmId};
 
-/// Whether `ip` is none in particular: unspecified, or as in the kernel's manager the host's loopback (`cma_any_addr` of
+/// Whether `ip`, to bind to, is none in particular: unspecified, or as in the kernel's manager the host's loopback (`cma_any_addr` of
 /// `drivers/infiniband/core/cma.c`), which no device has: Linux 6.1 binds and listens there for all. libfabric binds to it to ask whether there is a device.
 pub fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()

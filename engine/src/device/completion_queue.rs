@@ -89,7 +89,8 @@ impl CompletionQueue {
     }
 
     /// Asks for [`CompletionQueue::fd`] to become readable at the next completion of the kind; at once, if one is
-    /// there that came since it became readable last.
+    /// there that came since it became readable last. Poll once more after this and before sleeping, unless the
+    /// descriptor was seen readable since the last call: this clears it.
     pub fn request_notify(&self, notify: Notify) {
         self.ring.arm(notify);
         for cell in &self.device.cores {
@@ -120,7 +121,8 @@ impl CompletionQueue {
     }
 
     /// Holds notifications back until `count` completions have come or `period` is over since the first; zeros
-    /// notify of each at once. As `ibv_modify_cq` with `IBV_CQ_ATTR_MODERATE`.
+    /// notify of each at once. As `ibv_modify_cq` with `IBV_CQ_ATTR_MODERATE`. What is there when notifications are
+    /// requested is not held back.
     pub fn moderate(&self, count: u16, period: Duration) {
         self.ring.moderate(u32::from(count), period);
         for cell in &self.device.cores {

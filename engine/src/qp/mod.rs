@@ -234,7 +234,7 @@ pub struct Qp {
     /// As they were given; of the headers to the peer, this is the only copy.
     attributes: QpAttributes,
     /// Own requests and responses take turns. One request may pass an acknowledgement: it may be the
-    /// answer that the peer's program waits for. But not where the message woke a program, which is late anyway: a
+    /// answer that the peer's program waits for. But not where the message, as it came, woke a program, which is late anyway: a
     /// program that sleeps on one channel for sends and receives, as perftest does, takes the first event behind
     /// a SEND for its own, and RNICs acknowledge before any program can answer.
     responses_next: bool,

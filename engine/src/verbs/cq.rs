@@ -183,7 +183,7 @@ impl CqRing {
     }
 
     /// Tells those who wait for completions when `count` have come, or `period` after the first, whichever is
-    /// sooner; zeros for each at once.
+    /// sooner; zeros for each at once. What is there when somebody begins to wait is told at once.
     pub fn moderate(&self, count: u32, period: Duration) {
         let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         self.moderation.count.store(count, Ordering::Relaxed);
@@ -232,37 +232,43 @@ impl CqRing {
         Ok(state & (ARMED | untold) != untold && self.notify(state, untold, completion.at))
     }
 
-    /// Tells who waits of a completion that came at `at`, or notes that it was not told.
+    /// Tells who waits of a completion that came at `at`, or notes that it was not told. True if somebody was woken.
     fn notify(&self, mut state: u8, untold: u8, at: Instant) -> bool {
+        let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        let mut is_time = None; // It counts once.
         loop {
             let wanted = match state & ARMED {
                 UNARMED => false,
                 ARMED_SOLICITED => untold & UNTOLD_SOLICITED != 0,
                 _ => true,
             };
-            if wanted && self.moderation.tells(at) {
-                return self.tell();
+            if wanted && *is_time.get_or_insert_with(|| self.moderation.tells(at)) {
+                if self.tell() {
+                    return true;
+                }
+                state = self.state.load(Ordering::Relaxed); // Another was faster.
+                continue;
             }
-            let noted = state | untold;
-            let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-            match self.state.compare_exchange(state, noted, set, failed) {
+            match self.state.compare_exchange(state, state | untold, set, failed) {
                 Ok(_) => return false,
                 Err(other) => state = other,
             }
         }
     }
 
-    /// Wakes who waits; true if somebody does.
+    /// Wakes who waits; true if somebody does. What nobody was told of stays so.
     fn tell(&self) -> bool {
-        self.moderation.start_over();
-        let waits = self.state.swap(UNARMED, Ordering::Relaxed) & ARMED != UNARMED;
-        if waits {
-            match &self.waker {
-                Some(waker) => waker.wake_by_ref(),
-                None => self.fd.signal(),
-            }
+        let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        let disarm = |state: u8| (state & ARMED != UNARMED).then_some(UNARMED);
+        self.moderation.start_over(); // Ahead of it: what is held back from then on has a deadline of its own.
+        if self.state.fetch_update(set, failed, disarm).is_err() {
+            return false;
         }
-        waits
+        match &self.waker {
+            Some(waker) => waker.wake_by_ref(),
+            None => self.fd.signal(),
+        }
+        true
     }
 
     /// Takes up to `most` completions; returns how many.
@@ -315,32 +321,38 @@ impl CqRing {
             return;
         }
         let mut front = self.front();
+        // Nobody finds it empty meanwhile: who takes waits for this to end.
+        self.in_front.store(self.held(), Ordering::Release);
         front.extend(std::iter::from_fn(|| self.next_in_rings()));
         front.retain(|completion| completion.qp != qp);
         self.in_front.store(front.len(), Ordering::Release);
     }
 
-    /// Asks for one wake-up at the next completion of that kind; at once, if one is in the queue that came since the last wake-up.
-    /// So an RNIC has it, which knows what was told and, from the doorbell, what was polled: programs that poll until there is nothing and
-    /// arm then, UCX for one, would sleep through what came between. Those that arm ahead of polling are not woken twice for the same.
+    /// Asks for one wake-up at the next completion of that kind; at once, moderated or not, if one is in the queue that came since the
+    /// last wake-up. So an RNIC has it, which knows what was told and, from the doorbell, what was polled: programs that poll until there
+    /// is nothing and arm then, UCX for one, would sleep through what came between. Those that arm ahead of polling are not woken
+    /// twice for the same.
     pub fn arm(&self, notify: Notify) {
         self.fd.clear();
-        self.moderation.start_over();
         let (armed, untold) = match notify {
             Notify::Any => (ARMED_ANY, UNTOLD),
             Notify::Solicited => (ARMED_SOLICITED, UNTOLD_SOLICITED),
         };
+        if self.state.load(Ordering::Relaxed) & ARMED == UNARMED {
+            self.moderation.start_over();
+        }
         let keep = |state: u8| Some(state & !ARMED | armed);
-        let (set, seen) = (Ordering::Relaxed, Ordering::Relaxed);
-        let before = self.state.fetch_update(set, seen, keep).unwrap_or(UNARMED);
+        let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        let before = self.state.fetch_update(set, failed, keep).unwrap_or(UNARMED);
         fence(Ordering::SeqCst);
-        // They are taken in their order: if any is left, the last one is, which was not told.
+        // They are taken in their order: if any is left, the last one is, which was not told. (Of the solicited, one that was taken may
+        // still count: a wake-up for nothing.)
         if before & untold != 0 && self.held() > 0 {
             self.tell();
         }
     }
 
-    /// Readable once an armed completion has come, until armed again.
+    /// Readable once there is a completion that arming asked for, until armed again.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -528,33 +540,48 @@ mod tests {
         assert!(readable(&cq));
     }
 
-    /// One side pushes, the other polls until there is nothing, arms and sleeps: it never sleeps while there is something.
+    /// Two push, whenever there is next to nothing; one polls until there is nothing, arms and sleeps, and never sleeps while there is
+    /// something: nobody would push any more.
     #[test]
     fn nobody_sleeps_through_a_completion() {
-        const ALL: u64 = 20_000;
+        const EACH: u64 = 20_000;
         let cq = CqRing::new(CqId(1), 64).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for wr_id in 0..ALL {
-                    while cq.held() > 32 {
-                        std::thread::yield_now();
-                    }
-                    cq.push(completion(wr_id, wr_id % 3 == 0)).unwrap();
+        let push = || {
+            for wr_id in 0..EACH {
+                while cq.held() > 0 {
+                    std::thread::yield_now();
                 }
-            });
+                cq.push(completion(wr_id, wr_id % 3 == 0)).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(push);
+            scope.spawn(push);
             let (mut taken, mut scratch) = (0, Vec::new());
-            while taken < ALL {
+            loop {
                 while cq.pop().is_some() {
                     taken += 1;
                 }
-                if taken == ALL {
+                if taken == 2 * EACH {
                     break;
                 }
                 cq.arm(Notify::Any);
-                let patience = Some(std::time::Duration::from_secs(10));
+                let patience = Some(std::time::Duration::from_secs(20));
                 crate::sys::poll_readable(&[cq.fd().as_raw_fd()], &mut scratch, patience);
                 assert_ne!(scratch[0].revents, 0, "{taken} were taken, {} are there", cq.held());
             }
         });
+    }
+
+    /// A core may find a notification due that another has just told.
+    #[test]
+    fn what_is_told_to_nobody_is_not_told() {
+        let cq = CqRing::new(CqId(1), 8).unwrap();
+        cq.push(completion(1, false)).unwrap();
+        cq.moderation.due.store(1, Ordering::Relaxed);
+        cq.tell_due(Instant::from_nanos(1000));
+        assert!(!readable(&cq) && cq.due().is_none());
+        cq.arm(Notify::Any);
+        assert!(readable(&cq));
     }
 }
