@@ -125,8 +125,24 @@ for_peer() {
     case $words in
         ib_*) words=${words/ / -d $device -x $gid } ;;
         ibv_*) words=${words/ / -d $device } && words=${words/ -g 1/ -g $gid} && words=${words/ -g 0/ -g ${local_gid:-0}} ;;
+        'env UCX_'*) words="env UCX_NET_DEVICES=$device:1 UCX_IB_GID_INDEX=$gid ${words#env }" ;;
     esac
-    echo "$words"
+    for_shell "$words"
+}
+
+# for_shell COMMAND: as a shell takes it for these words.
+for_shell() { echo "${1//;/\\;}"; }
+
+# has_program: whether the peer has the row's; told once.
+declare -A there
+has_program() {
+    local program
+    program=$(program)
+    if [ -z "${there[$program]-}" ]; then
+        there[$program]=yes
+        at_peer "command -v $program > /dev/null" || { there[$program]=no && note "the peer has no $program: its rows are left out"; }
+    fi
+    [ "${there[$program]}" = yes ]
 }
 
 stop() { # END PROCESS
@@ -148,7 +164,7 @@ listeners() { # END
 # ---- a row
 
 play_both() {
-    is_for_two || return 0
+    is_for_two && has_program || return 0
     suit_other_peer
     [ -z "$slow" ] || suit_slow_peer
     play here peer "$own" 'Feroce serves'
@@ -209,7 +225,7 @@ block() {
 }
 
 write_report() {
-    local packages='dpkg-query -W libibverbs1 perftest rdmacm-utils ibverbs-providers 2> /dev/null'
+    local packages='dpkg-query -W libibverbs1 perftest rdmacm-utils ibverbs-providers ucx-utils libfabric-bin 2> /dev/null'
     echo "# Feroce against $device on ${host#*@}"
     echo && echo "$(date -u '+%Y-%m-%d %H:%M') UTC: $passed runs passed, $failed failed."
     echo && table 'Feroce serves' 'the peer serves'
@@ -247,10 +263,10 @@ print_row() {
     [ -z "$slow" ] || suit_slow_peer
     number=$((number + 1))
     echo && echo "# $number. $group: $what. Right if the client prints a line that matches: $pattern"
-    echo "here: sudo feroce run --interface $iface -- $server"
+    echo "here: sudo feroce run --interface $iface -- $(for_shell "$server")"
     echo "peer: $(for_peer "${client//SERVER/$own}")"
     echo "peer: $(for_peer "$server")"
-    echo "here: sudo feroce run --interface $iface -- ${client//SERVER/$address}"
+    echo "here: sudo feroce run --interface $iface -- $(for_shell "${client//SERVER/$address}")"
 }
 
 main

@@ -97,7 +97,7 @@ listeners() { # END
     # Who listens by RDMA CM has no TCP socket: the kernel knows rxe's, and the groups; of a Feroce program, that it has its device.
     case $group-$1 in
         cm-rxe | rsocket-rxe) command='{ rdma resource show cm_id | grep LISTEN; ss -lunH; ip -4 maddress show dev data; } | wc -l' ;;
-        cm-* | rsocket-*) command='{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l' ;;
+        cm-* | rsocket-* | udapl-*) command='{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l' ;;
     esac
     if [ "$1" = rxe ]; then in_guest "$command"; else ip netns exec "${namespace[$1]}" sh -c "$command"; fi
 }
@@ -108,7 +108,8 @@ in_guest() { timeout 20 ip netns exec "$engine" ssh -n -F "$work/ssh" guest "$*"
 
 with_feroce() {
     local source pair=fr-programs-$$
-    need_packages libibverbs-dev librdmacm-dev gcc iperf ucx-utils libfabric-bin dapl2-utils qemu-system-x86
+    # shellcheck disable=SC2046 # Words.
+    need_packages libibverbs-dev librdmacm-dev gcc $(each_row "$filter" package | sort -u)
     for source in tests/programs/*.c; do # Against the distribution's headers and library.
         cc -D_GNU_SOURCE -Wall -O1 -o "$work/$(basename "$source" .c)" "$source" -Wl,--as-needed -lrdmacm -libverbs -lpthread -ldl
     done
@@ -123,6 +124,17 @@ with_feroce() {
     for source in a b; do ip -n "$pair-$source" link set lo up; done # libfabric has threads that talk to themselves.
     each_row "$filter" play b a 10.77.0.2 'Feroce at both ends'
     [ -z "$table" ] || table 'Feroce at both ends' | write_section README.md programs
+}
+
+# package: that of the row's program, where it is not needed for others, too.
+package() {
+    case $(program) in
+        iperf) echo iperf ;;
+        ucx_*) echo ucx-utils ;;
+        fi_*) echo libfabric-bin ;;
+        dtest) echo dapl2-utils ;;
+        migrate) echo qemu-system-x86 ;;
+    esac
 }
 
 # make_bridged_pair NAME MTU: as make_pair, but the two meet at a bridge in NAME-switch, where frames can be seen.
@@ -200,7 +212,8 @@ excluded() {
     while IFS='|' read -r rule reason; do
         case $rule in '#'* | '') continue ;; esac
         rule=$(trim "$rule")
-        [[ ! "$group $what $command ($1)" =~ $rule ]] || { trim "$reason" && return; }
+        [[ "$group $what $command ($1)" =~ $rule ]] && trim "$reason" && return
+        [ $? != 2 ] || die "tests/programs/rxe.txt: not a regular expression: $rule"
     done < tests/programs/rxe.txt
     return 1
 }

@@ -58,7 +58,7 @@ row() {
         until [ "$(listeners "$serves")" -gt "$before" ] || [ $((waited++)) -gt 300 ] || ! kill -0 "$pid" 2> /dev/null; do
             sleep 0.05
         done
-        case $group in cm | rsocket) sleep 0.3 ;; esac # They have their device first, and listen then.
+        case $group in cm | rsocket | udapl) sleep 0.3 ;; esac # They have their device first, and listen then.
     fi
     # shellcheck disable=SC2046,SC2086 # Words.
     (on "$calls" $(filled_in "$client")) > "$work/client" 2>&1 && status=0 || status=$?
@@ -86,10 +86,11 @@ tell_why() {
 # --- Results: a line `PROGRAM<tab>WHAT<tab>CASE<tab>VERDICT` each in $work/results.
 
 record() { # CASE VERDICT
-    local program
-    program=$(sed -E 's/^env ([^ ]*=[^ ]* |PRELOAD )*//; s/ .*//' <<< "$command")
-    printf '%s\t%s\t%s\t%s\n' "$program" "$group: $what" "$1" "$2" >> "$work/results"
+    printf '%s\t%s\t%s\t%s\n' "$(program)" "$group: $what" "$1" "$2" >> "$work/results"
 }
+
+# program: the row's, without what is ahead of it.
+program() { sed -E 's/^env ([^ ]*=[^ ]* |PRELOAD )*//; s/ .*//' <<< "$command"; }
 
 # table CASE...: a line per program, with what it was run for and, for each case, how many of its rows passed.
 table() {

@@ -27,6 +27,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("rdma_", "rdmacm-utils"),
     ("fio", "fio"),
     ("qperf", "qperf"),
+    ("ucx_", "ucx-utils"),
+    ("fi_", "libfabric-bin"),
+    ("dtest", "dapl2-utils"),
+    ("mpirun", "openmpi-bin"),
+    ("qemu-system-", "qemu-system-x86"),
 ];
 
 /// Where Debian has what such programs load besides.
