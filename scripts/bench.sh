@@ -10,6 +10,15 @@ case ${1-} in
     -*) usage >&2 && exit 2 ;;
 esac
 
+# The namespaces of a program that was ended while it measured.
+remove_links() {
+    local name process
+    for name in $(ip netns list | awk '/^fr-bench-[0-9]+-/ { print $1 }'); do
+        process=${name#fr-bench-}
+        [ -e "/proc/${process%-*}" ] || ip netns delete "$name"
+    done
+}
+
 filter=${1:-}
 target=${CARGO_TARGET_DIR:-target}
 need_root "$@"
@@ -20,6 +29,7 @@ reserve_hugepages 1024
 as_caller "$cargo" build --quiet --release --workspace --bins
 work=$(mktemp -d)
 at_exit "rm -rf $work"
+at_exit remove_links
 status=0
 "$target/release/bench" "$filter" | tee "$work/figures" || status=1
 
