@@ -56,7 +56,7 @@ impl RigPorts {
             return Self::shm();
         }
         let kind = std::env::var("FEROCE_RIG").expect("asked for");
-        if kind == SUPER_FRAMES {
+        if Self::have_super_frames() {
             return Self::kernel(|interface| open_packet(interface, SuperFrames::On));
         }
         match kind.parse().expect("FEROCE_RIG") {
@@ -81,6 +81,11 @@ impl RigPorts {
     /// True if the kernel is between the ports: it takes damaged frames for its own, and time goes by.
     pub fn are_the_kernels() -> bool {
         !matches!(std::env::var("FEROCE_RIG").as_deref(), Err(_) | Ok("" | "shm"))
+    }
+
+    /// True if the ports put packets together.
+    pub fn have_super_frames() -> bool {
+        std::env::var("FEROCE_RIG").as_deref() == Ok(SUPER_FRAMES)
     }
 
     /// How many rigs there can be at a time.

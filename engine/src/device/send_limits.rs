@@ -46,6 +46,7 @@ impl SendLimits {
             inline: false,
             first_psn: Psn::new(0),
             psn_count: 0,
+            split: false,
             srqn: 0,
             ssn: 0,
         };

@@ -51,6 +51,8 @@ pub struct QpAttributes {
     /// Use end-to-end credits. Only where both sides agreed to (the flow control bit of the CM REQ);
     /// taken on the way to RTR and to RTS, and not part of `ibv_qp_attr`.
     pub flow_control: Option<bool>,
+    /// A WRITE of several packets goes as a message of each. Taken on the way to RTR and to RTS, and not part of `ibv_qp_attr`.
+    pub split_writes: Option<bool>,
 }
 
 /// Why attributes are refused. Nothing was changed.
@@ -133,8 +135,13 @@ impl Qp {
         }
         let to = new.state.unwrap_or(from);
         check_transition(self.conn.service, from, to, new.mask())?;
-        if new.flow_control.is_some() && !matches!(from, QpState::Init | QpState::Rtr) {
-            return Err(ModifyError::Range("flow_control, once the QP is in RTS"));
+        for (name, is_given) in [
+            ("flow_control, once the QP is in RTS", new.flow_control.is_some()),
+            ("split_writes, once the QP is in RTS", new.split_writes.is_some()),
+        ] {
+            if is_given && !matches!(from, QpState::Init | QpState::Rtr) {
+                return Err(ModifyError::Range(name));
+            }
         }
         new.check_ranges()?;
         if to == QpState::Reset {
@@ -169,7 +176,7 @@ impl Qp {
             cq.forget(conn.qpn);
         }
         conn.state = QpState::Reset;
-        conn.flow_control = false;
+        (conn.flow_control, conn.split_writes) = (false, false);
     }
 
     /// Who the peer is and what it may do.
@@ -179,6 +186,7 @@ impl Qp {
         conn.pkey = new.pkey.unwrap_or(conn.pkey);
         conn.dest_qp = new.dest_qp.unwrap_or(conn.dest_qp);
         conn.flow_control = new.flow_control.unwrap_or(conn.flow_control);
+        conn.split_writes = new.split_writes.unwrap_or(conn.split_writes);
         if let Some(mtu) = new.path_mtu {
             conn.mtu = usize::try_from(mtu.bytes()).expect("at most 4096");
         }
@@ -197,6 +205,7 @@ impl Qp {
         kept.rq_psn = new.rq_psn.or(kept.rq_psn);
         kept.sq_psn = new.sq_psn.or(kept.sq_psn);
         kept.flow_control = new.flow_control.or(kept.flow_control);
+        kept.split_writes = new.split_writes.or(kept.split_writes);
     }
 
     /// Timeouts, retries and depths.

@@ -73,7 +73,7 @@ pub struct Env<'a> {
     pub events: &'a EventQueue,
     /// Packets of SENDs and WRITEs that a QP may have outstanding.
     pub window: u32,
-    /// At most this many packets of a QP are sent between two that ask for an acknowledgement.
+    /// At most this many packets of a QP are sent between two that ask for an acknowledgement, for its congestion control's sake.
     pub ack_interval: u32,
     /// What of the QP's data must wait. Acknowledgements without data do not, nor requests that send nothing.
     pub waits: Waits,
@@ -95,14 +95,13 @@ impl<'a> Env<'a> {
         window: u32,
         srqs: &'a SrqTable,
     ) -> Self {
-        let ack_interval = ACK_INTERVAL;
         Self {
             now,
             memory,
             counters,
             events,
             window,
-            ack_interval,
+            ack_interval: u32::MAX,
             waits: Waits { requests: false, answers: false },
             srqs,
             woke: false,
@@ -146,6 +145,8 @@ pub struct Connection {
     pub mtu: usize,
     /// End-to-end credits are used, because both sides agreed to.
     pub flow_control: bool,
+    /// Long WRITEs go as several messages.
+    pub split_writes: bool,
     /// Every send request completes with an entry, flagged or not.
     pub all_signaled: bool,
     /// Where send requests complete.
@@ -257,6 +258,7 @@ impl Qp {
                 access: Access::NONE,
                 mtu: 256,
                 flow_control: false,
+                split_writes: false,
                 all_signaled,
                 send_cq,
                 recv_cq,

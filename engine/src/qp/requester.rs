@@ -21,8 +21,12 @@ use crate::memory::work_ring::WorkConsumer;
 use crate::time::Duration;
 use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Status};
 
-/// At most this many packets are sent between two that ask for an acknowledgement, unless [`Env::ack_interval`] is shorter.
+/// At most this many packets are sent between two that ask for an acknowledgement; fewer if [`Env::ack_interval`] is.
 pub const ACK_INTERVAL: u32 = 16;
+
+/// The same where WRITEs are split to fill super-frames: a burst of them. An acknowledgement is a frame of its own, and costs as much as one
+/// of theirs.
+const SPLIT_ACK_INTERVAL: u32 = 64;
 
 /// PSNs that may be outstanding: half the PSN space, what a responder can tell apart from new ones.
 const PSN_SPAN: u32 = 1 << 23;
@@ -213,7 +217,7 @@ impl Requester {
             if let Some(refusal) = self.admit(&wqe, conn, env) {
                 return refusal;
             }
-            self.begin(&mut wqe, conn.mtu);
+            self.begin(&mut wqe, conn);
         }
         if !self.may_send(&wqe, env.window) {
             return Next::Blocked;
@@ -305,10 +309,11 @@ impl Requester {
     }
 
     /// Gives a fresh request its PSNs.
-    fn begin(&mut self, wqe: &mut SendWqe, mtu: usize) {
+    fn begin(&mut self, wqe: &mut SendWqe, conn: &Connection) {
         self.ssn = self.ssn.wrapping_add(1) & SSN_MASK;
         wqe.first_psn = self.fresh_psn;
-        wqe.psn_count = segment::wqe_psn_count(wqe, mtu);
+        wqe.psn_count = segment::wqe_psn_count(wqe, conn.mtu);
+        wqe.split = segment::is_split(wqe, conn);
         wqe.ssn = self.ssn;
         *self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue") = *wqe;
         self.fresh_psn = wqe.end_psn();
@@ -361,7 +366,7 @@ impl Requester {
         Ok(headers + segment.len + pad)
     }
 
-    /// An acknowledgement is asked for at least every [`ACK_INTERVAL`] packets, and at the end of a
+    /// An acknowledgement is asked for after [`Self::ack_interval`] packets at the latest, and at the end of a
     /// request unless the next one follows at once: what waits for an acknowledgement must get one.
     fn asks_for_ack(
         &mut self,
@@ -373,11 +378,22 @@ impl Requester {
         if !conn.service.is_reliable() {
             return false;
         }
-        if self.since_ack_request + 1 >= env.ack_interval {
+        if self.since_ack_request + 1 >= self.ack_interval(conn, env) {
             return true;
         }
         let again = self.cursor_psn.is_before(self.sent_end);
         segment.last && (again || wqe.op.is_read_or_atomic() || !self.next_follows(conn, env))
+    }
+
+    /// Packets between two that ask for an acknowledgement, at most: twice that fits the window and the send queue, so that neither runs
+    /// dry meanwhile.
+    fn ack_interval(&self, conn: &Connection, env: &Env<'_>) -> u32 {
+        let half = env.window.min(self.silent_window).min(self.sq.capacity()) / 2;
+        let usual = match conn.split_writes {
+            true => half.clamp(ACK_INTERVAL, SPLIT_ACK_INTERVAL),
+            false => ACK_INTERVAL,
+        };
+        usual.min(env.ack_interval)
     }
 
     /// The request behind the cursor's will be sent without waiting for anything. One that fails here
@@ -434,16 +450,17 @@ fn inline_len(wqe: &SendWqe) -> usize {
 #[inline]
 fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
     let mut ext = ExtHeaders::default();
-    let first = segment.offset == 0;
+    let first = segment.offset == 0 || wqe.split;
     match wqe.op {
         SendOp::Send => {}
         SendOp::SendImm(imm) => ext.imm = segment.last.then_some(ImmDt(imm)),
         SendOp::SendInvalidate(rkey) => ext.ieth = segment.last.then_some(Ieth { rkey }),
         SendOp::Write(remote) | SendOp::WriteImm(remote, _) => {
+            let len = if wqe.split { segment.len as u64 } else { wqe.length };
             ext.reth = first.then(|| Reth {
-                va: remote.addr,
+                va: remote.addr.wrapping_add(segment.offset),
                 rkey: remote.rkey,
-                dma_len: u32::try_from(wqe.length).expect("at most 2^31"),
+                dma_len: u32::try_from(len).expect("at most 2^31"),
             });
             if let SendOp::WriteImm(_, imm) = wqe.op {
                 ext.imm = segment.last.then_some(ImmDt(imm));

@@ -78,6 +78,8 @@ pub struct Responder {
     position: u64,
     pub(super) msn: Msn,
     inbound: Inbound,
+    /// Where the last packet of a WRITE ended.
+    write_end: u64,
     /// A NAK for the gap at `epsn` was sent; no other is until the expected packet has come.
     gap_reported: bool,
     reply: Option<Reply>,
@@ -97,6 +99,7 @@ impl Responder {
             position: 0,
             msn: Msn::new(0),
             inbound: Inbound::None,
+            write_end: 0,
             gap_reported: false,
             reply: None,
             answers: AnswerQueue::default(),
@@ -342,6 +345,7 @@ impl Responder {
             (None, Inbound::Write { va, rkey, left, total }) => (va, rkey, left, total),
             _ => return Err(Refusal::INVALID),
         };
+        let behind = self.expected_behind(packet, va, left);
         // A WRITE of no bytes needs no valid key (C9-88). The whole rest is checked, so that nothing is
         // written of a message that would leave the region.
         let need = Access::REMOTE_WRITE;
@@ -349,8 +353,7 @@ impl Responder {
             if left > 0 {
                 env.memory.check(rkey, conn.peer(), need, Some((va, u64::from(left))))?;
             }
-            let ahead = usize::try_from(left.saturating_sub(len)).expect("32 bits fit");
-            env.memory.store(rkey, conn.peer(), need, va, packet.payload, ahead)
+            env.memory.store(rkey, conn.peer(), need, va, packet.payload, behind)
         };
         store().map_err(|_| Refusal::Fatal {
             code: NakCode::RemoteAccess,
@@ -359,6 +362,7 @@ impl Responder {
         env.counters.count(Counter::RxWriteRequests);
         self.pass(1);
         let va = va.wrapping_add(u64::from(len)); // A region may end with the address space.
+        self.write_end = va;
         self.inbound = Inbound::Write { va, rkey, left: left - len, total };
         if packet.info.position.ends_message() {
             self.end_message();
@@ -374,6 +378,16 @@ impl Responder {
             }
         }
         Ok(())
+    }
+
+    /// Bytes that are likely to be written soon behind this packet of a WRITE to `va`: the rest of the message, or as much again if
+    /// the peer writes on from message to message, as one does that splits them.
+    fn expected_behind(&self, packet: &Packet<'_>, va: u64, left: u32) -> usize {
+        let len = packet.payload.len();
+        match packet.info.position {
+            Position::Only if va == self.write_end => len,
+            _ => usize::try_from(left).expect("32 bits fit").saturating_sub(len),
+        }
     }
 
     fn execute_read(

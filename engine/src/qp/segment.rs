@@ -2,6 +2,7 @@
 
 use feroce_wire::{Opcode, Psn};
 
+use super::Connection;
 use crate::verbs::{SendOp, SendWqe};
 
 /// One packet of a request.
@@ -77,6 +78,14 @@ pub fn wqe_psn_count(wqe: &SendWqe, mtu: usize) -> u32 {
     if wqe.op.is_atomic() { 1 } else { psn_count(wqe.length, mtu) }
 }
 
+/// Whether `wqe` goes as a message per packet. The first packet of a WRITE is longer than the others by its RETH, and the packets of a
+/// super-frame are of one length: so a message takes two super-frames at least, and shares none with the next. With an immediate the peer's
+/// program learns how long the message was; UC drops a message of which a packet was lost; and end-to-end credits count messages.
+pub fn is_split(wqe: &SendWqe, conn: &Connection) -> bool {
+    let may_be = conn.split_writes && conn.service.is_reliable() && !conn.flow_control;
+    may_be && wqe.psn_count > 1 && matches!(wqe.op, SendOp::Write(_))
+}
+
 /// The packet of `wqe` with the PSN `psn`.
 #[inline]
 pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
@@ -100,7 +109,8 @@ pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
     let offset = u64::from(index) * mtu as u64;
     let left = usize::try_from(wqe.length - offset).unwrap_or(usize::MAX);
     let last = index + 1 == wqe.psn_count;
-    Segment { opcode: opcodes.at(index == 0, last), offset, len: left.min(mtu), last }
+    let opcode = opcodes.at(wqe.split || index == 0, wqe.split || last);
+    Segment { opcode, offset, len: left.min(mtu), last }
 }
 
 /// A request without payload; of a READ, the part from packet `index` on.
@@ -124,6 +134,7 @@ mod tests {
             inline: false,
             first_psn: Psn::new(0xff_fffe),
             psn_count: 0,
+            split: false,
             srqn: 0,
             ssn: 0,
         };
@@ -149,6 +160,20 @@ mod tests {
                     assert!(info.payload.allows(packet.len, mtu), "{packet:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn packets_of_a_split_write_are_messages() {
+        let remote = RemoteAddr { addr: 0, rkey: Key::from_parts(1, 1) };
+        let mut wqe = wqe(SendOp::Write(remote), 1024 + 256 + 1, 256);
+        wqe.split = true;
+        for index in 0..wqe.psn_count {
+            let packet = segment(&wqe, wqe.first_psn.add(index), 256);
+            let (opcode, ends) = (Opcode::RC_WRITE_ONLY, index == 5);
+            let len = if ends { 1 } else { 256 };
+            let expected = Segment { opcode, offset: u64::from(index) * 256, len, last: ends };
+            assert_eq!(packet, expected);
         }
     }
 

@@ -202,6 +202,8 @@ pub struct SendWqe {
     pub first_psn: Psn,
     /// PSNs the request takes: packets sent, or response packets of a READ. The core's.
     pub psn_count: u32,
+    /// Each packet goes as a message of its own. The core's.
+    pub split: bool,
     /// The peer's shared receive queue: of the XRC service only.
     pub srqn: u32,
     /// Send sequence number, for end-to-end credits. The core's.

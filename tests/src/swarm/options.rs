@@ -8,6 +8,7 @@ use feroce_engine::qp::attributes::ack_timeout;
 use feroce_wire::{PathMtu, Psn, RnrTimer};
 
 use super::draw::Draw;
+use crate::ports::RigPorts;
 use crate::wire::WireFaults;
 
 /// What decides which rig a scenario runs on.
@@ -159,6 +160,11 @@ impl Options {
             self.rig = RigKind { window: WINDOWS[1], plain_keys: false, congestion: true };
             self.faults.mark = draw.pick(&[10_000, 200_000, 1_000_000]);
         }
+    }
+
+    /// Long WRITEs go as several messages: where that is for, in half of the scenarios. Another draw would change all of them.
+    pub fn split_writes(&self) -> bool {
+        RigPorts::have_super_frames() && self.rig.plain_keys && !self.flow_control
     }
 
     /// Path MTU in bytes.

@@ -521,6 +521,7 @@ fn make_pair(
             min_rnr_timer: limits.min_rnr_timer,
             max_rd_atomic: options.max_rd_atomic,
             flow_control: options.flow_control,
+            split_writes: options.split_writes(),
             ..ConnectOptions::default()
         };
         qps[end].connect(psns[end], &ends[1 - end], &connect).expect("connected");

@@ -153,6 +153,10 @@ pub struct TestOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<u8>,
+    /// WRITEs of several packets go as a message of each, which fill super-frames on a packet port
+    #[arg(long)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub split_writes: bool,
     /// Compare the data byte by byte after each size, and what each atomic returned
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
@@ -237,6 +241,7 @@ pub struct Plan {
     pub tclass: u8,
     pub timeout: u8,
     pub retry: u8,
+    pub split_writes: bool,
     pub check: bool,
 }
 
@@ -282,6 +287,7 @@ impl TestOptions {
             tclass: settings.traffic_class,
             timeout: settings.ack_timeout,
             retry: settings.retry_count,
+            split_writes: self.split_writes,
             check: self.check,
         };
         match self.tcp_contradiction(&plan).or_else(|| plan.contradiction()) {
@@ -297,9 +303,10 @@ impl TestOptions {
             || self.inline.is_some()
             || self.tclass.is_some()
             || self.timeout.is_some()
+            || self.split_writes
             || self.retry.is_some();
         (plan.transport == Transport::Tcp && only_roce).then_some(
-            "TCP has no QPs, path MTU, depth, inline, tclass, timeout and retry here: leave them out",
+            "TCP has no QPs, path MTU, depth, inline, tclass, timeout, retry and split WRITEs here: leave them out",
         )
     }
 
@@ -337,6 +344,7 @@ impl Plan {
                 self.inline > 0 && self.op.is_read_or_atomic(),
                 "READs and atomics have no inline data: leave --inline out",
             ),
+            (self.split_writes && self.op != Op::Write, "--split-writes is for --op write"),
             (self.size > MAX_SIZE, "a message is at most 1 GiB here"),
             (self.qps == 0 || self.qps > 4096, "1 to 4096 QPs"),
             (self.tx_depth == 0 || self.tx_depth > 32_768, "a depth is 1 to 32768"),
@@ -445,6 +453,7 @@ mod tests {
             TestOptions { op: Some(Op::AtomicCas), size: Some(16), ..good.clone() },
             TestOptions { op: Some(Op::Read), inline: Some(16), ..good.clone() },
             TestOptions { latency: true, qps: Some(2), ..good.clone() },
+            TestOptions { op: Some(Op::Send), split_writes: true, ..good.clone() },
             TestOptions { latency: true, size: Some(0), ..good.clone() },
             TestOptions { transport: Some(Transport::Tcp), qps: Some(2), ..good.clone() },
             TestOptions { transport: Some(Transport::Tcp), op: Some(Op::Write), ..good.clone() },
