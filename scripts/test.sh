@@ -14,7 +14,7 @@ readonly ALL="fmt clippy doc purity test fabric ports dpdk swarm frames pfc prog
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark
-    iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev)
+    iputils-ping zstd valgrind python3-venv libdpdk-dev libclang-dev libibverbs-dev librdmacm-dev gcc)
 readonly HUGEPAGES=256 # of 2 MiB: a rig of two devices, several at a time
 readonly SCENARIOS=100000
 # Seconds that a step takes on two slow cores, with what it builds; the others take fewer than $BRIEF.
