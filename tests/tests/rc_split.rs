@@ -14,8 +14,12 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 256).to_le_bytes()[0]).collect()
 }
 
-/// The one WRITE of 600 bytes that was posted has succeeded, and they are there.
-fn expect_written(pair: &Pair) {
+/// A WRITE of 600 bytes takes the packets `expected`, and succeeds: they are there.
+fn expect_written(mut pair: Pair, expected: &[&str]) {
+    pair.buffers[0].write(0, &pattern(600));
+    pair.post(1, SendOp::Write(pair.remote(0)), 600);
+    pair.run(100);
+    assert_eq!(pair.packets(), expected);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
     let mut came = vec![0; 600];
     pair.buffers[1].read(0, &mut came);
@@ -24,27 +28,19 @@ fn expect_written(pair: &Pair) {
 
 #[test]
 fn a_long_write_goes_as_writes_of_a_packet_each() {
-    let mut pair = Pair::new(&splitting());
-    pair.buffers[0].write(0, &pattern(600));
-    pair.post(1, SendOp::Write(pair.remote(0)), 600);
-    pair.run(100);
     let expected = [
         "> Write Only 100 at 0 len 256",
         "> Write Only 101 at 256 len 256",
         "> Write Only 102 A at 512 len 88",
         "< Acknowledge 102 ack msn 3",
     ];
-    assert_eq!(pair.packets(), expected);
-    expect_written(&pair);
+    expect_written(Pair::new(&splitting()), &expected);
 }
 
 #[test]
 fn what_was_lost_of_one_goes_again_from_there() {
     let mut pair = Pair::new(&splitting());
-    pair.buffers[0].write(0, &pattern(600));
     pair.lose(0, 101, 1);
-    pair.post(1, SendOp::Write(pair.remote(0)), 600);
-    pair.run(100);
     let expected = [
         "> Write Only 100 at 0 len 256",
         "> Write Only 101 at 256 len 256",
@@ -54,8 +50,7 @@ fn what_was_lost_of_one_goes_again_from_there() {
         "> Write Only 102 A at 512 len 88",
         "< Acknowledge 102 ack msn 3",
     ];
-    assert_eq!(pair.packets(), expected);
-    expect_written(&pair);
+    expect_written(pair, &expected);
 }
 
 /// Its packets are checked one by one.

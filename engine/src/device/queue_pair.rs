@@ -120,10 +120,10 @@ pub struct ConnectOptions {
     pub max_rd_atomic: u8,
     /// Use end-to-end credits. Both sides must.
     pub flow_control: bool,
-    /// A WRITE of several packets goes as a message of each: all of one length, so that on a packet port they fill super-frames, and
-    /// acknowledged once in 64 at the latest; 64 KiB WRITEs are a fifth faster. The peer need not know of it. A WRITE that leaves its region is refused with the first
-    /// packet that does; those ahead of it were written. Not for UC, nor with `flow_control`, nor with an immediate: such WRITEs stay
-    /// whole.
+    /// A WRITE of several packets goes as a message of each: all of one length, so that between packet ports of one host they fill
+    /// super-frames, and acknowledged once in 64 at the latest; 64 KiB WRITEs are a fifth faster there. The peer need not know of it. A
+    /// WRITE that leaves its region is refused with the first packet that does; those ahead of it were written. WRITEs of UC, with
+    /// `flow_control` or with an immediate stay whole.
     pub split_writes: bool,
 }
 

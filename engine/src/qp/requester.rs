@@ -388,12 +388,11 @@ impl Requester {
     /// Packets between two that ask for an acknowledgement, at most: twice that fits the window and the send queue, so that neither runs
     /// dry meanwhile.
     fn ack_interval(&self, conn: &Connection, env: &Env<'_>) -> u32 {
+        if !conn.split_writes {
+            return ACK_INTERVAL.min(env.ack_interval);
+        }
         let half = env.window.min(self.silent_window).min(self.sq.capacity()) / 2;
-        let usual = match conn.split_writes {
-            true => half.clamp(ACK_INTERVAL, SPLIT_ACK_INTERVAL),
-            false => ACK_INTERVAL,
-        };
-        usual.min(env.ack_interval)
+        half.clamp(ACK_INTERVAL, SPLIT_ACK_INTERVAL).min(env.ack_interval)
     }
 
     /// The request behind the cursor's will be sent without waiting for anything. One that fails here
