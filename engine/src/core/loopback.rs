@@ -13,7 +13,7 @@ use crate::port::{Priority, RX_BURST, RxFrame};
 use crate::time::Instant;
 
 /// Frames in the ring: those of a turn, and those of the one before, which are given back with the next burst.
-const SLOTS: usize = 2 * TRANSMIT_BURST;
+const SLOTS: usize = (2 * TRANSMIT_BURST).next_power_of_two();
 
 const _: () = assert!(TRANSMIT_BURST <= RX_BURST, "one burst takes what a turn has sent");
 

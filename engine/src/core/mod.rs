@@ -42,10 +42,11 @@ use crate::verbs::{CqRing, EventQueue};
 const TRANSMIT_QUANTUM: usize = 16;
 
 /// The same in bytes, if more packets of it make a longer super-frame and another QP waits.
-const SUPER_FRAME_QUANTUM: usize = 64 << 10;
+const SUPER_FRAME_QUANTUM: usize = 60 << 10;
 
-/// Packets sent in one turn at most, so that receiving is never far away.
-const TRANSMIT_BURST: usize = 64;
+/// Packets sent in one turn at most, so that receiving is never far away: such that the last super-frame is not short, which at a path
+/// MTU of 4096 has 15 packets, at 2048 31, and below about as many as this.
+const TRANSMIT_BURST: usize = 60;
 
 /// How QP numbers map to cores and slots: numbers `base ..` are dealt to the cores in turn. Number 1, the
 /// general services QP, has a slot of its own on the first core.
