@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use feroce_engine::counters::Counter;
 use feroce_engine::device::{
     Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, PortKind, QpInit, QueuePair,
 };
@@ -852,7 +853,7 @@ fn refusals_name_the_culprit() {
 
 /// One end of a connection between devices.
 struct End {
-    _device: Device,
+    device: Device,
     cq: CompletionQueue,
     qp: QueuePair,
     buffer: Buffer,
@@ -870,10 +871,10 @@ fn connect(pair: &Pair, kinds: [PortKind; 2], path_mtu: PathMtu) -> [End; 2] {
         let pd = device.alloc_pd();
         let qp = pd.create_qp(&QpInit::new(&cq)).expect("a QP");
         let buffer = pd.alloc_buffer(2 * MESSAGE, Access::ALL).expect("a buffer");
-        End { _device: device, cq, qp, buffer }
+        End { device, cq, qp, buffer }
     });
     let gid = |end: &End| {
-        let gids = end._device.gids();
+        let gids = end.device.gids();
         gids.iter().find(|(_, entry)| entry.gid.ip().is_ipv4()).expect("an IPv4 address").0
     };
     let start = Psn::new(0xff_fff0);
@@ -888,12 +889,12 @@ fn connect(pair: &Pair, kinds: [PortKind; 2], path_mtu: PathMtu) -> [End; 2] {
     ends
 }
 
-/// A request of the first end about all of [`MESSAGE`] bytes at `offset` of the second's buffer, to its success.
-fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize) {
+/// A request of the first end about `len` bytes at `remote` of the second's buffer, to its success.
+fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len: usize) {
     let [near, far] = ends;
     let region = far.buffer.region();
     let remote = RemoteAddr { addr: region.addr() + remote as u64, rkey: region.rkey() };
-    let sge = near.buffer.region().sge(local as u64, u32::try_from(MESSAGE).expect("small"));
+    let sge = near.buffer.region().sge(local as u64, u32::try_from(len).expect("small"));
     let op = if read { SendOp::Read(remote) } else { SendOp::Write(remote) };
     let data = Data::Sges(std::slice::from_ref(&sge));
     let flags = SendFlags::SIGNALED;
@@ -923,8 +924,8 @@ fn devices_use_super_frames_where_both_ends_have_them() {
                 (0..MESSAGE).map(|at| (at / 7 + at / 4096).to_le_bytes()[0]).collect();
             ends[0].buffer.write(0, &pattern);
             let before = [0, 1].map(|end| pair.kernel_frames(end));
-            request(&mut ends, false, 0, MESSAGE);
-            request(&mut ends, true, MESSAGE, MESSAGE);
+            request(&mut ends, false, 0, MESSAGE, MESSAGE);
+            request(&mut ends, true, MESSAGE, MESSAGE, MESSAGE);
             let mut came = vec![0; MESSAGE];
             for (end, what) in [(1, "written"), (0, "read back")] {
                 ends[end].buffer.read(MESSAGE, &mut came);
@@ -936,6 +937,12 @@ fn devices_use_super_frames_where_both_ends_have_them() {
                 let few = frames < packets / 4;
                 assert_eq!(few, bulk, "{frames} frames, {packets} packets, {kinds:?}");
             }
+            // And split long messages, to fill them.
+            let before = ends[1].device.counter(Counter::RxReadRequests);
+            request(&mut ends, true, 0, MESSAGE, 64 << 10);
+            let parts = (64 << 10) / u64::from(2 * path_mtu.bytes());
+            let asked = ends[1].device.counter(Counter::RxReadRequests) - before;
+            assert_eq!(asked, if bulk { parts } else { 1 }, "{kinds:?}, {path_mtu:?}");
         }
     }
 }

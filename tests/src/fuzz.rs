@@ -91,7 +91,7 @@ impl Target {
         let options = ConnectOptions {
             path_mtu: Some(PathMtu::Mtu256),
             timeout: 8,
-            max_rd_atomic: 4,
+            max_rd_atomic: Some(4),
             ..ConnectOptions::default()
         };
         qp.connect(START, &peer, &options).expect("connected");

@@ -314,7 +314,7 @@ fn a_payload_without_its_pad_is_an_invalid_request() {
 #[test]
 fn reads_beyond_the_responders_depth_are_invalid_requests() {
     let mut setup = PairSetup::default();
-    setup.options[1].max_rd_atomic = 2;
+    setup.options[1].max_rd_atomic = Some(2);
     let mut pair = Pair::new(&setup);
     for psn in 100..103 {
         pair.inject(&Crafted::new(Opcode::RC_READ_REQUEST, psn, &[]).reth(pair.remote(0), 4));

@@ -184,7 +184,7 @@ fn what_cannot_be_flushed() {
 fn the_depth_counts_flushes() {
     let mut pair = Pair::new(&PairSetup::with(|options| {
         options.access |= Access::FLUSH_GLOBAL;
-        options.max_rd_atomic = 1;
+        options.max_rd_atomic = Some(1);
     }));
     let remote = pair.remote(0);
     for wr_id in 1..=3 {

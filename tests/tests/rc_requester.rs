@@ -85,7 +85,7 @@ fn the_solicited_bit_is_on_the_last_packet_of_what_meets_a_receive() {
 /// With a depth of two, the third READ is sent when the first is answered.
 #[test]
 fn reads_outstanding_respect_the_initiator_depth() {
-    let mut pair = Pair::new(&PairSetup::with(|options| options.max_rd_atomic = 2));
+    let mut pair = Pair::new(&PairSetup::with(|options| options.max_rd_atomic = Some(2)));
     for wr_id in 0..4 {
         pair.post(wr_id, SendOp::Read(pair.remote(0)), 4);
     }
@@ -109,7 +109,7 @@ fn reads_outstanding_respect_the_initiator_depth() {
 #[test]
 fn a_read_without_initiator_depth_is_a_local_error() {
     let mut setup = PairSetup::default();
-    setup.options[0].max_rd_atomic = 0;
+    setup.options[0].max_rd_atomic = Some(0);
     let mut pair = Pair::new(&setup);
     pair.post(1, SendOp::Read(pair.remote(0)), 4);
     pair.run(10);

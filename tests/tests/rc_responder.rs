@@ -12,7 +12,7 @@ fn read(pair: &Pair, psn: u32, offset: u64, len: u32) -> Crafted<'static> {
 }
 
 fn depth_one() -> Pair {
-    Pair::new(&PairSetup::with(|options| options.max_rd_atomic = 1))
+    Pair::new(&PairSetup::with(|options| options.max_rd_atomic = Some(1)))
 }
 
 #[test]

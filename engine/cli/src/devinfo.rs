@@ -10,7 +10,7 @@ use feroce_engine::device::{
     owner_of,
 };
 use feroce_engine::net::{GidEntry, GidTable, Interface};
-use feroce_engine::qp::MAX_RD_ATOMIC;
+use feroce_engine::qp::RD_ATOMIC;
 use feroce_engine::verbs::{MAX_MESSAGE, MAX_SGE};
 use feroce_wire::PathMtu;
 use serde::Serialize;
@@ -124,7 +124,7 @@ fn unopened(interface: &Interface, config: &DeviceConfig) -> Result<Info, Failur
         max_mr: config.max_mr,
         max_srq_wr: MAX_WR,
         max_device_memory: MAX_DEVICE_MEMORY,
-        max_qp_rd_atom: MAX_RD_ATOMIC,
+        max_qp_rd_atom: RD_ATOMIC,
         max_message: MAX_MESSAGE,
         active_mtu: PathMtu::largest_for(interface.mtu),
         mtu: interface.mtu,

@@ -102,7 +102,7 @@ fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
             .transpose()?,
         dest_qp: has(IBV_QP_DEST_QPN).then(|| Qpn::masked(attr.dest_qp_num)),
         flow_control: None,
-        split_writes: None,
+        split: None,
     })
 }
 

@@ -9,7 +9,7 @@ use crate::pfc::PfcConfig;
 use crate::port::af_xdp::AfXdpConfig;
 use crate::port::dpdk::DpdkConfig;
 use crate::port::packet::PacketConfig;
-use crate::qp::MAX_RD_ATOMIC;
+use crate::qp::RD_ATOMIC;
 use crate::verbs::MAX_SGE;
 
 /// Who turns the cores besides the threads that poll completion queues.
@@ -160,7 +160,7 @@ pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
         max_mr: config.max_mr,
         max_srq_wr: MAX_WR,
         max_device_memory: super::MAX_DEVICE_MEMORY,
-        max_qp_rd_atom: MAX_RD_ATOMIC,
+        max_qp_rd_atom: RD_ATOMIC,
         max_message: crate::verbs::MAX_MESSAGE,
         active_mtu: None,
         mtu: 0,

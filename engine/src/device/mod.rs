@@ -9,6 +9,7 @@ mod addressing;
 mod completion_queue;
 mod config;
 mod connect;
+mod connect_options;
 mod datagram;
 mod device_memory;
 mod error;
@@ -47,6 +48,7 @@ pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddres
 pub use completion_queue::CompletionQueue;
 pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
 pub use connect::{AttachError, CmEventSink, ConnectionManager};
+pub use connect_options::{ConnectOptions, Split};
 pub use datagram::Destination;
 pub use device_memory::{DeviceMemory, MAX_DEVICE_MEMORY};
 pub use error::{DeviceError, OpenError, PostError};
@@ -56,7 +58,7 @@ pub use memory_window::MemoryWindow;
 pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
 pub use protection_domain::{Buffer, ProtectionDomain};
-pub use queue_pair::{ConnectOptions, Endpoint, QpInit, QueuePair};
+pub use queue_pair::{Endpoint, QpInit, QueuePair};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
 pub use xrc::XrcDomain;
 

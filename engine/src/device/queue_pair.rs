@@ -5,21 +5,20 @@ use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 
-use super::addressing::{PATH_TIMEOUT, Path, SourcePort, flow_header};
+use super::addressing::{PATH_TIMEOUT, Path, flow_header};
 use super::config::{MAX_INLINE, MAX_WR};
 use super::follow::{self, PathUser};
 use super::host::HostId;
 use super::send_limits::SendLimits;
 use super::{
-    CompletionQueue, DeviceError, Opened, PostError, ProtectionDomain, SharedReceiveQueue,
-    XrcDomain, multicast,
+    CompletionQueue, ConnectOptions, DeviceError, Opened, PostError, ProtectionDomain,
+    SharedReceiveQueue, XrcDomain, multicast,
 };
-use crate::memory::Access;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
-use crate::qp::{AnyQp, Qp, QpParts, QpSnapshot, QpState, Service, sg};
+use crate::qp::{AnyQp, MAX_RD_ATOMIC, Qp, QpParts, QpSnapshot, QpState, RD_ATOMIC, Service, sg};
 use crate::time::Instant;
 use crate::verbs::{DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge};
 
@@ -88,64 +87,6 @@ pub struct Endpoint {
     /// Where its port carries super-frames: the host within which it does. Both ends use them if it is the same
     /// for both. `None` for peers that say nothing: other RNICs.
     pub super_frames: Option<HostId>,
-}
-
-/// How to connect; the defaults are those of rdma-core's examples.
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectOptions {
-    /// Own GID index.
-    pub sgid_index: u32,
-    /// DSCP and ECN bits.
-    pub traffic_class: u8,
-    /// TTL or hop limit; 0 takes the route's.
-    pub hop_limit: u8,
-    /// UDP source port.
-    pub source_port: SourcePort,
-    /// 802.1Q priority where frames are tagged.
-    pub service_level: u8,
-    /// Path MTU; `None` takes the largest that the interface and the route carry. Both ends must use the
-    /// same, so give it where their MTUs differ.
-    pub path_mtu: Option<PathMtu>,
-    /// What the peer may do to memory.
-    pub access: Access,
-    /// Local ACK timeout: 4.096 us * 2^n.
-    pub timeout: u8,
-    /// Retries after time-outs and sequence errors.
-    pub retry_cnt: u8,
-    /// Retries after RNR NAKs; 7 for ever.
-    pub rnr_retry: u8,
-    /// Code of the time that RNR NAKs ask to wait.
-    pub min_rnr_timer: u8,
-    /// READs and atomics outstanding, either way.
-    pub max_rd_atomic: u8,
-    /// Use end-to-end credits. Both sides must.
-    pub flow_control: bool,
-    /// A WRITE of several packets goes as a message of each: all of one length, so that between packet ports of one host they fill
-    /// super-frames, and acknowledged once in 64 at the latest; 64 KiB WRITEs are a fifth faster there. The peer need not know of it. A
-    /// WRITE that leaves its region is refused with the first packet that does; those ahead of it were written. WRITEs of UC, with
-    /// `flow_control` or with an immediate stay whole.
-    pub split_writes: bool,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self {
-            sgid_index: 0,
-            traffic_class: 0,
-            hop_limit: 0,
-            source_port: SourcePort::PerQp,
-            service_level: 0,
-            path_mtu: None,
-            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
-            max_rd_atomic: crate::qp::MAX_RD_ATOMIC,
-            flow_control: false,
-            split_writes: false,
-        }
-    }
 }
 
 /// A queue pair. Dropping it destroys it: it returns when the engine has stopped touching its memory.
@@ -339,7 +280,13 @@ impl QueuePair {
         path.hop_limit = options.hop_limit;
         path.source_port = options.source_port;
         path.service_level = options.service_level;
-        path.super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
+        let super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
+        path.super_frames = super_frames;
+        let split = options.split.applies(super_frames);
+        // Any end of such a connection answers that many; another peer may not.
+        let usual = if split && super_frames { MAX_RD_ATOMIC } else { RD_ATOMIC };
+        let depth = options.max_rd_atomic.unwrap_or(usual);
+        let answered = if super_frames { MAX_RD_ATOMIC } else { depth };
         let flow = self.resolve(&path, peer.qpn)?;
         let acknowledged = self.service.is_reliable();
         let answers = acknowledged && self.service.takes_requests();
@@ -357,10 +304,10 @@ impl QueuePair {
             path_mtu: options.path_mtu.or_else(|| self.largest_mtu()),
             dest_qp: Some(peer.qpn),
             rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: answers.then_some(options.max_rd_atomic),
+            max_dest_rd_atomic: answers.then_some(answered),
             min_rnr_timer: RnrTimer::new(options.min_rnr_timer).filter(|_| answers),
             flow_control: acknowledged.then_some(options.flow_control),
-            split_writes: Some(options.split_writes),
+            split: Some(split),
             ..QpAttributes::default()
         })?;
         self.modify(&QpAttributes {
@@ -369,7 +316,7 @@ impl QueuePair {
             retry_cnt: asks.then_some(options.retry_cnt),
             rnr_retry: asks.then_some(options.rnr_retry),
             sq_psn: Some(psn),
-            max_rd_atomic: asks.then_some(options.max_rd_atomic),
+            max_rd_atomic: asks.then_some(depth),
             ..QpAttributes::default()
         })
     }

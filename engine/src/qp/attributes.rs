@@ -51,8 +51,9 @@ pub struct QpAttributes {
     /// Use end-to-end credits. Only where both sides agreed to (the flow control bit of the CM REQ);
     /// taken on the way to RTR and to RTS, and not part of `ibv_qp_attr`.
     pub flow_control: Option<bool>,
-    /// A WRITE of several packets goes as a message of each. Taken on the way to RTR and to RTS, and not part of `ibv_qp_attr`.
-    pub split_writes: Option<bool>,
+    /// Long WRITEs and READs may go as several messages: see [`Split`](crate::device::Split). Taken on the way to RTR and to RTS, and not
+    /// part of `ibv_qp_attr`.
+    pub split: Option<bool>,
 }
 
 /// Why attributes are refused. Nothing was changed.
@@ -137,7 +138,7 @@ impl Qp {
         check_transition(self.conn.service, from, to, new.mask())?;
         for (name, is_given) in [
             ("flow_control, once the QP is in RTS", new.flow_control.is_some()),
-            ("split_writes, once the QP is in RTS", new.split_writes.is_some()),
+            ("split, once the QP is in RTS", new.split.is_some()),
         ] {
             if is_given && !matches!(from, QpState::Init | QpState::Rtr) {
                 return Err(ModifyError::Range(name));
@@ -176,7 +177,7 @@ impl Qp {
             cq.forget(conn.qpn);
         }
         conn.state = QpState::Reset;
-        (conn.flow_control, conn.split_writes) = (false, false);
+        (conn.flow_control, conn.split) = (false, false);
     }
 
     /// Who the peer is and what it may do.
@@ -186,7 +187,10 @@ impl Qp {
         conn.pkey = new.pkey.unwrap_or(conn.pkey);
         conn.dest_qp = new.dest_qp.unwrap_or(conn.dest_qp);
         conn.flow_control = new.flow_control.unwrap_or(conn.flow_control);
-        conn.split_writes = new.split_writes.unwrap_or(conn.split_writes);
+        if let Some(split) = new.split {
+            conn.split = split;
+            self.requester.grounds = split.then(Box::default);
+        }
         if let Some(mtu) = new.path_mtu {
             conn.mtu = usize::try_from(mtu.bytes()).expect("at most 4096");
         }
@@ -205,7 +209,7 @@ impl Qp {
         kept.rq_psn = new.rq_psn.or(kept.rq_psn);
         kept.sq_psn = new.sq_psn.or(kept.sq_psn);
         kept.flow_control = new.flow_control.or(kept.flow_control);
-        kept.split_writes = new.split_writes.or(kept.split_writes);
+        kept.split = new.split.or(kept.split);
     }
 
     /// Timeouts, retries and depths.
@@ -226,8 +230,9 @@ impl Qp {
         self.completer.retry_cnt = new.retry_cnt.unwrap_or(self.completer.retry_cnt);
         self.completer.rnr_retry = new.rnr_retry.unwrap_or(self.completer.rnr_retry);
         self.requester.max_rd_atomic = new.max_rd_atomic.unwrap_or(self.requester.max_rd_atomic);
-        self.responder.max_dest_rd_atomic =
-            new.max_dest_rd_atomic.unwrap_or(self.responder.max_dest_rd_atomic);
+        if let Some(depth) = new.max_dest_rd_atomic {
+            self.responder.take_depth(depth);
+        }
         self.responder.min_rnr_timer = new.min_rnr_timer.unwrap_or(self.responder.min_rnr_timer);
         self.notify_drained = new.en_sqd_async_notify.unwrap_or(self.notify_drained);
     }

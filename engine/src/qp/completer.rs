@@ -4,7 +4,7 @@ use feroce_wire::{NakCode, Operation, Packet, Payload, Position, Psn, RnrTimer, 
 
 use super::requester::Requester;
 use super::timer::{Timer, TimerTable};
-use super::{Connection, Env, sg};
+use super::{Connection, Env, segment, sg};
 use crate::counters::Counter;
 use crate::time::Duration;
 use crate::verbs::{Completion, Extra, SendFlags, SendOp, SendWqe, Status};
@@ -266,7 +266,7 @@ impl SendSide<'_, '_> {
             if index == self.requester.fresh_wqe || to.is_before(wqe.end_psn()) {
                 break;
             }
-            self.finish(index, &wqe);
+            self.finish(&wqe);
         }
         let requester = &mut *self.requester;
         if requester.cursor_psn.is_before(to) {
@@ -276,13 +276,15 @@ impl SendSide<'_, '_> {
         self.restart_ack_timer();
     }
 
-    fn finish(&mut self, index: u32, wqe: &SendWqe) {
-        let requester = &mut *self.requester;
-        let was_sent = index.wrapping_sub(requester.cursor_wqe) > u32::MAX / 2;
-        if wqe.op.is_read_or_atomic() && was_sent {
-            requester.reads_in_flight -= 1;
+    fn finish(&mut self, wqe: &SendWqe) {
+        if let Some(grounds) = &mut self.requester.grounds {
+            match wqe.op {
+                SendOp::Write(remote) => grounds.writes.learn(remote, wqe.length),
+                SendOp::Read(remote) => grounds.reads.learn(remote, wqe.length),
+                _ => {}
+            }
         }
-        complete(requester, self.conn, self.env, Status::Success);
+        complete(self.requester, self.conn, self.env, Status::Success);
     }
 
     fn restart_ack_timer(&mut self) {
@@ -368,8 +370,7 @@ fn fits_read(packet: &Packet<'_>, wqe: &SendWqe, psn: Psn, mtu: usize) -> bool {
     let index = wqe.first_psn.distance_to(psn);
     let offset = u64::from(index) * mtu as u64;
     let expected = wqe.length.saturating_sub(offset).min(mtu as u64);
-    let is_final = index + 1 == wqe.psn_count;
     // A READ asked for again from the middle begins with First or Only wherever it begins.
     let ends = matches!(packet.info.position, Position::Last | Position::Only);
-    ends == is_final && packet.payload.len() as u64 == expected
+    ends == segment::ends_answer(wqe, index) && packet.payload.len() as u64 == expected
 }

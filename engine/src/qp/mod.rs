@@ -8,6 +8,7 @@
 mod any;
 pub mod attributes;
 mod completer;
+mod ground;
 mod local;
 mod receive;
 mod requester;
@@ -41,7 +42,7 @@ pub use receive::ReceiveQueue;
 pub use requester::ACK_INTERVAL;
 use requester::{Next, Requester};
 use responder::{Responder, Verdict};
-pub use response::MAX_RD_ATOMIC;
+pub use response::{MAX_RD_ATOMIC, RD_ATOMIC};
 pub use service::Service;
 pub use snapshot::QpSnapshot;
 pub use state::{
@@ -145,8 +146,8 @@ pub struct Connection {
     pub mtu: usize,
     /// End-to-end credits are used, because both sides agreed to.
     pub flow_control: bool,
-    /// Long WRITEs go as several messages.
-    pub split_writes: bool,
+    /// Long WRITEs and READs may go as several messages.
+    pub split: bool,
     /// Every send request completes with an entry, flagged or not.
     pub all_signaled: bool,
     /// Where send requests complete.
@@ -258,7 +259,7 @@ impl Qp {
                 access: Access::NONE,
                 mtu: 256,
                 flow_control: false,
-                split_writes: false,
+                split: false,
                 all_signaled,
                 send_cq,
                 recv_cq,

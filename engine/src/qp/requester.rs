@@ -12,6 +12,8 @@ use feroce_wire::{
     AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_transport,
 };
 
+use super::ground::Grounds;
+use super::response::RD_ATOMIC;
 use super::segment::{self, Segment};
 use super::timer::{Timer, TimerTable};
 use super::{Connection, Env, QpState, Service, sg};
@@ -24,8 +26,8 @@ use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Status};
 /// At most this many packets are sent between two that ask for an acknowledgement; fewer if [`Env::ack_interval`] is.
 pub const ACK_INTERVAL: u32 = 16;
 
-/// The same where WRITEs are split to fill super-frames: a burst of them. An acknowledgement is a frame of its own, and costs as much as one
-/// of theirs.
+/// The same where messages are split to fill super-frames: a handful of them. An acknowledgement is a frame of its own, and costs as much
+/// as one of theirs.
 const SPLIT_ACK_INTERVAL: u32 = 64;
 
 /// PSNs that may be outstanding: half the PSN space, what a responder can tell apart from new ones.
@@ -51,13 +53,15 @@ pub struct Requester {
     /// The send window counts from here: `una`, or the end of the last READ or atomic sent, whose PSNs
     /// are the responder's to send.
     window_base: Psn,
-    /// READs and atomics sent and not answered.
+    /// Requests of READs and atomics sent and not answered: those whose answers end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
     since_ack_request: u32,
     /// The request ahead of which no acknowledgement was asked for: it is known to be sound.
     sound: Option<u32>,
     pub(super) ssn: u32,
     credits: Credits,
+    /// Where the peer has let it write and read, if messages may be split.
+    pub(super) grounds: Option<Box<Grounds>>,
     /// It has bound windows.
     pub(super) binds: bool,
     /// Initiator depth: READs and atomics that may be outstanding.
@@ -109,6 +113,7 @@ impl Requester {
             sound: None,
             ssn: 0,
             credits: Credits::Unknown,
+            grounds: None,
             binds: false,
             max_rd_atomic: 0,
             timeout: None,
@@ -124,7 +129,7 @@ impl Requester {
         (self.cursor_wqe, self.fresh_wqe) = (self.sq.head(), self.sq.head());
         self.start_at(psn);
         (self.reads_in_flight, self.since_ack_request) = (0, 0);
-        (self.ssn, self.credits) = (0, Credits::Unknown);
+        (self.ssn, self.credits, self.grounds) = (0, Credits::Unknown, None);
     }
 
     /// Sets the PSN of the first packet; nothing has been sent yet.
@@ -134,9 +139,14 @@ impl Requester {
         self.silent_window = u32::MAX;
     }
 
-    /// Notes that everything before `psn` is acknowledged. The window's base keeps up, or it would look as
+    /// Notes that everything before `psn` is acknowledged, and answered. The window's base keeps up, or it would look as
     /// if it lay ahead once half the PSN space has gone by.
     pub(super) fn acknowledge(&mut self, psn: Psn) {
+        if self.reads_in_flight > 0 {
+            // What the cursor has yet to send again is not in flight.
+            let sent = if self.cursor_psn.is_before(psn) { self.cursor_psn } else { psn };
+            self.reads_in_flight -= self.answers_ended(self.una, sent);
+        }
         self.una = psn;
         self.silent_window = u32::MAX;
         if self.window_base.is_before(psn) {
@@ -177,19 +187,31 @@ impl Requester {
     pub(super) fn rewind(&mut self, psn: Psn) {
         debug_assert!(self.una.at_or_before(psn) && psn.at_or_before(self.sent_end));
         let mut index = self.sq.head();
-        let mut reads = 0;
         while index != self.fresh_wqe {
             let wqe = self.sq.get(index).expect("between head and fresh");
             if psn.is_before(wqe.end_psn()) {
                 break;
             }
-            reads += u8::from(wqe.op.is_read_or_atomic());
             index = index.wrapping_add(1);
         }
         (self.cursor_wqe, self.cursor_psn) = (index, psn);
-        self.reads_in_flight = reads;
+        self.reads_in_flight = self.answers_ended(self.una, psn);
         self.window_base = psn;
         self.since_ack_request = 0;
+    }
+
+    /// How many answers of READs and atomics end behind `from`, which is not ahead of the head, and up to `to`.
+    fn answers_ended(&self, from: Psn, to: Psn) -> u8 {
+        let (mut index, mut at, mut ended) = (self.sq.head(), from, 0);
+        while at.is_before(to) && index != self.fresh_wqe {
+            let wqe = self.sq.get(index).expect("between head and fresh");
+            if wqe.op.is_read_or_atomic() {
+                ended += segment::answers_ended(wqe, from, to);
+            }
+            at = wqe.end_psn();
+            index = index.wrapping_add(1);
+        }
+        u8::try_from(ended).expect("at most the initiator depth")
     }
 
     /// A drain waits for acknowledgements: sends the last packet again if it and those before it asked for
@@ -219,7 +241,7 @@ impl Requester {
             }
             self.begin(&mut wqe, conn);
         }
-        if !self.may_send(&wqe, env.window) {
+        if !self.may_send(&wqe, conn, env.window) {
             return Next::Blocked;
         }
         let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
@@ -313,7 +335,7 @@ impl Requester {
         self.ssn = self.ssn.wrapping_add(1) & SSN_MASK;
         wqe.first_psn = self.fresh_psn;
         wqe.psn_count = segment::wqe_psn_count(wqe, conn.mtu);
-        wqe.split = segment::is_split(wqe, conn);
+        wqe.split = segment::is_split(wqe, conn, self.grounds.as_deref(), self.max_rd_atomic);
         wqe.ssn = self.ssn;
         *self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue") = *wqe;
         self.fresh_psn = wqe.end_psn();
@@ -321,9 +343,12 @@ impl Requester {
     }
 
     /// The limits that also hold for packets sent again.
-    fn may_send(&self, wqe: &SendWqe, window: u32) -> bool {
+    fn may_send(&self, wqe: &SendWqe, conn: &Connection, window: u32) -> bool {
         if wqe.op.is_read_or_atomic() {
-            return self.reads_in_flight < self.max_rd_atomic;
+            // Of longer requests, as many as there are parts would be much in flight.
+            let most =
+                if conn.split && !segment::asks_for_parts(wqe) { RD_ATOMIC } else { u8::MAX };
+            return self.reads_in_flight < self.max_rd_atomic.min(most);
         }
         self.window_base.distance_to(self.cursor_psn) < window.min(self.silent_window)
     }
@@ -388,7 +413,7 @@ impl Requester {
     /// Packets between two that ask for an acknowledgement, at most: twice that fits the window and the send queue, so that neither runs
     /// dry meanwhile.
     fn ack_interval(&self, conn: &Connection, env: &Env<'_>) -> u32 {
-        if !conn.split_writes {
+        if !conn.split {
             return ACK_INTERVAL.min(env.ack_interval);
         }
         let half = env.window.min(self.silent_window).min(self.sq.capacity()) / 2;
@@ -424,7 +449,7 @@ impl Requester {
         }
         if wqe.op.is_read_or_atomic() {
             self.reads_in_flight += 1;
-            self.cursor_psn = wqe.end_psn();
+            self.cursor_psn = self.cursor_psn.add(segment.psn_count);
             self.window_base = self.cursor_psn;
         } else {
             self.cursor_psn = self.cursor_psn.next();
@@ -445,6 +470,15 @@ fn inline_len(wqe: &SendWqe) -> usize {
     usize::try_from(wqe.length).expect("inline data are short")
 }
 
+/// The RETH of `segment` of a message about `remote`.
+fn reth(remote: RemoteAddr, segment: Segment) -> Reth {
+    Reth {
+        va: remote.addr.wrapping_add(segment.offset),
+        rkey: remote.rkey,
+        dma_len: u32::try_from(segment.span).expect("at most 2^31"),
+    }
+}
+
 /// The extended headers of one packet of `wqe`.
 #[inline]
 fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
@@ -455,22 +489,13 @@ fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
         SendOp::SendImm(imm) => ext.imm = segment.last.then_some(ImmDt(imm)),
         SendOp::SendInvalidate(rkey) => ext.ieth = segment.last.then_some(Ieth { rkey }),
         SendOp::Write(remote) | SendOp::WriteImm(remote, _) => {
-            let len = if wqe.split { segment.len as u64 } else { wqe.length };
-            ext.reth = first.then(|| Reth {
-                va: remote.addr.wrapping_add(segment.offset),
-                rkey: remote.rkey,
-                dma_len: u32::try_from(len).expect("at most 2^31"),
-            });
+            ext.reth = first.then(|| reth(remote, segment));
             if let SendOp::WriteImm(_, imm) = wqe.op {
                 ext.imm = segment.last.then_some(ImmDt(imm));
             }
         }
         SendOp::Read(remote) => {
-            ext.reth = Some(Reth {
-                va: remote.addr.wrapping_add(segment.offset),
-                rkey: remote.rkey,
-                dma_len: u32::try_from(wqe.length - segment.offset).expect("at most 2^31"),
-            });
+            ext.reth = Some(reth(remote, segment));
         }
         SendOp::CompareSwap { remote, compare, swap } => {
             let (va, rkey) = (remote.addr, remote.rkey);

@@ -78,15 +78,18 @@ pub struct Responder {
     position: u64,
     pub(super) msn: Msn,
     inbound: Inbound,
-    /// Where the last packet of a WRITE ended.
+    /// Where the last packet of a WRITE ended, and of an answer to a READ.
     write_end: u64,
+    read_end: u64,
+    /// The READ answered now goes on where the one before ended, as parts do: so the next one is likely to.
+    reads_on: bool,
     /// A NAK for the gap at `epsn` was sent; no other is until the expected packet has come.
     gap_reported: bool,
     reply: Option<Reply>,
     answers: AnswerQueue,
     replay: AtomicReplay,
     /// READs and atomics that may be outstanding.
-    pub(super) max_dest_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
     pub(super) min_rnr_timer: RnrTimer,
 }
 
@@ -100,6 +103,8 @@ impl Responder {
             msn: Msn::new(0),
             inbound: Inbound::None,
             write_end: 0,
+            read_end: 0,
+            reads_on: false,
             gap_reported: false,
             reply: None,
             answers: AnswerQueue::default(),
@@ -107,6 +112,13 @@ impl Responder {
             max_dest_rd_atomic: 0,
             min_rnr_timer: RnrTimer::new(0).expect("a 5-bit code"),
         }
+    }
+
+    /// Takes the number of READs and atomics that may be outstanding.
+    pub(super) fn take_depth(&mut self, depth: u8) {
+        self.max_dest_rd_atomic = depth;
+        self.answers.make_room(depth);
+        self.replay.make_room(depth);
     }
 
     /// Starts over, expecting `psn`, dropping what is posted.

@@ -1,13 +1,19 @@
 //! What a responder still has to send: READ responses and atomic results in PSN order, and at most one
 //! acknowledgement behind them.
 
+use std::collections::VecDeque;
+
 use feroce_wire::{Key, NakCode, Psn, RnrTimer};
 
 use crate::memory::PdId;
 
-/// Most READs and atomics that a QP answers or keeps for replay at a time (`max_qp_rd_atom`).
-pub const MAX_RD_ATOMIC: u8 = 16;
-const CAPACITY: usize = MAX_RD_ATOMIC as usize;
+/// Most READs and atomics that a QP answers or keeps for replay at a time.
+pub const MAX_RD_ATOMIC: u8 = 64;
+/// READs and atomics outstanding, where nothing else is said, and what programs are told (`max_qp_rd_atom`): as many as a ConnectX answers,
+/// since a program may take the limit of its own device for the peer's.
+pub const RD_ATOMIC: u8 = 16;
+/// Answers, and results of atomics, that any QP has room for.
+const ROOM: usize = RD_ATOMIC as usize;
 
 /// An answer with data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +54,11 @@ pub enum Source {
 /// Answers to be sent, in PSN order.
 #[derive(Debug)]
 pub struct AnswerQueue {
-    answers: [Answer; CAPACITY],
-    len: usize,
+    answers: VecDeque<Answer>,
+    /// How many it may hold. It has the memory, and allocates none for an answer.
+    room: usize,
+    /// How many of them are replays.
+    replays: usize,
 }
 
 /// The queue holds as many answers as it can.
@@ -58,29 +67,32 @@ pub struct QueueFull;
 
 impl Default for AnswerQueue {
     fn default() -> Self {
-        let none = Psn::new(0);
-        let source = Source::Value(0);
-        let empty = Answer { next: none, last: none, starts: true, source, replay: false };
-        Self { answers: [empty; CAPACITY], len: 0 }
+        Self { answers: VecDeque::with_capacity(ROOM), room: ROOM, replays: 0 }
     }
 }
 
 impl AnswerQueue {
+    /// Makes room for `depth` answers.
+    pub fn make_room(&mut self, depth: u8) {
+        self.room = self.room.max(depth.into());
+        self.answers.reserve_exact(self.room - self.answers.len());
+    }
+
     /// Answers waiting to requests that came once.
     pub fn first_time(&self) -> usize {
-        self.answers[..self.len].iter().filter(|answer| !answer.replay).count()
+        self.answers.len() - self.replays
     }
 
     /// The answer to send from next.
     #[inline]
     pub fn front(&mut self) -> Option<&mut Answer> {
-        self.answers[..self.len].first_mut()
+        self.answers.front_mut()
     }
 
     /// True if the packet with `psn` is going to be sent anyway.
     pub fn will_send(&self, psn: Psn) -> bool {
         let covers = |a: &Answer| a.next.at_or_before(psn) && psn.at_or_before(a.last);
-        self.answers[..self.len].iter().any(covers)
+        self.answers.iter().any(covers)
     }
 
     /// Inserts an answer in PSN order. A replay takes the place of an answer to the same request; any
@@ -89,66 +101,81 @@ impl AnswerQueue {
     /// # Errors
     /// [`QueueFull`].
     pub fn insert(&mut self, answer: Answer) -> Result<(), QueueFull> {
-        let stale = self.answers[..self.len].iter().position(|a| match answer.replay {
-            true => a.last == answer.last,
-            false => a.replay && self.len == CAPACITY,
-        });
+        let full = self.answers.len() == self.room;
+        let stale = match answer.replay {
+            true => self.answers.iter().position(|a| a.last == answer.last),
+            false if full => self.answers.iter().position(|a| a.replay),
+            false => None,
+        };
         if let Some(at) = stale {
             self.remove(at);
-        }
-        if self.len == CAPACITY {
+        } else if full {
             return Err(QueueFull);
         }
-        let behind = |a: &Answer| answer.next.is_before(a.next);
-        let at = self.answers[..self.len].iter().position(behind).unwrap_or(self.len);
-        self.answers.copy_within(at..self.len, at + 1);
-        self.answers[at] = answer;
-        self.len += 1;
+        // Nearly always behind all of them.
+        let ahead = |a: &Answer| !answer.next.is_before(a.next);
+        let at = self.answers.iter().rposition(ahead).map_or(0, |last| last + 1);
+        self.answers.insert(at, answer);
+        self.replays += usize::from(answer.replay);
         Ok(())
     }
 
     /// Drops the answer at the front.
     pub fn pop(&mut self) {
-        assert!(self.len > 0, "nothing to pop");
+        assert!(!self.answers.is_empty(), "nothing to pop");
         self.remove(0);
     }
 
     fn remove(&mut self, at: usize) {
-        self.answers.copy_within(at + 1..self.len, at);
-        self.len -= 1;
+        let removed = self.answers.remove(at);
+        self.replays -= usize::from(removed.is_some_and(|answer| answer.replay));
     }
 
     /// Drops everything.
     pub fn clear(&mut self) {
-        self.len = 0;
+        self.answers.clear();
+        self.replays = 0;
     }
 }
 
 /// Results of the last atomics, for requests that come again (C9-105: never executed twice).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct AtomicReplay {
     /// Position in the request stream (see [`AtomicReplay::save`]) and result.
-    results: [(u64, u64); CAPACITY],
-    saved: u64,
+    results: VecDeque<(u64, u64)>,
+    /// How many are kept. It has the memory, and allocates none for a result.
+    room: usize,
+}
+
+impl Default for AtomicReplay {
+    fn default() -> Self {
+        Self { results: VecDeque::with_capacity(ROOM), room: ROOM }
+    }
 }
 
 impl AtomicReplay {
+    /// Makes room for the results of `depth` atomics.
+    pub fn make_room(&mut self, depth: u8) {
+        self.room = self.room.max(depth.into());
+        self.results.reserve_exact(self.room - self.results.len());
+    }
+
     /// Keeps the result of the atomic at `position`, a count of PSNs that does not wrap.
     pub fn save(&mut self, position: u64, result: u64) {
-        let slot = usize::try_from(self.saved % CAPACITY as u64).expect("small");
-        self.results[slot] = (position, result);
-        self.saved += 1;
+        if self.results.len() == self.room {
+            self.results.pop_front();
+        }
+        self.results.push_back((position, result));
     }
 
     /// The result of the atomic at `position`, if it is still kept.
     pub fn find(&self, position: u64) -> Option<u64> {
-        let kept = usize::try_from(self.saved.min(CAPACITY as u64)).expect("small");
-        self.results[..kept].iter().find(|(at, _)| *at == position).map(|(_, result)| *result)
+        self.results.iter().find(|(at, _)| *at == position).map(|(_, result)| *result)
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.saved = 0;
+        self.results.clear();
     }
 }
 
@@ -193,7 +220,7 @@ mod tests {
     #[test]
     fn a_full_queue_refuses() {
         let mut queue = AnswerQueue::default();
-        for n in 0..u32::from(MAX_RD_ATOMIC) {
+        for n in 0..u32::from(RD_ATOMIC) {
             queue.insert(answer(n, n)).unwrap();
         }
         assert_eq!(queue.insert(answer(99, 99)), Err(QueueFull));
@@ -202,32 +229,49 @@ mod tests {
     }
 
     #[test]
+    fn room_is_made_for_a_larger_depth_and_stays() {
+        let (mut queue, mut replay) = (AnswerQueue::default(), AtomicReplay::default());
+        for depth in [MAX_RD_ATOMIC, 1] {
+            queue.make_room(depth);
+            replay.make_room(depth);
+        }
+        for n in 0..MAX_RD_ATOMIC {
+            queue.insert(answer(n.into(), n.into())).unwrap();
+            replay.save(n.into(), 7);
+        }
+        assert_eq!(queue.insert(answer(99, 99)), Err(QueueFull));
+        assert_eq!(replay.find(0), Some(7));
+    }
+
+    #[test]
     fn replays_make_room_and_replace() {
         let mut queue = AnswerQueue::default();
-        for n in 0..u32::from(MAX_RD_ATOMIC) {
+        for n in 0..u32::from(RD_ATOMIC) {
             queue.insert(Answer { replay: n < 2, ..answer(n, n) }).unwrap();
         }
-        assert_eq!(queue.first_time(), 14);
+        let all = usize::from(RD_ATOMIC);
+        assert_eq!(queue.first_time(), all - 2);
         let replay = |next, last| Answer { replay: true, ..answer(next, last) };
-        assert_eq!(queue.insert(replay(50, 50)), Err(QueueFull));
-        queue.insert(answer(16, 20)).unwrap();
-        assert_eq!((queue.first_time(), queue.will_send(Psn::new(0))), (15, false));
-        queue.insert(replay(18, 20)).unwrap();
-        assert_eq!((queue.first_time(), queue.will_send(Psn::new(17))), (14, false));
-        assert!(queue.will_send(Psn::new(18)));
+        assert_eq!(queue.insert(replay(200, 200)), Err(QueueFull));
+        queue.insert(answer(100, 104)).unwrap();
+        assert_eq!((queue.first_time(), queue.will_send(Psn::new(0))), (all - 1, false));
+        queue.insert(replay(102, 104)).unwrap();
+        assert_eq!((queue.first_time(), queue.will_send(Psn::new(101))), (all - 2, false));
+        assert!(queue.will_send(Psn::new(102)));
     }
 
     #[test]
     fn only_the_newest_results_are_kept() {
         let mut replay = AtomicReplay::default();
         assert_eq!(replay.find(0), None);
-        for n in 0..20 {
+        let newest = 3 + ROOM as u64;
+        for n in 0..=newest {
             replay.save(n, n * 10);
         }
         assert_eq!(replay.find(3), None);
         assert_eq!(replay.find(4), Some(40));
-        assert_eq!(replay.find(19), Some(190));
+        assert_eq!(replay.find(newest), Some(newest * 10));
         replay.clear();
-        assert_eq!(replay.find(19), None);
+        assert_eq!(replay.find(newest), None);
     }
 }

@@ -31,7 +31,7 @@ pub struct QpSnapshot {
     pub sends_posted: u32,
     /// Receives posted and not consumed.
     pub receives_posted: u32,
-    /// READs and atomics sent and not answered.
+    /// READs, or parts of them, and atomics sent and not answered.
     pub reads_in_flight: u8,
     /// Retries since there was progress last, after time-outs and sequence errors.
     pub retries: u8,

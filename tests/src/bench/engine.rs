@@ -56,8 +56,9 @@ impl End {
     }
 
     /// Connects it to `peer`.
-    pub fn join(&mut self, peer: &Endpoint, options: &ConnectOptions) {
-        let options = ConnectOptions { path_mtu: Some(PathMtu::Mtu4096), ..*options };
+    pub fn join(&mut self, peer: &Endpoint, sgid_index: u32) {
+        let path_mtu = Some(PathMtu::Mtu4096);
+        let options = ConnectOptions { path_mtu, sgid_index, ..ConnectOptions::default() };
         self.qp.connect(Psn::new(1), peer, &options).expect("connected");
     }
 
@@ -70,11 +71,11 @@ impl End {
 }
 
 /// Two connected ends with buffers of `len` bytes.
-pub fn connect(devices: [&Device; 2], len: usize, options: [ConnectOptions; 2]) -> [End; 2] {
+pub fn connect(devices: [&Device; 2], len: usize, sgid_index: [u32; 2]) -> [End; 2] {
     let mut ends = devices.map(|device| End::new(device, len));
-    let names = [0, 1].map(|n| ends[n].endpoint(options[n].sgid_index));
+    let names = [0, 1].map(|n| ends[n].endpoint(sgid_index[n]));
     for n in 0..2 {
-        ends[n].join(&names[1 - n], &options[n]);
+        ends[n].join(&names[1 - n], sgid_index[n]);
     }
     ends
 }

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::process::ExitCode;
 
-use feroce_engine::device::{ConnectOptions, Device, DeviceConfig, Driver, PortKind};
+use feroce_engine::device::{Device, DeviceConfig, Driver, PortKind};
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::memory::buffer::SharedBytes;
 use feroce_engine::port::Port;
@@ -48,9 +48,7 @@ fn main() -> ExitCode {
             read_write(name, &packet(SuperFrames::Auto), len)
         });
     }
-    show("packet: 64 KiB WRITE / TCP with TSO".to_owned(), &mut |name| packet_bulk(name, false));
-    let split = "packet: 64 KiB WRITE, split / TCP with TSO".to_owned();
-    show(split, &mut |name| packet_bulk(name, true));
+    show("packet: 64 KiB WRITE / TCP with TSO".to_owned(), &mut packet_bulk);
     show("packet: 4 KiB WRITE / bare loop".to_owned(), &mut packet_write);
     show("packet: 64 B SEND half-RTT / spinning TCP".to_owned(), &mut packet_latency);
     if all_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -113,10 +111,7 @@ fn shm_write(name: &str) -> Figure {
             let (a, b) = make();
             let devices = [open(0, Box::new(a) as Box<dyn Port>), open(1, Box::new(b))];
             let [a, b] = &devices;
-            engine::write_rate(
-                &mut engine::connect([a, b], BUFFER_LEN, [ConnectOptions::default(); 2]),
-                WRITE_LEN,
-            )
+            engine::write_rate(&mut engine::connect([a, b], BUFFER_LEN, [0, 0]), WRITE_LEN)
         },
         || {
             let ((mut near, mut far), [source, target]) = (make(), buffers());
@@ -151,13 +146,8 @@ fn ipv4_gid(device: &Device) -> u32 {
 }
 
 fn connect(devices: &[Device; 2], len: usize) -> [engine::End; 2] {
-    connect_by(devices, len, &ConnectOptions::default())
-}
-
-fn connect_by(devices: &[Device; 2], len: usize, options: &ConnectOptions) -> [engine::End; 2] {
     let [a, b] = devices;
-    let options = [a, b].map(|own| ConnectOptions { sgid_index: ipv4_gid(own), ..*options });
-    engine::connect([a, b], len, options)
+    engine::connect([a, b], len, [ipv4_gid(a), ipv4_gid(b)])
 }
 
 fn af_xdp_write(name: &str, mode: XdpMode) -> Figure {
@@ -232,16 +222,14 @@ fn latency_figure(name: &str, devices: &[Device; 2], tcp: &mut TcpStreams) -> Fi
 }
 
 /// The kernel's offloads are on, for both: TCP segments in the device, and so do we.
-fn packet_bulk(name: &str, split_writes: bool) -> Figure {
-    let options = ConnectOptions { split_writes, ..ConnectOptions::default() };
+fn packet_bulk(name: &str) -> Figure {
     let link = Link::new();
     let mut tcp = TcpStreams::new(&link);
     let config = packet(SuperFrames::Auto);
     let result = paired(
         || {
             let devices = open_devices(&link, &config);
-            let mut ends = connect_by(&devices, BUFFER_LEN, &options);
-            engine::write_rate(&mut ends, BULK_LEN)
+            engine::write_rate(&mut connect(&devices, BUFFER_LEN), BULK_LEN)
         },
         || {
             let mut buffers = [(); 2].map(|()| vec![1; BUFFER_LEN]);

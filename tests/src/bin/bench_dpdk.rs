@@ -9,7 +9,7 @@ use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio, exit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use feroce_engine::device::{Addressing, ConnectOptions, Device, DeviceConfig, Driver, Endpoint};
+use feroce_engine::device::{Addressing, Device, DeviceConfig, Driver, Endpoint};
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::memory::buffer::SharedBytes;
 use feroce_engine::port::Port;
@@ -109,7 +109,7 @@ fn write_rate(peer: &mut Peer, socket: &Path) -> f64 {
     let mut end = engine::End::new(&device, BUFFER_LEN);
     let (far, target) = read_end(&peer.hear());
     peer.say(&write_end(&end));
-    end.join(&far, &ConnectOptions::default());
+    end.join(&far, 0);
     assert_eq!(peer.hear(), "connected");
     let start = Instant::now();
     let done = engine::write_for_a_round(&mut end, target, WRITE_LEN);
@@ -145,7 +145,7 @@ fn receive(what: &str, socket: &Path) -> ! {
             let mut end = engine::End::new(&device, BUFFER_LEN);
             println!("{}", write_end(&end));
             let (near, _) = read_end(&lines.next().expect("the sender lives"));
-            end.join(&near, &ConnectOptions::default());
+            end.join(&near, 0);
             std::thread::spawn(move || {
                 lines.next();
                 exit(0)

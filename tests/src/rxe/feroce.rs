@@ -169,7 +169,7 @@ impl End for FeroceEnd {
             retry_cnt: settings.retry_cnt,
             rnr_retry: settings.rnr_retry,
             min_rnr_timer: settings.min_rnr_timer,
-            max_rd_atomic: settings.depth,
+            max_rd_atomic: Some(settings.depth),
             ..ConnectOptions::default()
         };
         let peer = Endpoint { psn: rq_psn, ..*peer };

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use feroce_engine::memory::Access;
+use feroce_engine::qp::MAX_RD_ATOMIC;
 use feroce_engine::qp::attributes::ack_timeout;
 use feroce_wire::{PathMtu, Psn, RnrTimer};
 
@@ -162,9 +163,19 @@ impl Options {
         }
     }
 
-    /// Long WRITEs go as several messages: where that is for, in half of the scenarios. Another draw would change all of them.
-    pub fn split_writes(&self) -> bool {
-        RigPorts::have_super_frames() && self.rig.plain_keys && !self.flow_control
+    /// Long WRITEs and READs go as several messages: in half of the scenarios where that is for, else in a quarter. Another draw would change
+    /// all of them.
+    pub fn split(&self) -> bool {
+        let chosen = RigPorts::have_super_frames() || self.psns[0][0].value().is_multiple_of(2);
+        self.rig.plain_keys && !self.flow_control && chosen
+    }
+
+    /// READs and atomics outstanding: where READs are to be split, enough for it in some scenarios.
+    pub fn depth(&self) -> u8 {
+        match self.max_rd_atomic {
+            16 if self.split() => MAX_RD_ATOMIC,
+            depth => depth,
+        }
     }
 
     /// Path MTU in bytes.

@@ -434,14 +434,7 @@ impl Requests<'_> {
         let mut remote = request.remote?;
         match flaw {
             Flaw::RemoteKey => remote.wrong_key = true,
-            Flaw::RemoteBounds => {
-                // Packets of such a WRITE that fit are written, over what belongs to others: the first leaves, too.
-                let inside = match self.options.split_writes() && request.op == Op::Write {
-                    true => self.options.mtu_bytes(),
-                    false => usize::MAX,
-                };
-                remote = beyond(self.draw, request.op, len, inside)?;
-            }
+            Flaw::RemoteBounds => remote = beyond(self.draw, request.op, len)?,
             Flaw::RemoteWrap => {
                 let offset = self.draw.between(1, TOP_LEN - 1);
                 remote = Remote { area: Area::Top, offset, wrong_key: false };
@@ -461,13 +454,12 @@ impl Requests<'_> {
     }
 }
 
-/// A range of `len` bytes that begins in the read-write pool, with fewer than `inside` bytes, and ends outside.
-fn beyond(draw: &mut Draw, op: Op, len: usize, inside: usize) -> Option<Remote> {
+/// A range of `len` bytes that begins in the read-write pool and ends outside.
+fn beyond(draw: &mut Draw, op: Op, len: usize) -> Option<Remote> {
     let end = Area::Pool.len();
-    let least = (len + 1).saturating_sub(inside).max(1);
     let offset = match op.is_atomic() {
         true => end, // The next word.
-        false => end + draw.between(least, len.max(1)) - len,
+        false => end + draw.between(1, len.max(1)) - len,
     };
     (len > 0).then_some(Remote { area: Area::Pool, offset, wrong_key: false })
 }

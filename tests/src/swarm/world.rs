@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{
-    CompletionQueue, ConnectOptions, PostError, ProtectionDomain, QpInit, QueuePair,
+    CompletionQueue, ConnectOptions, PostError, ProtectionDomain, QpInit, QueuePair, Split,
 };
 use feroce_engine::qp::QpState;
 use feroce_engine::qp::attributes::QpAttributes;
@@ -519,9 +519,9 @@ fn make_pair(
             retry_cnt: limits.retry_cnt,
             rnr_retry: limits.rnr_retry,
             min_rnr_timer: limits.min_rnr_timer,
-            max_rd_atomic: options.max_rd_atomic,
+            max_rd_atomic: Some(options.depth()),
             flow_control: options.flow_control,
-            split_writes: options.split_writes(),
+            split: if options.split() { Split::Always } else { Split::Never },
             ..ConnectOptions::default()
         };
         qps[end].connect(psns[end], &ends[1 - end], &connect).expect("connected");

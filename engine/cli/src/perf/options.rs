@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
+use feroce_engine::device::Split;
 use feroce_engine::device::settings::{Origin, Settings};
 use feroce_wire::PathMtu;
 use serde::{Deserialize, Serialize};
@@ -153,10 +154,10 @@ pub struct TestOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<u8>,
-    /// WRITEs of several packets go as a message of each, which fill super-frames on a packet port
-    #[arg(long)]
-    #[serde(skip_serializing_if = "is_false")]
-    pub split_writes: bool,
+    /// When long WRITEs and READs go as several messages, which fill super-frames [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split: Option<When>,
     /// Compare the data byte by byte after each size, and what each atomic returned
     #[arg(long)]
     #[serde(skip_serializing_if = "is_false")]
@@ -171,6 +172,28 @@ pub enum Transport {
     Roce,
     /// The kernel's TCP
     Tcp,
+}
+
+/// When messages are split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    /// Where both ends carry super-frames
+    Auto,
+    /// To every peer
+    Always,
+    /// To none
+    Never,
+}
+
+impl From<When> for Split {
+    fn from(when: When) -> Self {
+        match when {
+            When::Auto => Self::Auto,
+            When::Always => Self::Always,
+            When::Never => Self::Never,
+        }
+    }
 }
 
 /// What is measured.
@@ -241,7 +264,7 @@ pub struct Plan {
     pub tclass: u8,
     pub timeout: u8,
     pub retry: u8,
-    pub split_writes: bool,
+    pub split: When,
     pub check: bool,
 }
 
@@ -287,7 +310,7 @@ impl TestOptions {
             tclass: settings.traffic_class,
             timeout: settings.ack_timeout,
             retry: settings.retry_count,
-            split_writes: self.split_writes,
+            split: self.split.unwrap_or(When::Auto),
             check: self.check,
         };
         match self.tcp_contradiction(&plan).or_else(|| plan.contradiction()) {
@@ -303,10 +326,10 @@ impl TestOptions {
             || self.inline.is_some()
             || self.tclass.is_some()
             || self.timeout.is_some()
-            || self.split_writes
+            || self.split.is_some()
             || self.retry.is_some();
         (plan.transport == Transport::Tcp && only_roce).then_some(
-            "TCP has no QPs, path MTU, depth, inline, tclass, timeout, retry and split WRITEs here: leave them out",
+            "TCP has no QPs, path MTU, depth, inline, tclass, timeout, retry and --split here: leave them out",
         )
     }
 
@@ -344,7 +367,6 @@ impl Plan {
                 self.inline > 0 && self.op.is_read_or_atomic(),
                 "READs and atomics have no inline data: leave --inline out",
             ),
-            (self.split_writes && self.op != Op::Write, "--split-writes is for --op write"),
             (self.size > MAX_SIZE, "a message is at most 1 GiB here"),
             (self.qps == 0 || self.qps > 4096, "1 to 4096 QPs"),
             (self.tx_depth == 0 || self.tx_depth > 32_768, "a depth is 1 to 32768"),
@@ -453,7 +475,6 @@ mod tests {
             TestOptions { op: Some(Op::AtomicCas), size: Some(16), ..good.clone() },
             TestOptions { op: Some(Op::Read), inline: Some(16), ..good.clone() },
             TestOptions { latency: true, qps: Some(2), ..good.clone() },
-            TestOptions { op: Some(Op::Send), split_writes: true, ..good.clone() },
             TestOptions { latency: true, size: Some(0), ..good.clone() },
             TestOptions { transport: Some(Transport::Tcp), qps: Some(2), ..good.clone() },
             TestOptions { transport: Some(Transport::Tcp), op: Some(Op::Write), ..good.clone() },

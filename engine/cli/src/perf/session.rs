@@ -165,7 +165,7 @@ impl Session {
             path_mtu: Some(self.path_mtu),
             timeout: self.plan.timeout,
             retry_cnt: self.plan.retry,
-            split_writes: self.plan.split_writes,
+            split: self.plan.split.into(),
             ..self.connect
         };
         for ((qp, &psn), end) in self.qps.iter_mut().zip(&self.psns).zip(&ends) {

@@ -86,13 +86,20 @@ impl Responder {
                 let scope = Scope { pd, ..conn.peer() };
                 padding[..pad].fill(0);
                 let rest = left - u32::try_from(len).expect("at most a path MTU");
-                let (need, ahead) =
-                    (Access::REMOTE_READ, usize::try_from(rest).expect("32 bits fit"));
+                if answer.starts {
+                    self.reads_on = va == self.read_end;
+                }
+                let ahead = match rest {
+                    0 if self.reads_on => len,
+                    rest => usize::try_from(rest).expect("32 bits fit"),
+                };
+                let need = Access::REMOTE_READ;
                 if env.memory.load(rkey, scope, need, va, payload, ahead).is_err() {
                     return self.withdraw_answers(psn, conn, env, out);
                 }
                 let va = va.wrapping_add(len as u64);
                 answer.source = Source::Memory { va, rkey, left: rest, pd };
+                self.read_end = va;
                 headers + len + pad
             }
         };

@@ -118,8 +118,8 @@ impl UdQp {
         if new.flow_control.is_some() {
             return Err(ModifyError::Range("flow_control, on a datagram QP"));
         }
-        if new.split_writes.is_some() {
-            return Err(ModifyError::Range("split_writes, on a datagram QP"));
+        if new.split.is_some() {
+            return Err(ModifyError::Range("split, on a datagram QP"));
         }
         new.check_ranges()?;
         if to == QpState::Reset {
