@@ -33,9 +33,10 @@ pub struct ConnectOptions {
     pub rnr_retry: u8,
     /// Code of the time that RNR NAKs ask to wait.
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding, either way. `None` takes [`RD_ATOMIC`], and [`MAX_RD_ATOMIC`] where both ends carry super-frames and long
-    /// READs are split: each part counts. Of READs of more than two packets that are not, 16 are outstanding there at most. Where
-    /// both ends carry super-frames the QP answers [`MAX_RD_ATOMIC`] whatever is said here, as the peer may split.
+    /// READs and atomics outstanding, either way. `None` takes [`RD_ATOMIC`], and [`MAX_RD_ATOMIC`] where both ends carry super-frames, long
+    /// READs are split and the path MTU is 4096: each part counts. Of READs of more than two packets that are not split, 16 are
+    /// outstanding there at most. Where both ends carry super-frames the QP answers [`MAX_RD_ATOMIC`] whatever is said here, as the peer
+    /// may split.
     pub max_rd_atomic: Option<u8>,
     /// Use end-to-end credits. Both sides must.
     pub flow_control: bool,
@@ -53,7 +54,8 @@ pub struct ConnectOptions {
 ///   yet. Of a region, what lies between two accepted messages is accepted, too; the last four keys are remembered. If the peer gives a
 ///   key to less memory afterwards, as it may to a window of type 2, packets of a WRITE ahead of the first that leaves it are written;
 /// - WRITEs with an immediate, and everything with `flow_control`;
-/// - READs, if `max_rd_atomic` is less than 32. Each part is a READ of its own for the peer.
+/// - READs, if `max_rd_atomic` is less than 32, as it is by itself at a path MTU of less than 4096: the requests would be too many. Each
+///   part is a READ of its own for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Split {
     /// Where both ends carry super-frames.

@@ -283,11 +283,13 @@ impl QueuePair {
         let super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
         path.super_frames = super_frames;
         let split = options.split.applies(super_frames);
-        // Any end of such a connection answers that many; another peer may not.
-        let usual = if split && super_frames { MAX_RD_ATOMIC } else { RD_ATOMIC };
+        let flow = self.resolve(&path, peer.qpn)?;
+        let path_mtu = options.path_mtu.or_else(|| self.largest_mtu());
+        // Any end of a connection with super-frames answers the most; another peer may not.
+        let parts = split && super_frames && path_mtu == Some(PathMtu::Mtu4096);
+        let usual = if parts { MAX_RD_ATOMIC } else { RD_ATOMIC };
         let depth = options.max_rd_atomic.unwrap_or(usual);
         let answered = if super_frames { MAX_RD_ATOMIC } else { depth };
-        let flow = self.resolve(&path, peer.qpn)?;
         let acknowledged = self.service.is_reliable();
         let answers = acknowledged && self.service.takes_requests();
         let asks = acknowledged && self.service.makes_requests();
@@ -301,7 +303,7 @@ impl QueuePair {
         self.modify(&QpAttributes {
             state: Some(QpState::Rtr),
             flow: Some(flow),
-            path_mtu: options.path_mtu.or_else(|| self.largest_mtu()),
+            path_mtu,
             dest_qp: Some(peer.qpn),
             rq_psn: Some(peer.psn),
             max_dest_rd_atomic: answers.then_some(answered),
