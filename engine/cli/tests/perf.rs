@@ -224,9 +224,9 @@ fn an_end_that_is_stopped_for_a_while_is_waited_for() {
     std::thread::sleep(Duration::from_millis(10_500));
     signal("-CONT");
     let client = client.wait_with_output().expect("an ended client");
-    assert!(client.status.success(), "{}", text(&client.stderr));
+    assert!(client.status.success(), "{}: {}", client.status, text(&client.stderr));
     let server = server.end();
-    assert!(server.status.success(), "{}", text(&server.stderr));
+    assert!(server.status.success(), "{}: {}", server.status, text(&server.stderr));
     assert!(text(&server.stderr).contains("gets no CPU"), "{}", text(&server.stderr));
 }
 
