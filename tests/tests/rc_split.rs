@@ -41,16 +41,33 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 256).to_le_bytes()[0]).collect()
 }
 
-/// A WRITE of 600 bytes takes the packets `expected`, and succeeds: they are there.
-fn expect_written(mut pair: Pair, expected: &[&str]) {
-    pair.buffers[0].write(0, &pattern(600));
-    pair.post(1, SendOp::Write(pair.remote(0)), 600);
+/// A request about `len` bytes at `offset` of the peer takes the packets `expected`, and succeeds: they went from the end `from` to the other.
+fn expect_moved(
+    mut pair: Pair,
+    op: fn(RemoteAddr) -> SendOp,
+    (from, offset, len): (usize, u64, u32),
+    expected: &[&str],
+) {
+    let size = usize::try_from(len).expect("small");
+    let at = |end: usize| if end == 0 { 0 } else { usize::try_from(offset).expect("small") };
+    pair.buffers[from].write(at(from), &pattern(size));
+    pair.post(1, op(pair.remote(offset)), len);
     pair.run(100);
     assert_eq!(pair.packets(), expected);
     assert_eq!(pair.done(0), [(1, Status::Success)]);
-    let mut came = vec![0; 600];
-    pair.buffers[1].read(0, &mut came);
-    assert!(came == pattern(600), "what was written");
+    let mut came = vec![0; size];
+    pair.buffers[1 - from].read(at(1 - from), &mut came);
+    assert!(came == pattern(size), "what was moved");
+}
+
+/// A WRITE of 600 bytes.
+fn expect_written(pair: Pair, expected: &[&str]) {
+    expect_moved(pair, SendOp::Write, (0, 0, 600), expected);
+}
+
+/// A READ of 1100 bytes at 256.
+fn expect_read(pair: Pair, expected: &[&str]) {
+    expect_moved(pair, SendOp::Read, (1, 256, 1100), expected);
 }
 
 #[test]
@@ -189,18 +206,6 @@ fn an_ack_is_asked_for_once_in_64_packets_and_twice_a_window() {
     assert_eq!(asking(256, 130), ["165", "229", "231"]);
     assert_eq!(asking(64, 70), ["133", "165", "171"]);
     assert_eq!(asking(32, 40), ["117", "133", "141"]);
-}
-
-/// A READ of 1100 bytes at 256 takes the packets `expected`, and succeeds: they are there.
-fn expect_read(mut pair: Pair, expected: &[&str]) {
-    pair.buffers[1].write(256, &pattern(1100));
-    pair.post(1, SendOp::Read(pair.remote(256)), 1100);
-    pair.run(100);
-    assert_eq!(pair.packets(), expected);
-    assert_eq!(pair.done(0), [(1, Status::Success)]);
-    let mut came = vec![0; 1100];
-    pair.buffers[0].read(0, &mut came);
-    assert!(came == pattern(1100), "what was read");
 }
 
 #[test]
