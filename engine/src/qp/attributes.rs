@@ -177,7 +177,7 @@ impl Qp {
             cq.forget(conn.qpn);
         }
         conn.state = QpState::Reset;
-        (conn.flow_control, conn.split) = (false, false);
+        conn.flow_control = false;
     }
 
     /// Who the peer is and what it may do.
@@ -188,7 +188,6 @@ impl Qp {
         conn.dest_qp = new.dest_qp.unwrap_or(conn.dest_qp);
         conn.flow_control = new.flow_control.unwrap_or(conn.flow_control);
         if let Some(split) = new.split {
-            conn.split = split;
             self.requester.grounds = split.then(Box::default);
         }
         if let Some(mtu) = new.path_mtu {

@@ -146,8 +146,6 @@ pub struct Connection {
     pub mtu: usize,
     /// End-to-end credits are used, because both sides agreed to.
     pub flow_control: bool,
-    /// Long WRITEs and READs may go as several messages.
-    pub split: bool,
     /// Every send request completes with an entry, flagged or not.
     pub all_signaled: bool,
     /// Where send requests complete.
@@ -259,7 +257,6 @@ impl Qp {
                 access: Access::NONE,
                 mtu: 256,
                 flow_control: false,
-                split: false,
                 all_signaled,
                 send_cq,
                 recv_cq,

@@ -241,7 +241,7 @@ impl Requester {
             }
             self.begin(&mut wqe, conn);
         }
-        if !self.may_send(&wqe, conn, env.window) {
+        if !self.may_send(&wqe, env.window) {
             return Next::Blocked;
         }
         let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
@@ -343,11 +343,11 @@ impl Requester {
     }
 
     /// The limits that also hold for packets sent again.
-    fn may_send(&self, wqe: &SendWqe, conn: &Connection, window: u32) -> bool {
+    fn may_send(&self, wqe: &SendWqe, window: u32) -> bool {
         if wqe.op.is_read_or_atomic() {
             // Of longer requests, as many as there are parts would be much in flight.
-            let most =
-                if conn.split && !segment::asks_for_parts(wqe) { RD_ATOMIC } else { u8::MAX };
+            let long = self.grounds.is_some() && !segment::asks_for_parts(wqe);
+            let most = if long { RD_ATOMIC } else { u8::MAX };
             return self.reads_in_flight < self.max_rd_atomic.min(most);
         }
         self.window_base.distance_to(self.cursor_psn) < window.min(self.silent_window)
@@ -403,7 +403,7 @@ impl Requester {
         if !conn.service.is_reliable() {
             return false;
         }
-        if self.since_ack_request + 1 >= self.ack_interval(conn, env) {
+        if self.since_ack_request + 1 >= self.ack_interval(env) {
             return true;
         }
         let again = self.cursor_psn.is_before(self.sent_end);
@@ -412,8 +412,8 @@ impl Requester {
 
     /// Packets between two that ask for an acknowledgement, at most: twice that fits the window and the send queue, so that neither runs
     /// dry meanwhile.
-    fn ack_interval(&self, conn: &Connection, env: &Env<'_>) -> u32 {
-        if !conn.split {
+    fn ack_interval(&self, env: &Env<'_>) -> u32 {
+        if self.grounds.is_none() {
             return ACK_INTERVAL.min(env.ack_interval);
         }
         let half = env.window.min(self.silent_window).min(self.sq.capacity()) / 2;
