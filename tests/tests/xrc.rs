@@ -8,7 +8,7 @@ use feroce_engine::memory::Access;
 use feroce_engine::qp::Service;
 use feroce_engine::time::Duration;
 use feroce_engine::verbs::{
-    AsyncEvent, Data, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
+    AsyncEvent, Data, Notify, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Status,
 };
 use feroce_tests::{Rig, drain, manual_config};
 use feroce_wire::{Packet, PathMtu, Psn, Transport};
@@ -196,6 +196,55 @@ fn an_empty_queue_is_not_ready_while_another_is() {
     xrc.receive(0, 10, 8);
     xrc.run(1000);
     assert_eq!((done(&xrc.cq), done(&xrc.queues[0].cq)), (vec![(1, OK)], vec![(10, OK)]));
+}
+
+/// As on one QP, see `an_answer_passes_the_acknowledgement_unless_its_program_slept`: here, the answer is another QP's, whose own
+/// acknowledgement came in ahead of the message.
+#[test]
+fn whom_a_message_woke_answers_behind_its_acknowledgement() {
+    for (notify, acknowledged_at) in [(None, 1), (Some(Notify::Any), 0)] {
+        let mut xrc = Xrc::new();
+        let cqs = [0, 1].map(|end| xrc.rig.devices[end].create_cq(16).unwrap());
+        let pds = [0, 1].map(|end| xrc.rig.devices[end].alloc_pd());
+        let inits = [0, 1].map(|end: usize| QpInit::new(&cqs[end]));
+        let psns = [Psn::new(1), Psn::new(9)];
+        let [mut near, mut back] =
+            xrc.rig.connect(pds.each_ref(), inits.each_ref(), psns, &ConnectOptions::default());
+        xrc.receive(0, 10, 8);
+        if let Some(notify) = notify {
+            xrc.queues[0].cq.request_notify(notify);
+        }
+        let empty = SendRequest {
+            wr_id: 1,
+            op: SendOp::Send,
+            data: Data::Sges(&[]),
+            flags: SendFlags::SIGNALED,
+        };
+        (0..2).for_each(|_| near.post_recv(&RecvRequest { wr_id: 2, sges: &[] }).unwrap());
+        back.post_send(&empty).unwrap();
+        turn_and_carry(&mut xrc.rig, 1);
+        xrc.rig.devices[0].turn(xrc.rig.now);
+        let srqn = xrc.srqn(0);
+        xrc.post(3, SendOp::Send, 8, srqn);
+        turn_and_carry(&mut xrc.rig, 0);
+        xrc.rig.devices[1].turn(xrc.rig.now);
+        assert_eq!((done(&cqs[1]), done(&xrc.queues[0].cq)), (vec![(1, OK)], vec![(10, OK)]));
+        back.post_send(&empty).unwrap();
+        xrc.rig.wire.set_record(true);
+        xrc.run(20);
+        let seen = xrc.rig.wire.take_record();
+        let packets = seen.iter().map(|seen| Packet::parse(&seen.bytes, &[]).unwrap());
+        let at = packets.map(|packet| packet.info.transport).position(|of| of == Transport::Xrc);
+        assert_eq!(at, Some(acknowledged_at), "{notify:?}");
+    }
+}
+
+/// A turn of the device `end`, and what it sent arrives.
+fn turn_and_carry(rig: &mut Rig, end: usize) {
+    rig.devices[end].turn(rig.now);
+    rig.wire.step(rig.now);
+    rig.now += Duration::from_micros(1);
+    rig.wire.step(rig.now);
 }
 
 #[test]

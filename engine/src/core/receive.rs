@@ -165,6 +165,19 @@ impl Tables<'_> {
         let mut env = self.shared.env(now);
         place.qp.handle_packet(packet, &mut env);
         place.care(slot, self.active, self.wheel);
+        if env.woke() && packet.info.is_request() {
+            go_first(slot, self.active);
+        }
+    }
+}
+
+/// The QP in `slot` acknowledges a message that woke a program, ahead of what that may send from any QP: see `Qp::responses_next`. Of
+/// the XRC service, it answers from another one.
+#[cold]
+fn go_first(slot: u32, active: &mut VecDeque<u32>) {
+    if let Some(at) = active.iter().position(|&other| other == slot) {
+        active.remove(at);
+        active.push_front(slot);
     }
 }
 

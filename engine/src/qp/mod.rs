@@ -80,7 +80,6 @@ pub struct Env<'a> {
     pub waits: Waits,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
-    /// A completion woke somebody.
     woke: bool,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
     broken: Option<fn(Qpn) -> AsyncEvent>,
@@ -108,6 +107,11 @@ impl<'a> Env<'a> {
             woke: false,
             broken: None,
         }
+    }
+
+    /// Whether a completion woke somebody.
+    pub fn woke(&self) -> bool {
+        self.woke
     }
 
     /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
