@@ -1,4 +1,4 @@
-//! Frames out: QPs with something to send take turns, a quantum each.
+//! Frames out: QPs with something to send take turns, a quantum each. Ahead of them go those that acknowledge what woke a program.
 
 use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
 

@@ -123,6 +123,14 @@ impl AnyQp {
         }
     }
 
+    /// It has no requests to send: acknowledgements and other answers at most.
+    pub fn owes_only_answers(&self) -> bool {
+        match self {
+            Self::Connected(qp) => qp.owes_only_answers(),
+            Self::Datagram(_) => false,
+        }
+    }
+
     /// Does the requests that are next and send nothing.
     pub fn do_local(&mut self, env: &mut Env<'_>) {
         if let Self::Connected(qp) = self {

@@ -80,6 +80,7 @@ pub struct Env<'a> {
     pub waits: Waits,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
+    /// See [`Env::woke`].
     woke: bool,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
     broken: Option<fn(Qpn) -> AsyncEvent>,
@@ -379,6 +380,11 @@ impl Qp {
             return self.next_response(env, out);
         }
         self.next_response(env, out).or_else(|| self.next_request(env, out))
+    }
+
+    /// It has no requests to send: acknowledgements and other answers at most.
+    pub fn owes_only_answers(&self) -> bool {
+        self.conn.service.is_reliable() && self.requester.is_at_end()
     }
 
     /// The longest frame of this connection, in bytes.

@@ -165,6 +165,11 @@ impl Requester {
         self.una != self.cursor_psn
     }
 
+    /// Nothing is left to send.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.sq.get(self.cursor_wqe).is_none()
+    }
+
     /// The next request is done without the peer.
     pub(super) fn is_at_local(&self) -> bool {
         self.sq.get(self.cursor_wqe).is_some_and(|wqe| matches!(wqe.op, SendOp::Local(_)))
