@@ -76,11 +76,12 @@ row() {
 # filled_in COMMAND: with the address of the server, and the library that puts TCP programs on rsockets.
 filled_in() { sed "s|SERVER|$address|g; s|PRELOAD|LD_PRELOAD=${preload-}|g" <<< "$1"; }
 
-# tell_why: what the two said. All of it: errors, which are not buffered, come ahead of what was printed long before.
+# tell_why: what the two said. First how either begins: errors, which are not buffered, come ahead of what was printed long before.
 tell_why() {
+    local end
     note "    $why"
-    tail -n 40 "$work/client" | sed 's/^/    client: /'
-    tail -n 40 "$work/server" | sed 's/^/    server: /'
+    for end in client server; do head -n 5 "$work/$end" | sed "s/^/    $end: /"; done
+    for end in client server; do tail -n +6 "$work/$end" | tail -n 35 | sed "s/^/    $end: /"; done
 }
 
 # --- Results: a line `PROGRAM<tab>WHAT<tab>CASE<tab>VERDICT` each in $work/results.
