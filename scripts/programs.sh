@@ -97,7 +97,7 @@ listeners() { # END
     # Who listens by RDMA CM has no TCP socket: the kernel knows rxe's, and the groups; of a Feroce program, that it has its device.
     case $group-$1 in
         cm-rxe | rsocket-rxe) command='{ rdma resource show cm_id | grep LISTEN; ss -lunH; ip -4 maddress show dev data; } | wc -l' ;;
-        cm-* | rsocket-* | udapl-*) command='{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l' ;;
+        cm-* | rsocket-*) command='{ grep feroce/stat /proc/net/unix; ss -lunH; } | wc -l' ;;
     esac
     if [ "$1" = rxe ]; then in_guest "$command"; else ip netns exec "${namespace[$1]}" sh -c "$command"; fi
 }

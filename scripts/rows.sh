@@ -58,7 +58,7 @@ row() {
         until [ "$(listeners "$serves")" -gt "$before" ] || [ $((waited++)) -gt 300 ] || ! kill -0 "$pid" 2> /dev/null; do
             sleep 0.05
         done
-        case $group in cm | rsocket | udapl) sleep 0.3 ;; esac # They have their device first, and listen then.
+        case $group in cm | rsocket) sleep 0.3 ;; esac # They have their device first, and listen then.
     fi
     # shellcheck disable=SC2046,SC2086 # Words.
     (on "$calls" $(filled_in "$client")) > "$work/client" 2>&1 && status=0 || status=$?
