@@ -148,6 +148,14 @@ impl Rig {
         }
     }
 
+    /// A turn of the device `end`, and what it sent arrives, with a latency of a microsecond; nothing else has a turn.
+    pub fn turn_and_carry(&mut self, end: usize) {
+        self.devices[end].turn(self.now);
+        self.wire.step(self.now);
+        self.now += Duration::from_micros(1);
+        self.wire.step(self.now);
+    }
+
     /// Runs for `time`.
     pub fn run_for(&mut self, time: Duration) {
         let until = self.now + time;

@@ -170,10 +170,7 @@ fn an_answer_passes_the_acknowledgement_unless_its_program_slept() {
             pair.cqs[1].request_notify(notify);
         }
         pair.post(1, SendOp::Send, 4);
-        pair.rig.devices[0].turn(pair.rig.now);
-        pair.rig.wire.step(pair.rig.now);
-        pair.rig.now = Instant::ZERO + Duration::from_micros(1);
-        pair.rig.wire.step(pair.rig.now);
+        pair.rig.turn_and_carry(0);
         pair.rig.devices[1].turn(pair.rig.now);
         assert_eq!(pair.done(1), [(7, Status::Success)]);
         let data = Data::Sges(&[pair.buffers[1].region().sge(0, 4)]);

@@ -225,11 +225,11 @@ fn whom_a_message_woke_answers_behind_its_acknowledgement() {
         };
         (0..2).for_each(|_| near.post_recv(&RecvRequest { wr_id: 2, sges: &[] }).unwrap());
         back.post_send(&empty).unwrap();
-        turn_and_carry(&mut xrc.rig, 1);
+        xrc.rig.turn_and_carry(1);
         xrc.rig.devices[0].turn(xrc.rig.now);
         let srqn = xrc.srqn(0);
         xrc.post(3, SendOp::Send, 8, srqn);
-        turn_and_carry(&mut xrc.rig, 0);
+        xrc.rig.turn_and_carry(0);
         xrc.rig.devices[1].turn(xrc.rig.now);
         assert_eq!((done(&cqs[1]), done(&xrc.queues[0].cq)), (vec![(1, OK)], vec![(10, OK)]));
         back.post_send(&empty).unwrap();
@@ -240,14 +240,6 @@ fn whom_a_message_woke_answers_behind_its_acknowledgement() {
         let order: Vec<_> = seen.iter().map(|seen| transport(&seen.bytes)).collect();
         assert_eq!(order[..2], expected, "{notify:?}");
     }
-}
-
-/// A turn of the device `end`, and what it sent arrives.
-fn turn_and_carry(rig: &mut Rig, end: usize) {
-    rig.devices[end].turn(rig.now);
-    rig.wire.step(rig.now);
-    rig.now += Duration::from_micros(1);
-    rig.wire.step(rig.now);
 }
 
 #[test]
