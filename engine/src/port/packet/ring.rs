@@ -12,9 +12,9 @@ use super::socket::{Pages, Sockets};
 use super::super_frame::{self, Kind, VNET_LEN};
 
 /// Bytes of a slot.
-pub(super) const SLOT: usize = 512;
-/// Longest frame that is short. The kernel puts 76 bytes of its own in front.
-pub(super) const SHORT: usize = 384;
+pub(super) const SLOT: usize = 1024;
+/// Longest frame that is short: a super-frame of 32 READ requests, too. The kernel puts 76 bytes of its own in front.
+pub(super) const SHORT: usize = 944;
 /// Bytes of a mark: Ethernet, IPv6, UDP and BTH, which tell frames apart.
 pub(super) const MARK: usize = 80;
 
