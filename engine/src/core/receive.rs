@@ -37,18 +37,17 @@ impl Tables<'_> {
         outboxes: &mut [Option<FrameProducer>],
         now: Instant,
     ) {
-        let packet = match Packet::parse(frame.first, frame.second) {
-            Ok(packet) => packet,
-            Err(_) => {
-                self.take_other(frame, outboxes, now);
-                return;
-            }
+        // Looked at where it was parsed to: it is large, and copying it would wait until all of it has been written.
+        let parsed = Packet::parse(frame.first, frame.second);
+        let Ok(packet) = &parsed else {
+            self.take_other(frame, outboxes, now);
+            return;
         };
         match self.shared.qpns.locate(packet.bth.dest_qp) {
-            Some((core, slot)) if core == self.id => self.deliver(&packet, slot, now),
+            Some((core, slot)) if core == self.id => self.deliver(packet, slot, now),
             Some((core, _)) => hand_over(self.shared, &mut outboxes[core], frame),
             None if packet.bth.dest_qp == Qpn::MULTICAST => {
-                let mut others = self.deliver_to_group(&packet, looped, now);
+                let mut others = self.deliver_to_group(packet, looped, now);
                 while others != 0 {
                     let core = others.trailing_zeros() as usize;
                     hand_over(self.shared, &mut outboxes[core], frame);
@@ -91,14 +90,15 @@ impl Tables<'_> {
 
     /// Takes a frame that another core received, for QPs of this one.
     fn take_handed_over(&mut self, frame: &[u8], now: Instant) {
-        let Ok(packet) = Packet::parse(frame, &[]) else {
+        let parsed = Packet::parse(frame, &[]);
+        let Ok(packet) = &parsed else {
             self.take_pause(frame, now);
             return;
         };
         match self.shared.qpns.locate(packet.bth.dest_qp) {
-            Some((core, slot)) if core == self.id => self.deliver(&packet, slot, now),
+            Some((core, slot)) if core == self.id => self.deliver(packet, slot, now),
             None if packet.bth.dest_qp == Qpn::MULTICAST => {
-                self.deliver_to_group(&packet, false, now);
+                self.deliver_to_group(packet, false, now);
             }
             _ => {}
         }

@@ -112,18 +112,21 @@ impl AnswerQueue {
         } else if full {
             return Err(QueueFull);
         }
-        // Nearly always behind all of them.
         let ahead = |a: &Answer| !answer.next.is_before(a.next);
-        let at = self.answers.iter().rposition(ahead).map_or(0, |last| last + 1);
-        self.answers.insert(at, answer);
+        if self.answers.back().is_none_or(ahead) {
+            self.answers.push_back(answer); // Nearly always.
+        } else {
+            let at = self.answers.iter().rposition(ahead).map_or(0, |last| last + 1);
+            self.answers.insert(at, answer);
+        }
         self.replays += usize::from(answer.replay);
         Ok(())
     }
 
     /// Drops the answer at the front.
     pub fn pop(&mut self) {
-        assert!(!self.answers.is_empty(), "nothing to pop");
-        self.remove(0);
+        let popped = self.answers.pop_front().expect("something to pop");
+        self.replays -= usize::from(popped.replay);
     }
 
     fn remove(&mut self, at: usize) {
