@@ -22,6 +22,8 @@ const STEADY: u64 = 4;
 const SHORTEST_NAP: Duration = Duration::from_micros(100);
 /// How long at most: a program that polled and now only spins on its memory waits so long, and once more.
 const LONGEST_NAP: Duration = Duration::from_micros(800);
+/// The same of one that moves bulk, which has further to go until its end than the helper makes it wait there.
+const LONGEST_BULK_NAP: Duration = Duration::from_millis(5);
 /// A thread that turned the core so short a time ago still polls.
 const STILL_POLLS: Duration = Duration::from_micros(100);
 /// With work waiting for so long, the thread that polled does something else now.
@@ -79,6 +81,30 @@ impl Vigil {
     }
 }
 
+/// How long the helper keeps out of the way.
+#[derive(Debug)]
+struct Naps {
+    last: Duration,
+    /// Long turns by others, until then.
+    long_turns: u64,
+}
+
+impl Default for Naps {
+    fn default() -> Self {
+        Self { last: SHORTEST_NAP, long_turns: 0 }
+    }
+}
+
+impl Naps {
+    /// The next nap, with so many `long_turns` by others until now; a thread still `polls`.
+    fn next(&mut self, polls: bool, long_turns: u64) -> Duration {
+        let moved = long_turns.wrapping_sub(std::mem::replace(&mut self.long_turns, long_turns));
+        let longest = if moved >= STEADY { LONGEST_BULK_NAP } else { LONGEST_NAP };
+        self.last = if polls { (self.last * 2).min(longest) } else { SHORTEST_NAP };
+        self.last
+    }
+}
+
 /// What the helper did before a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
@@ -90,7 +116,7 @@ enum Rest {
 fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut idle = 0;
     let mut driven = 0;
-    let mut nap = SHORTEST_NAP;
+    let mut naps = Naps::default();
     let mut sleeper = Sleeper::default();
     let (mut vigil, mut rest) = (Vigil::default(), Rest::None);
     // Vain tries in a row: another thread is in a long turn. One of bulk takes 100 us, and while the helper takes its place, the program
@@ -105,7 +131,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
         let now_driven = cell.driven.load(Ordering::Relaxed);
         if std::mem::take(&mut woken) {
             // Somebody asks for the helper: what the program did so far does not count.
-            (driven, nap) = (now_driven, SHORTEST_NAP);
+            (driven, naps.last) = (now_driven, SHORTEST_NAP);
         }
         let steady = rest == Rest::Napped
             && now_driven.wrapping_sub(driven) >= STEADY
@@ -135,10 +161,8 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
         } else if !spins && others_turn {
             // Also when there was something to do: two threads that share the work only fight for it.
             driven = now_driven;
-            nap = match locked_out > 0 || cell.driven_within(STILL_POLLS, clock.now()) {
-                true => (nap * 2).min(LONGEST_NAP),
-                false => SHORTEST_NAP,
-            };
+            let polls = locked_out > 0 || cell.driven_within(STILL_POLLS, clock.now());
+            let nap = naps.next(polls, cell.long_turns.load(Ordering::Relaxed));
             woken = sleeper.nap(cell, nap);
             rest = Rest::Napped;
         } else if spins || idle < SPINS {
@@ -206,6 +230,23 @@ impl Sleeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn naps_are_longest_while_bulk_is_moved() {
+        let mut naps = Naps::default();
+        let mut long_turns = 0;
+        let mut after = |polls, more| {
+            long_turns += more;
+            naps.next(polls, long_turns)
+        };
+        let many = |after: &mut dyn FnMut(bool, u64) -> Duration, more| {
+            (0..10).map(|_| after(true, more)).last()
+        };
+        assert_eq!(many(&mut after, STEADY - 1), Some(LONGEST_NAP));
+        assert_eq!(many(&mut after, STEADY), Some(LONGEST_BULK_NAP));
+        assert_eq!(after(true, 0), LONGEST_NAP, "small messages again");
+        assert_eq!(after(false, STEADY), SHORTEST_NAP, "nobody polls");
+    }
 
     #[test]
     fn vigils_are_kept_as_long_as_they_are_worth_it() {

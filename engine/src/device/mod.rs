@@ -101,6 +101,8 @@ struct CoreCell {
     doorbell: Arc<Doorbell>,
     /// Turns by threads other than the helper.
     driven: AtomicU64,
+    /// Of these, long ones.
+    long_turns: AtomicU64,
     /// When the last of them was, or ended if it was long, in nanoseconds of the device's clock.
     driven_at: AtomicU64,
     /// Control calls that wait for the token.
@@ -244,7 +246,9 @@ impl DeviceInner {
                 let now = self.clock.now(); // Under the token: a core's time must not go backwards.
                 let done = token.turn(now);
                 cell.driven.fetch_add(1, Ordering::Relaxed);
-                let at = if done < LONG_TURN { now } else { self.clock.now() };
+                let is_long = done >= LONG_TURN;
+                cell.long_turns.fetch_add(is_long.into(), Ordering::Relaxed);
+                let at = if is_long { self.clock.now() } else { now };
                 cell.driven_at.store(at.as_nanos(), Ordering::Relaxed);
                 cell.rouse(&token, now);
             }

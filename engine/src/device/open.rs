@@ -216,6 +216,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             core: Mutex::new(core),
             doorbell,
             driven: AtomicU64::new(0),
+            long_turns: AtomicU64::new(0),
             driven_at: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             sleeps_until: AtomicU64::new(0),
