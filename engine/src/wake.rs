@@ -25,11 +25,11 @@ impl EventFd {
         let _ = (&self.file).write(&1u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable.
-    pub fn clear(&self) {
+    /// Makes the descriptor unreadable; whether it was readable.
+    pub fn clear(&self) -> bool {
         let mut count = [0; 8];
         // The only failure is an empty counter: it is unreadable then.
-        let _ = (&self.file).read(&mut count);
+        (&self.file).read(&mut count).is_ok()
     }
 }
 

@@ -60,10 +60,10 @@ impl Doorbell {
         self.rung.is_empty()
     }
 
-    /// Forgets that it was asked to wake, and wake-ups that came.
-    pub(crate) fn disarm(&self) {
+    /// Forgets that it was asked to wake, and wake-ups that came; whether one came.
+    pub(crate) fn disarm(&self) -> bool {
         self.sleeping.store(false, Ordering::Relaxed);
-        self.wake.clear();
+        self.wake.clear()
     }
 
     /// Readable when armed and rung.

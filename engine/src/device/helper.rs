@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use super::{DeviceInner, Driver};
+use crate::pfc::PfcConfig;
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 
@@ -22,7 +23,8 @@ const STEADY: u64 = 4;
 const SHORTEST_NAP: Duration = Duration::from_micros(100);
 /// How long at most: a program that polled and now only spins on its memory waits so long, and once more.
 const LONGEST_NAP: Duration = Duration::from_micros(800);
-/// The same of one that moves bulk, which has further to go until its end than the helper makes it wait there.
+/// The same beside a program that moves much: little beside the default ACK timeout of 67 ms. Not where this end asks for pauses, which
+/// are shorter, and asked for in turns.
 const LONGEST_BULK_NAP: Duration = Duration::from_millis(5);
 /// A thread that turned the core so short a time ago still polls.
 const STILL_POLLS: Duration = Duration::from_micros(100);
@@ -87,19 +89,26 @@ struct Naps {
     last: Duration,
     /// Long turns by others, until then.
     long_turns: u64,
-}
-
-impl Default for Naps {
-    fn default() -> Self {
-        Self { last: SHORTEST_NAP, long_turns: 0 }
-    }
+    /// The longest beside bulk.
+    longest: Duration,
 }
 
 impl Naps {
+    fn new(pfc: &PfcConfig) -> Self {
+        let asks = pfc.is_on() && pfc.thresholds.is_some();
+        let longest = if asks { LONGEST_NAP } else { LONGEST_BULK_NAP };
+        Self { last: SHORTEST_NAP, long_turns: 0, longest }
+    }
+
+    /// Nobody polls, after so many `long_turns`.
+    fn start_over(&mut self, long_turns: u64) {
+        (self.last, self.long_turns) = (SHORTEST_NAP, long_turns);
+    }
+
     /// The next nap, with so many `long_turns` by others until now; a thread still `polls`.
     fn next(&mut self, polls: bool, long_turns: u64) -> Duration {
         let moved = long_turns.wrapping_sub(std::mem::replace(&mut self.long_turns, long_turns));
-        let longest = if moved >= STEADY { LONGEST_BULK_NAP } else { LONGEST_NAP };
+        let longest = if moved >= STEADY { self.longest } else { LONGEST_NAP };
         self.last = if polls { (self.last * 2).min(longest) } else { SHORTEST_NAP };
         self.last
     }
@@ -116,7 +125,7 @@ enum Rest {
 fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
     let mut idle = 0;
     let mut driven = 0;
-    let mut naps = Naps::default();
+    let mut naps = Naps::new(&device.config.pfc);
     let mut sleeper = Sleeper::default();
     let (mut vigil, mut rest) = (Vigil::default(), Rest::None);
     // Vain tries in a row: another thread is in a long turn. One of bulk takes 100 us, and while the helper takes its place, the program
@@ -129,9 +138,11 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             std::thread::yield_now(); // Control calls go first.
         }
         let now_driven = cell.driven.load(Ordering::Relaxed);
+        let long_turns = cell.long_turns.load(Ordering::Relaxed);
         if std::mem::take(&mut woken) {
             // Somebody asks for the helper: what the program did so far does not count.
-            (driven, naps.last) = (now_driven, SHORTEST_NAP);
+            driven = now_driven;
+            naps.start_over(long_turns);
         }
         let steady = rest == Rest::Napped
             && now_driven.wrapping_sub(driven) >= STEADY
@@ -141,7 +152,11 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
         let done = token.map_or(0, |mut token| {
             let now = clock.now();
             let done = token.turn(now);
-            vigil.judge(rest, done, cell.driven_within(UNATTENDED, now));
+            let attended = cell.driven_within(UNATTENDED, now);
+            vigil.judge(rest, done, attended);
+            if done > 0 && !attended {
+                naps.start_over(long_turns);
+            }
             done
         });
         rest = Rest::None;
@@ -162,7 +177,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
             // Also when there was something to do: two threads that share the work only fight for it.
             driven = now_driven;
             let polls = locked_out > 0 || cell.driven_within(STILL_POLLS, clock.now());
-            let nap = naps.next(polls, cell.long_turns.load(Ordering::Relaxed));
+            let nap = naps.next(polls, long_turns);
             woken = sleeper.nap(cell, nap);
             rest = Rest::Napped;
         } else if spins || idle < SPINS {
@@ -170,6 +185,7 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool) {
         } else if idle < YIELDS {
             std::thread::yield_now();
         } else {
+            naps.start_over(long_turns);
             sleeper.sleep(cell, clock);
             idle = 0;
         }
@@ -190,8 +206,7 @@ impl Sleeper {
         self.fds.push(cell.wake_fd());
         sys::poll_readable(&self.fds, &mut self.scratch, Some(nap));
         let woken = self.scratch.iter().any(|fd| fd.revents != 0);
-        cell.doorbell.disarm();
-        woken
+        cell.doorbell.disarm() || woken
     }
 
     /// The same, until a frame comes.
@@ -233,7 +248,7 @@ mod tests {
 
     #[test]
     fn naps_are_longest_while_bulk_is_moved() {
-        let mut naps = Naps::default();
+        let mut naps = Naps::new(&PfcConfig::default());
         let mut long_turns = 0;
         let mut after = |polls, more| {
             long_turns += more;
@@ -246,6 +261,9 @@ mod tests {
         assert_eq!(many(&mut after, STEADY), Some(LONGEST_BULK_NAP));
         assert_eq!(after(true, 0), LONGEST_NAP, "small messages again");
         assert_eq!(after(false, STEADY), SHORTEST_NAP, "nobody polls");
+        assert_eq!(many(&mut after, STEADY), Some(LONGEST_BULK_NAP));
+        naps.start_over(long_turns);
+        assert_eq!(naps.next(true, long_turns + STEADY), SHORTEST_NAP * 2);
     }
 
     #[test]

@@ -246,9 +246,11 @@ impl DeviceInner {
                 let now = self.clock.now(); // Under the token: a core's time must not go backwards.
                 let done = token.turn(now);
                 cell.driven.fetch_add(1, Ordering::Relaxed);
-                let is_long = done >= LONG_TURN;
-                cell.long_turns.fetch_add(is_long.into(), Ordering::Relaxed);
-                let at = if is_long { self.clock.now() } else { now };
+                let mut at = now;
+                if done >= LONG_TURN {
+                    cell.long_turns.fetch_add(1, Ordering::Relaxed);
+                    at = self.clock.now();
+                }
                 cell.driven_at.store(at.as_nanos(), Ordering::Relaxed);
                 cell.rouse(&token, now);
             }

@@ -12,9 +12,12 @@ use super::socket::{Pages, Sockets};
 use super::super_frame::{self, Kind, VNET_LEN};
 
 /// Bytes of a slot.
-pub(super) const SLOT: usize = 1024;
-/// Longest frame that is short: a super-frame of 32 READ requests, too. The kernel puts 76 bytes of its own in front.
-pub(super) const SHORT: usize = 944;
+pub(super) const SLOT: usize = 2048;
+/// Longest frame that is short: a super-frame of 58 READ requests, too.
+pub(super) const SHORT: usize = 1920;
+/// What the kernel puts in front of a frame in its slot.
+const IN_FRONT: usize = 76;
+const _: () = assert!(IN_FRONT + SHORT <= SLOT);
 /// Bytes of a mark: Ethernet, IPv6, UDP and BTH, which tell frames apart.
 pub(super) const MARK: usize = 80;
 
