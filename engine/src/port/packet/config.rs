@@ -20,7 +20,7 @@ pub enum SuperFrames {
 pub struct PacketConfig {
     /// Interface, by name.
     pub interface: String,
-    /// Frames that wait for each core, of 2048 bytes of memory; a power of two from 64 to 65536.
+    /// Frames that wait for each core, of 1024 bytes of memory; a power of two from 64 to 65536.
     pub rx_slots: u32,
     /// Bytes of long frames among them, with the kernel's own overhead (`SO_RCVBUF`); 64 KiB to 1 GiB. Without CAP_NET_ADMIN in the initial user namespace the
     /// kernel grants at most twice `net.core.rmem_max`.

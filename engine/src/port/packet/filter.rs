@@ -383,7 +383,7 @@ mod tests {
             let to: Ipv6Addr = to.parse().expect("an address");
             let [ring, queue] = [Share::Ring, Share::Queue]
                 .map(|share| program(&BTreeSet::from([to]), share, false));
-            for (len, in_ring, in_queue) in [(80, 80, 0), (1920, 1920, 0), (1921, 80, 1921)] {
+            for (len, in_ring, in_queue) in [(80, 80, 0), (944, 944, 0), (945, 80, 945)] {
                 let mut frame = frame(to, 4791);
                 frame.resize(len, 0);
                 let both = [taken(&ring, &frame, TO_US), taken(&queue, &frame, TO_US)];

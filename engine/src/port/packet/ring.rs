@@ -12,9 +12,9 @@ use super::socket::{Pages, Sockets};
 use super::super_frame::{self, Kind, VNET_LEN};
 
 /// Bytes of a slot.
-pub(super) const SLOT: usize = 2048;
-/// Longest frame that is short: a super-frame of 58 READ requests, too.
-pub(super) const SHORT: usize = 1920;
+pub(super) const SLOT: usize = 1024;
+/// Longest frame that is short: a super-frame of 27 READ requests, too.
+pub(super) const SHORT: usize = 944;
 /// What the kernel puts in front of a frame in its slot.
 const IN_FRONT: usize = 76;
 const _: () = assert!(IN_FRONT + SHORT <= SLOT);
