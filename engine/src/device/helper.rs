@@ -95,7 +95,7 @@ struct Naps {
 
 impl Naps {
     fn new(pfc: &PfcConfig) -> Self {
-        let asks = pfc.is_on() && pfc.thresholds.is_some();
+        let asks = pfc.thresholds.is_some();
         let longest = if asks { LONGEST_NAP } else { LONGEST_BULK_NAP };
         Self { last: SHORTEST_NAP, long_turns: 0, longest }
     }
@@ -205,8 +205,7 @@ impl Sleeper {
         self.fds.clear();
         self.fds.push(cell.wake_fd());
         sys::poll_readable(&self.fds, &mut self.scratch, Some(nap));
-        let woken = self.scratch.iter().any(|fd| fd.revents != 0);
-        cell.doorbell.disarm() || woken
+        cell.doorbell.disarm()
     }
 
     /// The same, until a frame comes.
