@@ -323,6 +323,44 @@ fn a_peer_that_answers_again_gets_the_whole_window() {
     assert_eq!(pair.done(0), [(1, Status::Success)]);
 }
 
+/// The same holds for READs, of which a silent peer has as many to answer.
+#[test]
+fn a_silent_peer_is_asked_for_half_as_many_reads_with_every_retry() {
+    let mut pair = Pair::default();
+    pair.rig.wire.set_filter(Some(Box::new(|_, _, _| true)));
+    for wr_id in 0..16 {
+        pair.post(wr_id, SendOp::Read(pair.remote(0)), 4);
+    }
+    pair.run(3 * TIMEOUT_NANOS / 1000 - 1);
+    assert_eq!(bursts(&mut pair), [16, 8, 4]);
+    pair.rig.wire.set_filter(None);
+    pair.run(TIMEOUT_NANOS / 1000);
+    assert_eq!(bursts(&mut pair), [2, 14], "who answers is asked for all of them");
+    assert_eq!(pair.done(0).len(), 16);
+}
+
+/// rxe in a guest, behind a bridge that dropped every 50th frame: 16 READs of two packets are sent again as 50 frames, so
+/// that every retry lost the same answer, until none was left.
+#[test]
+fn losses_that_keep_time_with_the_retries_end() {
+    for period in 20..=70 {
+        let mut pair = Pair::default();
+        let mut count = 0_u32;
+        pair.rig.wire.set_filter(Some(Box::new(move |_, _, _| {
+            count += 1;
+            count.is_multiple_of(period)
+        })));
+        for wr_id in 0..64 {
+            pair.post(wr_id, SendOp::Read(pair.remote(0)), 2 * 256);
+        }
+        pair.run(200_000);
+        let done = pair.done(0);
+        assert_eq!(done.len(), 64, "one of {period} is lost");
+        let failed = done.iter().find(|(_, status)| *status != Status::Success);
+        assert_eq!(failed, None, "one of {period} is lost");
+    }
+}
+
 /// A NAK costs a retry like a timeout does.
 #[test]
 fn a_nak_without_retries_left_ends_the_connection() {
