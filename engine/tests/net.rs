@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use feroce_engine::device::{Addressing, KernelAddresses};
 use feroce_engine::net::{
-    Gid, GidEntry, GidTable, Interface, InterfaceAddress, NetError, NetEvent, PathHeaders,
-    RESOLVE_TIMEOUT, ResolveError, Resolver, Watcher,
+    Confirmation, Gid, GidEntry, GidTable, Interface, InterfaceAddress, NetError, NetEvent,
+    PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver, Watcher,
 };
 use feroce_wire::MacAddr;
 
@@ -369,6 +369,27 @@ fn stale_neighbours_are_used_and_confirmed() {
     assert_eq!(headers.dst_mac, old, "used at once");
     // The confirmation finds the true owner: nobody answers the unicast probes, but the broadcast.
     wait_for(&events, |event| neighbour(event, MAC_B));
+}
+
+#[test]
+fn neighbours_are_asked_again_on_demand() {
+    let Some(pair) = Pair::with_addresses() else { return };
+    let headers = pair.resolve("10.0.0.2", "10.0.0.1").unwrap();
+    let patience = Duration::from_secs(5);
+    let confirm = || within(&pair.a, || Resolver::open()?.confirm(&headers, patience));
+    assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)));
+
+    // The table says that it is reachable for half a minute at least.
+    pair.tune_arp("retrans_time_ms", "50");
+    pair.b("addr del 10.0.0.2/24 dev eth0");
+    let error = confirm().unwrap_err();
+    assert!(matches!(error, ResolveError::Unresolved { .. }), "{error}");
+    assert!(matches!(confirm(), Err(ResolveError::Unresolved { .. })), "asked anew");
+
+    pair.a("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent");
+    let entered = MacAddr([2, 0, 0, 0, 0, 0x99]);
+    assert_eq!(confirm(), Ok(Confirmation::Fixed(entered)));
+    assert!(pair.a("neigh show 10.0.0.2").contains("PERMANENT"), "it stays as it was");
 }
 
 #[test]

@@ -229,7 +229,10 @@ impl Known {
     fn neighbour(&mut self, neighbour: Neighbour, news: &mut Vec<NetEvent>) {
         let Neighbour { interface, ip, status } = neighbour;
         let mac = match status {
-            Status::Known(mac) | Status::Stale(mac) => Some(mac),
+            Status::Known(mac)
+            | Status::Confirming(mac)
+            | Status::Entered(mac)
+            | Status::Stale(mac) => Some(mac),
             Status::Failed => None,
             Status::Pending | Status::Fixed(_) => return,
         };

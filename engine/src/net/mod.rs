@@ -26,7 +26,7 @@ mod watch;
 pub use event::NetEvent;
 pub use gid::{GID_TABLE_LEN, Gid, GidEntry, GidTable, ParseGidError};
 pub use interface::{Interface, InterfaceAddress, VlanLink};
-pub use resolve::{PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
+pub use resolve::{Confirmation, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
 pub(crate) use resolve::{multicast_mac, wait};
 pub use watch::Watcher;
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -27,8 +27,12 @@ pub(super) struct Neighbour {
 /// What the kernel knows of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Its MAC address, confirmed lately or being confirmed.
+    /// Its MAC address, confirmed lately.
     Known(MacAddr),
+    /// Its MAC address, which is being confirmed.
+    Confirming(MacAddr),
+    /// Its MAC address, which somebody has entered for good and the kernel never confirms.
+    Entered(MacAddr),
     /// Its MAC address, which nobody confirmed for a while.
     Stale(MacAddr),
     /// Derived by rule, never asked for (multicast, loopback).
@@ -71,6 +75,19 @@ impl Neighbour {
         Ok(())
     }
 
+    /// Makes the kernel ask the neighbour `ip`, whose MAC address it knows, whether it is still there, at once.
+    pub(super) fn probe(
+        connection: &mut Connection,
+        interface: u32,
+        ip: IpAddr,
+    ) -> Result<(), NetError> {
+        let mut message = message(interface, ip);
+        message.header.state = NeighbourState::Probe;
+        let request = RouteNetlinkMessage::NewNeighbour(message);
+        connection.request("make the kernel confirm a neighbour", request, NLM_F_REPLACE)?;
+        Ok(())
+    }
+
     /// The entries of all interfaces.
     pub(super) fn dump(connection: &mut Connection) -> Result<Vec<Self>, NetError> {
         let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
@@ -99,10 +116,9 @@ impl Neighbour {
             }
         }
         let status = match message.header.state {
-            NeighbourState::Reachable
-            | NeighbourState::Delay
-            | NeighbourState::Probe
-            | NeighbourState::Permanent => Status::Known(mac?),
+            NeighbourState::Reachable => Status::Known(mac?),
+            NeighbourState::Delay | NeighbourState::Probe => Status::Confirming(mac?),
+            NeighbourState::Permanent => Status::Entered(mac?),
             NeighbourState::Stale => Status::Stale(mac?),
             NeighbourState::Noarp => Status::Fixed(mac?),
             NeighbourState::Incomplete => Status::Pending,

@@ -148,6 +148,15 @@ pub enum ResolveError {
     Net(#[from] NetError),
 }
 
+/// What is known of a next hop after it was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirmation {
+    /// It has answered, and is here.
+    Answered(MacAddr),
+    /// It is never asked: somebody has entered its address (`ip neighbour ... nud permanent`), or a rule gives it.
+    Fixed(MacAddr),
+}
+
 /// Finds paths in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Resolver {
@@ -323,7 +332,12 @@ impl Resolver {
         has_asked: bool,
     ) -> Result<NextHop, ResolveError> {
         match Neighbour::find(&mut self.requests, interface, next_hop)?.map(|found| found.status) {
-            Some(Status::Known(mac) | Status::Fixed(mac)) => Ok(NextHop::At(mac)),
+            Some(
+                Status::Known(mac)
+                | Status::Confirming(mac)
+                | Status::Entered(mac)
+                | Status::Fixed(mac),
+            ) => Ok(NextHop::At(mac)),
             Some(Status::Stale(mac)) => {
                 if let Err(error) = Neighbour::trigger(&mut self.requests, interface, next_hop) {
                     tracing::debug!(%next_hop, %error, "stale neighbour used without confirmation");
@@ -337,6 +351,60 @@ impl Resolver {
                 self.trigger(interface, next_hop)?;
                 Ok(NextHop::Asked)
             }
+        }
+    }
+
+    /// Has the kernel ask the next hop of `headers` whether it is there, and waits for its answer for at most about
+    /// `timeout`: what was known of it may be old.
+    ///
+    /// # Errors
+    /// [`ResolveError::Unresolved`] if it does not answer, [`ResolveError::Permission`], or what the kernel refused.
+    pub fn confirm(
+        &mut self,
+        headers: &PathHeaders,
+        timeout: Duration,
+    ) -> Result<Confirmation, ResolveError> {
+        let Some(next_hop) = headers.next_hop else {
+            return Ok(Confirmation::Fixed(headers.dst_mac));
+        };
+        let (mut confirmed, mut asked) = (Confirmation::Fixed(headers.dst_mac), false);
+        let interface = headers.interface;
+        wait(timeout, |_| {
+            let found = Neighbour::find(&mut self.requests, interface, next_hop)?;
+            match found.map(|found| found.status) {
+                Some(Status::Entered(mac) | Status::Fixed(mac)) => {
+                    confirmed = Confirmation::Fixed(mac);
+                    return Ok(Look::Found(*headers));
+                }
+                Some(Status::Known(mac)) if asked => {
+                    confirmed = Confirmation::Answered(mac);
+                    return Ok(Look::Found(*headers));
+                }
+                Some(Status::Failed) if asked => return Ok(Look::GivenUp(next_hop)),
+                // The kernel is at it, for somebody else or for us.
+                Some(Status::Confirming(_) | Status::Pending) => {}
+                Some(Status::Known(_) | Status::Stale(_)) => {
+                    self.probe(interface, next_hop)?;
+                    asked = true;
+                }
+                Some(Status::Failed) | None => {
+                    self.trigger(interface, next_hop)?;
+                    asked = true;
+                }
+            }
+            Ok(Look::Asked(next_hop))
+        })?;
+        Ok(confirmed)
+    }
+
+    fn probe(&mut self, interface: u32, next_hop: IpAddr) -> Result<(), ResolveError> {
+        match Neighbour::probe(&mut self.requests, interface, next_hop) {
+            Err(NetError::Permission { .. }) => Err(ResolveError::Permission { next_hop }),
+            // It went meanwhile.
+            Err(NetError::System { errno: libc::ENOENT | libc::EINVAL, .. }) => {
+                self.trigger(interface, next_hop)
+            }
+            other => Ok(other?),
         }
     }
 

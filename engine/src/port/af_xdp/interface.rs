@@ -1,11 +1,12 @@
 //! What the kernel knows of an interface: index, address, MTU, queues, rate by `ioctl`; the XDP
-//! program by netlink.
+//! program and the driver's features by netlink.
 //!
 //! Not by sysfs: that shows the network namespace in which it was mounted, not the thread's own.
 
 use std::ffi::CString;
 
 use feroce_wire::MacAddr;
+use libxdp_sys::{bpf_xdp_query, bpf_xdp_query_opts};
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
@@ -72,6 +73,41 @@ pub(super) fn attached_program(index: u32) -> Option<u32> {
         }),
         _ => None,
     })
+}
+
+/// What an interface's driver has of XDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XdpFeatures {
+    /// Programs run in the driver, and may redirect to AF_XDP sockets. Without, AF_XDP is generic.
+    pub native: bool,
+    /// The device reads and writes packet buffers itself.
+    pub zero_copy: bool,
+    /// Frames of several buffers come to a program in the driver: those of an MTU above 3818 bytes.
+    pub several_buffers: bool,
+}
+
+impl XdpFeatures {
+    /// Those of the interface with number `index` in this thread's network namespace. All are false before Linux 6.3,
+    /// which does not tell. `None` if the interface is gone.
+    ///
+    /// The bits are those of the kernel's `enum netdev_xdp_act` (`uapi/linux/netdev.h`).
+    pub fn of(index: u32) -> Option<Self> {
+        const NATIVE: u64 = 1 | 1 << 1;
+        const ZERO_COPY: u64 = 1 << 3;
+        const SEVERAL_BUFFERS: u64 = 1 << 5;
+        // SAFETY: plain data for which all zeros is a value.
+        let mut found: bpf_xdp_query_opts = unsafe { std::mem::zeroed() };
+        found.sz = size_of::<bpf_xdp_query_opts>();
+        let index = i32::try_from(index).ok()?;
+        // SAFETY: `found` is what the call fills, says its size, and outlives it.
+        let asked = unsafe { bpf_xdp_query(index, 0, &raw mut found) };
+        let has = |bits: u64| found.feature_flags & bits == bits;
+        (asked == 0).then(|| Self {
+            native: has(NATIVE),
+            zero_copy: has(ZERO_COPY),
+            several_buffers: has(SEVERAL_BUFFERS),
+        })
+    }
 }
 
 /// What the kernel answers about the interface `name`, whose number is `index`.
@@ -145,6 +181,16 @@ mod tests {
             assert!(veth.veth && !veth.strips_vlan, "though it says so");
             assert_ne!(veth.mac, MacAddr([0; 6]));
             assert_eq!(attached_program(veth.index), None);
+            let features = XdpFeatures::of(veth.index).expect("it is there");
+            let all = XdpFeatures { native: true, zero_copy: false, several_buffers: true };
+            assert_eq!(features, all, "what every veth has");
         });
+    }
+
+    #[test]
+    fn drivers_without_xdp_say_so() {
+        let none = XdpFeatures { native: false, zero_copy: false, several_buffers: false };
+        assert_eq!(XdpFeatures::of(1), Some(none), "the loopback");
+        assert_eq!(XdpFeatures::of(u32::MAX), None);
     }
 }

@@ -36,19 +36,14 @@ use std::sync::Arc;
 pub use config::{AfXdpConfig, BusyPoll, CopyMode, XdpMode};
 pub use error::AfXdpError;
 pub use filter::{AddressFilter, AttachedProgram};
+pub use interface::XdpFeatures;
 
 use bpf::AttachMode;
 use filter::Attachment;
 use interface::Interface;
 use queue::{Plan, Queue, Received};
-use umem::CHUNK_DATA;
 
 use super::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
-
-/// What comes to the MTU on the wire: Ethernet header and two VLAN tags.
-const LINK_HEADERS: usize = 14 + 2 * 4;
-/// Most chunks per frame.
-const FRAME_CHUNKS: usize = 2;
 
 /// The AF_XDP port of one core.
 #[derive(Debug)]
@@ -83,9 +78,7 @@ impl AfXdp {
         }
         raise_memory_lock();
         let attachment = Arc::new(Attachment::create(&interface, config)?);
-        let frame_max = (interface.mtu as usize + LINK_HEADERS).min(FRAME_CHUNKS * CHUNK_DATA);
-        let chunks_per_slot = if frame_max > CHUNK_DATA { 2 } else { 1 };
-        let plan = Plan { config, frame_max, chunks_per_slot };
+        let plan = Plan::new(config, interface.mtu);
         let (queues, zero_copy) = bind(plan, &interface, attachment.mode, cores)?;
         for (index, queue) in (0..).zip(&queues) {
             attachment.enter(index, queue.fd())?;
@@ -102,7 +95,7 @@ impl AfXdp {
                 name: interface.name.clone(),
                 mac: interface.mac,
                 mtu: interface.mtu,
-                frame_max,
+                frame_max: plan.frame_max,
                 link_rate: interface.rate,
                 queues: u16::try_from(queues.len()).unwrap_or(u16::MAX),
                 segments_max: 1,
@@ -131,6 +124,13 @@ impl AfXdp {
     pub fn strips_vlan(&self) -> bool {
         self.strips_vlan
     }
+}
+
+/// Bytes of packet buffers that an interface with `rx_queues` and an MTU of `mtu` bytes takes for `cores` cores: the
+/// kernel counts them as locked memory, those of all queues together.
+pub fn buffer_bytes(config: &AfXdpConfig, rx_queues: u32, cores: usize, mtu: u32) -> u64 {
+    let plan = Plan::new(config, mtu);
+    (0..rx_queues as usize).map(|queue| plan.layout(queue < cores).bytes() as u64).sum()
 }
 
 /// Opens a socket on every receive queue; the first `cores` of them transmit. Also says whether

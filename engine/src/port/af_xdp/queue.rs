@@ -10,9 +10,13 @@ use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
 
 use super::config::{AfXdpConfig, BusyPoll, CopyMode};
 use super::error::AfXdpError;
-use super::umem::{Buffers, Layout, TxSlots, cause};
+use super::umem::{Buffers, CHUNK_DATA, Layout, TxSlots, cause};
 use crate::port::RX_BURST;
 
+/// What comes to the MTU on the wire: Ethernet header and two VLAN tags.
+const LINK_HEADERS: usize = 14 + 2 * 4;
+/// Most chunks per frame.
+const FRAME_CHUNKS: usize = 2;
 /// Descriptors taken from a ring at a time.
 const BATCH: usize = 64;
 /// Most descriptors the kernel may use for one frame: 64 KiB, and what is left over.
@@ -32,6 +36,23 @@ pub(super) struct Plan<'a> {
     pub frame_max: usize,
     /// Chunks per transmit slot.
     pub chunks_per_slot: u32,
+}
+
+impl<'a> Plan<'a> {
+    /// For an interface with an MTU of `mtu` bytes.
+    pub fn new(config: &'a AfXdpConfig, mtu: u32) -> Self {
+        let frame_max = (mtu as usize + LINK_HEADERS).min(FRAME_CHUNKS * CHUNK_DATA);
+        Self { config, frame_max, chunks_per_slot: if frame_max > CHUNK_DATA { 2 } else { 1 } }
+    }
+
+    /// The packet buffers of a queue, which may also transmit.
+    pub fn layout(self, transmits: bool) -> Layout {
+        Layout {
+            rx_chunks: self.config.rx_frames,
+            tx_slots: if transmits { self.config.tx_slots } else { 0 },
+            chunks_per_slot: self.chunks_per_slot,
+        }
+    }
 }
 
 /// A received frame: descriptors in [`Queue::taken`].
@@ -97,11 +118,7 @@ impl Queue {
         zero_copy: bool,
         transmits: bool,
     ) -> Result<Self, BindError> {
-        let layout = Layout {
-            rx_chunks: plan.config.rx_frames,
-            tx_slots: if transmits { plan.config.tx_slots } else { 0 },
-            chunks_per_slot: plan.chunks_per_slot,
-        };
+        let layout = plan.layout(transmits);
         for _ in 1..BIND_TRIES {
             match Self::try_open(plan, layout, queue, zero_copy) {
                 Err(BindError::Refused(e)) if e.raw_os_error() == Some(libc::EBUSY) => {
