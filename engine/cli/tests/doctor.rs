@@ -78,7 +78,26 @@ const FAULTS: &[Fault] = &[
         id: "memlock",
         severity: "error",
         found: "64 KiB",
+        around: "prlimit --memlock=65536:65536 setpriv --bounding-set=-ipc_lock,-sys_resource env FEROCE_PORT_KIND=af_xdp",
+        ..NONE
+    },
+    // The kernel counts both.
+    Fault {
+        id: "memlock",
+        severity: "warning",
+        found: "of 2 receive queues take 20 MiB: the packet port will be used",
+        plant: "ethtool -L v0 rx 2 tx 2",
+        undo: "ethtool -L v0 rx 1 tx 1",
         around: "prlimit --memlock=65536:65536 setpriv --bounding-set=-ipc_lock,-sys_resource",
+        ..NONE
+    },
+    Fault {
+        id: "hugepages",
+        severity: "error",
+        found: "DPDK does not start",
+        plant: "echo 0 > $FAKES/hugepages",
+        undo: "echo 256 > $FAKES/hugepages",
+        around: "FEROCE_PORT_KIND=dpdk",
         ..NONE
     },
     Fault {
@@ -132,6 +151,15 @@ const FAULTS: &[Fault] = &[
         ..NONE
     },
     Fault {
+        id: "address",
+        severity: "error",
+        found: "none",
+        plant: "ip address flush dev v0; sysctl -qw net.ipv6.conf.v0.disable_ipv6=1",
+        undo: "sysctl -qw net.ipv6.conf.v0.disable_ipv6=0; ip address add 10.9.0.1/24 dev v0",
+        arguments: "-i v0",
+        ..NONE
+    },
+    Fault {
         id: "mtu",
         severity: "error",
         found: "300 carries no",
@@ -180,10 +208,19 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "xdp-program",
+        severity: "warning",
+        found: "someone_else, and an interface has one at a time: the packet port will be used",
+        plant: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
+        undo: "ip link set dev v0 xdpgeneric off",
+        ..NONE
+    },
+    Fault {
+        id: "xdp-program",
         severity: "error",
         found: "someone_else",
         plant: "ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp",
         undo: "ip link set dev v0 xdpgeneric off",
+        around: "FEROCE_PORT_KIND=af_xdp",
         ..NONE
     },
     // The script mounts the tree `class` over sysfs' own where it is there.
@@ -215,6 +252,14 @@ const FAULTS: &[Fault] = &[
         severity: "error",
         found: "10.9.0.77",
         arguments: "-i v0 --peer 10.9.0.77",
+        ..NONE
+    },
+    Fault {
+        id: "peer-neighbour",
+        severity: "warning",
+        found: "at 02:00:00:00:00:99, which was entered by hand, and 10.9.0.2 does not answer",
+        plant: "ip neighbour replace 10.9.0.2 lladdr 02:00:00:00:00:99 dev v0 nud permanent",
+        undo: "ip neighbour delete 10.9.0.2 dev v0",
         ..NONE
     },
     Fault {
@@ -361,6 +406,31 @@ fn the_other_end_and_other_programs_are_seen() {
     patient.pair.shell(1, "ip link set v1 up");
     patient.is_healthy("a lost carrier");
 
+    patient.pair.shell(1, "ip link set v1 mtu 2500");
+    let found = "2048: packets for 4096, which the interface carries, are lost";
+    patient.must_find(&Fault { id: "path-mtu", severity: "warning", found, ..NONE });
+    let (code, report) = patient.examine("FEROCE_PATH_MTU=2048", NONE.arguments);
+    assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "smaller packets pass");
+    patient.pair.shell(1, "ip link set v1 mtu 4500");
+    patient.is_healthy("a small MTU");
+
+    // What the neighbour table says is old.
+    patient.pair.shell(1, "ip address delete 10.9.0.2/24 dev v1");
+    let found = "10.9.0.2 did not answer";
+    patient.must_find(&Fault { id: "peer-neighbour", severity: "error", found, ..NONE });
+    patient.pair.shell(1, "ip address add 10.9.0.2/24 dev v1");
+    patient.is_healthy("a lost address");
+
+    patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=1");
+    let (code, report) = patient.examine("", NONE.arguments);
+    assert_eq!(
+        (code, bad(&report).as_str()),
+        (Some(0), ""),
+        "who does not answer pings is no fault"
+    );
+    assert!(report.to_string().contains("does not answer pings"), "{report:#}");
+    patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=0");
+
     let namespace = std::fs::File::open(format!("/var/run/netns/{}", patient.pair.names[0]));
     let namespace = namespace.expect("our namespace");
     let bind = move || {
@@ -371,8 +441,23 @@ fn the_other_end_and_other_programs_are_seen() {
     let found = format!("process {}", std::process::id());
     let found: &'static str = found.leak();
     patient.must_find(&Fault { id: "udp-4791", severity: "warning", found, ..NONE });
+    let around = "FEROCE_PORT_KIND=packet";
+    patient.must_find(&Fault { id: "udp-4791", severity: "error", found, around, ..NONE });
     drop(socket);
     patient.is_healthy("a socket");
+
+    // A port of a bridge, say, and an end whose other end is down: nobody asked for them.
+    patient.pair.shell(
+        0,
+        "ip link add w0 type veth peer w1; ip link set w0 up; ip link add x0 type veth peer x1; \
+                           ip link set x0 up; ip link set x1 up",
+    );
+    let (code, report) = patient.examine("", "");
+    assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "{report:#}");
+    for left in ["w0 (no carrier)", "x0 (no address that routers know)"] {
+        assert!(report.to_string().contains(left), "{report:#}");
+    }
+    patient.pair.shell(0, "ip link delete w0; ip link delete x0");
 
     patient.pair.shell(0, "ip link add w0 type veth peer w1; ip address add 10.9.1.1/24 dev w0; ip link set w1 up; ip link set w0 up");
     let other = Server::start(&mut patient.pair.feroce(0, "perf -i w0 --port-kind packet"));

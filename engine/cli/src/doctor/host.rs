@@ -3,7 +3,7 @@
 use caps::{CapSet, Capability, CapsHashSet};
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Driver, PortKind};
-use feroce_engine::port::af_xdp::AfXdpConfig;
+use feroce_engine::port::dpdk::DpdkMemory;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::Uid;
 
@@ -20,10 +20,10 @@ const FAST_CLOCKS: [&str; 4] =
 /// The checks.
 pub const CHECKS: &[Check<Host>] = &[
     Check { id: "settings", what: "configuration file and environment", run: settings },
+    Check { id: "port", what: "the kind of port", run: port },
     Check { id: "user", what: "the user to turn into", run: user },
     Check { id: "privilege", what: "privileges", run: privilege },
     Check { id: "kernel", what: "AF_XDP in the kernel", run: kernel },
-    Check { id: "memlock", what: "memory that may be locked", run: memlock },
     Check { id: "hugepages", what: "free hugepages of 2 MiB", run: hugepages },
     Check { id: "cpus", what: "CPUs for this process", run: cpus },
     Check { id: "helper-cpus", what: "CPUs that helpers are pinned to", run: helper_cpus },
@@ -39,7 +39,10 @@ pub struct Host {
     capabilities: CapsHashSet,
     initial_user_namespace: bool,
     hugepages: Option<u64>,
-    memlock: u64,
+    /// Free pages of 1 GiB.
+    gigantic_pages: u64,
+    /// Bytes that the process may lock, as far as it can raise its limit; `None` without a limit.
+    pub memlock: Option<u64>,
     cpus: usize,
     clock: Option<String>,
     kernel_has_af_xdp: bool,
@@ -51,19 +54,28 @@ impl Host {
     /// Looks.
     pub fn look(settings: Result<Settings, Failure>) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).ok();
-        let hugepages = read("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+        let pages = |size: &str| {
+            let free =
+                read(&format!("/sys/kernel/mm/hugepages/hugepages-{size}kB/free_hugepages"))?;
+            free.trim().parse::<u64>().ok()
+        };
         let clock = read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let protocols = read("/proc/thread-self/net/protocols").unwrap_or_default();
         let has_bpf = std::fs::exists("/proc/sys/kernel/unprivileged_bpf_disabled");
         let users = read("/proc/self/uid_map").unwrap_or_default();
+        let capabilities = caps::read(None, CapSet::Effective).unwrap_or_default();
+        let unlimited = [Capability::CAP_IPC_LOCK, Capability::CAP_SYS_RESOURCE];
+        let unlimited = unlimited.iter().any(|capability| capabilities.contains(capability));
+        let memlock = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(_, hard)| hard);
         Self {
             settings: settings.map_err(|failure| failure::chain(&failure)),
             fallback: Settings::default(),
             unknown_variables: Settings::unknown_variables(),
-            capabilities: caps::read(None, CapSet::Effective).unwrap_or_default(),
+            capabilities,
             initial_user_namespace: users.split_whitespace().eq(["0", "0", "4294967295"]),
-            hugepages: hugepages.and_then(|text| text.trim().parse().ok()),
-            memlock: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(_, hard)| hard),
+            hugepages: pages("2048"),
+            gigantic_pages: pages("1048576").unwrap_or(0),
+            memlock: (!unlimited).then_some(memlock),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             clock: clock.map(|text| text.trim().to_owned()),
             kernel_has_af_xdp: protocols.lines().any(|line| line.starts_with("XDP "))
@@ -84,8 +96,18 @@ impl Host {
         exists && (chosen == PortKind::Auto || chosen.to_string() == kind)
     }
 
+    /// Whether a port of this kind, of the kernel's interfaces, could be opened: by the settings, the privileges and
+    /// the kernel.
+    pub fn could_open(&self, kind: &str) -> bool {
+        let could = match kind {
+            "af_xdp" => self.may_af_xdp() && self.kernel_has_af_xdp,
+            _ => self.capabilities.contains(&Capability::CAP_NET_RAW),
+        };
+        self.may_use(kind) && could
+    }
+
     /// Whether this process may open an AF_XDP port.
-    pub fn may_af_xdp(&self) -> bool {
+    fn may_af_xdp(&self) -> bool {
         let has = |capability| self.capabilities.contains(&capability);
         let bpf = has(Capability::CAP_BPF) || has(Capability::CAP_SYS_ADMIN);
         self.initial_user_namespace
@@ -113,6 +135,16 @@ fn settings(host: &Host) -> Option<Verdict> {
             told.clone(),
             "correct it there; `feroce config --help` lists what there is",
         ),
+    }
+}
+
+fn port(host: &Host) -> Option<Verdict> {
+    match host.settings().port_kind {
+        PortKind::Dpdk if cfg!(not(feature = "dpdk")) => Verdict::error(
+            "dpdk, and this program was built without",
+            "`cargo build --release -p feroce --features dpdk`, or another `port_kind`",
+        ),
+        kind => Verdict::ok(kind.to_string()),
     }
 }
 
@@ -179,31 +211,12 @@ fn kernel(host: &Host) -> Option<Verdict> {
     }
 }
 
-fn memlock(host: &Host) -> Option<Verdict> {
-    if !host.may_use("af_xdp") || !host.may_af_xdp() {
-        return None;
-    }
-    let free = [Capability::CAP_IPC_LOCK, Capability::CAP_SYS_RESOURCE];
-    if free.iter().any(|capability| host.capabilities.contains(capability)) {
-        return Verdict::ok("as much as is needed");
-    }
-    let config = AfXdpConfig::new("");
-    let needed = u64::from(config.rx_frames + 2 * config.tx_slots) * 4096;
-    match host.memlock >= needed {
-        true => Verdict::ok(format!("{} MiB", host.memlock >> 20)),
-        false => Verdict::error(
-            format!(
-                "{} KiB; the packet buffers of each queue take {} MiB",
-                host.memlock >> 10,
-                needed >> 20
-            ),
-            "`ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK",
-        ),
-    }
-}
-
 fn hugepages(host: &Host) -> Option<Verdict> {
     let remedy = "`sysctl vm.nr_hugepages=256` (in /etc/sysctl.d to stay)";
+    let settings = host.settings();
+    if settings.port_kind == PortKind::Dpdk {
+        return dpdk_hugepages(host, settings.dpdk_memory, remedy);
+    }
     match host.hugepages {
         None => {
             Verdict::info("this kernel has none of that size: ordinary pages will do, more slowly")
@@ -216,6 +229,23 @@ fn hugepages(host: &Host) -> Option<Verdict> {
             remedy,
         ),
         Some(free) => Verdict::ok(free.to_string()),
+    }
+}
+
+/// DPDK does not start without, unless it is told to; it takes those of every size.
+fn dpdk_hugepages(host: &Host, memory: DpdkMemory, remedy: &str) -> Option<Verdict> {
+    let found = format!("{}, and {} larger ones", host.hugepages.unwrap_or(0), host.gigantic_pages);
+    match memory {
+        DpdkMemory::Ordinary { mib } => {
+            Verdict::ok(format!("not used: {mib} MiB of ordinary memory (`dpdk_memory`)"))
+        }
+        DpdkMemory::Hugepages if host.hugepages.unwrap_or(0) + host.gigantic_pages > 0 => {
+            Verdict::ok(found)
+        }
+        DpdkMemory::Hugepages => Verdict::error(
+            "none: DPDK does not start",
+            format!("{remedy}; or setting `dpdk_memory`, a number of MiB of ordinary memory"),
+        ),
     }
 }
 

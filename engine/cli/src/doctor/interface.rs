@@ -1,10 +1,12 @@
 //! What is looked at on an interface: link, addresses, MTU, queues, offloads.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use feroce_engine::device::stat::{self, Request, Snapshot};
-use feroce_engine::net::{GidEntry, GidTable, Interface, NetError};
+use feroce_engine::net::{GidEntry, GidTable, Interface, InterfaceAddress, NetError};
+use feroce_engine::port::af_xdp::{self, AfXdpConfig, XdpFeatures};
 use feroce_engine::port::ethtool::Ethtool;
 use feroce_wire::PathMtu;
 
@@ -15,6 +17,8 @@ use super::{Check, Verdict};
 const ONE_BUFFER: u32 = 3818;
 /// The first kernel with frames of several buffers.
 const SEVERAL_BUFFERS: (u32, u32) = (6, 6);
+/// The first kernel that tells which modes a driver has.
+const TELLS_MODES: (u32, u32) = (6, 3);
 /// Features that make one frame of several UDP packets.
 const MERGING: [&str; 2] = ["rx-gro-list", "rx-udp-gro-forwarding"];
 /// Features beside which some drivers refuse XDP, by the kernel's names and those of `ethtool -K`.
@@ -26,7 +30,9 @@ pub const CHECKS: &[Check<Place>] = &[
     Check { id: "link", what: "the link", run: link },
     Check { id: "address", what: "IP addresses", run: address },
     Check { id: "mtu", what: "MTU", run: mtu },
+    Check { id: "xdp-modes", what: "modes of XDP", run: xdp_modes },
     Check { id: "queues", what: "queues", run: queues },
+    Check { id: "memlock", what: "memory that may be locked", run: memlock },
     Check { id: "unserved-queues", what: "receive queues without a socket", run: unserved_queues },
     Check { id: "merging", what: "offloads that merge frames", run: merging },
     Check { id: "xdp-offloads", what: "offloads that XDP does not go with", run: beside_xdp },
@@ -40,10 +46,15 @@ pub struct Place {
     pub name: String,
     pub interface: Result<Interface, NetError>,
     pub gids: Vec<GidEntry>,
+    /// Addresses of the interface and its VLANs.
+    addresses: Vec<IpAddr>,
+    /// What the driver has of XDP.
+    xdp: Option<XdpFeatures>,
     /// Receive and transmit queues.
     queues: (u32, u32),
     features: BTreeMap<String, bool>,
     strips_vlan: bool,
+    veth: bool,
     vlans: Vec<String>,
     /// What the program that has the interface open tells of it.
     pub running: Option<Snapshot>,
@@ -60,13 +71,22 @@ impl Place {
         let all = Interface::list().unwrap_or_default();
         let vlans =
             interface.as_ref().map(|it| it.vlan_children(&all).map(|v| v.name.clone()).collect());
+        let members: Vec<_> = match &interface {
+            Ok(it) => it.vlan_children(&all).map(|v| v.index).chain([it.index]).collect(),
+            Err(_) => Vec::new(),
+        };
+        let addresses = InterfaceAddress::list().unwrap_or_default().into_iter();
+        let addresses = addresses.filter(|address| members.contains(&address.interface));
         Self {
             host: Rc::clone(host),
             name: name.to_owned(),
+            addresses: addresses.map(|address| address.ip).collect(),
+            xdp: interface.as_ref().ok().and_then(|it| XdpFeatures::of(it.index)),
             gids: gids.unwrap_or_default(),
             queues: ask.map_or((1, 1), Ethtool::queues),
             features: ask.and_then(|ask| ask.features().ok()).unwrap_or_default(),
             strips_vlan: ask.is_some_and(Ethtool::strips_vlan),
+            veth: ask.and_then(Ethtool::driver).as_deref() == Some("veth"),
             vlans: vlans.unwrap_or_default(),
             running: stat::ask(name, &Request::default()).ok(),
             interface,
@@ -76,6 +96,14 @@ impl Place {
     /// Whether the feature of this name is on.
     fn is_on(&self, feature: &str) -> bool {
         self.features.get(feature) == Some(&true)
+    }
+
+    /// What keeps AF_XDP from opening: an error, unless the packet port opens in its place.
+    pub fn no_af_xdp(&self, found: String, remedy: impl Into<String>) -> Option<Verdict> {
+        match self.host.could_open("packet") {
+            true => Verdict::warning(format!("{found}: the packet port will be used"), remedy),
+            false => Verdict::error(found, remedy),
+        }
     }
 
     /// The interface, where it exists.
@@ -113,22 +141,23 @@ fn link(place: &Place) -> Option<Verdict> {
     }
 }
 
+/// Whether routers know such an address.
+pub fn is_routable(ip: IpAddr) -> bool {
+    !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// The GID table has the link-local one of the Ethernet address in any case: it does not tell.
 fn address(place: &Place) -> Option<Verdict> {
-    use std::net::IpAddr;
     place.found().filter(|interface| interface.up)?;
-    let routable = |entry: &&GidEntry| match entry.gid.ip() {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
-    };
-    let addresses: Vec<_> =
-        place.gids.iter().filter(routable).map(|entry| entry.gid.ip().to_string()).collect();
+    let routable = place.addresses.iter().filter(|ip| is_routable(**ip));
+    let routable: Vec<_> = routable.map(ToString::to_string).collect();
     let remedy = format!("`ip address add ADDRESS/LENGTH dev {}`", place.name);
-    match (addresses.is_empty(), place.gids.is_empty()) {
-        (true, true) => Verdict::error("none", remedy),
+    match (routable.is_empty(), place.addresses.is_empty()) {
+        (true, true) => Verdict::error("none, so that no peer can find this host", remedy),
         (true, false) => {
             Verdict::warning("only link-local ones, which routers do not know", remedy)
         }
-        (false, _) => Verdict::ok(addresses.join(", ")),
+        (false, _) => Verdict::ok(routable.join(", ")),
     }
 }
 
@@ -162,17 +191,58 @@ fn mtu(place: &Place) -> Option<Verdict> {
     }
 }
 
+fn xdp_modes(place: &Place) -> Option<Verdict> {
+    let interface = place.found().filter(|_| place.host.could_open("af_xdp"))?;
+    if place.host.kernel < TELLS_MODES {
+        return Verdict::info("this kernel does not tell (Linux 6.3 does); `--open` tries them");
+    }
+    let XdpFeatures { native, zero_copy, several_buffers } = place.xdp?;
+    if !native {
+        return Verdict::info(
+            "generic: the driver has none of its own, and every frame passes the kernel's stack",
+        );
+    }
+    if interface.mtu > ONE_BUFFER && !several_buffers {
+        return Verdict::warning(
+            format!(
+                "generic: the driver's own takes frames of one buffer, and the MTU is {}",
+                interface.mtu
+            ),
+            format!("`ip link set dev {} mtu {ONE_BUFFER}`, if path MTU 2048 will do", place.name),
+        );
+    }
+    Verdict::ok(if zero_copy { "native, zero-copy" } else { "native, with copies" })
+}
+
 fn queues(place: &Place) -> Option<Verdict> {
     place.found()?;
     let ((rx, tx), cores) = (place.queues, place.host.settings().cores);
-    let found = format!("{rx} to receive and {tx} to send, for {cores} cores");
     let remedy =
         format!("`ethtool -L {} combined {cores}` (or rx and tx), or setting `cores`", place.name);
-    let few = place.host.may_use("af_xdp") && (rx.min(tx) as usize) < cores;
-    match (few, place.host.may_use("packet")) {
-        (true, true) => Verdict::warning(format!("{found}: the packet port will be used"), remedy),
-        (true, false) => Verdict::error(found, remedy),
-        (false, _) => Verdict::ok(format!("{rx} to receive, {tx} to send")),
+    match place.host.may_use("af_xdp") && (rx.min(tx) as usize) < cores {
+        true => {
+            place.no_af_xdp(format!("{rx} to receive and {tx} to send, for {cores} cores"), remedy)
+        }
+        false => Verdict::ok(format!("{rx} to receive, {tx} to send")),
+    }
+}
+
+/// The kernel counts the packet buffers of all queues together.
+fn memlock(place: &Place) -> Option<Verdict> {
+    let interface = place.found().filter(|_| place.host.could_open("af_xdp"))?;
+    let Some(limit) = place.host.memlock else { return Verdict::ok("as much as is needed") };
+    let ((queues, _), cores) = (place.queues, place.host.settings().cores);
+    let needed = af_xdp::buffer_bytes(&AfXdpConfig::new(""), queues, cores, interface.mtu);
+    match limit >= needed {
+        true => Verdict::ok(format!("{} MiB", limit >> 20)),
+        false => place.no_af_xdp(
+            format!(
+                "{} KiB; the packet buffers of {queues} receive queues take {} MiB",
+                limit >> 10,
+                needed >> 20
+            ),
+            "`ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK",
+        ),
     }
 }
 
@@ -227,8 +297,12 @@ fn beside_xdp(place: &Place) -> Option<Verdict> {
     }
 }
 
+/// The packet port puts tags back, so only AF_XDP misses them.
 fn vlan_strip(place: &Place) -> Option<Verdict> {
     place.found()?;
+    if !place.host.could_open("af_xdp") {
+        return Verdict::ok("known to the packet port, taken off or not");
+    }
     let remedy = format!("`ethtool -K {} rxvlan off`", place.name);
     match (place.strips_vlan, place.vlans.is_empty()) {
         (true, false) => Verdict::error(
@@ -236,6 +310,65 @@ fn vlan_strip(place: &Place) -> Option<Verdict> {
             remedy,
         ),
         (true, true) => Verdict::info(format!("taken off; before you make a VLAN here: {remedy}")),
+        (false, false) if place.veth => Verdict::info(
+            "stay, if the other end of the pair writes them into the frames: `ethtool -K PEER txvlan off` there, for \
+             what its kernel sends",
+        ),
         (false, _) => Verdict::ok("stay"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use feroce_engine::device::settings::Settings;
+
+    use super::*;
+    use crate::doctor::Severity;
+
+    /// The loopback, as a NIC. `None` where AF_XDP cannot be opened, of which the checks would speak.
+    fn place() -> Option<Place> {
+        let host = Rc::new(Host::look(Ok(Settings::default())));
+        let place = Place::look("lo", &host);
+        if !host.could_open("af_xdp") {
+            eprintln!("skipped: AF_XDP needs root");
+            return None;
+        }
+        Some(place)
+    }
+
+    fn severity(verdict: Option<Verdict>) -> Severity {
+        verdict.expect("the question arises").severity
+    }
+
+    #[test]
+    fn tags_that_are_taken_off_matter_where_there_are_vlans() {
+        let Some(mut place) = place() else { return };
+        let vlans = || vec!["lo.5".to_owned()];
+        for (strips_vlan, veth, vlans, expected) in [
+            (false, false, vlans(), Severity::Ok),
+            (true, false, Vec::new(), Severity::Info),
+            (false, true, vlans(), Severity::Info),
+            (true, false, vlans(), Severity::Error),
+        ] {
+            (place.strips_vlan, place.veth, place.vlans) = (strips_vlan, veth, vlans);
+            assert_eq!(severity(vlan_strip(&place)), expected, "{place:?}");
+        }
+    }
+
+    #[test]
+    fn drivers_have_modes_of_xdp() {
+        let Some(mut place) = place().filter(|place| place.host.kernel >= TELLS_MODES) else {
+            return;
+        };
+        assert_eq!(severity(xdp_modes(&place)), Severity::Info, "the loopback's is generic");
+        place.interface.as_mut().expect("there is one").mtu = 9000;
+        let features = |several_buffers, zero_copy| {
+            Some(XdpFeatures { native: true, zero_copy, several_buffers })
+        };
+        place.xdp = features(false, true);
+        assert_eq!(severity(xdp_modes(&place)), Severity::Warning, "one buffer holds no 9000");
+        place.xdp = features(true, true);
+        let verdict = xdp_modes(&place).expect("one");
+        assert_eq!((verdict.severity, verdict.found.as_str()), (Severity::Ok, "native, zero-copy"));
     }
 }

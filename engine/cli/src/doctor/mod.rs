@@ -3,6 +3,7 @@
 //! A check is a row of a table: [`host::CHECKS`], [`interface::CHECKS`], [`sharing::CHECKS`],
 //! [`peer::CHECKS`]. Nothing is changed by looking; only `--open` takes the interface, for a moment.
 
+mod echo;
 mod host;
 mod interface;
 mod peer;
@@ -13,9 +14,9 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use clap::{Args, ValueHint};
-use feroce_engine::device::Device;
 use feroce_engine::device::settings::Settings;
-use feroce_engine::net::Interface;
+use feroce_engine::device::{Device, PortKind};
+use feroce_engine::net::{Interface, InterfaceAddress};
 use serde::Serialize;
 
 use crate::config::AllFlags;
@@ -31,7 +32,8 @@ Run it in the network namespace of the interface, as the user and with the limit
 settings, port_kind, cores, helper, path_mtu and user decide what is looked at; all are checked.\n\n\
 Exit codes: 0 nothing worse than a remark, 1 could not look, 2 wrong usage, 3 warnings, 4 errors.")]
 pub struct Options {
-    /// Only this interface [default: every Ethernet interface of the network namespace that is up]
+    /// Only this interface [default: every Ethernet interface of the network namespace that has a link and an address, or else
+    /// that is up]
     #[arg(short, long, value_name = "IFACE")]
     interface: Option<String>,
     /// Also the way to this host: an address or a name
@@ -175,6 +177,12 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
     let host = Rc::new(Host::look(options.settings.load()));
     report.take(None, host::CHECKS, &host);
     let names = match &options.interface {
+        _ if host.settings().port_kind == PortKind::Dpdk => {
+            let found = "not looked at: `feroce perf` opens them, and says what is wrong";
+            let verdict = Verdict::info(found).expect("one");
+            report.add(None, ("interface", "devices of DPDK's"), verdict);
+            Vec::new()
+        }
         Some(name) => vec![name.clone()],
         None => candidates(&mut report)?,
     };
@@ -227,23 +235,48 @@ pub fn obstacles(settings: &Settings, interfaces: &[Interface]) -> Vec<String> {
     found.collect()
 }
 
-/// The interfaces worth a look. VLAN sub-interfaces are served by the interface that carries their frames.
+/// The interfaces worth a look: those that are up, with a link and an address that routers know, or else with a link, or else all
+/// that are up. A host has others that nobody wants, such as ports of bridges. VLAN sub-interfaces are served by the interface that
+/// carries their frames.
 fn candidates(report: &mut Report) -> Result<Vec<String>, Failure> {
-    let all = Interface::list()?.into_iter();
-    let all: Vec<_> = all.filter(|one| !one.loopback && one.vlan.is_none()).collect();
-    let (up, down): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.up);
-    if up.is_empty() {
-        let down: Vec<_> = down.iter().map(|one| one.name.as_str()).collect();
-        let found = match down.is_empty() {
+    let all = Interface::list()?;
+    let addresses = InterfaceAddress::list()?;
+    let has_address = |one: &Interface| {
+        let mut own = one.vlan_children(&all).map(|vlan| vlan.index).chain([one.index]);
+        own.any(|index| {
+            let mut its = addresses.iter().filter(|address| address.interface == index);
+            its.any(|address| interface::is_routable(address.ip))
+        })
+    };
+    let all = all.iter().filter(|one| !one.loopback && one.vlan.is_none());
+    let rank = |one: &Interface| match (one.up, one.carrier) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2 + u8::from(has_address(one)),
+    };
+    let ranked: Vec<_> = all.map(|one| (rank(one), one.name.as_str())).collect();
+    let best = ranked.iter().map(|(rank, _)| *rank).max().unwrap_or(0);
+    let (taken, left): (Vec<_>, Vec<_>) =
+        ranked.into_iter().partition(|(rank, _)| best > 0 && *rank == best);
+    let why = ["set down", "no carrier", "no address that routers know"];
+    let left: Vec<_> = left
+        .into_iter()
+        .map(|(rank, name)| format!("{name} ({})", why[usize::from(rank)]))
+        .collect();
+    let about = ("interface", "an interface to work on");
+    if taken.is_empty() {
+        let found = match left.is_empty() {
             true => "no Ethernet interface in this network namespace".to_owned(),
-            false => format!("every Ethernet interface is down: {}", down.join(", ")),
+            false => format!("every Ethernet interface is down: {}", left.join(", ")),
         };
         let remedy = "run it in the network namespace of the interface (`ip netns exec NAME feroce doctor`), or \
                       `ip link set dev IFACE up`";
-        let verdict = Verdict::error(found, remedy).expect("one");
-        report.add(None, ("interface", "an interface to work on"), verdict);
+        report.add(None, about, Verdict::error(found, remedy).expect("one"));
+    } else if !left.is_empty() {
+        let found = format!("not looked at without `-i`: {}", left.join(", "));
+        report.add(None, about, Verdict::info(found).expect("one"));
     }
-    Ok(up.into_iter().map(|one| one.name).collect())
+    Ok(taken.into_iter().map(|(_, name)| name.to_owned()).collect())
 }
 
 /// Opens the device as a program with these settings would.

@@ -3,11 +3,18 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use feroce_engine::net::{Gid, GidEntry, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
+use feroce_engine::net::{
+    Confirmation, Gid, GidEntry, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
+};
+use feroce_engine::time::Duration;
 use feroce_wire::PathMtu;
 
+use super::echo::{self, Reach};
 use super::interface::Place;
 use super::{Check, Verdict};
+
+/// A bit more than the kernel takes to give up a neighbour: three seconds, as it is set up by default.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The checks.
 pub const CHECKS: &[Check<Way>] = &[
@@ -23,10 +30,14 @@ pub struct Way {
     peer: IpAddr,
     /// `None` if the interface has no address of the peer's family.
     headers: Option<Result<PathHeaders, ResolveError>>,
+    /// What the next hop said when it was asked again, where there is a path.
+    next_hop: Option<Result<Confirmation, ResolveError>>,
+    /// What pings found out, where there is a path and they can be sent.
+    reach: Option<Reach>,
 }
 
 impl Way {
-    /// Looks; makes the kernel ask for the next hop if it does not know it, which may take seconds.
+    /// Looks: makes the kernel ask for the next hop, and pings the peer. Where they do not answer, that takes seconds.
     pub fn look(place: &Rc<Place>, peer: IpAddr) -> Self {
         let local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let fits = |entry: &&GidEntry| {
@@ -34,19 +45,41 @@ impl Way {
             own.is_ipv4() == peer.is_ipv4() && local(own) == local(peer)
         };
         // The address that is in the peer's network, if one is: its path exists.
-        let sources: Vec<_> = place.gids.iter().filter(fits).collect();
-        let mut headers = None;
-        for source in sources {
+        let mut way =
+            Self { place: Rc::clone(place), peer, headers: None, next_hop: None, reach: None };
+        for source in place.gids.iter().filter(fits) {
             let resolved = Resolver::open()
                 .map_err(ResolveError::from)
                 .and_then(|mut it| it.resolve(Gid::from(peer), source, RESOLVE_TIMEOUT));
-            let found = resolved.is_ok();
-            headers = headers.filter(|_| !found).or(Some(resolved));
-            if found {
+            if let Ok(headers) = resolved {
+                way.headers = Some(Ok(headers));
+                way.walk(&headers, &source.interface_name);
                 break;
             }
+            way.headers.get_or_insert(resolved);
         }
-        Self { place: Rc::clone(place), peer, headers }
+        way
+    }
+
+    /// Asks along the path, which leaves through the interface `name`.
+    fn walk(&mut self, headers: &PathHeaders, name: &str) {
+        let asked = Resolver::open()
+            .map_err(ResolveError::from)
+            .and_then(|mut it| it.confirm(headers, CONFIRM_TIMEOUT));
+        let is_there = !matches!(asked, Err(ResolveError::Unresolved { .. }));
+        self.next_hop = Some(asked);
+        if let Some(largest) = self.wanted(headers).filter(|_| is_there) {
+            self.reach = echo::probe(headers, name, largest).ok();
+        }
+    }
+}
+
+impl Way {
+    /// The path MTU that a program uses which knows of this host alone.
+    fn wanted(&self, headers: &PathHeaders) -> Option<PathMtu> {
+        let carries = PathMtu::largest_for(headers.mtu)?;
+        let asked = self.place.host.settings().path_mtu;
+        asked.filter(|asked| asked.bytes() <= carries.bytes()).or(Some(carries))
     }
 }
 
@@ -75,50 +108,93 @@ fn route(way: &Way) -> Option<Verdict> {
 }
 
 fn neighbour(way: &Way) -> Option<Verdict> {
-    match way.headers.as_ref()? {
-        Ok(headers) => Verdict::ok(format!("at {}", headers.dst_mac)),
-        Err(ResolveError::Unresolved { next_hop, after }) => Verdict::error(
+    let error = match (way.headers.as_ref()?, &way.next_hop) {
+        (Ok(_), Some(Ok(Confirmation::Answered(mac)))) => return Verdict::ok(format!("at {mac}")),
+        (Ok(headers), Some(Ok(Confirmation::Fixed(mac)))) => {
+            return entered(way, headers.next_hop, &mac.to_string());
+        }
+        (Ok(headers), Some(Err(ResolveError::Permission { .. })) | None) => {
+            let mac = headers.dst_mac;
+            return Verdict::ok(format!("at {mac} (asking it again takes CAP_NET_ADMIN)"));
+        }
+        (Ok(_), Some(Err(error))) | (Err(error), _) => error,
+    };
+    match error {
+        ResolveError::Unresolved { next_hop, after } => Verdict::error(
             format!("{next_hop} did not answer for {} s", after.as_secs()),
             format!(
                 "is it up, and in the same VLAN? `ip neighbour show dev {}`, `ping {next_hop}`",
                 way.place.name
             ),
         ),
-        Err(error @ ResolveError::Permission { .. }) => Verdict::warning(
+        ResolveError::Permission { .. } => Verdict::warning(
             error.to_string(),
             format!("run as root, or let the kernel resolve it: `ping -c 1 {}`", way.peer),
         ),
-        Err(_) => None,
+        _ => None,
     }
 }
 
-/// IP and ICMP headers, which `ping -s` does not count.
-fn ping_header(peer: IpAddr) -> u32 {
-    if peer.is_ipv4() { 20 + 8 } else { 40 + 8 }
+/// The next hop's address was entered by hand, or follows from a rule (multicast): nobody is asked.
+fn entered(way: &Way, next_hop: Option<IpAddr>, mac: &str) -> Option<Verdict> {
+    let Some(next_hop) = next_hop else { return Verdict::ok(format!("at {mac}")) };
+    let found = format!("at {mac}, which was entered by hand");
+    match way.reach {
+        Some(Reach::Silent) => Verdict::warning(
+            format!("{found}, and {} does not answer a ping", way.peer),
+            format!(
+                "`ip neighbour delete {next_hop} dev {}`, and the kernel asks for it",
+                way.place.name
+            ),
+        ),
+        _ => Verdict::ok(found),
+    }
 }
 
 fn path_mtu(way: &Way) -> Option<Verdict> {
     let headers = way.headers.as_ref()?.as_ref().ok()?;
     let interface = way.place.found()?;
     let carries = PathMtu::largest_for(headers.mtu);
-    let could = PathMtu::largest_for(interface.mtu);
-    let shown = carries.map_or_else(|| "none".to_owned(), |mtu| mtu.to_string());
-    match carries == could {
-        // What routers on the way carry would take time and their answers to find out.
-        true => Verdict::ok(format!(
-            "the route carries {shown} (not probed: `ping -M do -s {} {}` is as long as its packets)",
-            carries.map_or(0, |mtu| mtu.bytes() + PathMtu::OVERHEAD - ping_header(way.peer)),
-            way.peer
-        )),
-        false => Verdict::warning(
+    if carries != PathMtu::largest_for(interface.mtu) {
+        return Verdict::warning(
             format!(
-                "{shown}: the route's MTU is {}, the interface's {}",
-                headers.mtu, interface.mtu
+                "{}: the route's MTU is {}, the interface's {}",
+                shown(carries),
+                headers.mtu,
+                interface.mtu
             ),
             format!(
                 "raise the route's (`ip route get {}` shows it), and give the peer the same path MTU",
                 way.peer
             ),
-        ),
+        );
     }
+    let wanted = way.wanted(headers);
+    match way.reach {
+        Some(Reach::Carries(found)) if found == wanted => {
+            Verdict::ok(format!("{}, pings of that length say", shown(found)))
+        }
+        Some(Reach::Carries(found)) => Verdict::warning(
+            format!(
+                "{}: packets for {}, which the interface carries, are lost on the way",
+                shown(found),
+                shown(wanted)
+            ),
+            format!(
+                "raise the MTU of {} and of what is between to {}, or lower the path MTU at both ends (setting `path_mtu`)",
+                way.peer, interface.mtu
+            ),
+        ),
+        // Many hosts do not answer, and DPDK's other ports neither.
+        Some(Reach::Silent) => Verdict::info(format!(
+            "the route carries {}; {} does not answer pings, which would tell of the rest",
+            shown(carries),
+            way.peer
+        )),
+        None => Verdict::ok(format!("the route carries {} (not pinged)", shown(carries))),
+    }
+}
+
+fn shown(mtu: Option<PathMtu>) -> String {
+    mtu.map_or_else(|| "none".to_owned(), |mtu| mtu.to_string())
 }

@@ -34,7 +34,7 @@ fn owner(place: &Place) -> Option<Verdict> {
 
 fn xdp_program(place: &Place) -> Option<Verdict> {
     let index = place.found()?.index;
-    if !place.host.may_use("af_xdp") {
+    if !place.host.could_open("af_xdp") {
         return None;
     }
     match AttachedProgram::of(index) {
@@ -46,8 +46,8 @@ fn xdp_program(place: &Place) -> Option<Verdict> {
         }
         Some(AttachedProgram { name, .. }) => {
             let name = name.unwrap_or_else(|| "one without a name that we may see".to_owned());
-            Verdict::error(
-                format!("{name}: an interface has one at a time"),
+            place.no_af_xdp(
+                format!("{name}, and an interface has one at a time"),
                 format!(
                     "`bpftool net` shows it; stop its owner, or `ip link set dev {} xdp off`",
                     place.name
@@ -96,12 +96,19 @@ fn udp_4791(place: &Place) -> Option<Verdict> {
                 || "the kernel (rxe?) or a process that we may not look into".to_owned(),
                 |pid| format!("process {pid} ({})", program(pid)),
             );
-            Verdict::warning(
-                format!(
-                    "{who}: with AF_XDP it gets nothing, and the packet port does not open beside it"
+            let remedy = "stop it, or use another interface in a network namespace of its own";
+            match place.host.could_open("af_xdp") {
+                true => Verdict::warning(
+                    format!(
+                        "{who}: with AF_XDP it gets nothing, and the packet port does not open beside it"
+                    ),
+                    remedy,
                 ),
-                "stop it, or use another interface in a network namespace of its own",
-            )
+                false => Verdict::error(
+                    format!("{who}: the packet port does not open beside it"),
+                    remedy,
+                ),
+            }
         }
     }
 }
