@@ -343,9 +343,8 @@ mod on_dpdk {
         half_way(ON_DPDK, interrupt);
     }
 
-    /// The port sees it by the frames that do not go, and then by those that do.
+    /// The port sees that its interface is down, and then by the frames that go that it is not.
     #[test]
-    #[ignore = "open: since each retry to a silent peer is half as large, the device takes all of them and the port notices nothing"]
     fn the_interface_goes_down_and_comes_back_later() {
         half_way(ON_DPDK, |transfer, net, peer| {
             net.ip(0, "link set v0 down");

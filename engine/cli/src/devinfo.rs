@@ -43,6 +43,8 @@ struct Info {
     in_use_by: Option<Holder>,
     /// Kind of the port and its mode, once opened.
     port: Option<String>,
+    /// Why it is of this kind.
+    port_reason: Option<String>,
     link_rate_bits_per_second: Option<u64>,
     interface_mtu: u32,
     max_mtu: u32,
@@ -130,6 +132,7 @@ fn unopened(interface: &Interface, config: &DeviceConfig) -> Result<Info, Failur
         mtu: interface.mtu,
         link_rate: rate_in_sysfs(interface),
         port: String::new(),
+        port_reason: String::new(),
         cores: config.cores,
         super_frames: None,
     };
@@ -153,6 +156,7 @@ fn info(
         state: if interface.is_usable() { "PORT_ACTIVE" } else { "PORT_DOWN" },
         in_use_by: owner.map(|Owner { pid, program, .. }| Holder { pid, program }),
         port: Some(attributes.port.clone()).filter(|port| !port.is_empty()),
+        port_reason: Some(attributes.port_reason.clone()).filter(|reason| !reason.is_empty()),
         link_rate_bits_per_second: attributes.link_rate,
         interface_mtu: attributes.mtu,
         max_mtu: PathMtu::Mtu4096.bytes(),
@@ -208,11 +212,16 @@ fn text(info: &Info) -> String {
     let in_use = info.in_use_by.as_ref();
     let in_use = in_use
         .map_or("no".to_owned(), |Holder { pid, program }| format!("by pid {pid} ({program})"));
+    let port_mode = match (&info.port, &info.port_reason) {
+        (Some(port), Some(reason)) => format!("{port}; {reason}"),
+        (Some(port), None) => port.clone(),
+        (None, _) => "not opened (-v opens it)".to_owned(),
+    };
     let rows = [
         ("transport", "RoCE v2 (Ethernet)".to_owned()),
         ("node_guid", info.node_guid.clone()),
         ("in use", in_use),
-        ("port mode", info.port.clone().unwrap_or_else(|| "not opened (-v opens it)".to_owned())),
+        ("port mode", port_mode),
         ("state", info.state.to_owned()),
         ("link rate", rate.map_or_else(unknown, |rate| format!("{} Gb/s", as_giga(rate)))),
         ("max_mtu", info.max_mtu.to_string()),

@@ -492,6 +492,15 @@ fn without_an_interface_all_that_are_up_are_seen_and_opening_is_tried_on_demand(
     assert_eq!((code, &opened["id"]), (Some(0), &"open".into()), "{report:#}");
     assert!(opened["found"].as_str().is_some_and(|text| text.contains("af_xdp")), "{opened}");
 
+    foreign_program(&patient.fakes);
+    patient.shell("ip link set dev v0 xdpgeneric object $FAKES/program.o section xdp");
+    let (_, report) = patient.examine("", "-i v0 --open");
+    let opened = report["findings"].as_array().expect("findings").last().expect("one");
+    let told = opened["found"].as_str().expect("words");
+    assert!(told.contains("packet") && told.contains("auto: AF_XDP cannot be had"), "{told}");
+    assert!(told.contains("someone_else"), "{told}");
+    patient.shell("ip link set dev v0 xdpgeneric off");
+
     let output = patient.pair.feroce(0, "doctor --peer 10.9.0.2").output().expect("feroce");
     assert_eq!(output.status.code(), Some(2), "--peer needs -i");
     let shown = patient.pair.feroce(0, "doctor -i none0").output().expect("feroce");

@@ -300,6 +300,7 @@ fn devinfo_tells_what_is_there_and_who_has_it() {
     assert_eq!((&device["interface"], &device["active_mtu"]), (&"v1".into(), &4096.into()));
     assert_eq!((&device["port"], &device["in_use_by"]), (&Value::Null, &Value::Null));
     assert!(opened["port"].as_str().is_some_and(|port| port.starts_with("af_xdp")), "{opened}");
+    assert_eq!(opened["port_reason"], "auto: interface and privileges allow AF_XDP");
     for name in [
         "max_qp",
         "max_qp_wr",

@@ -136,6 +136,8 @@ pub struct DeviceAttributes {
     pub link_rate: Option<u64>,
     /// Kind of port and its mode.
     pub port: String,
+    /// Why the port is of this kind. Empty where the device was given its ports.
+    pub port_reason: String,
     /// Cores.
     pub cores: usize,
     /// Where the port carries super-frames: the host within which it does.
@@ -166,6 +168,7 @@ pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
         mtu: 0,
         link_rate: None,
         port: String::new(),
+        port_reason: String::new(),
         cores: config.cores,
         super_frames: None,
     }

@@ -49,10 +49,12 @@ impl Device {
         config: DeviceConfig,
         wrap: &mut dyn FnMut(Box<dyn Port>) -> Result<Box<dyn Port>, OpenError>,
     ) -> Result<Self, OpenError> {
-        let ports::OpenPorts { name, ports, addressing, owner, filter } =
+        let ports::OpenPorts { name, ports, addressing, owner, filter, reason } =
             ports::open(interface, &config)?;
         let wrapped = ports.into_iter().map(wrap).collect::<Result<Vec<_>, _>>()?;
         let device = Self::assemble(wrapped, addressing, config, owner)?;
+        let attributes = device.inner.attributes.write();
+        attributes.unwrap_or_else(PoisonError::into_inner).port_reason = reason;
         if let Some(filter) = filter {
             let _ = device.inner.filter.set(filter); // The only call.
             follow::set_filter(&device.inner, &multicast::lock(&device.inner))?;

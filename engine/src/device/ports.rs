@@ -1,5 +1,6 @@
 //! Which port a device opens, and what comes with it.
 
+use std::error::Error;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
@@ -82,7 +83,12 @@ pub(super) struct OpenPorts {
     pub(super) owner: Option<Ownership>,
     /// What tells the ports which frames are theirs, where they do not know themselves.
     pub(super) filter: Option<Filter>,
+    /// Why they are of their kind.
+    pub(super) reason: String,
 }
+
+/// The reason for a kind of port that was asked for by name.
+const ASKED_FOR: &str = "asked for";
 
 /// Ports on an interface of the kernel's.
 type KernelPorts = (Vec<Box<dyn Port>>, Filter);
@@ -106,21 +112,24 @@ impl Filter {
 
 /// Opens the ports of a device on `interface`.
 pub(super) fn open(interface: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError> {
-    let open_on_kernel = match config.port {
-        PortKind::Auto if config.af_xdp.mode == XdpMode::Auto => open_best,
-        PortKind::Auto | PortKind::AfXdp => open_af_xdp,
-        PortKind::Packet => open_packet,
-        PortKind::Dpdk => return open_dpdk(interface, config),
-    };
+    if config.port == PortKind::Dpdk {
+        return open_dpdk(interface, config);
+    }
     let addresses = KernelAddresses::open(interface)?;
     let owner = Ownership::take(interface)?;
-    let (ports, filter) = open_on_kernel(interface, config)?;
+    let asked_for = |opened| (opened, ASKED_FOR.to_owned());
+    let ((ports, filter), reason) = match config.port {
+        PortKind::Auto if config.af_xdp.mode == XdpMode::Auto => open_best(interface, config)?,
+        PortKind::Packet => asked_for(open_packet(interface, config)?),
+        _ => asked_for(open_af_xdp(interface, config)?),
+    };
     Ok(OpenPorts {
         name: interface.to_owned(),
         ports,
         addressing: Addressing::Kernel(addresses),
         owner: Some(owner),
         filter: Some(filter),
+        reason,
     })
 }
 
@@ -138,6 +147,7 @@ fn open_dpdk(device: &str, config: &DeviceConfig) -> Result<OpenPorts, OpenError
         ports: ports.into_iter().map(|port| Box::new(port) as _).collect(),
         owner: None,
         filter: None,
+        reason: ASKED_FOR.to_owned(),
     })
 }
 
@@ -146,28 +156,26 @@ fn open_dpdk(_device: &str, _config: &DeviceConfig) -> Result<OpenPorts, OpenErr
     Err(OpenError::NotBuilt(PortKind::Dpdk))
 }
 
-/// AF_XDP where it can be had, else packet sockets.
-fn open_best(interface: &str, config: &DeviceConfig) -> Result<KernelPorts, OpenError> {
-    match open_af_xdp(interface, config) {
-        Err(OpenError::AfXdp(error)) if may_do_without(&error) => {
-            let opened = match open_packet(interface, config) {
-                Err(packet) => {
-                    return Err(OpenError::NoPort { af_xdp: error, packet: Box::new(packet) });
-                }
-                Ok(opened) => opened,
-            };
-            let port = &opened.0[0].attributes().kind;
-            tracing::warn!("{interface} is opened as {port}, since AF_XDP cannot be had: {error}");
-            Ok(opened)
+/// AF_XDP where it can be had, else packet sockets; and why.
+fn open_best(interface: &str, config: &DeviceConfig) -> Result<(KernelPorts, String), OpenError> {
+    let error = match open_af_xdp(interface, config) {
+        Ok(opened) => {
+            return Ok((opened, "auto: interface and privileges allow AF_XDP".to_owned()));
         }
-        other => {
-            if let Ok((ports, _)) = &other {
-                let port = &ports[0].attributes().kind;
-                tracing::info!(interface, port, "the interface and the privileges allow AF_XDP");
-            }
-            other
-        }
+        Err(OpenError::AfXdp(error)) if may_do_without(&error) => error,
+        Err(error) => return Err(error),
+    };
+    let opened = match open_packet(interface, config) {
+        Err(packet) => return Err(OpenError::NoPort { af_xdp: error, packet: Box::new(packet) }),
+        Ok(opened) => opened,
+    };
+    let port = &opened.0[0].attributes().kind;
+    let mut why = error.to_string();
+    if let Some(cause) = error.source() {
+        why = format!("{why}: {cause}");
     }
+    tracing::warn!("{interface} is opened as {port}, since AF_XDP cannot be had: {why}");
+    Ok((opened, format!("auto: AF_XDP cannot be had: {why}")))
 }
 
 /// Whether the cause is one that packet sockets do not have.

@@ -127,6 +127,7 @@ const _: () = assert!(
 
 const ETHTOOL_GSET: u32 = 0x01;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GPAUSEPARAM: u32 = 0x12;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GFLAGS: u32 = 0x25;
@@ -195,6 +196,18 @@ impl Ethtool {
             PauseParameters { command: ETHTOOL_GPAUSEPARAM, ..PauseParameters::default() };
         self.run(&mut pauses).ok()?;
         Some((pauses.rx != 0, pauses.tx != 0))
+    }
+
+    /// Whether the interface is set up and, as far as its driver tells, has a link. Not by `IFF_RUNNING`, which is late by up to a second.
+    ///
+    /// # Errors
+    /// What the kernel refused: the interface may be gone.
+    pub fn has_link(&self) -> io::Result<bool> {
+        let flags = self.ioctl(libc::SIOCGIFFLAGS)?;
+        // SAFETY: the kernel filled the member that belongs to the request.
+        let flags = i32::from(unsafe { flags.ifr_ifru.ifru_flags });
+        let mut link = Value { command: ETHTOOL_GLINK, ..Value::default() };
+        Ok(flags & libc::IFF_UP != 0 && (self.run(&mut link).is_err() || link.data != 0))
     }
 
     /// Whether the device takes VLAN tags off received frames. A veth says that it does, and leaves them where
@@ -343,6 +356,12 @@ mod tests {
         let features = Ethtool::open("lo").unwrap().features().unwrap();
         assert_eq!(features.get("tx-scatter-gather"), Some(&true), "{features:?}");
         assert_eq!(features.get("rx-lro"), Some(&false), "{features:?}");
+    }
+
+    #[test]
+    fn the_loopback_may_have_a_link() {
+        assert!(Ethtool::open("lo").unwrap().has_link().is_ok());
+        assert!(Ethtool::open("none0").unwrap().has_link().is_err());
     }
 
     #[test]

@@ -283,7 +283,10 @@ fn candidates(report: &mut Report) -> Result<Vec<String>, Failure> {
 fn open(place: &Place) -> Verdict {
     let config = place.host.settings().device_config();
     let verdict = match Device::open(&place.name, config) {
-        Ok(device) => Verdict::ok(format!("opens as {}", device.attributes().port)),
+        Ok(device) => {
+            let attributes = device.attributes();
+            Verdict::ok(format!("opens as {} ({})", attributes.port, attributes.port_reason))
+        }
         Err(error) => Verdict::error(failure::chain(&error), "what the message says"),
     };
     verdict.expect("one")

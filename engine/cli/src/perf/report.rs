@@ -122,8 +122,12 @@ impl Report {
         roce: Option<(u32, &OpenDevice, &Side, &Side)>,
     ) -> Result<(), Failure> {
         if let Some((path_mtu, device, local, remote)) = roce {
-            let ends =
-                [("path_mtu", json!(path_mtu)), ("port", json!(device.device.attributes().port))];
+            let attributes = device.device.attributes();
+            let ends = [
+                ("path_mtu", json!(path_mtu)),
+                ("port", json!(attributes.port)),
+                ("port_reason", json!(attributes.port_reason)),
+            ];
             self.document.extend(ends.map(|(name, value)| (name.to_owned(), value)));
             self.document.insert("local".into(), json!(local));
             self.document.insert("remote".into(), json!(remote));
@@ -243,12 +247,13 @@ fn head_lines(plan: &Plan, roce: Option<(u32, &OpenDevice, &Side, &Side)>) -> Ve
         format!(" {name:<7} GID {} {}", side.gid, qp.unwrap_or_default())
     };
     let Plan { qps, tx_depth, inline, .. } = plan;
+    let attributes = device.device.attributes();
     vec![
         format!(
             " {} {kind}: {qps} QP, depth {tx_depth}, path MTU {path_mtu}, inline {inline}",
             plan.op.name()
         ),
-        format!(" device  {}, {}", device.interface, device.device.attributes().port),
+        format!(" device  {}, {}; {}", device.interface, attributes.port, attributes.port_reason),
         end("local", local),
         end("remote", remote),
     ]

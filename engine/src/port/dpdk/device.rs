@@ -11,6 +11,7 @@ use super::eal::{Eal, message};
 use super::error::DpdkError;
 use super::frames::LINK_HEADERS;
 use super::mbuf::Pool;
+use crate::port::ethtool::Ethtool;
 
 /// Drivers that state the frame length of ordinary Ethernet, which they do not keep to: their buffers decide.
 const UNTRUE_LIMITS: [&str; 2] = [MEMIF, "net_af_packet"];
@@ -33,6 +34,8 @@ pub(super) struct Ethdev {
     pub name: String,
     pub driver: String,
     pub mac: MacAddr,
+    /// The kernel's interface that the device stands on, if there is one: AF_PACKET's.
+    kernel: Option<Ethtool>,
     /// The device behind the port, if it was us who made it.
     made: Option<Made>,
     /// One per queue.
@@ -53,6 +56,7 @@ impl Ethdev {
         let mut device = Self::take(config)?;
         let info = device.info()?;
         device.driver = text(info.driver_name);
+        device.kernel = kernel_interface(info.if_index);
         let queues = info.max_rx_queues.min(info.max_tx_queues);
         let Some(count) = u16::try_from(cores).ok().filter(|&count| (1..=queues).contains(&count))
         else {
@@ -85,6 +89,7 @@ impl Ethdev {
             name: name.to_owned(),
             driver: String::new(),
             mac: MacAddr::default(),
+            kernel: None,
             made: None,
             pools: Vec::new(),
         };
@@ -205,6 +210,16 @@ impl Ethdev {
         &self.pools[usize::from(queue)]
     }
 
+    /// Whether there is an interface of the kernel's beneath.
+    pub fn stands_on_kernel(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    /// Whether the kernel's interface beneath is down or gone, which AF_PACKET's driver does not tell: its link is up, always.
+    pub fn lost_its_interface(&self) -> bool {
+        self.kernel.as_ref().is_some_and(|interface| !interface.has_link().unwrap_or(false))
+    }
+
     /// Whether there is a link, and its rate in bit/s where the driver knows it.
     pub fn link(&self) -> (bool, Option<u64>) {
         let mut link = rte_eth_link::default();
@@ -212,7 +227,7 @@ impl Ethdev {
         let status = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.id, &raw mut link) };
         let up = status == 0 && u32::from(link.link_status()) == dpdk_sys::RTE_ETH_LINK_UP;
         let known = link.link_speed != 0 && link.link_speed != dpdk_sys::RTE_ETH_SPEED_NUM_UNKNOWN;
-        (up, known.then(|| u64::from(link.link_speed) * 1_000_000))
+        (up && !self.lost_its_interface(), known.then(|| u64::from(link.link_speed) * 1_000_000))
     }
 
     /// Frames that the device could not take or send.
@@ -277,6 +292,17 @@ fn probe(arguments: &str, name: &str) -> Result<u16, DpdkError> {
         return Err(missing(message(status)));
     }
     find(name).ok_or_else(|| missing("its driver made no port of this name".to_owned()))
+}
+
+/// The kernel's interface with this number, or `None` for 0.
+fn kernel_interface(index: u32) -> Option<Ethtool> {
+    let mut name = [0; libc::IFNAMSIZ];
+    // SAFETY: the name is as long as the call may fill it.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    Ethtool::open(&text(name.as_ptr())).ok()
 }
 
 fn text(pointer: *const c_char) -> String {

@@ -39,6 +39,8 @@ pub struct DpdkPort {
     clock: Clock,
     /// When the device took nothing for the first time since it last took something.
     stuck_since: Option<Instant>,
+    /// When the interface beneath was looked at, and whether it was lost.
+    looked_at: (Instant, bool),
     nap: Nap,
     stats: PortStats,
     addresses: PortAddresses,
@@ -117,6 +119,7 @@ impl DpdkPort {
                 scratch: vec![0; frame_max].into(),
                 clock,
                 stuck_since: None,
+                looked_at: (clock.now(), false),
                 tx: Transmit {
                     free: Frames::with_capacity(2 * BURST),
                     pending: Frames::with_capacity(PENDING),
@@ -180,8 +183,20 @@ impl DpdkPort {
         }
     }
 
+    /// Whether the interface beneath is down: its device takes frames all the same, until its ring is full. Asked of the kernel now and then.
+    fn is_cut_off(&mut self) -> bool {
+        let now = self.clock.now();
+        if now.saturating_since(self.looked_at.0) >= PATIENCE {
+            self.looked_at = (now, self.device.lost_its_interface());
+        }
+        self.looked_at.1
+    }
+
     /// Gives the device what it takes of what is committed.
     fn send(&mut self) -> io::Result<()> {
+        if self.device.stands_on_kernel() && self.is_cut_off() {
+            return Err(self.give_up());
+        }
         let (waiting, mut refused) = (self.tx.pending.len(), 0);
         while !self.tx.pending.is_empty() && refused < OFFERS {
             let taken = self.tx.pending.transmit(self.device.id, self.queue);
@@ -196,7 +211,12 @@ impl DpdkPort {
         if now.saturating_since(since) < PATIENCE {
             return Ok(());
         }
-        self.stats.tx_dropped += waiting as u64;
+        Err(self.give_up())
+    }
+
+    /// Drops what waits; why.
+    fn give_up(&mut self) -> io::Error {
+        self.stats.tx_dropped += self.tx.pending.len() as u64;
         self.tx.pending.clear();
         let name = &self.attributes.name;
         let what = match self.device.link() {
@@ -205,7 +225,7 @@ impl DpdkPort {
             }
             (false, _) => format!("the link of DPDK device {name} is down"),
         };
-        Err(io::Error::new(io::ErrorKind::NotConnected, what))
+        io::Error::new(io::ErrorKind::NotConnected, what)
     }
 }
 
