@@ -4,13 +4,13 @@
 #   scripts/test.sh               all steps
 #   scripts/test.sh --quick       without those that take minutes
 #   scripts/test.sh --within MIN  all, but those that would not end within so many minutes, which the summary names
-#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity test fabric ports dpdk swarm frames pfc programs pyverbs rxe replay install profiles mutants deny
+#   scripts/test.sh STEP...       the named ones: fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay install profiles mutants deny
 # The last line counts the steps; exit code 0 if none failed, 1 if one did or something is missing, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 . scripts/lib.sh
 
-readonly ALL="fmt clippy doc purity test fabric ports dpdk swarm frames pfc programs pyverbs rxe replay install profiles mutants deny"
+readonly ALL="fmt clippy doc purity test rxe ports dpdk fabric swarm frames pfc programs pyverbs replay install profiles mutants deny"
 readonly QUICK="fmt clippy doc purity test"
 # To build libxdp's binding and libdpdk's, to capture and decode, to make namespaces and look at them, to run scapy.
 readonly PACKAGES=(libelf-dev zlib1g-dev clang m4 libpcap-dev make pkg-config iproute2 ethtool bpftool tshark

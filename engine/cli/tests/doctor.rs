@@ -397,14 +397,9 @@ fn planted_faults_are_found_and_none_on_a_healthy_set_up() {
 }
 
 #[test]
-fn the_other_end_and_other_programs_are_seen() {
+fn the_way_to_the_peer_is_walked() {
     let Some(patient) = Patient::new() else { return };
     patient.is_healthy("nothing");
-
-    patient.pair.shell(1, "ip link set v1 down");
-    patient.must_find(&Fault { id: "link", severity: "error", found: "no carrier", ..NONE });
-    patient.pair.shell(1, "ip link set v1 up");
-    patient.is_healthy("a lost carrier");
 
     patient.pair.shell(1, "ip link set v1 mtu 2500");
     let found = "2048: packets for 4096, which the interface carries, are lost";
@@ -430,6 +425,17 @@ fn the_other_end_and_other_programs_are_seen() {
     );
     assert!(report.to_string().contains("does not answer pings"), "{report:#}");
     patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=0");
+}
+
+#[test]
+fn the_other_end_and_other_programs_are_seen() {
+    let Some(patient) = Patient::new() else { return };
+    patient.is_healthy("nothing");
+
+    patient.pair.shell(1, "ip link set v1 down");
+    patient.must_find(&Fault { id: "link", severity: "error", found: "no carrier", ..NONE });
+    patient.pair.shell(1, "ip link set v1 up");
+    patient.is_healthy("a lost carrier");
 
     let namespace = std::fs::File::open(format!("/var/run/netns/{}", patient.pair.names[0]));
     let namespace = namespace.expect("our namespace");

@@ -32,8 +32,9 @@ pub const FILE_VARIABLE: &str = "FEROCE_CONFIG";
 /// What the variables of settings begin with.
 const PREFIX: &str = "FEROCE_";
 /// Variables that begin so and are no settings: the file, and what tests, scripts and the build read.
-const OTHERS: [&str; 18] = [
+const OTHERS: [&str; 19] = [
     FILE_VARIABLE,
+    "FEROCE_CONFORM",
     "FEROCE_DPDK_MEETING",
     "FEROCE_DPDK_ROLE",
     "FEROCE_DPDK_SHIM_H",
@@ -399,6 +400,8 @@ fn text_of(value: &Spanned<DeValue<'_>>, file: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
 
     fn from_file(text: &str) -> Result<Settings, SettingsError> {
@@ -502,6 +505,9 @@ mod tests {
             settings
         };
         assert_eq!(taken("TRAFFIC_CLASS", "0x6a").traffic_class, 106);
+        assert_eq!(taken("PATH_MTU", "0x400").path_mtu, Some(PathMtu::Mtu1024));
+        let port = NonZeroU16::new(0xc000).expect("not zero");
+        assert_eq!(taken("SOURCE_PORT", "0xc000").source_port, SourcePort::Fixed(port));
         for no in ["false", "0", "no", "OFF"] {
             assert!(!taken("ECN", no).ecn, "{no}");
         }

@@ -346,14 +346,14 @@ fn show_helper(helper: &Driver) -> String {
 fn path_mtu(text: &str) -> Option<Option<PathMtu>> {
     match text {
         "auto" => Some(None),
-        bytes => PathMtu::from_bytes(bytes.parse().ok()?).map(Some),
+        bytes => PathMtu::from_bytes(number(bytes, 256..=4096)?).map(Some),
     }
 }
 
 fn source_port(text: &str) -> Option<SourcePort> {
     match text {
         PER_QP => Some(SourcePort::PerQp),
-        port => port.parse::<NonZeroU16>().ok().map(SourcePort::Fixed),
+        port => NonZeroU16::new(number(port, 1..=0xffff)?).map(SourcePort::Fixed),
     }
 }
 
