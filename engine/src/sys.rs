@@ -1,7 +1,7 @@
 //! The few system calls that std has no door for. An `unsafe` room of one screen.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// A non-blocking eventfd, closed on exec.
@@ -44,4 +44,22 @@ pub fn random_u128() -> io::Result<u128> {
         return Err(io::Error::last_os_error());
     }
     Ok(u128::from_ne_bytes(bytes))
+}
+
+/// Keeps packets of an IPv4 or IPv6 socket from being cut, here or on the way, whatever the kernel has learned of the way
+/// (`PMTUDISC_PROBE`): longer ones than the interface carries are errors.
+///
+/// # Errors
+/// When the descriptor is no such socket.
+pub fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
+    let (level, option, value) = match v6 {
+        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+    };
+    let length = libc::socklen_t::try_from(size_of_val(&value)).expect("four");
+    // SAFETY: the value outlives the call, and its length is told.
+    let status = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length)
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -386,9 +386,19 @@ fn neighbours_are_asked_again_on_demand() {
     assert!(matches!(error, ResolveError::Unresolved { .. }), "{error}");
     assert!(matches!(confirm(), Err(ResolveError::Unresolved { .. })), "asked anew");
 
+    // Stale, and then about to be asked for the packet that was resolved.
+    pair.b("addr add 10.0.0.2/24 dev eth0");
+    assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)), "it is back");
+    pair.a(&format!("neigh replace 10.0.0.2 lladdr {MAC_B} dev eth0 nud stale"));
+    assert_eq!(pair.resolve("10.0.0.2", "10.0.0.1"), Ok(headers));
+    assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)));
+    // It has moved: not where it was, but there.
+    pair.a("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:98 dev eth0 nud reachable");
+    assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)));
+
     pair.a("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent");
     let entered = MacAddr([2, 0, 0, 0, 0, 0x99]);
-    assert_eq!(confirm(), Ok(Confirmation::Fixed(entered)));
+    assert_eq!(confirm(), Ok(Confirmation::Entered(entered)));
     assert!(pair.a("neigh show 10.0.0.2").contains("PERMANENT"), "it stays as it was");
 }
 

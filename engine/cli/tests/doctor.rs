@@ -416,6 +416,18 @@ fn the_way_to_the_peer_is_walked() {
     patient.pair.shell(1, "ip address add 10.9.0.2/24 dev v1");
     patient.is_healthy("a lost address");
 
+    // What nobody confirmed for a while, and what has moved since.
+    patient.pair.shell(
+        0,
+        "mac=$(ip -o neighbour show 10.9.0.2 | sed 's/.*lladdr \\([^ ]*\\).*/\\1/'); \
+                           ip neighbour replace 10.9.0.2 lladdr $mac dev v0 nud stale",
+    );
+    patient.is_healthy("a stale neighbour");
+    patient
+        .pair
+        .shell(0, "ip neighbour replace 10.9.0.2 lladdr 02:00:00:00:00:99 dev v0 nud reachable");
+    patient.is_healthy("a neighbour that has moved");
+
     patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=1");
     let (code, report) = patient.examine("", NONE.arguments);
     assert_eq!(
@@ -425,6 +437,56 @@ fn the_way_to_the_peer_is_walked() {
     );
     assert!(report.to_string().contains("does not answer pings"), "{report:#}");
     patient.pair.shell(1, "sysctl -qw net.ipv4.icmp_echo_ignore_all=0");
+}
+
+/// A router, whose other side carries less, and a host behind it, which are there as long as this lives.
+struct Router(String);
+
+impl Router {
+    /// `v1`'s namespace routes to 10.9.8.2 and fd09:8::2, on a link with an MTU of 1500.
+    fn new(pair: &Pair) -> Self {
+        let router = Self(format!("{}-host", pair.names[0]));
+        let host = &router.0;
+        // Not from within a namespace: there, it would be seen by that shell alone.
+        let added = Command::new("ip").args(["netns", "add", host]).status().expect("ip");
+        assert!(added.success(), "ip netns add {host}");
+        pair.shell(1, &format!(
+            "ip link add r0 mtu 1500 type veth peer r1 mtu 1500 netns {host}; ip link set r0 up; \
+             ip address add 10.9.8.1/24 dev r0; ip address add fd09:8::1/64 dev r0 nodad; \
+             ip address add fd09::2/64 dev v1 nodad; \
+             sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip -n {host} link set r1 up; \
+             ip -n {host} address add 10.9.8.2/24 dev r1; ip -n {host} route add default via 10.9.8.1; \
+             ip -n {host} address add fd09:8::2/64 dev r1 nodad; ip -n {host} route add default via fd09:8::1; \
+             ip netns exec {host} ping -q -c 1 -w 5 10.9.8.1; ip netns exec {host} ping -q -c 1 -w 5 fd09:8::1"
+        ));
+        router
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_router_on_the_way_carries_less() {
+    let Some(patient) = Patient::new() else { return };
+    let _router = Router::new(&patient.pair);
+    patient.pair.shell(
+        0,
+        "ip address add fd09::1/64 dev v0 nodad; ip route add 10.9.8.0/24 via 10.9.0.2; \
+                           ip route add fd09:8::/64 via fd09::2",
+    );
+    let (code, report) = patient.examine("", "-i v0 --peer fd09::2");
+    assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "{report:#}");
+    for peer in ["10.9.8.2", "fd09:8::2"] {
+        let arguments: &'static str = format!("-i v0 --peer {peer}").leak();
+        let found = "1024: packets for 4096, which the interface carries, are lost";
+        patient.must_find(&Fault { id: "path-mtu", severity: "warning", found, arguments, ..NONE });
+        let (code, report) = patient.examine("FEROCE_PATH_MTU=1024", arguments);
+        assert_eq!((code, bad(&report).as_str()), (Some(0), ""), "{report:#}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -31,7 +31,7 @@ pub(super) enum Status {
     Known(MacAddr),
     /// Its MAC address, which is being confirmed.
     Confirming(MacAddr),
-    /// Its MAC address, which somebody has entered for good and the kernel never confirms.
+    /// Its MAC address, which somebody has entered: for good, or a program that knows better than to ask.
     Entered(MacAddr),
     /// Its MAC address, which nobody confirmed for a while.
     Stale(MacAddr),
@@ -84,7 +84,8 @@ impl Neighbour {
         let mut message = message(interface, ip);
         message.header.state = NeighbourState::Probe;
         let request = RouteNetlinkMessage::NewNeighbour(message);
-        connection.request("make the kernel confirm a neighbour", request, NLM_F_REPLACE)?;
+        // Neither made nor replaced: that would take the flag of a router away.
+        connection.request("make the kernel confirm a neighbour", request, 0)?;
         Ok(())
     }
 
@@ -116,10 +117,12 @@ impl Neighbour {
             }
         }
         let status = match message.header.state {
-            NeighbourState::Reachable => Status::Known(mac?),
-            NeighbourState::Delay | NeighbourState::Probe => Status::Confirming(mac?),
             NeighbourState::Permanent => Status::Entered(mac?),
-            NeighbourState::Stale => Status::Stale(mac?),
+            _ if message.header.flags.contains(NeighbourFlags::ExtLearned) => Status::Entered(mac?),
+            NeighbourState::Reachable => Status::Known(mac?),
+            NeighbourState::Probe => Status::Confirming(mac?),
+            // In Delay it will be asked, in some seconds.
+            NeighbourState::Stale | NeighbourState::Delay => Status::Stale(mac?),
             NeighbourState::Noarp => Status::Fixed(mac?),
             NeighbourState::Incomplete => Status::Pending,
             NeighbourState::Failed => Status::Failed,

@@ -153,8 +153,19 @@ pub enum ResolveError {
 pub enum Confirmation {
     /// It has answered, and is here.
     Answered(MacAddr),
-    /// It is never asked: somebody has entered its address (`ip neighbour ... nud permanent`), or a rule gives it.
+    /// It is never asked: somebody has entered its address (`ip neighbour ... nud permanent`).
+    Entered(MacAddr),
+    /// It is never asked: a rule gives its address, as for groups.
     Fixed(MacAddr),
+}
+
+/// Whom [`Resolver::confirm`] has asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Not,
+    /// Where the neighbour was.
+    There,
+    Everybody,
 }
 
 /// Finds paths in the network namespace of the thread that opened it.
@@ -355,7 +366,7 @@ impl Resolver {
     }
 
     /// Has the kernel ask the next hop of `headers` whether it is there, and waits for its answer for at most about
-    /// `timeout`: what was known of it may be old.
+    /// `timeout`: what was known of it may be old. First where it was, then everybody; the kernel takes three seconds to give up either.
     ///
     /// # Errors
     /// [`ResolveError::Unresolved`] if it does not answer, [`ResolveError::Permission`], or what the kernel refused.
@@ -367,32 +378,35 @@ impl Resolver {
         let Some(next_hop) = headers.next_hop else {
             return Ok(Confirmation::Fixed(headers.dst_mac));
         };
-        let (mut confirmed, mut asked) = (Confirmation::Fixed(headers.dst_mac), false);
+        let (mut confirmed, mut asked) = (Confirmation::Fixed(headers.dst_mac), Asked::Not);
         let interface = headers.interface;
         wait(timeout, |_| {
             let found = Neighbour::find(&mut self.requests, interface, next_hop)?;
-            match found.map(|found| found.status) {
-                Some(Status::Entered(mac) | Status::Fixed(mac)) => {
-                    confirmed = Confirmation::Fixed(mac);
-                    return Ok(Look::Found(*headers));
-                }
-                Some(Status::Known(mac)) if asked => {
+            let status = found.map(|found| found.status);
+            match (status, asked) {
+                (Some(Status::Entered(mac)), _) => confirmed = Confirmation::Entered(mac),
+                (Some(Status::Fixed(mac)), _) => confirmed = Confirmation::Fixed(mac),
+                (Some(Status::Known(mac)), Asked::There | Asked::Everybody) => {
                     confirmed = Confirmation::Answered(mac);
-                    return Ok(Look::Found(*headers));
                 }
-                Some(Status::Failed) if asked => return Ok(Look::GivenUp(next_hop)),
+                (Some(Status::Failed), Asked::Everybody) => return Ok(Look::GivenUp(next_hop)),
                 // The kernel is at it, for somebody else or for us.
-                Some(Status::Confirming(_) | Status::Pending) => {}
-                Some(Status::Known(_) | Status::Stale(_)) => {
-                    self.probe(interface, next_hop)?;
-                    asked = true;
+                (Some(Status::Confirming(_) | Status::Pending), _) => {
+                    return Ok(Look::Asked(next_hop));
                 }
-                Some(Status::Failed) | None => {
+                (Some(Status::Known(_) | Status::Stale(_)), _) => {
+                    self.probe(interface, next_hop)?;
+                    asked = Asked::There;
+                    return Ok(Look::Asked(next_hop));
+                }
+                // It may have moved.
+                (Some(Status::Failed) | None, _) => {
                     self.trigger(interface, next_hop)?;
-                    asked = true;
+                    asked = Asked::Everybody;
+                    return Ok(Look::Asked(next_hop));
                 }
             }
-            Ok(Look::Asked(next_hop))
+            Ok(Look::Found(*headers))
         })?;
         Ok(confirmed)
     }

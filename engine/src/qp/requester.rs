@@ -162,7 +162,7 @@ impl Requester {
     /// every nth packet is lost, retries that are all alike lose the same one.
     pub(super) fn note_silence(&mut self, window: u32) {
         self.silent_window = (self.silent_window.min(window) / 2).max(ACK_INTERVAL);
-        self.silent_reads = (self.silent_reads.min(self.max_rd_atomic) / 2).max(1);
+        self.silent_reads = (self.silent_reads.min(self.reads_in_flight) / 2).max(1);
     }
 
     /// Packets are out that have not been acknowledged.

@@ -1,11 +1,13 @@
-//! Pings that say how long packets may be on the way to a peer: ICMP echoes (RFC 792, RFC 4443) that no router may cut into fragments.
+//! Pings that say how long packets may be on the way to a peer: ICMP echoes (RFC 792, RFC 4443) that nobody may cut into
+//! fragments. Their answers may be: what the peer itself could send is not tried.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use feroce_engine::net::PathHeaders;
+use feroce_engine::sys;
 use feroce_engine::time::Clock;
 use feroce_wire::PathMtu;
 use nix::sys::socket::{
@@ -30,7 +32,7 @@ const BUFFER: usize = 8192;
 pub enum Reach {
     /// Not even short packets are answered.
     Silent,
-    /// The largest path MTU whose packets arrive and come back; `None` if none does.
+    /// The largest path MTU whose packets arrive; `None` if none does.
     Carries(Option<PathMtu>),
 }
 
@@ -59,7 +61,7 @@ struct Pinger {
 ///
 /// # Errors
 /// What the kernel refused: CAP_NET_RAW is needed.
-pub fn probe(headers: &PathHeaders, interface: &str, largest: PathMtu) -> nix::Result<Reach> {
+pub fn probe(headers: &PathHeaders, interface: &str, largest: PathMtu) -> io::Result<Reach> {
     let mut pinger = Pinger::open(headers, interface)?;
     if !pinger.is_answered(SHORT) {
         return Ok(Reach::Silent);
@@ -71,20 +73,20 @@ pub fn probe(headers: &PathHeaders, interface: &str, largest: PathMtu) -> nix::R
 }
 
 impl Pinger {
-    /// The kernel's default for such a socket is path MTU discovery: packets that the interface can send whole are not to be cut.
-    fn open(headers: &PathHeaders, interface: &str) -> nix::Result<Self> {
+    fn open(headers: &PathHeaders, interface: &str) -> io::Result<Self> {
         let (family, protocol) = match headers.dst_ip {
             IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp),
             IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6),
         };
         let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        sys::never_fragment(socket.as_fd(), headers.dst_ip.is_ipv6())?;
         setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
         bind(socket.as_raw_fd(), &address(headers.src_ip, headers.interface))?;
         let peer = address(headers.dst_ip, headers.interface);
         Ok(Self { socket, peer, v6: headers.dst_ip.is_ipv6(), sequence: 0 })
     }
 
-    /// Whether an echo in an IP packet of this many bytes comes back whole.
+    /// Whether an echo in an IP packet of this many bytes is answered.
     fn is_answered(&mut self, ip_bytes: u32) -> bool {
         (0..TRIES).any(|_| {
             self.sequence += 1;

@@ -4,7 +4,7 @@ use caps::{CapSet, Capability, CapsHashSet};
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Driver, PortKind};
 use feroce_engine::port::dpdk::DpdkMemory;
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::Uid;
 
 use super::{Check, Verdict};
@@ -75,7 +75,7 @@ impl Host {
             initial_user_namespace: users.split_whitespace().eq(["0", "0", "4294967295"]),
             hugepages: pages("2048"),
             gigantic_pages: pages("1048576").unwrap_or(0),
-            memlock: (!unlimited).then_some(memlock),
+            memlock: (!unlimited && memlock != RLIM_INFINITY).then_some(memlock),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             clock: clock.map(|text| text.trim().to_owned()),
             kernel_has_af_xdp: protocols.lines().any(|line| line.starts_with("XDP "))

@@ -11,7 +11,7 @@ use feroce_engine::port::ethtool::Ethtool;
 use feroce_wire::PathMtu;
 
 use super::host::Host;
-use super::{Check, Verdict};
+use super::{Check, Verdict, sharing};
 
 /// Largest MTU whose frames AF_XDP holds in one buffer.
 const ONE_BUFFER: u32 = 3818;
@@ -56,6 +56,8 @@ pub struct Place {
     strips_vlan: bool,
     veth: bool,
     vlans: Vec<String>,
+    /// Who else has a socket on RoCE's UDP port, beside which the packet port does not open.
+    pub roce_socket: Option<String>,
     /// What the program that has the interface open tells of it.
     pub running: Option<Snapshot>,
 }
@@ -88,6 +90,7 @@ impl Place {
             strips_vlan: ask.is_some_and(Ethtool::strips_vlan),
             veth: ask.and_then(Ethtool::driver).as_deref() == Some("veth"),
             vlans: vlans.unwrap_or_default(),
+            roce_socket: sharing::roce_socket(&all),
             running: stat::ask(name, &Request::default()).ok(),
             interface,
         }
@@ -100,7 +103,7 @@ impl Place {
 
     /// What keeps AF_XDP from opening: an error, unless the packet port opens in its place.
     pub fn no_af_xdp(&self, found: String, remedy: impl Into<String>) -> Option<Verdict> {
-        match self.host.could_open("packet") {
+        match self.host.could_open("packet") && self.roce_socket.is_none() {
             true => Verdict::warning(format!("{found}: the packet port will be used"), remedy),
             false => Verdict::error(found, remedy),
         }
@@ -167,12 +170,6 @@ fn mtu(place: &Place) -> Option<Verdict> {
         format!("`ip link set dev {} mtu {to}`, at the peer and between, too", place.name)
     };
     let needed = |path: PathMtu| path.bytes() + PathMtu::OVERHEAD;
-    if mtu > ONE_BUFFER && place.host.may_use("af_xdp") && place.host.kernel < SEVERAL_BUFFERS {
-        return Verdict::error(
-            format!("{mtu}: beyond {ONE_BUFFER}, AF_XDP needs Linux 6.6"),
-            format!("`ip link set dev {} mtu {}`", place.name, needed(PathMtu::Mtu2048)),
-        );
-    }
     let Some(largest) = PathMtu::largest_for(mtu) else {
         return Verdict::error(format!("{mtu} carries no RoCE path MTU"), raise(1500));
     };
@@ -182,6 +179,13 @@ fn mtu(place: &Place) -> Option<Verdict> {
         let found =
             format!("{mtu} carries path MTU {largest}, and the setting `path_mtu` is {asked}");
         return Verdict::error(found, raise(needed(asked)));
+    }
+    let could = place.host.could_open("af_xdp");
+    if mtu > ONE_BUFFER && could && place.host.kernel < SEVERAL_BUFFERS {
+        return place.no_af_xdp(
+            format!("{mtu}, and beyond {ONE_BUFFER} AF_XDP needs Linux 6.6"),
+            format!("`ip link set dev {} mtu {}`", place.name, needed(PathMtu::Mtu2048)),
+        );
     }
     let found = format!("{mtu}, which carries path MTU {largest}");
     match largest {
@@ -196,8 +200,9 @@ fn xdp_modes(place: &Place) -> Option<Verdict> {
     if place.host.kernel < TELLS_MODES {
         return Verdict::info("this kernel does not tell (Linux 6.3 does); `--open` tries them");
     }
-    let XdpFeatures { native, zero_copy, several_buffers } = place.xdp?;
-    if !native {
+    let features = place.xdp?;
+    let XdpFeatures { zero_copy, several_buffers, .. } = features;
+    if !features.native() {
         return Verdict::info(
             "generic: the driver has none of its own, and every frame passes the kernel's stack",
         );
@@ -208,7 +213,11 @@ fn xdp_modes(place: &Place) -> Option<Verdict> {
                 "generic: the driver's own takes frames of one buffer, and the MTU is {}",
                 interface.mtu
             ),
-            format!("`ip link set dev {} mtu {ONE_BUFFER}`, if path MTU 2048 will do", place.name),
+            format!(
+                "`ip link set dev {} mtu {}`, if path MTU 2048 will do",
+                place.name,
+                PathMtu::Mtu2048.bytes() + PathMtu::OVERHEAD
+            ),
         );
     }
     Verdict::ok(if zero_copy { "native, zero-copy" } else { "native, with copies" })
@@ -219,7 +228,7 @@ fn queues(place: &Place) -> Option<Verdict> {
     let ((rx, tx), cores) = (place.queues, place.host.settings().cores);
     let remedy =
         format!("`ethtool -L {} combined {cores}` (or rx and tx), or setting `cores`", place.name);
-    match place.host.may_use("af_xdp") && (rx.min(tx) as usize) < cores {
+    match place.host.could_open("af_xdp") && (rx.min(tx) as usize) < cores {
         true => {
             place.no_af_xdp(format!("{rx} to receive and {tx} to send, for {cores} cores"), remedy)
         }
@@ -363,7 +372,7 @@ mod tests {
         assert_eq!(severity(xdp_modes(&place)), Severity::Info, "the loopback's is generic");
         place.interface.as_mut().expect("there is one").mtu = 9000;
         let features = |several_buffers, zero_copy| {
-            Some(XdpFeatures { native: true, zero_copy, several_buffers })
+            Some(XdpFeatures { programs: true, redirects: true, zero_copy, several_buffers })
         };
         place.xdp = features(false, true);
         assert_eq!(severity(xdp_modes(&place)), Severity::Warning, "one buffer holds no 9000");

@@ -1,7 +1,8 @@
 //! `feroce doctor`: what is wrong with this host, an interface, or the way to a peer, and what to do.
 //!
 //! A check is a row of a table: [`host::CHECKS`], [`interface::CHECKS`], [`sharing::CHECKS`],
-//! [`peer::CHECKS`]. Nothing is changed by looking; only `--open` takes the interface, for a moment.
+//! [`peer::CHECKS`]. Nothing is set by looking, though neighbours and peers are asked; only `--open` takes the
+//! interface, for a moment.
 
 mod echo;
 mod host;
@@ -205,8 +206,19 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
 }
 
 /// Checks whose errors keep a program written for verbs from opening its device.
-const OBSTACLES: [&str; 8] =
-    ["privilege", "kernel", "memlock", "interface", "link", "address", "owner", "xdp-program"];
+const OBSTACLES: [&str; 11] = [
+    "port",
+    "privilege",
+    "kernel",
+    "interface",
+    "link",
+    "address",
+    "queues",
+    "memlock",
+    "owner",
+    "xdp-program",
+    "udp-4791",
+];
 
 /// What will keep a program from opening `interfaces` as its devices, and what helps, a line each.
 pub fn obstacles(settings: &Settings, interfaces: &[Interface]) -> Vec<String> {

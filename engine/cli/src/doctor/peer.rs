@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use feroce_engine::net::{
-    Confirmation, Gid, GidEntry, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
+    Confirmation, Gid, GidEntry, Interface, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
 };
 use feroce_engine::time::Duration;
 use feroce_wire::PathMtu;
@@ -13,8 +13,8 @@ use super::echo::{self, Reach};
 use super::interface::Place;
 use super::{Check, Verdict};
 
-/// A bit more than the kernel takes to give up a neighbour: three seconds, as it is set up by default.
-const CONFIRM_TIMEOUT: Duration = Duration::from_secs(4);
+/// A bit more than the kernel takes to give up a neighbour that it has asked where it was, and then everybody.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// The checks.
 pub const CHECKS: &[Check<Way>] = &[
@@ -30,6 +30,8 @@ pub struct Way {
     peer: IpAddr,
     /// `None` if the interface has no address of the peer's family.
     headers: Option<Result<PathHeaders, ResolveError>>,
+    /// MTU of the interface that packets leave through, the place's or a VLAN's.
+    link_mtu: u32,
     /// What the next hop said when it was asked again, where there is a path.
     next_hop: Option<Result<Confirmation, ResolveError>>,
     /// What pings found out, where there is a path and they can be sent.
@@ -45,8 +47,14 @@ impl Way {
             own.is_ipv4() == peer.is_ipv4() && local(own) == local(peer)
         };
         // The address that is in the peer's network, if one is: its path exists.
-        let mut way =
-            Self { place: Rc::clone(place), peer, headers: None, next_hop: None, reach: None };
+        let mut way = Self {
+            place: Rc::clone(place),
+            peer,
+            headers: None,
+            link_mtu: 0,
+            next_hop: None,
+            reach: None,
+        };
         for source in place.gids.iter().filter(fits) {
             let resolved = Resolver::open()
                 .map_err(ResolveError::from)
@@ -68,18 +76,17 @@ impl Way {
             .and_then(|mut it| it.confirm(headers, CONFIRM_TIMEOUT));
         let is_there = !matches!(asked, Err(ResolveError::Unresolved { .. }));
         self.next_hop = Some(asked);
-        if let Some(largest) = self.wanted(headers).filter(|_| is_there) {
+        self.link_mtu = Interface::read(name).map_or(headers.mtu, |link| link.mtu);
+        let carried = PathMtu::largest_for(headers.mtu).min(self.wanted());
+        if let Some(largest) = carried.filter(|_| is_there) {
             self.reach = echo::probe(headers, name, largest).ok();
         }
     }
-}
 
-impl Way {
-    /// The path MTU that a program uses which knows of this host alone.
-    fn wanted(&self, headers: &PathHeaders) -> Option<PathMtu> {
-        let carries = PathMtu::largest_for(headers.mtu)?;
-        let asked = self.place.host.settings().path_mtu;
-        asked.filter(|asked| asked.bytes() <= carries.bytes()).or(Some(carries))
+    /// The path MTU that a program uses which knows of the interface and the settings alone.
+    fn wanted(&self) -> Option<PathMtu> {
+        let carries = PathMtu::largest_for(self.link_mtu)?;
+        Some(self.place.host.settings().path_mtu.map_or(carries, |asked| asked.min(carries)))
     }
 }
 
@@ -110,8 +117,12 @@ fn route(way: &Way) -> Option<Verdict> {
 fn neighbour(way: &Way) -> Option<Verdict> {
     let error = match (way.headers.as_ref()?, &way.next_hop) {
         (Ok(_), Some(Ok(Confirmation::Answered(mac)))) => return Verdict::ok(format!("at {mac}")),
-        (Ok(headers), Some(Ok(Confirmation::Fixed(mac)))) => {
-            return entered(way, headers.next_hop, &mac.to_string());
+        (Ok(_), Some(Ok(Confirmation::Fixed(mac)))) => {
+            return Verdict::ok(format!("at {mac}, by rule"));
+        }
+        (Ok(headers), Some(Ok(Confirmation::Entered(mac)))) => {
+            let next_hop = headers.next_hop.unwrap_or(way.peer);
+            return entered(way, next_hop, &mac.to_string());
         }
         (Ok(headers), Some(Err(ResolveError::Permission { .. })) | None) => {
             let mac = headers.dst_mac;
@@ -131,13 +142,17 @@ fn neighbour(way: &Way) -> Option<Verdict> {
             error.to_string(),
             format!("run as root, or let the kernel resolve it: `ping -c 1 {}`", way.peer),
         ),
-        _ => None,
+        // The route's check has told.
+        _ if way.next_hop.is_none() => None,
+        error => Verdict::warning(
+            format!("cannot be asked: {error}"),
+            format!("`ip neighbour show dev {}` shows what is known of it", way.place.name),
+        ),
     }
 }
 
-/// The next hop's address was entered by hand, or follows from a rule (multicast): nobody is asked.
-fn entered(way: &Way, next_hop: Option<IpAddr>, mac: &str) -> Option<Verdict> {
-    let Some(next_hop) = next_hop else { return Verdict::ok(format!("at {mac}")) };
+/// The next hop's address was entered by hand: nobody asks it.
+fn entered(way: &Way, next_hop: IpAddr, mac: &str) -> Option<Verdict> {
     let found = format!("at {mac}, which was entered by hand");
     match way.reach {
         Some(Reach::Silent) => Verdict::warning(
@@ -153,23 +168,23 @@ fn entered(way: &Way, next_hop: Option<IpAddr>, mac: &str) -> Option<Verdict> {
 
 fn path_mtu(way: &Way) -> Option<Verdict> {
     let headers = way.headers.as_ref()?.as_ref().ok()?;
-    let interface = way.place.found()?;
+    let wanted = way.wanted();
     let carries = PathMtu::largest_for(headers.mtu);
-    if carries != PathMtu::largest_for(interface.mtu) {
+    if carries < wanted {
         return Verdict::warning(
             format!(
                 "{}: the route's MTU is {}, the interface's {}",
                 shown(carries),
                 headers.mtu,
-                interface.mtu
+                way.link_mtu
             ),
             format!(
-                "raise the route's (`ip route get {}` shows it), and give the peer the same path MTU",
+                "raise the route's (`ip route get {}` shows it; `ip route flush cache` forgets what a router once said), and give \
+                 the peer the same path MTU",
                 way.peer
             ),
         );
     }
-    let wanted = way.wanted(headers);
     match way.reach {
         Some(Reach::Carries(found)) if found == wanted => {
             Verdict::ok(format!("{}, pings of that length say", shown(found)))
@@ -182,16 +197,16 @@ fn path_mtu(way: &Way) -> Option<Verdict> {
             ),
             format!(
                 "raise the MTU of {} and of what is between to {}, or lower the path MTU at both ends (setting `path_mtu`)",
-                way.peer, interface.mtu
+                way.peer, way.link_mtu
             ),
         ),
         // Many hosts do not answer, and DPDK's other ports neither.
         Some(Reach::Silent) => Verdict::info(format!(
             "the route carries {}; {} does not answer pings, which would tell of the rest",
-            shown(carries),
+            shown(wanted),
             way.peer
         )),
-        None => Verdict::ok(format!("the route carries {} (not pinged)", shown(carries))),
+        None => Verdict::ok(format!("the route carries {} (not pinged)", shown(wanted))),
     }
 }
 

@@ -79,38 +79,34 @@ fn rxe(place: &Place) -> Option<Verdict> {
 /// With AF_XDP, such a socket gets nothing; the packet port cannot be opened beside it.
 fn udp_4791(place: &Place) -> Option<Verdict> {
     place.found()?;
+    let Some(who) = &place.roce_socket else { return Verdict::ok("none") };
+    let remedy = "stop it, or use another interface in a network namespace of its own";
+    match place.host.could_open("af_xdp") {
+        true => Verdict::warning(
+            format!(
+                "{who}: with AF_XDP it gets nothing, and the packet port does not open beside it"
+            ),
+            remedy,
+        ),
+        false => Verdict::error(format!("{who}: the packet port does not open beside it"), remedy),
+    }
+}
+
+/// Who has a socket on RoCE's UDP port in this network namespace, besides the Feroce programs on `interfaces`: these share it.
+pub fn roce_socket(interfaces: &[Interface]) -> Option<String> {
     let read =
         |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
     let tables = read("udp") + &read("udp6");
-    // Programs on other interfaces hold it, too, and share it.
-    let interfaces = Interface::list().unwrap_or_default();
+    let mut holders = tables.lines().filter_map(inode_on_roce_port).map(holder_of).peekable();
+    holders.peek()?;
     let owners = interfaces.iter().filter_map(|one| owner_of(&one.name)).map(|owner| owner.pid);
     let owners: Vec<_> = owners.collect();
-    let holders = tables.lines().filter_map(inode_on_roce_port).map(holder_of);
     let stranger = |holder: &Option<i32>| holder.is_none_or(|pid| !owners.contains(&pid));
-    let others: Vec<_> = holders.filter(stranger).collect();
-    match others.first() {
-        None => Verdict::ok("none"),
-        Some(holder) => {
-            let who = holder.map_or_else(
-                || "the kernel (rxe?) or a process that we may not look into".to_owned(),
-                |pid| format!("process {pid} ({})", program(pid)),
-            );
-            let remedy = "stop it, or use another interface in a network namespace of its own";
-            match place.host.could_open("af_xdp") {
-                true => Verdict::warning(
-                    format!(
-                        "{who}: with AF_XDP it gets nothing, and the packet port does not open beside it"
-                    ),
-                    remedy,
-                ),
-                false => Verdict::error(
-                    format!("{who}: the packet port does not open beside it"),
-                    remedy,
-                ),
-            }
-        }
-    }
+    let holder = holders.find(stranger)?;
+    Some(holder.map_or_else(
+        || "the kernel (rxe?) or a process that we may not look into".to_owned(),
+        |pid| format!("process {pid} ({})", program(pid)),
+    ))
 }
 
 /// The inode of the socket in a line of `/proc/net/udp`, if it is bound to RoCE's port.

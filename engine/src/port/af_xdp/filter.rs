@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::bpf::{AttachMode, Hook, Link, Map, MapKind, Program, program_name};
 use super::config::{AfXdpConfig, XdpMode};
 use super::error::AfXdpError;
-use super::interface::{Interface, attached_program};
+use super::interface::{Interface, XdpFeatures, attached_program};
 use super::program::{self, Action};
 
 /// Most addresses of one interface.
@@ -149,7 +149,11 @@ fn try_attach(
     interface: &Interface,
     mode: XdpMode,
 ) -> Result<(Link, AttachMode), AfXdpError> {
+    // A driver that runs programs and does not redirect would drop every frame of ours.
+    let drops = XdpFeatures::of(interface.index)
+        .is_some_and(|features| features.programs && !features.redirects);
     let modes: &[AttachMode] = match mode {
+        XdpMode::Auto if drops => &[AttachMode::Generic],
         XdpMode::Auto => &[AttachMode::Native, AttachMode::Generic],
         XdpMode::Native => &[AttachMode::Native],
         XdpMode::Generic => &[AttachMode::Generic],

@@ -78,8 +78,10 @@ pub(super) fn attached_program(index: u32) -> Option<u32> {
 /// What an interface's driver has of XDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpFeatures {
-    /// Programs run in the driver, and may redirect to AF_XDP sockets. Without, AF_XDP is generic.
-    pub native: bool,
+    /// Programs run in the driver.
+    pub programs: bool,
+    /// They may redirect frames there, as they do to AF_XDP sockets.
+    pub redirects: bool,
     /// The device reads and writes packet buffers itself.
     pub zero_copy: bool,
     /// Frames of several buffers come to a program in the driver: those of an MTU above 3818 bytes.
@@ -92,7 +94,8 @@ impl XdpFeatures {
     ///
     /// The bits are those of the kernel's `enum netdev_xdp_act` (`uapi/linux/netdev.h`).
     pub fn of(index: u32) -> Option<Self> {
-        const NATIVE: u64 = 1 | 1 << 1;
+        const PROGRAMS: u64 = 1;
+        const REDIRECTS: u64 = 1 << 1;
         const ZERO_COPY: u64 = 1 << 3;
         const SEVERAL_BUFFERS: u64 = 1 << 5;
         // SAFETY: plain data for which all zeros is a value.
@@ -103,10 +106,16 @@ impl XdpFeatures {
         let asked = unsafe { bpf_xdp_query(index, 0, &raw mut found) };
         let has = |bits: u64| found.feature_flags & bits == bits;
         (asked == 0).then(|| Self {
-            native: has(NATIVE),
+            programs: has(PROGRAMS),
+            redirects: has(REDIRECTS),
             zero_copy: has(ZERO_COPY),
             several_buffers: has(SEVERAL_BUFFERS),
         })
+    }
+
+    /// Whether frames come to AF_XDP sockets from the driver; generic XDP is left else.
+    pub fn native(self) -> bool {
+        self.programs && self.redirects
     }
 }
 
@@ -182,15 +191,15 @@ mod tests {
             assert_ne!(veth.mac, MacAddr([0; 6]));
             assert_eq!(attached_program(veth.index), None);
             let features = XdpFeatures::of(veth.index).expect("it is there");
-            let all = XdpFeatures { native: true, zero_copy: false, several_buffers: true };
-            assert_eq!(features, all, "what every veth has");
+            assert!(features.native() && features.several_buffers, "{features:?}");
+            assert!(!features.zero_copy, "{features:?}");
         });
     }
 
     #[test]
     fn drivers_without_xdp_say_so() {
-        let none = XdpFeatures { native: false, zero_copy: false, several_buffers: false };
-        assert_eq!(XdpFeatures::of(1), Some(none), "the loopback");
-        assert_eq!(XdpFeatures::of(u32::MAX), None);
+        let found = XdpFeatures::of(1).expect("the loopback");
+        assert!(!found.programs && !found.redirects && !found.zero_copy, "{found:?}");
+        assert_eq!(XdpFeatures::of(i32::MAX.cast_unsigned()), None);
     }
 }

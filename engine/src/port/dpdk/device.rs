@@ -15,6 +15,8 @@ use crate::port::ethtool::Ethtool;
 
 /// Drivers that state the frame length of ordinary Ethernet, which they do not keep to: their buffers decide.
 const UNTRUE_LIMITS: [&str; 2] = [MEMIF, "net_af_packet"];
+/// Drivers whose link is up whatever becomes of the kernel's interface that they stand on.
+const LINK_UNTOLD: [&str; 1] = ["net_af_packet"];
 const MEMIF: &str = "net_memif";
 /// Ethernet header and checksum, in bytes: what a driver's longest frame has more than its largest packet.
 const FRAME_OVERHEAD: u32 = 18;
@@ -34,7 +36,7 @@ pub(super) struct Ethdev {
     pub name: String,
     pub driver: String,
     pub mac: MacAddr,
-    /// The kernel's interface that the device stands on, if there is one: AF_PACKET's.
+    /// The kernel's interface that the device stands on, if that has to be asked.
     kernel: Option<Ethtool>,
     /// The device behind the port, if it was us who made it.
     made: Option<Made>,
@@ -56,7 +58,9 @@ impl Ethdev {
         let mut device = Self::take(config)?;
         let info = device.info()?;
         device.driver = text(info.driver_name);
-        device.kernel = kernel_interface(info.if_index);
+        if LINK_UNTOLD.contains(&device.driver.as_str()) {
+            device.kernel = kernel_interface(info.if_index);
+        }
         let queues = info.max_rx_queues.min(info.max_tx_queues);
         let Some(count) = u16::try_from(cores).ok().filter(|&count| (1..=queues).contains(&count))
         else {
@@ -210,12 +214,12 @@ impl Ethdev {
         &self.pools[usize::from(queue)]
     }
 
-    /// Whether there is an interface of the kernel's beneath.
-    pub fn stands_on_kernel(&self) -> bool {
+    /// Whether the driver does not tell of its interface, which is to be looked at instead.
+    pub fn hides_its_interface(&self) -> bool {
         self.kernel.is_some()
     }
 
-    /// Whether the kernel's interface beneath is down or gone, which AF_PACKET's driver does not tell: its link is up, always.
+    /// Whether the kernel's interface beneath is down or gone, where the driver does not tell.
     pub fn lost_its_interface(&self) -> bool {
         self.kernel.as_ref().is_some_and(|interface| !interface.has_link().unwrap_or(false))
     }

@@ -194,7 +194,7 @@ impl DpdkPort {
 
     /// Gives the device what it takes of what is committed.
     fn send(&mut self) -> io::Result<()> {
-        if self.device.stands_on_kernel() && self.is_cut_off() {
+        if self.device.hides_its_interface() && self.is_cut_off() {
             return Err(self.give_up());
         }
         let (waiting, mut refused) = (self.tx.pending.len(), 0);
@@ -219,11 +219,11 @@ impl DpdkPort {
         self.stats.tx_dropped += self.tx.pending.len() as u64;
         self.tx.pending.clear();
         let name = &self.attributes.name;
-        let what = match self.device.link() {
-            (true, _) => {
+        let what = match self.looked_at.1 || !self.device.link().0 {
+            true => format!("the link of DPDK device {name} is down"),
+            false => {
                 format!("DPDK device {name} takes no frames any more: its interface may be down")
             }
-            (false, _) => format!("the link of DPDK device {name} is down"),
         };
         io::Error::new(io::ErrorKind::NotConnected, what)
     }
