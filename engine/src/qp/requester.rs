@@ -70,8 +70,8 @@ pub struct Requester {
     pub(super) timeout: Option<Duration>,
     /// Packets that may wait for their acknowledgement while the peer is silent; without limit else.
     silent_window: u32,
-    /// The same of READs and atomics.
-    silent_reads: u8,
+    /// READs and atomics that may, meanwhile.
+    silent_reads: Option<u8>,
 }
 
 /// End-to-end credits: how many requests that consume a receive the peer can take.
@@ -120,7 +120,7 @@ impl Requester {
             max_rd_atomic: 0,
             timeout: None,
             silent_window: u32::MAX,
-            silent_reads: u8::MAX,
+            silent_reads: None,
         }
     }
 
@@ -139,7 +139,7 @@ impl Requester {
     pub(super) fn start_at(&mut self, psn: Psn) {
         (self.cursor_psn, self.fresh_psn, self.una) = (psn, psn, psn);
         (self.sent_end, self.window_base) = (psn, psn);
-        (self.silent_window, self.silent_reads) = (u32::MAX, u8::MAX);
+        (self.silent_window, self.silent_reads) = (u32::MAX, None);
     }
 
     /// Notes that everything before `psn` is acknowledged, and answered. The window's base keeps up, or it would look as
@@ -151,7 +151,7 @@ impl Requester {
             self.reads_in_flight -= self.answers_ended(self.una, sent);
         }
         self.una = psn;
-        (self.silent_window, self.silent_reads) = (u32::MAX, u8::MAX);
+        (self.silent_window, self.silent_reads) = (u32::MAX, None);
         if self.window_base.is_before(psn) {
             self.window_base = psn;
         }
@@ -162,7 +162,9 @@ impl Requester {
     /// every nth packet is lost, retries that are all alike lose the same one.
     pub(super) fn note_silence(&mut self, window: u32) {
         self.silent_window = (self.silent_window.min(window) / 2).max(ACK_INTERVAL);
-        self.silent_reads = (self.silent_reads.min(self.reads_in_flight) / 2).max(1);
+        // The first retry of READs is whole: they are small, and it is other requesters' way.
+        let most = self.silent_reads.map_or(self.reads_in_flight, |most| most / 2);
+        self.silent_reads = Some(most.max(1));
     }
 
     /// Packets are out that have not been acknowledged.
@@ -358,7 +360,8 @@ impl Requester {
             // Of longer requests, as many as there are parts would be much in flight.
             let long = self.grounds.is_some() && !segment::asks_for_parts(wqe);
             let most = if long { RD_ATOMIC } else { u8::MAX };
-            return self.reads_in_flight < self.max_rd_atomic.min(most).min(self.silent_reads);
+            let most = most.min(self.silent_reads.unwrap_or(most));
+            return self.reads_in_flight < self.max_rd_atomic.min(most);
         }
         self.window_base.distance_to(self.cursor_psn) < window.min(self.silent_window)
     }
