@@ -148,6 +148,8 @@ pub struct Core {
     pfc: Option<Box<Pfc>>,
     /// Next IPv4 identification; counts up, never 0, as a ConnectX does.
     ip_id: u16,
+    /// When something was to be sent and the port had no room, for the first time since it last had some.
+    full_since: Option<Instant>,
     port_failed: bool,
 }
 
@@ -180,6 +182,7 @@ impl Core {
             loopback,
             groups: multicast::Groups::default(),
             ip_id: 1,
+            full_since: None,
             port_failed: false,
         }
     }

@@ -10,9 +10,12 @@ use super::{Core, CoreShared, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUAN
 use crate::counters::Counter;
 use crate::port::{Port, Priority};
 use crate::qp::Transmit;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::verbs::AsyncEvent;
 
+/// How long a port may have no room before what waits for it counts as lost. Longer than a link that works keeps it, at
+/// any but the shortest ACK timeouts.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// Priority of acknowledgements, which go ahead of data where the port has priorities.
 const ACKNOWLEDGEMENT_PRIORITY: Priority = Priority::new(6);
 
@@ -30,6 +33,7 @@ impl Core {
                 self.port.tx_room().saturating_sub(kept).min(TRANSMIT_BURST)
             }
         };
+        let stuck = self.is_port_stuck(room, now);
         let room_before = room;
         let mut sent = 0;
         // Each active QP gets at most one quantum per turn. Behind a full port, some are still looked at: their
@@ -47,10 +51,23 @@ impl Core {
             if place.active {
                 self.active.push_back(slot);
             }
+            if place.active && stuck {
+                place.qp.wait_for_port(now);
+                place.rearm(slot, &mut self.wheel);
+            }
         }
         self.flush(room_before - room + cnps);
         self.loopback.publish();
         sent + cnps
+    }
+
+    /// Whether something has waited longer than [`PATIENCE`] for a port that has `room` now.
+    fn is_port_stuck(&mut self, room: usize, now: Instant) -> bool {
+        if room > 0 || self.active.is_empty() {
+            self.full_since = None;
+            return false;
+        }
+        now.saturating_since(*self.full_since.get_or_insert(now)) >= PATIENCE
     }
 
     /// Sends a quantum of the QP in `slot` at once, before it stops: a program that was told of a message may end the

@@ -114,6 +114,13 @@ impl AnyQp {
         }
     }
 
+    /// The port has had no room for long: see [`Qp::wait_for_port`].
+    pub fn wait_for_port(&mut self, now: Instant) {
+        if let Self::Connected(qp) = self {
+            qp.wait_for_port(now);
+        }
+    }
+
     /// Writes the next packet, BTH first, to the front of `out`.
     #[inline]
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
