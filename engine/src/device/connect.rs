@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -20,7 +20,7 @@ use super::gsi::{Found, Gsi};
 use super::pool::Pool;
 use super::{Device, DeviceError, Path};
 use crate::cm::{self, CmConfig, CmId, DeviceKey, Endpoint, Event, Outgoing, Unresolved};
-use crate::net::Gid;
+use crate::net::{self, Gid};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
 use crate::wake::EventFd;
@@ -212,21 +212,6 @@ impl Way {
     }
 }
 
-/// The address that the kernel would send from.
-fn chosen_source(destination: SocketAddr) -> Option<IpAddr> {
-    let any: IpAddr = match destination {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Port 0 is nobody's, and refused.
-    let port = if destination.port() == 0 { 1 } else { destination.port() };
-    let mut destination = destination;
-    destination.set_port(port);
-    socket.connect(destination).ok()?;
-    socket.local_addr().ok().map(|own| own.ip())
-}
-
 fn unresolved(error: &DeviceError) -> Unresolved {
     use crate::net::ResolveError;
     match error {
@@ -258,7 +243,8 @@ impl Shared {
         if destination.ip().is_loopback() {
             return Err(Unresolved::NoDevice);
         }
-        let wanted = if cm::is_any(source) { chosen_source(destination) } else { Some(source) };
+        let wanted =
+            if cm::is_any(source) { net::chosen_source(destination) } else { Some(source) };
         let ways = self.ways(destination.ip());
         let is_wanted = |way: &Way| Some(way.local) == wanted;
         let mut ways = match ways.iter().any(is_wanted) {

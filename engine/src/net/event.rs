@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::NetError;
-use super::interface::{Interface, InterfaceAddress};
+use super::interface::{Interface, InterfaceAddress, is_duplicate};
 use super::neighbour::{Neighbour, Status};
 use super::netlink::Connection;
 use feroce_wire::MacAddr;
@@ -125,8 +125,11 @@ impl Known {
                 self.forget_link(link.header.index, news);
             }
             Message::NewAddress(address) => {
+                // It was there until another host was found to have it, too.
+                let change =
+                    if is_duplicate(address) { Self::forget_address } else { Self::address };
                 if let Some(address) = InterfaceAddress::from_message(address) {
-                    self.address(address, news);
+                    change(self, address, news);
                 }
             }
             Message::DelAddress(address) => {
@@ -249,6 +252,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
     use netlink_packet_route::link::LinkMessage;
 
     fn interface(index: u32) -> Interface {
@@ -328,6 +332,20 @@ mod tests {
         link.header.interface_family = AddressFamily::Unspec;
         known.apply(&RouteNetlinkMessage::DelLink(link), &mut news);
         assert_eq!(news, [NetEvent::AddressRemoved(one), NetEvent::LinkRemoved { interface: 1 }]);
+    }
+
+    #[test]
+    fn an_address_that_another_host_has_is_removed() {
+        let mut known = Known::default();
+        let own = InterfaceAddress { prefix_len: 64, ..address(1, "fd00::1") };
+        replace(&mut known, &[interface(1)], &[own]);
+        let mut message = AddressMessage::default();
+        (message.header.index, message.header.prefix_len) = (1, 64);
+        message.header.flags = AddressHeaderFlags::Dadfailed;
+        message.attributes = vec![AddressAttribute::Address(own.ip)];
+        let mut news = Vec::new();
+        known.apply(&RouteNetlinkMessage::NewAddress(message), &mut news);
+        assert_eq!(news, [NetEvent::AddressRemoved(own)]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, VlanProtocol,
 };
@@ -178,7 +178,7 @@ impl Interface {
 
 impl InterfaceAddress {
     /// Every address of the calling thread's network namespace: by interface, IPv4 first, then in
-    /// the kernel's order.
+    /// the kernel's order. Without [duplicates](Self::duplicates).
     ///
     /// # Errors
     /// What the kernel refused.
@@ -186,13 +186,30 @@ impl InterfaceAddress {
         Self::dump(&mut Connection::open()?)
     }
 
+    /// The same of those that are out of use, since another host was found to have them (RFC 4862, 5.4).
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn duplicates() -> Result<Vec<Self>, NetError> {
+        Self::dump_where(&mut Connection::open()?, is_duplicate)
+    }
+
     pub(super) fn dump(connection: &mut Connection) -> Result<Vec<Self>, NetError> {
+        Self::dump_where(connection, |message| !is_duplicate(message))
+    }
+
+    fn dump_where(
+        connection: &mut Connection,
+        wanted: fn(&AddressMessage) -> bool,
+    ) -> Result<Vec<Self>, NetError> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let answers = connection.dump("list addresses", &request)?;
         let mut addresses: Vec<_> = answers
             .iter()
             .filter_map(|answer| match answer {
-                RouteNetlinkMessage::NewAddress(message) => Self::from_message(message),
+                RouteNetlinkMessage::NewAddress(message) if wanted(message) => {
+                    Self::from_message(message)
+                }
                 _ => None,
             })
             .collect();
@@ -215,6 +232,11 @@ impl InterfaceAddress {
         let header = &message.header;
         Some(Self { interface: header.index, ip, prefix_len: header.prefix_len })
     }
+}
+
+/// Whether the address is out of use, since another host has it, too.
+pub(super) fn is_duplicate(message: &AddressMessage) -> bool {
+    message.header.flags.contains(AddressHeaderFlags::Dadfailed)
 }
 
 pub(super) fn mac_from(bytes: &[u8]) -> Option<MacAddr> {

@@ -28,6 +28,7 @@ pub use gid::{GID_TABLE_LEN, Gid, GidEntry, GidTable, ParseGidError};
 pub use interface::{Interface, InterfaceAddress, VlanLink};
 pub use resolve::{Confirmation, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver};
 pub(crate) use resolve::{multicast_mac, wait};
+pub use route::chosen_source;
 pub use watch::Watcher;
 
 /// Why the kernel's tables could not be read or used.

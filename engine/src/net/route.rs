@@ -1,6 +1,6 @@
 //! Routes: through which next hop an address is reached.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
@@ -9,6 +9,21 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::NetError;
 use super::netlink::Connection;
+
+/// The address that the kernel would send from; nothing is sent.
+pub fn chosen_source(destination: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match destination {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Port 0 is nobody's, and refused.
+    let port = if destination.port() == 0 { 1 } else { destination.port() };
+    let mut destination = destination;
+    destination.set_port(port);
+    socket.connect(destination).ok()?;
+    socket.local_addr().ok().map(|own| own.ip())
+}
 
 /// The kernel's decision for one destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
