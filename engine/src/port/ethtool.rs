@@ -210,6 +210,16 @@ impl Ethtool {
         Ok(flags & libc::IFF_UP != 0 && (self.run(&mut link).is_err() || link.data != 0))
     }
 
+    /// Largest IP packet of the interface, in bytes.
+    ///
+    /// # Errors
+    /// What the kernel refused: the interface may be gone.
+    pub fn mtu(&self) -> io::Result<u32> {
+        let answer = self.ioctl(libc::SIOCGIFMTU)?;
+        // SAFETY: the kernel filled the member that belongs to the request.
+        Ok(unsafe { answer.ifr_ifru.ifru_mtu }.unsigned_abs())
+    }
+
     /// Whether the device takes VLAN tags off received frames. A veth says that it does, and leaves them where
     /// they are.
     pub fn strips_vlan(&self) -> bool {

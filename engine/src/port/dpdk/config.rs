@@ -6,11 +6,21 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
+use feroce_wire::{EthernetHeader, VlanTag};
+
 #[cfg(feature = "dpdk")]
 use super::error::DpdkError;
 
 /// What [`DpdkConfig::mtu`] may be, in bytes.
 pub const MTUS: RangeInclusive<u32> = 576..=9600;
+/// Ethernet header and a VLAN's tag, in bytes.
+pub(super) const LINK_HEADERS: usize = EthernetHeader::LEN + VlanTag::LEN;
+/// Buffers hold this at least, in bytes, and always a power of two: the sizes that virtual devices are given.
+const LEAST_ROOM: u32 = 2048;
+/// Buffers per core besides those in the rings: a burst each way, what waits to be sent, what drivers take ahead.
+const SPARE: u32 = 1024;
+/// Bytes of DPDK's own with each buffer: the pool's, the mbuf and its headroom, and what spreads them over memory channels.
+const BESIDE_BUFFER: u32 = 384;
 /// Least ordinary memory, in MiB.
 pub const LEAST_MEMORY: u32 = 64;
 
@@ -139,6 +149,19 @@ pub struct DpdkConfig {
     pub flow_control: bool,
 }
 
+/// The packet buffers of a core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Buffers {
+    pub count: u32,
+    /// Bytes of a frame that each holds.
+    pub room: u16,
+}
+
+/// Longest Ethernet frame for an IP packet of `mtu` bytes.
+pub(super) fn frame_max(mtu: u32) -> u32 {
+    mtu + u32::try_from(LINK_HEADERS).expect("18 bytes")
+}
+
 impl DpdkConfig {
     /// The defaults for `port`, with these own addresses.
     pub fn new(port: impl Into<String>, addresses: Vec<Address>) -> Self {
@@ -155,6 +178,22 @@ impl DpdkConfig {
             longest_nap: Duration::from_millis(1),
             flow_control: false,
         }
+    }
+
+    /// The packet buffers of a core with so many descriptors.
+    pub(super) fn buffers(&self, rx_descriptors: u16, tx_descriptors: u16) -> Buffers {
+        let descriptors = u32::from(rx_descriptors) + u32::from(tx_descriptors);
+        let room = frame_max(self.mtu).next_power_of_two().max(LEAST_ROOM);
+        Buffers {
+            count: (descriptors + SPARE).next_power_of_two() - 1,
+            room: u16::try_from(room).expect("the largest MTU fits a buffer"),
+        }
+    }
+
+    /// About how many bytes the packet buffers of `cores` cores take, where the driver leaves the number of descriptors.
+    pub fn buffer_bytes(&self, cores: usize) -> u64 {
+        let Buffers { count, room } = self.buffers(self.rx_descriptors, self.tx_descriptors);
+        cores as u64 * u64::from(count) * u64::from(u32::from(room) + BESIDE_BUFFER)
     }
 
     #[cfg(feature = "dpdk")]

@@ -4,12 +4,11 @@ use std::ffi::{CStr, CString, c_char};
 use std::time::Duration;
 
 use dpdk_sys::{rte_device, rte_eth_conf, rte_eth_dev_info, rte_eth_link, rte_eth_stats};
-use feroce_wire::MacAddr;
+use feroce_wire::{MacAddr, PathMtu};
 
-use super::config::DpdkConfig;
+use super::config::{Buffers, DpdkConfig};
 use super::eal::{Eal, message};
 use super::error::DpdkError;
-use super::frames::LINK_HEADERS;
 use super::mbuf::Pool;
 use crate::port::ethtool::Ethtool;
 
@@ -20,10 +19,6 @@ const LINK_UNTOLD: [&str; 1] = ["net_af_packet"];
 const MEMIF: &str = "net_memif";
 /// Ethernet header and checksum, in bytes: what a driver's longest frame has more than its largest packet.
 const FRAME_OVERHEAD: u32 = 18;
-/// Buffers hold this at least, in bytes, and always a power of two: the sizes that virtual devices are given.
-const LEAST_ROOM: u32 = 2048;
-/// Buffers per core besides those in the rings: a burst each way, what waits to be sent, what drivers take ahead.
-const SPARE: u32 = 1024;
 /// How often the link is looked at while it is waited for.
 const LINK_POLL: Duration = Duration::from_millis(10);
 /// How long a memif client waits for its server before it calls again.
@@ -38,6 +33,8 @@ pub(super) struct Ethdev {
     pub mac: MacAddr,
     /// The kernel's interface that the device stands on, if that has to be asked.
     kernel: Option<Ethtool>,
+    /// Largest IP packet that it carries, in bytes.
+    pub mtu: u32,
     /// The device behind the port, if it was us who made it.
     made: Option<Made>,
     /// One per queue.
@@ -60,6 +57,7 @@ impl Ethdev {
         device.driver = text(info.driver_name);
         if LINK_UNTOLD.contains(&device.driver.as_str()) {
             device.kernel = kernel_interface(info.if_index);
+            device.mtu = device.carries(config.mtu);
         }
         let queues = info.max_rx_queues.min(info.max_tx_queues);
         let Some(count) = u16::try_from(cores).ok().filter(|&count| (1..=queues).contains(&count))
@@ -94,6 +92,7 @@ impl Ethdev {
             driver: String::new(),
             mac: MacAddr::default(),
             kernel: None,
+            mtu: config.mtu,
             made: None,
             pools: Vec::new(),
         };
@@ -108,6 +107,19 @@ impl Ethdev {
         // SAFETY: the structure outlives the call.
         let status = unsafe { dpdk_sys::rte_eth_dev_info_get(self.id, &raw mut info) };
         done("ask what the device can do", status).map(|()| info)
+    }
+
+    /// `mtu`, or what the kernel's interface has if that is less: its driver takes longer frames, and loses them.
+    fn carries(&self, mtu: u32) -> u32 {
+        let own = self.kernel.as_ref().and_then(|interface| interface.mtu().ok()).unwrap_or(mtu);
+        if PathMtu::largest_for(own) < PathMtu::largest_for(mtu) {
+            tracing::warn!(
+                port = self.name,
+                mtu = own,
+                "the interface carries less than `dpdk_mtu`"
+            );
+        }
+        own.min(mtu)
     }
 
     fn configure(
@@ -144,11 +156,9 @@ impl Ethdev {
             (adjust(self.id, &raw mut rx, &raw mut tx), dpdk_sys::rte_eth_dev_socket_id(self.id))
         };
         done("set the number of descriptors", status)?;
-        let count = (u32::from(rx) + u32::from(tx) + SPARE).next_power_of_two() - 1;
-        let room = u16::try_from(frame_max(config.mtu).next_power_of_two().max(LEAST_ROOM));
+        let Buffers { count, room } = config.buffers(rx, tx);
         for queue in 0..queues {
             let name = format!("feroce-{}-{queue}", self.id);
-            let room = room.expect("the largest MTU fits a buffer");
             let pool = Pool::create(&name, count, room, socket)?;
             let node = u32::try_from(socket).unwrap_or(0);
             let defaults = std::ptr::null();
@@ -262,11 +272,6 @@ impl Drop for Ethdev {
         self.pools.clear();
         eal.close(self.id);
     }
-}
-
-/// Longest Ethernet frame for an IP packet of `mtu` bytes.
-pub(super) fn frame_max(mtu: u32) -> u32 {
-    mtu + u32::try_from(LINK_HEADERS).expect("18 bytes")
 }
 
 fn done(action: &'static str, status: i32) -> Result<(), DpdkError> {

@@ -14,13 +14,11 @@ use smoltcp::wire::{
     Ipv6Packet, Ipv6Repr, NdiscNeighborFlags, NdiscRepr,
 };
 
-use super::config::Address;
+use super::config::{Address, LINK_HEADERS};
 use crate::net::multicast_mac;
 
 /// Shortest Ethernet frame without its checksum, in bytes. Not every driver pads.
 const SHORTEST: usize = 60;
-/// Bytes of link headers at most: Ethernet and one VLAN tag.
-pub(super) const LINK_HEADERS: usize = EthernetHeader::LEN + VlanTag::LEN;
 /// Hop limit of neighbour discovery: a packet with less came through a router, and does not count.
 const ON_LINK: u8 = 255;
 const HOP_LIMIT: u8 = 64;

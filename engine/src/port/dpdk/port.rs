@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::config::DpdkConfig;
-use super::device::{self, Ethdev};
+use super::config::{DpdkConfig, frame_max};
+use super::device::Ethdev;
 use super::error::DpdkError;
 use super::frames::padded;
 use super::lan::PortAddresses;
@@ -91,12 +91,13 @@ impl DpdkPort {
     pub fn open(config: &DpdkConfig, cores: usize) -> Result<Vec<Self>, DpdkError> {
         config.check()?;
         let device = Arc::new(Ethdev::open(config, cores)?);
+        let config = &DpdkConfig { mtu: device.mtu, ..config.clone() };
         let addresses = PortAddresses::new(config, device.name.clone(), device.mac);
         let (link, link_rate) = device.link();
         if link {
             addresses.announce();
         }
-        let frame_max = device::frame_max(config.mtu) as usize;
+        let frame_max = frame_max(config.mtu) as usize;
         let clock = Clock::start();
         let port = |queue: usize| {
             let nap = Nap::new(config.longest_nap)
