@@ -128,7 +128,10 @@ pub fn path(attr: &ibv_ah_attr, engine: &Engine) -> Result<Path, c_int> {
         0 => settings.traffic_class,
         class => class,
     };
-    path.hop_limit = attr.grh.hop_limit;
+    path.hop_limit = match attr.grh.hop_limit {
+        0 => settings.hop_limit,
+        limit => limit,
+    };
     path.source_port = settings.source_port;
     path.flow_label = attr.grh.flow_label;
     path.service_level = attr.sl & 7;

@@ -33,7 +33,7 @@ pub fn ah_attr(path: &CmPath) -> ibv_ah_attr {
     if path.local.version != 0 {
         attr.grh.dgid = gid(&path.remote);
         attr.grh.sgid_index = u8::try_from(path.gid_index).unwrap_or(u8::MAX);
-        attr.grh.hop_limit = path.hop_limit;
+        attr.grh.hop_limit = 0; // The host's: its setting, else its route's.
         attr.grh.traffic_class = path.traffic_class;
         attr.is_global = 1;
         attr.port_num = 1;

@@ -26,8 +26,6 @@ const SLOT: u32 = (GRH + SEND_SLOT).next_multiple_of(64);
 const SEND_SLOT: u32 = 2048;
 /// The mark of a request to receive.
 const RECEIVE: u64 = 1 << 63;
-/// Hops to a peer.
-const HOPS: u8 = 64;
 /// Entries of a table of GIDs that are looked at.
 const GIDS: c_int = 256;
 
@@ -193,7 +191,6 @@ impl Port {
             unsafe { (&*self.identifier.raw(), std::mem::zeroed::<ibv_ah_attr>()) };
         (attributes.is_global, attributes.port_num) = (1, id.port_num);
         attributes.grh.dgid = gid(peer);
-        attributes.grh.hop_limit = HOPS;
         let own = gid(self.source.ip());
         let index = (0..GIDS).find(|&index| {
             let mut found = [0; 2];
