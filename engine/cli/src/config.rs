@@ -184,11 +184,23 @@ impl SettingFlags {
 fn of(
     name: &'static str,
 ) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let taken = Settings::default().set(name, text, Origin::Default);
-        let key = KEYS.iter().find(|key| key.name == name).expect("in the table");
-        taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", (key.expects)()))
-    }
+    move |text| taken(name, text).map(|_| text.to_owned())
+}
+
+/// A value for the setting `name`, as `read` finds it there.
+pub fn value_of<T: 'static>(
+    name: &'static str,
+    read: fn(&Settings) -> T,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| taken(name, text).map(|settings| read(&settings))
+}
+
+/// The defaults with one value taken from `text`.
+fn taken(name: &'static str, text: &str) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    let key = KEYS.iter().find(|key| key.name == name).expect("in the table");
+    let taken = settings.set(name, text, Origin::Default);
+    taken.map(|()| settings).map_err(|_| format!("expected {}", (key.expects)()))
 }
 
 /// Options of `feroce config`.

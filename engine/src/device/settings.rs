@@ -426,10 +426,12 @@ mod tests {
     #[test]
     fn every_value_that_is_shown_is_one_that_is_taken() {
         let mut settings = Settings::default();
-        for key in KEYS.iter().filter(|key| key.name != "user") {
+        for key in KEYS {
             let shown = (key.show)(&settings);
             settings.set(key.name, &shown, Origin::Flag("-")).unwrap();
+            assert_eq!((key.show)(&settings), (key.show)(&Settings::default()), "{}", key.name);
         }
+        assert_eq!(settings.user, None);
         assert_eq!(settings.device_config().window, DeviceConfig::default().window);
         for key in KEYS {
             let taken = settings.set(key.name, "?!", Origin::Flag("-"));

@@ -8,6 +8,7 @@ use feroce_engine::device::settings::{Origin, Settings};
 use feroce_wire::PathMtu;
 use serde::{Deserialize, Serialize};
 
+use crate::config;
 use crate::failure::Failure;
 use crate::open::OpenOptions;
 
@@ -59,14 +60,14 @@ impl Options {
     pub fn settings(&self) -> Result<Settings, Failure> {
         let mut settings = self.open.settings.load()?;
         let flags = [
-            ("traffic_class", "--tclass", self.test.tclass.map(u32::from)),
-            ("ack_timeout", "--timeout", self.test.timeout.map(u32::from)),
-            ("retry_count", "--retry", self.test.retry.map(u32::from)),
-            ("path_mtu", "--mtu", self.test.mtu),
+            ("traffic_class", "--tclass", self.test.tclass.map(|class| class.to_string())),
+            ("ack_timeout", "--timeout", self.test.timeout.map(|code| code.to_string())),
+            ("retry_count", "--retry", self.test.retry.map(|count| count.to_string())),
+            ("path_mtu", "--mtu", self.test.mtu.map(show_mtu)),
         ];
         for (key, flag, value) in flags {
             if let Some(value) = value {
-                settings.set(key, &value.to_string(), Origin::Flag(flag))?;
+                settings.set(key, &value, Origin::Flag(flag))?;
             }
         }
         Ok(settings)
@@ -126,10 +127,10 @@ pub struct TestOptions {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qps: Option<u16>,
-    /// Path MTU [default: setting `path_mtu`, the largest that both ports carry]
-    #[arg(short, long, value_name = "BYTES", value_parser = parse_mtu)]
+    /// Path MTU, or `auto`: the largest that both ports carry [default: setting `path_mtu`, auto]
+    #[arg(short, long, value_name = "BYTES", value_parser = config::value_of("path_mtu", mtu_of))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<u32>,
+    pub mtu: Option<AskedMtu>,
     /// Requests outstanding per QP [default: 128]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,15 +144,15 @@ pub struct TestOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inline: Option<u32>,
     /// Traffic class: DSCP and ECN bits [default: setting `traffic_class`, 0]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = config::value_of("traffic_class", |all| all.traffic_class))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tclass: Option<u8>,
     /// Local ACK timeout, 4.096 us * 2^N; 0 waits for ever [default: setting `ack_timeout`, 14]
-    #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=31))]
+    #[arg(short = 'u', long, value_name = "N", value_parser = config::value_of("ack_timeout", |all| all.ack_timeout))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<u8>,
     /// Retries after time-outs and sequence errors [default: setting `retry_count`, 7]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7))]
+    #[arg(long, value_name = "N", value_parser = config::value_of("retry_count", |all| all.retry_count))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<u8>,
     /// When long WRITEs and READs go as several messages, which fill super-frames [default: auto]
@@ -163,6 +164,10 @@ pub struct TestOptions {
     #[serde(skip_serializing_if = "is_false")]
     pub check: bool,
 }
+
+/// A path MTU in bytes; `None` is the largest that both ports carry. Its own name, as clap takes an option of an option for
+/// something else.
+type AskedMtu = Option<u32>;
 
 /// What carries the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -257,7 +262,7 @@ pub struct Plan {
     pub iters: Option<u64>,
     pub duration: Option<f64>,
     pub qps: u16,
-    pub mtu: Option<u32>,
+    pub mtu: AskedMtu,
     pub tx_depth: u32,
     pub bidirectional: bool,
     pub inline: u32,
@@ -303,7 +308,7 @@ impl TestOptions {
             iters: self.iters,
             duration: self.duration,
             qps: self.qps.unwrap_or(1),
-            mtu: settings.path_mtu.map(PathMtu::bytes),
+            mtu: mtu_of(settings),
             tx_depth: self.tx_depth.unwrap_or(128),
             bidirectional: self.bidirectional,
             inline: self.inline.unwrap_or(0),
@@ -438,9 +443,12 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     sensible.then_some(seconds).ok_or_else(|| "a duration is 0.001 to 1000000 s".to_owned())
 }
 
-fn parse_mtu(text: &str) -> Result<u32, String> {
-    let mtu = text.parse().ok().and_then(PathMtu::from_bytes);
-    mtu.map(PathMtu::bytes).ok_or_else(|| "a path MTU is 256, 512, 1024, 2048 or 4096".to_owned())
+fn mtu_of(settings: &Settings) -> AskedMtu {
+    settings.path_mtu.map(PathMtu::bytes)
+}
+
+fn show_mtu(asked: AskedMtu) -> String {
+    asked.map_or_else(|| "auto".to_owned(), |bytes| bytes.to_string())
 }
 
 #[cfg(test)]
@@ -466,6 +474,27 @@ mod tests {
         assert_eq!(plan.sizes().last(), Some(&(8 << 20)));
         assert_eq!(plan.goal(2), Goal::Messages(5000));
         assert_eq!(plan.goal(8 << 20), Goal::Messages(128));
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        test: TestOptions,
+    }
+
+    #[test]
+    fn what_is_a_setting_takes_what_the_setting_takes() {
+        let parse = |words: &str| {
+            let words = std::iter::once("perf").chain(words.split_whitespace());
+            <Line as clap::Parser>::try_parse_from(words).map(|line| line.test)
+        };
+        let test = parse("--mtu auto --tclass 0x6a -u 0x12 --retry 3").expect("good options");
+        let read = (test.mtu, test.tclass, test.timeout, test.retry);
+        assert_eq!(read, (Some(None), Some(0x6a), Some(0x12), Some(3)));
+        assert_eq!(parse("-m 1024").expect("good options").mtu, Some(Some(1024)));
+        for bad in ["-m 1000", "--tclass 256", "-u 32", "--retry 8"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -220,7 +220,7 @@ pub const KEYS: &[Key] = &[
             settings.user = (!text.is_empty()).then(|| text.to_owned());
             Some(())
         },
-        show: |settings| settings.user.clone().unwrap_or_else(|| "(unchanged)".to_owned()),
+        show: |settings| settings.user.clone().unwrap_or_default(),
     },
     Key {
         name: "dpdk_device",
