@@ -68,6 +68,13 @@ const FAULTS: &[Fault] = &[
         ..NONE
     },
     Fault {
+        id: "user",
+        severity: "error",
+        found: "does not let a process turn into nobody",
+        around: "FEROCE_USER=nobody unshare --user --map-root-user",
+        ..NONE
+    },
+    Fault {
         id: "privilege",
         severity: "error",
         found: "CAP_NET_RAW",
@@ -98,6 +105,23 @@ const FAULTS: &[Fault] = &[
         plant: "echo 0 > $FAKES/hugepages",
         undo: "echo 256 > $FAKES/hugepages",
         around: "FEROCE_PORT_KIND=dpdk",
+        arguments: "",
+    },
+    Fault {
+        id: "hugepages",
+        severity: "error",
+        found: "the packet buffers of 2 cores take 67 MiB",
+        plant: "echo 30 > $FAKES/hugepages",
+        undo: "echo 256 > $FAKES/hugepages",
+        around: "FEROCE_PORT_KIND=dpdk FEROCE_CORES=2",
+        arguments: "",
+    },
+    Fault {
+        id: "hugepages",
+        severity: "error",
+        found: "64 MiB of ordinary memory: the packet buffers of 2 cores take",
+        around: "FEROCE_PORT_KIND=dpdk FEROCE_CORES=2 FEROCE_DPDK_MEMORY=64",
+        arguments: "",
         ..NONE
     },
     Fault {
@@ -401,6 +425,8 @@ fn the_way_to_the_peer_is_walked() {
     let Some(patient) = Patient::new() else { return };
     patient.is_healthy("nothing");
 
+    // An address ahead of the one that the peer knows a way back to.
+    patient.shell("ip address delete 10.9.0.1/24 dev v0; ip address add 192.168.5.1/24 dev v0; ip address add 10.9.0.1/24 dev v0");
     patient.pair.shell(1, "ip link set v1 mtu 2500");
     let found = "2048: packets for 4096, which the interface carries, are lost";
     patient.must_find(&Fault { id: "path-mtu", severity: "warning", found, ..NONE });
@@ -498,6 +524,18 @@ fn the_other_end_and_other_programs_are_seen() {
     patient.must_find(&Fault { id: "link", severity: "error", found: "no carrier", ..NONE });
     patient.pair.shell(1, "ip link set v1 up");
     patient.is_healthy("a lost carrier");
+
+    patient.pair.shell(1, "ip address add fd09:1::7/64 dev v1 nodad");
+    patient.shell(
+        "ip address add fd09:1::7/64 dev v0; \
+         until ip address show dev v0 | grep -q dadfailed; do sleep 0.1; done",
+    );
+    let found = "another host has fd09:1::7, too";
+    patient.must_find(&Fault { id: "address", severity: "warning", found, ..NONE });
+    let gids = patient.pair.feroce(0, "devinfo -v -i v0").output().expect("feroce");
+    assert!(!text(&gids.stdout).contains("fd09:1::7"), "{}", text(&gids.stdout));
+    patient.shell("ip address delete fd09:1::7/64 dev v0");
+    patient.is_healthy("an address of two hosts");
 
     let namespace = std::fs::File::open(format!("/var/run/netns/{}", patient.pair.names[0]));
     let namespace = namespace.expect("our namespace");

@@ -17,10 +17,13 @@ fn perf(pair: &Pair, end: usize, arguments: &str) -> Command {
             "perf --port-kind dpdk --dpdk-memory 256 --dpdk-addresses 10.8.0.{host}/24,fd08::{host}/64 {arguments}"
         ),
     );
-    let buffers = "blocksz=65536,framesz=8192,framecnt=2048,qdisc_bypass=0";
-    let device = format!("net_af_packet0,iface={},{buffers}", DEVICES[end]);
-    command.env("FEROCE_DPDK_DEVICE", device);
+    command.env("FEROCE_DPDK_DEVICE", device(end));
     command
+}
+
+fn device(end: usize) -> String {
+    let buffers = "blocksz=65536,framesz=8192,framecnt=2048,qdisc_bypass=0";
+    format!("net_af_packet0,iface={},{buffers}", DEVICES[end])
 }
 
 #[test]
@@ -79,4 +82,44 @@ fn programs_that_call_their_devices_the_same_are_told_apart() {
     for server in [first, second] {
         server.stop();
     }
+}
+
+/// The driver takes longer frames than the interface, and loses them.
+#[test]
+fn the_interface_beneath_says_what_is_carried() {
+    let Some(pair) = Pair::new() else { return };
+    for (end, device) in DEVICES.iter().enumerate() {
+        pair.shell(end, &format!("ip link set {device} mtu 1500"));
+    }
+    let server = Server::start(&mut perf(&pair, 1, ""));
+    let figures = &json(&pair.feroce(1, "stat --json").output().expect("feroce"))[0];
+    assert_eq!(figures["active_mtu"], 1024);
+    let client = perf(&pair, 0, "-s 64K -n 100 --check 10.9.0.2").output().expect("a client");
+    assert!(client.status.success(), "{}", text(&client.stderr));
+    assert!(text(&client.stderr).contains("carries less than `dpdk_mtu`"), "{client:?}");
+    assert!(server.end().status.success());
+}
+
+#[test]
+fn the_doctor_tries_to_open_a_device() {
+    let Some(pair) = Pair::new() else { return };
+    let doctor = |arguments: &str| {
+        let settings = "--port-kind dpdk --dpdk-memory 256 --dpdk-addresses 10.8.0.1/24";
+        let output = pair.feroce(0, &format!("doctor --json {settings} {arguments}"));
+        { output }.output().expect("feroce")
+    };
+    let last = |output: &std::process::Output| {
+        json(output)["findings"].as_array().expect("findings").last().expect("one").clone()
+    };
+    let opened = doctor(&format!("-i {} --open", device(0)));
+    assert_eq!(opened.status.code(), Some(0), "{opened:?}");
+    assert!(last(&opened)["found"].as_str().is_some_and(|text| text.contains("net_af_packet")));
+    let missing = doctor("-i net_nonesuch0 --open");
+    assert_eq!(missing.status.code(), Some(4), "{missing:?}");
+    assert_eq!(
+        (&last(&missing)["id"], &last(&missing)["severity"]),
+        (&"open".into(), &"error".into())
+    );
+    let peer = doctor("-i net_af_packet0 --peer 10.8.0.2");
+    assert_eq!(peer.status.code(), Some(2), "{peer:?}");
 }

@@ -5,7 +5,7 @@ use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Driver, PortKind};
 use feroce_engine::port::dpdk::DpdkMemory;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-use nix::unistd::Uid;
+use nix::unistd::{Gid, Uid, User};
 
 use super::{Check, Verdict};
 use crate::failure::{self, Failure};
@@ -38,6 +38,7 @@ pub struct Host {
     unknown_variables: Vec<String>,
     capabilities: CapsHashSet,
     initial_user_namespace: bool,
+    users: UserNamespace,
     hugepages: Option<u64>,
     /// Free pages of 1 GiB.
     gigantic_pages: u64,
@@ -73,6 +74,12 @@ impl Host {
             unknown_variables: Settings::unknown_variables(),
             capabilities,
             initial_user_namespace: users.split_whitespace().eq(["0", "0", "4294967295"]),
+            users: UserNamespace {
+                groups: read("/proc/self/gid_map").unwrap_or_default(),
+                keeps_groups: read("/proc/self/setgroups")
+                    .is_some_and(|text| text.trim() == "deny"),
+                users,
+            },
             hugepages: pages("2048"),
             gigantic_pages: pages("1048576").unwrap_or(0),
             memlock: (!unlimited && memlock != RLIM_INFINITY).then_some(memlock),
@@ -154,14 +161,46 @@ fn user(host: &Host) -> Option<Verdict> {
         Ok(user) => user,
         Err(failure) => return Verdict::error(failure.to_string(), remedy),
     };
+    if user.uid == Uid::effective() && user.gid == Gid::effective() {
+        return Verdict::ok(user.name);
+    }
     let needed = [Capability::CAP_SETUID, Capability::CAP_SETGID];
     let may = needed.iter().all(|capability| host.capabilities.contains(capability));
-    match may || user.uid == Uid::effective() {
-        true => Verdict::ok(user.name),
-        false => Verdict::error(
+    match (may, host.users.has(&user)) {
+        (true, true) => Verdict::ok(user.name),
+        (false, _) => Verdict::error(
             format!("turning into {} takes CAP_SETUID and CAP_SETGID", user.name),
             format!("run as root or as {}; or {remedy}", user.name),
         ),
+        (true, false) => Verdict::error(
+            format!("this user namespace does not let a process turn into {}", user.name),
+            format!("run outside of it, or {remedy}"),
+        ),
+    }
+}
+
+/// Whom processes of this user namespace can be.
+#[derive(Debug)]
+struct UserNamespace {
+    /// `uid_map` and `gid_map`: lines of first number, first number outside, count.
+    users: String,
+    groups: String,
+    /// Nobody can change groups, as where somebody without privileges made it.
+    keeps_groups: bool,
+}
+
+impl UserNamespace {
+    fn has(&self, user: &User) -> bool {
+        let has = |map: &str, id: u32| {
+            map.lines().any(|line| {
+                let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>());
+                let (first, count) = (numbers.next(), numbers.nth(1));
+                matches!((first, count), (Some(Ok(first)), Some(Ok(count))) if (first..first + count).contains(&id.into()))
+            })
+        };
+        !self.keeps_groups
+            && has(&self.users, user.uid.as_raw())
+            && has(&self.groups, user.gid.as_raw())
     }
 }
 
@@ -213,9 +252,8 @@ fn kernel(host: &Host) -> Option<Verdict> {
 
 fn hugepages(host: &Host) -> Option<Verdict> {
     let remedy = "`sysctl vm.nr_hugepages=256` (in /etc/sysctl.d to stay)";
-    let settings = host.settings();
-    if settings.port_kind == PortKind::Dpdk {
-        return dpdk_hugepages(host, settings.dpdk_memory, remedy);
+    if host.settings().port_kind == PortKind::Dpdk {
+        return dpdk_memory(host, remedy);
     }
     match host.hugepages {
         None => {
@@ -232,20 +270,37 @@ fn hugepages(host: &Host) -> Option<Verdict> {
     }
 }
 
-/// DPDK does not start without, unless it is told to; it takes those of every size.
-fn dpdk_hugepages(host: &Host, memory: DpdkMemory, remedy: &str) -> Option<Verdict> {
-    let found = format!("{}, and {} larger ones", host.hugepages.unwrap_or(0), host.gigantic_pages);
-    match memory {
+/// DPDK takes its packet buffers when it starts, from hugepages of every size unless it is told otherwise.
+fn dpdk_memory(host: &Host, remedy: &str) -> Option<Verdict> {
+    let config = host.settings().device_config();
+    let needed = config.dpdk.buffer_bytes(config.cores).div_ceil(1 << 20);
+    let buffers = match config.cores {
+        1 => format!("the packet buffers take {needed} MiB"),
+        cores => format!("the packet buffers of {cores} cores take {needed} MiB"),
+    };
+    let ordinary = "setting `dpdk_memory`, a number of MiB of ordinary memory";
+    match config.dpdk.memory {
+        DpdkMemory::Ordinary { mib } if u64::from(mib) < needed => Verdict::error(
+            format!("not used, but {mib} MiB of ordinary memory: {buffers}"),
+            ordinary,
+        ),
         DpdkMemory::Ordinary { mib } => {
             Verdict::ok(format!("not used: {mib} MiB of ordinary memory (`dpdk_memory`)"))
         }
-        DpdkMemory::Hugepages if host.hugepages.unwrap_or(0) + host.gigantic_pages > 0 => {
-            Verdict::ok(found)
+        DpdkMemory::Hugepages => {
+            let (free, larger) = (host.hugepages.unwrap_or(0), host.gigantic_pages);
+            let found = format!("{free}, and {larger} larger ones");
+            match 2 * free + 1024 * larger {
+                0 => {
+                    Verdict::error("none: DPDK does not start", format!("{remedy}; or {ordinary}"))
+                }
+                mib if mib < needed => Verdict::error(
+                    format!("{found}: {buffers}"),
+                    format!("{remedy}; or {ordinary}"),
+                ),
+                _ => Verdict::ok(found),
+            }
         }
-        DpdkMemory::Hugepages => Verdict::error(
-            "none: DPDK does not start",
-            format!("{remedy}; or setting `dpdk_memory`, a number of MiB of ordinary memory"),
-        ),
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Place {
     pub gids: Vec<GidEntry>,
     /// Addresses of the interface and its VLANs.
     addresses: Vec<IpAddr>,
+    /// Those that are out of use, since another host has them, too.
+    duplicates: Vec<IpAddr>,
     /// What the driver has of XDP.
     xdp: Option<XdpFeatures>,
     /// Receive and transmit queues.
@@ -77,12 +79,16 @@ impl Place {
             Ok(it) => it.vlan_children(&all).map(|v| v.index).chain([it.index]).collect(),
             Err(_) => Vec::new(),
         };
-        let addresses = InterfaceAddress::list().unwrap_or_default().into_iter();
-        let addresses = addresses.filter(|address| members.contains(&address.interface));
+        let own = |all: Result<Vec<InterfaceAddress>, NetError>| {
+            let all = all.unwrap_or_default().into_iter();
+            let own = all.filter(|address| members.contains(&address.interface));
+            own.map(|address| address.ip).collect()
+        };
         Self {
             host: Rc::clone(host),
             name: name.to_owned(),
-            addresses: addresses.map(|address| address.ip).collect(),
+            addresses: own(InterfaceAddress::list()),
+            duplicates: own(InterfaceAddress::duplicates()),
             xdp: interface.as_ref().ok().and_then(|it| XdpFeatures::of(it.index)),
             gids: gids.unwrap_or_default(),
             queues: ask.map_or((1, 1), Ethtool::queues),
@@ -121,8 +127,8 @@ fn exists(place: &Place) -> Option<Verdict> {
             "is the loopback",
             "take an Ethernet interface (`feroce devinfo` lists them); two namespaces and a veth pair do for tests",
         ),
-        Ok(interface) if interface.vlan.is_some() => Verdict::error(
-            "is a VLAN: its frames are served by the interface that carries them",
+        Ok(interface) if interface.vlan.is_some() => Verdict::warning(
+            "is a VLAN: the interface that carries its frames serves it, too, and has the driver's modes and offloads",
             "open that one, and take the GID of the VLAN's address",
         ),
         Ok(interface) => Verdict::ok(format!("{} at {}", interface.name, interface.mac)),
@@ -157,6 +163,13 @@ fn address(place: &Place) -> Option<Verdict> {
     let remedy = format!("`ip address add ADDRESS/LENGTH dev {}`", place.name);
     match (routable.is_empty(), place.addresses.is_empty()) {
         (true, true) => Verdict::error("none, so that no peer can find this host", remedy),
+        _ if !place.duplicates.is_empty() => Verdict::warning(
+            format!("another host has {}, too, which is out of use here", place.duplicates[0]),
+            format!(
+                "`ip address delete {}/LENGTH dev {}`, and one of its own",
+                place.duplicates[0], place.name
+            ),
+        ),
         (true, false) => {
             Verdict::warning("only link-local ones, which routers do not know", remedy)
         }

@@ -179,9 +179,7 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
     report.take(None, host::CHECKS, &host);
     let names = match &options.interface {
         _ if host.settings().port_kind == PortKind::Dpdk => {
-            let found = "not looked at: `feroce perf` opens them, and says what is wrong";
-            let verdict = Verdict::info(found).expect("one");
-            report.add(None, ("interface", "devices of DPDK's"), verdict);
+            look_at_dpdk(options, host.settings(), &mut report)?;
             Vec::new()
         }
         Some(name) => vec![name.clone()],
@@ -195,7 +193,7 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
             report.take(Some(name), peer::CHECKS, &peer::Way::look(&place, ip));
         }
         if options.open {
-            report.add(Some(name), ("open", "opening the device"), open(&place));
+            report.add(Some(name), OPENING, open(name, host.settings()));
         }
     }
     match options.json {
@@ -204,6 +202,9 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
     }
     Ok(report.worst)
 }
+
+/// What `--open` does.
+const OPENING: (&str, &str) = ("open", "opening the device");
 
 /// Checks whose errors keep a program written for verbs from opening its device.
 const OBSTACLES: [&str; 11] = [
@@ -291,10 +292,33 @@ fn candidates(report: &mut Report) -> Result<Vec<String>, Failure> {
     Ok(taken.into_iter().map(|(_, name)| name.to_owned()).collect())
 }
 
+/// No kernel knows DPDK's devices: what can be told of one is whether it opens.
+fn look_at_dpdk(
+    options: &Options,
+    settings: &Settings,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    if options.peer.is_some() {
+        return Err(Failure::Usage(
+            "--peer asks the kernel for the way, and the kind of port is dpdk, past the kernel: `feroce perf` says what fails"
+                .to_owned(),
+        ));
+    }
+    match (&options.interface, options.open) {
+        (Some(name), true) => report.add(Some(name), OPENING, open(name, settings)),
+        _ => {
+            let found =
+                "not looked at: `-i DEVICE --open` tries to open one, and says what is wrong";
+            let verdict = Verdict::info(found).expect("one");
+            report.add(None, ("interface", "devices of DPDK's"), verdict);
+        }
+    }
+    Ok(())
+}
+
 /// Opens the device as a program with these settings would.
-fn open(place: &Place) -> Verdict {
-    let config = place.host.settings().device_config();
-    let verdict = match Device::open(&place.name, config) {
+fn open(name: &str, settings: &Settings) -> Verdict {
+    let verdict = match Device::open(name, settings.device_config()) {
         Ok(device) => {
             let attributes = device.attributes();
             Verdict::ok(format!("opens as {} ({})", attributes.port, attributes.port_reason))

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use feroce_engine::net::{
     Confirmation, Gid, GidEntry, Interface, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
+    chosen_source,
 };
 use feroce_engine::time::Duration;
 use feroce_wire::PathMtu;
@@ -46,7 +47,10 @@ impl Way {
             let own = entry.gid.ip();
             own.is_ipv4() == peer.is_ipv4() && local(own) == local(peer)
         };
-        // The address that is in the peer's network, if one is: its path exists.
+        // First the address that a socket of the kernel's would have.
+        let chosen = chosen_source((peer, 0).into());
+        let mut sources: Vec<_> = place.gids.iter().filter(fits).collect();
+        sources.sort_by_key(|entry| Some(entry.gid.ip()) != chosen);
         let mut way = Self {
             place: Rc::clone(place),
             peer,
@@ -55,16 +59,23 @@ impl Way {
             next_hop: None,
             reach: None,
         };
-        for source in place.gids.iter().filter(fits) {
+        for source in sources {
             let resolved = Resolver::open()
                 .map_err(ResolveError::from)
                 .and_then(|mut it| it.resolve(Gid::from(peer), source, RESOLVE_TIMEOUT));
-            if let Ok(headers) = resolved {
-                way.headers = Some(Ok(headers));
-                way.walk(&headers, &source.interface_name);
-                break;
+            match resolved {
+                Ok(headers) => {
+                    way.headers = Some(Ok(headers));
+                    way.walk(&headers, &source.interface_name);
+                    break;
+                }
+                // Who did not answer that one answers no other.
+                Err(ResolveError::Unresolved { .. }) => {
+                    way.headers = Some(resolved);
+                    break;
+                }
+                Err(_) => _ = way.headers.get_or_insert(resolved),
             }
-            way.headers.get_or_insert(resolved);
         }
         way
     }
