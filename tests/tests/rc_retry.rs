@@ -1,15 +1,11 @@
 //! The RC service under loss, as traces: sequence errors, timeouts, lost answers, receiver not ready.
 
 use feroce_engine::counters::Counter;
-use feroce_engine::device::{ConnectOptions, Device, QpInit, QueuePair};
-use feroce_engine::memory::arena::Arena;
-use feroce_engine::port::shm::{ShmConfig, shm_pair};
 use feroce_engine::qp::QpState;
-use feroce_engine::time::Instant;
-use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
+use feroce_engine::verbs::{SendFlags, SendOp, Status};
+use feroce_tests::drain;
 use feroce_tests::pair::{Crafted, Pair, PairSetup};
-use feroce_tests::{addresses, drain, gid, manual_config};
-use feroce_wire::{Aeth, AtomicEth, Key, Msn, Opcode, Psn, Qpn, RnrTimer, Syndrome};
+use feroce_wire::{Aeth, AtomicEth, Msn, Opcode, RnrTimer, Syndrome};
 
 /// 4.096 us * 2^10, the timeout of a pair.
 const TIMEOUT_NANOS: u64 = 4_194_304;
@@ -536,49 +532,4 @@ fn packets_behind_an_rnr_nak_are_dropped_silently() {
         "643 < Acknowledge 102 ack msn 2",
     ];
     assert_eq!(pair.trace(), expected);
-}
-
-/// The other end takes no frame out of the ring, as a qdisc does that holds everything: what has left is not
-/// acknowledged, its retries do not leave, nor does the first request of a QP that comes later. Both end in an error, at
-/// the time that their attributes say, and 20 ms once.
-#[test]
-fn retries_behind_a_port_without_room_end() {
-    let arena = Arena::new(64 << 20).unwrap();
-    let (near, far) =
-        shm_pair(&arena, ShmConfig { slots: 16, ..ShmConfig::default() }).expect("a pair");
-    let device =
-        Device::with_ports(vec![Box::new(near)], addresses(0), manual_config(1)).expect("a device");
-    let cq = device.create_cq(256).unwrap();
-    let connect = |qpn: u32| {
-        let mut qp = device.alloc_pd().create_qp(&QpInit::new(&cq)).unwrap();
-        let mut peer = qp.endpoint(Psn::new(1), 1).unwrap();
-        (peer.gid, peer.qpn) = (gid(1), Qpn::new(qpn).unwrap());
-        let options = ConnectOptions { timeout: 10, retry_cnt: 3, ..ConnectOptions::default() };
-        qp.connect(Psn::new(1), &peer, &options).unwrap();
-        qp
-    };
-    let post = |qp: &mut QueuePair, wr_id: u64| {
-        // A WRITE of no bytes is one packet, and needs no key (C9-88).
-        let op = SendOp::Write(RemoteAddr { addr: 0, rkey: Key::from_parts(0, 0) });
-        let flags = SendFlags::SIGNALED;
-        qp.post_send(&SendRequest { wr_id, op, data: Data::Sges(&[]), flags }).unwrap();
-    };
-    let (mut first, mut later) = (connect(17), connect(18));
-    (0..64).for_each(|wr_id| post(&mut first, wr_id));
-    let mut failed = Vec::new();
-    for millisecond in 0..100 {
-        let now = Instant::from_nanos(millisecond * 1_000_000);
-        if millisecond == 50 {
-            assert_eq!(failed.first(), Some(&(0, Status::RetryExceeded, 35)), "{failed:?}");
-            assert_eq!(failed.len(), 64);
-            post(&mut later, 64);
-        }
-        while device.turn(now) > 0 {}
-        while let Some(done) = cq.poll_one() {
-            failed.push((done.wr_id, done.status, millisecond));
-        }
-    }
-    assert_eq!(failed.last(), Some(&(64, Status::RetryExceeded, 70)));
-    assert!([&first, &later].iter().all(|qp| qp.query().state == Some(QpState::Err)));
-    drop(far);
 }

@@ -13,8 +13,8 @@ use crate::qp::Transmit;
 use crate::time::{Duration, Instant};
 use crate::verbs::AsyncEvent;
 
-/// How long a port may have no room before what waits for it counts as lost. Longer than a link that works keeps it, at
-/// any but the shortest ACK timeouts.
+/// How long a port may have no room, and move nothing, before the ACK timers of what waits for it run. As long as the DPDK port
+/// waits for its device.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Priority of acknowledgements, which go ahead of data where the port has priorities.
 const ACKNOWLEDGEMENT_PRIORITY: Priority = Priority::new(6);
@@ -61,9 +61,9 @@ impl Core {
         sent + cnps
     }
 
-    /// Whether something has waited longer than [`PATIENCE`] for a port that has `room` now.
+    /// Whether something has waited longer than [`PATIENCE`] for a port that has `room` now, and nothing went on meanwhile.
     fn is_port_stuck(&mut self, room: usize, now: Instant) -> bool {
-        if room > 0 || self.active.is_empty() {
+        if room > 0 || self.active.is_empty() || self.port.tx_moved() {
             self.full_since = None;
             return false;
         }

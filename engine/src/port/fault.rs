@@ -335,6 +335,10 @@ impl Port for FaultPort {
         self.inner.tx_room().saturating_sub(self.held.len()) / self.slots_per_frame()
     }
 
+    fn tx_moved(&mut self) -> bool {
+        self.inner.tx_moved()
+    }
+
     fn tx_slot(&mut self) -> Option<&mut [u8]> {
         self.taken = self.tx_room() > 0;
         self.taken.then_some(&mut *self.stage)

@@ -149,6 +149,12 @@ pub trait Port: Send + std::fmt::Debug {
     /// How many frames [`Port::tx_slot`] can give now.
     fn tx_room(&mut self) -> usize;
 
+    /// Whether frames went on since it was asked last, though their slots may not be free yet: a port without room whose frames
+    /// move is slow, and not stuck.
+    fn tx_moved(&mut self) -> bool {
+        false
+    }
+
     /// The next transmit slot: `attributes().frame_max` writable bytes, or `None` without room.
     /// Called again without a commit, it gives the same slot.
     fn tx_slot(&mut self) -> Option<&mut [u8]>;

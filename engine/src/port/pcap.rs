@@ -112,6 +112,10 @@ impl Port for PcapPort {
         self.inner.tx_room()
     }
 
+    fn tx_moved(&mut self) -> bool {
+        self.inner.tx_moved()
+    }
+
     fn tx_slot(&mut self) -> Option<&mut [u8]> {
         let slot = self.inner.tx_slot();
         self.taken = slot.is_some();

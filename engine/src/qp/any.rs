@@ -114,7 +114,7 @@ impl AnyQp {
         }
     }
 
-    /// The port has had no room for long: see [`Qp::wait_for_port`].
+    /// The port is stuck: see [`Qp::wait_for_port`].
     pub fn wait_for_port(&mut self, now: Instant) {
         if let Self::Connected(qp) = self {
             qp.wait_for_port(now);

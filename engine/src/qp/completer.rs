@@ -89,7 +89,7 @@ impl SendSide<'_, '_> {
 
     /// The local ACK timeout ran out.
     pub fn handle_ack_timeout(&mut self) -> Result<(), Failed> {
-        if !self.requester.is_waiting() && self.requester.is_at_end() {
+        if !self.requester.is_waiting() && !self.requester.has_more(self.conn.state) {
             return Ok(());
         }
         self.env.counters.count(Counter::LocalAckTimeoutErr);

@@ -362,15 +362,12 @@ impl Qp {
         self.finish_call(env);
     }
 
-    /// The port has had no room for long: what is to be sent counts as sent now, and lost, so that retries end in an
-    /// error also where none of them leaves.
+    /// The port is stuck: what is to be sent counts as sent now, and lost, so that retries end in an error also where none
+    /// of them leaves.
     pub fn wait_for_port(&mut self, now: Instant) {
         let Some(timeout) = self.requester.timeout else { return };
         let runs = [Timer::Ack, Timer::Rnr].iter().any(|timer| self.timers.is_running(*timer));
-        let requester = &self.requester;
-        // A QP that is drained begins nothing new, and still sends again.
-        let begins = self.conn.state == QpState::Rts && !requester.is_at_end();
-        if !runs && (begins || requester.cursor_psn.is_before(requester.sent_end)) {
+        if !runs && self.requester.has_more(self.conn.state) {
             self.timers.set(Timer::Ack, now + timeout);
         }
     }

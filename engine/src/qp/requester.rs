@@ -172,6 +172,15 @@ impl Requester {
         self.una != self.cursor_psn
     }
 
+    /// Requests are to be sent, or sent again. A QP that is drained begins nothing new.
+    pub(super) fn has_more(&self, state: QpState) -> bool {
+        match state {
+            QpState::Rts => !self.is_at_end(),
+            QpState::Sqd => self.cursor_wqe != self.fresh_wqe,
+            _ => false,
+        }
+    }
+
     /// Nothing is left to send.
     pub(super) fn is_at_end(&self) -> bool {
         self.sq.get(self.cursor_wqe).is_none()
@@ -457,6 +466,8 @@ impl Requester {
         timers: &mut TimerTable,
         env: &mut Env<'_>,
     ) {
+        // A timer that runs although nothing was outstanding is that of a port that was stuck.
+        let starts = !self.is_waiting() || !timers.is_running(Timer::Ack);
         if self.cursor_psn.is_before(self.sent_end) {
             env.counters.count(Counter::RetransmittedPackets);
         }
@@ -473,7 +484,7 @@ impl Requester {
         if self.sent_end.is_before(self.cursor_psn) {
             self.sent_end = self.cursor_psn;
         }
-        if let Some(timeout) = self.timeout.filter(|_| !timers.is_running(Timer::Ack)) {
+        if let Some(timeout) = self.timeout.filter(|_| starts) {
             timers.set(Timer::Ack, env.now + timeout);
         }
     }

@@ -206,6 +206,10 @@ impl Port for PacketPort {
         self.transmitter.room()
     }
 
+    fn tx_moved(&mut self) -> bool {
+        self.transmitter.moved()
+    }
+
     fn tx_slot(&mut self) -> Option<&mut [u8]> {
         self.transmitter.slot()
     }

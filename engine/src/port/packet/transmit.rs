@@ -85,6 +85,8 @@ pub(super) struct Transmitter {
     segments_max: usize,
     /// The kernel had no room for the rest.
     backlog: bool,
+    /// It took some since [`Transmitter::moved`] was asked last.
+    moved: bool,
     vectors: Vectors,
     /// Packets that the kernel refused.
     pub dropped: u64,
@@ -114,6 +116,7 @@ impl Transmitter {
             sent: 0,
             segments_max,
             backlog: false,
+            moved: false,
             vectors: Vectors {
                 parts: Vec::with_capacity(slots),
                 messages: Vec::with_capacity(BATCH),
@@ -125,6 +128,11 @@ impl Transmitter {
     /// Slots that can be taken.
     pub fn room(&self) -> usize {
         self.slots - self.used
+    }
+
+    /// Whether the kernel took something since this was asked last. Slots are free again when it has taken all.
+    pub fn moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
     }
 
     /// The slot to write next.
@@ -216,6 +224,7 @@ impl Transmitter {
             let error = match self.send_batch() {
                 Ok(count) => {
                     self.sent += count;
+                    self.moved = true;
                     continue;
                 }
                 Err(error) => error,

@@ -1,0 +1,190 @@
+//! A port that has no room: what waits for one that moves nothing ends in an error, and what waits for a slow one waits.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use feroce_engine::counters::Counter;
+use feroce_engine::device::{CompletionQueue, ConnectOptions, Device, QpInit, QueuePair};
+use feroce_engine::memory::arena::Arena;
+use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
+use feroce_engine::port::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use feroce_engine::qp::{QpAttrMask, QpState, attributes::QpAttributes};
+use feroce_engine::time::Instant;
+use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
+use feroce_tests::{addresses, gid, manual_config};
+use feroce_wire::{Key, Psn, Qpn};
+
+/// Frames that the port takes before it is full: nobody takes them out at the other end.
+const SLOTS: usize = 16;
+
+/// As a packet socket whose kernel sends, and gives slots back when it has sent all: frames move while there is no room.
+#[derive(Debug)]
+struct Slow {
+    inner: ShmPort,
+    moves: bool,
+}
+
+impl Port for Slow {
+    fn attributes(&self) -> &PortAttributes {
+        self.inner.attributes()
+    }
+
+    fn stats(&self) -> PortStats {
+        self.inner.stats()
+    }
+
+    fn rx_burst(&mut self) -> usize {
+        self.inner.rx_burst()
+    }
+
+    fn rx_frame(&self, index: usize) -> RxFrame<'_> {
+        self.inner.rx_frame(index)
+    }
+
+    fn tx_room(&mut self) -> usize {
+        self.inner.tx_room()
+    }
+
+    fn tx_moved(&mut self) -> bool {
+        self.moves
+    }
+
+    fn tx_slot(&mut self) -> Option<&mut [u8]> {
+        self.inner.tx_slot()
+    }
+
+    fn tx_commit(&mut self, len: usize, priority: Priority) {
+        self.inner.tx_commit(len, priority);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
+        self.inner.arm_wakeup(fds)
+    }
+
+    fn disarm_wakeup(&mut self) {
+        self.inner.disarm_wakeup();
+    }
+}
+
+/// A device on such a port, in virtual time.
+struct Sender {
+    device: Device,
+    cq: CompletionQueue,
+    far: ShmPort,
+    done: Vec<(u64, Status, u64)>,
+    millisecond: u64,
+    _arena: std::sync::Arc<Arena>,
+}
+
+impl Sender {
+    fn new(moves: bool) -> Self {
+        let arena = Arena::new(64 << 20).unwrap();
+        let (inner, far) =
+            shm_pair(&arena, ShmConfig { slots: SLOTS, ..ShmConfig::default() }).expect("a pair");
+        let port = Box::new(Slow { inner, moves });
+        let device = Device::with_ports(vec![port], addresses(0), manual_config(1)).expect("one");
+        let cq = device.create_cq(256).unwrap();
+        Self { device, cq, far, done: Vec::new(), millisecond: 0, _arena: arena }
+    }
+
+    /// A QP whose peer is silent: with `timeout` 10 for 4.2 ms, four times; with 0 for ever.
+    fn connect(&self, qpn: u32, timeout: u8) -> QueuePair {
+        let mut qp = self.device.alloc_pd().create_qp(&QpInit::new(&self.cq)).unwrap();
+        let mut peer = qp.endpoint(Psn::new(1), 1).unwrap();
+        (peer.gid, peer.qpn) = (gid(1), Qpn::new(qpn).unwrap());
+        let options = ConnectOptions { timeout, retry_cnt: 3, ..ConnectOptions::default() };
+        qp.connect(Psn::new(1), &peer, &options).unwrap();
+        qp
+    }
+
+    /// Turns until the millisecond `end`.
+    fn run(&mut self, end: u64) {
+        while self.millisecond < end {
+            self.millisecond += 1;
+            let now = Instant::from_nanos(self.millisecond * 1_000_000);
+            while self.device.turn(now) > 0 {}
+            while let Some(done) = self.cq.poll_one() {
+                self.done.push((done.wr_id, done.status, self.millisecond));
+            }
+        }
+    }
+}
+
+fn post(qp: &mut QueuePair, wr_ids: std::ops::Range<u64>) {
+    // A WRITE of no bytes is one packet, and needs no key (C9-88).
+    let op = SendOp::Write(RemoteAddr { addr: 0, rkey: Key::from_parts(0, 0) });
+    for wr_id in wr_ids {
+        let flags = SendFlags::SIGNALED;
+        qp.post_send(&SendRequest { wr_id, op, data: Data::Sges(&[]), flags }).unwrap();
+    }
+}
+
+/// As behind a qdisc that holds everything: what has left is not acknowledged, its retries do not leave, nor does the first request
+/// of a QP that comes later. Both end in an error, at the time that their attributes say, and 20 ms once.
+#[test]
+fn what_waits_for_a_port_that_moves_nothing_ends() {
+    let mut sender = Sender::new(false);
+    let (mut first, mut later) = (sender.connect(17, 10), sender.connect(18, 10));
+    post(&mut first, 0..64);
+    sender.run(50);
+    assert_eq!(sender.done.first(), Some(&(0, Status::RetryExceeded, 36)));
+    assert_eq!(sender.done.len(), 64);
+    post(&mut later, 64..65);
+    sender.run(100);
+    assert_eq!(sender.done.last(), Some(&(64, Status::RetryExceeded, 71)));
+    assert!([&first, &later].iter().all(|qp| qp.query().state == Some(QpState::Err)));
+    assert_eq!(sender.done.len(), 65);
+}
+
+/// What has left is not acknowledged, and ends; what has not left waits for its turn.
+#[test]
+fn what_waits_for_a_slow_port_waits() {
+    let mut sender = Sender::new(true);
+    let (mut first, mut later) = (sender.connect(17, 10), sender.connect(18, 10));
+    post(&mut first, 0..16);
+    sender.run(1);
+    post(&mut later, 16..17);
+    sender.run(1000);
+    assert_eq!(later.query().state, Some(QpState::Rts));
+    assert!(sender.done.iter().all(|(wr_id, ..)| *wr_id < 16), "{:?}", sender.done);
+}
+
+/// A QP that is drained begins nothing: what it has not begun is not late.
+#[test]
+fn a_drained_qp_behind_a_stuck_port_is_not_late() {
+    let mut sender = Sender::new(false);
+    let (mut first, mut drained) = (sender.connect(17, 10), sender.connect(18, 10));
+    post(&mut first, 0..16);
+    sender.run(1);
+    post(&mut drained, 16..17);
+    let sqd = QpAttributes { state: Some(QpState::Sqd), ..QpAttributes::default() };
+    assert_eq!(sqd.mask(), QpAttrMask::STATE);
+    drained.modify(&sqd).unwrap();
+    sender.run(1000);
+    assert_eq!(drained.query().state, Some(QpState::Sqd));
+    assert!(sender.done.iter().all(|(wr_id, ..)| *wr_id < 16), "{:?}", sender.done);
+}
+
+/// The port goes on before the end of the timer that ran while it was stuck: a packet that leaves then has the whole time.
+#[test]
+fn a_packet_that_leaves_late_has_its_whole_timeout() {
+    let mut sender = Sender::new(false);
+    let (mut first, mut later) = (sender.connect(17, 0), sender.connect(18, 10));
+    post(&mut first, 0..16);
+    sender.run(1);
+    post(&mut later, 16..17);
+    // Full from 1 ms on, so that the timers run from 21 ms to 25.2 ms.
+    sender.run(24);
+    while sender.far.rx_burst() > 0 {}
+    sender.run(25);
+    let timeouts = |sender: &Sender| sender.device.counter(Counter::LocalAckTimeoutErr);
+    let before = timeouts(&sender);
+    sender.run(29);
+    assert_eq!(timeouts(&sender), before);
+    sender.run(30);
+    assert!(timeouts(&sender) > before, "it left, and nobody answers");
+}
