@@ -37,7 +37,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
     // SAFETY: the program passes a live PD, whose context is not written, and attributes.
     let (live, context, attr) = unsafe { (object::borrow::<Pd>(pd), (*pd).context, &*attr) };
     let made = live.shared.check().and_then(|()| {
-        let path = path(attr, &live.shared.engine)?;
+        let path = path(attr, &live.shared.engine.settings)?;
         let handle = live.pd.create_ah(&path).map_err(|error| {
             crate::log::say(&error.to_string());
             errno::of_device(&error)
@@ -176,7 +176,7 @@ unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     // SAFETY: the program passes an open context and attributes.
     let (shared, attr) = unsafe { (context::shared(context), &*attr) };
     let found = shared.and_then(|shared| {
-        let path = path(attr, &shared.engine)?;
+        let path = path(attr, &shared.engine.settings)?;
         let handle = shared.engine.device.alloc_pd().create_ah(&path);
         Ok(handle.map_err(|error| errno::of_device(&error))?.ethernet())
     });

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use feroce_engine::device::Path;
+use feroce_engine::device::settings::Settings;
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::qp::attributes::QpAttributes;
@@ -118,19 +119,19 @@ pub fn gid(halves: [u64; 2]) -> Gid {
 ///
 /// # Errors
 /// EINVAL: RoCE has no address without a GRH.
-pub fn path(attr: &ibv_ah_attr, engine: &Engine) -> Result<Path, c_int> {
+pub fn path(attr: &ibv_ah_attr, settings: &Settings) -> Result<Path, c_int> {
     if attr.is_global == 0 || attr.port_num != 1 {
         return Err(libc::EINVAL);
     }
-    let settings = &engine.settings;
     let mut path = Path::new(gid(attr.grh.dgid), u32::from(attr.grh.sgid_index));
     path.traffic_class = match attr.grh.traffic_class {
         0 => settings.traffic_class,
         class => class,
     };
-    path.hop_limit = match attr.grh.hop_limit {
-        0 => settings.hop_limit,
-        limit => limit,
+    // To a group, no limit means the link, as for sockets.
+    path.hop_limit = match (attr.grh.hop_limit, path.dgid.multicast_group()) {
+        (0, None) => settings.hop_limit,
+        (limit, _) => limit,
     };
     path.source_port = settings.source_port;
     path.flow_label = attr.grh.flow_label;
@@ -154,7 +155,7 @@ fn modify(
         let to = wanted.state.unwrap_or(from);
         check_transition(held.qp.service(), from, to, given).map_err(|_| libc::EINVAL)?;
         let remote = wanted.dest_qp.or(now.dest_qp).ok_or(libc::EINVAL)?;
-        let flow = held.qp.resolve(&path(&attr.ah_attr, engine)?, remote);
+        let flow = held.qp.resolve(&path(&attr.ah_attr, &engine.settings)?, remote);
         wanted.flow = Some(flow.map_err(|error| {
             crate::log::say(&error.to_string());
             errno::of_device(&error)
@@ -240,4 +241,27 @@ fn shown(now: &QpAttributes, held: &State) -> ibv_qp_attr {
     attr.retry_cnt = now.retry_cnt.unwrap_or(0);
     attr.rnr_retry = now.rnr_retry.unwrap_or(0);
     attr
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_hold_where_the_program_has_no_wish() {
+        let mut settings = Settings::default();
+        (settings.hop_limit, settings.traffic_class) = (7, 106);
+        let chosen = |dgid: &str, hop_limit: u8, traffic_class: u8| {
+            // SAFETY: zeros are values of the plain structure.
+            let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
+            (attr.is_global, attr.port_num) = (1, 1);
+            (attr.grh.hop_limit, attr.grh.traffic_class) = (hop_limit, traffic_class);
+            attr.grh.dgid = crate::query::halves(dgid.parse::<Gid>().unwrap().0);
+            let path = path(&attr, &settings).unwrap();
+            (path.hop_limit, path.traffic_class)
+        };
+        assert_eq!(chosen("::ffff:10.0.0.2", 0, 0), (7, 106));
+        assert_eq!(chosen("::ffff:10.0.0.2", 1, 4), (1, 4));
+        assert_eq!(chosen("ff0e::ffff:224.1.2.3", 0, 0), (0, 106), "a group: the link only");
+    }
 }
