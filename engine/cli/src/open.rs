@@ -76,6 +76,22 @@ impl From<Xdp> for XdpMode {
     }
 }
 
+/// What is to be opened: the interface or device that is `given`, or DPDK's by its setting.
+///
+/// # Errors
+/// [`Failure::Usage`] if there is none.
+pub fn interface(given: Option<&String>, settings: &Settings) -> Result<String, Failure> {
+    let usual = (settings.port_kind == PortKind::Dpdk).then_some(&settings.dpdk_device);
+    let usual = usual.filter(|device| !device.is_empty());
+    given.or(usual).cloned().ok_or_else(|| {
+        let told = match settings.port_kind {
+            PortKind::Dpdk => "which device? (-i DEVICE, or the setting `dpdk_device`)",
+            _ => "which interface? (-i IFACE; `feroce devinfo` lists them)",
+        };
+        Failure::Usage(told.to_owned())
+    })
+}
+
 /// A device, and what its ports were wrapped in.
 #[derive(Debug)]
 pub struct OpenDevice {
@@ -166,7 +182,7 @@ impl OpenOptions {
     /// [`Failure::Usage`].
     pub fn check(&self, settings: &Settings) -> Result<(), Failure> {
         let (kind, xdp) = (settings.port_kind, self.xdp != Xdp::Auto);
-        self.interface(settings)?;
+        interface(self.interface.as_ref(), settings)?;
         let told = if self.seed.is_some() && self.given_faults().is_none() {
             "--seed is for faults: give --drop, --duplicate, --reorder, --corrupt or --mark"
                 .to_owned()
@@ -181,7 +197,7 @@ impl OpenOptions {
 
     /// Opens the device on the interface, and gives up the privileges that this took.
     pub fn open(&self, settings: &Settings) -> Result<OpenDevice, Failure> {
-        let interface = self.interface(settings)?;
+        let interface = interface(self.interface.as_ref(), settings)?;
         let user = privileges::find_of(settings)?;
         let mut config = DeviceConfig { arena_bytes: ARENA_BYTES, ..settings.device_config() };
         config.af_xdp.mode = self.xdp.into();
@@ -202,19 +218,6 @@ impl OpenOptions {
             false => interface.split(',').next().unwrap_or_default().to_owned(),
         };
         Ok(OpenDevice { device, interface, settings: settings.clone(), faults, captures })
-    }
-
-    /// What is to be opened.
-    fn interface(&self, settings: &Settings) -> Result<String, Failure> {
-        let usual = (settings.port_kind == PortKind::Dpdk).then_some(&settings.dpdk_device);
-        let usual = usual.filter(|device| !device.is_empty());
-        self.interface.as_ref().or(usual).cloned().ok_or_else(|| {
-            let told = match settings.port_kind {
-                PortKind::Dpdk => "which device? (-i DEVICE, or the setting `dpdk_device`)",
-                _ => "which interface? (-i IFACE; `feroce devinfo` lists them)",
-            };
-            Failure::Usage(told.to_owned())
-        })
     }
 
     fn given_faults(&self) -> Option<Faults> {

@@ -13,6 +13,8 @@ use crate::privileges;
 
 /// Free hugepages below which a device of ordinary size ends up in ordinary pages.
 const HUGEPAGES_WANTED: u64 = 32;
+/// Free hugepages that are advised.
+const AMPLE_HUGEPAGES: u64 = 256;
 /// Clock sources that are read without a system call.
 const FAST_CLOCKS: [&str; 4] =
     ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
@@ -40,6 +42,8 @@ pub struct Host {
     initial_user_namespace: bool,
     users: UserNamespace,
     hugepages: Option<u64>,
+    /// Those of 2 MiB, free or not.
+    all_hugepages: u64,
     /// Free pages of 1 GiB.
     gigantic_pages: u64,
     /// Bytes that the process may lock, as far as it can raise its limit; `None` without a limit.
@@ -55,10 +59,9 @@ impl Host {
     /// Looks.
     pub fn look(settings: Result<Settings, Failure>) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).ok();
-        let pages = |size: &str| {
-            let free =
-                read(&format!("/sys/kernel/mm/hugepages/hugepages-{size}kB/free_hugepages"))?;
-            free.trim().parse::<u64>().ok()
+        let pages = |size: &str, which: &str| {
+            let count = read(&format!("/sys/kernel/mm/hugepages/hugepages-{size}kB/{which}"))?;
+            count.trim().parse::<u64>().ok()
         };
         let clock = read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let protocols = read("/proc/thread-self/net/protocols").unwrap_or_default();
@@ -80,8 +83,9 @@ impl Host {
                     .is_some_and(|text| text.trim() == "deny"),
                 users,
             },
-            hugepages: pages("2048"),
-            gigantic_pages: pages("1048576").unwrap_or(0),
+            hugepages: pages("2048", "free_hugepages"),
+            all_hugepages: pages("2048", "nr_hugepages").unwrap_or(0),
+            gigantic_pages: pages("1048576", "free_hugepages").unwrap_or(0),
             memlock: (!unlimited && memlock != RLIM_INFINITY).then_some(memlock),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             clock: clock.map(|text| text.trim().to_owned()),
@@ -111,6 +115,12 @@ impl Host {
             _ => self.capabilities.contains(&Capability::CAP_NET_RAW),
         };
         self.may_use(kind) && could
+    }
+
+    /// What makes so many hugepages free; those in use stay.
+    fn free_hugepages(&self, wanted: u64) -> String {
+        let more = wanted.saturating_sub(self.hugepages.unwrap_or(0));
+        format!("`sysctl vm.nr_hugepages={}` (in /etc/sysctl.d to stay)", self.all_hugepages + more)
     }
 
     /// Whether this process may open an AF_XDP port.
@@ -251,10 +261,10 @@ fn kernel(host: &Host) -> Option<Verdict> {
 }
 
 fn hugepages(host: &Host) -> Option<Verdict> {
-    let remedy = "`sysctl vm.nr_hugepages=256` (in /etc/sysctl.d to stay)";
     if host.settings().port_kind == PortKind::Dpdk {
-        return dpdk_memory(host, remedy);
+        return dpdk_memory(host);
     }
+    let remedy = host.free_hugepages(AMPLE_HUGEPAGES);
     match host.hugepages {
         None => {
             Verdict::info("this kernel has none of that size: ordinary pages will do, more slowly")
@@ -271,7 +281,7 @@ fn hugepages(host: &Host) -> Option<Verdict> {
 }
 
 /// DPDK takes its packet buffers when it starts, from hugepages of every size unless it is told otherwise.
-fn dpdk_memory(host: &Host, remedy: &str) -> Option<Verdict> {
+fn dpdk_memory(host: &Host) -> Option<Verdict> {
     let config = host.settings().device_config();
     let needed = config.dpdk.buffer_bytes(config.cores).div_ceil(1 << 20);
     let buffers = match config.cores {
@@ -290,6 +300,7 @@ fn dpdk_memory(host: &Host, remedy: &str) -> Option<Verdict> {
         DpdkMemory::Hugepages => {
             let (free, larger) = (host.hugepages.unwrap_or(0), host.gigantic_pages);
             let found = format!("{free}, and {larger} larger ones");
+            let remedy = host.free_hugepages(needed.div_ceil(2).max(AMPLE_HUGEPAGES));
             match 2 * free + 1024 * larger {
                 0 => {
                     Verdict::error("none: DPDK does not start", format!("{remedy}; or {ordinary}"))

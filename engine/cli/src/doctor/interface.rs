@@ -29,6 +29,7 @@ pub const CHECKS: &[Check<Place>] = &[
     Check { id: "interface", what: "the interface", run: exists },
     Check { id: "link", what: "the link", run: link },
     Check { id: "address", what: "IP addresses", run: address },
+    Check { id: "duplicates", what: "addresses of several hosts", run: duplicates },
     Check { id: "mtu", what: "MTU", run: mtu },
     Check { id: "xdp-modes", what: "modes of XDP", run: xdp_modes },
     Check { id: "queues", what: "queues", run: queues },
@@ -48,8 +49,8 @@ pub struct Place {
     pub gids: Vec<GidEntry>,
     /// Addresses of the interface and its VLANs.
     addresses: Vec<IpAddr>,
-    /// Those that are out of use, since another host has them, too.
-    duplicates: Vec<IpAddr>,
+    /// Those that are out of use, since another host has them, too: each as `ip address` takes it.
+    duplicates: Vec<String>,
     /// What the driver has of XDP.
     xdp: Option<XdpFeatures>,
     /// Receive and transmit queues.
@@ -81,14 +82,17 @@ impl Place {
         };
         let own = |all: Result<Vec<InterfaceAddress>, NetError>| {
             let all = all.unwrap_or_default().into_iter();
-            let own = all.filter(|address| members.contains(&address.interface));
-            own.map(|address| address.ip).collect()
+            all.filter(|address| members.contains(&address.interface))
+        };
+        let written = |InterfaceAddress { interface, ip, prefix_len }| {
+            let device = all.iter().find(|one| one.index == interface).map(|one| &one.name);
+            device.map(|device| format!("{ip}/{prefix_len} dev {device}"))
         };
         Self {
             host: Rc::clone(host),
             name: name.to_owned(),
-            addresses: own(InterfaceAddress::list()),
-            duplicates: own(InterfaceAddress::duplicates()),
+            addresses: own(InterfaceAddress::list()).map(|address| address.ip).collect(),
+            duplicates: own(InterfaceAddress::duplicates()).filter_map(written).collect(),
             xdp: interface.as_ref().ok().and_then(|it| XdpFeatures::of(it.index)),
             gids: gids.unwrap_or_default(),
             queues: ask.map_or((1, 1), Ethtool::queues),
@@ -163,18 +167,19 @@ fn address(place: &Place) -> Option<Verdict> {
     let remedy = format!("`ip address add ADDRESS/LENGTH dev {}`", place.name);
     match (routable.is_empty(), place.addresses.is_empty()) {
         (true, true) => Verdict::error("none, so that no peer can find this host", remedy),
-        _ if !place.duplicates.is_empty() => Verdict::warning(
-            format!("another host has {}, too, which is out of use here", place.duplicates[0]),
-            format!(
-                "`ip address delete {}/LENGTH dev {}`, and one of its own",
-                place.duplicates[0], place.name
-            ),
-        ),
         (true, false) => {
             Verdict::warning("only link-local ones, which routers do not know", remedy)
         }
         (false, _) => Verdict::ok(routable.join(", ")),
     }
+}
+
+fn duplicates(place: &Place) -> Option<Verdict> {
+    let first = place.duplicates.first()?;
+    Verdict::warning(
+        format!("another host has {}, too: out of use here", place.duplicates.join(", ")),
+        format!("`ip address delete {first}`, and add one that nobody has"),
+    )
 }
 
 fn mtu(place: &Place) -> Option<Verdict> {

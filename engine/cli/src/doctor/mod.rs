@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::config::AllFlags;
 use crate::failure::{self, Failure};
-use crate::output;
+use crate::{open, output};
 use host::Host;
 use interface::Place;
 
@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(short, long, value_name = "HOST", requires = "interface", value_hint = ValueHint::Hostname, value_parser = parse_host)]
     peer: Option<IpAddr>,
     /// Also open the device for a moment, as a program would: a driver may take its link down for that
-    #[arg(long, requires = "interface")]
+    #[arg(long)]
     open: bool,
     /// Print JSON
     #[arg(long)]
@@ -176,6 +176,9 @@ impl Report {
 pub fn run(options: &Options) -> Result<Severity, Failure> {
     let mut report = Report { worst: Severity::Ok, findings: Vec::new() };
     let host = Rc::new(Host::look(options.settings.load()));
+    if options.open {
+        open::interface(options.interface.as_ref(), host.settings())?;
+    }
     report.take(None, host::CHECKS, &host);
     let names = match &options.interface {
         _ if host.settings().port_kind == PortKind::Dpdk => {
@@ -193,7 +196,7 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
             report.take(Some(name), peer::CHECKS, &peer::Way::look(&place, ip));
         }
         if options.open {
-            report.add(Some(name), OPENING, open(name, host.settings()));
+            report.add(Some(name), OPENING, try_open(name, host.settings()));
         }
     }
     match options.json {
@@ -304,20 +307,18 @@ fn look_at_dpdk(
                 .to_owned(),
         ));
     }
-    match (&options.interface, options.open) {
-        (Some(name), true) => report.add(Some(name), OPENING, open(name, settings)),
-        _ => {
-            let found =
-                "not looked at: `-i DEVICE --open` tries to open one, and says what is wrong";
-            let verdict = Verdict::info(found).expect("one");
-            report.add(None, ("interface", "devices of DPDK's"), verdict);
-        }
+    if options.open {
+        let name = open::interface(options.interface.as_ref(), settings)?;
+        report.add(Some(&name), OPENING, try_open(&name, settings));
+        return Ok(());
     }
+    let found = "not looked at: `--open` tries to open one, and says what is wrong";
+    report.add(None, ("interface", "devices of DPDK's"), Verdict::info(found).expect("one"));
     Ok(())
 }
 
 /// Opens the device as a program with these settings would.
-fn open(name: &str, settings: &Settings) -> Verdict {
+fn try_open(name: &str, settings: &Settings) -> Verdict {
     let verdict = match Device::open(name, settings.device_config()) {
         Ok(device) => {
             let attributes = device.attributes();

@@ -345,8 +345,13 @@ impl TestOptions {
         own.as_object()?.iter().find_map(|(name, value)| {
             let other = &theirs[name];
             let option = name.replace('_', "-");
+            // No path MTU is the largest.
+            let [own, theirs] = [value, other].map(|value| match value.is_null() {
+                true => "auto".to_owned(),
+                false => value.to_string(),
+            });
             (other != value)
-                .then(|| format!("--{option} is {value} at the server and {other} at the client"))
+                .then(|| format!("--{option} is {own} at the server and {theirs} at the client"))
         })
     }
 }
