@@ -10,6 +10,7 @@ pub mod conform;
 pub mod counting_alloc;
 pub mod datagram;
 pub mod fuzz;
+pub mod gated_port;
 pub mod live;
 pub mod pair;
 pub mod ports;

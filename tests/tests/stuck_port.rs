@@ -1,91 +1,43 @@
 //! A port that has no room: what waits for one that moves nothing ends in an error, and what waits for a slow one waits.
 
-use std::io;
-use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use feroce_engine::counters::Counter;
 use feroce_engine::device::{CompletionQueue, ConnectOptions, Device, QpInit, QueuePair};
 use feroce_engine::memory::arena::Arena;
+use feroce_engine::port::Port;
 use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
-use feroce_engine::port::{Port, PortAttributes, PortStats, Priority, RxFrame};
 use feroce_engine::qp::{QpAttrMask, QpState, attributes::QpAttributes};
 use feroce_engine::time::Instant;
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest, Status};
+use feroce_tests::gated_port::GatedPort;
 use feroce_tests::{addresses, gid, manual_config};
 use feroce_wire::{Key, Psn, Qpn};
 
 /// Frames that the port takes before it is full: nobody takes them out at the other end.
 const SLOTS: usize = 16;
 
-/// As a packet socket whose kernel sends, and gives slots back when it has sent all: frames move while there is no room.
-#[derive(Debug)]
-struct Slow {
-    inner: ShmPort,
-    moves: bool,
-}
-
-impl Port for Slow {
-    fn attributes(&self) -> &PortAttributes {
-        self.inner.attributes()
-    }
-
-    fn stats(&self) -> PortStats {
-        self.inner.stats()
-    }
-
-    fn rx_burst(&mut self) -> usize {
-        self.inner.rx_burst()
-    }
-
-    fn rx_frame(&self, index: usize) -> RxFrame<'_> {
-        self.inner.rx_frame(index)
-    }
-
-    fn tx_room(&mut self) -> usize {
-        self.inner.tx_room()
-    }
-
-    fn tx_moved(&mut self) -> bool {
-        self.moves
-    }
-
-    fn tx_slot(&mut self) -> Option<&mut [u8]> {
-        self.inner.tx_slot()
-    }
-
-    fn tx_commit(&mut self, len: usize, priority: Priority) {
-        self.inner.tx_commit(len, priority);
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
-        self.inner.arm_wakeup(fds)
-    }
-
-    fn disarm_wakeup(&mut self) {
-        self.inner.disarm_wakeup();
-    }
-}
-
-/// A device on such a port, in virtual time.
+/// A device on a port that nobody empties, in virtual time.
 struct Sender {
     device: Device,
     cq: CompletionQueue,
     far: ShmPort,
     done: Vec<(u64, Status, u64)>,
     millisecond: u64,
-    _arena: std::sync::Arc<Arena>,
+    _arena: Arc<Arena>,
 }
 
 impl Sender {
-    fn new(moves: bool) -> Self {
+    /// On a port that moves nothing once it is full, or on one that is slow.
+    fn new(is_slow: bool) -> Self {
         let arena = Arena::new(64 << 20).unwrap();
         let (inner, far) =
             shm_pair(&arena, ShmConfig { slots: SLOTS, ..ShmConfig::default() }).expect("a pair");
-        let port = Box::new(Slow { inner, moves });
+        let port: Box<dyn Port> = match is_slow {
+            true => Box::new(GatedPort::new(inner, Arc::new(AtomicUsize::new(SLOTS)))),
+            false => Box::new(inner),
+        };
         let device = Device::with_ports(vec![port], addresses(0), manual_config(1)).expect("one");
         let cq = device.create_cq(256).unwrap();
         Self { device, cq, far, done: Vec::new(), millisecond: 0, _arena: arena }

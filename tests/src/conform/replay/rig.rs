@@ -1,8 +1,6 @@
 //! A device of ours in the place of one end of a lane, on one end of an shm pair, turned by hand.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,7 +12,7 @@ use feroce_engine::memory::Access;
 use feroce_engine::memory::arena::Arena;
 use feroce_engine::net::Gid;
 use feroce_engine::port::shm::{ShmConfig, ShmPort, shm_pair};
-use feroce_engine::port::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use feroce_engine::port::{Port, Priority};
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::qp::{QpState, Service};
 use feroce_engine::time::Instant;
@@ -22,6 +20,7 @@ use feroce_wire::{Packet, Pkey, Psn, Qpn, RnrTimer};
 
 use super::lanes::Lane;
 use crate::capture::Party;
+use crate::gated_port::GatedPort;
 use crate::manual_config;
 
 /// More packets than any capture has under way: how many a peer allows itself is its own choice.
@@ -38,61 +37,6 @@ pub struct Unplayable(pub String);
 /// Makes one of an error, behind what was under way.
 pub fn unplayable<E: std::fmt::Display>(doing: &str) -> impl FnOnce(E) -> Unplayable + '_ {
     move |error| Unplayable(format!("{doing}: {error}"))
-}
-
-/// A port that lets out as many frames as it was told to.
-#[derive(Debug)]
-struct GatedPort {
-    inner: ShmPort,
-    open: Arc<AtomicUsize>,
-}
-
-impl Port for GatedPort {
-    fn attributes(&self) -> &PortAttributes {
-        self.inner.attributes()
-    }
-
-    fn stats(&self) -> PortStats {
-        self.inner.stats()
-    }
-
-    fn rx_burst(&mut self) -> usize {
-        self.inner.rx_burst()
-    }
-
-    fn rx_frame(&self, index: usize) -> RxFrame<'_> {
-        self.inner.rx_frame(index)
-    }
-
-    fn tx_room(&mut self) -> usize {
-        self.inner.tx_room().min(self.open.load(Ordering::Relaxed))
-    }
-
-    /// Closed, it is not stuck: the capture has its time.
-    fn tx_moved(&mut self) -> bool {
-        true
-    }
-
-    fn tx_slot(&mut self) -> Option<&mut [u8]> {
-        if self.open.load(Ordering::Relaxed) == 0 { None } else { self.inner.tx_slot() }
-    }
-
-    fn tx_commit(&mut self, len: usize, priority: Priority) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        self.inner.tx_commit(len, priority);
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
-        self.inner.arm_wakeup(fds)
-    }
-
-    fn disarm_wakeup(&mut self) {
-        self.inner.disarm_wakeup();
-    }
 }
 
 /// See the [module](self).
@@ -139,7 +83,7 @@ impl Rig {
         let shape = ShmConfig { name: "replay".to_owned(), slots: 1024, ..ShmConfig::default() };
         let (near, port) = shm_pair(&arena, shape).map_err(unplayable("ports"))?;
         let open = Arc::new(AtomicUsize::new(0));
-        let near = GatedPort { inner: near, open: Arc::clone(&open) };
+        let near = GatedPort::new(near, Arc::clone(&open));
         let config = DeviceConfig {
             first_qpn: own.qpn.max(2),
             max_mr: 1 << 16,

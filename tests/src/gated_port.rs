@@ -1,0 +1,71 @@
+//! A port that has no room until it is told to: frames of captures go out in their time, and a slow link takes them late.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use feroce_engine::port::shm::ShmPort;
+use feroce_engine::port::{Port, PortAttributes, PortStats, Priority, RxFrame};
+
+/// A port that lets out as many frames as it was told to.
+#[derive(Debug)]
+pub struct GatedPort {
+    inner: ShmPort,
+    open: Arc<AtomicUsize>,
+}
+
+impl GatedPort {
+    /// Lets out as many frames as `open` says, which counts down.
+    pub fn new(inner: ShmPort, open: Arc<AtomicUsize>) -> Self {
+        Self { inner, open }
+    }
+}
+
+impl Port for GatedPort {
+    fn attributes(&self) -> &PortAttributes {
+        self.inner.attributes()
+    }
+
+    fn stats(&self) -> PortStats {
+        self.inner.stats()
+    }
+
+    fn rx_burst(&mut self) -> usize {
+        self.inner.rx_burst()
+    }
+
+    fn rx_frame(&self, index: usize) -> RxFrame<'_> {
+        self.inner.rx_frame(index)
+    }
+
+    fn tx_room(&mut self) -> usize {
+        self.inner.tx_room().min(self.open.load(Ordering::Relaxed))
+    }
+
+    /// Closed, it is slow and not stuck: frames go out in their time.
+    fn tx_moved(&mut self) -> bool {
+        true
+    }
+
+    fn tx_slot(&mut self) -> Option<&mut [u8]> {
+        if self.open.load(Ordering::Relaxed) == 0 { None } else { self.inner.tx_slot() }
+    }
+
+    fn tx_commit(&mut self, len: usize, priority: Priority) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.inner.tx_commit(len, priority);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
+        self.inner.arm_wakeup(fds)
+    }
+
+    fn disarm_wakeup(&mut self) {
+        self.inner.disarm_wakeup();
+    }
+}
