@@ -71,8 +71,13 @@ pub fn give_up(user: Option<&User>) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// Whether the process is `user` as it is.
+pub fn is_already(user: &User) -> bool {
+    Uid::effective() == user.uid && Gid::effective() == user.gid
+}
+
 fn become_user(user: &User) -> io::Result<()> {
-    if Uid::effective() == user.uid && Gid::effective() == user.gid {
+    if is_already(user) {
         return Ok(());
     }
     // Kept across the change by this thread; what it needs no longer goes afterwards.

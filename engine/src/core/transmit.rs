@@ -8,14 +8,11 @@ use super::multicast::Groups;
 use super::pause::{Stays, stays};
 use super::{Core, CoreShared, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUANTUM};
 use crate::counters::Counter;
-use crate::port::{Port, Priority};
+use crate::port::{PATIENCE, Port, Priority};
 use crate::qp::Transmit;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::verbs::AsyncEvent;
 
-/// How long a port may have no room, and move nothing, before the ACK timers of what waits for it run. As long as the DPDK port
-/// waits for its device.
-const PATIENCE: Duration = Duration::from_millis(20);
 /// Priority of acknowledgements, which go ahead of data where the port has priorities.
 const ACKNOWLEDGEMENT_PRIORITY: Priority = Priority::new(6);
 

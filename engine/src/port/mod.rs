@@ -35,8 +35,14 @@ use std::os::fd::RawFd;
 
 use feroce_wire::MacAddr;
 
+use crate::time::Duration;
+
 /// Most frames that one [`Port::rx_burst`] delivers.
 pub const RX_BURST: usize = 64;
+
+/// How long frames wait for a link that takes none before they count as lost. Longer than a peer behind a memif, or a pause of
+/// the link, keeps one that works.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What a port is and can do. Fixed while the port is open, but for `mtu`.
 #[derive(Debug, Clone, PartialEq, Eq)]

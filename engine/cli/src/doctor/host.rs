@@ -5,7 +5,7 @@ use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Driver, PortKind};
 use feroce_engine::port::dpdk::DpdkMemory;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-use nix::unistd::{Gid, Uid, User};
+use nix::unistd::User;
 
 use super::{Check, Verdict};
 use crate::failure::{self, Failure};
@@ -171,7 +171,7 @@ fn user(host: &Host) -> Option<Verdict> {
         Ok(user) => user,
         Err(failure) => return Verdict::error(failure.to_string(), remedy),
     };
-    if user.uid == Uid::effective() && user.gid == Gid::effective() {
+    if privileges::is_already(&user) {
         return Verdict::ok(user.name);
     }
     let needed = [Capability::CAP_SETUID, Capability::CAP_SETGID];

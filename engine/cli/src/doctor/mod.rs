@@ -176,13 +176,13 @@ impl Report {
 pub fn run(options: &Options) -> Result<Severity, Failure> {
     let mut report = Report { worst: Severity::Ok, findings: Vec::new() };
     let host = Rc::new(Host::look(options.settings.load()));
-    if options.open {
-        open::interface(options.interface.as_ref(), host.settings())?;
-    }
+    let to_open =
+        options.open.then(|| open::interface(options.interface.as_ref(), host.settings()));
+    let to_open = to_open.transpose()?;
     report.take(None, host::CHECKS, &host);
     let names = match &options.interface {
         _ if host.settings().port_kind == PortKind::Dpdk => {
-            look_at_dpdk(options, host.settings(), &mut report)?;
+            look_at_dpdk(options.peer, to_open.as_deref(), host.settings(), &mut report)?;
             Vec::new()
         }
         Some(name) => vec![name.clone()],
@@ -195,7 +195,7 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
         if let Some(ip) = options.peer {
             report.take(Some(name), peer::CHECKS, &peer::Way::look(&place, ip));
         }
-        if options.open {
+        if to_open.is_some() {
             report.add(Some(name), OPENING, try_open(name, host.settings()));
         }
     }
@@ -297,19 +297,19 @@ fn candidates(report: &mut Report) -> Result<Vec<String>, Failure> {
 
 /// No kernel knows DPDK's devices: what can be told of one is whether it opens.
 fn look_at_dpdk(
-    options: &Options,
+    peer: Option<IpAddr>,
+    to_open: Option<&str>,
     settings: &Settings,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    if options.peer.is_some() {
+    if peer.is_some() {
         return Err(Failure::Usage(
             "--peer asks the kernel for the way, and the kind of port is dpdk, past the kernel: `feroce perf` says what fails"
                 .to_owned(),
         ));
     }
-    if options.open {
-        let name = open::interface(options.interface.as_ref(), settings)?;
-        report.add(Some(&name), OPENING, try_open(&name, settings));
+    if let Some(name) = to_open {
+        report.add(Some(name), OPENING, try_open(name, settings));
         return Ok(());
     }
     let found = "not looked at: `--open` tries to open one, and says what is wrong";

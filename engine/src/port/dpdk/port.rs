@@ -11,17 +11,14 @@ use super::frames::padded;
 use super::lan::PortAddresses;
 use super::mbuf::{BURST, Frames, Pool};
 use super::nap::Nap;
-use crate::port::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
-use crate::time::{Clock, Duration, Instant};
+use crate::port::{PATIENCE, Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use crate::time::{Clock, Instant};
 
 /// Frames that wait for the device at most.
 const PENDING: usize = 256;
 /// How often a device that takes nothing is offered the same frames again: the second time, it may have cleared
 /// up behind itself.
 const OFFERS: u32 = 2;
-/// How long frames wait for a device that takes none. Longer than a peer behind a memif, or a pause of the link,
-/// keeps a device that works; what its driver says of the link does not count: AF_PACKET's says that it is up, always.
-const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The DPDK port of one core.
 #[derive(Debug)]
@@ -208,6 +205,7 @@ impl DpdkPort {
             return Ok(()); // The rest waits for the device.
         }
         let now = self.clock.now();
+        // What the driver says of the link does not count: AF_PACKET's says that it is up, always.
         let since = *self.stuck_since.get_or_insert(now);
         if now.saturating_since(since) < PATIENCE {
             return Ok(());
