@@ -33,11 +33,11 @@ use feroce_wire::{MacAddr, Psn};
 use ports::{Keeper, RigPorts};
 use wire::Wire;
 
-/// The examples of the README compile.
+/// Compiles the example of docs/library.md.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../docs/library.md")]
 #[derive(Debug)]
-pub struct Readme;
+pub struct Library;
 
 /// Ethernet addresses of the two ends.
 pub const MACS: [MacAddr; 2] = [MacAddr([2, 0xfe, 0, 0, 0, 1]), MacAddr([2, 0xfe, 0, 0, 0, 2])];
