@@ -26,11 +26,11 @@ use feroce_engine::time::Duration;
 
 use ports::RigPorts;
 
-/// The examples of the README compile.
+/// Compiles the example of docs/library.md.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../docs/library.md")]
 #[derive(Debug)]
-pub struct Readme;
+pub struct Library;
 
 /// Two devices, the wire between them, and their clock.
 pub type Rig = DevicePair;

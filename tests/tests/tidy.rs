@@ -3,6 +3,7 @@
 //! reason; an entry that is no longer needed fails too.
 
 mod tidy {
+    pub mod imports;
     pub mod rules;
     pub mod source;
 }
@@ -61,6 +62,27 @@ fn files_are_short_without_their_tests() {
 }
 
 #[test]
+fn lines_fit_the_width() {
+    let mut broken = Vec::new();
+    for (path, text) in text_files() {
+        if rules::WIDE.iter().any(|(part, _)| path.contains(part)) {
+            continue;
+        }
+        let lines = match path.ends_with(".md") {
+            true => tidy::source::prose_lines(&text),
+            false => (1..).zip(text.lines()).collect(),
+        };
+        for (number, line) in lines {
+            let width = line.chars().count();
+            if width > rules::WIDTH {
+                broken.push(format!("{path}:{number}: {width} columns"));
+            }
+        }
+    }
+    none(&format!("a line has at most {} columns", rules::WIDTH), &broken);
+}
+
+#[test]
 fn files_say_what_they_are() {
     let is_silent = |source: &&Source| !source.text.trim_start().starts_with("//!");
     let may = |source: &&Source| rules::SILENT.iter().any(|(part, _)| source.path.contains(part));
@@ -108,6 +130,15 @@ fn the_protocol_core_does_no_io() {
         }
     }
     none("these places know nothing of these", &broken);
+}
+
+#[test]
+fn imports_form_no_circles() {
+    let mut found = BTreeMap::new();
+    for circle in tidy::imports::circles(&rust_sources()) {
+        found.insert(circle.join(" "), format!("{} files", circle.len()));
+    }
+    none_but("the files of a crate import each other in one direction", &found, rules::CIRCLES);
 }
 
 #[test]
@@ -234,4 +265,6 @@ fn the_rules_bite() {
     let hidden = Source::parse("x.rs", hidden.to_owned());
     assert_eq!(hidden.unsafe_lines(), [1]);
     assert!(hidden.paths_without_tests().contains(&("std::fs".to_owned(), 2)));
+    let prose = "text\n| table |\n```sh\ncode\n```\nmore\n[link](x)\n";
+    assert_eq!(tidy::source::prose_lines(prose), [(1, "text"), (6, "more"), (7, "[link](x)")]);
 }

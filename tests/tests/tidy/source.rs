@@ -1,5 +1,6 @@
 //! The workspace's files, and what the rules ask about a Rust file.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +57,20 @@ pub fn text_files() -> Vec<(String, String)> {
         .collect()
 }
 
+/// The lines of a Markdown page that are neither tables nor code, with their numbers.
+pub fn prose_lines(text: &str) -> Vec<(usize, &str)> {
+    let mut in_code = false;
+    let mut lines = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        if !(is_fence || in_code || line.starts_with('|')) {
+            lines.push((number, line));
+        }
+    }
+    lines
+}
+
 fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let entry = entry.expect("an entry");
@@ -109,6 +124,23 @@ impl Source {
         self.syntax.items.iter().filter_map(fields).collect()
     }
 
+    /// Names of the items that the file defines, outside of its tests.
+    pub fn items(&self) -> BTreeSet<String> {
+        let items = self.syntax.items.iter().filter(|item| !is_test_module(item));
+        items.filter_map(name_of).collect()
+    }
+
+    /// Every `use` outside of tests: the path, and the name it gets here; `None` for `use path::*`.
+    pub fn uses(&self) -> Vec<(String, Option<String>)> {
+        let mut uses = Vec::new();
+        for item in &self.syntax.items {
+            if let syn::Item::Use(item) = item {
+                flatten_names(&item.tree, "", &mut uses);
+            }
+        }
+        uses
+    }
+
     /// Lines of the file, without those of its `#[cfg(test)]` modules.
     pub fn lines_without_tests(&self) -> usize {
         let tests = self.syntax.items.iter().filter(|item| is_test_module(item));
@@ -132,6 +164,26 @@ impl Source {
         }
         paths.0
     }
+}
+
+/// The name of an item that other files can name.
+fn name_of(item: &syn::Item) -> Option<String> {
+    let name = match item {
+        syn::Item::Const(item) => &item.ident,
+        syn::Item::Enum(item) => &item.ident,
+        syn::Item::Fn(item) => &item.sig.ident,
+        syn::Item::Macro(item) => item.ident.as_ref()?,
+        syn::Item::Static(item) => &item.ident,
+        syn::Item::Struct(item) => &item.ident,
+        syn::Item::Trait(item) => &item.ident,
+        syn::Item::TraitAlias(item) => &item.ident,
+        syn::Item::Type(item) => &item.ident,
+        syn::Item::Union(item) => &item.ident,
+        // A module of one's own file; those of other files are modules by their paths.
+        syn::Item::Mod(item) if item.content.is_some() => &item.ident,
+        _ => return None,
+    };
+    Some(name.to_string())
 }
 
 fn is_test_module(item: &syn::Item) -> bool {
@@ -201,6 +253,31 @@ fn flatten(tree: &syn::UseTree, before: &str, paths: &mut Vec<(String, usize)>) 
         syn::UseTree::Glob(glob) => {
             paths.push((before.trim_end_matches("::").to_owned(), glob.span().start().line));
         }
+    }
+}
+
+/// As [`flatten`], with the name that each path gets.
+fn flatten_names(tree: &syn::UseTree, before: &str, uses: &mut Vec<(String, Option<String>)>) {
+    let module = || before.trim_end_matches("::").to_owned();
+    match tree {
+        syn::UseTree::Path(path) => {
+            flatten_names(&path.tree, &format!("{before}{}::", path.ident), uses);
+        }
+        syn::UseTree::Group(group) => {
+            group.items.iter().for_each(|tree| flatten_names(tree, before, uses));
+        }
+        syn::UseTree::Name(name) if name.ident == "self" => {
+            let module = module();
+            let last = module.rsplit("::").next().map(ToOwned::to_owned);
+            uses.push((module, last));
+        }
+        syn::UseTree::Name(name) => {
+            uses.push((format!("{before}{}", name.ident), Some(name.ident.to_string())));
+        }
+        syn::UseTree::Rename(name) => {
+            uses.push((format!("{before}{}", name.ident), Some(name.rename.to_string())));
+        }
+        syn::UseTree::Glob(_) => uses.push((module(), None)),
     }
 }
 
