@@ -77,7 +77,7 @@ fn marks_become_cnps_as_a_connectx_sends_them() {
     let cnps: Vec<_> = frames.iter().filter(|seen| is_cnp(seen)).collect();
     assert_eq!((cnps.len(), cnps[0].from), (1, 1));
     let packet = Packet::parse(&cnps[0].bytes, &[]).unwrap();
-    assert!(packet.icrc_valid() && cnp::is_sound(&packet));
+    assert!(packet.icrc_valid() && cnp::is_valid(&packet));
     assert_eq!(packet.bth.dest_qp, pair.qps[0].qpn());
     assert_eq!((packet.ip.traffic_class(), packet.ip.hop_limit()), (0xc2, 64));
     assert_eq!((packet.udp.src_port, packet.bth.psn.value(), packet.bth.mig_req), (0, 0, false));

@@ -1,4 +1,5 @@
-//! ACK extended transport header: the verdict of a responder, in acknowledgements and in READ responses.
+//! ACK extended transport header: the responder's ACK or NAK, in acknowledgements and READ
+//! responses.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -7,7 +8,8 @@
 //! |   syndrome    |           message sequence number             |
 //! +---------------+-----------------------------------------------+
 //!
-//! syndrome: 000ccccc ACK, credit code   001ttttt RNR NAK, timer code   011nnnnn NAK, reason   others reserved
+//! syndrome: 000ccccc ACK, credit code      001ttttt RNR NAK, timer code
+//!           011nnnnn NAK, NAK code         others reserved
 //! ```
 
 use core::fmt;
@@ -21,7 +23,7 @@ use crate::Msn;
 /// ACK extended transport header, 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aeth {
-    /// The verdict.
+    /// ACK, RNR NAK or NAK.
     pub syndrome: Syndrome,
     /// Messages that the responder has completed.
     pub msn: Msn,
@@ -51,16 +53,17 @@ impl From<&Aeth> for View {
 
 fixed_header!(Aeth, View, "AETH");
 
-/// The verdict in an AETH. Goes to its byte and back without loss.
+/// Syndrome of an AETH: ACK, RNR NAK or NAK. Conversion to its byte and back is lossless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// Everything up to the packet's PSN has arrived; the code says how many more SENDs have a receive buffer.
+    /// ACK: everything up to the PSN of the packet has arrived; the code gives the number of
+    /// further SENDs that have a receive buffer.
     Ack(CreditCode),
-    /// No receive buffer; try again after the time.
+    /// RNR NAK: no receive buffer; retry after this time.
     RnrNak(RnrTimer),
-    /// Refused.
+    /// NAK: the request was refused.
     Nak(NakCode),
-    /// A byte without a meaning (0x40-0x5f, 0x65-0xff), to be ignored.
+    /// A reserved value (0x40-0x5f, 0x65-0xff), to be ignored.
     Reserved(u8),
 }
 
@@ -107,19 +110,19 @@ impl fmt::Display for Syndrome {
     }
 }
 
-/// Why a responder refuses a request.
+/// NAK code: why a responder refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A packet is missing: send again from the expected PSN on.
+    /// PSN sequence error: a packet is missing; retransmit from the expected PSN on.
     PsnSequence = 0,
-    /// The request breaks the rules (opcode order, length, unsupported).
+    /// Invalid request: opcode sequence, length, or an unsupported operation.
     InvalidRequest = 1,
-    /// Key, rights or bounds of the memory do not allow it.
+    /// Remote access error: key, rights or bounds of the memory region do not allow the access.
     RemoteAccess = 2,
-    /// The responder cannot carry it out for a reason of its own.
+    /// Remote operational error: the responder cannot execute the request for a local reason.
     RemoteOperational = 3,
-    /// Only of reliable datagrams, which RoCE does not have.
+    /// Invalid RD request: reliable datagrams only, which RoCE does not have.
     InvalidRdRequest = 4,
 }
 
@@ -156,12 +159,12 @@ const CREDITS: [u32; 31] = [
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
 ];
 
-/// A credit count as an ACK carries it, five bits.
+/// Credit count as encoded in an ACK, five bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CreditCode(u8);
 
 impl CreditCode {
-    /// No count given: the responder does not limit SENDs.
+    /// No credit count: the responder does not limit SENDs.
     pub const UNLIMITED: Self = Self(0x1f);
 
     /// `None` if `code` needs more than five bits.
@@ -170,7 +173,7 @@ impl CreditCode {
         if code < 0x20 { Some(Self(code)) } else { None }
     }
 
-    /// The largest code that promises no more than `credits` SENDs.
+    /// The largest code that grants no more than `credits` SENDs.
     #[must_use]
     pub fn for_credits(credits: u32) -> Self {
         let codes_up_to = CREDITS.partition_point(|&count| count <= credits);
@@ -178,7 +181,8 @@ impl CreditCode {
         Self((codes_up_to - 1) as u8)
     }
 
-    /// SENDs that have a receive buffer, counted from the acknowledged message; `None` = not limited.
+    /// SENDs that have a receive buffer, counted from the acknowledged message; `None`: not
+    /// limited.
     #[must_use]
     pub fn credits(self) -> Option<u32> {
         CREDITS.get(usize::from(self.0)).copied()
@@ -191,13 +195,14 @@ impl CreditCode {
     }
 }
 
-/// Waiting times of the RNR timer codes 0 to 31, in units of 10 microseconds. 0 is not "none" but the longest.
+/// Waiting times of the RNR timer codes 0 to 31, in units of 10 microseconds. Code 0 is the
+/// longest time, not none.
 const RNR_TIMERS: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// A waiting time as an RNR NAK carries it, five bits.
+/// Waiting time as encoded in an RNR NAK, five bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
@@ -208,7 +213,7 @@ impl RnrTimer {
         if code < 0x20 { Some(Self(code)) } else { None }
     }
 
-    /// The shortest time before the request is sent again, in nanoseconds.
+    /// Minimum time before the request is retransmitted, in nanoseconds.
     #[must_use]
     pub fn nanos(self) -> u64 {
         u64::from(RNR_TIMERS[usize::from(self.0)]) * 10_000
@@ -227,7 +232,7 @@ mod tests {
 
     use std::vec::Vec;
 
-    /// An acknowledgement of rdma_rxe, as captured.
+    /// A captured acknowledgement of rdma_rxe.
     #[test]
     fn captured() {
         let bytes = [0x1f, 0x00, 0x00, 0x01];
@@ -260,11 +265,12 @@ mod tests {
         assert_eq!(Syndrome::from_byte(0x2c), Syndrome::RnrNak(RnrTimer::new(12).unwrap()));
     }
 
-    /// The timers in milliseconds, as text, the way they are usually printed.
+    /// The timers in milliseconds, as they are usually printed.
     #[test]
     fn rnr_timers() {
-        let printed = "655.36 .01 .02 .03 .04 .06 .08 .12 .16 .24 .32 .48 .64 .96 1.28 1.92 2.56 3.84 5.12 7.68 \
-                       10.24 15.36 20.48 30.72 40.96 61.44 81.92 122.88 163.84 245.76 327.68 491.52";
+        let printed = "655.36 .01 .02 .03 .04 .06 .08 .12 .16 .24 .32 .48 .64 .96 \
+                       1.28 1.92 2.56 3.84 5.12 7.68 10.24 15.36 20.48 30.72 \
+                       40.96 61.44 81.92 122.88 163.84 245.76 327.68 491.52";
         let printed: Vec<u64> = printed
             .split(' ')
             .map(|text| {
@@ -278,7 +284,7 @@ mod tests {
         assert_eq!(RnrTimer::new(32), None);
     }
 
-    /// The credit table by its rule: from code 3 on, powers of two and one and a half times these, in turn.
+    /// The credit table by its rule: from code 3 on, powers of two alternate with 1.5 times these.
     #[test]
     fn credits_by_rule() {
         for code in 0..31u8 {

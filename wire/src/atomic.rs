@@ -1,4 +1,4 @@
-//! Atomic extended transport headers: the operands of an atomic request, and the value it found.
+//! Atomic extended transport headers: operands of an atomic request, and the original value.
 //!
 //! ```text
 //! AtomicETH                                  AtomicAckETH
@@ -20,16 +20,17 @@ use zerocopy::{
 
 use crate::Key;
 
-/// Atomic extended transport header, 28 bytes. Operands are numbers: each side keeps them in its own byte order.
+/// Atomic extended transport header, 28 bytes. Operands are numbers; each side stores them in
+/// its own byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AtomicEth {
     /// Virtual address of the eight bytes at the responder.
     pub va: u64,
-    /// Key of the memory region there.
+    /// R_Key of the memory region at the responder.
     pub rkey: Key,
     /// The new value (Compare Swap) or the addend (Fetch Add).
     pub swap_or_add: u64,
-    /// The value to be found (Compare Swap only).
+    /// The value to compare with (Compare Swap only).
     pub compare: u64,
 }
 
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(atomic.to_bytes(), bytes);
     }
 
-    /// And its answer.
+    /// The captured acknowledgement of that request.
     #[test]
     fn captured_answer() {
         let bytes = [0x2c, 0xe7, 0x6d, 0x18, 0xba, 0x97, 0x8a, 0xb1];

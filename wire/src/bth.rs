@@ -1,4 +1,4 @@
-//! Base transport header: the first header of every packet behind UDP.
+//! Base transport header: the first header after UDP in every packet.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -12,8 +12,8 @@
 //! +-+-------------+-----------------------------------------------+
 //! ```
 //!
-//! S solicited event, M MigReq, TVer transport header version (0), F FECN, B BECN, A acknowledge request. The byte of F and B is not
-//! covered by the ICRC.
+//! S solicited event, M MigReq, TVer transport header version (0), F FECN, B BECN, A acknowledge
+//! request. The byte of F and B is not covered by the ICRC.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -25,29 +25,29 @@ use crate::{Opcode, Pkey, Psn, Qpn};
 /// Base transport header, 12 bytes. Every bit survives parsing and writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Bth {
-    /// What the packet is, and which headers follow.
+    /// Operation and transport of the packet; decides which headers follow.
     pub opcode: Opcode,
-    /// The receiver shall raise an event with the completion of this message.
+    /// Solicited event: the receiver raises an event with the completion of this message.
     pub solicited: bool,
     /// Path migration state. Real RNICs send 1; a ConnectX-5 handles 0 on a slow path.
     pub mig_req: bool,
-    /// Pad bytes behind the payload, 0 to 3 (two bits; more are dropped when written).
+    /// Pad bytes after the payload, 0 to 3 (two bits; more are dropped when written).
     pub pad: u8,
     /// Transport header version, 4 bits; only 0 is defined.
     pub version: u8,
-    /// Partition of the packet.
+    /// Partition key of the packet.
     pub pkey: Pkey,
     /// Forward congestion notification.
     pub fecn: bool,
     /// Backward congestion notification; set in CNPs.
     pub becn: bool,
-    /// Six bits behind FECN and BECN: sent as 0, ignored when received.
+    /// Six bits after FECN and BECN: sent as 0, ignored when received.
     pub reserved6: u8,
-    /// Queue pair the packet is for.
+    /// Destination queue pair.
     pub dest_qp: Qpn,
-    /// The receiver shall acknowledge this packet.
+    /// Acknowledge request: the receiver must acknowledge this packet.
     pub ack_req: bool,
-    /// Seven bits behind the acknowledge request: sent as 0, ignored when received.
+    /// Seven bits after the acknowledge request: sent as 0, ignored when received.
     pub reserved7: u8,
     /// Packet sequence number.
     pub psn: Psn,

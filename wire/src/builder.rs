@@ -2,11 +2,12 @@
 
 use crate::{Bth, ExtHeaders};
 
-/// Writes the BTH and the extended headers of its opcode at the front of `out` and returns where the payload goes, in bytes.
+/// Writes the BTH and the extended headers of its opcode to the front of `out`. Returns the offset
+/// of the payload in bytes.
 ///
 /// # Panics
-/// If `out` is too short, if the opcode has no entry in the table, or if `ext` does not hold exactly the headers of the opcode: all of
-/// these are mistakes of the caller.
+/// If `out` is too short, if the opcode has no entry in the table, or if `ext` does not contain
+/// exactly the headers of the opcode. All of these are mistakes of the caller.
 #[inline]
 pub fn write_transport(out: &mut [u8], bth: &Bth, ext: &ExtHeaders) -> usize {
     let Some(info) = bth.opcode.info() else {

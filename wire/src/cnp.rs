@@ -1,4 +1,5 @@
-//! Congestion notification packet (RoCEv2): a receiver of marked packets asks the sender's QP to slow down.
+//! Congestion notification packet (RoCEv2): the receiver of ECN-marked packets notifies the sending
+//! QP.
 //!
 //! ```text
 //! +---------------------------------------------------------------+
@@ -10,50 +11,51 @@
 
 use crate::{Bth, Ecn, FlowHeader, FlowSpec, Opcode, Packet, Pkey, Qpn, VlanTag};
 
-/// Reserved bytes behind the BTH. [`Packet`] shows them as payload.
+/// Reserved bytes after the BTH. [`Packet`] shows them as payload.
 pub const RESERVED_LEN: usize = 16;
 
-/// Bytes of BTH and reserved bytes: the transport length for [`FlowHeader::seal`](crate::FlowHeader::seal).
+/// Bytes of BTH and reserved bytes: the transport length for
+/// [`FlowHeader::seal`](crate::FlowHeader::seal).
 pub const LEN: usize = Bth::LEN + RESERVED_LEN;
 
-/// The DSCP of a ConnectX's CNPs, unless it is told otherwise: class 6.
+/// Default DSCP of the CNPs of a ConnectX: class selector 6.
 pub const DSCP: u8 = 48;
 
-/// The 802.1p priority of a ConnectX's CNPs, unless it is told otherwise.
+/// Default 802.1p priority of the CNPs of a ConnectX.
 pub const PRIORITY: u8 = 6;
 
-/// The headers of CNPs to where `way` leads, as a ConnectX writes them: `dscp` (6 bits) with ECT(0), UDP source port
-/// 0, and `priority` (3 bits) in a VLAN.
+/// Headers of CNPs along the path of `path`, as a ConnectX writes them: `dscp` (6 bits) with
+/// ECT(0), UDP source port 0, and `priority` (3 bits) in the VLAN tag, if `path` has one.
 #[must_use]
-pub fn flow(way: &FlowSpec, dscp: u8, priority: u8) -> FlowHeader {
+pub fn flow(path: &FlowSpec, dscp: u8, priority: u8) -> FlowHeader {
     FlowHeader::new(&FlowSpec {
-        vlan: way.vlan.map(|tag| VlanTag { pcp: priority & 7, ..tag }),
+        vlan: path.vlan.map(|tag| VlanTag { pcp: priority & 7, ..tag }),
         traffic_class: Ecn::Ect0.set_in(dscp << 2),
         udp_source_port: 0,
         super_frames: false,
-        ..*way
+        ..*path
     })
 }
 
-/// Completes a frame with `flow`, which is [`flow()`]'s, and a CNP for `dest_qp`; returns its length. What else
-/// seals frames is on the path of every packet: this is apart from it.
+/// Writes a CNP for `dest_qp` and the headers `flow`, made by [`flow()`], into `frame`. Returns the
+/// length of the frame. Separate from the other sealing code, which is on the path of every packet.
 ///
 /// # Panics
-/// If `frame` is shorter than that.
+/// If `frame` is shorter than that length.
 #[inline(never)]
 pub fn seal(flow: &FlowHeader, frame: &mut [u8], dest_qp: Qpn, pkey: Pkey, ip_id: u16) -> usize {
     let len = write(&mut frame[flow.len()..], dest_qp, pkey);
     flow.seal(frame, len, ip_id)
 }
 
-/// Whether `packet`, whose opcode is [`Opcode::CNP`], asks to slow down: BECN is set, and what is reserved is there. A
-/// receiver does not look at the value of what is reserved.
+/// Returns true if `packet`, whose opcode is [`Opcode::CNP`], is a valid CNP: BECN is set, and all
+/// reserved bytes are present. Receivers ignore the value of the reserved bytes.
 #[must_use]
-pub fn is_sound(packet: &Packet<'_>) -> bool {
+pub fn is_valid(packet: &Packet<'_>) -> bool {
     packet.bth.becn && packet.bth.pad == 0 && packet.payload.len() == RESERVED_LEN
 }
 
-/// Writes a CNP for `dest_qp` at the front of `out` and returns its length, [`LEN`].
+/// Writes a CNP for `dest_qp` to the front of `out`. Returns its length, [`LEN`].
 ///
 /// # Panics
 /// If `out` is shorter than [`LEN`].

@@ -1,6 +1,8 @@
-//! How a fixed-size header goes between its value and its bytes: one macro, so that every header has the same four names.
+//! Conversion of a fixed-size header between value and bytes: one macro, so that every header has
+//! the same four names.
 
-/// Gives `$value` its `LEN`, `parse`, `to_bytes` and `write`, through the byte-order view `$view`.
+/// Generates for `$value`: `LEN`, `parse`, `to_bytes` and `write`, through the byte-order view
+/// `$view`.
 ///
 /// Needs `From<$view> for $value` and `From<&$value> for $view`.
 macro_rules! fixed_header {
@@ -9,10 +11,12 @@ macro_rules! fixed_header {
             /// Length on the wire, in bytes.
             pub const LEN: usize = core::mem::size_of::<$view>();
 
-            #[doc = concat!("Reads the ", $name, " at the front of `bytes`; what follows it is ignored.")]
+            #[doc = concat!("Parses the ", $name, " at the front of `bytes`. Bytes after it are")]
+            #[doc = "ignored."]
             ///
             /// # Errors
-            #[doc = concat!("[`ParseError::Truncated`](crate::ParseError::Truncated) if `bytes` is shorter than the ", $name, ".")]
+            /// [`ParseError::Truncated`](crate::ParseError::Truncated) if `bytes` is shorter than
+            #[doc = concat!("the ", $name, ".")]
             #[inline]
             pub fn parse(bytes: &[u8]) -> Result<Self, crate::ParseError> {
                 match <$view as zerocopy::FromBytes>::read_from_prefix(bytes) {

@@ -1,4 +1,4 @@
-//! Datagram extended transport header: who sends a UD packet, and the key that lets it in.
+//! Datagram extended transport header: source QP and Q_Key of a UD packet.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -19,7 +19,7 @@ use crate::{Qkey, Qpn};
 /// Datagram extended transport header, 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Deth {
-    /// Must equal the key of the receiving QP.
+    /// Must equal the Q_Key of the receiving QP.
     pub qkey: Qkey,
     /// Eight bits before the QP number: sent as 0, ignored when received.
     pub reserved: u8,

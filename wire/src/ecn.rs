@@ -1,7 +1,5 @@
-//! Explicit congestion notification: the low two bits of the IPv4 TOS or IPv6 traffic class (RFC 3168).
-
-use crate::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
-use crate::{EthernetHeader, Ipv4Header, VlanTag};
+//! Explicit congestion notification: the low two bits of the IPv4 TOS or IPv6 traffic class (RFC
+//! 3168).
 
 /// The ECN codepoint of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,9 +8,9 @@ pub enum Ecn {
     NotEct,
     /// ECN-capable, codepoint 1.
     Ect1,
-    /// ECN-capable, codepoint 0: what ConnectX sends.
+    /// ECN-capable, codepoint 0: sent by ConnectX.
     Ect0,
-    /// A switch marked the packet: congestion experienced.
+    /// Congestion experienced: a switch marked the packet.
     Ce,
 }
 
@@ -41,50 +39,12 @@ impl Ecn {
         }
     }
 
-    /// `traffic_class` with this codepoint in place of its own.
+    /// Returns `traffic_class` with its ECN bits replaced by this codepoint.
     #[inline]
     #[must_use]
     pub const fn set_in(self, traffic_class: u8) -> u8 {
         (traffic_class & !3) | self.bits()
     }
-}
-
-/// Marks an Ethernet frame as a congested switch does: an IP packet that is ECN-capable gets CE, with the IPv4 header
-/// checksum that goes with it. The ICRC does not cover these bits. False, and nothing changed, if the frame is no such
-/// packet; true also if it was marked before.
-pub fn mark_ce(frame: &mut [u8]) -> bool {
-    let ethertype = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
-    let (ethertype, ip_at) = match ethertype(12) {
-        Some(ETHERTYPE_VLAN) => (ethertype(16), EthernetHeader::LEN + VlanTag::LEN),
-        untagged => (untagged, EthernetHeader::LEN),
-    };
-    let Some(ip) = frame.get_mut(ip_at..).filter(|ip| ip.len() >= Ipv4Header::LEN) else {
-        return false;
-    };
-    match ethertype {
-        Some(ETHERTYPE_IPV4) => mark_v4(ip),
-        Some(ETHERTYPE_IPV6) => {
-            // The traffic class lies across the first two bytes, its ECN bits in the second.
-            let is_capable = Ecn::from_traffic_class(ip[1] >> 4) != Ecn::NotEct;
-            if is_capable {
-                ip[1] |= Ecn::Ce.bits() << 4;
-            }
-            is_capable
-        }
-        _ => false,
-    }
-}
-
-fn mark_v4(ip: &mut [u8]) -> bool {
-    let tos = ip[1];
-    if Ecn::from_traffic_class(tos) == Ecn::NotEct {
-        return false;
-    }
-    ip[1] = Ecn::Ce.set_in(tos);
-    // RFC 1624: the complement of the sum changes by what was added, with the carry brought round.
-    let sum = u32::from(!u16::from_be_bytes([ip[10], ip[11]])) + u32::from(ip[1] - tos);
-    ip[10..12].copy_from_slice(&crate::ipv4::fold_checksum(sum).to_be_bytes());
-    true
 }
 
 #[cfg(test)]

@@ -1,25 +1,25 @@
-//! What can be wrong with a frame, by the field at fault.
+//! Errors of parsing and writing, by the field at fault.
 
 use thiserror::Error;
 
-/// Why bytes are not a RoCEv2 packet. The culprit is always the sender (or the network), never the caller.
+/// Why bytes are not a RoCEv2 packet. The culprit is the sender or the network, never the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// The bytes end inside a header.
+    /// The bytes end within a header.
     #[error("{what} needs {need} bytes, {have} are left")]
     Truncated {
         /// The header.
         what: &'static str,
         /// Its length in bytes.
         need: usize,
-        /// Bytes there were.
+        /// Bytes available.
         have: usize,
     },
     /// The frame is long enough, but its first slice ends before the headers do.
     #[error("headers take {need} bytes, the first slice has {have}")]
     HeadersSplit {
-        /// Bytes of all headers up to the payload (or as far as they are known).
+        /// Bytes of all headers up to the payload, as far as they are known.
         need: usize,
         /// Length of the first slice.
         have: usize,
@@ -30,16 +30,16 @@ pub enum ParseError {
     /// The version nibble does not match the EtherType.
     #[error("IP version {0}")]
     IpVersion(u8),
-    /// An IPv4 header of another length than 20 bytes. Options are not supported: no RoCE endpoint is known to send them and the
-    /// ICRC over them is nowhere defined.
+    /// An IPv4 header that is not 20 bytes long. Options are not supported: no RoCE endpoint is
+    /// known to send them, and the ICRC over them is not defined.
     #[error("IPv4 header length of {0} words, only 5 is supported")]
     IpHeaderLength(u8),
     /// The IPv4 header checksum is wrong.
     #[error("IPv4 header checksum {found:#06x}, expected {expected:#06x}")]
     IpChecksum {
-        /// What the header bytes give.
+        /// Checksum computed from the header.
         expected: u16,
-        /// What the header says.
+        /// Checksum in the header.
         found: u16,
     },
     /// The IP length is smaller than the headers or larger than the frame.
@@ -56,10 +56,10 @@ pub enum ParseError {
     /// IP, but not UDP (or IPv6 with an extension header before it).
     #[error("IP protocol {0} is not UDP")]
     NotUdp(u8),
-    /// UDP to another port than 4791.
+    /// UDP to a port other than 4791.
     #[error("UDP port {0} is not RoCEv2")]
     NotRoce(u16),
-    /// The UDP length is not what the IP length leaves for it.
+    /// The UDP length differs from the length of the IP payload.
     #[error("UDP length {says}, IP leaves {have}")]
     UdpLength {
         /// The UDP length field.
@@ -70,10 +70,10 @@ pub enum ParseError {
     /// The transport header version of the BTH is not 0.
     #[error("BTH version {0}")]
     BthVersion(u8),
-    /// No such opcode (reserved, manufacturer's, or RD, which RoCE does not have).
+    /// An unknown opcode: reserved, manufacturer-specific, or RD, which RoCE does not have.
     #[error("opcode {0:#04x} is not known")]
     Opcode(u8),
-    /// The BTH promises more pad bytes than there are bytes between the headers and the ICRC.
+    /// The pad count of the BTH exceeds the bytes between the headers and the ICRC.
     #[error("pad of {pad} bytes, {have} bytes before the ICRC")]
     Pad {
         /// The pad count of the BTH.
@@ -83,13 +83,14 @@ pub enum ParseError {
     },
 }
 
-/// The ICRC of a received packet is wrong: it was damaged on the way, or the sender computes it wrongly.
+/// The ICRC of a received packet is wrong: the packet was damaged, or the sender computes the ICRC
+/// wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("ICRC {found:#010x}, expected {expected:#010x}")]
 pub struct IcrcError {
-    /// What the packet's bytes give.
+    /// ICRC computed from the packet.
     pub expected: u32,
-    /// What the packet says.
+    /// ICRC in the packet.
     pub found: u32,
 }
 
@@ -104,7 +105,7 @@ pub enum EmitError {
         /// Length of the buffer.
         have: usize,
     },
-    /// An extended header that the opcode asks for is `None`, or one that it does not have is `Some`.
+    /// An extended header that the opcode requires is `None`, or one that it excludes is `Some`.
     #[error("the extended headers are not those of the opcode")]
     Headers,
     /// The opcode has no entry in the table.

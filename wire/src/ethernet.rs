@@ -34,7 +34,7 @@ pub struct EthernetHeader {
     pub dst: MacAddr,
     /// Source address.
     pub src: MacAddr,
-    /// What follows the addresses: [`ETHERTYPE_VLAN`] in a tagged frame.
+    /// EtherType after the addresses: [`ETHERTYPE_VLAN`] in a tagged frame.
     pub ethertype: u16,
 }
 

@@ -5,33 +5,37 @@ use crate::{
     XrcEth,
 };
 
-/// One list, in the order of the packet, gives the struct, its length, its reading and its writing.
+/// Generates from one list, in the order of the packet: the struct, its length, its parser and its
+/// writer.
 macro_rules! extended_headers {
     ($($(#[$doc:meta])* $field:ident: $header:ty = $flag:ident,)*) => {
-        /// The extended headers of a packet; which ones are `Some` is a property of its opcode.
+        /// The extended headers of a packet; its opcode decides which are `Some`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct ExtHeaders {
             $($(#[$doc])* pub $field: Option<$header>,)*
         }
 
         impl ExtHeaders {
-            /// Bytes that the headers of the set `headers` take.
+            /// Length of the headers in the set `headers`, in bytes.
             #[must_use]
             pub const fn len(headers: Headers) -> usize {
                 0 $(+ if headers.contains(Headers::$flag) { <$header>::LEN } else { 0 })*
             }
 
-            /// Which headers are `Some`.
+            /// The set of headers that are `Some`.
             #[must_use]
             pub const fn present(&self) -> Headers {
-                Headers::NONE $(.union(if self.$field.is_some() { Headers::$flag } else { Headers::NONE }))*
+                Headers::NONE $(.union(match self.$field.is_some() {
+                    true => Headers::$flag,
+                    false => Headers::NONE,
+                }))*
             }
 
             /// Reads the headers of the set `headers` at the front of `bytes`.
             ///
             /// # Errors
             /// [`ParseError::Truncated`] naming the first header that does not fit.
-            #[inline(always)] // spares the receive path a copy that stalls on the stores before it
+            #[inline(always)] // saves the receive path a copy that stalls on the preceding stores
             pub fn parse(headers: Headers, bytes: &[u8]) -> Result<Self, ParseError> {
                 let mut ext = Self::default();
                 let mut rest = bytes;
@@ -43,10 +47,12 @@ macro_rules! extended_headers {
                 Ok(ext)
             }
 
-            /// Writes the headers of the set `headers` at the front of `out` and returns their length in bytes.
+            /// Writes the headers of the set `headers` at the front of `out` and returns their
+            /// length in bytes.
             ///
             /// # Errors
-            /// [`EmitError::Headers`] if one of the set is `None`, or one outside it is `Some`; nothing useful is in `out` then.
+            /// [`EmitError::Headers`] if a header of the set is `None`, or one outside the set is
+            /// `Some`; the content of `out` is then unspecified.
             ///
             /// # Panics
             /// If `out` is shorter than [`len`](Self::len) of the set.
@@ -78,12 +84,12 @@ extended_headers! {
     reth: Reth = RETH,
     /// Operands of an atomic.
     atomic_eth: AtomicEth = ATOMIC_ETH,
-    /// Verdict of a responder.
+    /// ACK or NAK of a responder.
     aeth: Aeth = AETH,
-    /// Value an atomic found.
+    /// Original value, in the response to an atomic.
     atomic_ack: AtomicAckEth = ATOMIC_ACK_ETH,
     /// Immediate data.
     imm: ImmDt = IMM,
-    /// Key to be invalidated.
+    /// Key to invalidate.
     ieth: Ieth = IETH,
 }

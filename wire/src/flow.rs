@@ -1,4 +1,4 @@
-//! Everything of a frame that is the same for all packets of a flow, prepared once; and the sealing of a frame with it.
+//! Header template of a flow, prepared once, and the sealing of frames with it.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,18 +14,19 @@ const IPV4_LEN: u16 = 20;
 const IPV6_LEN: u16 = 40;
 const _: () = assert!(IPV4_LEN as usize == Ipv4Header::LEN && IPV6_LEN as usize == Ipv6Header::LEN);
 
-/// Where a flow goes and how.
+/// Addresses and header fields of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowSpec {
-    /// Next hop.
+    /// Ethernet address of the next hop.
     pub dst_mac: MacAddr,
-    /// The interface's own address.
+    /// Ethernet address of the local interface.
     pub src_mac: MacAddr,
-    /// 802.1Q tag, if frames carry one.
+    /// 802.1Q tag, if frames are tagged.
     pub vlan: Option<VlanTag>,
     /// IP addresses.
     pub addresses: IpAddresses,
-    /// IPv4 TOS or IPv6 traffic class: DSCP in the upper six bits, [`Ecn`](crate::Ecn) in the lower two.
+    /// IPv4 TOS or IPv6 traffic class: DSCP in the upper six bits, [`Ecn`](crate::Ecn) in the lower
+    /// two.
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
@@ -33,8 +34,8 @@ pub struct FlowSpec {
     pub flow_label: u32,
     /// UDP source port.
     pub udp_source_port: u16,
-    /// The peer takes super-frames, and so does every link on the way: a port may put packets of the flow
-    /// together. Never so for an RNIC.
+    /// The peer and every link on the path accept super-frames, so a port may combine packets of
+    /// the flow. Always false towards an RNIC.
     pub super_frames: bool,
 }
 
@@ -57,19 +58,20 @@ pub enum IpAddresses {
     },
 }
 
-/// Whom a flow is for.
+/// Destination kind of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Audience {
     /// Another host.
     Host,
-    /// This host: the flow leads to the Ethernet address that it comes from, which no link returns.
+    /// This host (loopback): source and destination Ethernet address are equal, and no link returns
+    /// such a frame.
     Own,
     /// The members of a multicast group.
     Group,
 }
 
 impl FlowSpec {
-    /// Whom the flow is for.
+    /// Destination kind of the flow.
     #[must_use]
     pub fn audience(&self) -> Audience {
         let is_group = match self.addresses {
@@ -86,22 +88,22 @@ impl FlowSpec {
 
 const MAX_LEN: usize = EthernetHeader::LEN + VlanTag::LEN + Ipv6Header::LEN + UdpHeader::LEN;
 
-/// The Ethernet, IP and UDP headers of a flow, ready to be laid in front of transport bytes.
+/// Ethernet, IP and UDP headers of a flow, as a template to write in front of transport bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowHeader {
     spec: FlowSpec,
     audience: Audience,
-    /// The headers with lengths, identification and checksum 0.
+    /// The headers with lengths, identification and checksum set to 0.
     template: [u8; MAX_LEN],
     len: usize,
     /// Length of Ethernet header and tag.
     ip_at: usize,
-    /// IPv4: the sum of the header words of the template.
+    /// IPv4: sum of the 16-bit words of the template's header.
     ip_sum: u32,
 }
 
 impl FlowHeader {
-    /// The most bytes that [`len`](Self::len) can be: Ethernet, tag, IPv6, UDP.
+    /// Maximum of [`len`](Self::len): Ethernet, tag, IPv6, UDP.
     pub const MAX_LEN: usize = MAX_LEN;
 
     /// Prepares the headers of a flow.
@@ -128,20 +130,20 @@ impl FlowHeader {
         }
     }
 
-    /// What the flow was made from.
+    /// The specification that the template was made from.
     #[must_use]
     pub const fn spec(&self) -> &FlowSpec {
         &self.spec
     }
 
-    /// Whom the flow is for.
+    /// Destination kind of the flow.
     #[inline]
     #[must_use]
     pub const fn audience(&self) -> Audience {
         self.audience
     }
 
-    /// The same flow between other Ethernet addresses.
+    /// Returns the same flow with other Ethernet addresses.
     #[inline]
     #[must_use]
     pub fn between(mut self, dst_mac: MacAddr, src_mac: MacAddr) -> Self {
@@ -152,7 +154,7 @@ impl FlowHeader {
         self
     }
 
-    /// Bytes in front of the BTH.
+    /// Length of the headers in front of the BTH, in bytes.
     #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // headers are never empty
@@ -160,7 +162,7 @@ impl FlowHeader {
         self.len
     }
 
-    /// Bytes of a sealed frame with `transport_len` transport bytes.
+    /// Length of a sealed frame with `transport_len` transport bytes.
     #[inline]
     #[must_use]
     pub const fn frame_len(&self, transport_len: usize) -> usize {
@@ -168,11 +170,13 @@ impl FlowHeader {
     }
 
     /// Completes a frame. The caller has written BTH, extended headers, payload and pad at
-    /// `frame[self.len()..self.len() + transport_len]`; this lays the lower headers in front, with lengths, `ip_id` (IPv4), DF and the IP
-    /// checksum, and appends the ICRC. The UDP checksum is 0. Returns the length of the frame, [`frame_len`](Self::frame_len).
+    /// `frame[self.len()..self.len() + transport_len]`; this function writes the lower headers in
+    /// front, with lengths, `ip_id` (IPv4), DF and the IP checksum, and appends the ICRC. The UDP
+    /// checksum is 0. Returns the length of the frame, [`frame_len`](Self::frame_len).
     ///
     /// # Panics
-    /// If `frame` is shorter than that, `transport_len` shorter than a BTH, or the packet longer than IP can say (65535 bytes).
+    /// If `frame` is shorter than that, `transport_len` is shorter than a BTH, or the packet
+    /// exceeds the 65535 bytes that IP can carry.
     #[inline]
     pub fn seal(&self, frame: &mut [u8], transport_len: usize, ip_id: u16) -> usize {
         let end = self.len + transport_len;
@@ -183,7 +187,7 @@ impl FlowHeader {
         end + icrc::LEN
     }
 
-    /// Lays the headers at the front of `covered`, the frame without its ICRC.
+    /// Writes the headers to the front of `covered`, the frame without its ICRC.
     #[inline]
     fn write_headers(&self, covered: &mut [u8], ip_id: u16) {
         let ip_len = u16::try_from(covered.len() + icrc::LEN - self.ip_at)
@@ -228,7 +232,8 @@ fn write_ethernet(spec: &FlowSpec, out: &mut [u8]) -> usize {
     EthernetHeader::LEN + VlanTag::LEN
 }
 
-/// Writes the IP header without what differs by packet; returns its length and, for IPv4, the sum of its words.
+/// Writes the IP header without the fields that differ per packet. Returns its length and, for
+/// IPv4, the sum of its words.
 fn write_ip(spec: &FlowSpec, out: &mut [u8]) -> (usize, u32) {
     match spec.addresses {
         IpAddresses::V4 { src, dst } => {

@@ -1,5 +1,6 @@
-//! FLUSH extended transport header (memory placement extensions): how far the data of earlier WRITEs must have gone
-//! before the FLUSH is answered. The RETH behind it says which bytes.
+//! FLUSH extended transport header (memory placement extensions): the placement that the data of
+//! earlier WRITEs must have reached before the FLUSH is acknowledged. The RETH after it names the
+//! bytes.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -13,17 +14,17 @@ use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, byteorder::network_endian::U32,
 };
 
-/// Where flushed data must be, a set of four bits. A responder refuses bits it does not know.
+/// Required placement of flushed data, a set of four bits. A responder refuses unknown bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PlacementType(pub u8);
 
 impl PlacementType {
-    /// Visible to every agent of the responder's machine.
+    /// Global visibility: visible to every agent of the responder's host.
     pub const GLOBAL: Self = Self(0b01);
-    /// Safe from a loss of power.
+    /// Persistence: preserved across a power failure.
     pub const PERSISTENT: Self = Self(0b10);
 
-    /// Whether all bits of `other` are set.
+    /// Returns true if all bits of `other` are set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -33,12 +34,12 @@ impl PlacementType {
 /// Which bytes are flushed, two bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Selectivity {
-    /// Those the RETH names.
+    /// The bytes that the RETH names.
     #[default]
     Range,
     /// The whole memory region of the R_Key.
     Region,
-    /// A value without a meaning: 2 or 3.
+    /// A reserved value: 2 or 3.
     Reserved(u8),
 }
 
@@ -69,9 +70,9 @@ impl Selectivity {
 pub struct Feth {
     /// The upper 26 bits: sent as 0, ignored when received.
     pub reserved: u32,
-    /// Which bytes.
+    /// Selectivity level: which bytes.
     pub selectivity: Selectivity,
-    /// How far.
+    /// Required placement.
     pub placement: PlacementType,
 }
 

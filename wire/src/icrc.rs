@@ -1,7 +1,8 @@
-//! The invariant CRC: protects a packet end to end, over everything that routers do not change.
+//! Invariant CRC (ICRC): protects all fields of a packet that routers do not change, end to end.
 //!
-//! CRC-32 (IEEE 802.3), least significant byte first on the wire, over eight bytes of ones (in the place of an InfiniBand link header) and
-//! then the packet from the IP header to the last pad byte, where what may change on the way counts as ones:
+//! CRC-32 (IEEE 802.3), least significant byte first on the wire, over eight bytes of ones (in
+//! place of an InfiniBand link header) and the packet from the IP header to the last pad byte.
+//! Fields that routers may change count as ones:
 //!
 //! ```text
 //!  IPv4   TOS, TTL, header checksum
@@ -24,10 +25,10 @@ pub(crate) const V4_HEAD: usize = PREFIX + Ipv4Header::LEN + UdpHeader::LEN + Bt
 /// Bytes of prefix, IPv6, UDP and BTH.
 pub(crate) const V6_HEAD: usize = PREFIX + Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 
-/// The ICRC of a packet: `covered` runs from the first byte of the IP header to the last pad byte. On the wire it goes as
-/// [`to_le_bytes`](u32::to_le_bytes).
+/// Computes the ICRC of a packet. `covered` is the packet from the first byte of the IP header to
+/// the last pad byte. On the wire the ICRC is written with [`to_le_bytes`](u32::to_le_bytes).
 ///
-/// A version nibble of 6 means IPv6, all else IPv4 without options.
+/// A version nibble of 6 means IPv6; any other value means IPv4 without options.
 ///
 /// # Panics
 /// If the IP, UDP and base transport headers are not all in the first slice.
@@ -37,22 +38,22 @@ pub fn icrc(covered: Payload<'_>) -> u32 {
     sums(covered).icrc
 }
 
-/// The ICRC of a packet, and what of it comes from the headers through the BTH.
+/// The ICRC of a packet, and the partial CRC of its headers through the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {
     /// The CRC through the BTH.
     pub head: u32,
     /// The ICRC.
     pub icrc: u32,
-    /// Bytes that the ICRC covers behind the BTH.
+    /// Bytes after the BTH that the ICRC covers.
     pub behind: usize,
 }
 
 impl Sums {
-    /// Checks the ICRC that a packet says, `found`. Under a fuzzer every ICRC is right.
+    /// Compares with `found`, the ICRC in the packet. Under a fuzzer every ICRC is accepted.
     ///
     /// # Errors
-    /// What the bytes give and what the packet says, if they differ.
+    /// The computed ICRC and the one in the packet, if they differ.
     #[inline]
     pub const fn verify(&self, found: u32) -> Result<(), IcrcError> {
         if self.icrc == found || cfg!(fuzzing) {
@@ -62,14 +63,15 @@ impl Sums {
         }
     }
 
-    /// Whether two packets are the same behind the BTH - extended headers, payload and pad -, as far as a CRC-32 over that tells, whatever
-    /// their IP, UDP and base transport headers are.
+    /// Returns true if two packets are equal after the BTH (extended headers, payload and pad), as
+    /// far as a CRC-32 shows, whatever their IP, UDP and base transport headers are.
     #[must_use]
-    pub fn is_same_behind(&self, other: &Self) -> bool {
+    pub fn is_equal_after_bth(&self, other: &Self) -> bool {
         if self.behind != other.behind {
             return false;
         }
-        // A CRC is linear: by what the heads differ, moved on over what is behind them, the whole differs.
+        // A CRC is linear: the difference of the heads, advanced over the bytes after them, is the
+        // difference of the whole.
         let mut moved = Hasher::new_with_initial(self.head ^ other.head);
         moved.combine(&Hasher::new_with_initial_len(0, self.behind as u64));
         moved.finalize() == self.icrc ^ other.icrc
@@ -94,7 +96,8 @@ pub fn sums(covered: Payload<'_>) -> Sums {
     Sums { head, icrc: hasher.finalize(), behind: covered.len() - at }
 }
 
-/// The CRC state behind the BTH of a packet whose `HEAD - PREFIX` header bytes are at the front of `packet`.
+/// CRC state after the BTH of a packet whose `HEAD - PREFIX` header bytes are at the front of
+/// `packet`.
 #[inline]
 fn hash_head<const HEAD: usize>(packet: &[u8], mask: fn(&mut [u8; HEAD])) -> (Hasher, usize) {
     let mut head = [0xff; HEAD];
@@ -105,7 +108,7 @@ fn hash_head<const HEAD: usize>(packet: &[u8], mask: fn(&mut [u8; HEAD])) -> (Ha
     (hasher, HEAD - PREFIX)
 }
 
-/// Sets to ones what routers may change in prefix, IPv4, UDP and BTH.
+/// Sets to ones the fields of prefix, IPv4, UDP and BTH that routers may change.
 #[inline]
 pub(crate) fn mask_v4(head: &mut [u8; V4_HEAD]) {
     const IP: usize = PREFIX;
@@ -118,7 +121,7 @@ pub(crate) fn mask_v4(head: &mut [u8; V4_HEAD]) {
     head[BTH + 4] = 0xff;
 }
 
-/// Sets to ones what routers may change in prefix, IPv6, UDP and BTH.
+/// Sets to ones the fields of prefix, IPv6, UDP and BTH that routers may change.
 #[inline]
 pub(crate) fn mask_v6(head: &mut [u8; V6_HEAD]) {
     const IP: usize = PREFIX;
@@ -131,7 +134,8 @@ pub(crate) fn mask_v6(head: &mut [u8; V6_HEAD]) {
     head[BTH + 4] = 0xff;
 }
 
-/// The same as [`icrc`], byte by byte and bit by bit: slow, and meant to be checked by reading it next to the text above.
+/// Reference implementation of [`icrc`], byte by byte and bit by bit: slow, and easy to verify
+/// against the text above.
 ///
 /// # Panics
 /// If `covered` is empty.
@@ -151,7 +155,7 @@ pub fn icrc_reference(covered: Payload<'_>) -> u32 {
     !crc
 }
 
-/// The bits that count as ones in the byte `offset` bytes behind the start of an IPv4 header.
+/// The bits that count as ones in the byte at `offset` from the start of an IPv4 header.
 const fn changing_bits_v4(offset: usize) -> u8 {
     match offset {
         1 => 0xff,       // TOS
@@ -163,7 +167,7 @@ const fn changing_bits_v4(offset: usize) -> u8 {
     }
 }
 
-/// The bits that count as ones in the byte `offset` bytes behind the start of an IPv6 header.
+/// The bits that count as ones in the byte at `offset` from the start of an IPv6 header.
 const fn changing_bits_v6(offset: usize) -> u8 {
     match offset {
         0 => 0x0f,       // upper half of the traffic class
@@ -176,7 +180,7 @@ const fn changing_bits_v6(offset: usize) -> u8 {
     }
 }
 
-/// One byte into a reflected CRC-32.
+/// Adds one byte to a reflected CRC-32.
 const fn crc_byte(crc: u32, byte: u8) -> u32 {
     let mut crc = crc ^ byte as u32;
     let mut bit = 0;
@@ -219,7 +223,8 @@ mod tests {
         assert_eq!(icrc_reference(whole(covered)).to_le_bytes(), found);
     }
 
-    /// A flipped bit shows, unless a router may flip it: for both versions, each bit, both ways of computing.
+    /// A flipped bit changes the ICRC unless a router may flip it: each bit, both IP versions, both
+    /// implementations.
     #[test]
     fn exactly_the_changing_bits_are_masked() {
         for first in [0x45, 0x60] {
@@ -241,9 +246,10 @@ mod tests {
         }
     }
 
-    /// Two copies of a packet, whose heads differ as those of repetitions do: the same behind the BTH, unless a bit there differs.
+    /// Two copies of a packet whose heads differ as those of a retransmission do are equal after
+    /// the BTH, unless a bit there differs.
     #[test]
-    fn what_is_behind_the_bth_is_compared_without_the_head() {
+    fn packets_are_compared_after_the_bth_without_the_head() {
         for (first, head) in [(0x45, 40), (0x60, 60)] {
             for len in [head, head + 4, head + 16, head + 1040] {
                 let mut copy: Vec<u8> = (0..len)
@@ -254,12 +260,12 @@ mod tests {
                 again[head - 1] ^= 0x55;
                 let known = sums(whole(&copy));
                 assert_ne!(known, sums(whole(&again)));
-                assert!(known.is_same_behind(&sums(whole(&again))));
+                assert!(known.is_equal_after_bth(&sums(whole(&again))));
                 copy.push(0);
-                assert!(!known.is_same_behind(&sums(whole(&copy))), "one byte more");
+                assert!(!known.is_equal_after_bth(&sums(whole(&copy))), "one byte more");
                 for at in head..len {
                     again[at] ^= 1 << (at % 8);
-                    assert!(!known.is_same_behind(&sums(whole(&again))), "byte {at} of {len}");
+                    assert!(!known.is_equal_after_bth(&sums(whole(&again))), "byte {at} of {len}");
                     again[at] ^= 1 << (at % 8);
                 }
             }

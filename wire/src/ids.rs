@@ -1,4 +1,4 @@
-//! The numbers of the transport that are names, not counts, each its own type.
+//! Identifiers of the transport (QPN, key, P_Key, Q_Key, MSN, path MTU), each a type of its own.
 
 use core::fmt;
 
@@ -39,7 +39,8 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// R_Key or L_Key: an index of 24 bits and, in the low 8 bits, a variant that makes a reused index a new key.
+/// R_Key or L_Key: a 24-bit index and, in the low 8 bits, a variant, so that a reused index gives a
+/// new key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub u32);
 
@@ -50,7 +51,7 @@ impl Key {
         Self((index << 8) | variant as u32)
     }
 
-    /// The upper 24 bits: which region.
+    /// The upper 24 bits: the index of the region.
     #[must_use]
     pub const fn index(self) -> u32 {
         self.0 >> 8
@@ -75,7 +76,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Partition key: a partition of 15 bits and, in the top bit, full membership.
+/// Partition key: a 15-bit partition; the top bit means full membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pkey(pub u16);
 
@@ -89,13 +90,14 @@ impl Pkey {
         self.0 & 0x7fff
     }
 
-    /// Whether the membership bit is set.
+    /// Returns true if the membership bit is set.
     #[must_use]
     pub const fn is_full_member(self) -> bool {
         self.0 & 0x8000 != 0
     }
 
-    /// Whether endpoints with these keys may talk: the same partition, which is not 0, and not both limited members.
+    /// Returns true if endpoints with these keys may communicate: same partition, not 0, and at
+    /// least one full member.
     #[must_use]
     pub const fn matches(self, other: Self) -> bool {
         self.partition() == other.partition()
@@ -118,7 +120,7 @@ impl Qkey {
     /// The well-known key of QP 1.
     pub const GSI: Self = Self(0x8001_0000);
 
-    /// Whether only privileged users may send with it (top bit).
+    /// Returns true if only privileged users may send with this key (top bit).
     #[must_use]
     pub const fn is_controlled(self) -> bool {
         self.0 & 0x8000_0000 != 0
@@ -136,7 +138,7 @@ impl Msn {
         Self(value & MASK_24)
     }
 
-    /// The number after one more message.
+    /// The next message sequence number.
     #[must_use]
     pub const fn next(self) -> Self {
         Self::new(self.0 + 1)
@@ -181,8 +183,9 @@ impl PathMtu {
     pub const ALL: [Self; 5] =
         [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
-    /// The most that a packet adds to its payload, from the IP header on: IPv6 40, UDP 8, BTH 12, the largest extended headers
-    /// before a payload (XRCETH 4, RETH 16, ImmDt 4), ICRC 4.
+    /// Maximum overhead of a packet in addition to its payload, from the IP header on: IPv6 40, UDP
+    /// 8, BTH 12, the largest extended headers before a payload (XRCETH 4, RETH 16, ImmDt 4), ICRC
+    /// 4.
     pub const OVERHEAD: u32 = 40 + 8 + 12 + 24 + 4;
 
     /// Payload bytes.
@@ -209,8 +212,8 @@ impl PathMtu {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// The largest path MTU whose packets fit an interface MTU of `netdev_mtu` bytes (the IP packet, without Ethernet).
-    /// `None` if not even 256 does.
+    /// The largest path MTU whose packets fit an interface MTU of `netdev_mtu` bytes (the IP
+    /// packet, without Ethernet). `None` if not even 256 does.
     #[must_use]
     pub fn largest_for(netdev_mtu: u32) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() + Self::OVERHEAD <= netdev_mtu)
@@ -277,7 +280,7 @@ mod tests {
         assert_eq!(PathMtu::from_code(6), None);
     }
 
-    /// As rdma_rxe and RNICs choose, for the usual interfaces.
+    /// The choices of rdma_rxe and RNICs for common interface MTUs.
     #[test]
     fn path_mtu_of_an_interface() {
         for (netdev, bytes) in [

@@ -1,4 +1,4 @@
-//! Invalidate extended transport header: the R_Key that the receiver of a SEND shall make invalid.
+//! Invalidate extended transport header: the R_Key that a SEND with invalidate invalidates.
 //!
 //! ```text
 //! +---------------------------------------------------------------+
@@ -15,7 +15,7 @@ use crate::Key;
 /// Invalidate extended transport header, 4 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ieth {
-    /// The key to be made invalid.
+    /// The key to invalidate.
     pub rkey: Key,
 }
 

@@ -1,4 +1,4 @@
-//! Immediate data: four bytes that travel with a message into the receiver's completion.
+//! Immediate data: four bytes that a message carries into the completion of the receiver.
 //!
 //! ```text
 //! +---------------------------------------------------------------+
@@ -10,7 +10,8 @@ use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, byteorder::network_endian::U32,
 };
 
-/// Immediate data, 4 bytes. Verbs hands them through as bytes in network order, so `0` is their big-endian number.
+/// Immediate data, 4 bytes. Verbs passes them as bytes in network order; field 0 is their
+/// big-endian number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ImmDt(pub u32);
 

@@ -38,9 +38,9 @@ pub struct Ipv4Header {
     pub total_length: u16,
     /// Identification. Covered by the ICRC.
     pub identification: u16,
-    /// The flag bit without a use.
+    /// The reserved flag bit.
     pub reserved_flag: bool,
-    /// DF, which RoCEv2 packets carry.
+    /// DF (don't fragment), set in RoCEv2 packets.
     pub dont_fragment: bool,
     /// MF: more fragments follow.
     pub more_fragments: bool,
@@ -50,7 +50,8 @@ pub struct Ipv4Header {
     pub ttl: u8,
     /// Protocol of the payload; 17 = UDP.
     pub protocol: u8,
-    /// Header checksum as found, or to be written (see [`computed_checksum`](Self::computed_checksum)).
+    /// Header checksum as received, or to be written (see
+    /// [`computed_checksum`](Self::computed_checksum)).
     pub checksum: u16,
     /// Source address.
     pub src: Ipv4Addr,
@@ -158,7 +159,7 @@ impl Ipv4Header {
         out[..Self::LEN].copy_from_slice(&self.to_bytes());
     }
 
-    /// The checksum that the other fields ask for.
+    /// The checksum computed from the other fields.
     #[inline]
     #[must_use]
     pub fn computed_checksum(&self) -> u16 {
@@ -166,7 +167,7 @@ impl Ipv4Header {
         fold_checksum(sum_words(&zeroed.to_bytes()))
     }
 
-    /// Whether this is a fragment of a larger packet.
+    /// Returns true if this is a fragment of a larger packet.
     #[inline]
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
@@ -190,7 +191,7 @@ pub(crate) fn sum_words(header: &[u8]) -> u32 {
 
 /// The header checksum of a sum of words.
 #[inline]
-#[allow(clippy::cast_possible_truncation)] // two folds bring a sum of a few words below 2^16
+#[allow(clippy::cast_possible_truncation)] // two folds reduce a sum of a few words below 2^16
 pub(crate) const fn fold_checksum(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     !(((once & 0xffff) + (once >> 16)) as u16)

@@ -1,4 +1,4 @@
-//! RoCEv2 packets: bytes to meaning and back. No state, no time, no I/O, no heap, no `unsafe`.
+//! RoCEv2 packets: parsing and writing. No state, no time, no I/O, no heap, no `unsafe`.
 //!
 //! # Map of a packet
 //!
@@ -16,30 +16,35 @@
 //!         Ethernet padding         packet.rs       no
 //! ```
 //!
-//! Which extended headers a packet carries is a property of its opcode: the table in [`opcode`]. Each of them is one file
-//! with its figure on top: [`reth`], [`aeth`], [`atomic`], [`deth`], [`immdt`], [`ieth`], [`xrceth`], [`flush`].
+//! The opcode decides which extended headers a packet carries: the table in [`opcode`]. Each
+//! extended header has a file of its own with a figure at the top: [`reth`], [`aeth`], [`atomic`],
+//! [`deth`], [`immdt`], [`ieth`], [`xrceth`], [`flush`].
 //!
-//! What QP 1 carries as payload is a management datagram: [`mad`] and, for communication management, [`cm`].
+//! The payload of a packet to QP 1 is a management datagram: [`mad`] and, for communication
+//! management, [`cm`].
 //!
-//! A frame that is no RoCEv2 packet, but stops them: PFC and PAUSE, in [`pause`].
+//! PFC and PAUSE frames, which are not RoCEv2 packets but stop them, are in [`pause`].
 //!
 //! # Receiving and sending
 //!
-//! [`Packet::parse`] reads a received frame, in one or two slices; [`Packet::icrc_valid`] checks its ICRC. To send, write the
-//! transport headers with [`write_transport`] behind the space for the lower headers, then the payload, and let
-//! [`FlowHeader::seal`] add everything around it.
+//! [`Packet::parse`] reads a received frame, in one or two slices; [`Packet::icrc_valid`] checks
+//! its ICRC. To send, write the transport headers with [`write_transport`] behind the space for the
+//! lower headers, then the payload, and let [`FlowHeader::seal`] add everything around it.
 //!
 //! # Panic contract
 //!
-//! Bytes from the network never cause a panic: everything called `parse` answers with a value or a [`ParseError`] that names
-//! the field at fault. What writes (`write`, `seal`) panics when the *caller's* buffer is too short, which each such function says;
-//! [`Packet::emit`] alone returns an error instead, because its length comes from the packet.
+//! Bytes from the network never cause a panic: every `parse` returns a value or a [`ParseError`]
+//! that names the field at fault. Functions that write (`write`, `seal`) panic if the *caller's*
+//! buffer is too short; each documents this. Only [`Packet::emit`] returns an error instead,
+//! because its length comes from the packet.
 //!
 //! # Adding a header
 //!
-//! 1. A file with the figure, a value struct, a private `#[repr(C)]` view in network byte order and the two conversions between
-//!    them; `fixed_header!` makes `LEN`, `parse`, `to_bytes` and `write` from these.
-//! 2. A flag in [`Headers`] and a line in the list of `ext.rs`, at its place in the order of the packet.
+//! 1. A file with the figure, a value struct, a private `#[repr(C)]` view in network byte order and
+//!    the two conversions between them; `fixed_header!` generates `LEN`, `parse`, `to_bytes` and
+//!    `write` from these.
+//! 2. A flag in [`Headers`] and a line in the list of `ext.rs`, at its place in the order of the
+//!    packet.
 //! 3. The opcodes that carry it, in the table of `opcode.rs`.
 //! 4. A literal-bytes test in the file, and a fuzz entry in `fuzz/`.
 
@@ -73,6 +78,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod mac;
 pub mod mad;
+pub mod mark;
 pub mod opcode;
 pub mod packet;
 pub mod pause;
@@ -90,7 +96,7 @@ pub use bth::Bth;
 pub use builder::write_transport;
 pub use cm::{CmMad, CmMessage};
 pub use deth::Deth;
-pub use ecn::{Ecn, mark_ce};
+pub use ecn::Ecn;
 pub use error::{EmitError, IcrcError, ParseError};
 pub use ethernet::EthernetHeader;
 pub use ext::ExtHeaders;
@@ -103,6 +109,7 @@ pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use mac::MacAddr;
 pub use mad::{MAD_LEN, MadError, MadHeader};
+pub use mark::mark_ce;
 pub use opcode::{Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport};
 pub use packet::{IpHeader, Packet};
 pub use pause::{FlowControl, FlowControlFrame};

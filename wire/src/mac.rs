@@ -4,7 +4,7 @@ use core::{fmt, str::FromStr};
 
 use thiserror::Error;
 
-/// A 48-bit Ethernet address, in the order of the wire.
+/// A 48-bit Ethernet address, in wire order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddr(pub [u8; 6]);
 
@@ -12,7 +12,7 @@ impl MacAddr {
     /// ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it names a group (broadcast included).
+    /// Returns true for group addresses, broadcast included.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
@@ -39,7 +39,7 @@ impl FromStr for MacAddr {
         let mut parts = text.split(':');
         for byte in &mut bytes {
             let part = parts.next().ok_or(ParseMacError)?;
-            // from_str_radix alone would take "+f".
+            // from_str_radix alone accepts "+f".
             if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(ParseMacError);
             }

@@ -1,4 +1,4 @@
-//! Management datagrams: the 256 bytes that QP 1 exchanges, and the header in front of them.
+//! Management datagrams (MADs): the 256 bytes that QP 1 exchanges, and their header.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -34,23 +34,24 @@ pub const BASE_VERSION: u8 = 1;
 pub struct MadHeader {
     /// [`BASE_VERSION`].
     pub base_version: u8,
-    /// Who it is for: 7 is communication management.
+    /// Management class: 7 is communication management.
     pub class: u8,
     /// Version of the class.
     pub class_version: u8,
-    /// What is to be done: 3 is Send; the top bit marks a response.
+    /// Method: 3 is Send; the top bit marks a response.
     pub method: u8,
-    /// How it went, in responses.
+    /// Result, in responses.
     pub status: u16,
-    /// For the class to use.
+    /// Class-specific field.
     pub class_specific: u16,
-    /// Chosen by who begins a transaction; answers carry it too.
+    /// Chosen by the side that begins a transaction; responses repeat it.
     pub transaction: u64,
-    /// Which message of the class.
+    /// Attribute: which message of the class.
     pub attribute: u16,
     /// Sent as 0, ignored when received.
     pub reserved: u16,
-    /// More about the message: with communication management, options of enhanced connection establishment.
+    /// Attribute modifier; in communication management: options of enhanced connection
+    /// establishment.
     pub modifier: u32,
 }
 
@@ -105,26 +106,26 @@ impl From<&MadHeader> for View {
 
 fixed_header!(MadHeader, View, "MAD header");
 
-/// Why the payload of a packet to QP 1 is not a message that is understood here. The culprit is the sender.
+/// Why the payload of a packet to QP 1 is not a supported message. The culprit is the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MadError {
     /// Not 256 bytes.
     #[error("a MAD has {MAD_LEN} bytes, not {0}")]
     Length(usize),
-    /// Another base version than 1.
+    /// A base version other than 1.
     #[error("MAD base version {0}")]
     BaseVersion(u8),
     /// Not communication management.
     #[error("management class {0:#04x}")]
     Class(u8),
-    /// Another class version than 2.
+    /// A class version other than 2.
     #[error("communication management version {0}")]
     ClassVersion(u8),
-    /// Another method than Send.
+    /// A method other than Send.
     #[error("method {0:#04x}")]
     Method(u8),
-    /// No such message, or one about alternate paths, which RoCE does not have.
+    /// An unknown message, or one about alternate paths, which RoCE does not have.
     #[error("attribute {0:#06x}")]
     Attribute(u16),
 }
@@ -133,7 +134,7 @@ pub enum MadError {
 mod tests {
     use super::*;
 
-    /// Of a REQ of rdma_rxe, as captured, with the unused fields filled.
+    /// Header of a captured REQ of rdma_rxe, with the unused fields filled.
     #[test]
     fn captured() {
         let bytes = [

@@ -1,4 +1,4 @@
-//! The opcodes, as data: what each packet is, which headers it carries and how long its payload may be.
+//! Opcode table: operation, extended headers and payload length of each packet.
 //!
 //! ```text
 //!  7 6 5 4 3 2 1 0
@@ -11,12 +11,13 @@ use core::fmt;
 
 use crate::ExtHeaders;
 
-/// The first byte of the BTH. Any byte is a value; [`info`](Self::info) says whether it means something.
+/// The first byte of the BTH. Any byte is a valid value of this type; [`info`](Self::info) returns
+/// `None` for unknown opcodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// Its row of the table; `None` for reserved and manufacturer's opcodes and those of RD.
+    /// The row of the table; `None` for reserved and manufacturer-specific opcodes and those of RD.
     #[inline]
     #[must_use]
     pub fn info(self) -> Option<&'static OpcodeInfo> {
@@ -28,13 +29,13 @@ impl Opcode {
         BY_OPCODE.iter().flatten()
     }
 
-    /// Whether a requester sends it. False for unknown opcodes and the CNP.
+    /// Returns true if a requester sends this opcode. False for unknown opcodes and the CNP.
     #[must_use]
     pub fn is_request(self) -> bool {
         self.info().is_some_and(OpcodeInfo::is_request)
     }
 
-    /// Whether a responder sends it. False for unknown opcodes and the CNP.
+    /// Returns true if a responder sends this opcode. False for unknown opcodes and the CNP.
     #[must_use]
     pub fn is_response(self) -> bool {
         self.info().is_some_and(OpcodeInfo::is_response)
@@ -65,43 +66,43 @@ pub enum Transport {
     Cnp,
 }
 
-/// What a packet does.
+/// Operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Message into a receive buffer.
+    /// SEND: message into a receive buffer.
     Send,
-    /// Message into memory that the requester names.
+    /// RDMA WRITE: message into memory that the requester names.
     Write,
-    /// Asks for memory.
+    /// RDMA READ request.
     ReadRequest,
-    /// Memory asked for; also the answer to a FLUSH or ATOMIC WRITE, then without payload.
+    /// RDMA READ response; also, without payload, the response to a FLUSH or ATOMIC WRITE.
     ReadResponse,
-    /// Positive or negative answer.
+    /// ACK or NAK.
     Acknowledge,
-    /// Answer to an atomic.
+    /// Response to an atomic.
     AtomicAcknowledge,
     /// Atomic compare and swap.
     CompareSwap,
     /// Atomic fetch and add.
     FetchAdd,
-    /// Makes earlier WRITEs visible or persistent.
+    /// FLUSH: makes earlier WRITEs visible or persistent.
     Flush,
-    /// WRITE of eight bytes at once.
+    /// ATOMIC WRITE: writes eight bytes atomically.
     AtomicWrite,
     /// Congestion notification.
     Cnp,
 }
 
-/// Where in its message a packet stands.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
-    /// More follow.
+    /// First of several packets.
     First,
-    /// Some before, some to follow.
+    /// Neither first nor last.
     Middle,
-    /// Some before.
+    /// Last of several packets.
     Last,
-    /// The whole message.
+    /// The only packet of the message.
     Only,
 }
 
@@ -121,7 +122,7 @@ impl Position {
     }
 }
 
-/// How long the payload of a packet may be, without pad.
+/// Rule for the payload length of a packet, without pad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PayloadRule {
     /// Empty.
@@ -132,12 +133,12 @@ pub enum PayloadRule {
     OneToPathMtu,
     /// 0 bytes to the path MTU: Only.
     UpToPathMtu,
-    /// Exactly so many bytes.
+    /// Exactly this many bytes.
     Exactly(usize),
 }
 
 impl PayloadRule {
-    /// Whether a payload of `len` bytes is allowed on a path with `path_mtu` bytes.
+    /// Returns true if a payload of `len` bytes is allowed at a path MTU of `path_mtu` bytes.
     #[inline]
     #[must_use]
     pub const fn allows(self, len: usize, path_mtu: usize) -> bool {
@@ -177,14 +178,14 @@ impl Headers {
     /// [`Feth`](crate::Feth).
     pub const FETH: Self = Self(1 << 8);
 
-    /// Whether all of `other` are in the set.
+    /// Returns true if all headers of `other` are in the set.
     #[inline]
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// What is in either set.
+    /// The union of both sets.
     #[inline]
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
@@ -197,24 +198,24 @@ impl Headers {
 pub struct OpcodeInfo {
     /// The opcode.
     pub opcode: Opcode,
-    /// Its name as packet analysers print it.
+    /// Name as packet analysers print it.
     pub name: &'static str,
     /// Transport service.
     pub transport: Transport,
-    /// What it does.
+    /// Operation.
     pub operation: Operation,
-    /// Where in its message.
+    /// Position in the message.
     pub position: Position,
-    /// Extended headers that follow the BTH.
+    /// Extended headers after the BTH.
     pub headers: Headers,
     /// Bytes of the extended headers.
     pub headers_len: usize,
-    /// How long the payload may be.
+    /// Rule for the payload length.
     pub payload: PayloadRule,
 }
 
 impl OpcodeInfo {
-    /// Whether a responder sends it.
+    /// Returns true if a responder sends this opcode.
     #[inline]
     #[must_use]
     pub const fn is_response(&self) -> bool {
@@ -224,7 +225,7 @@ impl OpcodeInfo {
         )
     }
 
-    /// Whether a requester sends it.
+    /// Returns true if a requester sends this opcode.
     #[inline]
     #[must_use]
     pub const fn is_request(&self) -> bool {
@@ -232,7 +233,7 @@ impl OpcodeInfo {
     }
 }
 
-/// From one list: the constants, and the table by opcode.
+/// Generates the constants and the table by opcode from one list.
 macro_rules! opcodes {
     ($($code:literal $constant:ident $name:literal $transport:ident $operation:ident $position:ident
         [$($header:ident)*] $payload:expr;)*) => {
@@ -339,7 +340,7 @@ mod tests {
 
     use std::{collections::BTreeSet, vec::Vec};
 
-    /// Which opcodes there are, in another form: by transport bits and the operations of each.
+    /// The known opcodes in a second form: transport bits, and the operations of each.
     #[test]
     fn exactly_these() {
         let rc: Vec<u8> = (0x00..=0x14).chain([0x16, 0x17]).collect();
@@ -363,7 +364,8 @@ mod tests {
         }
     }
 
-    /// UC and XRC rows are the RC rows of the same low bits, but for the name, the transport and the XRCETH of XRC requests.
+    /// UC and XRC rows are the RC rows of the same low bits, but for the name, the transport and
+    /// the XRCETH of XRC requests.
     #[test]
     fn services_agree_with_rc() {
         for info in Opcode::all() {
@@ -383,7 +385,7 @@ mod tests {
         }
     }
 
-    /// What the specification says about headers, as sentences over the table.
+    /// Rules of the specification about headers, checked against the table.
     #[test]
     fn headers_follow_rules() {
         for info in Opcode::all() {

@@ -1,4 +1,4 @@
-//! A whole received frame: checked once, then read by name.
+//! A whole received frame: parsed and checked once, with its fields by name.
 
 use core::net::IpAddr;
 
@@ -79,7 +79,7 @@ impl IpHeader {
         }
     }
 
-    /// The header and what it carries, in bytes, as the header says.
+    /// Length of header and payload in bytes, according to the header.
     const fn packet_len(&self) -> usize {
         match self {
             Self::V4(ip) => ip.total_length as usize,
@@ -95,7 +95,8 @@ impl IpHeader {
     }
 }
 
-/// A RoCEv2 frame. The headers are values and may be changed before [`emit`](Self::emit); payload and trailer are borrowed.
+/// A RoCEv2 frame. The headers are values and may be changed before [`emit`](Self::emit); payload
+/// and trailer are borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// Ethernet header; its EtherType is that of the tag in a tagged frame.
@@ -108,36 +109,38 @@ pub struct Packet<'a> {
     pub udp: UdpHeader,
     /// Base transport header.
     pub bth: Bth,
-    /// What the opcode means.
+    /// Row of the opcode table.
     pub info: &'static OpcodeInfo,
-    /// Extended headers, those of the opcode.
+    /// Extended headers of the opcode.
     pub ext: ExtHeaders,
     /// Payload without pad.
     pub payload: Payload<'a>,
     /// Pad bytes; the first [`Bth::pad`] count, the others are 0.
     pub pad: [u8; 3],
-    /// The ICRC as found.
+    /// The ICRC as received.
     pub icrc: u32,
-    /// What follows the IP packet in the frame: Ethernet padding.
+    /// Bytes after the IP packet in the frame: Ethernet padding.
     pub trailer: Payload<'a>,
     /// IP header to last pad byte, as received.
     covered: Payload<'a>,
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a frame, Ethernet header first and without its checksum, whose bytes are `first` and then `second` (which may be
-    /// empty). All headers must be in `first`; payload, pad, ICRC and trailer may lie on either side.
+    /// Parses a frame that starts with its Ethernet header and has no FCS. Its bytes are `first`
+    /// followed by `second`, which may be empty. All headers must be in `first`; payload, pad, ICRC
+    /// and trailer may be in either slice.
     ///
-    /// Checked: lengths, the IPv4 header checksum, port, BTH version, opcode. Not checked: the ICRC (see
-    /// [`icrc_valid`](Self::icrc_valid)), and the UDP checksum, which says nothing that the ICRC does not say better. Whether the payload
-    /// suits the opcode depends on the path MTU and is for the receiver to judge, with [`PayloadRule`](crate::PayloadRule).
+    /// Checked: lengths, the IPv4 header checksum, port, BTH version, opcode. Not checked: the ICRC
+    /// (see [`icrc_valid`](Self::icrc_valid)), and the UDP checksum, because the ICRC is stronger.
+    /// Whether the payload length fits the opcode depends on the path MTU; the receiver checks it
+    /// with [`PayloadRule`](crate::PayloadRule).
     ///
     /// # Errors
-    /// The [`ParseError`] of the first field at fault, from the front.
+    /// The [`ParseError`] of the first field at fault.
     pub fn parse(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
         let frame = Payload { first, second };
         let lower = Lower::parse(frame)?;
-        // From here on the trailer is out of sight: a header cannot run into it.
+        // The trailer is excluded from here on: no header can extend into it.
         let (frame, trailer) = frame.split_at(lower.end);
 
         let at = lower.transport_at;
@@ -184,31 +187,32 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Checks the ICRC against the bytes as received (changes to the fields since do not count). Under a fuzzer every ICRC (and every IPv4
-    /// header checksum) is right, so that it gets past this.
+    /// Checks the ICRC against the bytes as received; later changes of fields do not count. Under a
+    /// fuzzer every ICRC and every IPv4 header checksum is accepted, so that the fuzzer gets past
+    /// them.
     ///
     /// # Errors
-    /// What the bytes give and what the packet says, if they differ.
+    /// The computed ICRC and the one in the packet, if they differ.
     #[inline]
     pub fn verify_icrc(&self) -> Result<(), IcrcError> {
         self.sums().verify(self.icrc)
     }
 
-    /// Whether [`verify_icrc`](Self::verify_icrc) is content.
+    /// Returns true if [`verify_icrc`](Self::verify_icrc) succeeds.
     #[inline]
     #[must_use]
     pub fn icrc_valid(&self) -> bool {
         self.verify_icrc().is_ok()
     }
 
-    /// The ICRC that the bytes as received give.
+    /// The ICRC computed from the bytes as received.
     #[inline]
     #[must_use]
     pub fn computed_icrc(&self) -> u32 {
         self.sums().icrc
     }
 
-    /// The same, and its parts.
+    /// The ICRC computed from the bytes as received, and its parts.
     #[inline]
     #[must_use]
     pub fn sums(&self) -> Sums {
@@ -231,11 +235,13 @@ impl<'a> Packet<'a> {
             + self.trailer.len()
     }
 
-    /// Writes the frame at the front of `out` from the fields and returns its length. Nothing is computed: lengths, checksums and ICRC go
-    /// out as the fields say, so a parsed packet gives the bytes it was read from.
+    /// Writes the frame from its fields to the front of `out`. Returns its length. Nothing is
+    /// computed: lengths, checksums and ICRC are written as the fields say, so a parsed packet
+    /// gives back the bytes it was parsed from.
     ///
     /// # Errors
-    /// If `out` is too short, the opcode unknown, its extended headers are not exactly those that are `Some`, or the pad is above 3.
+    /// If `out` is too short, the opcode unknown, its extended headers are not exactly those that
+    /// are `Some`, or the pad is above 3.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         let info = self.bth.opcode.info();
         let headers = info.ok_or(EmitError::Opcode(self.bth.opcode.0))?.headers;
@@ -279,7 +285,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// At most `N` bytes, zeros behind them. Most are in one piece, or none at all; else byte by byte: for so few that is quicker than two copies.
+/// Up to `N` bytes of the payload, followed by zeros. Usually all are in one slice; otherwise they
+/// are copied byte by byte, which for so few bytes is faster than two copies.
 #[inline]
 fn few<const N: usize>(bytes: Payload<'_>) -> [u8; N] {
     let mut out = [0; N];
@@ -295,7 +302,7 @@ fn few<const N: usize>(bytes: Payload<'_>) -> [u8; N] {
     out
 }
 
-/// What lies below the transport.
+/// The layers below the transport.
 struct Lower {
     ethernet: EthernetHeader,
     vlan: Option<VlanTag>,
@@ -303,7 +310,7 @@ struct Lower {
     udp: UdpHeader,
     ip_at: usize,
     transport_at: usize,
-    /// Behind the ICRC, where the IP packet ends.
+    /// Offset after the ICRC, where the IP packet ends.
     end: usize,
 }
 
@@ -352,7 +359,7 @@ impl Lower {
 #[inline]
 fn parse_v4(bytes: &[u8]) -> Result<Ipv4Header, ParseError> {
     let ip = Ipv4Header::parse(bytes)?;
-    // Summing the checksum in gives 0 for either form that one's complement has of it.
+    // With the checksum included, the sum is 0 for both one's complement forms of zero.
     let sum = ipv4::fold_checksum(ipv4::sum_words(bytes));
     if sum != 0 && !cfg!(fuzzing) {
         let (expected, found) = (ip.computed_checksum(), ip.checksum);
@@ -376,7 +383,7 @@ fn parse_v6(bytes: &[u8]) -> Result<Ipv6Header, ParseError> {
     Ok(ip)
 }
 
-/// The `len` bytes of the header `what` at `at`, which must be in the first slice.
+/// The `len` bytes of the header `what` at offset `at`; they must be in the first slice.
 #[inline]
 fn headers<'a>(
     frame: Payload<'a>,

@@ -1,5 +1,5 @@
-//! Flow control of a link: PFC (IEEE 802.1Qbb, 802.3 annex 31D), a frame that pauses priorities, and PAUSE (802.3 annex 31B),
-//! which pauses all of them.
+//! Flow control of a link: PFC (IEEE 802.1Qbb, 802.3 annex 31D), which pauses single
+//! priorities, and PAUSE (802.3 annex 31B), which pauses all of them.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -22,14 +22,15 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! A quantum is the time of 512 bits on the link; 0 quanta end a pause. The frames go from neighbour to neighbour, untagged.
+//! A quantum is the time of 512 bits on the link; 0 quanta end a pause. The frames are untagged and
+//! are never forwarded beyond the neighbour.
 
 use thiserror::Error;
 
 use crate::ethernet::ETHERTYPE_VLAN;
 use crate::{EthernetHeader, MacAddr, VlanTag};
 
-/// Where frames of flow control go: no bridge forwards it.
+/// Destination address of flow-control frames; no bridge forwards it.
 pub const DESTINATION: MacAddr = MacAddr([0x01, 0x80, 0xc2, 0x00, 0x00, 0x01]);
 /// EtherType of MAC control.
 pub const ETHERTYPE_MAC_CONTROL: u16 = 0x8808;
@@ -37,35 +38,35 @@ pub const ETHERTYPE_MAC_CONTROL: u16 = 0x8808;
 pub const OPCODE_PAUSE: u16 = 0x0001;
 /// MAC control opcode of PFC.
 pub const OPCODE_PFC: u16 = 0x0101;
-/// Length of either frame without its check sequence: the shortest that Ethernet has.
+/// Length of both frames without FCS: the minimum of Ethernet.
 pub const FRAME_LEN: usize = 60;
-/// Bits of a quantum.
+/// Bits per quantum.
 pub const QUANTUM_BITS: u32 = 512;
 
-/// Length of a frame check sequence, which some captures have.
+/// Length of the frame check sequence (FCS), which some captures contain.
 const FCS_LEN: usize = 4;
-/// EtherTypes of an 802.1ad tag, and of the same as some had it before the standard.
+/// EtherTypes of an 802.1ad tag, and of its predecessor before the standard.
 const OTHER_TAGS: [u16; 2] = [0x88a8, 0x9100];
 
-/// What is asked for.
+/// The request of a flow-control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowControl {
     /// PFC.
     Pfc {
-        /// A bit for each priority that the frame is about, priority 0 the lowest.
+        /// Class enable vector: one bit per priority, priority 0 the lowest.
         enabled: u8,
-        /// For how long each priority pauses; of a priority that is not enabled, nothing.
+        /// Pause time of each enabled priority in quanta; 0 for the others.
         quanta: [u16; 8],
     },
     /// PAUSE: every priority.
     Pause {
-        /// For how long.
+        /// Pause time in quanta.
         quanta: u16,
     },
 }
 
 impl FlowControl {
-    /// Its opcode.
+    /// MAC control opcode.
     #[must_use]
     pub const fn opcode(self) -> u16 {
         match self {
@@ -75,29 +76,29 @@ impl FlowControl {
     }
 }
 
-/// A frame of flow control.
+/// A flow-control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowControlFrame {
-    /// Who asks.
+    /// Source address: the station that requests the pause.
     pub src: MacAddr,
-    /// For what.
+    /// The request.
     pub control: FlowControl,
 }
 
-/// A field of the frame that is not as the standards have it.
+/// A field of the frame that violates the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum Finding {
-    /// It has an 802.1Q tag.
+    /// The frame has an 802.1Q tag.
     #[error("tagged with VLAN {} and priority {}: flow control is untagged", .0.id, .0.pcp)]
     Tagged(VlanTag),
-    /// PFC to another address, or PAUSE to another group: unicast PAUSE is allowed.
+    /// PFC to another address, or PAUSE to another group address. Unicast PAUSE is allowed.
     #[error("destination {0}, expected {DESTINATION}")]
     Destination(MacAddr),
-    /// A group does not send.
+    /// The source is a group address.
     #[error("source {0} is a group address")]
     Source(MacAddr),
-    /// To the address of flow control, but something else.
+    /// Sent to the flow-control address with an EtherType other than MAC control.
     #[error("EtherType {0:#06x}, expected {ETHERTYPE_MAC_CONTROL:#06x}")]
     EtherType(u16),
     /// MAC control, but neither PFC nor PAUSE.
@@ -106,33 +107,33 @@ pub enum Finding {
     /// The upper byte of the class enable vector, which is reserved.
     #[error("class enable vector {0:#06x}: its upper byte is not 0")]
     Vector(u16),
-    /// It is about no priority at all.
+    /// No priority is enabled.
     #[error("no priority is enabled")]
     NoPriority,
-    /// Quanta of priorities that are not enabled, a bit for each such priority.
+    /// Quanta for priorities that are not enabled; one bit per such priority.
     #[error("quanta of priorities that are not enabled (mask {0:#04x})")]
     UnusedQuanta(u8),
     /// Padding that is not zero.
     #[error("padding byte {value:#04x} at offset {at}, expected 0")]
     Padding {
-        /// Where in the frame, the first such.
+        /// Offset of the first such byte in the frame.
         at: u16,
-        /// What is there.
+        /// Its value.
         value: u8,
     },
     /// Shorter than Ethernet allows: a receiver drops it.
     #[error("{0} bytes long: shorter than {FRAME_LEN}")]
     Short(u32),
-    /// Longer than a frame of flow control.
+    /// Longer than a flow-control frame.
     #[error("{0} bytes long, expected {FRAME_LEN}")]
     Long(u32),
-    /// The capture has too little of it to tell more.
+    /// The capture contains too little of the frame to tell more.
     #[error("only {0} bytes were captured")]
     Cut(u32),
 }
 
 impl Finding {
-    /// A word for it that stays the same.
+    /// A stable name of the fault, for machines.
     #[must_use]
     pub const fn kind(self) -> &'static str {
         match self {
@@ -151,7 +152,8 @@ impl Finding {
         }
     }
 
-    /// Whether a receiver takes the frame for flow control all the same: what it does not look at is wrong.
+    /// Returns true if a receiver still accepts the frame as flow control, because receivers do not
+    /// check this field.
     #[must_use]
     pub const fn is_harmless(self) -> bool {
         match self {
@@ -171,10 +173,10 @@ impl Finding {
     }
 }
 
-/// As many as one frame can have.
+/// Maximum number of faults in one frame.
 const FINDINGS_MAX: usize = 8;
 
-/// What is wrong with a frame, in the order of its bytes.
+/// The faults of a frame, in the order of its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     list: [Option<Finding>; FINDINGS_MAX],
@@ -187,37 +189,38 @@ impl Findings {
         }
     }
 
-    /// One after the other.
+    /// Iterates over the faults.
     pub fn iter(&self) -> impl Iterator<Item = Finding> + '_ {
         self.list.iter().flatten().copied()
     }
 
-    /// Whether nothing is wrong.
+    /// Returns true if there is no fault.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.list[0].is_none()
     }
 }
 
-/// A frame that is, or wants to be, flow control.
+/// A frame that is flow control or resembles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// Who sent it.
+    /// Source address.
     pub src: MacAddr,
-    /// What it asks for, if it says something that can be read.
+    /// The request, if it is readable.
     pub control: Option<FlowControl>,
-    /// What is wrong with it.
+    /// Faults of the frame.
     pub findings: Findings,
 }
 
 impl Inspection {
-    /// What a receiver does on it: nothing, if it does not take the frame for flow control.
+    /// The request that a receiver obeys; `None` if it does not accept the frame as flow control.
     #[must_use]
     pub fn obeyed(&self) -> Option<FlowControl> {
         self.control.filter(|_| !self.is_refused())
     }
 
-    /// Whether no receiver takes it for flow control; of a frame that is only cut, nobody knows.
+    /// Returns true if no receiver accepts the frame as flow control. Returns false for a frame
+    /// that the capture has truncated: that is unknown.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         !self.findings.iter().all(Finding::is_harmless)
@@ -225,7 +228,7 @@ impl Inspection {
 }
 
 impl FlowControlFrame {
-    /// The frame without its check sequence, as it goes out.
+    /// The frame as sent, without FCS.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; FRAME_LEN] {
         let mut bytes = [0; FRAME_LEN];
@@ -247,11 +250,11 @@ impl FlowControlFrame {
     }
 }
 
-/// Looks at every field of a frame of which `bytes` were captured, and which was `line_len` bytes long without its check
-/// sequence; a sequence at the end is noticed by its value. `None` if it does not even look like flow control: neither
-/// MAC control nor to the address of flow control.
+/// Checks every field of a frame. `bytes` is the captured part; `wire_len` is the length of the
+/// frame on the link without FCS. An FCS at the end is recognised by its value. Returns `None` for
+/// a frame that is neither MAC control nor sent to the flow-control address.
 #[must_use]
-pub fn inspect(bytes: &[u8], line_len: usize) -> Option<Inspection> {
+pub fn inspect(bytes: &[u8], wire_len: usize) -> Option<Inspection> {
     let ethernet = EthernetHeader::parse(bytes).ok()?;
     let (tag, ethertype, body) = behind_tags(ethernet.ethertype, &bytes[EthernetHeader::LEN..]);
     let is_control = ethertype == ETHERTYPE_MAC_CONTROL;
@@ -285,16 +288,16 @@ pub fn inspect(bytes: &[u8], line_len: usize) -> Option<Inspection> {
         }
         None => body.len(),
     };
-    let line_len = line_len.max(bytes.len());
-    let line_len = if ends_in_fcs(bytes, line_len) { FRAME_LEN } else { line_len };
+    let wire_len = wire_len.max(bytes.len());
+    let wire_len = if ends_in_fcs(bytes, wire_len) { FRAME_LEN } else { wire_len };
     if is_control {
         let used = bytes.len() - body.len() + used;
-        look_behind(&bytes[..bytes.len().min(line_len)], used, line_len, &mut findings);
+        look_behind(&bytes[..bytes.len().min(wire_len)], used, wire_len, &mut findings);
     }
     Some(Inspection { src: ethernet.src, control, findings })
 }
 
-/// What stands behind the tags, if there are any: the first tag, the EtherType, the rest.
+/// The first tag, if any, the EtherType after all tags, and the rest of the frame.
 fn behind_tags(mut ethertype: u16, mut rest: &[u8]) -> (Option<VlanTag>, u16, &[u8]) {
     let mut first = None;
     while ethertype == ETHERTYPE_VLAN || OTHER_TAGS.contains(&ethertype) {
@@ -321,7 +324,7 @@ fn pfc(body: &[u8], findings: &mut Findings) -> Option<FlowControl> {
         let is_enabled = enabled >> n & 1 == 1;
         match word(body, 4 + 2 * n) {
             Some(value) => *time = value,
-            // What the capture lacks does not matter here.
+            // Bytes that the capture lacks do not matter here.
             None if !is_enabled => {}
             None => return None,
         }
@@ -335,31 +338,31 @@ fn pfc(body: &[u8], findings: &mut Findings) -> Option<FlowControl> {
     Some(FlowControl::Pfc { enabled, quanta })
 }
 
-/// The padding from offset `used` on, and the length.
-fn look_behind(bytes: &[u8], used: usize, line_len: usize, findings: &mut Findings) {
+/// Checks the padding from offset `used` on, and the length.
+fn look_behind(bytes: &[u8], used: usize, wire_len: usize, findings: &mut Findings) {
     let padding = bytes.get(used..bytes.len().min(FRAME_LEN)).unwrap_or_default();
     if let Some(at) = padding.iter().position(|&byte| byte != 0) {
         let value = padding[at];
         findings.push(Finding::Padding { at: u16::try_from(used + at).unwrap_or(u16::MAX), value });
     }
     let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-    // A tag makes a frame of the right length longer; that it is there has been said.
+    // A tag makes a frame of the right length longer; the tag itself has been reported.
     let due =
         FRAME_LEN + if findings.iter().any(|f| matches!(f, Finding::Tagged(_))) { 4 } else { 0 };
-    if line_len < FRAME_LEN {
-        findings.push(Finding::Short(count(line_len)));
-    } else if line_len > due {
-        findings.push(Finding::Long(count(line_len)));
+    if wire_len < FRAME_LEN {
+        findings.push(Finding::Short(count(wire_len)));
+    } else if wire_len > due {
+        findings.push(Finding::Long(count(wire_len)));
     }
-    if bytes.len() < line_len.min(FRAME_LEN) {
+    if bytes.len() < wire_len.min(FRAME_LEN) {
         findings.push(Finding::Cut(count(bytes.len())));
     }
 }
 
-/// Whether a capture that keeps check sequences holds a frame of the right length.
-fn ends_in_fcs(bytes: &[u8], line_len: usize) -> bool {
+/// Returns true if the frame has the right length plus an FCS.
+fn ends_in_fcs(bytes: &[u8], wire_len: usize) -> bool {
     let Some((frame, fcs)) = bytes.split_at_checked(FRAME_LEN) else { return false };
-    line_len == FRAME_LEN + FCS_LEN
+    wire_len == FRAME_LEN + FCS_LEN
         && fcs.len() == FCS_LEN
         && crc32fast::hash(frame).to_le_bytes() == fcs
 }
@@ -463,7 +466,7 @@ mod tests {
     #[test]
     fn other_frames_are_left_alone() {
         let mut bytes = frame();
-        bytes[5] = 0x0e; // LLDP's address
+        bytes[5] = 0x0e; // the address of LLDP
         bytes[12..14].copy_from_slice(&[0x88, 0xcc]);
         assert_eq!(inspect(&bytes, 60), None);
         assert_eq!(inspect(&bytes[..13], 13), None);

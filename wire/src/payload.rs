@@ -1,11 +1,11 @@
-//! Bytes that lie in at most two places, as a received frame may.
+//! Bytes in at most two slices, as in a received frame.
 
 /// A run of bytes in two slices, the second following the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Payload<'a> {
     /// The front.
     pub first: &'a [u8],
-    /// What follows; often empty.
+    /// The rest; often empty.
     pub second: &'a [u8],
 }
 
@@ -17,7 +17,7 @@ impl<'a> Payload<'a> {
         self.first.len() + self.second.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {

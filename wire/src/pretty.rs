@@ -1,12 +1,13 @@
-//! A packet in one line, as a packet analyser would print it.
+//! A packet as one line of text, as a packet analyser prints it.
 
 use core::{fmt, net::IpAddr};
 
 use crate::{Ecn, ExtHeaders, Packet};
 
 impl fmt::Display for Packet<'_> {
-    /// `10.0.0.1.49152 > 10.0.0.2.4791: RC Send Only qp 0x000011 psn 77 A, payload 64`. After the PSN: `A` acknowledgement asked for, `S`
-    /// solicited event, `F` FECN, `B` BECN, `CE` marked by a switch.
+    /// `10.0.0.1.49152 > 10.0.0.2.4791: RC Send Only qp 0x000011 psn 77 A, payload 64`. After the
+    /// PSN: `A` acknowledge request, `S` solicited event, `F` FECN, `B` BECN, `CE` marked by a
+    /// switch.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_address(f, self.ip.src(), self.udp.src_port)?;
         f.write_str(" > ")?;

@@ -6,10 +6,11 @@ const MODULUS: u32 = 1 << 24;
 const MASK: u32 = MODULUS - 1;
 const HALF: u32 = 1 << 23;
 
-/// A packet sequence number. There is no `Ord`: on a circle, order needs a window, so the comparisons say "before" and "after".
+/// A packet sequence number. There is no `Ord`: PSNs wrap, so their order depends on a window; the
+/// comparisons are called "before" and "after".
 ///
-/// Of two numbers exactly half the circle (2^23) apart each is *before* the other, as the duplicate half of a responder's window is
-/// the larger one by that number.
+/// Of two PSNs exactly 2^23 apart (half the PSN space), each is *before* the other, because the
+/// duplicate half of a responder's window is larger by this one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -31,7 +32,7 @@ impl Psn {
     /// `count` packets later.
     #[inline]
     #[must_use]
-    #[allow(clippy::should_implement_trait)] // a Psn plus a count is no addition of two of the same
+    #[allow(clippy::should_implement_trait)] // adds a count, not another Psn
     pub const fn add(self, count: u32) -> Self {
         Self::new(self.0.wrapping_add(count))
     }
@@ -43,7 +44,7 @@ impl Psn {
         self.add(1)
     }
 
-    /// The packet before.
+    /// The previous packet.
     #[inline]
     #[must_use]
     pub const fn prev(self) -> Self {
@@ -57,7 +58,8 @@ impl Psn {
         later.0.wrapping_sub(self.0) & MASK
     }
 
-    /// How far `self` lies after `base`: negative before it, from -2^23 to 2^23 - 1.
+    /// Signed distance from `base` to `self`, from -2^23 to 2^23 - 1; negative if `self` is before
+    /// `base`.
     #[inline]
     #[must_use]
     pub const fn offset_from(self, base: Self) -> i32 {
@@ -65,21 +67,22 @@ impl Psn {
         ((self.0.wrapping_sub(base.0) << 8).cast_signed()) >> 8
     }
 
-    /// In the half of the circle behind `other`.
+    /// Returns true if `self` is in the half of the PSN space before `other`.
     #[inline]
     #[must_use]
     pub const fn is_before(self, other: Self) -> bool {
         self.distance_to(other).wrapping_sub(1) < HALF
     }
 
-    /// In the half of the circle ahead of `other` (not `other` itself, not the number opposite).
+    /// Returns true if `self` is in the half of the PSN space after `other`, excluding `other` and
+    /// the number opposite to it.
     #[inline]
     #[must_use]
     pub const fn is_after(self, other: Self) -> bool {
         self.offset_from(other) > 0
     }
 
-    /// Equal to `other`, or before it.
+    /// Returns true if `self` equals `other` or is before it.
     #[inline]
     #[must_use]
     pub const fn at_or_before(self, other: Self) -> bool {

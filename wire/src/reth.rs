@@ -1,4 +1,4 @@
-//! RDMA extended transport header: where in the responder's memory a WRITE, READ or ATOMIC WRITE goes, or a FLUSH reaches.
+//! RDMA extended transport header: the remote memory of a WRITE, READ, ATOMIC WRITE or FLUSH.
 //!
 //! ```text
 //! +---------------------------------------------------------------+
@@ -22,7 +22,7 @@ use crate::Key;
 pub struct Reth {
     /// Virtual address at the responder.
     pub va: u64,
-    /// Key of the memory region there.
+    /// R_Key of the memory region at the responder.
     pub rkey: Key,
     /// Bytes of the whole message, not of this packet.
     pub dma_len: u32,

@@ -26,7 +26,8 @@ pub struct UdpHeader {
     pub dst_port: u16,
     /// Bytes of header and payload.
     pub length: u16,
-    /// Checksum; 0 = none, as RoCEv2 endpoints send (also over IPv6), because the ICRC protects more.
+    /// Checksum; 0: none, which RoCEv2 endpoints send (also over IPv6), because the ICRC protects
+    /// more.
     pub checksum: u16,
 }
 

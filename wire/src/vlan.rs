@@ -1,4 +1,4 @@
-//! IEEE 802.1Q tag: what follows an EtherType of 0x8100. It is outside the ICRC.
+//! IEEE 802.1Q tag, which follows EtherType 0x8100. The ICRC does not cover it.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -20,10 +20,10 @@ pub struct VlanTag {
 }
 
 impl VlanTag {
-    /// Length that a tag adds to a frame, in bytes (its EtherType counted once more).
+    /// Bytes that a tag adds to a frame, including its second EtherType.
     pub const LEN: usize = 4;
 
-    /// From the 16 bits behind the EtherType 0x8100.
+    /// Parses the 16 bits after EtherType 0x8100.
     #[inline]
     #[must_use]
     pub const fn from_tci(tci: u16) -> Self {
@@ -31,7 +31,7 @@ impl VlanTag {
         Self { id: tci & 0x0fff, pcp: high >> 5, dei: tci & 0x1000 != 0 }
     }
 
-    /// The 16 bits behind the EtherType 0x8100.
+    /// The 16 bits after EtherType 0x8100.
     #[inline]
     #[must_use]
     pub const fn tci(self) -> u16 {

@@ -1,4 +1,4 @@
-//! XRC extended transport header: the shared receive queue that an extended-reliable-connection request uses.
+//! XRC extended transport header: the shared receive queue that an XRC request uses.
 //!
 //! ```text
 //!  0                   1                   2                   3

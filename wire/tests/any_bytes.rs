@@ -1,11 +1,12 @@
-//! Whatever arrives is a packet or a typed error, never a panic; and where a frame is cut in two makes no difference.
+//! Any bytes parse to a packet or a typed error, never a panic, and the place where a frame is
+//! split into two slices does not change the result.
 
 mod common;
 
 use feroce_wire::{FlowHeader, Opcode, Packet, ParseError, VlanTag};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
-/// Reads, and where that works uses everything that touches the bytes.
+/// Parses a frame; on success, calls everything that reads its bytes.
 fn exercise(first: &[u8], second: &[u8]) -> Result<(), ParseError> {
     let packet = Packet::parse(first, second)?;
     let _ = packet.icrc_valid();
@@ -55,7 +56,7 @@ proptest! {
         let _ = exercise(&frame[..split], &frame[split..]);
     }
 
-    /// A cut behind the headers changes nothing; a cut inside them is an error that says so.
+    /// A split after the headers changes nothing; a split within them is an error that names it.
     #[test]
     fn every_split(frame in valid_frame()) {
         let whole = Packet::parse(&frame, &[]).unwrap();
@@ -74,14 +75,15 @@ proptest! {
                 }
                 Err(error) => {
                     prop_assert!(split < headers, "{}", error);
-                    let named = matches!(error, ParseError::HeadersSplit { have, .. } if have == split);
-                    prop_assert!(named, "{}", error);
+                    let is_split =
+                        matches!(error, ParseError::HeadersSplit { have, .. } if have == split);
+                    prop_assert!(is_split, "{}", error);
                 }
             }
         }
     }
 
-    /// Cut off at any length a frame is an error, whichever field notices.
+    /// A frame truncated to any length is an error.
     #[test]
     fn every_truncation(frame in valid_frame()) {
         for len in 0..frame.len() {
@@ -89,9 +91,11 @@ proptest! {
         }
     }
 
-    /// Ethernet padding is kept apart, wherever the frame is cut.
+    /// Ethernet padding becomes the trailer, wherever the frame is split.
     #[test]
-    fn trailers(frame in valid_frame(), trailer in vec(any::<u8>(), 1..20), split in any::<Index>()) {
+    fn trailers(
+        frame in valid_frame(), trailer in vec(any::<u8>(), 1..20), split in any::<Index>(),
+    ) {
         let padded = [frame.clone(), trailer.clone()].concat();
         let whole = Packet::parse(&frame, &[]).unwrap();
         let headers = frame.len() - 4 - usize::from(whole.bth.pad) - whole.payload.len();

@@ -1,5 +1,5 @@
-//! Communication management against other people's bytes: every MAD to QP 1 in the captures is read, written again byte for byte,
-//! and says what the capture is known to show.
+//! Communication management against captured bytes: every MAD to QP 1 in the captures is parsed,
+//! written back byte for byte, and contains what the capture is known to show.
 
 mod common;
 
@@ -39,13 +39,14 @@ fn every_captured_mad_byte_for_byte() {
             }
         }
     }
-    // MRA is shown by no capture: no peer was ever slow enough.
+    // No capture contains an MRA: no peer was slow enough.
     let names: Vec<_> = seen.keys().copied().collect();
     assert_eq!(names, ["Drep", "Dreq", "Rej", "Rep", "Req", "Rtu", "SidrRep", "SidrReq"]);
     assert!(seen["Req"] >= 26 && seen["Rej"] >= 21, "{seen:?}");
 }
 
-/// A message says which PSN its receiver begins with: the first packet of each end has the PSN of the other's message.
+/// A message gives the starting PSN of its receiver: the first packet of each end has the PSN of
+/// the other end's message.
 #[test]
 fn starting_psns() {
     let path = common::captures().join("rxe/rping_v4.pcap.zst");
@@ -143,7 +144,7 @@ fn datagrams() {
     assert_eq!(answer.service_id, ask.service_id);
 }
 
-/// A ConnectX asks an FPGA, without addresses in front of the private data.
+/// A ConnectX connects to an FPGA, without addresses in front of the private data.
 #[test]
 fn connectx() {
     let mads = mads("hardware", "connectx_vlan_cmreq_rtu_send_ack.pcap");
@@ -154,7 +155,7 @@ fn connectx() {
     assert!(req.local_qpn.value() > 1 && req.primary_hop_limit > 1);
 }
 
-/// Every byte of the header that is checked is checked by name, in the order of the header.
+/// An error in each checked byte of the header is reported by name, in the order of the header.
 #[test]
 fn what_is_not_understood_is_named() {
     let (_, good) = mads("rxe", "rping_v4.pcap.zst").swap_remove(0);
@@ -175,7 +176,8 @@ fn what_is_not_understood_is_named() {
     }
 }
 
-/// Options of enhanced connection establishment: three bytes in three places, and the attribute modifier.
+/// Options of enhanced connection establishment: three bytes in three places, and the attribute
+/// modifier.
 #[test]
 fn vendor_id_of_a_rep() {
     let (_, bytes) = mads("rxe", "rping_v4.pcap.zst").swap_remove(1);

@@ -1,5 +1,6 @@
-//! The fuzz entries of `wire/fuzz` on a stable toolchain: a seeded corpus from real frames, mutated for a fixed number of rounds. It finds less
-//! than a fuzzer does, but it runs in every test run, and it keeps the entries compiling.
+//! The fuzz entries of `wire/fuzz` on a stable toolchain: a seeded corpus from real frames, mutated
+//! for a fixed number of rounds. This finds less than a fuzzer, but it runs in every test run and
+//! keeps the entries compiling.
 
 mod common;
 #[path = "../fuzz/src/entries.rs"]
@@ -12,7 +13,7 @@ use feroce_wire::{FlowControl, FlowControlFrame, Ipv4Header, MacAddr, Packet};
 /// Mutated inputs per entry.
 const ROUNDS: usize = 20_000;
 
-/// xorshift64*: small, and the same for ever, so a failure repeats.
+/// xorshift64*: small and stable, so that a failure can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -28,7 +29,7 @@ impl Random {
     }
 
     fn byte(&mut self) -> u8 {
-        // Extremes are more telling than what lies between.
+        // Extreme values find more faults than values between them.
         match self.below(4) {
             0 => 0,
             1 => 0xff,
@@ -37,7 +38,8 @@ impl Random {
     }
 }
 
-/// The inputs of an entry before mutation: pieces of captured frames that begin where its header may begin.
+/// The inputs of an entry before mutation: parts of captured frames that begin where the header of
+/// the entry can begin.
 fn corpus(entry: &str) -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     if entry == "pause" {
@@ -80,7 +82,7 @@ fn corpus(entry: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Frames of flow control, which the captures have none of.
+/// Flow-control frames; the captures contain none.
 fn flow_control() -> Vec<Vec<u8>> {
     let controls = [
         FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 0xffff, 0, 0, 0, 0] },
@@ -98,7 +100,7 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>) {
             0 => input.truncate(at),
             1 => input.insert(at, random.byte()),
             2 => input.extend_from_within(at..),
-            // A cut for the entries that take one, and everything else for the others.
+            // A split offset for the entries that take one; ordinary input for the others.
             3 if !input.is_empty() => input[0] = random.byte(),
             _ if at < input.len() => input[at] = random.byte(),
             _ => {}
@@ -106,7 +108,7 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>) {
     }
 }
 
-/// With the header checksum of an untagged IPv4 frame mended more mutants get past it, as with a fuzzer that has learnt it.
+/// Repairs the header checksum of an untagged IPv4 frame, so that more mutants get past it.
 fn mend_checksum(input: &mut [u8]) {
     let ip_at = 1 + 14;
     let Some(Ok(mut ip)) = input.get(ip_at..).map(Ipv4Header::parse) else {
@@ -151,7 +153,8 @@ fn every_entry_is_a_target() {
     }
 }
 
-/// Not a check: writes the corpus to where cargo-fuzz looks for it, so that a fuzzer starts from real frames.
+/// Not a check: writes the corpus into the folder of cargo-fuzz, so that a fuzzer starts from real
+/// frames.
 #[test]
 #[ignore = "writes files under fuzz/corpus"]
 fn write_corpus() {

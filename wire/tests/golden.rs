@@ -1,5 +1,5 @@
-//! Every frame of the captures in `tests/captures`: read, ICRC judged as listed, written again byte for byte, and read alike by an
-//! independent decoder.
+//! Every frame of the captures in `tests/captures` is parsed, has a right or wrong ICRC as listed,
+//! is written back byte for byte, and is decoded equally by an independent decoder.
 
 mod common;
 
@@ -86,11 +86,11 @@ fn every_captured_frame() {
         assert_eq!(roce, capture.roce, "RoCEv2 frames of {name}");
         assert_eq!(bad_icrc, capture.bad_icrc, "bad ICRCs of {name}");
     }
-    // The captures are worth something only while they show most of what there is.
+    // The captures must cover most opcodes and headers.
     assert!(opcodes.len() >= 30, "{opcodes:?}");
 }
 
-/// Every capture file is listed, so that none is forgotten by the test above.
+/// Every capture file is listed, so that the test above covers all.
 #[test]
 fn every_capture_is_listed() {
     let listed: BTreeSet<_> = common::listed().into_iter().map(|row| row.path).collect();
@@ -118,17 +118,17 @@ fn connectx_cnp() {
     assert_eq!(cnp.payload.first, [0; 16]);
     assert!(cnp.info.payload.allows(cnp.payload.len(), 1024));
     assert!(cnp.icrc_valid());
-    assert!(feroce_wire::cnp::is_sound(&cnp));
+    assert!(feroce_wire::cnp::is_valid(&cnp));
 }
 
-/// What is built here from the addresses, QP and IPv4 ID of the captured CNP is the captured CNP, bit by bit.
+/// A CNP built from the addresses, QP and IPv4 ID of the captured CNP equals the captured CNP.
 #[test]
 fn a_cnp_is_what_a_connectx_sends() {
     use feroce_wire::{FlowSpec, IpAddresses, cnp};
     let frames = hardware("connectx4lx_cnp.pcap");
     let captured = Packet::parse(&frames[0], &[]).unwrap();
     let IpHeader::V4(ip) = captured.ip else { panic!("not IPv4") };
-    // The flow of the data that the CNP is an answer to leads the same way, with marks and ports of its own.
+    // The data flow of the QP uses the same path, with other ECN bits and UDP ports.
     let way = FlowSpec {
         dst_mac: captured.ethernet.dst,
         src_mac: captured.ethernet.src,
@@ -154,7 +154,7 @@ fn a_cnp_without_becn_or_with_other_lengths_is_none() {
     let with = |change: &dyn Fn(&mut Packet<'_>)| {
         let mut packet = captured;
         change(&mut packet);
-        feroce_wire::cnp::is_sound(&packet)
+        feroce_wire::cnp::is_valid(&packet)
     };
     assert!(with(&|packet| packet.payload.first = &[1; 16]), "reserved bytes are not looked at");
     assert!(!with(&|packet| packet.bth.becn = false));
@@ -210,7 +210,7 @@ fn an_altered_byte_breaks_the_icrc_unless_it_may_change() {
     let frames = hardware("connectx_vlan_cmreq_rtu_send_ack.pcap");
     let frame = &frames[2];
     let ip = 18;
-    // TOS and TTL change the header checksum too, which is mended here as a router does.
+    // TOS and TTL also change the header checksum; repair it as a router does.
     for (at, may_change) in [(ip + 1, true), (ip + 8, true), (ip + 28 + 4, true), (60, false)] {
         let mut altered = frame.clone();
         altered[at] ^= 0x10;

@@ -1,4 +1,5 @@
-//! What holds for every fixed-size header: all bits survive, short input is named, nothing outside is touched.
+//! Properties of every fixed-size header: all bits survive, short input gives a typed error, bytes
+//! outside the header are not touched.
 
 use feroce_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EthernetHeader, Feth, Ieth, ImmDt, Ipv4Header,
@@ -6,7 +7,7 @@ use feroce_wire::{
 };
 use proptest::prelude::*;
 
-/// For one header: bytes -> value -> bytes. `front` are bits that the first byte must have.
+/// For one header: bytes -> value -> bytes. `front`: bits that must be set in the first byte.
 macro_rules! round_trips {
     ($($name:ident: $header:ty, $front:expr;)*) => {$(
         mod $name {
@@ -43,7 +44,8 @@ macro_rules! round_trips {
                 for have in 0..LEN {
                     let error = <$header>::parse(&[0; LEN][..have]).unwrap_err();
                     assert!(
-                        matches!(error, ParseError::Truncated { need: LEN, have: found, .. } if found == have),
+                        matches!(error, ParseError::Truncated { need: LEN, have: h, .. }
+                            if h == have),
                         "{error:?}",
                     );
                 }

@@ -1,4 +1,4 @@
-//! Frames of flow control: what is written is read again with nothing wrong, and whatever arrives is a value.
+//! Flow-control frames: a written frame parses without faults, and any bytes parse to a value.
 
 use feroce_wire::pause::{FRAME_LEN, Finding, inspect};
 use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
@@ -25,7 +25,7 @@ proptest! {
         prop_assert_eq!(seen.obeyed(), Some(frame.control));
     }
 
-    /// A changed byte is another frame, or is found, or the frame is no longer looked at.
+    /// A changed byte gives another valid frame, a fault, or a frame that is not flow control.
     #[test]
     fn no_changed_byte_goes_unseen(frame in frames(), at in any::<Index>(), by in 1_u8..) {
         let mut bytes = frame.to_bytes();

@@ -1,4 +1,5 @@
-//! Frames that are not RoCEv2 packets, each with the field that says so. The starting point is a good frame, so nothing else is wrong.
+//! Frames that are not RoCEv2 packets, each with its field at fault. Each starts from a valid
+//! frame, so that exactly one field is wrong.
 
 mod common;
 
@@ -16,7 +17,7 @@ fn good() -> Vec<u8> {
     common::sealed(Opcode::RC_WRITE_ONLY.info().unwrap(), &flow, 64, 7)
 }
 
-/// Makes the IPv4 header checksum right again.
+/// Repairs the IPv4 header checksum.
 fn mend_checksum(frame: &mut [u8]) {
     let mut ip = Ipv4Header::parse(&frame[IP..]).unwrap();
     ip.checksum = ip.computed_checksum();
@@ -44,7 +45,7 @@ fn the_starting_point_is_good() {
 #[test]
 fn not_ip() {
     refused(|frame| put(frame, 12, 0x8915), ParseError::EtherType(0x8915));
-    // Two tags: the inner one is taken for what should be IP.
+    // Two tags: the inner tag is where IP should be.
     let tag = VlanTag::from_tci(5);
     let flow = FlowHeader::new(&common::flow_spec(false, Some(tag)));
     let mut frame = common::sealed(Opcode::RC_SEND_ONLY.info().unwrap(), &flow, 64, 7);
@@ -113,7 +114,8 @@ fn wrong_transport() {
     }
 }
 
-/// A frame of `opcode` with `transport_len` bytes from the BTH to the end of the ICRC, and nothing computed but the lengths.
+/// A frame of `opcode` with `transport_len` bytes from the BTH to the end of the ICRC. Only the
+/// lengths are computed.
 fn bare(opcode: u8, pad: u8, transport_len: usize) -> Vec<u8> {
     let mut frame = good();
     frame[BTH] = opcode;
@@ -132,7 +134,7 @@ fn the_smallest_packet_with_an_unknown_opcode() {
     assert_eq!(Packet::parse(&frame, &[]).unwrap_err(), ParseError::Opcode(0xff));
 }
 
-/// A pad count above the bytes that are left made another receiver compute a negative length.
+/// A pad count above the remaining bytes made another receiver compute a negative length.
 #[test]
 fn pad_beyond_the_payload() {
     for have in 0..3usize {
@@ -164,7 +166,7 @@ fn too_short_for_the_headers_of_its_opcode() {
     }
 }
 
-/// Bytes behind the IP packet are padding, not part of the BTH.
+/// Bytes after the IP packet are padding, not part of the BTH.
 #[test]
 fn headers_do_not_run_into_the_trailer() {
     let mut frame = bare(0x04, 0, 11);
@@ -208,7 +210,7 @@ fn what_cannot_be_written() {
     assert_eq!(changed.emit(&mut out), Err(EmitError::Pad(4)));
 }
 
-/// `emit` writes what the fields say, so a test can make any packet from a good one.
+/// `emit` writes the fields unchanged, so that a test can make any packet from a valid one.
 #[test]
 fn changed_fields_are_written() {
     let frame = good();

@@ -1,4 +1,4 @@
-//! Frames that `FlowHeader` seals: complete, correct and readable by others.
+//! Frames sealed by `FlowHeader` are complete, correct and readable by an independent decoder.
 
 mod common;
 
@@ -60,10 +60,12 @@ fn congestion_notification() {
 }
 
 proptest! {
-    /// The header checksum is updated from a sum that was made beforehand; the independent decoder computes it whole.
+    /// `FlowHeader` updates the header checksum from a precomputed sum; the independent decoder
+    /// computes the checksum from all bytes.
     #[test]
     fn ipv4_checksum(
-        src: [u8; 4], dst: [u8; 4], traffic_class: u8, hop_limit: u8, ip_id: u16, payload_len in 0usize..1500,
+        src: [u8; 4], dst: [u8; 4], traffic_class: u8, hop_limit: u8, ip_id: u16,
+        payload_len in 0usize..1500,
     ) {
         let mut spec = common::flow_spec(false, None);
         spec.addresses = IpAddresses::V4 { src: src.into(), dst: dst.into() };
@@ -78,7 +80,7 @@ proptest! {
         prop_assert!(Packet::parse(&frame, &[]).unwrap().icrc_valid());
     }
 
-    /// What a switch marks is otherwise what it was, and sound.
+    /// Marking changes only the ECN bits and the checksum; the frame stays valid.
     #[test]
     fn marked_on_the_way(v6: bool, tagged: bool, traffic_class: u8, ip_id: u16) {
         let tag = tagged.then_some(VlanTag { id: 7, pcp: 3, dei: false });
@@ -96,7 +98,7 @@ proptest! {
         prop_assert!(changed <= 3, "ECN and the header checksum, no more");
     }
 
-    /// What is no IP packet is left alone, however short it is.
+    /// A frame without an IP packet is not changed, however short it is.
     #[test]
     fn what_cannot_be_marked(bytes in vec(any::<u8>(), 0..60)) {
         let mut frame = bytes.clone();
@@ -105,9 +107,11 @@ proptest! {
         }
     }
 
-    /// The fast ICRC is the slow one, whatever the bytes and wherever they are cut behind the headers.
+    /// The fast ICRC equals the reference for any bytes, split anywhere after the headers.
     #[test]
-    fn fast_icrc_is_the_reference(mut bytes in vec(any::<u8>(), 60..400), v6: bool, split in 0usize..400) {
+    fn fast_icrc_is_the_reference(
+        mut bytes in vec(any::<u8>(), 60..400), v6: bool, split in 0usize..400,
+    ) {
         bytes[0] = if v6 { 0x60 | bytes[0] & 0xf } else { 0x45 };
         let split = split.clamp(60, bytes.len());
         let (first, second) = bytes.split_at(split);

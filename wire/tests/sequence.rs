@@ -1,4 +1,4 @@
-//! The arithmetic of packet sequence numbers against the same in 64-bit integers.
+//! Arithmetic of packet sequence numbers against the same arithmetic in 64-bit integers.
 
 use feroce_wire::Psn;
 use proptest::prelude::*;
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 const MODULUS: i64 = 1 << 24;
 const HALF: i64 = 1 << 23;
 
-/// Values close to where something wraps, and any.
+/// Values close to a wrap, and arbitrary values.
 fn psn() -> impl Strategy<Value = u32> {
     prop_oneof![0u32..4, (1u32 << 23) - 3..(1 << 23) + 3, (1u32 << 24) - 4..1 << 24, 0u32..1 << 24,]
 }
 
-/// How far `a` lies after `b`, in -2^23..2^23.
+/// Signed distance from `b` to `a`, in -2^23..2^23.
 fn offset(a: u32, b: u32) -> i64 {
     (i64::from(a) - i64::from(b) + HALF).rem_euclid(MODULUS) - HALF
 }

@@ -144,7 +144,7 @@ fn send(cnps: &mut VecDeque<Cnp>, cnp: Cnp) {
 #[cold]
 pub(super) fn take_cnp(place: &mut Slot, packet: &Packet<'_>, counters: &Counters, now: Instant) {
     let Slot { qp, control, .. } = place;
-    let is_heeded = cnp::is_sound(packet)
+    let is_heeded = cnp::is_valid(packet)
         && qp.hears(packet)
         && control.as_deref_mut().is_some_and(|control| control.on_cnp(now));
     counters.count(match is_heeded {

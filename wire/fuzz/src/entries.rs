@@ -1,4 +1,5 @@
-//! What each fuzz target does with its bytes. Shared with `wire/tests/fuzz_smoke.rs`, which runs all of it on a stable toolchain.
+//! The body of each fuzz target. Shared with `wire/tests/fuzz_smoke.rs`, which runs all of them on
+//! a stable toolchain.
 
 use feroce_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, CmMad, Deth, EthernetHeader, ExtHeaders, Feth,
@@ -9,7 +10,7 @@ use feroce_wire::{
     pause::{FRAME_LEN, inspect},
 };
 
-/// Takes any bytes; panics where the parser is wrong.
+/// Takes any bytes; panics if the parser is wrong.
 pub type Entry = fn(&[u8]);
 
 /// Every entry under the name of its target in `fuzz_targets/`.
@@ -40,12 +41,13 @@ pub const ENTRIES: &[(&str, Entry)] = &[
     ("pause", pause),
 ];
 
-/// A frame in two slices; the first byte says where it is cut. What is read is written again byte for byte.
+/// A frame in two slices; the first byte gives the offset of the split. A parsed frame is written
+/// back byte for byte.
 pub fn packet(data: &[u8]) {
     let Some((&cut, frame)) = data.split_first() else {
         return;
     };
-    // 0xff leaves it in one piece, so that a corpus of whole frames is easy to make.
+    // 0xff: no split, so that a corpus of whole frames is easy to make.
     let cut = if cut == 0xff { frame.len() } else { usize::from(cut).min(frame.len()) };
     let (first, second) = frame.split_at(cut);
     let Ok(packet) = Packet::parse(first, second) else {
@@ -76,7 +78,7 @@ pub fn ext(data: &[u8]) {
     assert_eq!(out, bytes[..info.headers_len]);
 }
 
-/// The fast ICRC against the reference; the first byte says where the bytes are cut.
+/// The fast ICRC against the reference; the first byte gives the offset of the split.
 pub fn icrc_agrees(data: &[u8]) {
     let Some((&cut, covered)) = data.split_first() else {
         return;
@@ -159,7 +161,8 @@ pub fn ipv6(data: &[u8]) {
     }
 }
 
-/// A MAD of communication management: what is read is read again from what is written, and nothing is written that was not there.
+/// A communication management MAD: parsing what was written gives the same message, and no byte is
+/// written that was not there.
 pub fn cm(data: &[u8]) {
     let Ok(mad) = CmMad::parse(data) else {
         return;
@@ -180,7 +183,8 @@ pub fn ip_cm(data: &[u8]) {
     assert_eq!(IpCmHeader::parse(&header.to_bytes()), Ok(header));
 }
 
-/// A frame of flow control; the first byte says how much longer it was than captured. What has nothing wrong with it is written again byte for byte.
+/// A flow-control frame; the first byte says how many bytes the capture has dropped. A frame
+/// without faults is written back byte for byte.
 pub fn pause(data: &[u8]) {
     let Some((&more, frame)) = data.split_first() else {
         return;

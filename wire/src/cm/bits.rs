@@ -1,8 +1,8 @@
-//! Fields of a message by their place: the table of a message is its definition, and reading and writing follow from it.
+//! Fields of a message by bit position: the table of a message generates its parser and writer.
 
 use crate::{Pkey, Psn, Qkey, Qpn};
 
-/// Bytes of a message behind the MAD header.
+/// Bytes of a message after the MAD header.
 pub(super) const BODY_LEN: usize = crate::mad::MAD_LEN - crate::mad::MadHeader::LEN;
 
 /// The body of a MAD.
@@ -28,13 +28,13 @@ pub(super) fn set(body: &mut Body, at: usize, width: usize, value: u64) {
     }
 }
 
-/// A value that lies in some bits of a message.
+/// A value stored in some bits of a message.
 pub(super) trait Field: Copy {
     fn from_bits(bits: u64) -> Self;
     fn to_bits(self) -> u64;
 }
 
-/// Fields of which the table gives no more bits than the type has.
+/// Integer fields; the table gives them no more bits than the type has.
 macro_rules! numbers {
     ($($number:ty),*) => {$(
         impl Field for $number {
@@ -60,7 +60,7 @@ impl Field for bool {
     }
 }
 
-/// Numbers with a type of their own, by the number in them.
+/// Fields of newtypes, by the number inside.
 macro_rules! names {
     ($($name:ty, $number:ty, $from:expr, $to:expr;)*) => {$(
         impl Field for $name {
@@ -84,8 +84,9 @@ names! {
     super::ServiceId, u64, super::ServiceId, |id: super::ServiceId| id.0;
 }
 
-/// Defines a message from the table of its fields: `bits(first, width)` counts bits from the front of the message, `bytes(first)` bytes.
-/// What no field covers is sent as 0 and ignored when received.
+/// Defines a message from the table of its fields: `bits(first, width)` counts bits from the front
+/// of the message, `bytes(first)` bytes. Bits outside all fields are sent as 0 and ignored when
+/// received.
 macro_rules! message {
     (@get $body:ident bits($at:expr, $width:expr)) => {
         $crate::cm::bits::Field::from_bits($crate::cm::bits::get($body, $at, $width))
@@ -113,7 +114,7 @@ macro_rules! message {
         }
 
         impl $name {
-            /// The attribute of the MAD header that says that it is this message.
+            /// MAD attribute of this message.
             pub const ATTRIBUTE: u16 = $attribute;
 
             pub(super) fn read(body: &$crate::cm::bits::Body) -> Self {

@@ -1,4 +1,5 @@
-//! IP addresses in communication management: the header in front of the private data, and ports in service ids.
+//! IP addresses in communication management: the header in front of the private data, and ports in
+//! service IDs.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -17,7 +18,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use thiserror::Error;
 
-/// A space of ports of its own.
+/// Port space of a service ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum PortSpace {
@@ -27,7 +28,7 @@ pub enum PortSpace {
     Tcp = 0x0106,
     /// Datagrams.
     Udp = 0x0111,
-    /// InfiniBand's own, here with IP addresses.
+    /// The InfiniBand port space, used with IP addresses.
     Ib = 0x013f,
 }
 
@@ -35,7 +36,7 @@ impl PortSpace {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Ipoib, Self::Tcp, Self::Udp, Self::Ib];
 
-    /// The space of a number, as in `rdma_create_id`.
+    /// The port space with this number, as in `rdma_create_id`.
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|space| space.number() == number)
@@ -48,18 +49,18 @@ impl PortSpace {
     }
 }
 
-/// Who is asked for a connection.
+/// Service ID: the service that a connection request addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
 impl ServiceId {
-    /// The service behind a port.
+    /// The service ID of a port.
     #[must_use]
     pub const fn new(space: PortSpace, port: u16) -> Self {
         Self((space as u64) << 16 | port as u64)
     }
 
-    /// Port space and port; `None` for services of another kind.
+    /// Port space and port; `None` for service IDs of another kind.
     #[must_use]
     pub fn port(self) -> Option<(PortSpace, u16)> {
         let space = u16::try_from(self.0 >> 16).ok().and_then(PortSpace::from_number)?;
@@ -82,17 +83,17 @@ impl fmt::Display for ServiceId {
 pub struct IpCmHeader {
     /// Address and port of the active side.
     pub source: SocketAddr,
-    /// Address of the passive side; its port is in the service id. Of the same family.
+    /// Address of the passive side, of the same family; its port is in the service ID.
     pub destination: IpAddr,
 }
 
-/// Why private data does not begin with addresses.
+/// Why private data does not begin with a valid address header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IpCmError {
     /// Fewer than 36 bytes.
     #[error("addresses take 36 bytes, {0} are there")]
     Truncated(usize),
-    /// Another version than 0.0.
+    /// A version other than 0.0.
     #[error("version {0:#04x} of the address header")]
     Version(u8),
     /// Neither IPv4 nor IPv6.

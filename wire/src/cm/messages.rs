@@ -1,43 +1,45 @@
 //! The messages of communication management, each as the table of its fields.
 //!
-//! Times are codes of 5 bits: 4.096 microseconds times two to the code. GIDs of IPv4 endpoints are IPv4-mapped. The private data
-//! of a message is always there in full length; how much of it means something is for its users to know.
+//! Times are codes of 5 bits: 4.096 microseconds times two to the code. GIDs of IPv4 endpoints are
+//! IPv4-mapped. The private data of a message always has its full length; its users know how much
+//! of it is meaningful.
 
 use super::{RejectReason, ServiceId, SidrStatus};
 use crate::{Pkey, Psn, Qkey, Qpn};
 
 message! {
-    /// REQ: the active side asks for a connection.
+    /// REQ: the active side requests a connection.
     Req = 0x10 {
-        /// The sender's name for the connection.
+        /// Communication ID of the sender.
         local_comm_id: u32 = bits(0, 32),
-        /// Enhanced connection establishment: who defines its options (IEEE OUI); 0 for none.
+        /// Enhanced connection establishment: vendor that defines the options (IEEE OUI); 0: none.
         vendor_id: u32 = bits(40, 24),
-        /// Who is asked.
+        /// The requested service.
         service_id: ServiceId = bits(64, 64),
         /// The sender's node GUID.
         local_ca_guid: u64 = bits(128, 64),
-        /// Only of datagrams.
+        /// Datagrams only.
         local_qkey: Qkey = bits(224, 32),
         /// The sender's QP.
         local_qpn: Qpn = bits(256, 24),
-        /// READs and atomics that the sender can answer at a time.
+        /// Responder resources: outstanding READs and atomics that the sender accepts.
         responder_resources: u8 = bits(280, 8),
-        /// Only of reliable datagrams.
+        /// Reliable datagrams only.
         local_eecn: u32 = bits(288, 24),
-        /// READs and atomics that the sender wants to have under way at a time.
+        /// Initiator depth: outstanding READs and atomics that the sender requests.
         initiator_depth: u8 = bits(312, 8),
-        /// Only of reliable datagrams.
+        /// Reliable datagrams only.
         remote_eecn: u32 = bits(320, 24),
-        /// In what time the receiver shall answer.
+        /// Time in which the receiver must respond.
         remote_response_timeout: u8 = bits(344, 5),
-        /// 0 RC, 1 UC, 2 RD, 3 see [`extended_transport`](Self::extended_transport): [`connection`](Self::connection).
+        /// 0 RC, 1 UC, 2 RD, 3 see [`extended_transport`](Self::extended_transport):
+        /// [`connection`](Self::connection).
         transport: u8 = bits(349, 2),
-        /// Whether the sender counts end-to-end credits.
+        /// The sender uses end-to-end credits.
         flow_control: bool = bits(351, 1),
-        /// The PSN that the receiver's QP begins with.
+        /// Starting PSN of the receiver's QP.
         starting_psn: Psn = bits(352, 24),
-        /// In what time the sender answers.
+        /// Time in which the sender responds.
         local_response_timeout: u8 = bits(376, 5),
         /// Retries of the receiver's QP, 3 bits.
         retry_count: u8 = bits(381, 3),
@@ -45,13 +47,13 @@ message! {
         pkey: Pkey = bits(384, 16),
         /// Path MTU by its code.
         path_mtu: u8 = bits(400, 4),
-        /// Only of reliable datagrams.
+        /// Reliable datagrams only.
         rdc_exists: bool = bits(404, 1),
         /// RNR retries of the receiver's QP, 3 bits.
         rnr_retry_count: u8 = bits(405, 3),
-        /// How often a message without an answer is sent again, 4 bits.
+        /// Retries of a message without a response, 4 bits.
         max_cm_retries: u8 = bits(408, 4),
-        /// Whether the sender's QP has a shared receive queue.
+        /// The sender's QP has a shared receive queue.
         srq: bool = bits(412, 1),
         /// With transport 3: 1 is XRC.
         extended_transport: u8 = bits(413, 3),
@@ -73,57 +75,57 @@ message! {
         primary_hop_limit: u8 = bits(744, 8),
         /// Service level, 4 bits.
         primary_sl: u8 = bits(752, 4),
-        /// Whether no router is in between.
+        /// Both ends are in one subnet: no router between them.
         primary_subnet_local: bool = bits(756, 1),
         /// The sender's acknowledgement timeout, 5 bits.
         primary_ack_timeout: u8 = bits(760, 5),
         /// Not 0 if there is an alternate path, which RoCE does not have.
         alternate_local_lid: u16 = bits(768, 16),
-        /// Of the alternate path.
+        /// Same field of the alternate path.
         alternate_remote_lid: u16 = bits(784, 16),
-        /// Of the alternate path.
+        /// Same field of the alternate path.
         alternate_local_gid: [u8; 16] = bytes(100),
-        /// Of the alternate path.
+        /// Same field of the alternate path.
         alternate_remote_gid: [u8; 16] = bytes(116),
         /// Flow label, rate, traffic class, hop limit, SL, timeout of the alternate path.
         alternate_rest: u64 = bits(1056, 64),
-        /// For the program, behind the [`IpCmHeader`](super::IpCmHeader).
+        /// Private data of the program, after the [`IpCmHeader`](super::IpCmHeader).
         private_data: [u8; 92] = bytes(140),
     }
 }
 
 message! {
-    /// MRA: the message has arrived, and its answer takes longer.
+    /// MRA: the message has arrived; the response takes longer.
     Mra = 0x11 {
-        /// The sender's name for the connection.
+        /// Communication ID of the sender.
         local_comm_id: u32 = bits(0, 32),
-        /// The receiver's.
+        /// Communication ID of the receiver.
         remote_comm_id: u32 = bits(32, 32),
-        /// Which message: 0 REQ, 1 REP, 2 LAP.
+        /// The message that has arrived: 0 REQ, 1 REP, 2 LAP.
         message: u8 = bits(64, 2),
-        /// How much longer, 5 bits.
+        /// Additional time, 5 bits.
         service_timeout: u8 = bits(72, 5),
-        /// For the program.
+        /// Private data of the program.
         private_data: [u8; 222] = bytes(10),
     }
 }
 
 message! {
-    /// REJ: no.
+    /// REJ: the connection is rejected.
     Rej = 0x12 {
-        /// The sender's name for the connection, 0 if it has none.
+        /// Communication ID of the sender, 0 if it has none.
         local_comm_id: u32 = bits(0, 32),
-        /// The receiver's.
+        /// Communication ID of the receiver.
         remote_comm_id: u32 = bits(32, 32),
-        /// Which message is rejected: 0 REQ, 1 REP, 2 none in particular.
+        /// The message that is rejected: 0 REQ, 1 REP, 2 none in particular.
         message: u8 = bits(64, 2),
-        /// How many bytes of the additional information mean something, 7 bits.
+        /// Meaningful bytes of the additional information, 7 bits.
         info_length: u8 = bits(72, 7),
-        /// Why.
+        /// Reason.
         reason: RejectReason = bits(80, 16),
         /// Additional information; with a timeout, the sender's node GUID.
         info: [u8; 72] = bytes(12),
-        /// For the program.
+        /// Private data of the program.
         private_data: [u8; 148] = bytes(84),
     }
 }
@@ -131,53 +133,53 @@ message! {
 message! {
     /// REP: the passive side accepts.
     Rep = 0x13 {
-        /// The sender's name for the connection.
+        /// Communication ID of the sender.
         local_comm_id: u32 = bits(0, 32),
-        /// The receiver's.
+        /// Communication ID of the receiver.
         remote_comm_id: u32 = bits(32, 32),
-        /// Only of datagrams.
+        /// Datagrams only.
         local_qkey: Qkey = bits(64, 32),
         /// The sender's QP.
         local_qpn: Qpn = bits(96, 24),
         /// Upper byte of the vendor id.
         vendor_id_high: u8 = bits(120, 8),
-        /// Only of reliable datagrams; the QP of XRC targets.
+        /// Reliable datagrams only; the QP of XRC targets.
         local_eecn: Qpn = bits(128, 24),
         /// Middle byte of the vendor id.
         vendor_id_middle: u8 = bits(152, 8),
-        /// The PSN that the receiver's QP begins with.
+        /// Starting PSN of the receiver's QP.
         starting_psn: Psn = bits(160, 24),
         /// Lower byte of the vendor id.
         vendor_id_low: u8 = bits(184, 8),
-        /// READs and atomics that the sender can answer at a time.
+        /// Responder resources: outstanding READs and atomics that the sender accepts.
         responder_resources: u8 = bits(192, 8),
-        /// READs and atomics that the sender will have under way at a time.
+        /// Initiator depth: outstanding READs and atomics that the sender will use.
         initiator_depth: u8 = bits(200, 8),
-        /// How long the sender may take to acknowledge, 5 bits.
+        /// Target ACK delay: time the sender may take to acknowledge, 5 bits.
         target_ack_delay: u8 = bits(208, 5),
-        /// About the alternate path.
+        /// Failover status of the alternate path.
         failover: u8 = bits(213, 2),
-        /// Whether the sender counts end-to-end credits.
+        /// The sender uses end-to-end credits.
         flow_control: bool = bits(215, 1),
         /// RNR retries of the receiver's QP, 3 bits.
         rnr_retry_count: u8 = bits(216, 3),
-        /// Whether the sender's QP has a shared receive queue.
+        /// The sender's QP has a shared receive queue.
         srq: bool = bits(219, 1),
         /// The sender's node GUID.
         local_ca_guid: u64 = bits(224, 64),
-        /// For the program.
+        /// Private data of the program.
         private_data: [u8; 196] = bytes(36),
     }
 }
 
 message! {
-    /// RTU: the active side is ready, too.
+    /// RTU: the active side is ready to use the connection.
     Rtu = 0x14 {
-        /// The sender's name for the connection.
+        /// Communication ID of the sender.
         local_comm_id: u32 = bits(0, 32),
-        /// The receiver's.
+        /// Communication ID of the receiver.
         remote_comm_id: u32 = bits(32, 32),
-        /// For the program.
+        /// Private data of the program.
         private_data: [u8; 224] = bytes(8),
     }
 }
@@ -185,51 +187,51 @@ message! {
 message! {
     /// DREQ: one side ends the connection.
     Dreq = 0x15 {
-        /// The sender's name for the connection.
+        /// Communication ID of the sender.
         local_comm_id: u32 = bits(0, 32),
-        /// The receiver's.
+        /// Communication ID of the receiver.
         remote_comm_id: u32 = bits(32, 32),
         /// The receiver's QP.
         remote_qpn: Qpn = bits(64, 24),
-        /// For the program.
+        /// Private data of the program.
         private_data: [u8; 220] = bytes(12),
     }
 }
 
 message! {
-    /// DREP: and the other side, too.
+    /// DREP: the other side confirms the end.
     Drep = 0x16 {
-        /// The sender's name for the connection.
+        /// Communication ID of the sender.
         local_comm_id: u32 = bits(0, 32),
-        /// The receiver's.
+        /// Communication ID of the receiver.
         remote_comm_id: u32 = bits(32, 32),
-        /// For the program.
+        /// Private data of the program.
         private_data: [u8; 224] = bytes(8),
     }
 }
 
 message! {
-    /// SIDR REQ: which QP answers datagrams for a service?
+    /// SIDR REQ: asks for the QP that receives datagrams for a service.
     SidrReq = 0x17 {
-        /// The sender's name for the question.
+        /// Request ID, chosen by the requester.
         request_id: u32 = bits(0, 32),
         /// Partition of both QPs.
         pkey: Pkey = bits(32, 16),
-        /// Who is asked.
+        /// The requested service.
         service_id: ServiceId = bits(64, 64),
-        /// For the program, behind the [`IpCmHeader`](super::IpCmHeader).
+        /// Private data of the program, after the [`IpCmHeader`](super::IpCmHeader).
         private_data: [u8; 216] = bytes(16),
     }
 }
 
 message! {
-    /// SIDR REP: this one.
+    /// SIDR REP: the QP and Q_Key for the service.
     SidrRep = 0x18 {
-        /// The asker's name for the question.
+        /// Request ID of the SIDR REQ.
         request_id: u32 = bits(0, 32),
-        /// Whether the rest means something.
+        /// Status; the other fields are meaningful only on success.
         status: SidrStatus = bits(32, 8),
-        /// How many bytes of the additional information mean something.
+        /// Meaningful bytes of the additional information.
         info_length: u8 = bits(40, 8),
         /// Upper two bytes of the vendor id.
         vendor_id_high: u16 = bits(48, 16),
@@ -237,13 +239,13 @@ message! {
         qpn: Qpn = bits(64, 24),
         /// Lower byte of the vendor id.
         vendor_id_low: u8 = bits(88, 8),
-        /// Who was asked.
+        /// The requested service.
         service_id: ServiceId = bits(96, 64),
-        /// The QP's key.
+        /// Q_Key of the QP.
         qkey: Qkey = bits(160, 32),
-        /// Additional information, as of a redirection.
+        /// Additional information, for example for a redirection.
         info: [u8; 72] = bytes(24),
-        /// For the program.
+        /// Private data of the program.
         private_data: [u8; 136] = bytes(96),
     }
 }

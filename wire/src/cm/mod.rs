@@ -1,7 +1,8 @@
-//! Communication management: the messages by which two QPs find each other, in MADs between the QPs 1 of their devices.
+//! Communication management: the messages that connect two QPs, in MADs between QP 1 of their
+//! devices.
 //!
 //! ```text
-//!   active                         passive          asker                   answerer
+//!   active                         passive          requester              responder
 //!     | REQ ------------------------> |               | SIDR REQ ----------> |
 //!     | <---------------------(MRA)-- |               | <---------- SIDR REP |
 //!     | <------------------ REP / REJ |
@@ -11,13 +12,14 @@
 //!     | <----------------------- DREP |
 //! ```
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | [`messages`] | the messages, each the table of its fields |
-//! | `bits.rs` | how a table becomes reading and writing |
-//! | `ip.rs` | the addresses in front of the private data of REQ and SIDR REQ, service ids |
+//! | [`messages`] | the messages, each as a table of its fields |
+//! | `bits.rs` | parser and writer generated from a table |
+//! | `ip.rs` | the addresses in front of the private data of REQ and SIDR REQ; service IDs |
 //!
-//! Any 256 bytes are a [`CmMad`] or a [`MadError`]. LAP and APR, which are about alternate paths, are refused: RoCE has none.
+//! Any 256 bytes parse to a [`CmMad`] or a [`MadError`]. LAP and APR are refused: they are about
+//! alternate paths, which RoCE does not have.
 
 #[macro_use]
 mod bits;
@@ -43,27 +45,27 @@ pub const METHOD_SEND: u8 = 0x03;
 pub struct RejectReason(pub u16);
 
 impl RejectReason {
-    /// No QP to be had.
+    /// No QP available.
     pub const NO_QP: Self = Self(1);
-    /// No memory, or the like.
+    /// No resources, for example memory.
     pub const NO_RESOURCES: Self = Self(3);
-    /// The answer did not come in time.
+    /// The response did not arrive in time.
     pub const TIMEOUT: Self = Self(4);
-    /// The service does not do this.
+    /// The service does not support the request.
     pub const UNSUPPORTED: Self = Self(5);
-    /// A communication id is not known.
+    /// Unknown communication ID.
     pub const INVALID_COMM_ID: Self = Self(6);
-    /// Nobody listens to the service id.
+    /// No listener for the service ID.
     pub const INVALID_SERVICE_ID: Self = Self(8);
     /// Neither RC nor UC, or not the transport of the service.
     pub const INVALID_TRANSPORT: Self = Self(9);
-    /// The QP is in a connection already: one side has forgotten it.
+    /// Stale connection: the QP is in a connection that one side has forgotten.
     pub const STALE_CONNECTION: Self = Self(10);
-    /// The GID is not that of the receiver.
+    /// The GID is not one of the receiver's.
     pub const INVALID_GID: Self = Self(12);
-    /// The path MTU is not to be had.
+    /// The path MTU is not supported.
     pub const INVALID_MTU: Self = Self(26);
-    /// The program says no; its private data may say why.
+    /// Rejected by the program; its private data may say why.
     pub const CONSUMER: Self = Self(28);
 }
 
@@ -87,22 +89,22 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// The answer to a SIDR REQ.
+/// Status in a SIDR REP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
     /// QP and key follow.
     pub const SUCCESS: Self = Self(0);
-    /// Nobody listens to the service id.
+    /// No listener for the service ID.
     pub const UNSUPPORTED: Self = Self(1);
-    /// The program says no.
+    /// Rejected by the program.
     pub const REJECT: Self = Self(2);
-    /// No QP to be had.
+    /// No QP available.
     pub const NO_QP: Self = Self(3);
 }
 
-/// The transport of a connection, as a REQ says it.
+/// Transport of a connection, as encoded in a REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
@@ -114,7 +116,7 @@ pub enum Transport {
 }
 
 impl Req {
-    /// The transport; `None` for reliable datagrams and what is not defined.
+    /// The transport; `None` for reliable datagrams and undefined values.
     #[must_use]
     pub const fn connection(&self) -> Option<Transport> {
         match (self.transport, self.extended_transport) {
@@ -172,7 +174,7 @@ pub enum CmMessage {
     SidrRep(SidrRep),
 }
 
-/// What is done once for every message: one list, so that none is forgotten.
+/// Generates per-message code from one list, so that no message is missed.
 macro_rules! each_message {
     ($with:ident) => {
         $with! { Req, Mra, Rej, Rep, Rtu, Dreq, Drep, SidrReq, SidrRep }
@@ -188,7 +190,7 @@ macro_rules! conversions {
         })*
 
         impl CmMessage {
-            /// The attribute of its MAD header.
+            /// MAD attribute of the message.
             #[must_use]
             pub const fn attribute(&self) -> u16 {
                 match self {
@@ -196,7 +198,7 @@ macro_rules! conversions {
                 }
             }
 
-            /// Its name, as the specification writes it.
+            /// Name of the message, as the specification writes it.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self {
@@ -222,19 +224,20 @@ macro_rules! conversions {
 
 each_message!(conversions);
 
-/// A MAD of communication management.
+/// A communication management MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmMad {
-    /// Names the exchange: answers carry it back.
+    /// Transaction ID; responses repeat it.
     pub transaction: u64,
-    /// Options of enhanced connection establishment; 0 for none.
+    /// Options of enhanced connection establishment; 0: none.
     pub modifier: u32,
     /// The message.
     pub message: CmMessage,
 }
 
 impl CmMad {
-    /// Reads the payload of a packet to QP 1. Status, class-specific field and everything reserved are ignored.
+    /// Parses the payload of a packet to QP 1. Status, class-specific field and reserved fields are
+    /// ignored.
     ///
     /// # Errors
     /// The [`MadError`] of the first field at fault.
@@ -257,7 +260,8 @@ impl CmMad {
         Ok(Self { transaction: header.transaction, modifier: header.modifier, message })
     }
 
-    /// The MAD as it goes on the wire. Of a number that has fewer bits there than its type, the low ones go.
+    /// The MAD as sent on the wire. A number with fewer bits on the wire than its type is truncated
+    /// to its low bits.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; MAD_LEN] {
         let header = MadHeader {

@@ -1,4 +1,4 @@
-//! What several tests need: the captures in the tree, and packets made from a few numbers.
+//! Shared by several tests: the captures in the tree, and packets made from a few numbers.
 #![allow(dead_code)] // each test file uses its own part
 #![allow(clippy::cast_possible_truncation)] // fillers wrap
 
@@ -19,7 +19,7 @@ pub fn captures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures")
 }
 
-/// A capture with what its README says about it.
+/// A capture and its row in the README.
 pub struct Listed {
     pub path: PathBuf,
     pub frames: usize,
@@ -109,7 +109,7 @@ pub fn sealed(info: &OpcodeInfo, flow: &FlowHeader, payload_len: usize, ip_id: u
         psn: Psn::new(0xff_fffe),
         ..Bth::default()
     };
-    // Old bytes of a reused buffer must not show.
+    // Stale bytes of a reused buffer must not appear in the frame.
     let mut frame = vec![0xa5; FlowHeader::MAX_LEN + 64 + payload_len];
     let at = flow.len();
     let payload_at =

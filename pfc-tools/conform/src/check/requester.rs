@@ -246,7 +246,7 @@ impl Request<'_, '_> {
             && known.psn == psn
             && known.span == span
             && known.pad == packet.bth.pad
-            && (self.seen.is_cut || known.sums.is_same_behind(&self.seen.sums));
+            && (self.seen.is_cut || known.sums.is_equal_after_bth(&self.seen.sums));
         if !is_same {
             self.out.add(RuleId::Same, self.place, || {
                 format!(
