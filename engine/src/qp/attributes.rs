@@ -2,7 +2,7 @@
 
 use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
-use super::response::MAX_RD_ATOMIC;
+use super::responder_resources::MAX_RD_ATOMIC;
 use super::timer::{Timer, TimerTable};
 use super::{Env, Qp, QpAttrMask, QpState, TransitionError, check_transition};
 use crate::memory::Access;

@@ -12,9 +12,9 @@ use feroce_wire::{
     AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_transport,
 };
 
-use super::ground::Grounds;
-use super::response::RD_ATOMIC;
+use super::responder_resources::RD_ATOMIC;
 use super::segment::{self, Segment};
+use super::split::remote_ranges::Grounds;
 use super::timer::{Timer, TimerTable};
 use super::{Connection, Env, QpState, Service, sg};
 use crate::counters::Counter;

@@ -6,12 +6,12 @@
 //! ```
 
 mod placement;
-mod reply;
+mod transmit;
 mod unreliable;
 
 use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
 
-use super::response::{Answer, AnswerQueue, AtomicReplay, Reply, Source};
+use super::responder_resources::{Answer, AnswerQueue, AtomicReplay, Reply, Source};
 use super::{Connection, Env, ReceiveQueue, segment, sg};
 use crate::counters::Counter;
 use crate::memory::access::AtomicOp;

@@ -3,7 +3,7 @@
 use feroce_wire::{Opcode, Psn};
 
 use super::Connection;
-use super::ground::Grounds;
+use super::split::remote_ranges::Grounds;
 use crate::verbs::{SendOp, SendWqe};
 
 /// One packet of a request.

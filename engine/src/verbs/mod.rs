@@ -5,6 +5,7 @@ mod completion;
 pub mod cq;
 mod datagram;
 mod event;
+mod service;
 mod srq;
 mod work_request;
 
@@ -12,6 +13,7 @@ pub use completion::{Completion, CompletionOpcode, DatagramSource, Extra, Networ
 pub use cq::{CqId, CqRing, Notify};
 pub use datagram::{DatagramWqe, GRH_LEN};
 pub use event::{AsyncEvent, EventQueue, EventSink};
+pub use service::Service;
 pub use srq::{SrqId, SrqRing, XrcDomainId};
 pub use work_request::{
     Data, LocalOp, MAX_MESSAGE, MAX_SGE, RecvRequest, RecvWqe, RemoteAddr, SendFlags, SendOp,

@@ -3,7 +3,7 @@
 
 use feroce_wire::{Feth, Packet, PlacementType, Psn, Selectivity};
 
-use super::super::response::{Answer, Source};
+use super::super::responder_resources::{Answer, Source};
 use super::super::{Connection, Env};
 use super::{Refusal, Responder};
 use crate::counters::Counter;

@@ -11,7 +11,7 @@ const KEYS: usize = 4;
 ///
 /// A key stands for one range of addresses, so what lies between two places that it let the QP at is within, too.
 #[derive(Debug, Default)]
-pub(super) struct Ground {
+pub(in crate::qp) struct Ground {
     ranges: [Option<Range>; KEYS],
     /// The place of the oldest.
     oldest: usize,
@@ -26,7 +26,7 @@ struct Range {
 
 /// The two kinds.
 #[derive(Debug, Default)]
-pub(super) struct Grounds {
+pub(in crate::qp) struct Grounds {
     pub writes: Ground,
     pub reads: Ground,
 }

@@ -4,7 +4,7 @@
 use feroce_wire::write_transport;
 use feroce_wire::{Aeth, AtomicAckEth, CreditCode, ExtHeaders, NakCode, Opcode, Psn, Syndrome};
 
-use super::super::response::{Reply, Source};
+use super::super::responder_resources::{Reply, Source};
 use super::super::{Connection, Env, segment};
 use super::{Received, Responder};
 use crate::counters::Counter;

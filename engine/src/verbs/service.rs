@@ -2,7 +2,7 @@
 
 use feroce_wire::{Opcode, Transport};
 
-use crate::verbs::SendOp;
+use super::work_request::SendOp;
 
 /// The transport service of a QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -61,7 +61,7 @@ impl Service {
     }
 
     /// The opcode of this service that does what `rc`, one of the reliable connection, does.
-    pub(super) const fn opcode(self, rc: Opcode) -> Opcode {
+    pub(crate) const fn opcode(self, rc: Opcode) -> Opcode {
         let transport = match self {
             Self::Rc => 0b000,
             Self::Uc => 0b001,

@@ -1,0 +1,3 @@
+//! Long WRITEs and READs as several messages.
+
+pub(super) mod remote_ranges;
