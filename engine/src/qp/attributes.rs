@@ -174,7 +174,7 @@ impl Qp {
         self.responses_next = false;
         let conn = &mut self.conn;
         for cq in [&conn.send_cq, &conn.recv_cq] {
-            cq.forget(conn.qpn);
+            cq.remove_completions_of(conn.qpn);
         }
         conn.state = QpState::Reset;
         conn.flow_control = false;

@@ -244,7 +244,7 @@ impl SendSide<'_, '_> {
         let mut at = self.requester.una;
         while at.is_before(to) && index != self.requester.fresh_wqe {
             let wqe = self.requester.sq.get(index).expect("between head and fresh");
-            if wqe.op.is_read_or_atomic() {
+            if wqe.op.needs_responder_resource() {
                 return at;
             }
             at = wqe.end_psn();

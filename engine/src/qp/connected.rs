@@ -280,8 +280,8 @@ impl Qp {
     /// Takes a packet for this QP. The caller has verified its ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
         let fits = match packet.info.is_request() {
-            true => self.conn.service.takes_requests(),
-            false => self.conn.service.makes_requests(),
+            true => self.conn.service.has_responder(),
+            false => self.conn.service.has_requester(),
         };
         if !self.conn.state.receives() || !fits || !self.is_from_peer(packet) {
             env.counters.count(Counter::RxDiscards);

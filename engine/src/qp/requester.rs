@@ -226,7 +226,7 @@ impl Requester {
         let (mut index, mut at, mut ended) = (self.sq.head(), from, 0);
         while at.is_before(to) && index != self.fresh_wqe {
             let wqe = self.sq.get(index).expect("between head and fresh");
-            if wqe.op.is_read_or_atomic() {
+            if wqe.op.needs_responder_resource() {
                 ended += segment::answers_ended(wqe, from, to);
             }
             at = wqe.end_psn();
@@ -334,8 +334,8 @@ impl Requester {
         if !length_fits {
             return Err(Status::LocalLength);
         }
-        let unable = wqe.op.is_read_or_atomic() && self.max_rd_atomic == 0;
-        if unable || !conn.service.sends(&wqe.op) {
+        let unable = wqe.op.needs_responder_resource() && self.max_rd_atomic == 0;
+        if unable || !conn.service.supports(&wqe.op) {
             return Err(Status::LocalQpOperation);
         }
         let rights = match wqe.op.returns_data() {
@@ -365,7 +365,7 @@ impl Requester {
 
     /// The limits that also hold for packets sent again.
     fn may_send(&self, wqe: &SendWqe, window: u32) -> bool {
-        if wqe.op.is_read_or_atomic() {
+        if wqe.op.needs_responder_resource() {
             // Of longer requests, as many as there are parts would be much in flight.
             let long = self.grounds.is_some() && !segment::asks_for_parts(wqe);
             let most = if long { RD_ATOMIC } else { u8::MAX };
@@ -429,7 +429,8 @@ impl Requester {
             return true;
         }
         let again = self.cursor_psn.is_before(self.sent_end);
-        segment.last && (again || wqe.op.is_read_or_atomic() || !self.next_follows(conn, env))
+        segment.last
+            && (again || wqe.op.needs_responder_resource() || !self.next_follows(conn, env))
     }
 
     /// Packets between two that ask for an acknowledgement, at most: twice that fits the window and the send queue, so that neither runs
@@ -449,7 +450,7 @@ impl Requester {
         let Some(next) = self.sq.get(index) else { return false };
         let follows = conn.state == QpState::Rts
             && !conn.flow_control
-            && !next.op.is_read_or_atomic()
+            && !next.op.needs_responder_resource()
             && !matches!(next.op, SendOp::Local(_))
             && !next.flags.contains(SendFlags::FENCE)
             && self.span_with(next, conn.mtu) <= PSN_SPAN
@@ -471,7 +472,7 @@ impl Requester {
         if self.cursor_psn.is_before(self.sent_end) {
             env.counters.count(Counter::RetransmittedPackets);
         }
-        if wqe.op.is_read_or_atomic() {
+        if wqe.op.needs_responder_resource() {
             self.reads_in_flight += 1;
             self.cursor_psn = self.cursor_psn.add(segment.psn_count);
             self.window_base = self.cursor_psn;

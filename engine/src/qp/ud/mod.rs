@@ -158,7 +158,7 @@ impl UdQp {
         }
         while self.rq.retire().is_some() {}
         for cq in [&self.send_cq, &self.recv_cq] {
-            cq.forget(self.qpn);
+            cq.remove_completions_of(self.qpn);
         }
         self.state = QpState::Reset;
         self.qkey = Qkey::default();

@@ -53,7 +53,7 @@ impl UdQp {
         out: &mut [u8],
     ) -> Result<usize, Status> {
         let send = &wqe.send;
-        if !Service::Ud.sends(&send.op) {
+        if !Service::Ud.supports(&send.op) {
             return Err(Status::LocalQpOperation);
         }
         let len = usize::try_from(send.length.min(MAX_DATAGRAM + 1)).expect("a few thousand");
