@@ -522,7 +522,7 @@ impl Drop for QueuePair {
         let mut token = device.cores[self.core].lock();
         let qp = token.remove(self.slot, device.now());
         drop(token);
-        if qp.is_some_and(|qp| qp.binds_windows()) {
+        if qp.is_some_and(|qp| qp.has_bound_windows()) {
             device.memory.unbind_all_of(self.qpn); // Before the number is another QP's.
         }
         give_qpn(device, self.qpn);

@@ -1,203 +1,61 @@
-//! A queue pair of a connected service.
-//!
-//! The send side is a `requester` (what goes out) and a `completer` (what comes back); the receive
-//! side is a `responder`. They meet only in [`Qp`].
+//! A queue pair of a connected service: its state, inputs and outputs. The send side is a
+//! `requester` (what goes out) and a `completer` (what comes back), the receive side a `responder`.
+//! They meet only here.
 
 use std::sync::Arc;
 
-use feroce_wire::{
-    Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn,
-};
+use feroce_wire::{FlowHeader, IpAddresses, IpHeader, NakCode, Packet, Pkey, Qpn};
 
 use super::attributes::QpAttributes;
 use super::completer::{self, Completer, Failed, SendSide};
+use super::connection::Connection;
+use super::env::{Env, Transmit};
+use super::receive::ReceiveQueue;
 use super::requester::{Next, Requester};
 use super::responder::{Responder, Verdict};
+use super::state::QpState;
 use super::timer::{Timer, TimerTable};
-use super::{QpState, ReceiveQueue, Service, SrqTable};
-use crate::counters::{Counter, Counters};
+use super::transmit_order::{self, Source, TransmitOrder};
+use crate::counters::Counter;
 use crate::memory::work_ring::WorkConsumer;
-use crate::memory::{Access, MrTable, PdId, Scope};
+use crate::memory::{Access, PdId};
 use crate::time::{Duration, Instant};
-use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SendWqe, Status};
+use crate::verbs::{AsyncEvent, CqRing, SendWqe, Service, Status};
 
-/// What of a QP's data must wait for its rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Waits {
-    /// Requests, the first time or again.
-    pub requests: bool,
-    /// Answers to READs and atomics.
-    pub answers: bool,
-}
-
-/// What a QP needs of the core it lives on, for one call.
-#[derive(Debug)]
-pub struct Env<'a> {
-    /// The time of this turn.
-    pub now: Instant,
-    /// Registered memory.
-    pub memory: &'a MrTable,
-    /// The core's counters.
-    pub counters: &'a Counters,
-    /// The device's asynchronous events.
-    pub events: &'a EventQueue,
-    /// Packets of SENDs and WRITEs that a QP may have outstanding.
-    pub window: u32,
-    /// At most this many packets of a QP are sent between two that ask for an acknowledgement, for its congestion control's sake.
-    pub ack_interval: u32,
-    /// What of the QP's data must wait. Acknowledgements without data do not, nor requests that send nothing.
-    pub waits: Waits,
-    /// Shared receive queues of XRC domains.
-    pub srqs: &'a SrqTable,
-    /// See [`Env::woke`].
-    pub(super) woke: bool,
-    /// Something broke that no request can tell: the QP must go to ERR, with this event.
-    pub(super) broken: Option<fn(Qpn) -> AsyncEvent>,
-}
-
-impl<'a> Env<'a> {
-    /// What the core offers at the time `now`.
-    pub fn new(
-        now: Instant,
-        memory: &'a MrTable,
-        counters: &'a Counters,
-        events: &'a EventQueue,
-        window: u32,
-        srqs: &'a SrqTable,
-    ) -> Self {
-        Self {
-            now,
-            memory,
-            counters,
-            events,
-            window,
-            ack_interval: u32::MAX,
-            waits: Waits { requests: false, answers: false },
-            srqs,
-            woke: false,
-            broken: None,
-        }
-    }
-
-    /// Whether a completion woke somebody.
-    pub fn woke(&self) -> bool {
-        self.woke
-    }
-
-    /// Gives a completion to its queue; a full queue breaks the QP, and is reported once.
-    pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion) {
-        let was_full = cq.overflowed();
-        if let Ok(woke) = cq.push(completion) {
-            self.woke |= woke;
-            return;
-        }
-        self.broken = Some(AsyncEvent::QpFatal);
-        self.counters.count(Counter::CqOverflow);
-        if !was_full {
-            self.events.push(AsyncEvent::CqError(cq.id()));
-        }
-    }
-}
-
-/// What both sides of a QP know of the connection.
-#[derive(Debug)]
-pub struct Connection {
-    /// Its service: RC or UC.
-    pub service: Service,
-    /// State of the QP.
-    pub state: QpState,
-    /// Own number.
-    pub qpn: Qpn,
-    /// The peer's number.
-    pub dest_qp: Qpn,
-    /// Protection domain.
-    pub pd: PdId,
-    /// Partition key.
-    pub pkey: Pkey,
-    /// What the peer may do to memory through this QP.
-    pub access: Access,
-    /// Path MTU in bytes.
-    pub mtu: usize,
-    /// End-to-end credits are used, because both sides agreed to.
-    pub flow_control: bool,
-    /// Every send request completes with an entry, flagged or not.
-    pub all_signaled: bool,
-    /// Where send requests complete.
-    pub send_cq: Arc<CqRing>,
-    /// Where receives complete.
-    pub recv_cq: Arc<CqRing>,
-}
-
-impl Connection {
-    /// Whose memory the peer reaches.
-    #[inline]
-    pub(super) fn peer(&self) -> Scope {
-        Scope { pd: self.pd, peer_of: Some(self.qpn) }
-    }
-
-    /// A BTH as this connection sends it: no pad, nothing asked for; `opcode` is that of the RC service.
-    #[inline]
-    pub(super) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
-        Bth {
-            opcode: self.service.opcode(opcode),
-            solicited: false,
-            mig_req: true, // A ConnectX treats packets without it on a slow path.
-            pad: 0,
-            version: 0,
-            pkey: self.pkey,
-            fecn: false,
-            becn: false,
-            reserved6: 0,
-            dest_qp: self.dest_qp,
-            ack_req: false,
-            reserved7: 0,
-            psn,
-        }
-    }
-}
-
-/// What makes a QP, once and for all.
+/// The parts that a QP is made from.
 #[derive(Debug)]
 pub struct QpParts {
-    /// Its service: RC or UC.
+    /// Transport service, a connected one.
     pub service: Service,
-    /// Its number.
+    /// Number of the QP.
     pub qpn: Qpn,
-    /// Its protection domain.
+    /// Protection domain.
     pub pd: PdId,
-    /// Where send requests complete.
+    /// Completion queue of send requests.
     pub send_cq: Arc<CqRing>,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: Arc<CqRing>,
     /// The core's end of the send queue.
     pub sq: WorkConsumer<SendWqe>,
-    /// Where receives come from.
+    /// Source of receives.
     pub rq: ReceiveQueue,
-    /// Every send request completes with an entry.
+    /// True if every send request generates a completion.
     pub all_signaled: bool,
 }
 
-/// Most bytes of a packet that are neither payload nor below the BTH: BTH, extended headers, pad and ICRC.
-const LONGEST_HEADERS: usize = 64;
+/// Upper limit in bytes of BTH, extended headers, pad and ICRC of a packet.
+const MAX_HEADERS: usize = 64;
 
-/// A packet that [`Qp::poll_transmit`] wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Transmit {
-    /// Bytes from the BTH to the pad.
-    pub len: usize,
-    /// It is an acknowledgement without data, which goes ahead of data.
-    pub is_acknowledgement: bool,
-}
-
-/// A queue pair of a connected service, RC or UC. A UC QP is one whose packets count as acknowledged when
-/// they leave.
+/// A queue pair of a connected service: RC, UC or XRC. On a UC QP, packets count as acknowledged
+/// when they are sent.
 ///
-/// * Commands: [`Qp::modify`]; requests come through the work queues ([`Qp::handle_doorbell`]).
+/// * Commands: [`Qp::modify`]; work requests come through the queues ([`Qp::handle_doorbell`]).
 /// * Inputs: [`Qp::handle_packet`], [`Qp::handle_timeout`].
-/// * Outputs: completions, as they happen; [`Qp::poll_transmit`], whose answer may change after any
-///   command or input; [`Qp::poll_timeout`], whose answer may change after any of the above.
+/// * Outputs: completions, which are written during the calls; [`Qp::poll_transmit`], whose result
+///   may change after any command or input; [`Qp::poll_timeout`], whose result may change after any
+///   of the above.
 ///
-/// Call `poll_transmit` until it answers `None`, then `poll_timeout`. Time must not go backwards.
+/// Call `poll_transmit` until it returns `None`, then `poll_timeout`. Time must not go backwards.
 #[derive(Debug)]
 pub struct Qp {
     pub(super) conn: Connection,
@@ -205,19 +63,17 @@ pub struct Qp {
     pub(super) completer: Completer,
     pub(super) responder: Responder,
     pub(super) timers: TimerTable,
-    /// As they were given; of the headers to the peer, this is the only copy.
+    /// The attributes as given. The headers to the peer are kept only here.
     pub(super) attributes: QpAttributes,
-    /// Own requests and responses take turns. One request may pass an acknowledgement: it may be the
-    /// answer that the peer's program waits for. But not where the message, as it came, woke a program, which is late anyway: a
-    /// program that sleeps on one channel for sends and receives, as perftest does, takes the first event behind
-    /// a SEND for its own, and RNICs acknowledge before any program can answer.
-    pub(super) responses_next: bool,
+    pub(super) order: TransmitOrder,
+    /// True once a packet was received: the event for it is raised once.
     pub(super) established: bool,
+    /// True if [`AsyncEvent::SqDrained`] must be raised when the send queue is drained.
     pub(super) notify_drained: bool,
 }
 
 impl Qp {
-    /// A QP in RESET.
+    /// Makes a QP in RESET.
     pub fn new(parts: QpParts) -> Self {
         let QpParts { service, qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
         Self {
@@ -240,19 +96,19 @@ impl Qp {
             responder: Responder::new(rq),
             timers: TimerTable::default(),
             attributes: QpAttributes::default(),
-            responses_next: false,
+            order: TransmitOrder::default(),
             established: false,
             notify_drained: false,
         }
     }
 
-    /// Its state.
+    /// State of the QP.
     #[inline]
     pub fn state(&self) -> QpState {
         self.conn.state
     }
 
-    /// Its number.
+    /// Number of the QP.
     pub fn qpn(&self) -> Qpn {
         self.conn.qpn
     }
@@ -263,12 +119,12 @@ impl Qp {
         self.attributes.flow.as_ref()
     }
 
-    /// Changes the headers of the packets to the peer: its Ethernet address has changed.
+    /// Replaces the headers of the packets to the peer, after its Ethernet address has changed.
     pub fn set_flow(&mut self, flow: FlowHeader) {
         self.attributes.flow = Some(flow);
     }
 
-    /// The attributes it was given, with the PSNs as they stand now.
+    /// The attributes as given, with the current PSNs.
     pub fn attributes(&self) -> QpAttributes {
         let mut attributes = self.attributes;
         attributes.state = Some(self.conn.state);
@@ -277,13 +133,13 @@ impl Qp {
         attributes
     }
 
-    /// Takes a packet for this QP. The caller has verified its ICRC.
+    /// Handles a packet to this QP. The caller has verified its ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
-        let fits = match packet.info.is_request() {
+        let has_receiver = match packet.info.is_request() {
             true => self.conn.service.has_responder(),
             false => self.conn.service.has_requester(),
         };
-        if !self.conn.state.receives() || !fits || !self.is_from_peer(packet) {
+        if !has_receiver || !self.accepts_sender_of(packet) {
             env.counters.count(Counter::RxDiscards);
             return;
         }
@@ -299,9 +155,9 @@ impl Qp {
                 }
                 _ => self.responder.handle_unreliable(packet, &self.conn, env),
             };
-            self.responses_next |= env.woke;
-            if let Verdict::Broken { code, tied } = verdict {
-                self.break_off(code, tied, env);
+            self.order.request_received(env.woke);
+            if let Verdict::EnterError { code, receive_failed } = verdict {
+                self.enter_error_after_nak(code, receive_failed, env);
             }
         } else if self.conn.state.sends() {
             let failed = self.send_side(env).handle_response(packet).err();
@@ -310,9 +166,10 @@ impl Qp {
         self.finish_call(env);
     }
 
-    /// Does what has become due at `env.now`.
+    /// Handles the timers that have expired at `env.now`.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
-        // After the RNR timer, requests are simply sent again: the cursor is where it must be.
+        // After the RNR timer, requests are sent again from the cursor, which was moved back
+        // already.
         self.timers.take_expired(Timer::Rnr, env.now);
         if self.timers.take_expired(Timer::Ack, env.now) {
             let failed = self.send_side(env).handle_ack_timeout().err();
@@ -321,7 +178,7 @@ impl Qp {
         self.finish_call(env);
     }
 
-    /// Takes notice of work requests that were posted.
+    /// Handles newly posted work requests.
     pub fn handle_doorbell(&mut self, env: &mut Env<'_>) {
         match self.conn.state {
             QpState::Err => self.flush(env),
@@ -331,9 +188,9 @@ impl Qp {
         self.finish_call(env);
     }
 
-    /// The port is stuck: what is to be sent counts as sent now, and lost, so that retries end in an error also where none
-    /// of them leaves.
-    pub fn wait_for_port(&mut self, now: Instant) {
+    /// Starts the local ACK timeout although the port is stuck. Requests to be sent count as sent
+    /// and lost, so that their retries end in an error even if no packet leaves.
+    pub fn start_timeout_on_stuck_port(&mut self, now: Instant) {
         let Some(timeout) = self.requester.timeout else { return };
         let runs = [Timer::Ack, Timer::Rnr].iter().any(|timer| self.timers.is_running(*timer));
         if !runs && self.requester.has_more(self.conn.state) {
@@ -341,44 +198,51 @@ impl Qp {
         }
     }
 
-    /// The earliest time at which [`Qp::handle_timeout`] has something to do.
+    /// The earliest time at which a timer expires.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Writes the next packet, BTH first, to the front of `out`, which must hold a path MTU and 64 bytes
-    /// of headers.
+    /// Writes the next packet, from the BTH on, to the front of `out`, which must hold a path MTU
+    /// and 64 bytes of headers. The order of packets: [`transmit_order`].
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         self.attributes.flow.as_ref()?;
-        if !std::mem::take(&mut self.responses_next) {
-            if let Some(request) = self.next_request(env, out) {
-                self.responses_next = true;
-                return Some(request);
+        match self.order.next_source() {
+            Source::Requester => {
+                if let Some(request) = self.next_request(env, out) {
+                    self.order.request_sent();
+                    return Some(request);
+                }
+                self.next_response(env, out)
             }
-            return self.next_response(env, out);
+            Source::Responder => {
+                self.next_response(env, out).or_else(|| self.next_request(env, out))
+            }
         }
-        self.next_response(env, out).or_else(|| self.next_request(env, out))
     }
 
-    /// It has no requests to send: acknowledgements and other answers at most.
-    pub fn owes_only_answers(&self) -> bool {
-        self.conn.service.is_reliable() && self.requester.is_at_end()
+    /// Returns true if the QP must send ahead of the other QPs of its core, after it handled
+    /// `packet`. See rule 4 of [`transmit_order`].
+    #[inline]
+    pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
+        let only_responses = self.conn.service.is_reliable() && self.requester.is_at_end();
+        transmit_order::moves_to_front(packet.info.is_request(), env.woke(), only_responses)
     }
 
-    /// The longest frame of this connection, in bytes.
+    /// Length in bytes of the longest frame to the peer.
     pub fn largest_frame(&self) -> u64 {
         let headers = self.flow().map_or(0, FlowHeader::len);
-        (headers + LONGEST_HEADERS + self.conn.mtu) as u64
+        (headers + MAX_HEADERS + self.conn.mtu) as u64
     }
 
-    /// Headers and numbers of packets to the peer; `None` before RTR.
+    /// Headers, QP number and partition key of packets to the peer; `None` before RTR.
     pub fn peer(&self) -> Option<(&FlowHeader, Qpn, Pkey)> {
         self.flow().map(|flow| (flow, self.conn.dest_qp, self.conn.pkey))
     }
 
-    /// `packet` has the addresses of packets from the peer.
-    pub fn hears(&self, packet: &Packet<'_>) -> bool {
+    /// Returns true if the IP addresses of `packet` are those of packets from the peer.
+    pub fn has_peer_addresses(&self, packet: &Packet<'_>) -> bool {
         let Some(flow) = self.flow() else { return false };
         match (flow.spec().addresses, &packet.ip) {
             (IpAddresses::V4 { src, dst }, IpHeader::V4(ip)) => ip.src == dst && ip.dst == src,
@@ -388,11 +252,11 @@ impl Qp {
     }
 
     pub(super) fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        let carries_data = self.responder.answer_goes_first();
+        let carries_data = self.responder.response_goes_first();
         if carries_data && env.waits.answers {
             return None;
         }
-        let len = self.responder.next_response(&self.conn, env, out)?;
+        let len = self.responder.next_packet(&self.conn, env, out)?;
         self.finish_call(env);
         Some(Transmit { len, is_acknowledgement: !carries_data })
     }
@@ -407,16 +271,16 @@ impl Qp {
             match next {
                 Next::Packet(len) => {
                     if !self.conn.service.is_reliable() {
-                        self.send_side(env).finish_unreliable();
+                        self.send_side(env).handle_unreliable_sent();
                         self.finish_call(env);
                     }
                     return Some(Transmit { len, is_acknowledgement: false });
                 }
                 Next::Blocked => return None,
                 Next::Local => {
-                    self.complete_local(env);
+                    self.complete_local_requests(env);
                     self.finish_call(env);
-                    // The CQ may have been full.
+                    // The QP is in ERR if the CQ was full.
                     if !self.conn.state.sends() || self.must_wait(env) {
                         return None;
                     }
@@ -430,27 +294,25 @@ impl Qp {
         }
     }
 
-    /// The next request must wait for its rate or the end of a pause: one that sends nothing need not.
+    /// Returns true if the next request must wait for its rate or the end of a pause. Local
+    /// requests never wait.
     #[inline]
     pub(super) fn must_wait(&self, env: &Env<'_>) -> bool {
         env.waits.requests && !self.requester.is_at_local()
     }
 
-    /// Takes `packet`, as far as can be told by who sent it.
-    pub fn takes(&self, packet: &Packet<'_>) -> bool {
-        self.conn.state.receives() && self.is_from_peer(packet)
+    /// Returns true if the QP receives packets in its state, and `packet` comes from its peer:
+    /// service, addresses and partition.
+    pub fn accepts_sender_of(&self, packet: &Packet<'_>) -> bool {
+        self.conn.state.receives()
+            && packet.info.transport == self.conn.service.transport()
+            && self.has_peer_addresses(packet)
+            && packet.bth.pkey.matches(self.conn.pkey)
     }
 
-    /// The local ACK timeout; `None` waits for ever.
+    /// The local ACK timeout; `None`: wait without limit.
     pub fn ack_timeout(&self) -> Option<Duration> {
         self.requester.timeout
-    }
-
-    /// The packet comes from the connection's peer: transport service, addresses, partition.
-    fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
-        packet.info.transport == self.conn.service.transport()
-            && self.hears(packet)
-            && packet.bth.pkey.matches(self.conn.pkey)
     }
 
     pub(super) fn send_side<'s, 'e>(&'s mut self, env: &'s mut Env<'e>) -> SendSide<'s, 'e> {
@@ -473,17 +335,18 @@ impl Qp {
         }
     }
 
-    /// A send request of an unreliable service failed: the send queue stops, the QP goes on receiving.
+    /// Handles a failed send request of an unreliable service: the send queue stops, receiving
+    /// continues.
     fn enter_sqe(&mut self, env: &mut Env<'_>) {
         self.conn.state = QpState::Sqe;
         self.flush_sends(env);
-        // What the failed message had not sent is never sent: the next one begins behind it.
+        // The rest of the failed message is never sent: the next message gets the PSN behind it.
         self.requester.start_at(self.requester.fresh_psn);
     }
 
-    /// A request of the peer was refused for good (class C error, C9-222.1).
-    fn break_off(&mut self, code: NakCode, tied: bool, env: &mut Env<'_>) {
-        if !tied {
+    /// Enters ERR after a request of the peer was rejected (class C error, C9-222.1).
+    fn enter_error_after_nak(&mut self, code: NakCode, receive_failed: bool, env: &mut Env<'_>) {
+        if !receive_failed {
             env.events.push(match code {
                 NakCode::RemoteAccess => AsyncEvent::QpAccessError(self.conn.qpn),
                 NakCode::RemoteOperational => AsyncEvent::QpFatal(self.conn.qpn),
@@ -493,16 +356,18 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// What every call ends with: a drained queue is reported, a broken QP goes to ERR.
+    /// Ends every call: raises the event of a drained send queue, and enters ERR after a fatal
+    /// error.
     pub(super) fn finish_call(&mut self, env: &mut Env<'_>) {
         if self.notify_drained && self.conn.state == QpState::Sqd && self.requester.is_drained() {
             self.notify_drained = false;
             env.events.push(AsyncEvent::SqDrained(self.conn.qpn));
         }
-        if let Some(event) = env.broken.take().filter(|_| self.conn.state != QpState::Err) {
+        if let Some(event) = env.fatal_event.take().filter(|_| self.conn.state != QpState::Err) {
             env.events.push(event(self.conn.qpn));
             self.enter_error(env);
-            env.broken = None; // A full CQ cannot take the flushed requests either; said once.
+            // A full CQ cannot take the flushed requests either; the error is reported once.
+            env.fatal_event = None;
         }
     }
 
@@ -511,12 +376,12 @@ impl Qp {
         self.timers = TimerTable::default();
         self.responder.stop();
         self.flush(env);
-        if self.responder.rq.has_a_last() {
+        if self.responder.rq.raises_last_wqe_event() {
             env.events.push(AsyncEvent::LastWqeReached(self.conn.qpn)); // o11-5.2.5
         }
     }
 
-    /// Completes everything posted as flushed (C9-220, C10-42).
+    /// Completes all posted requests as flushed (C9-220, C10-42).
     pub(super) fn flush(&mut self, env: &mut Env<'_>) {
         self.flush_sends(env);
         self.responder.flush(&self.conn, env);

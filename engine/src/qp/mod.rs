@@ -1,39 +1,61 @@
-//! Queue pairs: values that take packets, the time and work requests, and return packets, the time of
-//! the next wake-up and completions.
+//! Queue pairs: values that take packets, the time and work requests, and return packets, the time
+//! of the next wake-up and completions.
 //!
-//! A QP does no I/O, reads no clock and allocates nothing. [`Qp`] is a QP of a connected service (RC,
-//! UC, XRC), [`ud::UdQp`] one of the datagram service, [`AnyQp`] either of them.
+//! A QP does no I/O, reads no clock and allocates nothing. [`Qp`] is a QP of a connected service
+//! (RC, UC, XRC), [`ud::UdQp`] one of the datagram service, [`AnyQp`] either of them.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `connected` | [`Qp`]: state, inputs and outputs; joins the modules below |
+//! | `requester` | which request packet goes out next |
+//! | `completer` | what acknowledgements and responses mean for the send queue |
+//! | `responder` | checks and executes requests of the peer |
+//! | `responder_resources` | responses to send, and results kept for duplicate requests |
+//! | `transmit_order` | what goes next: a request, a response or an acknowledgement |
+//! | `segment` | from a request to its packets |
+//! | `split` | long requests as several messages |
+//! | `local` | requests that are executed without the peer |
+//! | `xrc` | the receiving end of XRC |
+//! | [`attributes`], `modify` | attributes of a QP, and the change of them |
+//! | `state`, `transitions` | states, and the tables of legal transitions |
+//! | `env` | what a QP needs from its core for one call |
+//! | `connection` | what requester, completer and responder share |
+//!
+//! The send operations themselves are a table: [`operation`](crate::verbs::operation).
 
 mod any;
 pub mod attributes;
 mod completer;
 mod connected;
+mod connection;
+mod env;
 mod local;
+mod modify;
 mod receive;
 mod requester;
 mod responder;
 mod responder_resources;
-pub mod segment;
+mod segment;
 pub mod sg;
 mod snapshot;
 mod split;
 mod state;
 mod timer;
 mod transitions;
+mod transmit_order;
 pub mod ud;
 mod xrc;
 
 pub use any::AnyQp;
-use connected::Connection;
-pub use connected::{Env, Qp, QpParts, Transmit, Waits};
+pub use connected::{Qp, QpParts};
+pub use env::{ACK_INTERVAL, Env, SrqTable, Transmit, Waits};
 pub use receive::ReceiveQueue;
-pub use requester::ACK_INTERVAL;
 pub use responder_resources::{MAX_RD_ATOMIC, RD_ATOMIC};
 pub use snapshot::QpSnapshot;
-pub use state::{
-    QpAttrMask, QpState, TRANSITIONS, Transition, TransitionError, check as check_transition,
+pub use state::{QpAttrMask, QpState};
+pub use transitions::{
+    TRANSITIONS, Transition, TransitionError, UC_TRANSITIONS, UD_TRANSITIONS,
+    check as check_transition,
 };
-pub use transitions::{UC_TRANSITIONS, UD_TRANSITIONS};
-pub use xrc::SrqTable;
 
 pub use crate::verbs::Service;

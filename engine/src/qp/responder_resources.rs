@@ -1,171 +1,204 @@
-//! What a responder still has to send: READ responses and atomic results in PSN order, and at most one
-//! acknowledgement behind them.
+//! Responder resources: the responses that a responder still has to send, in PSN order; the results
+//! of atomics that it keeps for duplicate requests; and its pending ACK or NAK.
 
 use std::collections::VecDeque;
 
-use feroce_wire::{Key, NakCode, Psn, RnrTimer};
+use feroce_wire::{Key, NakCode, Psn, Reth, RnrTimer};
 
+use super::connection::Connection;
+use super::segment;
 use crate::memory::PdId;
 
-/// Most READs and atomics that a QP answers or keeps for replay at a time.
+/// Largest number of READs and atomics that a QP may have outstanding, as requester or as
+/// responder.
 pub const MAX_RD_ATOMIC: u8 = 64;
-/// READs and atomics outstanding, where nothing else is said, and what programs are told (`max_qp_rd_atom`): as many as a ConnectX answers,
-/// since a program may take the limit of its own device for the peer's.
+/// Default number of READs and atomics outstanding, which `max_qp_rd_atom` also reports: as many as
+/// a ConnectX supports. An application may take the limit of its own device for the peer's limit.
 pub const RD_ATOMIC: u8 = 16;
-/// Answers, and results of atomics, that any QP has room for.
-const ROOM: usize = RD_ATOMIC as usize;
+/// Responses, and results of atomics, that every QP has memory for from the start.
+const INITIAL_CAPACITY: usize = RD_ATOMIC as usize;
 
-/// An answer with data.
+/// A response to a READ, an atomic, a FLUSH or an ATOMIC WRITE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     /// PSN of the next packet to send.
     pub next: Psn,
-    /// PSN of its last packet.
+    /// PSN of the last packet.
     pub last: Psn,
-    /// The next packet is the answer's first.
+    /// True if the next packet is the first one of the response.
     pub starts: bool,
-    /// Where the data come from.
-    pub source: Source,
-    /// The request came again. Such answers do not count against the responder's depth: the requester may
-    /// have got the first answer meanwhile, and gone on.
-    pub replay: bool,
+    /// The data.
+    pub data: ResponseData,
+    /// True if the request is a duplicate. Such a response does not count against the responder's
+    /// depth: the requester may have received the first response meanwhile, and may have sent new
+    /// requests.
+    pub is_replay: bool,
 }
 
-/// The data of an [`Answer`].
+/// The data of a [`Response`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// A READ: memory from `va` on, `left` bytes not yet sent.
+pub enum ResponseData {
+    /// READ: memory from `va` on, of which `left` bytes are not sent yet.
     Memory {
         /// Address of the next byte.
         va: u64,
-        /// Key, checked again for each packet.
+        /// R_Key, checked again for each packet.
         rkey: Key,
-        /// Bytes to go.
+        /// Bytes that are not sent yet.
         left: u32,
-        /// Its protection domain.
+        /// Protection domain of the memory.
         pd: PdId,
     },
-    /// An atomic: the value before.
+    /// Atomic: the old value.
     Value(u64),
-    /// A FLUSH or ATOMIC WRITE: nothing but that it is done.
-    Placed,
+    /// FLUSH or ATOMIC WRITE: no data.
+    Empty,
 }
 
-/// Answers to be sent, in PSN order.
+impl Response {
+    /// The response to the READ request `reth` with the PSN `psn`.
+    pub fn read(psn: Psn, reth: &Reth, conn: &Connection) -> Self {
+        let count = segment::psn_count(u64::from(reth.dma_len), conn.mtu);
+        let (va, rkey, left, pd) = (reth.va, reth.rkey, reth.dma_len, conn.pd);
+        let data = ResponseData::Memory { va, rkey, left, pd };
+        Self { next: psn, last: psn.add(count - 1), starts: true, data, is_replay: false }
+    }
+
+    /// The response to an atomic request with the PSN `psn`, whose old value was `value`.
+    pub fn atomic(psn: Psn, value: u64) -> Self {
+        let data = ResponseData::Value(value);
+        Self { next: psn, last: psn, starts: true, data, is_replay: false }
+    }
+
+    /// The response to a FLUSH or ATOMIC WRITE with the PSN `psn`.
+    pub fn empty(psn: Psn) -> Self {
+        let data = ResponseData::Empty;
+        Self { next: psn, last: psn, starts: true, data, is_replay: false }
+    }
+
+    /// The same response, to a duplicate request.
+    pub fn as_replay(self) -> Self {
+        Self { is_replay: true, ..self }
+    }
+}
+
+/// Responses to be sent, in PSN order.
 #[derive(Debug)]
-pub struct AnswerQueue {
-    answers: VecDeque<Answer>,
-    /// How many it may hold. It has the memory, and allocates none for an answer.
-    room: usize,
-    /// How many of them are replays.
+pub struct ResponderResources {
+    responses: VecDeque<Response>,
+    /// Responses that fit. The memory is allocated in advance.
+    capacity: usize,
+    /// Replays among the responses.
     replays: usize,
 }
 
-/// The queue holds as many answers as it can.
+/// All responder resources are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueFull;
+pub struct ResourcesExhausted;
 
-impl Default for AnswerQueue {
+impl Default for ResponderResources {
     fn default() -> Self {
-        Self { answers: VecDeque::with_capacity(ROOM), room: ROOM, replays: 0 }
+        let responses = VecDeque::with_capacity(INITIAL_CAPACITY);
+        Self { responses, capacity: INITIAL_CAPACITY, replays: 0 }
     }
 }
 
-impl AnswerQueue {
-    /// Makes room for `depth` answers.
-    pub fn make_room(&mut self, depth: u8) {
-        self.room = self.room.max(depth.into());
-        self.answers.reserve_exact(self.room - self.answers.len());
+impl ResponderResources {
+    /// Allocates memory for at least `depth` responses.
+    pub fn reserve(&mut self, depth: u8) {
+        self.capacity = self.capacity.max(depth.into());
+        self.responses.reserve_exact(self.capacity - self.responses.len());
     }
 
-    /// Answers waiting to requests that came once.
+    /// Responses waiting that are not replays.
     pub fn first_time(&self) -> usize {
-        self.answers.len() - self.replays
+        self.responses.len() - self.replays
     }
 
-    /// The answer to send from next.
+    /// The response that the next packet belongs to.
     #[inline]
-    pub fn front(&mut self) -> Option<&mut Answer> {
-        self.answers.front_mut()
+    pub fn front(&mut self) -> Option<&mut Response> {
+        self.responses.front_mut()
     }
 
-    /// True if the packet with `psn` is going to be sent anyway.
+    /// Returns true if a response to be sent includes the packet with `psn`.
     pub fn will_send(&self, psn: Psn) -> bool {
-        let covers = |a: &Answer| a.next.at_or_before(psn) && psn.at_or_before(a.last);
-        self.answers.iter().any(covers)
+        let covers = |r: &Response| r.next.at_or_before(psn) && psn.at_or_before(r.last);
+        self.responses.iter().any(covers)
     }
 
-    /// Inserts an answer in PSN order. A replay takes the place of an answer to the same request; any
-    /// other takes that of a replay if the queue is full.
+    /// Inserts a response in PSN order. A replay replaces the response to the same request. Any
+    /// other response replaces a replay if the resources are exhausted.
     ///
     /// # Errors
-    /// [`QueueFull`].
-    pub fn insert(&mut self, answer: Answer) -> Result<(), QueueFull> {
-        let full = self.answers.len() == self.room;
-        let stale = match answer.replay {
-            true => self.answers.iter().position(|a| a.last == answer.last),
-            false if full => self.answers.iter().position(|a| a.replay),
+    /// [`ResourcesExhausted`].
+    pub fn insert(&mut self, response: Response) -> Result<(), ResourcesExhausted> {
+        let is_full = self.responses.len() == self.capacity;
+        let replaced = match response.is_replay {
+            true => self.responses.iter().position(|r| r.last == response.last),
+            false if is_full => self.responses.iter().position(|r| r.is_replay),
             false => None,
         };
-        if let Some(at) = stale {
+        if let Some(at) = replaced {
             self.remove(at);
-        } else if full {
-            return Err(QueueFull);
+        } else if is_full {
+            return Err(ResourcesExhausted);
         }
-        let ahead = |a: &Answer| !answer.next.is_before(a.next);
-        if self.answers.back().is_none_or(ahead) {
-            self.answers.push_back(answer); // Nearly always.
+        let goes_before = |r: &Response| !response.next.is_before(r.next);
+        if self.responses.back().is_none_or(goes_before) {
+            self.responses.push_back(response); // The usual case.
         } else {
-            let at = self.answers.iter().rposition(ahead).map_or(0, |last| last + 1);
-            self.answers.insert(at, answer);
+            let at = self.responses.iter().rposition(goes_before).map_or(0, |last| last + 1);
+            self.responses.insert(at, response);
         }
-        self.replays += usize::from(answer.replay);
+        self.replays += usize::from(response.is_replay);
         Ok(())
     }
 
-    /// Drops the answer at the front.
+    /// Removes the response at the front, which must exist.
     pub fn pop(&mut self) {
-        let popped = self.answers.pop_front().expect("something to pop");
-        self.replays -= usize::from(popped.replay);
+        let popped = self.responses.pop_front().expect("a response at the front");
+        self.replays -= usize::from(popped.is_replay);
     }
 
     fn remove(&mut self, at: usize) {
-        let removed = self.answers.remove(at);
-        self.replays -= usize::from(removed.is_some_and(|answer| answer.replay));
+        let removed = self.responses.remove(at);
+        self.replays -= usize::from(removed.is_some_and(|response| response.is_replay));
     }
 
-    /// Drops everything.
+    /// Removes all responses.
     pub fn clear(&mut self) {
-        self.answers.clear();
+        self.responses.clear();
         self.replays = 0;
     }
 }
 
-/// Results of the last atomics, for requests that come again (C9-105: never executed twice).
+/// Results of the last atomics, for duplicate requests: an atomic is never executed twice (C9-105).
 #[derive(Debug)]
 pub struct AtomicReplay {
     /// Position in the request stream (see [`AtomicReplay::save`]) and result.
     results: VecDeque<(u64, u64)>,
-    /// How many are kept. It has the memory, and allocates none for a result.
-    room: usize,
+    /// Results that are kept. The memory is allocated in advance.
+    capacity: usize,
 }
 
 impl Default for AtomicReplay {
     fn default() -> Self {
-        Self { results: VecDeque::with_capacity(ROOM), room: ROOM }
+        let results = VecDeque::with_capacity(INITIAL_CAPACITY);
+        Self { results, capacity: INITIAL_CAPACITY }
     }
 }
 
 impl AtomicReplay {
-    /// Makes room for the results of `depth` atomics.
-    pub fn make_room(&mut self, depth: u8) {
-        self.room = self.room.max(depth.into());
-        self.results.reserve_exact(self.room - self.results.len());
+    /// Allocates memory for the results of at least `depth` atomics.
+    pub fn reserve(&mut self, depth: u8) {
+        self.capacity = self.capacity.max(depth.into());
+        self.results.reserve_exact(self.capacity - self.results.len());
     }
 
     /// Keeps the result of the atomic at `position`, a count of PSNs that does not wrap.
     pub fn save(&mut self, position: u64, result: u64) {
-        if self.results.len() == self.room {
+        if self.results.len() == self.capacity {
             self.results.pop_front();
         }
         self.results.push_back((position, result));
@@ -176,98 +209,99 @@ impl AtomicReplay {
         self.results.iter().find(|(at, _)| *at == position).map(|(_, result)| *result)
     }
 
-    /// Forgets everything.
+    /// Removes all results.
     pub fn clear(&mut self) {
         self.results.clear();
     }
 }
 
-/// An acknowledgement to be sent.
+/// An ACK or NAK to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reply {
-    /// Everything before the expected PSN has arrived.
+pub enum PendingAck {
+    /// ACK: every packet before the expected PSN has arrived.
     Ack,
-    /// A packet is missing: the expected one.
+    /// NAK, PSN sequence error: the expected packet is missing.
     SequenceNak,
-    /// No receive is posted for the expected packet.
+    /// RNR NAK: no receive is posted for the expected packet.
     RnrNak(RnrTimer),
-    /// The packet with this PSN is refused, and the QP in error.
-    Refusal(NakCode, Psn),
+    /// NAK with this code: the packet with this PSN is rejected.
+    Nak(NakCode, Psn),
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn answer(next: u32, last: u32) -> Answer {
+    fn response(next: u32, last: u32) -> Response {
         let (next, last) = (Psn::new(next), Psn::new(last));
-        Answer { next, last, starts: true, source: Source::Value(0), replay: false }
+        let data = ResponseData::Value(0);
+        Response { next, last, starts: true, data, is_replay: false }
     }
 
     #[test]
-    fn answers_stay_in_psn_order_across_the_wrap() {
-        let mut queue = AnswerQueue::default();
+    fn responses_stay_in_psn_order_across_the_wrap() {
+        let mut resources = ResponderResources::default();
         for (next, last) in [(2, 5), (0xff_fff0, 0xff_ffff), (6, 6), (0, 1)] {
-            queue.insert(answer(next, last)).unwrap();
+            resources.insert(response(next, last)).unwrap();
         }
-        assert!(queue.will_send(Psn::new(0xff_fff1)) && queue.will_send(Psn::new(6)));
-        assert!(!queue.will_send(Psn::new(7)));
+        assert!(resources.will_send(Psn::new(0xff_fff1)) && resources.will_send(Psn::new(6)));
+        assert!(!resources.will_send(Psn::new(7)));
         let mut order = Vec::new();
-        while let Some(front) = queue.front() {
+        while let Some(front) = resources.front() {
             order.push(front.next.value());
-            queue.pop();
+            resources.pop();
         }
         assert_eq!(order, [0xff_fff0, 0, 2, 6]);
     }
 
     #[test]
-    fn a_full_queue_refuses() {
-        let mut queue = AnswerQueue::default();
+    fn exhausted_resources_refuse_a_response() {
+        let mut resources = ResponderResources::default();
         for n in 0..u32::from(RD_ATOMIC) {
-            queue.insert(answer(n, n)).unwrap();
+            resources.insert(response(n, n)).unwrap();
         }
-        assert_eq!(queue.insert(answer(99, 99)), Err(QueueFull));
-        queue.pop();
-        assert_eq!(queue.insert(answer(99, 99)), Ok(()));
+        assert_eq!(resources.insert(response(99, 99)), Err(ResourcesExhausted));
+        resources.pop();
+        assert_eq!(resources.insert(response(99, 99)), Ok(()));
     }
 
     #[test]
-    fn room_is_made_for_a_larger_depth_and_stays() {
-        let (mut queue, mut replay) = (AnswerQueue::default(), AtomicReplay::default());
+    fn memory_is_reserved_for_a_larger_depth_and_kept() {
+        let (mut resources, mut replay) = (ResponderResources::default(), AtomicReplay::default());
         for depth in [MAX_RD_ATOMIC, 1] {
-            queue.make_room(depth);
-            replay.make_room(depth);
+            resources.reserve(depth);
+            replay.reserve(depth);
         }
         for n in 0..MAX_RD_ATOMIC {
-            queue.insert(answer(n.into(), n.into())).unwrap();
+            resources.insert(response(n.into(), n.into())).unwrap();
             replay.save(n.into(), 7);
         }
-        assert_eq!(queue.insert(answer(99, 99)), Err(QueueFull));
+        assert_eq!(resources.insert(response(99, 99)), Err(ResourcesExhausted));
         assert_eq!(replay.find(0), Some(7));
     }
 
     #[test]
-    fn replays_make_room_and_replace() {
-        let mut queue = AnswerQueue::default();
+    fn replays_are_replaced_and_replace() {
+        let mut resources = ResponderResources::default();
         for n in 0..u32::from(RD_ATOMIC) {
-            queue.insert(Answer { replay: n < 2, ..answer(n, n) }).unwrap();
+            resources.insert(Response { is_replay: n < 2, ..response(n, n) }).unwrap();
         }
         let all = usize::from(RD_ATOMIC);
-        assert_eq!(queue.first_time(), all - 2);
-        let replay = |next, last| Answer { replay: true, ..answer(next, last) };
-        assert_eq!(queue.insert(replay(200, 200)), Err(QueueFull));
-        queue.insert(answer(100, 104)).unwrap();
-        assert_eq!((queue.first_time(), queue.will_send(Psn::new(0))), (all - 1, false));
-        queue.insert(replay(102, 104)).unwrap();
-        assert_eq!((queue.first_time(), queue.will_send(Psn::new(101))), (all - 2, false));
-        assert!(queue.will_send(Psn::new(102)));
+        assert_eq!(resources.first_time(), all - 2);
+        let replay = |next, last| response(next, last).as_replay();
+        assert_eq!(resources.insert(replay(200, 200)), Err(ResourcesExhausted));
+        resources.insert(response(100, 104)).unwrap();
+        assert_eq!((resources.first_time(), resources.will_send(Psn::new(0))), (all - 1, false));
+        resources.insert(replay(102, 104)).unwrap();
+        assert_eq!((resources.first_time(), resources.will_send(Psn::new(101))), (all - 2, false));
+        assert!(resources.will_send(Psn::new(102)));
     }
 
     #[test]
     fn only_the_newest_results_are_kept() {
         let mut replay = AtomicReplay::default();
         assert_eq!(replay.find(0), None);
-        let newest = 3 + ROOM as u64;
+        let newest = 3 + INITIAL_CAPACITY as u64;
         for n in 0..=newest {
             replay.save(n, n * 10);
         }

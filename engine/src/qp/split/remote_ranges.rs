@@ -1,4 +1,5 @@
-//! Where the peer has let a QP write and read: what it need not be asked about again.
+//! Remote address ranges that the peer has already accepted from this QP, so that later requests
+//! inside them may be split.
 
 use feroce_wire::Key;
 
@@ -7,32 +8,35 @@ use crate::verbs::RemoteAddr;
 /// Keys that are remembered.
 const KEYS: usize = 4;
 
-/// Ranges of the peer's memory, one per key, for which it has accepted requests of one kind.
+/// Remote ranges, one per key, in which the peer has accepted requests of one kind.
 ///
-/// A key stands for one range of addresses, so what lies between two places that it let the QP at is within, too.
+/// A key stands for one contiguous range of addresses. Addresses between two accepted requests
+/// therefore belong to the same region or window.
 #[derive(Debug, Default)]
-pub(in crate::qp) struct Ground {
-    ranges: [Option<Range>; KEYS],
-    /// The place of the oldest.
+pub struct RangeSet {
+    ranges: [Option<RemoteRange>; KEYS],
+    /// Index of the oldest range, which is replaced next.
     oldest: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Range {
+struct RemoteRange {
     rkey: Key,
     start: u64,
     end: u64,
 }
 
-/// The two kinds.
+/// The accepted ranges by kind of request.
 #[derive(Debug, Default)]
-pub(in crate::qp) struct Grounds {
-    pub writes: Ground,
-    pub reads: Ground,
+pub struct RemoteRanges {
+    /// Ranges of WRITEs.
+    pub writes: RangeSet,
+    /// Ranges of READs.
+    pub reads: RangeSet,
 }
 
-impl Ground {
-    /// Whether the peer has accepted requests at or around all `length` bytes from `remote` on.
+impl RangeSet {
+    /// Returns true if all `length` bytes from `remote` on lie at or between accepted requests.
     pub fn covers(&self, remote: RemoteAddr, length: u64) -> bool {
         let Some(end) = remote.addr.checked_add(length) else { return false };
         self.ranges.iter().flatten().any(|range| {
@@ -40,10 +44,10 @@ impl Ground {
         })
     }
 
-    /// Notes that the peer has accepted a request for `length` bytes at `remote`.
-    pub fn learn(&mut self, remote: RemoteAddr, length: u64) {
+    /// Records that the peer has accepted a request for `length` bytes at `remote`.
+    pub fn record(&mut self, remote: RemoteAddr, length: u64) {
         if length == 0 {
-            return; // Nothing was checked.
+            return; // The peer does not check the key and address of an empty request.
         }
         let RemoteAddr { addr: start, rkey } = remote;
         let end = start.saturating_add(length);
@@ -52,7 +56,7 @@ impl Ground {
             (range.start, range.end) = (range.start.min(start), range.end.max(end));
             return;
         }
-        self.ranges[self.oldest] = Some(Range { rkey, start, end });
+        self.ranges[self.oldest] = Some(RemoteRange { rkey, start, end });
         self.oldest = (self.oldest + 1) % KEYS;
     }
 }
@@ -66,33 +70,33 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_accepted_requests_is_covered_and_no_more() {
-        let mut ground = Ground::default();
-        assert!(!ground.covers(at(1, 0), 0));
-        ground.learn(at(1, 1000), 100);
-        assert!(ground.covers(at(1, 1000), 100) && !ground.covers(at(1, 1000), 101));
-        ground.learn(at(1, 5000), 8);
-        assert!(ground.covers(at(1, 1000), 4008) && !ground.covers(at(1, 999), 2));
-        assert!(!ground.covers(at(2, 1000), 1));
-        ground.learn(at(1, u64::MAX - 99), 100);
+    fn exactly_the_range_between_accepted_requests_is_covered() {
+        let mut ranges = RangeSet::default();
+        assert!(!ranges.covers(at(1, 0), 0));
+        ranges.record(at(1, 1000), 100);
+        assert!(ranges.covers(at(1, 1000), 100) && !ranges.covers(at(1, 1000), 101));
+        ranges.record(at(1, 5000), 8);
+        assert!(ranges.covers(at(1, 1000), 4008) && !ranges.covers(at(1, 999), 2));
+        assert!(!ranges.covers(at(2, 1000), 1));
+        ranges.record(at(1, u64::MAX - 99), 100);
         assert!(
-            ground.covers(at(1, u64::MAX - 49), 49) && !ground.covers(at(1, u64::MAX - 49), 51)
+            ranges.covers(at(1, u64::MAX - 49), 49) && !ranges.covers(at(1, u64::MAX - 49), 51)
         );
     }
 
     #[test]
     fn the_oldest_of_five_keys_is_forgotten() {
-        let mut ground = Ground::default();
-        (0..5).for_each(|key| ground.learn(at(key, 0), 10));
-        let known: Vec<_> = (0..5).filter(|&key| ground.covers(at(key, 0), 10)).collect();
+        let mut ranges = RangeSet::default();
+        (0..5).for_each(|key| ranges.record(at(key, 0), 10));
+        let known: Vec<_> = (0..5).filter(|&key| ranges.covers(at(key, 0), 10)).collect();
         assert_eq!(known, [1, 2, 3, 4]);
     }
 
     #[test]
-    fn a_request_for_nothing_teaches_nothing() {
-        let mut ground = Ground::default();
-        ground.learn(at(1, 4000), 0);
-        ground.learn(at(1, 0), 10);
-        assert!(!ground.covers(at(1, 0), 11));
+    fn an_empty_request_records_nothing() {
+        let mut ranges = RangeSet::default();
+        ranges.record(at(1, 4000), 0);
+        ranges.record(at(1, 0), 10);
+        assert!(!ranges.covers(at(1, 0), 11));
     }
 }
