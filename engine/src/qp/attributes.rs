@@ -2,11 +2,17 @@
 
 use feroce_wire::{FlowHeader, PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
-use super::responder_resources::MAX_RD_ATOMIC;
 use super::state::{QpAttrMask, QpState};
 use super::transitions::TransitionError;
 use crate::memory::Access;
 use crate::time::Duration;
+
+/// Largest number of READs and atomics that a QP may have outstanding, as requester or as
+/// responder.
+pub const MAX_RD_ATOMIC: u8 = 64;
+/// Default number of READs and atomics outstanding, which `max_qp_rd_atom` also reports: as many as
+/// a ConnectX supports. An application may take the limit of its own device for the peer's limit.
+pub const RD_ATOMIC: u8 = 16;
 
 /// Attributes of a QP, with the meaning of `ibv_qp_attr`. `None`: not given.
 #[derive(Debug, Clone, Copy, Default)]

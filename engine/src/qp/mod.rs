@@ -47,10 +47,10 @@ pub mod ud;
 mod xrc;
 
 pub use any::AnyQp;
+pub use attributes::{MAX_RD_ATOMIC, RD_ATOMIC};
 pub use connected::{Qp, QpParts};
 pub use env::{ACK_INTERVAL, Env, SrqTable, Transmit, Waits};
 pub use receive::ReceiveQueue;
-pub use responder_resources::{MAX_RD_ATOMIC, RD_ATOMIC};
 pub use snapshot::QpSnapshot;
 pub use state::{QpAttrMask, QpState};
 pub use transitions::{

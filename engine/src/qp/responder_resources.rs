@@ -5,16 +5,11 @@ use std::collections::VecDeque;
 
 use feroce_wire::{Key, NakCode, Psn, Reth, RnrTimer};
 
+use super::attributes::RD_ATOMIC;
 use super::connection::Connection;
 use super::segment;
 use crate::memory::PdId;
 
-/// Largest number of READs and atomics that a QP may have outstanding, as requester or as
-/// responder.
-pub const MAX_RD_ATOMIC: u8 = 64;
-/// Default number of READs and atomics outstanding, which `max_qp_rd_atom` also reports: as many as
-/// a ConnectX supports. An application may take the limit of its own device for the peer's limit.
-pub const RD_ATOMIC: u8 = 16;
 /// Responses, and results of atomics, that every QP has memory for from the start.
 const INITIAL_CAPACITY: usize = RD_ATOMIC as usize;
 
@@ -231,6 +226,7 @@ pub enum PendingAck {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qp::attributes::MAX_RD_ATOMIC;
 
     fn response(next: u32, last: u32) -> Response {
         let (next, last) = (Psn::new(next), Psn::new(last));

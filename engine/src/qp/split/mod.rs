@@ -18,9 +18,9 @@ use std::ops::Range;
 
 use remote_ranges::RemoteRanges;
 
+use super::attributes::RD_ATOMIC;
 use super::connection::Connection;
 use super::env::ACK_INTERVAL;
-use super::responder_resources::RD_ATOMIC;
 use crate::verbs::{SendOp, SendWqe};
 
 /// Response packets of each message of a split READ: First and Last, which both carry an AETH.
