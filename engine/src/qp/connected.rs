@@ -251,7 +251,7 @@ impl Qp {
         }
     }
 
-    pub(super) fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+    fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         let carries_data = self.responder.response_goes_first();
         if carries_data && env.waits.answers {
             return None;
@@ -297,7 +297,7 @@ impl Qp {
     /// Returns true if the next request must wait for its rate or the end of a pause. Local
     /// requests never wait.
     #[inline]
-    pub(super) fn must_wait(&self, env: &Env<'_>) -> bool {
+    fn must_wait(&self, env: &Env<'_>) -> bool {
         env.waits.requests && !self.requester.is_at_local()
     }
 
@@ -315,7 +315,7 @@ impl Qp {
         self.requester.timeout
     }
 
-    pub(super) fn send_side<'s, 'e>(&'s mut self, env: &'s mut Env<'e>) -> SendSide<'s, 'e> {
+    fn send_side<'s, 'e>(&'s mut self, env: &'s mut Env<'e>) -> SendSide<'s, 'e> {
         SendSide {
             requester: &mut self.requester,
             completer: &mut self.completer,
@@ -325,7 +325,7 @@ impl Qp {
         }
     }
 
-    pub(super) fn after_send_side(&mut self, failed: Option<Failed>, env: &mut Env<'_>) {
+    fn after_send_side(&mut self, failed: Option<Failed>, env: &mut Env<'_>) {
         if let Some(Failed(status)) = failed {
             completer::complete(&mut self.requester, &self.conn, env, status);
             match self.conn.service.is_reliable() {
@@ -382,12 +382,12 @@ impl Qp {
     }
 
     /// Completes all posted requests as flushed (C9-220, C10-42).
-    pub(super) fn flush(&mut self, env: &mut Env<'_>) {
+    fn flush(&mut self, env: &mut Env<'_>) {
         self.flush_sends(env);
         self.responder.flush(&self.conn, env);
     }
 
-    pub(super) fn flush_sends(&mut self, env: &mut Env<'_>) {
+    fn flush_sends(&mut self, env: &mut Env<'_>) {
         while !self.requester.sq.is_empty() {
             let status = Status::WorkRequestFlushed;
             completer::complete(&mut self.requester, &self.conn, env, status);

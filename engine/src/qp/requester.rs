@@ -144,9 +144,9 @@ impl Requester {
         (self.window_after_timeout, self.reads_after_timeout) = (u32::MAX, None);
     }
 
-    /// Moves `una` to `psn`: everything before it is acknowledged and, if it asked for one,
-    /// responded to. The window's base moves along; otherwise it would appear to lie ahead after
-    /// half the PSN space.
+    /// Moves `una` to `psn`: all packets before it are acknowledged, and READs and atomics before it
+    /// have their responses. The window's base moves along; otherwise it would appear to lie ahead
+    /// after half the PSN space.
     pub(super) fn acknowledge(&mut self, psn: Psn) {
         if self.reads_in_flight > 0 {
             // Requests that the cursor still has to retransmit are not in flight.
