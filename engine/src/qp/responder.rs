@@ -210,7 +210,7 @@ impl Responder {
         self.check_length(packet, conn.mtu)?;
         match packet.info.operation {
             Operation::Send => self.execute_send(packet, conn, env),
-            Operation::Write => self.execute_write(packet, operation, conn, env),
+            Operation::Write => self.execute_write(packet, conn, env),
             Operation::ReadRequest => self.execute_read(packet, conn, env),
             Operation::Flush => self.execute_flush(packet, conn, env),
             Operation::AtomicWrite => self.execute_atomic_write(packet, conn, env),
@@ -270,7 +270,6 @@ impl Responder {
     fn execute_write(
         &mut self,
         packet: &Packet<'_>,
-        operation: &OperationInfo,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<(), NakReason> {
@@ -283,7 +282,7 @@ impl Responder {
         let ahead = self.expected_ahead(packet, va, left);
         // A WRITE of no bytes needs no valid key (C9-88). The whole rest of the message is checked,
         // so that nothing is stored of a message that exceeds the region.
-        let need = operation.remote_access;
+        let need = Access::REMOTE_WRITE;
         let store = || {
             if left > 0 {
                 env.memory.check(rkey, conn.peer_scope(), need, Some((va, u64::from(left))))?;

@@ -557,6 +557,7 @@ mod tests {
             ("local invalidate", CompletionOpcode::LocalInvalidate, "nnnn"),
         ];
         let mut operations = remote_operations();
+        assert_eq!(operations.len(), REMOTE_OPERATIONS.len());
         operations.push(SendOp::Local(LocalOp::Invalidate(Key(0))));
         assert_eq!(operations.len(), expected.len());
         for (op, (name, completion, flags)) in operations.into_iter().zip(expected) {
