@@ -101,7 +101,7 @@ impl Congestion {
         now: Instant,
     ) {
         let Slot { qp, control: Some(control), .. } = place else { return };
-        if !qp.takes(packet) {
+        if !qp.accepts_sender_of(packet) {
             return; // From somebody else: the QP drops it.
         }
         control.on_packet(packet, now);
@@ -145,7 +145,7 @@ fn send(cnps: &mut VecDeque<Cnp>, cnp: Cnp) {
 pub(super) fn take_cnp(place: &mut Slot, packet: &Packet<'_>, counters: &Counters, now: Instant) {
     let Slot { qp, control, .. } = place;
     let is_heeded = cnp::is_valid(packet)
-        && qp.hears(packet)
+        && qp.accepts_addresses_of(packet)
         && control.as_deref_mut().is_some_and(|control| control.on_cnp(now));
     counters.count(match is_heeded {
         true => Counter::RpCnpHandled,

@@ -207,7 +207,7 @@ impl Core {
         if !self.active.is_empty() {
             return Some(now);
         }
-        let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.due());
+        let held_back = self.moderated.iter().filter_map(|cq| cq.upgrade()?.notification_due());
         let cnps = self.cnps_due().map(|due| due.max(now));
         held_back.chain(self.wheel.next_deadline_hint()).chain(cnps).min()
     }
@@ -241,7 +241,7 @@ impl Core {
 
     fn tell_moderated(&mut self, now: Instant) {
         for cq in self.moderated.iter().filter_map(Weak::upgrade) {
-            cq.tell_due(now);
+            cq.notify_if_due(now);
         }
     }
 

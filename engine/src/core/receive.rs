@@ -165,14 +165,14 @@ impl Tables<'_> {
         let mut env = self.shared.env(now);
         place.qp.handle_packet(packet, &mut env);
         place.care(slot, self.active, self.wheel);
-        if env.woke() && packet.info.is_request() && place.qp.owes_only_answers() {
+        if place.qp.moves_to_front_after(packet, &env) {
             go_first(slot, self.active);
         }
     }
 }
 
 /// The QP in `slot` acknowledges a message that woke a program ahead of what the program may send from another QP, as it does with XRC;
-/// for the same QP, see `Qp::responses_next`. What other cores send is not held back.
+/// for the same QP, see `qp::transmit_order`. What other cores send is not held back.
 #[cold]
 fn go_first(slot: u32, active: &mut VecDeque<u32>) {
     if let Some(at) = active.iter().rposition(|&other| other == slot) {

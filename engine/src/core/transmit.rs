@@ -49,7 +49,7 @@ impl Core {
                 self.active.push_back(slot);
             }
             if place.active && stuck {
-                place.qp.wait_for_port(now);
+                place.qp.start_timeout_on_stuck_port(now);
                 place.rearm(slot, &mut self.wheel);
             }
         }
@@ -111,7 +111,7 @@ impl Core {
             let is_own = audience == Audience::Own;
             let stays = stays(pfc, is_own, flow.spec(), slot, &mut place.held);
             if stays == Stays::All {
-                place.qp.do_local(&mut env);
+                place.qp.execute_local_requests(&mut env);
                 break false;
             }
             if !is_own && *room == 0 {

@@ -291,8 +291,8 @@ impl QueuePair {
         let depth = options.max_rd_atomic.unwrap_or(usual);
         let answered = if super_frames { MAX_RD_ATOMIC } else { depth };
         let acknowledged = self.service.is_reliable();
-        let answers = acknowledged && self.service.takes_requests();
-        let asks = acknowledged && self.service.makes_requests();
+        let answers = acknowledged && self.service.has_responder();
+        let asks = acknowledged && self.service.has_requester();
         self.modify(&QpAttributes {
             state: Some(QpState::Init),
             pkey: Some(Pkey::DEFAULT),
@@ -455,7 +455,7 @@ impl QueuePair {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State);
         }
-        if self.service.sends(&request.op) { Ok(()) } else { Err(PostError::Operation) }
+        if self.service.supports(&request.op) { Ok(()) } else { Err(PostError::Operation) }
     }
 
     #[inline]
@@ -522,7 +522,7 @@ impl Drop for QueuePair {
         let mut token = device.cores[self.core].lock();
         let qp = token.remove(self.slot, device.now());
         drop(token);
-        if qp.is_some_and(|qp| qp.binds_windows()) {
+        if qp.is_some_and(|qp| qp.has_bound_windows()) {
             device.memory.unbind_all_of(self.qpn); // Before the number is another QP's.
         }
         give_qpn(device, self.qpn);

@@ -1,24 +1,27 @@
-//! A queue pair of any service, as its core holds it.
+//! A queue pair of any service, as a core holds it.
 
 use feroce_wire::{FlowHeader, Packet, Pkey, Qpn};
 
 use super::attributes::{ModifyError, QpAttributes};
+use super::connected::Qp;
+use super::env::{Env, Transmit};
+use super::snapshot::QpSnapshot;
+use super::state::QpState;
 use super::ud::UdQp;
-use super::{Env, Qp, QpSnapshot, QpState, Transmit};
 use crate::time::{Duration, Instant};
 
-/// A queue pair of any service, as a core holds it. The methods are those of [`Qp`].
+/// A queue pair of any service. The methods are those of [`Qp`].
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Cores keep each in a box of its own.
+#[allow(clippy::large_enum_variant)] // A core keeps each QP in a box.
 pub enum AnyQp {
-    /// Of a connected service.
+    /// A QP of a connected service.
     Connected(Qp),
-    /// Of the datagram service.
+    /// A QP of the datagram service.
     Datagram(UdQp),
 }
 
 impl AnyQp {
-    /// Its state.
+    /// State of the QP.
     #[inline]
     pub fn state(&self) -> QpState {
         match self {
@@ -27,7 +30,7 @@ impl AnyQp {
         }
     }
 
-    /// Its number.
+    /// Number of the QP.
     #[inline]
     pub fn qpn(&self) -> Qpn {
         match self {
@@ -36,7 +39,8 @@ impl AnyQp {
         }
     }
 
-    /// Headers of the packet that [`AnyQp::poll_transmit`] would write now; `None` if it would write none.
+    /// Headers of the packet that [`AnyQp::poll_transmit`] writes next; `None` if there is no
+    /// packet.
     #[inline]
     pub fn next_flow(&mut self) -> Option<&FlowHeader> {
         match self {
@@ -45,7 +49,7 @@ impl AnyQp {
         }
     }
 
-    /// Headers of the packet that was written last.
+    /// Headers of the last packet written.
     #[inline]
     pub fn flow(&self) -> Option<&FlowHeader> {
         match self {
@@ -54,14 +58,14 @@ impl AnyQp {
         }
     }
 
-    /// Changes the headers of the packets to the peer, if it has one.
+    /// Replaces the headers of the packets to the peer of a connected QP.
     pub fn set_flow(&mut self, flow: FlowHeader) {
         if let Self::Connected(qp) = self {
             qp.set_flow(flow);
         }
     }
 
-    /// Attributes as they stand now.
+    /// The current attributes.
     pub fn attributes(&self) -> QpAttributes {
         match self {
             Self::Connected(qp) => qp.attributes(),
@@ -72,7 +76,7 @@ impl AnyQp {
     /// Changes state and attributes.
     ///
     /// # Errors
-    /// The rule that is broken; nothing was changed then.
+    /// The rule that is violated; nothing is changed.
     pub fn modify(&mut self, new: &QpAttributes, env: &mut Env<'_>) -> Result<(), ModifyError> {
         match self {
             Self::Connected(qp) => qp.modify(new, env),
@@ -80,7 +84,7 @@ impl AnyQp {
         }
     }
 
-    /// Takes a packet for this QP. The caller has verified its ICRC.
+    /// Handles a packet to this QP. The caller has verified its ICRC.
     #[inline]
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
         match self {
@@ -89,14 +93,14 @@ impl AnyQp {
         }
     }
 
-    /// Does what has become due at `env.now`.
+    /// Handles the timers that have expired at `env.now`.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
         if let Self::Connected(qp) = self {
             qp.handle_timeout(env);
         }
     }
 
-    /// Takes notice of work requests that were posted.
+    /// Handles newly posted work requests.
     #[inline]
     pub fn handle_doorbell(&mut self, env: &mut Env<'_>) {
         match self {
@@ -105,7 +109,7 @@ impl AnyQp {
         }
     }
 
-    /// The earliest time at which [`AnyQp::handle_timeout`] has something to do.
+    /// The earliest time at which a timer expires.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self {
@@ -114,14 +118,14 @@ impl AnyQp {
         }
     }
 
-    /// The port is stuck: see [`Qp::wait_for_port`].
-    pub fn wait_for_port(&mut self, now: Instant) {
+    /// See [`Qp::start_timeout_on_stuck_port`].
+    pub fn start_timeout_on_stuck_port(&mut self, now: Instant) {
         if let Self::Connected(qp) = self {
-            qp.wait_for_port(now);
+            qp.start_timeout_on_stuck_port(now);
         }
     }
 
-    /// Writes the next packet, BTH first, to the front of `out`.
+    /// Writes the next packet, from the BTH on, to the front of `out`.
     #[inline]
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         match self {
@@ -130,22 +134,24 @@ impl AnyQp {
         }
     }
 
-    /// It has no requests to send: acknowledgements and other answers at most.
-    pub fn owes_only_answers(&self) -> bool {
+    /// See [`Qp::moves_to_front_after`].
+    #[inline]
+    pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
         match self {
-            Self::Connected(qp) => qp.owes_only_answers(),
+            Self::Connected(qp) => qp.moves_to_front_after(packet, env),
             Self::Datagram(_) => false,
         }
     }
 
-    /// Does the requests that are next and send nothing.
-    pub fn do_local(&mut self, env: &mut Env<'_>) {
+    /// See [`Qp::execute_local_requests`].
+    pub fn execute_local_requests(&mut self, env: &mut Env<'_>) {
         if let Self::Connected(qp) = self {
-            qp.do_local(env);
+            qp.execute_local_requests(env);
         }
     }
 
-    /// The longest frame that it sends in bytes, of at most `port_max`.
+    /// Length in bytes of the longest frame that the QP sends. `port_max`: the longest frame of the
+    /// port.
     pub fn largest_frame(&self, port_max: usize) -> u64 {
         match self {
             Self::Connected(qp) => qp.largest_frame(),
@@ -153,7 +159,7 @@ impl AnyQp {
         }
     }
 
-    /// Headers and numbers of packets to the peer of a connected QP.
+    /// Headers, QP number and partition key of packets to the peer of a connected QP.
     pub fn peer(&self) -> Option<(&FlowHeader, Qpn, Pkey)> {
         match self {
             Self::Connected(qp) => qp.peer(),
@@ -161,23 +167,24 @@ impl AnyQp {
         }
     }
 
-    /// `packet` has addresses that it takes packets from.
-    pub fn hears(&self, packet: &Packet<'_>) -> bool {
+    /// Returns true if the QP receives packets with the IP addresses of `packet`.
+    pub fn accepts_addresses_of(&self, packet: &Packet<'_>) -> bool {
         match self {
-            Self::Connected(qp) => qp.hears(packet),
+            Self::Connected(qp) => qp.has_peer_addresses(packet),
             Self::Datagram(_) => true,
         }
     }
 
-    /// It takes `packet`, as far as can be told by who sent it.
-    pub fn takes(&self, packet: &Packet<'_>) -> bool {
+    /// Returns true if the QP receives packets in its state, and accepts those of the sender of
+    /// `packet`.
+    pub fn accepts_sender_of(&self, packet: &Packet<'_>) -> bool {
         match self {
-            Self::Connected(qp) => qp.takes(packet),
-            Self::Datagram(qp) => qp.takes(packet),
+            Self::Connected(qp) => qp.accepts_sender_of(packet),
+            Self::Datagram(qp) => qp.accepts_sender_of(packet),
         }
     }
 
-    /// The local ACK timeout; `None` where there is none.
+    /// The local ACK timeout; `None`: there is none.
     pub fn ack_timeout(&self) -> Option<Duration> {
         match self {
             Self::Connected(qp) => qp.ack_timeout(),
@@ -185,15 +192,15 @@ impl AnyQp {
         }
     }
 
-    /// Windows may be bound on it.
-    pub fn binds_windows(&self) -> bool {
+    /// Returns true if memory windows may be bound on this QP.
+    pub fn has_bound_windows(&self) -> bool {
         match self {
-            Self::Connected(qp) => qp.binds_windows(),
+            Self::Connected(qp) => qp.has_bound_windows(),
             Self::Datagram(_) => false,
         }
     }
 
-    /// Where it stands now.
+    /// A snapshot of the QP.
     pub fn snapshot(&self) -> QpSnapshot {
         match self {
             Self::Connected(qp) => qp.snapshot(),

@@ -1,43 +1,47 @@
-//! The completer: what acknowledgements and answers of the peer mean for the send queue.
+//! The completer: what acknowledgements and responses of the peer mean for the send queue.
 
 use feroce_wire::{NakCode, Operation, Packet, Payload, Position, Psn, RnrTimer, Syndrome};
 
+use super::connection::Connection;
+use super::env::Env;
 use super::requester::Requester;
 use super::timer::{Timer, TimerTable};
-use super::{Connection, Env, segment, sg};
+use super::{segment, sg};
 use crate::counters::Counter;
 use crate::time::Duration;
-use crate::verbs::{Completion, Extra, SendFlags, SendOp, SendWqe, Status};
+use crate::verbs::operation::ResponseKind;
+use crate::verbs::{Completion, Extra, SendFlags, SendWqe, Status};
 
-/// `rnr_retry` that means: try for ever.
-const RNR_RETRY_FOR_EVER: u8 = 7;
+/// The value of `rnr_retry` that allows any number of retries.
+const RNR_RETRY_UNLIMITED: u8 = 7;
 
-/// Retry bookkeeping of the send side.
+/// Retry state of the send side.
 #[derive(Debug, Default)]
 pub struct Completer {
-    /// Retries allowed without progress, after time-outs and sequence errors.
+    /// Retries allowed without progress, after timeouts and sequence errors.
     pub(super) retry_cnt: u8,
-    /// Retries allowed after RNR NAKs; 7 for ever.
+    /// Retries allowed without progress, after RNR NAKs; 7: unlimited.
     pub(super) rnr_retry: u8,
     retries_left: u8,
     rnr_left: u8,
-    /// `una` when a NAK or an implied NAK last made us go back: the same hole is not answered twice.
-    went_back_for: Option<Psn>,
+    /// `una` when a NAK or an implied NAK last caused a retransmission. A second NAK for the same
+    /// gap causes none.
+    nak_handled_at: Option<Psn>,
 }
 
-/// The oldest request failed and must be completed with the status; the QP goes to ERR.
+/// The oldest request failed: it must complete with this status, and the QP goes to ERR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failed(pub Status);
 
-/// Why packets are sent again.
+/// Why packets are retransmitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
+enum RetryCause {
     Timeout,
     Nak,
     ImpliedNak,
 }
 
-/// The lines that every method works on: the send side of one QP at one moment.
+/// The send side of one QP during one call: what every method of the completer works on.
 pub(super) struct SendSide<'a, 'e> {
     pub requester: &'a mut Requester,
     pub completer: &'a mut Completer,
@@ -47,13 +51,13 @@ pub(super) struct SendSide<'a, 'e> {
 }
 
 impl Completer {
-    /// Takes new retry limits and starts over.
+    /// Restores all retries: there was progress, or the limits have changed.
     pub(super) fn reset(&mut self) {
         (self.retries_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
-        self.went_back_for = None;
+        self.nak_handled_at = None;
     }
 
-    /// Retries since there was progress last: after time-outs and sequence errors, and after RNR NAKs.
+    /// Retries since the last progress: after timeouts and sequence errors, and after RNR NAKs.
     pub(super) fn retries(&self) -> (u8, u8) {
         (
             self.retry_cnt.saturating_sub(self.retries_left),
@@ -63,14 +67,15 @@ impl Completer {
 }
 
 impl SendSide<'_, '_> {
-    /// Takes a response packet.
+    /// Handles a response packet.
     pub fn handle_response(&mut self, packet: &Packet<'_>) -> Result<(), Failed> {
         let psn = packet.bth.psn;
         if psn == self.requester.una.prev() {
-            self.credit_of(packet); // Acknowledges nothing new: the peer has posted receives.
+            // Acknowledges nothing new; the peer has posted receives.
+            self.update_credits(packet);
             return Ok(());
         }
-        // Not outstanding: a ghost of the past, or an answer to nothing we sent.
+        // Not outstanding: a late duplicate, or a response to a packet that was never sent.
         if psn.is_before(self.requester.una) || !psn.at_or_before(self.requester.sent_end) {
             return Ok(());
         }
@@ -82,20 +87,20 @@ impl SendSide<'_, '_> {
         }
     }
 
-    /// A packet of an unreliable service has left: nobody will acknowledge it, and it is finished.
-    pub fn finish_unreliable(&mut self) {
-        self.progress(self.requester.cursor_psn);
+    /// Handles the departure of a packet of an unreliable service: it counts as acknowledged.
+    pub fn handle_unreliable_sent(&mut self) {
+        self.acknowledge_up_to(self.requester.cursor_psn);
     }
 
-    /// The local ACK timeout ran out.
+    /// Handles the expiry of the local ACK timeout.
     pub fn handle_ack_timeout(&mut self) -> Result<(), Failed> {
-        if !self.requester.is_waiting() && !self.requester.has_more(self.conn.state) {
+        if !self.requester.has_unacknowledged() && !self.requester.has_more(self.conn.state) {
             return Ok(());
         }
         self.env.counters.count(Counter::LocalAckTimeoutErr);
-        self.completer.went_back_for = None;
-        self.requester.note_silence(self.env.window);
-        self.retry(Cause::Timeout)
+        self.completer.nak_handled_at = None;
+        self.requester.reduce_limits(self.env.window);
+        self.retry(RetryCause::Timeout)
     }
 
     fn handle_aeth(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
@@ -105,42 +110,43 @@ impl SendSide<'_, '_> {
                 if psn == self.requester.sent_end {
                     return Ok(()); // Acknowledges a packet that was never sent.
                 }
-                self.requester.credit(aeth.msn.value(), code.credits());
-                self.advance_or_go_back(psn.next()).map(|_| ())
+                self.requester.set_credits(aeth.msn.value(), code.credits());
+                self.acknowledge_or_go_back(psn.next()).map(|_| ())
             }
             Syndrome::RnrNak(timer) => self.handle_rnr_nak(psn, timer),
             Syndrome::Nak(NakCode::PsnSequence) => self.handle_sequence_nak(psn),
-            Syndrome::Nak(code) => self.handle_refusal(psn, code),
+            Syndrome::Nak(code) => self.handle_fatal_nak(psn, code),
             Syndrome::Reserved(_) => Ok(()),
         }
     }
 
-    /// The peer misses packet `psn`; all before it have arrived.
+    /// PSN sequence error: the peer expects packet `psn` and has received all packets before it.
     fn handle_sequence_nak(&mut self, psn: Psn) -> Result<(), Failed> {
         self.env.counters.count(Counter::PacketSeqErr);
-        if !self.advance_or_go_back(psn)? || psn == self.requester.sent_end {
+        if !self.acknowledge_or_go_back(psn)? || psn == self.requester.sent_end {
             return Ok(());
         }
-        // While the RNR timer runs the hole is known: rxe NAKs the packets behind it all the same.
+        // While the RNR timer runs, the gap is known already. Linux rxe nevertheless sends a NAK
+        // for the packets behind it.
         if self.timers.is_running(Timer::Rnr) {
             return Ok(());
         }
-        self.retry(Cause::Nak)
+        self.retry(RetryCause::Nak)
     }
 
-    /// The peer has no receive for packet `psn`.
+    /// Receiver not ready: the peer has no receive for packet `psn`.
     fn handle_rnr_nak(&mut self, psn: Psn, timer: RnrTimer) -> Result<(), Failed> {
         self.env.counters.count(Counter::RnrNakRetryErr);
-        if !self.advance_or_go_back(psn)? || psn == self.requester.sent_end {
+        if !self.acknowledge_or_go_back(psn)? || psn == self.requester.sent_end {
             return Ok(());
         }
         if self.timers.is_running(Timer::Rnr) {
-            return Ok(()); // The same NAK again.
+            return Ok(()); // A duplicate of the same NAK.
         }
         if self.completer.rnr_left == 0 {
             return Err(Failed(Status::RnrRetryExceeded));
         }
-        if self.completer.rnr_left != RNR_RETRY_FOR_EVER {
+        if self.completer.rnr_left != RNR_RETRY_UNLIMITED {
             self.completer.rnr_left -= 1;
         }
         self.requester.rewind(psn);
@@ -149,9 +155,9 @@ impl SendSide<'_, '_> {
         Ok(())
     }
 
-    /// The peer refuses the request that packet `psn` belongs to.
-    fn handle_refusal(&mut self, psn: Psn, code: NakCode) -> Result<(), Failed> {
-        if !self.advance_or_go_back(psn)? || psn == self.requester.sent_end {
+    /// The peer rejects the request that packet `psn` belongs to.
+    fn handle_fatal_nak(&mut self, psn: Psn, code: NakCode) -> Result<(), Failed> {
+        if !self.acknowledge_or_go_back(psn)? || psn == self.requester.sent_end {
             return Ok(());
         }
         let (counter, status) = match code {
@@ -166,46 +172,46 @@ impl SendSide<'_, '_> {
     }
 
     fn handle_read_response(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
-        if psn == self.requester.sent_end || !self.advance_or_go_back(psn)? {
+        if psn == self.requester.sent_end || !self.acknowledge_or_go_back(psn)? {
             return Ok(());
         }
         let index = self.requester.sq.head();
         let Some(&wqe) = self.requester.sq.get(index) else { return Ok(()) };
-        if !fits_read(packet, &wqe, psn, self.conn.mtu) {
-            return self.bad_response();
+        if !is_expected_read_response(packet, &wqe, psn, self.conn.mtu) {
+            return self.fail_with_bad_response();
         }
-        self.credit_of(packet);
+        self.update_credits(packet);
         let offset = u64::from(wqe.first_psn.distance_to(psn)) * self.conn.mtu as u64;
-        self.store_answer(index, &wqe, offset, packet.payload)?;
-        self.progress(psn.next());
+        self.store_response(index, &wqe, offset, packet.payload)?;
+        self.acknowledge_up_to(psn.next());
         Ok(())
     }
 
     fn handle_atomic_ack(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
-        if psn == self.requester.sent_end || !self.advance_or_go_back(psn)? {
+        if psn == self.requester.sent_end || !self.acknowledge_or_go_back(psn)? {
             return Ok(());
         }
         let index = self.requester.sq.head();
         let Some(&wqe) = self.requester.sq.get(index) else { return Ok(()) };
-        let Some(answer) = packet.ext.atomic_ack.filter(|_| wqe.op.is_atomic()) else {
-            return self.bad_response();
+        let Some(result) = packet.ext.atomic_ack.filter(|_| wqe.op.is_atomic()) else {
+            return self.fail_with_bad_response();
         };
-        self.credit_of(packet);
-        let value = answer.original.to_ne_bytes();
-        self.store_answer(index, &wqe, 0, Payload { first: &value, second: &[] })?;
-        self.progress(psn.next());
+        self.update_credits(packet);
+        let value = result.original.to_ne_bytes();
+        self.store_response(index, &wqe, 0, Payload { first: &value, second: &[] })?;
+        self.acknowledge_up_to(psn.next());
         Ok(())
     }
 
-    fn credit_of(&mut self, packet: &Packet<'_>) {
+    fn update_credits(&mut self, packet: &Packet<'_>) {
         if let Some(aeth) = packet.ext.aeth
             && let Syndrome::Ack(code) = aeth.syndrome
         {
-            self.requester.credit(aeth.msn.value(), code.credits());
+            self.requester.set_credits(aeth.msn.value(), code.credits());
         }
     }
 
-    fn store_answer(
+    fn store_response(
         &mut self,
         index: u32,
         wqe: &SendWqe,
@@ -217,34 +223,35 @@ impl SendSide<'_, '_> {
             .map_err(|_| Failed(Status::LocalProtection))
     }
 
-    fn bad_response(&mut self) -> Result<(), Failed> {
+    fn fail_with_bad_response(&mut self) -> Result<(), Failed> {
         self.env.counters.count(Counter::ReqBadResponse);
         Err(Failed(Status::BadResponse))
     }
 
-    /// Acknowledges everything before `to`. If an unanswered READ or atomic is in the way, its response
-    /// was lost: goes back to it (an implied NAK) and returns false.
-    fn advance_or_go_back(&mut self, to: Psn) -> Result<bool, Failed> {
-        let limit = self.first_unanswered(to);
-        self.progress(limit);
+    /// Acknowledges everything before `to`. If a READ or atomic before `to` has no response yet,
+    /// its response was lost (implied NAK): acknowledges only what lies before it, goes back to it
+    /// and returns false.
+    fn acknowledge_or_go_back(&mut self, to: Psn) -> Result<bool, Failed> {
+        let limit = self.first_awaiting_response(to);
+        self.acknowledge_up_to(limit);
         if limit == to {
             return Ok(true);
         }
-        if self.completer.went_back_for != Some(self.requester.una) {
+        if self.completer.nak_handled_at != Some(self.requester.una) {
             self.env.counters.count(Counter::ImpliedNakSeqErr);
-            self.retry(Cause::ImpliedNak)?;
+            self.retry(RetryCause::ImpliedNak)?;
         }
         Ok(false)
     }
 
-    /// The lower of `to` and the first PSN at or after `una` that only a READ or atomic answer can
-    /// acknowledge.
-    fn first_unanswered(&self, to: Psn) -> Psn {
+    /// The first PSN from `una` on that only a response to a READ or atomic can acknowledge, or
+    /// `to` if none lies before it.
+    fn first_awaiting_response(&self, to: Psn) -> Psn {
         let mut index = self.requester.sq.head();
         let mut at = self.requester.una;
         while at.is_before(to) && index != self.requester.fresh_wqe {
             let wqe = self.requester.sq.get(index).expect("between head and fresh");
-            if wqe.op.is_read_or_atomic() {
+            if wqe.op.needs_responder_resource() {
                 return at;
             }
             at = wqe.end_psn();
@@ -253,8 +260,8 @@ impl SendSide<'_, '_> {
         to
     }
 
-    /// Moves `una` up to `to` and completes what is finished by that.
-    fn progress(&mut self, to: Psn) {
+    /// Moves `una` to `to` and completes the requests that end there or before.
+    fn acknowledge_up_to(&mut self, to: Psn) {
         let requester = &mut *self.requester;
         if to == requester.una {
             return;
@@ -266,30 +273,20 @@ impl SendSide<'_, '_> {
             if index == self.requester.fresh_wqe || to.is_before(wqe.end_psn()) {
                 break;
             }
-            self.finish(&wqe);
+            self.requester.splitter.completed(&wqe);
+            complete(self.requester, self.conn, self.env, Status::Success);
         }
         let requester = &mut *self.requester;
         if requester.cursor_psn.is_before(to) {
-            // An answer overtook the packet that was to be sent again.
+            // A late response acknowledges packets that were about to be retransmitted.
             (requester.cursor_wqe, requester.cursor_psn) = (requester.sq.head(), to);
         }
         self.restart_ack_timer();
     }
 
-    fn finish(&mut self, wqe: &SendWqe) {
-        if let Some(grounds) = &mut self.requester.grounds {
-            match wqe.op {
-                SendOp::Write(remote) => grounds.writes.learn(remote, wqe.length),
-                SendOp::Read(remote) => grounds.reads.learn(remote, wqe.length),
-                _ => {}
-            }
-        }
-        complete(self.requester, self.conn, self.env, Status::Success);
-    }
-
     fn restart_ack_timer(&mut self) {
         match self.requester.timeout {
-            Some(timeout) if self.requester.is_waiting() => {
+            Some(timeout) if self.requester.has_unacknowledged() => {
                 self.timers.set(Timer::Ack, self.env.now + timeout);
             }
             _ => self.timers.stop(Timer::Ack),
@@ -297,14 +294,14 @@ impl SendSide<'_, '_> {
         self.timers.stop(Timer::Rnr);
     }
 
-    /// Goes back to the oldest packet that is not acknowledged, if retries are left.
-    fn retry(&mut self, cause: Cause) -> Result<(), Failed> {
+    /// Goes back to the oldest unacknowledged packet, if retries are left.
+    fn retry(&mut self, cause: RetryCause) -> Result<(), Failed> {
         let una = self.requester.una;
-        if cause != Cause::Timeout {
-            if self.completer.went_back_for == Some(una) {
+        if cause != RetryCause::Timeout {
+            if self.completer.nak_handled_at == Some(una) {
                 return Ok(());
             }
-            self.completer.went_back_for = Some(una);
+            self.completer.nak_handled_at = Some(una);
         }
         if self.completer.retries_left == 0 {
             return Err(Failed(Status::RetryExceeded));
@@ -316,7 +313,7 @@ impl SendSide<'_, '_> {
     }
 }
 
-/// Completes the oldest send request and gives its slot back.
+/// Completes the oldest send request and frees its slot.
 pub(super) fn complete(
     requester: &mut Requester,
     conn: &Connection,
@@ -325,7 +322,7 @@ pub(super) fn complete(
 ) {
     let index = requester.sq.head();
     let Some(&wqe) = requester.sq.get(index) else { return };
-    // First the slot, then the completion: who polls it may post again at once.
+    // The slot is freed before the completion appears: a poller may post again at once.
     requester.sq.retire();
     if requester.cursor_wqe == index {
         requester.cursor_wqe = requester.sq.head();
@@ -358,11 +355,12 @@ pub(super) fn complete(
     }
 }
 
-/// True if the response packet is the one that answers PSN `psn` of the READ `wqe`, or a FLUSH or ATOMIC WRITE.
-fn fits_read(packet: &Packet<'_>, wqe: &SendWqe, psn: Psn, mtu: usize) -> bool {
-    match wqe.op {
-        SendOp::Read(_) => {}
-        SendOp::Flush { .. } | SendOp::AtomicWrite(_) => {
+/// Returns true if the READ response packet is the one that the request `wqe` (a READ, FLUSH or
+/// ATOMIC WRITE) expects with the PSN `psn`.
+fn is_expected_read_response(packet: &Packet<'_>, wqe: &SendWqe, psn: Psn, mtu: usize) -> bool {
+    match wqe.op.info().response {
+        ResponseKind::ReadResponse => {}
+        ResponseKind::EmptyReadResponse => {
             return packet.info.position == Position::Only && packet.payload.is_empty();
         }
         _ => return false,
@@ -370,7 +368,7 @@ fn fits_read(packet: &Packet<'_>, wqe: &SendWqe, psn: Psn, mtu: usize) -> bool {
     let index = wqe.first_psn.distance_to(psn);
     let offset = u64::from(index) * mtu as u64;
     let expected = wqe.length.saturating_sub(offset).min(mtu as u64);
-    // A READ asked for again from the middle begins with First or Only wherever it begins.
+    // The response to a READ that was repeated from the middle starts there with First or Only.
     let ends = matches!(packet.info.position, Position::Last | Position::Only);
-    ends == segment::ends_answer(wqe, index) && packet.payload.len() as u64 == expected
+    ends == segment::ends_response(wqe, index) && packet.payload.len() as u64 == expected
 }

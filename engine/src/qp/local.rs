@@ -1,16 +1,19 @@
-//! Requests that are done without the peer: they bind and invalidate keys in the order of the send queue.
+//! Local requests: they bind memory windows and invalidate keys, in the order of the send queue.
 //!
-//! Such a request has no packet and takes no PSN. It is done when its turn comes for the first time; when packets
-//! before and behind it are sent again, it is passed over and not done again. It completes behind what is before
-//! it, as every request does.
+//! A local request has no packet and takes no PSN. It is executed when the cursor reaches it for
+//! the first time. When the packets around it are retransmitted, the cursor skips it. It completes
+//! in order, like every request.
 
+use super::completer;
+use super::connected::Qp;
+use super::connection::Connection;
+use super::env::Env;
 use super::requester::{Next, Requester};
-use super::{Connection, Env, Qp, completer};
 use crate::memory::BindError;
-use crate::verbs::{LocalOp, SendOp, SendWqe, Status};
+use crate::verbs::{LocalOp, SendWqe, Status};
 
 impl Requester {
-    /// Does the local request at the cursor, or passes over it.
+    /// Executes the local request at the cursor, or skips it if it was executed already.
     pub(super) fn next_local(
         &mut self,
         op: &LocalOp,
@@ -20,13 +23,13 @@ impl Requester {
     ) -> Next {
         let index = self.cursor_wqe;
         if index == self.fresh_wqe {
-            if let Some(refusal) = self.admit(wqe, conn, env) {
-                return refusal;
+            if let Some(obstacle) = self.obstacle_to_start(wqe, conn, env) {
+                return obstacle;
             }
             if let Err(status) = execute(op, conn, env) {
-                return self.fail_in_turn(status);
+                return self.fail_in_order(status);
             }
-            self.binds |= matches!(op, LocalOp::Bind(_));
+            self.has_bound_windows |= matches!(op, LocalOp::Bind(_));
             let psn = self.fresh_psn;
             let done = SendWqe { first_psn: psn, psn_count: 0, ssn: self.ssn, ..*wqe };
             *self.sq.get_mut(index).expect("the cursor is in the queue") = done;
@@ -38,26 +41,26 @@ impl Requester {
 }
 
 impl Qp {
-    /// Does the requests that are next and send nothing: whatever holds packets back, these have none.
-    pub fn do_local(&mut self, env: &mut Env<'_>) {
+    /// Executes the local requests that are next, while packets must wait.
+    pub fn execute_local_requests(&mut self, env: &mut Env<'_>) {
         env.waits.requests = true;
         let packet = self.next_request(env, &mut []);
-        debug_assert!(packet.is_none(), "what waits was sent");
+        debug_assert!(packet.is_none(), "a packet was sent that had to wait");
     }
 
-    /// Completes local requests that were done and that nothing is before.
-    pub(super) fn complete_local(&mut self, env: &mut Env<'_>) {
+    /// Completes executed local requests at the head of the send queue.
+    pub(super) fn complete_local_requests(&mut self, env: &mut Env<'_>) {
         while self.requester.sq.head() != self.requester.fresh_wqe
             && let Some(wqe) = self.requester.sq.get(self.requester.sq.head())
-            && matches!(wqe.op, SendOp::Local(_))
+            && wqe.op.info().is_local()
         {
             completer::complete(&mut self.requester, &self.conn, env, Status::Success);
         }
     }
 
-    /// Windows may be bound on this QP.
-    pub fn binds_windows(&self) -> bool {
-        self.requester.binds
+    /// Returns true if memory windows may be bound on this QP.
+    pub fn has_bound_windows(&self) -> bool {
+        self.requester.has_bound_windows
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where a QP's receives come from: a queue of its own, or one that it shares with others.
+//! The source of a QP's receives: its own receive queue, or a shared receive queue.
 
 use std::sync::Arc;
 
@@ -7,54 +7,56 @@ use crate::memory::shared_ring::Taken;
 use crate::memory::work_ring::{Sge, WorkConsumer};
 use crate::verbs::{EventQueue, RecvWqe, SrqId, SrqRing, XrcDomainId};
 
-/// The receives of a QP.
+/// The source of a QP's receives.
 #[derive(Debug)]
 pub enum ReceiveQueue {
-    /// Its own. A receive stays at the head of the queue until its message is complete.
+    /// Its own receive queue. A receive stays at the head of the queue until its message is
+    /// complete.
     Own(WorkConsumer<RecvWqe>),
-    /// Those of a shared queue.
+    /// A shared receive queue.
     Shared(SharedReceives),
 }
 
-/// A QP's end of a shared queue.
+/// A QP's end of a shared receive queue.
 #[derive(Debug)]
 pub struct SharedReceives {
-    /// None if the QP takes none, or before its first request names one.
+    /// The queue; `None` if the QP has no receives, or on XRC before the first request names a
+    /// queue.
     srq: Option<Arc<SrqRing>>,
-    /// Requests name the queue, which is one of this domain.
+    /// XRC: each request names its queue, which must be one of this XRC domain.
     domain: Option<XrcDomainId>,
-    /// The receive of the message under way: others take the ones behind it meanwhile.
+    /// The receive of the current message. Other QPs take the receives behind it meanwhile.
     held: Option<Taken<RecvWqe>>,
 }
 
-/// A receive that a message is being stored to.
+/// The receive of the current message.
 #[derive(Debug, Clone, Copy)]
 pub struct Receive<'a> {
-    /// Bytes that fit.
+    /// Length in bytes.
     pub length: u64,
-    /// Where they go.
+    /// Buffers.
     pub sges: &'a [Sge],
-    /// The domain of that memory.
+    /// Protection domain of the buffers.
     pub pd: PdId,
 }
 
 impl ReceiveQueue {
-    /// The receives of `srq`.
+    /// Takes receives from `srq`.
     pub fn shared(srq: Arc<SrqRing>) -> Self {
         Self::Shared(SharedReceives { srq: Some(srq), domain: None, held: None })
     }
 
-    /// Those of whatever queue of `domain` a request names.
+    /// Takes receives from the queue of `domain` that each request names.
     pub fn of_domain(domain: XrcDomainId) -> Self {
         Self::Shared(SharedReceives { srq: None, domain: Some(domain), held: None })
     }
 
-    /// None: the QP only sends.
+    /// No receives: the QP only sends.
     pub fn none() -> Self {
         Self::Shared(SharedReceives { srq: None, domain: None, held: None })
     }
 
-    /// The XRC domain whose queues requests name.
+    /// The XRC domain whose queues requests may name.
     pub(super) fn xrc_domain(&self) -> Option<XrcDomainId> {
         match self {
             Self::Own(_) => None,
@@ -62,14 +64,14 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes the receives of `srq` from here on.
+    /// Takes receives from `srq` from now on.
     pub(super) fn select(&mut self, srq: &Arc<SrqRing>) {
         if let Self::Shared(shared) = self {
             shared.srq = Some(Arc::clone(srq));
         }
     }
 
-    /// The shared queue whose receives are taken.
+    /// The shared receive queue in use.
     pub(super) fn selected(&self) -> Option<SrqId> {
         match self {
             Self::Own(_) => None,
@@ -77,25 +79,27 @@ impl ReceiveQueue {
         }
     }
 
-    /// A receive was taken for a message that has not ended.
-    pub(super) fn holds_one(&self) -> bool {
+    /// Returns true if a receive was taken from a shared receive queue for a message that is
+    /// incomplete.
+    pub(super) fn holds_receive(&self) -> bool {
         matches!(self, Self::Shared(shared) if shared.held.is_some())
     }
 
-    /// In ERR, the QP has taken its last receive from a queue that goes on: an event tells. Queues of an XRC
-    /// domain are not the QP's.
-    pub(super) fn has_a_last(&self) -> bool {
+    /// Returns true if the QP raises [`AsyncEvent::LastWqeReached`](crate::verbs::AsyncEvent) in
+    /// ERR: it takes no more receives from its shared receive queue. Queues of an XRC domain do not
+    /// belong to the QP.
+    pub(super) fn raises_last_wqe_event(&self) -> bool {
         matches!(self, Self::Shared(SharedReceives { srq: Some(_), domain: None, .. }))
     }
 
-    /// True if other QPs take receives from the same queue. Their number says nothing to a peer then: it is
-    /// given no credits.
+    /// Returns true if the receives come from a shared receive queue. The peer gets no credits
+    /// then: other QPs may take the posted receives.
     #[inline]
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
 
-    /// Receives that wait for a message.
+    /// Posted receives that no message has taken yet.
     pub fn posted(&self) -> u32 {
         match self {
             Self::Own(queue) => queue.len(),
@@ -103,10 +107,10 @@ impl ReceiveQueue {
         }
     }
 
-    /// Makes sure that there is a receive for a message that begins; of a shared queue, it is taken. False
-    /// if there is none.
+    /// Makes sure that the current message has a receive, and takes one from a shared receive
+    /// queue. Returns false if none is posted.
     #[inline]
-    pub fn provide(&mut self, events: &EventQueue) -> bool {
+    pub fn ensure_receive(&mut self, events: &EventQueue) -> bool {
         match self {
             Self::Own(queue) => !queue.is_empty(),
             Self::Shared(shared) => {
@@ -118,7 +122,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// The receive of the message under way; of a QP's own queue, of memory of `pd`.
+    /// The receive of the current message. `pd`: the QP's protection domain, which a receive of the
+    /// QP's own queue belongs to.
     #[inline]
     pub fn current(&self, pd: PdId) -> Option<Receive<'_>> {
         match self {
@@ -137,7 +142,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Gives the slot of that receive back, and returns the program's number of it.
+    /// Frees the receive of the current message and returns its `wr_id`.
     #[inline]
     pub fn retire(&mut self) -> Option<u64> {
         match self {

@@ -1,100 +1,97 @@
-//! The requester: which packet of the send queue goes out next.
+//! The requester: which request packet goes out next.
 //!
 //! ```text
-//!   send queue   head ....... cursor_wqe ....... fresh_wqe ....... tail
-//!                acknowledged^ sent   ^ to send again    ^ never sent
-//!   PSNs         una ........ cursor_psn ....... fresh_psn
+//!   send queue   head ............ cursor_wqe .......... fresh_wqe ....... tail
+//!                oldest incomplete next packet to send   never started
+//!   PSNs         una ............. cursor_psn .......... fresh_psn
 //! ```
-//! A request gets its PSNs when its first packet is sent. Going back (go-back-N) moves the cursor; the
-//! [completer](super::completer) moves `una` and the head.
+//! A request gets its PSNs when its first packet is sent. Go-back-N moves the cursor back; the
+//! [completer](super::completer) moves `una` and the head of the queue forward.
 
 use feroce_wire::{
     AtomicEth, Bth, ExtHeaders, Feth, Ieth, ImmDt, Psn, Reth, XrcEth, write_transport,
 };
 
-use super::ground::Grounds;
-use super::response::RD_ATOMIC;
+use super::connection::Connection;
+use super::env::{ACK_INTERVAL, Env};
 use super::segment::{self, Segment};
+use super::sg;
+use super::split::Splitter;
+use super::state::QpState;
 use super::timer::{Timer, TimerTable};
-use super::{Connection, Env, QpState, Service, sg};
 use crate::counters::Counter;
-use crate::memory::Access;
 use crate::memory::work_ring::WorkConsumer;
 use crate::time::Duration;
-use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Status};
+use crate::verbs::{MAX_MESSAGE, RemoteAddr, SendFlags, SendOp, SendWqe, Service, Status};
 
-/// At most this many packets are sent between two that ask for an acknowledgement; fewer if [`Env::ack_interval`] is.
-pub const ACK_INTERVAL: u32 = 16;
-
-/// The same where messages are split to fill super-frames: a handful of them. An acknowledgement is a frame of its own, and costs as much
-/// as one of theirs.
-const SPLIT_ACK_INTERVAL: u32 = 64;
-
-/// PSNs that may be outstanding: half the PSN space, what a responder can tell apart from new ones.
+/// PSNs that may be outstanding: half the PSN space, because a responder takes the other half for
+/// duplicates.
 const PSN_SPAN: u32 = 1 << 23;
 
 /// Mask of the 24-bit send sequence number.
 const SSN_MASK: u32 = 0xff_ffff;
 
-/// Send side of a QP: what goes out.
+/// The part of the send side that chooses and writes packets.
 #[derive(Debug)]
 pub struct Requester {
     pub(super) sq: WorkConsumer<SendWqe>,
     /// Request and PSN of the next packet to send.
     pub(super) cursor_wqe: u32,
     pub(super) cursor_psn: Psn,
-    /// First request that has no PSNs yet, and the PSN it will get.
+    /// The first request that has no PSNs yet, and the PSN that it will get.
     pub(super) fresh_wqe: u32,
     pub(super) fresh_psn: Psn,
-    /// Oldest PSN not acknowledged.
+    /// Oldest unacknowledged PSN.
     pub(super) una: Psn,
-    /// One past the highest PSN ever sent.
+    /// The PSN behind the highest one ever sent.
     pub(super) sent_end: Psn,
-    /// The send window counts from here: `una`, or the end of the last READ or atomic sent, whose PSNs
-    /// are the responder's to send.
+    /// PSN that the send window is counted from: `una`, or the end of the last READ or atomic sent,
+    /// because PSNs of responses do not count.
     window_base: Psn,
-    /// Requests of READs and atomics sent and not answered: those whose answers end between `una` and the cursor.
+    /// READ and atomic requests in flight: those whose responses end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
+    /// Packets sent since the last one that asked for an acknowledgement.
     since_ack_request: u32,
-    /// The request ahead of which no acknowledgement was asked for: it is known to be sound.
-    sound: Option<u32>,
+    /// The request behind the cursor, if it is validated: no acknowledgement was asked for before
+    /// it, because it follows at once.
+    validated: Option<u32>,
     pub(super) ssn: u32,
     credits: Credits,
-    /// Where the peer has let it write and read, if messages may be split.
-    pub(super) grounds: Option<Box<Grounds>>,
-    /// It has bound windows.
-    pub(super) binds: bool,
+    pub(super) splitter: Splitter,
+    /// True if memory windows were bound on this QP.
+    pub(super) has_bound_windows: bool,
     /// Initiator depth: READs and atomics that may be outstanding.
     pub(super) max_rd_atomic: u8,
-    /// Local ACK timeout; `None` waits for ever.
+    /// Local ACK timeout; `None`: wait without limit.
     pub(super) timeout: Option<Duration>,
-    /// Packets that may wait for their acknowledgement while the peer is silent; without limit else.
-    silent_window: u32,
-    /// READs and atomics that may, meanwhile.
-    silent_reads: Option<u8>,
+    /// Send window after a timeout; `u32::MAX` while the peer acknowledges.
+    window_after_timeout: u32,
+    /// READs and atomics that may be outstanding after a timeout; `None` while the peer
+    /// acknowledges.
+    reads_after_timeout: Option<u8>,
 }
 
-/// End-to-end credits: how many requests that consume a receive the peer can take.
+/// End-to-end credits: requests that consume a receive which the peer can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Credits {
-    /// Nothing was heard yet.
+    /// No acknowledgement has arrived yet.
     Unknown,
-    /// The peer does not limit.
+    /// The peer sets no limit.
     Unlimited,
-    /// Up to this SSN.
+    /// Requests up to this SSN.
     UpTo(u32),
 }
 
-/// What [`Requester::next_packet`] did.
+/// The result of [`Requester::next_packet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Wrote a packet of so many bytes, from the BTH to the pad.
+    /// A packet of this length was written, counted from the BTH to the pad.
     Packet(usize),
-    /// Did a local request or passed over one: there may be more.
+    /// A local request was executed or skipped: there may be a packet behind it.
     Local,
     /// Nothing can be sent now.
     Blocked,
-    /// The oldest request cannot be sent: it must be completed with this status.
+    /// The oldest request cannot be sent and must complete with this status.
     Failed(Status),
 }
 
@@ -112,19 +109,19 @@ impl Requester {
             window_base: Psn::new(0),
             reads_in_flight: 0,
             since_ack_request: 0,
-            sound: None,
+            validated: None,
             ssn: 0,
             credits: Credits::Unknown,
-            grounds: None,
-            binds: false,
+            splitter: Splitter::default(),
+            has_bound_windows: false,
             max_rd_atomic: 0,
             timeout: None,
-            silent_window: u32::MAX,
-            silent_reads: None,
+            window_after_timeout: u32::MAX,
+            reads_after_timeout: None,
         }
     }
 
-    /// Starts over at `psn`, dropping what is in the queue.
+    /// Drops all queued requests and starts over at `psn`.
     pub(super) fn reset(&mut self, psn: Psn) {
         while !self.sq.is_empty() {
             self.sq.retire();
@@ -132,47 +129,56 @@ impl Requester {
         (self.cursor_wqe, self.fresh_wqe) = (self.sq.head(), self.sq.head());
         self.start_at(psn);
         (self.reads_in_flight, self.since_ack_request) = (0, 0);
-        (self.ssn, self.credits, self.grounds) = (0, Credits::Unknown, None);
+        (self.ssn, self.credits, self.splitter) = (0, Credits::Unknown, Splitter::default());
     }
 
-    /// Sets the PSN of the first packet; nothing has been sent yet.
+    /// Sets the PSN of the next packet. No packet may be outstanding.
     pub(super) fn start_at(&mut self, psn: Psn) {
         (self.cursor_psn, self.fresh_psn, self.una) = (psn, psn, psn);
         (self.sent_end, self.window_base) = (psn, psn);
-        (self.silent_window, self.silent_reads) = (u32::MAX, None);
+        self.restore_limits();
     }
 
-    /// Notes that everything before `psn` is acknowledged, and answered. The window's base keeps up, or it would look as
-    /// if it lay ahead once half the PSN space has gone by.
+    /// Ends the limits that [`Self::reduce_limits`] set.
+    fn restore_limits(&mut self) {
+        (self.window_after_timeout, self.reads_after_timeout) = (u32::MAX, None);
+    }
+
+    /// Moves `una` to `psn`: all packets before it are acknowledged, and READs and atomics before it
+    /// have their responses. The window's base moves along; otherwise it would appear to lie ahead
+    /// after half the PSN space.
     pub(super) fn acknowledge(&mut self, psn: Psn) {
         if self.reads_in_flight > 0 {
-            // What the cursor has yet to send again is not in flight.
+            // Requests that the cursor still has to retransmit are not in flight.
             let sent = if self.cursor_psn.is_before(psn) { self.cursor_psn } else { psn };
-            self.reads_in_flight -= self.answers_ended(self.una, sent);
+            self.reads_in_flight -= self.responses_ended(self.una, sent);
         }
         self.una = psn;
-        (self.silent_window, self.silent_reads) = (u32::MAX, None);
+        self.restore_limits();
         if self.window_base.is_before(psn) {
             self.window_base = psn;
         }
     }
 
-    /// Notes that the peer was silent for a timeout: each time, half as much goes to it, as long as it still asks for an
-    /// acknowledgement. What it may be too slow for would wait in front of it, and once more with every retry; and where
-    /// every nth packet is lost, retries that are all alike lose the same one.
-    pub(super) fn note_silence(&mut self, window: u32) {
-        self.silent_window = (self.silent_window.min(window) / 2).max(ACK_INTERVAL);
-        // The first retry of READs is whole: they are small, and it is other requesters' way.
-        let most = self.silent_reads.map_or(self.reads_in_flight, |most| most / 2);
-        self.silent_reads = Some(most.max(1));
+    /// Reduces what may be outstanding after a local ACK timeout: half of it after each further
+    /// timeout, but at least enough to ask for an acknowledgement. Packets that the peer is too
+    /// slow for would queue in front of it, once more with every retry; and where every nth packet
+    /// is lost, retries of the same size lose the same packet again.
+    pub(super) fn reduce_limits(&mut self, window: u32) {
+        self.window_after_timeout = (self.window_after_timeout.min(window) / 2).max(ACK_INTERVAL);
+        // The first retry of READs is complete: their requests are small, and other requesters do
+        // the same.
+        let most = self.reads_after_timeout.map_or(self.reads_in_flight, |most| most / 2);
+        self.reads_after_timeout = Some(most.max(1));
     }
 
-    /// Packets are out that have not been acknowledged.
-    pub(super) fn is_waiting(&self) -> bool {
+    /// Returns true if packets are unacknowledged.
+    pub(super) fn has_unacknowledged(&self) -> bool {
         self.una != self.cursor_psn
     }
 
-    /// Requests are to be sent, or sent again. A QP that is drained begins nothing new.
+    /// Returns true if requests are left to send or to retransmit. In SQD, no new request is
+    /// started.
     pub(super) fn has_more(&self, state: QpState) -> bool {
         match state {
             QpState::Rts => !self.is_at_end(),
@@ -181,30 +187,31 @@ impl Requester {
         }
     }
 
-    /// Nothing is left to send.
+    /// Returns true if no request is left to send.
     pub(super) fn is_at_end(&self) -> bool {
         self.sq.get(self.cursor_wqe).is_none()
     }
 
-    /// The next request is done without the peer.
+    /// Returns true if the next request is a local one.
     pub(super) fn is_at_local(&self) -> bool {
-        self.sq.get(self.cursor_wqe).is_some_and(|wqe| matches!(wqe.op, SendOp::Local(_)))
+        self.sq.get(self.cursor_wqe).is_some_and(|wqe| wqe.op.info().is_local())
     }
 
-    /// Every request that was begun is finished.
+    /// Returns true if every request that was started is complete.
     pub(super) fn is_drained(&self) -> bool {
         self.fresh_wqe == self.sq.head()
     }
 
-    /// Notes that the peer completed `msn` messages and has receives for `credits` more.
-    pub(super) fn credit(&mut self, msn: u32, credits: Option<u32>) {
+    /// Takes the credits of an acknowledgement: the peer has completed `msn` messages and has
+    /// posted receives for `credits` more.
+    pub(super) fn set_credits(&mut self, msn: u32, credits: Option<u32>) {
         self.credits = match credits {
             Some(credits) => Credits::UpTo(msn.wrapping_add(credits) & SSN_MASK),
             None => Credits::Unlimited,
         };
     }
 
-    /// Goes back: the next packet sent is the one with `psn`, which must be outstanding or next.
+    /// Goes back to `psn`, which must be outstanding or the next one: the next packet has this PSN.
     pub(super) fn rewind(&mut self, psn: Psn) {
         debug_assert!(self.una.at_or_before(psn) && psn.at_or_before(self.sent_end));
         let mut index = self.sq.head();
@@ -216,18 +223,19 @@ impl Requester {
             index = index.wrapping_add(1);
         }
         (self.cursor_wqe, self.cursor_psn) = (index, psn);
-        self.reads_in_flight = self.answers_ended(self.una, psn);
+        self.reads_in_flight = self.responses_ended(self.una, psn);
         self.window_base = psn;
         self.since_ack_request = 0;
     }
 
-    /// How many answers of READs and atomics end behind `from`, which is not ahead of the head, and up to `to`.
-    fn answers_ended(&self, from: Psn, to: Psn) -> u8 {
+    /// Responses to READs and atomics whose last PSN lies in the range `from .. to`. `from` must
+    /// not lie before the oldest incomplete request.
+    fn responses_ended(&self, from: Psn, to: Psn) -> u8 {
         let (mut index, mut at, mut ended) = (self.sq.head(), from, 0);
         while at.is_before(to) && index != self.fresh_wqe {
             let wqe = self.sq.get(index).expect("between head and fresh");
-            if wqe.op.is_read_or_atomic() {
-                ended += segment::answers_ended(wqe, from, to);
+            if wqe.op.needs_responder_resource() {
+                ended += segment::responses_ended(wqe, from, to);
             }
             at = wqe.end_psn();
             index = index.wrapping_add(1);
@@ -235,10 +243,11 @@ impl Requester {
         u8::try_from(ended).expect("at most the initiator depth")
     }
 
-    /// A drain waits for acknowledgements: sends the last packet again if it and those before it asked for
-    /// none, because more was to follow.
-    pub(super) fn ask_for_last_ack(&mut self) {
-        if self.since_ack_request > 0 && self.cursor_wqe == self.fresh_wqe && self.is_waiting() {
+    /// Makes sure that a drain ends: the last packets may have asked for no acknowledgement,
+    /// because more packets were to follow. Sends the last packet again in this case.
+    pub(super) fn request_last_ack(&mut self) {
+        let at_end = self.cursor_wqe == self.fresh_wqe;
+        if self.since_ack_request > 0 && at_end && self.has_unacknowledged() {
             self.rewind(self.cursor_psn.prev());
         }
     }
@@ -257,28 +266,33 @@ impl Requester {
         }
         let mut wqe = wqe;
         if self.cursor_wqe == self.fresh_wqe {
-            if let Some(refusal) = self.admit(&wqe, conn, env) {
-                return refusal;
+            if let Some(obstacle) = self.obstacle_to_start(&wqe, conn, env) {
+                return obstacle;
             }
-            self.begin(&mut wqe, conn);
+            self.start(&mut wqe, conn);
         }
-        if !self.may_send(&wqe, env.window) {
+        if !self.is_within_limits(&wqe, env.window) {
             return Next::Blocked;
         }
         let segment = segment::segment(&wqe, self.cursor_psn, conn.mtu);
-        let ack_req = self.asks_for_ack(&wqe, segment, conn, env);
+        let ack_req = self.must_request_ack(&wqe, segment, conn, env);
         match self.write_packet(&wqe, segment, ack_req, conn, env, out) {
             Ok(len) => {
                 self.since_ack_request = if ack_req { 0 } else { self.since_ack_request + 1 };
-                self.sent(&wqe, segment, timers, env);
+                self.advance(&wqe, segment, timers, env);
                 Next::Packet(len)
             }
-            Err(status) => self.fail_in_turn(status),
+            Err(status) => self.fail_in_order(status),
         }
     }
 
-    /// Reasons for which a request that was never sent cannot be begun now.
-    pub(super) fn admit(&self, wqe: &SendWqe, conn: &Connection, env: &Env<'_>) -> Option<Next> {
+    /// The reason why a request that was never sent cannot be started now; `None` if it can.
+    pub(super) fn obstacle_to_start(
+        &self,
+        wqe: &SendWqe,
+        conn: &Connection,
+        env: &Env<'_>,
+    ) -> Option<Next> {
         if conn.state == QpState::Sqd {
             return Some(Next::Blocked);
         }
@@ -286,24 +300,25 @@ impl Requester {
         if fenced || self.lacks_credit(wqe, conn) {
             return Some(Next::Blocked);
         }
-        if self.sound != Some(self.cursor_wqe)
+        if self.validated != Some(self.cursor_wqe)
             && let Err(status) = self.validate(self.cursor_wqe, wqe, conn, env)
         {
-            return Some(self.fail_in_turn(status));
+            return Some(self.fail_in_order(status));
         }
         (self.span_with(wqe, conn.mtu) > PSN_SPAN).then_some(Next::Blocked)
     }
 
-    /// PSNs outstanding once `wqe` is begun.
+    /// PSNs outstanding once `wqe` is started.
     fn span_with(&self, wqe: &SendWqe, mtu: usize) -> u32 {
-        let length = wqe.length.min(MAX_MESSAGE); // Longer ones fail before they take a PSN.
+        let length = wqe.length.min(MAX_MESSAGE); // A longer request fails before it takes a PSN.
         self.una.distance_to(self.fresh_psn) + segment::psn_count(length, mtu)
     }
 
-    /// End-to-end credits, where they were negotiated, limit requests that consume a receive; one may
-    /// always be sent to probe when nothing else is outstanding.
+    /// Returns true if `wqe` must wait for end-to-end credits, which limit the requests that
+    /// consume a receive. One such request may always be sent as a probe while no other packet is
+    /// outstanding.
     fn lacks_credit(&self, wqe: &SendWqe, conn: &Connection) -> bool {
-        if !conn.flow_control || !wqe.op.consumes_receive() || !self.is_waiting() {
+        if !conn.flow_control || !wqe.op.consumes_receive() || !self.has_unacknowledged() {
             return false;
         }
         match self.credits {
@@ -316,7 +331,7 @@ impl Requester {
         }
     }
 
-    /// What can be wrong, on this side, with the request `wqe` at `index`.
+    /// Checks the request `wqe` at `index` of the queue for errors of this side.
     fn validate(
         &self,
         index: u32,
@@ -324,58 +339,49 @@ impl Requester {
         conn: &Connection,
         env: &Env<'_>,
     ) -> Result<(), Status> {
-        let length_fits = match wqe.op {
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite(_) => {
-                wqe.length == 8
-            }
-            SendOp::Flush { .. } | SendOp::Local(_) => wqe.length == 0,
-            _ => wqe.length <= MAX_MESSAGE,
-        };
-        if !length_fits {
+        let operation = wqe.op.info();
+        if !operation.length.allows(wqe.length) {
             return Err(Status::LocalLength);
         }
-        let unable = wqe.op.is_read_or_atomic() && self.max_rd_atomic == 0;
-        if unable || !conn.service.sends(&wqe.op) {
+        let lacks_depth = operation.needs_responder_resource() && self.max_rd_atomic == 0;
+        if lacks_depth || !operation.services.contains(conn.service) {
             return Err(Status::LocalQpOperation);
         }
-        let rights = match wqe.op.returns_data() {
-            true => Access::LOCAL_WRITE,
-            false => Access::NONE,
-        };
         let sges = self.sq.sges(index, usize::from(wqe.num_sge));
-        sg::check(env.memory, conn.pd, sges, rights).map_err(|_| Status::LocalProtection)
+        sg::check(env.memory, conn.pd, sges, operation.local_access)
+            .map_err(|_| Status::LocalProtection)
     }
 
-    /// A local error is reported in turn: not before the requests ahead are done.
-    pub(super) fn fail_in_turn(&self, status: Status) -> Next {
+    /// Reports a local error in the order of the queue: only once all earlier requests are
+    /// complete.
+    pub(super) fn fail_in_order(&self, status: Status) -> Next {
         if self.cursor_wqe == self.sq.head() { Next::Failed(status) } else { Next::Blocked }
     }
 
-    /// Gives a fresh request its PSNs.
-    fn begin(&mut self, wqe: &mut SendWqe, conn: &Connection) {
+    /// Starts a fresh request: assigns its PSNs and its SSN.
+    fn start(&mut self, wqe: &mut SendWqe, conn: &Connection) {
         self.ssn = self.ssn.wrapping_add(1) & SSN_MASK;
         wqe.first_psn = self.fresh_psn;
-        wqe.psn_count = segment::wqe_psn_count(wqe, conn.mtu);
-        wqe.split = segment::is_split(wqe, conn, self.grounds.as_deref(), self.max_rd_atomic);
+        wqe.psn_count = segment::psn_count(wqe.length, conn.mtu);
+        wqe.split = self.splitter.splits(wqe, conn, self.max_rd_atomic);
         wqe.ssn = self.ssn;
         *self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue") = *wqe;
         self.fresh_psn = wqe.end_psn();
         self.fresh_wqe = self.fresh_wqe.wrapping_add(1);
     }
 
-    /// The limits that also hold for packets sent again.
-    fn may_send(&self, wqe: &SendWqe, window: u32) -> bool {
-        if wqe.op.is_read_or_atomic() {
-            // Of longer requests, as many as there are parts would be much in flight.
-            let long = self.grounds.is_some() && !segment::asks_for_parts(wqe);
-            let most = if long { RD_ATOMIC } else { u8::MAX };
-            let most = most.min(self.silent_reads.unwrap_or(most));
+    /// Returns true if the limits allow a packet of `wqe`: the depth of READs and atomics, or the
+    /// send window. They also hold for retransmissions.
+    fn is_within_limits(&self, wqe: &SendWqe, window: u32) -> bool {
+        if wqe.op.needs_responder_resource() {
+            let most = self.splitter.max_outstanding(wqe);
+            let most = most.min(self.reads_after_timeout.unwrap_or(most));
             return self.reads_in_flight < self.max_rd_atomic.min(most);
         }
-        self.window_base.distance_to(self.cursor_psn) < window.min(self.silent_window)
+        self.window_base.distance_to(self.cursor_psn) < window.min(self.window_after_timeout)
     }
 
-    /// Writes BTH, extended headers, payload and pad; returns their length.
+    /// Writes BTH, extended headers, payload and pad. Returns their length.
     fn write_packet(
         &self,
         wqe: &SendWqe,
@@ -413,9 +419,10 @@ impl Requester {
         Ok(headers + segment.len + pad)
     }
 
-    /// An acknowledgement is asked for after [`Self::ack_interval`] packets at the latest, and at the end of a
-    /// request unless the next one follows at once: what waits for an acknowledgement must get one.
-    fn asks_for_ack(
+    /// Returns true if the packet must ask for an acknowledgement. This is the case once per
+    /// acknowledgement interval, and at the end of a request unless the next request follows at
+    /// once: every request that waits for an acknowledgement must get one.
+    fn must_request_ack(
         &mut self,
         wqe: &SendWqe,
         segment: Segment,
@@ -428,50 +435,50 @@ impl Requester {
         if self.since_ack_request + 1 >= self.ack_interval(env) {
             return true;
         }
-        let again = self.cursor_psn.is_before(self.sent_end);
-        segment.last && (again || wqe.op.is_read_or_atomic() || !self.next_follows(conn, env))
+        let is_retransmit = self.cursor_psn.is_before(self.sent_end);
+        segment.last
+            && (is_retransmit
+                || wqe.op.needs_responder_resource()
+                || !self.next_request_follows(conn, env))
     }
 
-    /// Packets between two that ask for an acknowledgement, at most: twice that fits the window and the send queue, so that neither runs
-    /// dry meanwhile.
+    /// Packets between two that ask for an acknowledgement, at most.
     fn ack_interval(&self, env: &Env<'_>) -> u32 {
-        if self.grounds.is_none() {
-            return ACK_INTERVAL.min(env.ack_interval);
-        }
-        let half = env.window.min(self.silent_window).min(self.sq.capacity()) / 2;
-        half.clamp(ACK_INTERVAL, SPLIT_ACK_INTERVAL).min(env.ack_interval)
+        let outstanding = env.window.min(self.window_after_timeout).min(self.sq.capacity());
+        self.splitter.ack_interval(outstanding).min(env.ack_interval)
     }
 
-    /// The request behind the cursor's will be sent without waiting for anything. One that fails here
-    /// is not: it waits for its turn.
-    fn next_follows(&mut self, conn: &Connection, env: &Env<'_>) -> bool {
+    /// Returns true if the request behind the cursor's will be sent without waiting for anything. A
+    /// request with a local error does not follow: its error is reported in order.
+    fn next_request_follows(&mut self, conn: &Connection, env: &Env<'_>) -> bool {
         let index = self.cursor_wqe.wrapping_add(1);
         let Some(next) = self.sq.get(index) else { return false };
+        let operation = next.op.info();
         let follows = conn.state == QpState::Rts
             && !conn.flow_control
-            && !next.op.is_read_or_atomic()
-            && !matches!(next.op, SendOp::Local(_))
+            && !operation.needs_responder_resource()
+            && !operation.is_local()
             && !next.flags.contains(SendFlags::FENCE)
             && self.span_with(next, conn.mtu) <= PSN_SPAN
             && self.validate(index, next, conn, env).is_ok();
-        self.sound = follows.then_some(index);
+        self.validated = follows.then_some(index);
         follows
     }
 
     /// Moves the cursor past a packet that was written.
-    fn sent(
+    fn advance(
         &mut self,
         wqe: &SendWqe,
         segment: Segment,
         timers: &mut TimerTable,
         env: &mut Env<'_>,
     ) {
-        // A timer that runs although nothing was outstanding is that of a port that was stuck.
-        let starts = !self.is_waiting() || !timers.is_running(Timer::Ack);
+        // If the timer runs although no packet was outstanding, it belongs to a stuck port.
+        let starts_timer = !self.has_unacknowledged() || !timers.is_running(Timer::Ack);
         if self.cursor_psn.is_before(self.sent_end) {
             env.counters.count(Counter::RetransmittedPackets);
         }
-        if wqe.op.is_read_or_atomic() {
+        if wqe.op.needs_responder_resource() {
             self.reads_in_flight += 1;
             self.cursor_psn = self.cursor_psn.add(segment.psn_count);
             self.window_base = self.cursor_psn;
@@ -484,7 +491,7 @@ impl Requester {
         if self.sent_end.is_before(self.cursor_psn) {
             self.sent_end = self.cursor_psn;
         }
-        if let Some(timeout) = self.timeout.filter(|_| starts) {
+        if let Some(timeout) = self.timeout.filter(|_| starts_timer) {
             timers.set(Timer::Ack, env.now + timeout);
         }
     }
@@ -494,7 +501,7 @@ fn inline_len(wqe: &SendWqe) -> usize {
     usize::try_from(wqe.length).expect("inline data are short")
 }
 
-/// The RETH of `segment` of a message about `remote`.
+/// The RETH of `segment`, of a request for the memory at `remote`.
 fn reth(remote: RemoteAddr, segment: Segment) -> Reth {
     Reth {
         va: remote.addr.wrapping_add(segment.offset),
@@ -503,17 +510,17 @@ fn reth(remote: RemoteAddr, segment: Segment) -> Reth {
     }
 }
 
-/// The extended headers of one packet of `wqe`.
+/// The extended headers of one packet of `wqe`, from the operands of the operation. They must be
+/// those that the wire's opcode table names for the packet's opcode.
 #[inline]
 fn request_headers(wqe: &SendWqe, segment: Segment) -> ExtHeaders {
     let mut ext = ExtHeaders::default();
-    let first = segment.offset == 0 || wqe.split;
     match wqe.op {
         SendOp::Send => {}
         SendOp::SendImm(imm) => ext.imm = segment.last.then_some(ImmDt(imm)),
         SendOp::SendInvalidate(rkey) => ext.ieth = segment.last.then_some(Ieth { rkey }),
         SendOp::Write(remote) | SendOp::WriteImm(remote, _) => {
-            ext.reth = first.then(|| reth(remote, segment));
+            ext.reth = segment.starts_message.then(|| reth(remote, segment));
             if let SendOp::WriteImm(_, imm) = wqe.op {
                 ext.imm = segment.last.then_some(ImmDt(imm));
             }

@@ -1,67 +1,53 @@
-//! The responder: a ladder of checks in the order of the specification, then execution, then the answer.
+//! The responder: checks each request packet in the order of the specification, executes it, and
+//! schedules the response.
 //!
 //! ```text
 //!   half the PSN space            epsn         half the PSN space
 //!   ...... duplicates ............|expected|.......... ahead (a packet is missing) ......
 //! ```
 
+mod checks;
+mod nak_reason;
 mod placement;
-mod reply;
+mod transmit;
 mod unreliable;
 
 use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
+use nak_reason::NakReason;
 
-use super::response::{Answer, AnswerQueue, AtomicReplay, Reply, Source};
-use super::{Connection, Env, ReceiveQueue, segment, sg};
+use super::connection::Connection;
+use super::env::Env;
+use super::receive::ReceiveQueue;
+use super::responder_resources::{AtomicReplay, PendingAck, ResponderResources, Response};
+use super::{segment, sg};
 use crate::counters::Counter;
 use crate::memory::access::AtomicOp;
 use crate::memory::{Access, AccessError};
+use crate::verbs::operation::{OperationInfo, ResponseKind};
 use crate::verbs::{CompletionOpcode, Extra, MAX_MESSAGE, Status};
 
 /// The message that is being received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inbound {
-    /// None: the next packet must begin one.
+    /// None: the next packet must begin a message.
     None,
-    /// A SEND of which so many bytes have come.
+    /// A SEND of which `offset` bytes have arrived.
     Send { offset: u64 },
-    /// A WRITE: the next byte's address, the bytes to come, and all of them.
+    /// A WRITE: address of the next byte, bytes still to come, and length of the message.
     Write { va: u64, rkey: Key, left: u32, total: u32 },
-}
-
-/// Why the expected packet is not executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
-    /// No receive is posted; the peer tries again.
-    NoReceive,
-    /// A NAK that ends the connection, and how the receive that the message met completes, if it met one.
-    Fatal { code: NakCode, receive: Option<Status> },
-}
-
-impl Refusal {
-    const INVALID: Self = Self::Fatal { code: NakCode::InvalidRequest, receive: None };
-    const ACCESS: Self = Self::Fatal { code: NakCode::RemoteAccess, receive: None };
-
-    /// A remote access error, or an invalid request for what is not a matter of rights.
-    fn of(error: AccessError) -> Self {
-        match error {
-            AccessError::Misaligned => Self::INVALID,
-            _ => Self::ACCESS,
-        }
-    }
 }
 
 /// What the QP has to do after a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
-    Fine,
-    /// Go to ERR; the code says for which event. `tied` if a receive completed with the error.
-    Broken {
-        /// The NAK that was scheduled.
+    /// Continue.
+    Continue,
+    /// Go to ERR.
+    EnterError {
+        /// Code of the NAK that was scheduled. It selects the event to raise.
         code: NakCode,
-        /// A receive tells the program, so no event does.
-        tied: bool,
+        /// True if a receive completed with the error: no event is raised then.
+        receive_failed: bool,
     },
 }
 
@@ -71,24 +57,27 @@ pub struct Responder {
     pub(super) rq: ReceiveQueue,
     /// Expected PSN.
     pub(super) epsn: Psn,
-    /// PSN of the last SEND or WRITE packet. Acknowledgements of duplicates speak for what is up to it: a READ or an atomic behind it
-    /// needs its answer, and there are requesters (Linux rxe) that take an acknowledgement with its PSN for one without data.
-    last_plain: Psn,
-    /// PSNs passed since the QP was set up: `epsn` without the wrap.
+    /// PSN of the last SEND or WRITE packet. An ACK of duplicates carries this PSN and no higher
+    /// one: a READ or atomic behind it needs a response of its own, and some requesters (Linux rxe)
+    /// take an ACK with the PSN of a READ or atomic for its completion without data.
+    last_send_or_write: Psn,
+    /// PSNs received since the QP was set up: `epsn` without the wrap.
     position: u64,
     pub(super) msn: Msn,
     inbound: Inbound,
-    /// Where the last packet of a WRITE ended, and of an answer to a READ.
+    /// Addresses at which the last WRITE packet and the last READ response packet ended.
     write_end: u64,
     read_end: u64,
-    /// The READ answered now goes on where the one before ended, as parts do: so the next one is likely to.
-    reads_on: bool,
-    /// A NAK for the gap at `epsn` was sent; no other is until the expected packet has come.
+    /// True if the current READ starts where the one before ended, as the READs of a split request
+    /// do. The next READ is likely to do so, too.
+    reads_are_sequential: bool,
+    /// True if a NAK for the gap at `epsn` was sent. No other NAK is sent before the expected
+    /// packet arrives.
     gap_reported: bool,
-    reply: Option<Reply>,
-    answers: AnswerQueue,
+    pending_ack: Option<PendingAck>,
+    resources: ResponderResources,
     replay: AtomicReplay,
-    /// READs and atomics that may be outstanding.
+    /// Responder depth: READs and atomics that the peer may have outstanding.
     max_dest_rd_atomic: u8,
     pub(super) min_rnr_timer: RnrTimer,
 }
@@ -98,58 +87,59 @@ impl Responder {
         Self {
             rq,
             epsn: Psn::new(0),
-            last_plain: Psn::new(0).prev(),
+            last_send_or_write: Psn::new(0).prev(),
             position: 0,
             msn: Msn::new(0),
             inbound: Inbound::None,
             write_end: 0,
             read_end: 0,
-            reads_on: false,
+            reads_are_sequential: false,
             gap_reported: false,
-            reply: None,
-            answers: AnswerQueue::default(),
+            pending_ack: None,
+            resources: ResponderResources::default(),
             replay: AtomicReplay::default(),
             max_dest_rd_atomic: 0,
             min_rnr_timer: RnrTimer::new(0).expect("a 5-bit code"),
         }
     }
 
-    /// Takes the number of READs and atomics that may be outstanding.
-    pub(super) fn take_depth(&mut self, depth: u8) {
+    /// Sets the responder depth.
+    pub(super) fn set_depth(&mut self, depth: u8) {
         self.max_dest_rd_atomic = depth;
-        self.answers.make_room(depth);
-        self.replay.make_room(depth);
+        self.resources.reserve(depth);
+        self.replay.reserve(depth);
     }
 
-    /// Starts over, expecting `psn`, dropping what is posted.
+    /// Drops all posted receives and starts over, expecting `psn`.
     pub(super) fn reset(&mut self, psn: Psn) {
         while self.rq.retire().is_some() {}
         self.start_at(psn);
         self.msn = Msn::new(0);
-        self.answers.clear();
+        self.resources.clear();
         self.replay.clear();
-        self.reply = None;
+        self.pending_ack = None;
     }
 
-    /// Sets the PSN expected first.
+    /// Sets the first expected PSN.
     pub(super) fn start_at(&mut self, psn: Psn) {
         self.epsn = psn;
-        self.last_plain = psn.prev();
-        self.position = 1 << 32; // So that positions of duplicates before the start do not go below zero.
+        self.last_send_or_write = psn.prev();
+        // Positions of duplicates from before the start must not go below zero.
+        self.position = 1 << 32;
         self.inbound = Inbound::None;
         self.gap_reported = false;
     }
 
-    /// Drops what was to be answered. After a refusal, it and the answers ahead of it are still sent: the
-    /// peer must learn.
+    /// Drops everything that was to be sent. A NAK and the responses ahead of it are still sent, so
+    /// that the peer learns of the error.
     pub(super) fn stop(&mut self) {
-        if !matches!(self.reply, Some(Reply::Refusal(..))) {
-            self.answers.clear();
-            self.reply = None;
+        if !matches!(self.pending_ack, Some(PendingAck::Nak(..))) {
+            self.resources.clear();
+            self.pending_ack = None;
         }
     }
 
-    /// Takes a request packet.
+    /// Handles a request packet of a reliable service.
     pub(super) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -162,53 +152,61 @@ impl Responder {
             _ => return self.handle_duplicate(packet, conn, env),
         }
         match self.accept(packet, conn, env) {
-            Ok(()) => {
+            Ok(operation) => {
                 self.gap_reported = false;
-                self.schedule_ack(packet);
-                Verdict::Fine
+                self.schedule_ack(packet, operation);
+                Verdict::Continue
             }
-            Err(refusal) => self.refuse(refusal, packet, conn, env),
+            Err(reason) => self.reject(reason, packet, conn, env),
         }
     }
 
-    /// After the expected packet: an ACK if it asks for one and is not answered otherwise. An answer
-    /// acknowledges what is before it.
-    fn schedule_ack(&mut self, packet: &Packet<'_>) {
-        let answered = !matches!(packet.info.operation, Operation::Send | Operation::Write);
-        if !answered {
-            self.last_plain = packet.bth.psn;
+    /// Schedules an ACK for an executed packet, if the packet asks for one and has no response of
+    /// its own. A response also acknowledges everything before it.
+    fn schedule_ack(&mut self, packet: &Packet<'_>, operation: &OperationInfo) {
+        let has_response = operation.needs_responder_resource();
+        if !has_response {
+            self.last_send_or_write = packet.bth.psn;
         }
-        // Written only if it changes: copying it would wait until the payload's stores have left the CPU.
-        match self.reply {
-            // Packets behind this one were dropped: the NAK, now for the next, acknowledges this one too.
-            Some(Reply::SequenceNak) => {}
-            Some(Reply::Ack | Reply::RnrNak(_)) if answered => self.reply = None,
-            Some(Reply::RnrNak(_)) => self.reply = Some(Reply::Ack), // The receive has come meanwhile.
-            _ if packet.bth.ack_req && !answered => self.reply = Some(Reply::Ack),
+        // Written only if it changes. Reading the old value for a copy would wait until the stores
+        // of the payload have left the CPU.
+        match self.pending_ack {
+            // Packets behind this one were dropped. The NAK, now for the next PSN, acknowledges
+            // this packet, too.
+            Some(PendingAck::SequenceNak) => {}
+            Some(PendingAck::Ack | PendingAck::RnrNak(_)) if has_response => {
+                self.pending_ack = None;
+            }
+            // A receive was posted before the RNR NAK was sent.
+            Some(PendingAck::RnrNak(_)) => self.pending_ack = Some(PendingAck::Ack),
+            _ if packet.bth.ack_req && !has_response => self.pending_ack = Some(PendingAck::Ack),
             _ => {}
         }
     }
 
-    /// A packet ahead of the expected one: one NAK per gap.
+    /// Handles a packet ahead of the expected one: one NAK per gap.
     fn handle_gap(&mut self, env: &mut Env<'_>) -> Verdict {
         env.counters.count(Counter::OutOfSequence);
         if !self.gap_reported {
             self.gap_reported = true;
-            self.reply = Some(Reply::SequenceNak);
+            self.pending_ack = Some(PendingAck::SequenceNak);
         }
-        Verdict::Fine
+        Verdict::Continue
     }
 
-    /// The ladder for the expected packet.
+    /// Checks and executes the expected packet. Returns the row of its operation.
     fn accept(
         &mut self,
         packet: &Packet<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<&'static OperationInfo, NakReason> {
         self.check_sequence(packet)?;
-        self.check_operation(packet, conn)?;
-        self.check_resources(packet, env)?;
+        let Some(operation) = OperationInfo::of_opcode(packet.info.opcode) else {
+            return Err(NakReason::INVALID);
+        };
+        Self::check_operation(packet, operation, conn)?;
+        self.check_resources(packet, operation, env)?;
         self.check_length(packet, conn.mtu)?;
         match packet.info.operation {
             Operation::Send => self.execute_send(packet, conn, env),
@@ -217,84 +215,8 @@ impl Responder {
             Operation::Flush => self.execute_flush(packet, conn, env),
             Operation::AtomicWrite => self.execute_atomic_write(packet, conn, env),
             _ => self.execute_atomic(packet, conn, env),
-        }
-    }
-
-    /// First begins a message, Middle and Last continue one of the same kind.
-    fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let begins = packet.info.position.starts_message();
-        let fits = match (self.inbound, packet.info.operation) {
-            (Inbound::None, _) => begins,
-            (Inbound::Send { .. }, Operation::Send) | (Inbound::Write { .. }, Operation::Write) => {
-                !begins
-            }
-            _ => false,
-        };
-        if fits { Ok(()) } else { Err(Refusal::INVALID) }
-    }
-
-    /// The QP does such operations, and its rights allow them.
-    fn check_operation(&self, packet: &Packet<'_>, conn: &Connection) -> Result<(), Refusal> {
-        let need = match packet.info.operation {
-            Operation::Send => Access::NONE,
-            Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
-            Operation::ReadRequest => Access::REMOTE_READ,
-            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-            Operation::Flush => placement::flush_rights(packet.ext.feth)?,
-            _ => return Err(Refusal::INVALID),
-        };
-        if conn.access.contains(need) { Ok(()) } else { Err(Refusal::INVALID) }
-    }
-
-    /// A receive for what consumes one, a free responder resource for what is answered with data.
-    fn check_resources(&mut self, packet: &Packet<'_>, env: &Env<'_>) -> Result<(), Refusal> {
-        let info = packet.info;
-        match info.operation {
-            Operation::Send if info.position.starts_message() => self.need_receive(env),
-            Operation::Write if packet.ext.imm.is_some() => self.need_receive(env),
-            Operation::ReadRequest
-            | Operation::CompareSwap
-            | Operation::FetchAdd
-            | Operation::Flush
-            | Operation::AtomicWrite
-                if self.answers.first_time() >= usize::from(self.max_dest_rd_atomic) =>
-            {
-                Err(Refusal::INVALID)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn need_receive(&mut self, env: &Env<'_>) -> Result<(), Refusal> {
-        if self.rq.provide(env.events) { Ok(()) } else { Err(Refusal::NoReceive) }
-    }
-
-    /// Payload against pad, position and path MTU; message against the lengths that were announced.
-    fn check_length(&self, packet: &Packet<'_>, mtu: usize) -> Result<(), Refusal> {
-        let len = packet.payload.len();
-        let is_padded = (len + usize::from(packet.bth.pad)).is_multiple_of(4);
-        if !is_padded || !packet.info.payload.allows(len, mtu) {
-            return Err(Refusal::INVALID);
-        }
-        let announced = packet.ext.reth.map(|reth| u64::from(reth.dma_len));
-        let fits = match (packet.info.operation, packet.info.position, self.inbound) {
-            (Operation::Write, Position::Only, _) | (Operation::AtomicWrite, ..) => {
-                announced == Some(len as u64)
-            }
-            (Operation::Write, Position::First, _) => {
-                announced.is_some_and(|total| total > len as u64 && total <= MAX_MESSAGE)
-            }
-            (Operation::Write, Position::Middle, Inbound::Write { left, .. }) => {
-                u64::from(left) > len as u64
-            }
-            (Operation::Write, Position::Last, Inbound::Write { left, .. }) => {
-                u64::from(left) == len as u64
-            }
-            (Operation::ReadRequest, ..) => announced.is_some_and(|total| total <= MAX_MESSAGE),
-            (Operation::Send, _, Inbound::Send { offset }) => offset + len as u64 <= MAX_MESSAGE,
-            _ => true,
-        };
-        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+        }?;
+        Ok(operation)
     }
 
     fn execute_send(
@@ -302,35 +224,35 @@ impl Responder {
         packet: &Packet<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         let offset = match self.inbound {
             Inbound::Send { offset } => offset,
             _ => 0,
         };
-        let Some(receive) = self.rq.current(conn.pd) else { return Err(Refusal::NoReceive) };
+        let Some(receive) = self.rq.current(conn.pd) else { return Err(NakReason::NoReceive) };
         let end = offset + packet.payload.len() as u64;
         if end > receive.length {
             env.counters.count(Counter::RespLocalLengthError);
             let (code, receive) = (NakCode::InvalidRequest, Some(Status::LocalLength));
-            return Err(Refusal::Fatal { code, receive });
+            return Err(NakReason::Fatal { code, receive });
         }
         if let Some(ieth) = packet.ext.ieth {
-            // Checked before anything is changed, done after the data are in place.
-            env.memory.may_invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(Refusal::of)?;
+            // Checked before anything is changed, executed after the data are stored.
+            env.memory.may_invalidate(ieth.rkey, conn.pd, conn.qpn)?;
         }
         sg::scatter(env.memory, receive.pd, receive.sges, offset, packet.payload).map_err(
             |_| {
                 let (code, receive) = (NakCode::RemoteOperational, Some(Status::LocalProtection));
-                Refusal::Fatal { code, receive }
+                NakReason::Fatal { code, receive }
             },
         )?;
         self.inbound = Inbound::Send { offset: end };
-        self.pass(1);
+        self.advance_epsn(1);
         if packet.info.position.ends_message() {
             let extra = match (packet.ext.imm, packet.ext.ieth) {
                 (Some(imm), _) => Extra::Immediate(imm.0),
                 (_, Some(ieth)) => {
-                    env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(Refusal::of)?;
+                    env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn)?;
                     Extra::Invalidated(ieth.rkey)
                 }
                 _ => Extra::None,
@@ -350,30 +272,30 @@ impl Responder {
         packet: &Packet<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         let len = u32::try_from(packet.payload.len()).expect("at most a path MTU");
         let (va, rkey, left, total) = match (packet.ext.reth, self.inbound) {
             (Some(Reth { va, rkey, dma_len }), _) => (va, rkey, dma_len, dma_len),
             (None, Inbound::Write { va, rkey, left, total }) => (va, rkey, left, total),
-            _ => return Err(Refusal::INVALID),
+            _ => return Err(NakReason::INVALID),
         };
-        let behind = self.expected_behind(packet, va, left);
-        // A WRITE of no bytes needs no valid key (C9-88). The whole rest is checked, so that nothing is
-        // written of a message that would leave the region.
+        let ahead = self.expected_ahead(packet, va, left);
+        // A WRITE of no bytes needs no valid key (C9-88). The whole rest of the message is checked,
+        // so that nothing is stored of a message that exceeds the region.
         let need = Access::REMOTE_WRITE;
         let store = || {
             if left > 0 {
-                env.memory.check(rkey, conn.peer(), need, Some((va, u64::from(left))))?;
+                env.memory.check(rkey, conn.peer_scope(), need, Some((va, u64::from(left))))?;
             }
-            env.memory.store(rkey, conn.peer(), need, va, packet.payload, behind)
+            env.memory.store(rkey, conn.peer_scope(), need, va, packet.payload, ahead)
         };
-        store().map_err(|_| Refusal::Fatal {
+        store().map_err(|_| NakReason::Fatal {
             code: NakCode::RemoteAccess,
             receive: packet.ext.imm.map(|_| Status::LocalAccess),
         })?;
         env.counters.count(Counter::RxWriteRequests);
-        self.pass(1);
-        let va = va.wrapping_add(u64::from(len)); // A region may end with the address space.
+        self.advance_epsn(1);
+        let va = va.wrapping_add(u64::from(len)); // A region may end at the last address.
         self.write_end = va;
         self.inbound = Inbound::Write { va, rkey, left: left - len, total };
         if packet.info.position.ends_message() {
@@ -392,9 +314,10 @@ impl Responder {
         Ok(())
     }
 
-    /// Bytes that are likely to be written soon behind this packet of a WRITE to `va`: the rest of the message, or as much again if
-    /// the peer writes on from message to message, as one does that splits them.
-    fn expected_behind(&self, packet: &Packet<'_>, va: u64, left: u32) -> usize {
+    /// Bytes that are likely to be written soon behind this packet of a WRITE to `va`: the rest of
+    /// the message. If the peer writes sequentially with one packet per message, as a peer does
+    /// that splits its WRITEs, the same number of bytes again.
+    fn expected_ahead(&self, packet: &Packet<'_>, va: u64, left: u32) -> usize {
         let len = packet.payload.len();
         match packet.info.position {
             Position::Only if va == self.write_end => len,
@@ -407,14 +330,14 @@ impl Responder {
         packet: &Packet<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
-    ) -> Result<(), Refusal> {
-        let Some(reth) = packet.ext.reth else { return Err(Refusal::INVALID) };
-        check_read(&reth, conn, env).map_err(Refusal::of)?;
-        let answer = read_answer(packet.bth.psn, &reth, conn);
-        let count = packet.bth.psn.distance_to(answer.last) + 1;
-        self.answers.insert(answer).map_err(|_| Refusal::INVALID)?;
+    ) -> Result<(), NakReason> {
+        let Some(reth) = packet.ext.reth else { return Err(NakReason::INVALID) };
+        check_read(&reth, conn, env)?;
+        let response = Response::read(packet.bth.psn, &reth, conn);
+        let count = packet.bth.psn.distance_to(response.last) + 1;
+        self.resources.insert(response).map_err(|_| NakReason::INVALID)?;
         env.counters.count(Counter::RxReadRequests);
-        self.pass(count);
+        self.advance_epsn(count);
         self.end_message();
         Ok(())
     }
@@ -424,27 +347,29 @@ impl Responder {
         packet: &Packet<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
-    ) -> Result<(), Refusal> {
-        let Some(eth) = packet.ext.atomic_eth else { return Err(Refusal::INVALID) };
+    ) -> Result<(), NakReason> {
+        let Some(eth) = packet.ext.atomic_eth else { return Err(NakReason::INVALID) };
         let op = match packet.info.operation {
             Operation::CompareSwap => {
                 AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add }
             }
             _ => AtomicOp::FetchAdd(eth.swap_or_add),
         };
-        let value = env.memory.atomic(eth.rkey, conn.peer(), eth.va, op).map_err(Refusal::of)?;
+        let value = env.memory.atomic(eth.rkey, conn.peer_scope(), eth.va, op)?;
         env.counters.count(Counter::RxAtomicRequests);
         self.replay.save(self.position, value);
-        self.answers
-            .insert(atomic_answer(packet.bth.psn, value))
-            .expect("a free place was checked");
-        self.pass(1);
+        self.resources
+            .insert(Response::atomic(packet.bth.psn, value))
+            .expect("a free resource was checked");
+        self.advance_epsn(1);
         self.end_message();
         Ok(())
     }
 
-    /// A request that was executed before. SEND and WRITE are acknowledged again, READ is executed again,
-    /// atomics are answered from the saved result.
+    /// Handles a duplicate of an executed request. SENDs and WRITEs are acknowledged again, READs
+    /// are executed again, and atomics are answered with the saved result. A FLUSH or ATOMIC WRITE
+    /// is answered again. If the responder resources are exhausted, the duplicate is dropped; the
+    /// peer sends it again.
     fn handle_duplicate(
         &mut self,
         packet: &Packet<'_>,
@@ -453,95 +378,87 @@ impl Responder {
     ) -> Verdict {
         env.counters.count(Counter::DuplicateRequest);
         let psn = packet.bth.psn;
-        match packet.info.operation {
-            Operation::ReadRequest => return self.replay_read(packet, conn, env),
-            Operation::CompareSwap | Operation::FetchAdd => {
+        match OperationInfo::of_opcode(packet.info.opcode).map(|operation| operation.response) {
+            Some(ResponseKind::ReadResponse) => self.replay_read(packet, conn, env),
+            Some(ResponseKind::AtomicAck) => {
                 let back = u64::from(psn.distance_to(self.epsn));
                 if let Some(value) = self.replay.find(self.position - back)
-                    && !self.answers.will_send(psn)
+                    && !self.resources.will_send(psn)
                 {
-                    // A full queue drops it; the peer asks again.
-                    let _ =
-                        self.answers.insert(Answer { replay: true, ..atomic_answer(psn, value) });
+                    let _ = self.resources.insert(Response::atomic(psn, value).as_replay());
                 }
             }
-            Operation::Flush | Operation::AtomicWrite => {
-                if !self.answers.will_send(psn) {
-                    let answer = Answer { replay: true, ..placement::placed_answer(psn) };
-                    let _ = self.answers.insert(answer); // A full queue drops it, as above.
+            Some(ResponseKind::EmptyReadResponse) => {
+                if !self.resources.will_send(psn) {
+                    let _ = self.resources.insert(Response::empty(psn).as_replay());
                 }
             }
-            _ => self.reply = self.reply.or(Some(Reply::Ack)),
+            _ => self.pending_ack = self.pending_ack.or(Some(PendingAck::Ack)),
         }
-        Verdict::Fine
+        Verdict::Continue
     }
 
-    fn replay_read(
-        &mut self,
-        packet: &Packet<'_>,
-        conn: &Connection,
-        env: &mut Env<'_>,
-    ) -> Verdict {
+    fn replay_read(&mut self, packet: &Packet<'_>, conn: &Connection, env: &Env<'_>) {
         let psn = packet.bth.psn;
-        let Some(reth) = packet.ext.reth else { return Verdict::Fine };
+        let Some(reth) = packet.ext.reth else { return };
         let executed = psn.distance_to(self.epsn);
         let count = segment::psn_count(u64::from(reth.dma_len), conn.mtu);
-        let plausible = u64::from(reth.dma_len) <= MAX_MESSAGE && count <= executed;
-        if !plausible || self.answers.will_send(psn) || !conn.access.contains(Access::REMOTE_READ) {
-            return Verdict::Fine; // Nonsense, or already on its way.
+        let is_plausible = u64::from(reth.dma_len) <= MAX_MESSAGE && count <= executed;
+        let is_granted = conn.access.contains(Access::REMOTE_READ);
+        if !is_plausible || self.resources.will_send(psn) || !is_granted {
+            return; // Invalid, or the response is about to be sent anyway.
         }
         if check_read(&reth, conn, env).is_err() {
-            // The region has gone since. The peer learns, if it still waits, and the connection lives on: the
-            // request may be an old copy of one that was answered.
-            self.reply = self.reply.or(Some(Reply::Refusal(NakCode::RemoteAccess, psn)));
-            return Verdict::Fine;
+            // The region was deregistered since. The NAK tells the peer, if it still waits for the
+            // response. The connection is kept: the request may be a late copy of one that was
+            // answered.
+            let nak = PendingAck::Nak(NakCode::RemoteAccess, psn);
+            self.pending_ack = self.pending_ack.or(Some(nak));
+            return;
         }
-        // A full queue drops it; the peer asks again.
-        let _ = self.answers.insert(Answer { replay: true, ..read_answer(psn, &reth, conn) });
-        Verdict::Fine
+        let _ = self.resources.insert(Response::read(psn, &reth, conn).as_replay());
     }
 
-    /// Refuses a request that names no queue it may name.
-    pub(super) fn refuse_queue(
+    /// Rejects a request that names a shared receive queue which it may not name.
+    pub(super) fn reject_srq(
         &mut self,
         packet: &Packet<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
-        self.refuse(Refusal::INVALID, packet, conn, env)
+        self.reject(NakReason::INVALID, packet, conn, env)
     }
 
     /// Schedules the NAK for a packet that is not executed.
-    fn refuse(
+    fn reject(
         &mut self,
-        refusal: Refusal,
+        reason: NakReason,
         packet: &Packet<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
-        let (code, receive) = match refusal {
-            Refusal::NoReceive => {
+        let (code, receive) = match reason {
+            NakReason::NoReceive => {
                 env.counters.count(Counter::OutOfBuffer);
-                self.gap_reported = true; // Packets behind it are dropped without a NAK of their own.
-                self.reply = Some(Reply::RnrNak(self.min_rnr_timer));
-                return Verdict::Fine;
+                self.gap_reported = true; // Packets behind it are dropped without a further NAK.
+                self.pending_ack = Some(PendingAck::RnrNak(self.min_rnr_timer));
+                return Verdict::Continue;
             }
-            Refusal::Fatal { code, receive } => (code, receive),
+            NakReason::Fatal { code, receive } => (code, receive),
         };
         env.counters.count(match code {
             NakCode::RemoteAccess => Counter::RespRemoteAccessErrors,
             NakCode::RemoteOperational => Counter::RespRemoteOperationalErrors,
             _ => Counter::RespRemoteInvalidRequest,
         });
-        self.reply = Some(Reply::Refusal(code, packet.bth.psn));
-        let tied = receive.is_some();
+        self.pending_ack = Some(PendingAck::Nak(code, packet.bth.psn));
         if let Some(status) = receive {
             self.fail_receive(status, packet, conn, env);
         }
-        Verdict::Broken { code, tied }
+        Verdict::EnterError { code, receive_failed: receive.is_some() }
     }
 
-    /// Completes the receive that `packet` met, with an error.
+    /// Completes the receive that `packet` uses, with an error.
     fn fail_receive(
         &mut self,
         status: Status,
@@ -549,17 +466,15 @@ impl Responder {
         conn: &Connection,
         env: &mut Env<'_>,
     ) {
-        let opcode = match packet.info.operation {
-            Operation::Write => CompletionOpcode::ReceiveRdmaWithImmediate,
-            _ => CompletionOpcode::Receive,
-        };
+        let receive = OperationInfo::of_opcode(packet.info.opcode).and_then(|row| row.receive);
+        let opcode = receive.map_or(CompletionOpcode::Receive, |receive| receive.completion);
         let (byte_len, extra, solicited) = (0, Extra::None, false);
         let done = Received { status, opcode, byte_len, extra, solicited };
         self.complete_receive(done, conn, env);
     }
 
-    /// Moves on by `count` PSNs.
-    fn pass(&mut self, count: u32) {
+    /// Moves the expected PSN forward by `count`.
+    fn advance_epsn(&mut self, count: u32) {
         self.epsn = self.epsn.add(count);
         self.position += u64::from(count);
     }
@@ -570,7 +485,7 @@ impl Responder {
     }
 }
 
-/// How a receive completes.
+/// The completion of a receive.
 #[derive(Debug, Clone, Copy)]
 struct Received {
     status: Status,
@@ -580,21 +495,11 @@ struct Received {
     solicited: bool,
 }
 
-/// Rights and bounds of a READ; one of no bytes needs no valid key (C9-88).
+/// Checks rights and bounds of a READ. A READ of no bytes needs no valid key (C9-88).
 fn check_read(reth: &Reth, conn: &Connection, env: &Env<'_>) -> Result<(), AccessError> {
     if reth.dma_len == 0 {
         return Ok(());
     }
     let range = Some((reth.va, u64::from(reth.dma_len)));
-    env.memory.check(reth.rkey, conn.peer(), Access::REMOTE_READ, range)
-}
-
-fn read_answer(psn: Psn, reth: &Reth, conn: &Connection) -> Answer {
-    let count = segment::psn_count(u64::from(reth.dma_len), conn.mtu);
-    let source = Source::Memory { va: reth.va, rkey: reth.rkey, left: reth.dma_len, pd: conn.pd };
-    Answer { next: psn, last: psn.add(count - 1), starts: true, source, replay: false }
-}
-
-fn atomic_answer(psn: Psn, value: u64) -> Answer {
-    Answer { next: psn, last: psn, starts: true, source: Source::Value(value), replay: false }
+    env.memory.check(reth.rkey, conn.peer_scope(), Access::REMOTE_READ, range)
 }

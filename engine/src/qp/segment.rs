@@ -1,124 +1,36 @@
-//! From a work request to its packets: how many, which opcode, which part of the message.
+//! From a work request to its packets: how many there are, and the opcode and the part of the
+//! message of each.
 
 use feroce_wire::{Opcode, Psn};
 
-use super::Connection;
-use super::ground::Grounds;
-use crate::verbs::{SendOp, SendWqe};
+use super::split;
+use crate::verbs::SendWqe;
+use crate::verbs::operation::RequestPackets;
 
 /// One packet of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Its opcode.
+    /// Opcode, of the RC service.
     pub opcode: Opcode,
-    /// First byte of the message it is about.
+    /// Offset in bytes, in the data of the request, of the first byte that the packet carries or
+    /// asks for.
     pub offset: u64,
-    /// Payload bytes it carries.
+    /// Payload bytes.
     pub len: usize,
-    /// Bytes of the message that its RETH is about, if it has one.
+    /// Bytes that the RETH names, if the packet has one.
     pub span: u64,
-    /// PSNs that it takes: those of its answer if it is a READ request.
+    /// PSNs that the packet takes. A READ request takes those of its response packets.
     pub psn_count: u32,
-    /// It ends the request.
+    /// True if it is the first packet of a message.
+    pub starts_message: bool,
+    /// True if it is the last packet of the request.
     pub last: bool,
 }
 
-/// The opcodes of a message by position.
-struct Opcodes {
-    first: Opcode,
-    middle: Opcode,
-    last: Opcode,
-    only: Opcode,
-}
-
-const fn row(first: Opcode, middle: Opcode, last: Opcode, only: Opcode) -> Opcodes {
-    Opcodes { first, middle, last, only }
-}
-
-const SEND: Opcodes =
-    row(Opcode::RC_SEND_FIRST, Opcode::RC_SEND_MIDDLE, Opcode::RC_SEND_LAST, Opcode::RC_SEND_ONLY);
-const SEND_IMM: Opcodes =
-    Opcodes { last: Opcode::RC_SEND_LAST_IMM, only: Opcode::RC_SEND_ONLY_IMM, ..SEND };
-const SEND_INV: Opcodes =
-    Opcodes { last: Opcode::RC_SEND_LAST_INV, only: Opcode::RC_SEND_ONLY_INV, ..SEND };
-const WRITE: Opcodes = row(
-    Opcode::RC_WRITE_FIRST,
-    Opcode::RC_WRITE_MIDDLE,
-    Opcode::RC_WRITE_LAST,
-    Opcode::RC_WRITE_ONLY,
-);
-const WRITE_IMM: Opcodes =
-    Opcodes { last: Opcode::RC_WRITE_LAST_IMM, only: Opcode::RC_WRITE_ONLY_IMM, ..WRITE };
-const READ_RESPONSE: Opcodes = row(
-    Opcode::RC_READ_RESPONSE_FIRST,
-    Opcode::RC_READ_RESPONSE_MIDDLE,
-    Opcode::RC_READ_RESPONSE_LAST,
-    Opcode::RC_READ_RESPONSE_ONLY,
-);
-
-impl Opcodes {
-    const fn at(&self, first: bool, last: bool) -> Opcode {
-        match (first, last) {
-            (true, true) => self.only,
-            (true, false) => self.first,
-            (false, false) => self.middle,
-            (false, true) => self.last,
-        }
-    }
-}
-
-/// The opcode of a READ response packet.
-pub const fn read_response_opcode(first: bool, last: bool) -> Opcode {
-    READ_RESPONSE.at(first, last)
-}
-
-/// PSNs that `length` bytes take at a path MTU of `mtu`: one for an empty message.
+/// PSNs that a message of `length` bytes takes at a path MTU of `mtu`; an empty message takes one.
 pub fn psn_count(length: u64, mtu: usize) -> u32 {
     let packets = length.div_ceil(mtu as u64).max(1);
     u32::try_from(packets).expect("a message has at most 2^31 bytes")
-}
-
-/// PSNs that `wqe` takes.
-pub fn wqe_psn_count(wqe: &SendWqe, mtu: usize) -> u32 {
-    if wqe.op.is_atomic() { 1 } else { psn_count(wqe.length, mtu) }
-}
-
-/// Packets of the answer to a part of a split READ: First and Last, which are of one length as both carry an AETH.
-const READ_PART: u32 = 2;
-/// Initiator depth from which READs are split: what is asked for at a time must keep both ends busy.
-const READ_PARTS_OUTSTANDING: u8 = 32;
-/// Longest message that is split. A whole one takes a super-frame more than it fills, or part of one: of more than two that is little.
-const SPLIT_MOST: u64 = 120 << 10;
-
-/// Whether `wqe` goes as several messages whose packets are all of one length, as those of a super-frame are. A WRITE First is longer than
-/// the others by its RETH, and READ responses First and Last by their AETH, so that a message takes two super-frames at least and shares none
-/// with the next.
-///
-/// Stays whole: what the peer may refuse, since a message that leaves its region moves nothing; a WRITE with an immediate, which tells the
-/// peer's program its length; everything of UC, which drops a message of which a packet was lost, and with end-to-end credits, which count
-/// messages.
-pub(super) fn is_split(
-    wqe: &SendWqe,
-    conn: &Connection,
-    known: Option<&Grounds>,
-    depth: u8,
-) -> bool {
-    let Some(known) = known else { return false };
-    let may_be = conn.service.is_reliable() && !conn.flow_control && wqe.length <= SPLIT_MOST;
-    may_be
-        && match wqe.op {
-            SendOp::Write(remote) => wqe.psn_count > 1 && known.writes.covers(remote, wqe.length),
-            SendOp::Read(remote) => {
-                let deep = depth >= READ_PARTS_OUTSTANDING;
-                wqe.psn_count > READ_PART && deep && known.reads.covers(remote, wqe.length)
-            }
-            _ => false,
-        }
-}
-
-/// Whether `wqe` is asked for by requests for no more than a part.
-pub fn asks_for_parts(wqe: &SendWqe) -> bool {
-    wqe.split || wqe.psn_count <= READ_PART
 }
 
 /// The packet of `wqe` with the PSN `psn`.
@@ -126,61 +38,67 @@ pub fn asks_for_parts(wqe: &SendWqe) -> bool {
 pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
     let index = wqe.first_psn.distance_to(psn);
     debug_assert!(index < wqe.psn_count);
-    let opcodes = match wqe.op {
-        SendOp::Send => &SEND,
-        SendOp::SendImm(_) => &SEND_IMM,
-        SendOp::SendInvalidate(_) => &SEND_INV,
-        SendOp::Write(_) => &WRITE,
-        SendOp::WriteImm(..) => &WRITE_IMM,
-        SendOp::Read(_) => return read_request(wqe, index, mtu),
-        SendOp::CompareSwap { .. } => return request(Opcode::RC_COMPARE_SWAP, wqe),
-        SendOp::FetchAdd { .. } => return request(Opcode::RC_FETCH_ADD, wqe),
-        SendOp::Flush { .. } => return request(Opcode::RC_FLUSH, wqe),
-        SendOp::AtomicWrite(_) => {
-            return Segment { len: 8, ..request(Opcode::RC_ATOMIC_WRITE, wqe) };
+    match &wqe.op.info().packets {
+        RequestPackets::Message(opcodes) => {
+            let message = split::message_of(wqe, index);
+            let offset = offset_of(index, mtu);
+            let left = usize::try_from(wqe.length - offset).unwrap_or(usize::MAX);
+            let (first, last) = (index == message.start, index + 1 == message.end);
+            Segment {
+                opcode: opcodes.at(first, last),
+                offset,
+                len: left.min(mtu),
+                span: offset_of(message.end, mtu).min(wqe.length) - offset_of(message.start, mtu),
+                psn_count: 1,
+                starts_message: first,
+                last: index + 1 == wqe.psn_count,
+            }
         }
-        SendOp::Local(_) => unreachable!("a local request has no packets"),
-    };
-    let offset = u64::from(index) * mtu as u64;
-    let left = usize::try_from(wqe.length - offset).unwrap_or(usize::MAX);
-    let (len, last) = (left.min(mtu), index + 1 == wqe.psn_count);
-    let opcode = opcodes.at(wqe.split || index == 0, wqe.split || last);
-    let span = if wqe.split { len as u64 } else { wqe.length };
-    Segment { opcode, offset, len, span, psn_count: 1, last }
+        RequestPackets::Bare(opcode) => bare_request(*opcode, wqe, index, mtu),
+        RequestPackets::Whole(opcode) => {
+            let len = usize::try_from(wqe.length).expect("it fits a packet");
+            Segment { len, ..bare_request(*opcode, wqe, index, mtu) }
+        }
+        RequestPackets::Local => unreachable!("a local request has no packets"),
+    }
 }
 
-/// A request without payload.
-fn request(opcode: Opcode, wqe: &SendWqe) -> Segment {
-    Segment { opcode, offset: 0, len: 0, span: wqe.length, psn_count: wqe.psn_count, last: true }
+/// A request without payload, whose response has the PSNs from packet `index` to the end of the
+/// message. A READ that is repeated from the middle asks for the rest of its data.
+fn bare_request(opcode: Opcode, wqe: &SendWqe, index: u32, mtu: usize) -> Segment {
+    let message = split::message_of(wqe, index);
+    let offset = offset_of(index, mtu);
+    Segment {
+        opcode,
+        offset,
+        len: 0,
+        span: offset_of(message.end, mtu).min(wqe.length) - offset,
+        psn_count: message.end - index,
+        starts_message: true,
+        last: message.end == wqe.psn_count,
+    }
 }
 
-/// Asks for what a READ lacks from packet `index` on: for all of it, or for the rest of a part.
-fn read_request(wqe: &SendWqe, index: u32, mtu: usize) -> Segment {
-    let end = match wqe.split {
-        true => (index / READ_PART + 1) * READ_PART,
-        false => wqe.psn_count,
-    };
-    let (end, mtu) = (end.min(wqe.psn_count), mtu as u64);
-    let (offset, psn_count) = (u64::from(index) * mtu, end - index);
-    let span = (u64::from(psn_count) * mtu).min(wqe.length - offset);
-    let (opcode, last) = (Opcode::RC_READ_REQUEST, end == wqe.psn_count);
-    Segment { opcode, offset, len: 0, span, psn_count, last }
+/// Offset of packet number `index`, in bytes.
+#[inline]
+fn offset_of(index: u32, mtu: usize) -> u64 {
+    u64::from(index) * mtu as u64
 }
 
-/// Whether the answer to a READ, or to a part of it, ends with the packet at `index` of `wqe`.
-pub fn ends_answer(wqe: &SendWqe, index: u32) -> bool {
-    let end = index + 1;
-    end == wqe.psn_count || wqe.split && end.is_multiple_of(READ_PART)
+/// Returns true if a response to `wqe`, a READ, ends with packet number `index`.
+pub fn ends_response(wqe: &SendWqe, index: u32) -> bool {
+    index + 1 == split::message_of(wqe, index).end
 }
 
-/// How many answers to `wqe`, a READ or atomic, end with packets behind the PSN `from` and up to `to`, both one past a packet.
-pub fn answers_ended(wqe: &SendWqe, from: Psn, to: Psn) -> u32 {
-    let part = if wqe.split { READ_PART } else { wqe.psn_count };
-    // From its end, which is at most half the PSN space ahead of either.
+/// Responses to `wqe` (a READ or atomic) whose last PSN lies in the range `from .. to`, end
+/// excluded.
+pub fn responses_ended(wqe: &SendWqe, from: Psn, to: Psn) -> u32 {
+    let packets = split::packets_per_message(wqe);
+    // Counted from the end of the request, which is at most half the PSN space ahead of either PSN.
     let end = wqe.end_psn();
     let ended = |psn: Psn| match psn.is_before(end) {
-        true => wqe.psn_count.saturating_sub(psn.distance_to(end)) / part,
-        false => wqe.psn_count.div_ceil(part),
+        true => wqe.psn_count.saturating_sub(psn.distance_to(end)) / packets,
+        false => wqe.psn_count.div_ceil(packets),
     };
     ended(to).saturating_sub(ended(from))
 }
@@ -188,7 +106,7 @@ pub fn answers_ended(wqe: &SendWqe, from: Psn, to: Psn) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::{RemoteAddr, SendFlags};
+    use crate::verbs::{RemoteAddr, SendFlags, SendOp};
     use feroce_wire::{Key, PathMtu};
 
     fn wqe(op: SendOp, length: u64, mtu: usize) -> SendWqe {
@@ -205,7 +123,7 @@ mod tests {
             srqn: 0,
             ssn: 0,
         };
-        wqe.psn_count = wqe_psn_count(&wqe, mtu);
+        wqe.psn_count = psn_count(wqe.length, mtu);
         wqe
     }
 
@@ -235,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_a_split_write_are_messages() {
+    fn each_packet_of_a_split_write_is_a_message() {
         let mut wqe = wqe(SendOp::Write(remote()), 1024 + 256 + 1, 256);
         wqe.split = true;
         for index in 0..wqe.psn_count {
@@ -243,35 +161,38 @@ mod tests {
             let (opcode, last) = (Opcode::RC_WRITE_ONLY, index == 5);
             let len = if last { 1 } else { 256 };
             let (offset, span) = (u64::from(index) * 256, len as u64);
-            assert_eq!(packet, Segment { opcode, offset, len, span, psn_count: 1, last });
+            let expected =
+                Segment { opcode, offset, len, span, psn_count: 1, starts_message: true, last };
+            assert_eq!(packet, expected);
         }
     }
 
-    /// Of five packets, three answers: of two, two and one.
+    /// Five response packets belong to three READs, of two, two and one packet.
     #[test]
-    fn parts_of_a_split_read_tile_it_from_wherever_it_is_asked_for() {
+    fn a_split_read_is_tiled_from_every_packet_that_it_is_repeated_from() {
         let mut wqe = wqe(SendOp::Read(remote()), 4 * 256 + 9, 256);
         wqe.split = true;
-        let parts =
+        let requests =
             [(2, 512, false), (1, 256, false), (2, 512, false), (1, 256, false), (1, 9, true)];
-        for (index, (psn_count, span, last)) in (0..).zip(parts) {
+        for (index, (psn_count, span, last)) in (0..).zip(requests) {
             let offset = u64::from(index) * 256;
             let opcode = Opcode::RC_READ_REQUEST;
-            let expected = Segment { opcode, offset, len: 0, span, psn_count, last };
+            let expected =
+                Segment { opcode, offset, len: 0, span, psn_count, starts_message: true, last };
             assert_eq!(segment(&wqe, wqe.first_psn.add(index), 256), expected);
         }
-        let ends: Vec<_> = (0..5).filter(|&index| ends_answer(&wqe, index)).collect();
+        let ends: Vec<_> = (0..5).filter(|&index| ends_response(&wqe, index)).collect();
         assert_eq!(ends, [1, 3, 4]);
     }
 
     #[test]
-    fn answers_are_counted_where_they_end() {
+    fn responses_are_counted_by_their_last_packet() {
         let mut read = wqe(SendOp::Read(remote()), 4 * 256 + 9, 256);
         let count = |wqe: &SendWqe, from: u32, to: u32| {
             let psn = |packets: u32| wqe.first_psn.prev().add(packets);
-            answers_ended(wqe, psn(from), psn(to))
+            responses_ended(wqe, psn(from), psn(to))
         };
-        // Packets are counted from one ahead of the first.
+        // Packet 1 is the first one.
         for (from, to, split, whole) in [
             (0, 9, 3, 1),
             (1, 2, 0, 0),
@@ -284,9 +205,9 @@ mod tests {
             read.split = false;
             assert_eq!(count(&read, from, to), whole, "{from}..{to}");
             read.split = true;
-            assert_eq!(count(&read, from, to), split, "{from}..{to} in parts");
+            assert_eq!(count(&read, from, to), split, "{from}..{to} split");
         }
-        // The longest takes half the PSN space.
+        // The longest message takes half the PSN space.
         let longest = wqe(SendOp::Read(remote()), 1 << 31, 256);
         assert_eq!((count(&longest, 1, 1 << 23), count(&longest, 1, (1 << 23) + 1)), (0, 1));
         let add = wqe(SendOp::FetchAdd { remote: remote(), add: 1 }, 8, 256);
@@ -300,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_can_be_asked_for_again_from_the_middle() {
+    fn a_read_can_be_repeated_from_the_middle() {
         let wqe = wqe(SendOp::Read(remote()), 10_000, 1024);
         assert_eq!(wqe.psn_count, 10);
         let again = segment(&wqe, Psn::new(1), 1024);

@@ -1,19 +1,20 @@
-//! Scatter and gather: message offsets to entries, entries to registered memory.
+//! Scatter and gather: maps message offsets to scatter/gather entries, and entries to registered
+//! memory.
 
 use feroce_wire::Payload;
 
 use crate::memory::work_ring::Sge;
 use crate::memory::{Access, AccessError, MrTable, PdId};
 
-/// Bytes that `sges` name together.
+/// Total length of `sges` in bytes.
 pub fn total(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
-/// Checks key, domain, `rights` and bounds of every entry that is not empty.
+/// Checks key, protection domain, `rights` and bounds of every entry that is not empty.
 ///
 /// # Errors
-/// The first entry's first failing check.
+/// The first check that fails, of the first entry that has one.
 pub fn check(memory: &MrTable, pd: PdId, sges: &[Sge], rights: Access) -> Result<(), AccessError> {
     for sge in sges.iter().filter(|sge| sge.length > 0) {
         memory.check(sge.lkey, pd, rights, Some((sge.addr, u64::from(sge.length))))?;
@@ -21,8 +22,8 @@ pub fn check(memory: &MrTable, pd: PdId, sges: &[Sge], rights: Access) -> Result
     Ok(())
 }
 
-/// Calls `each(entry address, entry key, start in the range, length)` for the parts of the entries that
-/// hold the bytes `offset .. offset + len` of the message.
+/// Calls `each(entry, address, start in the range, length)` for each part of an entry that holds
+/// bytes of the message in the range `offset .. offset + len`.
 fn for_range(
     sges: &[Sge],
     mut offset: u64,
@@ -48,16 +49,16 @@ fn for_range(
     if done == len { Ok(()) } else { Err(AccessError::Bounds) }
 }
 
-/// Bytes of the entry behind the `len` at `addr`.
-fn behind(sge: &Sge, addr: u64, len: usize) -> usize {
+/// Bytes of the entry that follow the `len` bytes at `addr`.
+fn remaining(sge: &Sge, addr: u64, len: usize) -> usize {
     let before = addr.wrapping_sub(sge.addr).wrapping_add(len as u64);
     usize::try_from(u64::from(sge.length).saturating_sub(before)).expect("32 bits fit")
 }
 
-/// Fills `out` with the message's bytes from `offset` on.
+/// Copies the bytes of the message from `offset` on to `out`, which they fill.
 ///
 /// # Errors
-/// [`AccessError`] of the entry that failed; the rest of `out` is unspecified then.
+/// The [`AccessError`] of the entry that failed; the content of `out` is unspecified then.
 #[inline]
 pub fn gather(
     memory: &MrTable,
@@ -69,14 +70,14 @@ pub fn gather(
     let len = out.len();
     for_range(sges, offset, len, |sge, addr, start, here| {
         let out = &mut out[start..start + here];
-        memory.load(sge.lkey, pd, Access::NONE, addr, out, behind(sge, addr, here))
+        memory.load(sge.lkey, pd, Access::NONE, addr, out, remaining(sge, addr, here))
     })
 }
 
-/// Writes `payload` to the message's bytes from `offset` on.
+/// Stores `payload` as the bytes of the message from `offset` on.
 ///
 /// # Errors
-/// [`AccessError`] of the entry that failed; entries before it are written then.
+/// The [`AccessError`] of the entry that failed; the entries before it are written then.
 #[inline]
 pub fn scatter(
     memory: &MrTable,
@@ -87,7 +88,7 @@ pub fn scatter(
 ) -> Result<(), AccessError> {
     for_range(sges, offset, payload.len(), |sge, addr, start, here| {
         let part = payload.split_at(start).1.split_at(here).0;
-        memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, part, behind(sge, addr, here))
+        memory.store(sge.lkey, pd, Access::LOCAL_WRITE, addr, part, remaining(sge, addr, here))
     })
 }
 

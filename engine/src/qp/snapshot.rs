@@ -1,54 +1,56 @@
-//! A QP at one moment, for people who look on.
+//! A QP at one moment, for statistics.
 
 use std::net::IpAddr;
 
 use feroce_wire::{IpAddresses, Psn, Qpn};
 
+use super::connected::Qp;
+use super::state::QpState;
 use super::timer::Timer;
-use super::{Qp, QpState};
 use crate::congestion::RateSnapshot;
 
-/// Where a QP stands.
+/// A QP at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpSnapshot {
-    /// Its number.
+    /// Number of the QP.
     pub qpn: Qpn,
-    /// Its state.
+    /// State of the QP.
     pub state: QpState,
     /// Number and address of the peer; `None` before RTR.
     pub peer: Option<(Qpn, IpAddr)>,
     /// Path MTU in bytes.
     pub path_mtu: usize,
-    /// Oldest PSN that is not acknowledged.
+    /// Oldest unacknowledged PSN.
     pub unacknowledged: Psn,
-    /// PSN of the packet to send next.
+    /// PSN of the next packet to send.
     pub next: Psn,
     /// PSN expected from the peer.
     pub expected: Psn,
     /// Packets sent and not acknowledged.
     pub packets_outstanding: u32,
-    /// Send requests posted and not finished.
+    /// Send requests posted and not completed.
     pub sends_posted: u32,
     /// Receives posted and not consumed.
     pub receives_posted: u32,
-    /// READs, or parts of them, and atomics sent and not answered.
+    /// READ and atomic requests sent that have no complete response yet. A split READ counts as
+    /// several.
     pub reads_in_flight: u8,
-    /// Retries since there was progress last, after time-outs and sequence errors.
+    /// Retries since the last progress, after timeouts and sequence errors.
     pub retries: u8,
-    /// The same after RNR NAKs; 0 where they are not counted, for they may go on for ever.
+    /// Retries since the last progress, after RNR NAKs; 0 if they are unlimited and not counted.
     pub rnr_retries: u8,
-    /// It waits because the peer had no receive posted.
+    /// True while the QP waits because the peer had no receive posted (RNR).
     pub waits_for_receive: bool,
     /// Requests sent, modulo 2^24.
     pub ssn: u32,
     /// Requests of the peer executed, modulo 2^24.
     pub msn: u32,
-    /// How fast it may send; `None` without congestion control. Its core knows.
+    /// State of congestion control, which the core fills in; `None` without congestion control.
     pub rate: Option<RateSnapshot>,
 }
 
 impl Qp {
-    /// Where it stands now.
+    /// A snapshot of the QP.
     pub fn snapshot(&self) -> QpSnapshot {
         let Self { conn, requester, responder, .. } = self;
         let peer = self.flow().map(|flow| match flow.spec().addresses {

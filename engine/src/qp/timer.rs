@@ -1,13 +1,13 @@
-//! All timers of a QP in one small table.
+//! The timers of a QP, in one small table.
 
 use crate::time::Instant;
 
-/// What a QP may wait for.
+/// A timer of a QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timer {
-    /// The local ACK timeout: no acknowledgement for the oldest outstanding request.
+    /// The local ACK timeout: the oldest outstanding request is not acknowledged.
     Ack,
-    /// The time that an RNR NAK asked to wait.
+    /// The wait that an RNR NAK asked for.
     Rnr,
 }
 
@@ -26,7 +26,7 @@ impl Default for TimerTable {
 }
 
 impl TimerTable {
-    /// Starts `timer`, or starts it again.
+    /// Starts `timer`, or restarts it.
     #[inline]
     pub fn set(&mut self, timer: Timer, deadline: Instant) {
         self.deadlines[timer as usize] = deadline;
@@ -38,13 +38,13 @@ impl TimerTable {
         self.deadlines[timer as usize] = Instant::FAR;
     }
 
-    /// True if `timer` runs.
+    /// Returns true if `timer` is running.
     #[inline]
     pub fn is_running(&self, timer: Timer) -> bool {
         self.deadlines[timer as usize] != Instant::FAR
     }
 
-    /// Stops `timer` and returns true if its deadline has come.
+    /// If the deadline of `timer` has come, stops it and returns true.
     pub fn take_expired(&mut self, timer: Timer, now: Instant) -> bool {
         let expired = self.deadlines[timer as usize] <= now && self.is_running(timer);
         if expired {

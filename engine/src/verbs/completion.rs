@@ -1,4 +1,4 @@
-//! Completions: what a finished work request tells its program.
+//! Completions: the entries of a completion queue, as `ibv_wc`.
 
 use feroce_wire::{Key, Qpn};
 
@@ -8,38 +8,38 @@ use crate::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
-    /// Done.
+    /// The request was executed.
     Success = 0,
-    /// A local buffer was too short for the message, or a message is longer than 2^31 bytes.
+    /// A local buffer is too short for the message, or the message is longer than 2^31 bytes.
     LocalLength = 1,
-    /// The request cannot be executed on this QP as it is configured.
+    /// The QP cannot execute the request in its configuration.
     LocalQpOperation = 2,
-    /// A scatter/gather entry names memory that is not registered for the access.
+    /// A scatter/gather entry names memory that is not registered for this access.
     LocalProtection = 4,
-    /// The request was outstanding when its QP went to ERR.
+    /// The QP was in ERR, or went there, before the request completed.
     WorkRequestFlushed = 5,
-    /// A memory window cannot be bound so.
+    /// A memory window cannot be bound with these parameters.
     WindowBind = 6,
-    /// The peer's answer does not fit the request.
+    /// The response does not match the request.
     BadResponse = 7,
-    /// Local memory was withdrawn while the request was under way.
+    /// The peer's access to local memory failed while a request was in progress.
     LocalAccess = 8,
-    /// The peer found the request invalid.
+    /// The peer rejected the request as invalid.
     RemoteInvalidRequest = 9,
-    /// The peer refused access to its memory.
+    /// The peer denied access to its memory.
     RemoteAccess = 10,
-    /// The peer could not execute the request for a reason of its own.
+    /// The peer could not execute the request because of an error at its side.
     RemoteOperational = 11,
-    /// No answer came, `retry_cnt` times.
+    /// No acknowledgement arrived, also after `retry_cnt` retries.
     RetryExceeded = 12,
-    /// The peer had no receive posted, `rnr_retry` times.
+    /// The peer had no receive posted, also after `rnr_retry` retries.
     RnrRetryExceeded = 13,
-    /// A fatal error of the QP.
+    /// Fatal error of the QP.
     Fatal = 19,
 }
 
 impl Status {
-    /// The text that rdma-core's `ibv_wc_status_str` gives for the status.
+    /// The text of rdma-core's `ibv_wc_status_str` for this status.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -66,7 +66,7 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// What kind of request completed, with the values of `ibv_wc_opcode`.
+/// The kind of request that completed, with the values of `ibv_wc_opcode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CompletionOpcode {
@@ -76,25 +76,25 @@ pub enum CompletionOpcode {
     RdmaWrite = 1,
     /// An RDMA READ.
     RdmaRead = 2,
-    /// A compare and swap.
+    /// A compare-and-swap.
     CompareSwap = 3,
-    /// A fetch and add.
+    /// A fetch-and-add.
     FetchAdd = 4,
-    /// A memory window bound.
+    /// The bind of a memory window.
     BindWindow = 5,
-    /// A key made invalid.
+    /// A local invalidate.
     LocalInvalidate = 6,
     /// A FLUSH.
     Flush = 8,
     /// An ATOMIC WRITE.
     AtomicWrite = 9,
-    /// A receive that a SEND met.
+    /// A receive that a SEND consumed.
     Receive = 128,
     /// A receive that a WRITE WITH IMMEDIATE consumed.
     ReceiveRdmaWithImmediate = 129,
 }
 
-/// What came with a received message besides its bytes.
+/// What a received message carries besides its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Extra {
     /// Nothing.
@@ -102,21 +102,21 @@ pub enum Extra {
     None,
     /// Immediate data.
     Immediate(u32),
-    /// The key that SEND WITH INVALIDATE made invalid.
+    /// The key that a SEND with invalidate invalidated.
     Invalidated(Key),
 }
 
-/// Where a datagram came from. Its first 40 bytes in the receive are always a GRH: an IPv6 header, or 20 bytes
-/// that mean nothing and an IPv4 header.
+/// The source of a datagram. The first 40 bytes in its receive are a GRH: an IPv6 header, or 20
+/// undefined bytes and an IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DatagramSource {
-    /// The QP that sent it.
+    /// The sending QP.
     pub src_qp: Qpn,
-    /// 802.1Q priority of its frame; 0 if it had no tag.
+    /// 802.1Q priority of its frame; 0 without a VLAN tag.
     pub sl: u8,
     /// VLAN of its frame.
     pub vlan: Option<u16>,
-    /// Which header the GRH holds.
+    /// The header in the GRH.
     pub network: NetworkHeader,
 }
 
@@ -132,28 +132,28 @@ pub enum NetworkHeader {
 /// An entry of a completion queue, as `ibv_wc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// The program's own number of the request.
+    /// The application's identifier of the request.
     pub wr_id: u64,
-    /// How it ended. The fields below count only after [`Status::Success`], but for `qp`.
+    /// Result. The fields below, except `qp`, are valid only with [`Status::Success`].
     pub status: Status,
-    /// What it was.
+    /// Kind of request.
     pub opcode: CompletionOpcode,
     /// Bytes received, read, or returned by an atomic.
     pub byte_len: u32,
-    /// What came with a received message.
+    /// Immediate data or invalidated key of a received message.
     pub extra: Extra,
-    /// The message asked for an event on arrival.
+    /// True if the sender asked for a solicited event.
     pub solicited: bool,
     /// The local QP.
     pub qp: Qpn,
-    /// The time of the turn that completed it, by the device's clock.
+    /// Time of the turn that completed the request, by the device's clock.
     pub at: Instant,
-    /// Where a datagram came from: receives of UD QPs only.
+    /// Source of a datagram. Receives of UD QPs only.
     pub datagram: Option<DatagramSource>,
 }
 
 impl Completion {
-    /// True if the request did what it was asked.
+    /// Returns true if the request was executed.
     pub fn is_success(&self) -> bool {
         self.status == Status::Success
     }

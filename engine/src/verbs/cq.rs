@@ -1,11 +1,13 @@
 //! Completion queues.
 //!
-//! Several cores may complete to one queue and several threads may poll it, so the queue is a bounded
-//! lock-free MPMC ring. A queue that grows gets another, larger ring behind the first, which is filled no more and
-//! stays: who polls may be looking at it. Each is at least twice as large, so that there are few. A core that
-//! finds the queue full raises [`AsyncEvent::CqError`] and takes the QP to ERR.
+//! Several cores may complete to one queue and several threads may poll it, so the queue is a
+//! bounded lock-free MPMC ring. A queue that grows gets a second, larger ring behind the first one.
+//! New completions go to the newest ring only. Older rings are kept, because a polling thread may
+//! be reading them. Each ring is at least twice as large as the one before, so there are few rings.
+//! A core that finds the queue full raises `AsyncEvent::CqError` and moves the QP to ERR.
 //!
-//! [`AsyncEvent::CqError`]: super::event::AsyncEvent::CqError
+//! Notifications: [`CqRing::arm`] asks for one wake-up. A completion that arrives without waking a
+//! waiter is *unreported*; arming while unreported completions are queued wakes the waiter at once.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,30 +19,28 @@ use crossbeam_queue::ArrayQueue;
 use feroce_wire::Qpn;
 
 use super::completion::Completion;
+use super::ids::CqId;
 use crate::time::{Duration, Instant};
 use crate::wake::EventFd;
 
-/// Number of a completion queue, unique in its device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CqId(pub u32);
-
-/// Which completions make the descriptor of a CQ readable.
+/// The completions that an armed CQ notifies its waiter of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notify {
-    /// Any.
+    /// Every completion.
     Any,
-    /// Those of messages sent with the solicited flag, and errors.
+    /// Completions of messages sent with the solicited flag, and errors.
     Solicited,
 }
 
-/// What somebody waits for: the state's lower bits.
+/// Bits of [`CqRing::state`]: the completions that the waiter asked to be notified of.
 const UNARMED: u8 = 0;
 const ARMED_SOLICITED: u8 = 1;
 const ARMED_ANY: u8 = 2;
 const ARMED: u8 = 0b11;
-/// Completions have come that were not told, and among them one that is told to who waits for the solicited.
-const UNTOLD: u8 = 0b100;
-const UNTOLD_SOLICITED: u8 = 0b1000;
+/// Bit of the state: unreported completions exist.
+const UNREPORTED: u8 = 0b100;
+/// Bit of the state: at least one unreported completion is solicited or an error.
+const UNREPORTED_SOLICITED: u8 = 0b1000;
 
 /// The queue was full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,31 +49,32 @@ pub struct CqFull;
 #[derive(Debug)]
 struct Ring {
     queue: ArrayQueue<Completion>,
-    /// The one that took its place.
+    /// The larger ring that replaced this one.
     next: OnceLock<Box<Ring>>,
 }
 
 impl Ring {
-    fn new(places: u32) -> Self {
-        Self { queue: ArrayQueue::new(places.max(1) as usize), next: OnceLock::new() }
+    fn new(capacity: u32) -> Self {
+        Self { queue: ArrayQueue::new(capacity.max(1) as usize), next: OnceLock::new() }
     }
 }
 
-/// When completions that somebody waits for are told: at the `count`th, or `period` after the first.
+/// Moderation of notifications: a waiter is notified at the `count`th completion, or `period` after
+/// the first one.
 #[derive(Debug, Default)]
 struct Moderation {
     count: AtomicU32,
-    /// In nanoseconds; 0 is for ever.
+    /// In nanoseconds; 0: no limit by time.
     period: AtomicU64,
-    /// Completions waited for that have come and were not told.
+    /// Completions that the waiter asked for and was not notified of yet.
     pending: AtomicU32,
-    /// When they must be told, in nanoseconds; 0 if not by time.
+    /// Time in nanoseconds at which the pending completions must be notified; 0: none.
     due: AtomicU64,
 }
 
 impl Moderation {
-    /// Counts a completion; true if it is to be told at once.
-    fn tells(&self, at: Instant) -> bool {
+    /// Counts a completion that arrived at `at`. Returns true if the waiter must be notified now.
+    fn count_one(&self, at: Instant) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         let period = self.period.load(Ordering::Relaxed);
         if count <= 1 && period == 0 {
@@ -86,37 +87,37 @@ impl Moderation {
         count > 0 && pending >= count
     }
 
-    fn start_over(&self) {
+    fn restart(&self) {
         self.pending.store(0, Ordering::Relaxed);
         self.due.store(0, Ordering::Relaxed);
     }
 }
 
-/// The part of a completion queue that cores and program share.
+/// A completion queue, as the cores and the application share it.
 #[derive(Debug)]
 pub struct CqRing {
     id: CqId,
     first: Ring,
-    /// Completions that it is to hold; the newest ring may have more places.
+    /// Completions that the queue holds at most. The newest ring may have more places.
     depth: AtomicU32,
     overflowed: AtomicBool,
-    /// Those ahead of what is in the rings: what was kept when a QP was reset. Whoever takes completions holds it, so that they come in
-    /// their order.
+    /// Completions ahead of those in the rings: those that were kept when a QP was reset. A thread
+    /// that takes completions holds this lock, so that completions are taken in order.
     front: Mutex<VecDeque<Completion>>,
-    /// Its length.
+    /// Length of `front`.
     in_front: AtomicUsize,
-    /// Who waits, and what was not told.
+    /// `ARMED_*` and `UNREPORTED_*` bits.
     state: AtomicU8,
     moderation: Moderation,
     fd: EventFd,
-    /// Told instead of `fd`, if there is one.
+    /// Woken instead of signalling `fd`, if set.
     waker: Option<Waker>,
-    /// Cores that may complete to this queue, one bit each: the ones that polling drives.
+    /// Cores that may complete to this queue, one bit each. Polling the queue turns these cores.
     cores: AtomicU64,
 }
 
 impl CqRing {
-    /// A queue for `depth` completions.
+    /// Makes a queue for `depth` completions.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -124,7 +125,8 @@ impl CqRing {
         Self::with_waker(id, depth, None)
     }
 
-    /// The same; an armed completion wakes `waker` instead of making the descriptor readable.
+    /// Makes a queue for `depth` completions that notifies `waker` instead of making its descriptor
+    /// readable.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -144,12 +146,12 @@ impl CqRing {
         })
     }
 
-    /// Its number.
+    /// Number of the queue.
     pub fn id(&self) -> CqId {
         self.id
     }
 
-    /// Completions it can hold.
+    /// Completions that the queue can hold.
     pub fn depth(&self) -> usize {
         self.depth.load(Ordering::Relaxed) as usize
     }
@@ -159,16 +161,17 @@ impl CqRing {
         std::iter::successors(Some(&self.first), |ring| ring.next.get().map(Box::as_ref))
     }
 
-    /// Completions that it holds.
+    /// Completions in the queue.
     pub fn held(&self) -> usize {
         let in_rings: usize = self.rings().map(|ring| ring.queue.len()).sum();
         in_rings + self.in_front.load(Ordering::Acquire)
     }
 
-    /// Makes it hold `depth` completions. No core may be in a turn meanwhile: the caller has their tokens.
+    /// Changes the depth to `depth` completions. The caller must hold the tokens of all cores that
+    /// complete to the queue.
     ///
     /// # Errors
-    /// [`CqFull`] if it holds more now; nothing was changed then.
+    /// [`CqFull`] if the queue holds more completions than that; nothing is changed.
     pub fn resize(&self, depth: u32) -> Result<(), CqFull> {
         if self.held() > depth as usize {
             return Err(CqFull);
@@ -182,25 +185,26 @@ impl CqRing {
         Ok(())
     }
 
-    /// Tells those who wait for completions when `count` have come, or `period` after the first, whichever is
-    /// sooner; zeros for each at once. What is there when somebody begins to wait is told at once.
+    /// Sets the moderation of notifications: a waiter is notified when `count` completions have
+    /// arrived, or `period` after the first one, whichever is sooner. Zeros: at every completion.
+    /// Completions that are queued when the CQ is armed are notified at once.
     pub fn moderate(&self, count: u32, period: Duration) {
         let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         self.moderation.count.store(count, Ordering::Relaxed);
         self.moderation.period.store(period, Ordering::Relaxed);
     }
 
-    /// When completions that were held back must be told.
-    pub fn due(&self) -> Option<Instant> {
+    /// Time at which a notification that moderation delays is due.
+    pub fn notification_due(&self) -> Option<Instant> {
         let due = self.moderation.due.load(Ordering::Relaxed);
         (due != 0).then(|| Instant::from_nanos(due))
     }
 
-    /// Tells completions that were held back, if it is time. True if it was.
-    pub fn tell_due(&self, now: Instant) -> bool {
-        let is_due = self.due().is_some_and(|due| due <= now);
+    /// Sends the notification that moderation delays, if it is due. Returns true if it was due.
+    pub fn notify_if_due(&self, now: Instant) -> bool {
+        let is_due = self.notification_due().is_some_and(|due| due <= now);
         if is_due {
-            self.tell();
+            self.wake_waiter();
         }
         is_due
     }
@@ -213,10 +217,11 @@ impl CqRing {
         &ring.queue
     }
 
-    /// Appends a completion and wakes whoever waits for one like it; true if somebody was woken.
+    /// Appends a completion and notifies the waiter if it asked for completions of this kind.
+    /// Returns true if a waiter was woken.
     ///
     /// # Errors
-    /// [`CqFull`]; the completion is lost and the queue is in error from then on.
+    /// [`CqFull`]: the completion is lost, and every later one is refused, too.
     #[inline]
     pub fn push(&self, completion: Completion) -> Result<bool, CqFull> {
         let queue = self.newest();
@@ -225,42 +230,46 @@ impl CqRing {
             self.overflowed.store(true, Ordering::Relaxed);
             return Err(CqFull);
         }
-        fence(Ordering::SeqCst); // Pairs with the one in `arm`: one side sees the other.
+        // Pairs with the fence in `arm`: one of the two sees the other's store.
+        fence(Ordering::SeqCst);
         let solicited = completion.solicited || !completion.is_success();
-        let untold = if solicited { UNTOLD | UNTOLD_SOLICITED } else { UNTOLD };
+        let unreported = if solicited { UNREPORTED | UNREPORTED_SOLICITED } else { UNREPORTED };
         let state = self.state.load(Ordering::Relaxed);
-        Ok(state & (ARMED | untold) != untold && self.notify(state, untold, completion.at))
+        Ok(state & (ARMED | unreported) != unreported
+            && self.notify(state, unreported, completion.at))
     }
 
-    /// Tells who waits of a completion that came at `at`, or notes that it was not told. True if somebody was woken.
-    fn notify(&self, mut state: u8, untold: u8, at: Instant) -> bool {
+    /// Wakes a waiter for a completion that arrived at `at`; without a waiter, marks the CQ as
+    /// having unreported completions. Returns true if a waiter was woken.
+    fn notify(&self, mut state: u8, unreported: u8, at: Instant) -> bool {
         let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-        let mut is_time = None; // It counts once.
+        let mut is_time = None; // The completion is counted once.
         loop {
             let wanted = match state & ARMED {
                 UNARMED => false,
-                ARMED_SOLICITED => untold & UNTOLD_SOLICITED != 0,
+                ARMED_SOLICITED => unreported & UNREPORTED_SOLICITED != 0,
                 _ => true,
             };
-            if wanted && *is_time.get_or_insert_with(|| self.moderation.tells(at)) {
-                if self.tell() {
+            if wanted && *is_time.get_or_insert_with(|| self.moderation.count_one(at)) {
+                if self.wake_waiter() {
                     return true;
                 }
-                state = self.state.load(Ordering::Relaxed); // Another was faster.
+                state = self.state.load(Ordering::Relaxed); // Another core was faster.
                 continue;
             }
-            match self.state.compare_exchange(state, state | untold, set, failed) {
+            match self.state.compare_exchange(state, state | unreported, set, failed) {
                 Ok(_) => return false,
                 Err(other) => state = other,
             }
         }
     }
 
-    /// Wakes who waits; true if somebody does. What nobody was told of stays so.
-    fn tell(&self) -> bool {
+    /// Wakes the waiter, if any. Unreported completions stay marked. Returns true if there was one.
+    fn wake_waiter(&self) -> bool {
         let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         let disarm = |state: u8| (state & ARMED != UNARMED).then_some(UNARMED);
-        self.moderation.start_over(); // Ahead of it: what is held back from then on has a deadline of its own.
+        // Before disarming: a completion that is delayed from now on gets a deadline of its own.
+        self.moderation.restart();
         if self.state.fetch_update(set, failed, disarm).is_err() {
             return false;
         }
@@ -271,7 +280,7 @@ impl CqRing {
         true
     }
 
-    /// Takes up to `most` completions; returns how many.
+    /// Appends up to `most` completions to `out`. Returns their number.
     #[inline]
     pub fn take(&self, out: &mut Vec<Completion>, most: usize) -> usize {
         let before = out.len();
@@ -306,7 +315,7 @@ impl CqRing {
     fn next_in_rings(&self) -> Option<Completion> {
         let mut ring = &self.first;
         loop {
-            // What is in an older ring came before what is in a newer one.
+            // Completions in an older ring are older than those in a newer one.
             match ring.queue.pop() {
                 Some(completion) => return Some(completion),
                 None => ring = ring.next.get()?,
@@ -314,60 +323,67 @@ impl CqRing {
         }
     }
 
-    /// Takes the completions of the QP `qp` out, and frees their places. Nobody may complete to it meanwhile: the caller has the token of
-    /// its core.
-    pub fn forget(&self, qp: Qpn) {
+    /// Removes the completions of the QP `qp` and frees their places. The caller must hold the
+    /// token of the QP's core, so that none is added meanwhile.
+    pub fn remove_completions_of(&self, qp: Qpn) {
         if self.held() == 0 {
             return;
         }
         let mut front = self.front();
-        // Nobody finds it empty meanwhile: who takes waits for this to end.
+        // Readers that see a length above 0 wait for the lock and do not find the queue empty
+        // meanwhile.
         self.in_front.store(self.held(), Ordering::Release);
         front.extend(std::iter::from_fn(|| self.next_in_rings()));
         front.retain(|completion| completion.qp != qp);
         self.in_front.store(front.len(), Ordering::Release);
     }
 
-    /// Asks for one wake-up at the next completion of that kind; at once, moderated or not, if one is in the queue that came since the
-    /// last wake-up. So an RNIC has it, which knows what was told and, from the doorbell, what was polled: programs that poll until there
-    /// is nothing and arm then, UCX for one, would sleep through what came between. Those that arm ahead of polling are not woken
-    /// twice for the same.
+    /// Arms the CQ: asks for one wake-up at the next completion of the kind `notify`. If the queue
+    /// holds a completion of this kind that arrived after the last wake-up, the waiter is woken at
+    /// once, moderated or not.
+    ///
+    /// An RNIC behaves like this, because it knows which completions it reported and, from the
+    /// doorbell, which ones were polled. Applications that poll until the queue is empty and arm
+    /// then, such as UCX, would otherwise sleep through completions that arrive between the two
+    /// steps. Applications that arm before they poll are not woken twice for the same completion.
     pub fn arm(&self, notify: Notify) {
         self.fd.clear();
-        let (armed, untold) = match notify {
-            Notify::Any => (ARMED_ANY, UNTOLD),
-            Notify::Solicited => (ARMED_SOLICITED, UNTOLD_SOLICITED),
+        let (armed, unreported) = match notify {
+            Notify::Any => (ARMED_ANY, UNREPORTED),
+            Notify::Solicited => (ARMED_SOLICITED, UNREPORTED_SOLICITED),
         };
         if self.state.load(Ordering::Relaxed) & ARMED == UNARMED {
-            self.moderation.start_over();
+            self.moderation.restart();
         }
         let keep = |state: u8| Some(state & !ARMED | armed);
         let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         let before = self.state.fetch_update(set, failed, keep).unwrap_or(UNARMED);
         fence(Ordering::SeqCst);
-        // They are taken in their order: if any is left, the last one is, which was not told. (Of the solicited, one that was taken may
-        // still count: a wake-up for nothing.)
-        if before & untold != 0 && self.held() > 0 {
-            self.tell();
+        // Completions are taken in order: if any is left, the newest one is left, which is
+        // unreported. (The unreported solicited completion may have been taken already; the wake-up
+        // is spurious then.)
+        if before & unreported != 0 && self.held() > 0 {
+            self.wake_waiter();
         }
     }
 
-    /// Readable once there is a completion that arming asked for, until armed again.
+    /// A descriptor that becomes readable with a completion that [`CqRing::arm`] asked for, and
+    /// stays readable until the CQ is armed again.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// True once a completion was lost.
+    /// Returns true once a completion was lost because the queue was full.
     pub fn overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Notes that core `core` completes to this queue.
+    /// Adds core number `core` to those that complete to this queue.
     pub(crate) fn add_core(&self, core: usize) {
         self.cores.fetch_or(1 << core, Ordering::Relaxed);
     }
 
-    /// The cores noted, one bit each.
+    /// Cores that complete to this queue, one bit each.
     pub(crate) fn cores(&self) -> u64 {
         self.cores.load(Ordering::Relaxed)
     }
@@ -402,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_says_so_and_keeps_what_it_has() {
+    fn a_full_queue_refuses_completions_and_keeps_its_own() {
         let cq = CqRing::new(CqId(1), 2).unwrap();
         assert_eq!(cq.push(completion(1, false)), Ok(false));
         assert_eq!(cq.push(completion(2, false)), Ok(false));
@@ -414,9 +430,10 @@ mod tests {
         assert_eq!(out.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 2]);
     }
 
-    /// Shrunk and grown in any way, it gives what was put in, in order, and holds at least its depth.
+    /// Whatever the sequence of sizes, completions come out in order, and the queue holds its
+    /// depth.
     #[test]
-    fn a_queue_may_grow_and_shrink() {
+    fn a_queue_grows_and_shrinks() {
         let cq = CqRing::new(CqId(1), 2).unwrap();
         let (mut put, mut got) = (0, 0);
         for (depth, puts, gets) in [
@@ -457,13 +474,13 @@ mod tests {
         cq.push(at(1000)).unwrap();
         cq.push(at(1100)).unwrap();
         assert!(!readable(&cq));
-        assert_eq!(cq.due(), Some(Instant::from_nanos(1500)), "after the first");
+        assert_eq!(cq.notification_due(), Some(Instant::from_nanos(1500)), "after the first");
         cq.push(at(1200)).unwrap();
-        assert!(readable(&cq) && cq.due().is_none(), "the third");
+        assert!(readable(&cq) && cq.notification_due().is_none(), "the third");
         cq.arm(Notify::Any);
         cq.push(at(2000)).unwrap();
-        assert!(!cq.tell_due(Instant::from_nanos(2499)) && !readable(&cq));
-        assert!(cq.tell_due(Instant::from_nanos(2500)) && readable(&cq));
+        assert!(!cq.notify_if_due(Instant::from_nanos(2499)) && !readable(&cq));
+        assert!(cq.notify_if_due(Instant::from_nanos(2500)) && readable(&cq));
         cq.moderate(0, Duration::ZERO);
         cq.arm(Notify::Any);
         cq.push(at(3000)).unwrap();
@@ -471,24 +488,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_has_no_place() {
+    fn removed_completions_free_their_places() {
         let cq = CqRing::new(CqId(1), 4).unwrap();
         let of = |qp, wr_id| Completion { qp: Qpn::masked(qp), ..completion(wr_id, false) };
         let put = |completion| assert_eq!(cq.push(completion), Ok(false));
         [of(5, 1), of(6, 2), of(5, 3), of(6, 4)].into_iter().for_each(put);
-        cq.forget(Qpn::masked(5));
+        cq.remove_completions_of(Qpn::masked(5));
         assert_eq!(cq.held(), 2);
-        // A QP of the same number is not meant, nor are later completions of this one.
+        // Only completions that are in the queue are removed, not later ones of the same QP number.
         [of(5, 5), of(6, 6)].into_iter().for_each(put);
         let mut taken = Vec::new();
         assert_eq!(cq.take(&mut taken, 3), 3);
         taken.extend(std::iter::from_fn(|| cq.pop()));
         assert_eq!(taken.iter().map(|shown| shown.wr_id).collect::<Vec<_>>(), [2, 4, 5, 6]);
         assert_eq!(cq.held(), 0);
-        // A program that resets its QP again and again and takes nothing does not fill the queue.
+        // An application that resets its QP repeatedly without polling does not fill the queue.
         for wr_id in 0..100 {
             cq.push(of(5, wr_id)).unwrap();
-            cq.forget(Qpn::masked(5));
+            cq.remove_completions_of(Qpn::masked(5));
         }
         assert!(!cq.overflowed() && cq.pop().is_none());
     }
@@ -509,20 +526,21 @@ mod tests {
         assert!(readable(&cq));
     }
 
-    /// What came between the last poll and arming is told at once; what was told or taken is not told again.
+    /// Completions that arrived between the last poll and arming are reported at once; completions
+    /// that were reported or taken are not reported again.
     #[test]
-    fn arming_tells_what_came_since_the_last_wake_up() {
+    fn arming_reports_completions_since_the_last_wake_up() {
         let cq = CqRing::new(CqId(1), 8).unwrap();
         cq.push(completion(1, false)).unwrap();
         cq.arm(Notify::Solicited);
         assert!(!readable(&cq), "not solicited");
         cq.arm(Notify::Any);
-        assert!(readable(&cq), "it came ahead of arming");
+        assert!(readable(&cq), "the completion arrived before arming");
         cq.arm(Notify::Any);
-        assert!(!readable(&cq), "it was told");
+        assert!(!readable(&cq), "already reported");
         cq.push(completion(2, true)).unwrap();
         cq.push(completion(3, false)).unwrap();
-        assert!(readable(&cq), "the second was told, the third was not");
+        assert!(readable(&cq), "the second was reported, the third was not");
         cq.arm(Notify::Solicited);
         assert!(!readable(&cq));
         cq.arm(Notify::Any);
@@ -540,10 +558,11 @@ mod tests {
         assert!(readable(&cq));
     }
 
-    /// Two push, whenever there is next to nothing; one polls until there is nothing, arms and sleeps, and never sleeps while there is
-    /// something: nobody would push any more.
+    /// Two threads push whenever the queue is empty. A third polls until the queue is empty, arms
+    /// and sleeps. It must never sleep while completions are queued: the other two would push no
+    /// more.
     #[test]
-    fn nobody_sleeps_through_a_completion() {
+    fn a_waiter_never_sleeps_while_completions_are_queued() {
         const EACH: u64 = 20_000;
         let cq = CqRing::new(CqId(1), 64).unwrap();
         let push = || {
@@ -568,19 +587,19 @@ mod tests {
                 cq.arm(Notify::Any);
                 let patience = Some(std::time::Duration::from_secs(20));
                 crate::sys::poll_readable(&[cq.fd().as_raw_fd()], &mut scratch, patience);
-                assert_ne!(scratch[0].revents, 0, "{taken} were taken, {} are there", cq.held());
+                assert_ne!(scratch[0].revents, 0, "{taken} taken, {} in the queue", cq.held());
             }
         });
     }
 
-    /// A core may find a notification due that another has just told.
+    /// A core may find a notification due that another core has just sent.
     #[test]
-    fn what_is_told_to_nobody_is_not_told() {
+    fn a_due_notification_without_a_waiter_stays_unreported() {
         let cq = CqRing::new(CqId(1), 8).unwrap();
         cq.push(completion(1, false)).unwrap();
         cq.moderation.due.store(1, Ordering::Relaxed);
-        cq.tell_due(Instant::from_nanos(1000));
-        assert!(!readable(&cq) && cq.due().is_none());
+        cq.notify_if_due(Instant::from_nanos(1000));
+        assert!(!readable(&cq) && cq.notification_due().is_none());
         cq.arm(Notify::Any);
         assert!(readable(&cq));
     }

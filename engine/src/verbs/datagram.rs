@@ -1,22 +1,23 @@
-//! Datagrams: how a send request of a UD QP lies in its queue.
+//! The form that a send request of a UD QP has in its send queue.
 
 use feroce_wire::{FlowHeader, Ipv6Header, Qkey, Qpn};
 
-use super::SendWqe;
+use super::work_request::SendWqe;
 
-/// Bytes in front of a received datagram: the global routing header. A receive must have room for them.
+/// Length in bytes of the global routing header (GRH) in front of a received datagram. A receive
+/// needs room for it.
 pub const GRH_LEN: usize = Ipv6Header::LEN;
 
-/// A send request of a UD QP in its queue. It holds the headers themselves, so that the address handle may go
-/// as soon as the request is posted.
+/// A send request of a UD QP in its send queue. It holds a copy of the packet headers, so that the
+/// address handle can be destroyed as soon as the request is posted.
 #[derive(Debug, Clone, Copy)]
 pub struct DatagramWqe {
-    /// What to send.
+    /// The request.
     pub send: SendWqe,
     /// Headers of its packet.
     pub flow: FlowHeader,
-    /// The QP it is for.
+    /// The destination QP.
     pub remote_qpn: Qpn,
-    /// The key to send with; a controlled one stands for the QP's own.
+    /// The Q_Key to send. A controlled Q_Key stands for the Q_Key of the sending QP.
     pub qkey: Qkey,
 }

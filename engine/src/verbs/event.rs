@@ -7,28 +7,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_queue::ArrayQueue;
 use feroce_wire::Qpn;
 
-use super::cq::CqId;
-use super::srq::SrqId;
+use super::ids::{CqId, SrqId};
 use crate::wake::EventFd;
 
-/// Something that happened to an object while nobody asked, as `ibv_async_event`.
+/// An asynchronous event, as `ibv_async_event`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AsyncEvent {
-    /// A completion queue was full when a request completed; the QP went to ERR.
+    /// A request completed while its completion queue was full; the QP went to ERR.
     CqError(CqId),
-    /// A QP went to ERR for a reason that no work request can tell.
+    /// A QP went to ERR for a reason that no completion reports.
     QpFatal(Qpn),
-    /// A peer sent a request that the QP had to refuse as invalid (class C error).
+    /// The QP rejected a request of its peer as invalid (class C error).
     QpRequestError(Qpn),
-    /// A peer tried to access memory it may not (class C error).
+    /// The peer accessed memory without the right to do so (class C error).
     QpAccessError(Qpn),
-    /// The first packet arrived on a QP that is still in RTR.
+    /// The first packet arrived on a QP in RTR.
     CommunicationEstablished(Qpn),
     /// The send queue of a QP in SQD is drained.
     SqDrained(Qpn),
-    /// A shared receive queue has fewer receives than the limit that was armed.
+    /// A shared receive queue holds fewer receives than the armed limit.
     SrqLimitReached(SrqId),
-    /// A QP in ERR has taken its last receive from its shared queue.
+    /// A QP in ERR has taken its last receive from its shared receive queue.
     LastWqeReached(Qpn),
     /// The port came up.
     PortActive,
@@ -38,8 +37,9 @@ pub enum AsyncEvent {
     GidChange,
 }
 
-/// Where events go at once, instead of waiting to be read. Called by whoever raises the event, perhaps in the
-/// middle of a turn: it must not block, and not call the device.
+/// A function that receives events in place of an [`EventQueue`]. It is called by the thread that
+/// raises the event, possibly in the middle of a turn: it must not block and must not call the
+/// device.
 pub struct EventSink(pub Box<dyn Fn(AsyncEvent) + Send + Sync>);
 
 impl std::fmt::Debug for EventSink {
@@ -48,7 +48,7 @@ impl std::fmt::Debug for EventSink {
     }
 }
 
-/// Events waiting to be read, and a descriptor that is readable while there are any.
+/// Unread events, and a descriptor that is readable while there are any.
 #[derive(Debug)]
 pub struct EventQueue {
     events: ArrayQueue<AsyncEvent>,
@@ -58,7 +58,7 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// A queue for `capacity` unread events.
+    /// Makes a queue for `capacity` unread events.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -71,12 +71,12 @@ impl EventQueue {
         })
     }
 
-    /// From now on events go to `sink` instead. False if there is one already.
+    /// Sends later events to `sink` instead of the queue. Returns false if a sink was already set.
     pub fn set_sink(&self, sink: EventSink) -> bool {
         self.sink.set(sink).is_ok()
     }
 
-    /// Adds an event. The oldest unread one is given up for it if the queue is full.
+    /// Adds an event. If the queue is full, the oldest unread event is dropped.
     pub fn push(&self, event: AsyncEvent) {
         if let Some(sink) = self.sink.get() {
             return (sink.0)(event);
@@ -87,12 +87,13 @@ impl EventQueue {
         self.fd.signal();
     }
 
-    /// The oldest unread event.
+    /// Takes the oldest unread event.
     pub fn pop(&self) -> Option<AsyncEvent> {
         let event = self.events.pop();
         if event.is_none() {
             self.fd.clear();
-            let late = self.events.pop(); // One may have come between the two steps, and another.
+            // An event may have been pushed between `pop` and `clear`, and more after that one.
+            let late = self.events.pop();
             if !self.events.is_empty() {
                 self.fd.signal();
             }
@@ -101,12 +102,13 @@ impl EventQueue {
         event
     }
 
-    /// Events given up because nobody read them.
+    /// Number of events dropped because the queue was full.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Readable when events wait; it may stay readable until [`EventQueue::pop`] finds none.
+    /// A descriptor that is readable while events are unread. It may stay readable until
+    /// [`EventQueue::pop`] finds none.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

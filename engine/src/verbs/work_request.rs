@@ -1,122 +1,84 @@
-//! Work requests: what a program asks of a QP, and how that lies in its work queues.
+//! Work requests: what an application posts, and the form that it has in a work queue.
 
 use std::ops::{BitOr, BitOrAssign};
 
 use feroce_wire::{Key, PlacementType, Psn, Selectivity};
 
-use super::completion::CompletionOpcode;
 use crate::memory::WindowBind;
 pub use crate::memory::work_ring::Sge;
 
-/// Most scatter/gather entries of one request.
+/// Scatter/gather entries of one request, at most.
 pub const MAX_SGE: usize = 16;
 
-/// Longest message, in bytes (C9-94).
+/// Longest message in bytes (C9-94).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-/// A place in a peer's memory.
+/// An address in the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteAddr {
-    /// Address, as the peer registered it.
+    /// Address, in the address space that the peer registered.
     pub addr: u64,
-    /// Key that the peer gave for it.
+    /// R_Key of the peer's region or window.
     pub rkey: Key,
 }
 
-/// What a send request does.
+/// The operation of a send request, with its operands. What each operation is, as data: the table
+/// in [`operation`](super::operation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOp {
     /// Sends a message to a receive of the peer.
     Send,
-    /// The same, with four bytes of immediate data.
+    /// SEND with four bytes of immediate data.
     SendImm(u32),
-    /// The same, and makes a key of the peer invalid.
+    /// SEND that also invalidates a key of the peer.
     SendInvalidate(Key),
     /// Writes to the peer's memory.
     Write(RemoteAddr),
-    /// The same, and consumes a receive of the peer to carry four bytes of immediate data.
+    /// WRITE with four bytes of immediate data, which consumes a receive of the peer.
     WriteImm(RemoteAddr, u32),
     /// Reads from the peer's memory.
     Read(RemoteAddr),
-    /// Stores `swap` if the peer's eight bytes equal `compare`; returns what they were.
+    /// Stores `swap` at `remote` if the eight bytes there equal `compare`; returns their old value.
     CompareSwap {
-        /// Where; a multiple of eight.
+        /// Address, a multiple of eight.
         remote: RemoteAddr,
         /// Value to compare with.
         compare: u64,
         /// Value to store.
         swap: u64,
     },
-    /// Adds to the peer's eight bytes; returns what they were.
+    /// Adds `add` to the eight bytes at `remote`; returns their old value.
     FetchAdd {
-        /// Where; a multiple of eight.
+        /// Address, a multiple of eight.
         remote: RemoteAddr,
         /// Value to add.
         add: u64,
     },
-    /// Writes eight bytes to the peer's memory at once, behind what was written before.
+    /// Writes eight bytes to the peer's memory atomically, after all earlier WRITEs.
     AtomicWrite(RemoteAddr),
-    /// Makes what was written to the peer's memory visible to all its agents, or safe from a loss of power.
+    /// Makes earlier WRITEs globally visible or persistent in the peer's memory.
     Flush {
         /// First byte, and the key.
         remote: RemoteAddr,
-        /// Bytes.
+        /// Length in bytes.
         length: u32,
-        /// How far they must have gone.
+        /// Placement guarantee that is asked for: global visibility, persistence, or both.
         placement: PlacementType,
-        /// These bytes, or all of the region.
+        /// The given range, or the whole region.
         selectivity: Selectivity,
     },
-    /// Changes a key of this side, in the order of the queue. Nothing is sent.
+    /// Changes a local key, in the order of the send queue. Nothing is sent.
     Local(LocalOp),
 }
 
-/// A request that is done without the peer.
+/// A send request that is executed locally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalOp {
     /// Binds a memory window.
     Bind(WindowBind),
-    /// Makes the key of a type 2 window, or of a region with
-    /// [`Access::REMOTE_INVALIDATE`](crate::memory::Access::REMOTE_INVALIDATE), invalid.
+    /// Invalidates the key of a type 2 window, or of a region registered with
+    /// [`Access::REMOTE_INVALIDATE`](crate::memory::Access::REMOTE_INVALIDATE).
     Invalidate(Key),
-}
-
-impl SendOp {
-    /// The opcode that the completion shows.
-    pub const fn completion_opcode(&self) -> CompletionOpcode {
-        match self {
-            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) => CompletionOpcode::Send,
-            Self::Write(_) | Self::WriteImm(..) => CompletionOpcode::RdmaWrite,
-            Self::Read(_) => CompletionOpcode::RdmaRead,
-            Self::CompareSwap { .. } => CompletionOpcode::CompareSwap,
-            Self::FetchAdd { .. } => CompletionOpcode::FetchAdd,
-            Self::AtomicWrite(_) => CompletionOpcode::AtomicWrite,
-            Self::Flush { .. } => CompletionOpcode::Flush,
-            Self::Local(LocalOp::Bind(_)) => CompletionOpcode::BindWindow,
-            Self::Local(LocalOp::Invalidate(_)) => CompletionOpcode::LocalInvalidate,
-        }
-    }
-
-    /// True for compare-and-swap and fetch-and-add.
-    pub const fn is_atomic(&self) -> bool {
-        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
-    }
-
-    /// True for what returns data: READ and atomics.
-    pub const fn returns_data(&self) -> bool {
-        matches!(self, Self::Read(_)) || self.is_atomic()
-    }
-
-    /// True for what has an answer of its own and so counts against the depth of READs and atomics: these, ATOMIC
-    /// WRITE and FLUSH.
-    pub const fn is_read_or_atomic(&self) -> bool {
-        self.returns_data() || matches!(self, Self::AtomicWrite(_) | Self::Flush { .. })
-    }
-
-    /// True for what consumes a receive of the peer.
-    pub const fn consumes_receive(&self) -> bool {
-        matches!(self, Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) | Self::WriteImm(..))
-    }
 }
 
 /// Flags of a send request, with the bit values of `ibv_send_flags`.
@@ -124,16 +86,16 @@ impl SendOp {
 pub struct SendFlags(u8);
 
 impl SendFlags {
-    /// None.
+    /// No flag.
     pub const NONE: Self = Self(0);
-    /// Wait until all READs and atomics before have finished.
+    /// Start this request only after all earlier READs and atomics have completed.
     pub const FENCE: Self = Self(1);
-    /// Complete with an entry in the CQ, also on success.
+    /// Generate a completion also on success.
     pub const SIGNALED: Self = Self(1 << 1);
-    /// Ask the peer for an event on arrival.
+    /// Raise a solicited event at the peer.
     pub const SOLICITED: Self = Self(1 << 2);
 
-    /// True if every flag of `other` is set.
+    /// Returns true if every flag of `other` is set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -155,63 +117,65 @@ impl BitOrAssign for SendFlags {
 /// The local data of a send request.
 #[derive(Debug, Clone, Copy)]
 pub enum Data<'a> {
-    /// Registered memory, at most [`MAX_SGE`] entries. It must stay as it is until completion.
+    /// Registered memory, at most [`MAX_SGE`] entries. It must not change until completion.
     Sges(&'a [Sge]),
-    /// Bytes copied at posting, at most the QP's `max_inline`. SEND and WRITE only.
+    /// Bytes that are copied when the request is posted, at most the QP's `max_inline`. Not for
+    /// operations that return data.
     Inline(&'a [&'a [u8]]),
 }
 
 /// A request for a send queue.
 #[derive(Debug, Clone, Copy)]
 pub struct SendRequest<'a> {
-    /// The program's own number, returned in the completion.
+    /// The application's identifier, returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// With which local bytes: source of SEND and WRITE, destination of READ and atomics.
+    /// Local data: the source of a SEND or WRITE, the destination of a READ or atomic.
     pub data: Data<'a>,
-    /// How.
+    /// Flags.
     pub flags: SendFlags,
 }
 
 /// A request for a receive queue.
 #[derive(Debug, Clone, Copy)]
 pub struct RecvRequest<'a> {
-    /// The program's own number, returned in the completion.
+    /// The application's identifier, returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes, at most [`MAX_SGE`] entries.
+    /// Destination of the message, at most [`MAX_SGE`] entries.
     pub sges: &'a [Sge],
 }
 
-/// A send request in its queue, and what the core notes about it.
+/// A send request in its queue. Fields marked "core" are written by the core when it starts the
+/// request.
 #[derive(Debug, Clone, Copy)]
 pub struct SendWqe {
-    /// The program's own number.
+    /// The application's identifier.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// Bytes of local data. More than [`MAX_MESSAGE`] ends in a local length error.
+    /// Bytes of local data. More than [`MAX_MESSAGE`] fails with a local length error.
     pub length: u64,
-    /// How.
+    /// Flags.
     pub flags: SendFlags,
-    /// Entries behind the request; 0 with inline data.
+    /// Scatter/gather entries behind the request; 0 with inline data.
     pub num_sge: u8,
-    /// The data are behind the request.
+    /// True if the data are inline, behind the request.
     pub inline: bool,
-    /// PSN of the first packet, once it was sent. The core's.
+    /// Core: PSN of the first packet.
     pub first_psn: Psn,
-    /// PSNs the request takes: packets sent, or response packets of a READ. The core's.
+    /// Core: PSNs that the request takes. For a READ, these are the PSNs of its response packets.
     pub psn_count: u32,
-    /// Each packet goes as a message of its own. The core's.
+    /// Core: true if the request goes out as several messages (see `qp/split`).
     pub split: bool,
-    /// The peer's shared receive queue: of the XRC service only.
+    /// Number of the peer's shared receive queue. XRC only.
     pub srqn: u32,
-    /// Send sequence number, for end-to-end credits. The core's.
+    /// Core: send sequence number, for end-to-end credits.
     pub ssn: u32,
 }
 
 impl SendWqe {
-    /// PSN one past the request's last.
+    /// The PSN behind the last one of the request.
     pub fn end_psn(&self) -> Psn {
         self.first_psn.add(self.psn_count)
     }
@@ -220,11 +184,11 @@ impl SendWqe {
 /// A receive request in its queue.
 #[derive(Debug, Clone, Copy)]
 pub struct RecvWqe {
-    /// The program's own number.
+    /// The application's identifier.
     pub wr_id: u64,
-    /// Bytes that fit.
+    /// Length of the buffers in bytes.
     pub length: u64,
-    /// Entries behind the request.
+    /// Scatter/gather entries behind the request.
     pub num_sge: u8,
 }
 

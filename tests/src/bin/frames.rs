@@ -114,7 +114,7 @@ fn xrc(sgid_index: u32, path_mtu: PathMtu, seed: u64) -> Vec<Seen> {
     let region = buffers[1].region();
     for length in lengths(path_mtu) {
         for (wr_id, op) in (0..).zip(operations(region, &pds[1])) {
-            if !Service::XrcIni.sends(&op) {
+            if !Service::XrcIni.supports(&op) {
                 continue;
             }
             if op.consumes_receive() {
@@ -201,7 +201,7 @@ fn post_all(
     let region = buffers[1 - end].region();
     let ops = operations(region, &pds[1 - end]);
     let service = qps[end].service();
-    for (wr_id, op) in (0..).zip(ops).filter(|(_, op)| service.sends(op)) {
+    for (wr_id, op) in (0..).zip(ops).filter(|(_, op)| service.supports(op)) {
         if op.consumes_receive() {
             let sge = region.sge(0, 1 << 16);
             let receive = RecvRequest { wr_id, sges: std::slice::from_ref(&sge) };

@@ -285,7 +285,7 @@ impl Session {
         let signaled = signaled || (message + 1).is_multiple_of(group);
         let slot = self.source_slot(message);
         let op = self.operation(qp, message);
-        let local = if op.is_read_or_atomic() { &self.target } else { &self.source };
+        let local = if op.needs_responder_resource() { &self.target } else { &self.source };
         let offset = match self.plan.op.is_atomic() {
             true => self.layout.offset(qp, message),
             false => self.layout.offset(qp, slot),
@@ -294,7 +294,8 @@ impl Session {
             self.source.write(at(offset) + self.size as usize - 1, &[counter]);
         }
         let size = self.size as usize;
-        let inline = size <= self.scratch.len() && !op.is_read_or_atomic() && self.plan.inline > 0;
+        let inline =
+            size <= self.scratch.len() && !op.needs_responder_resource() && self.plan.inline > 0;
         if inline {
             self.source.read(at(offset), &mut self.scratch[..size]);
         }

@@ -1,18 +1,22 @@
-//! The responder of the UC service: nothing is answered, and a message that misses a packet is dropped whole.
+//! The responder of the UC service: nothing is acknowledged, and a message that misses a packet is
+//! dropped as a whole.
 //!
-//! A gap ends the message that was being received; its receive stays posted for the next one. What follows is
-//! dropped until a packet begins a message. What a connected peer could be told with a NAK is counted and
-//! dropped likewise; only a receive that names bad memory is the program's fault and breaks the QP.
+//! A gap ends the message that is being received; its receive stays posted for the next message.
+//! Packets behind the gap are dropped until one begins a message. Errors that RC answers with a NAK
+//! are counted, and the message is dropped. Only a receive that names invalid memory, which is the
+//! application's error, moves the QP to ERR.
 
 use feroce_wire::{NakCode, Packet};
 
-use super::{Inbound, Refusal, Responder, Verdict};
+use super::nak_reason::NakReason;
+use super::{Inbound, Responder, Verdict};
 use crate::counters::Counter;
-use crate::qp::{Connection, Env};
+use crate::qp::connection::Connection;
+use crate::qp::env::Env;
 use crate::verbs::Status;
 
 impl Responder {
-    /// Takes a request packet of the UC service.
+    /// Handles a request packet of the UC service.
     pub(in crate::qp) fn handle_unreliable(
         &mut self,
         packet: &Packet<'_>,
@@ -21,47 +25,48 @@ impl Responder {
     ) -> Verdict {
         if packet.bth.psn != self.epsn {
             env.counters.count(Counter::OutOfSequence);
-            self.abandon();
+            self.abandon_message();
         } else if packet.info.position.starts_message() {
-            self.abandon(); // The end of the message before never came.
+            self.abandon_message(); // The end of the message before never arrived.
         }
         self.epsn = packet.bth.psn;
-        let refused = self.accept(packet, conn, env).err();
+        let rejected = self.accept(packet, conn, env).err();
         self.epsn = packet.bth.psn.next();
-        match refused {
-            None => Verdict::Fine,
-            Some(refusal) => self.drop_message(refusal, packet, conn, env),
+        match rejected {
+            None => Verdict::Continue,
+            Some(reason) => self.drop_message(reason, packet, conn, env),
         }
     }
 
-    /// Gives up the message that is being received, silently.
-    fn abandon(&mut self) {
+    /// Abandons the message that is being received, without a completion.
+    fn abandon_message(&mut self) {
         self.inbound = Inbound::None;
     }
 
     fn drop_message(
         &mut self,
-        refusal: Refusal,
+        reason: NakReason,
         packet: &Packet<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
         let in_message = self.inbound != Inbound::None || packet.info.position.starts_message();
-        self.abandon();
-        match refusal {
-            Refusal::NoReceive => env.counters.count(Counter::OutOfBuffer),
-            Refusal::Fatal { receive: Some(Status::LocalLength), .. } => {} // Counted where it was found.
-            Refusal::Fatal { receive: Some(status @ Status::LocalProtection), code } => {
+        self.abandon_message();
+        match reason {
+            NakReason::NoReceive => env.counters.count(Counter::OutOfBuffer),
+            // Counted where the error was found.
+            NakReason::Fatal { receive: Some(Status::LocalLength), .. } => {}
+            NakReason::Fatal { receive: Some(status @ Status::LocalProtection), code } => {
                 self.fail_receive(status, packet, conn, env);
-                return Verdict::Broken { code, tied: true };
+                return Verdict::EnterError { code, receive_failed: true };
             }
             // The rest of a message that was dropped.
-            Refusal::Fatal { .. } if !in_message => env.counters.count(Counter::RxDiscards),
-            Refusal::Fatal { code: NakCode::RemoteAccess, .. } => {
+            NakReason::Fatal { .. } if !in_message => env.counters.count(Counter::RxDiscards),
+            NakReason::Fatal { code: NakCode::RemoteAccess, .. } => {
                 env.counters.count(Counter::RespRemoteAccessErrors);
             }
-            Refusal::Fatal { .. } => env.counters.count(Counter::RespRemoteInvalidRequest),
+            NakReason::Fatal { .. } => env.counters.count(Counter::RespRemoteInvalidRequest),
         }
-        Verdict::Fine
+        Verdict::Continue
     }
 }

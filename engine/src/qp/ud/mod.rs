@@ -1,5 +1,5 @@
-//! A queue pair of the unreliable datagram service: each request is one packet to whom it names, each packet
-//! received one message from anybody who knows the Q_Key.
+//! A queue pair of the unreliable datagram service. Each request is one packet to the QP that it
+//! names; each received packet is one message, accepted from every sender that knows the Q_Key.
 
 mod grh;
 mod receive;
@@ -10,31 +10,35 @@ use std::sync::Arc;
 use feroce_wire::{FlowHeader, Pkey, Psn, Qkey, Qpn};
 
 use super::attributes::{ModifyError, QpAttributes};
-use super::{Env, QpSnapshot, QpState, ReceiveQueue, Service, check_transition};
+use super::env::Env;
+use super::receive::ReceiveQueue;
+use super::snapshot::QpSnapshot;
+use super::state::QpState;
+use super::transitions;
 use crate::memory::PdId;
 use crate::memory::work_ring::WorkConsumer;
-use crate::verbs::{AsyncEvent, CqRing, DatagramWqe};
+use crate::verbs::{AsyncEvent, CqRing, DatagramWqe, Service};
 
-/// What makes a UD QP, once and for all.
+/// The parts that a UD QP is made from.
 #[derive(Debug)]
 pub struct UdQpParts {
-    /// Its number.
+    /// Number of the QP.
     pub qpn: Qpn,
-    /// Its protection domain.
+    /// Protection domain.
     pub pd: PdId,
-    /// Where send requests complete.
+    /// Completion queue of send requests.
     pub send_cq: Arc<CqRing>,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: Arc<CqRing>,
     /// The core's end of the send queue.
     pub sq: WorkConsumer<DatagramWqe>,
-    /// The core's end of the receive queue.
+    /// Source of receives.
     pub rq: ReceiveQueue,
-    /// Every send request completes with an entry.
+    /// True if every send request generates a completion.
     pub all_signaled: bool,
 }
 
-/// See the [module](self). Inputs and outputs are those of [`Qp`](super::Qp), but that it needs no time.
+/// See the [module](self). Inputs and outputs are those of [`Qp`](super::Qp), without timers.
 #[derive(Debug)]
 pub struct UdQp {
     state: QpState,
@@ -47,17 +51,17 @@ pub struct UdQp {
     recv_cq: Arc<CqRing>,
     sq: WorkConsumer<DatagramWqe>,
     rq: ReceiveQueue,
-    /// PSN of the next packet. Receivers do not look at it.
+    /// PSN of the next packet. Receivers ignore it.
     psn: Psn,
-    /// Headers of the packet that is sent now.
+    /// Headers of the packet that is being sent.
     flow: Option<FlowHeader>,
-    /// As they were given.
+    /// The attributes as given.
     attributes: QpAttributes,
     notify_drained: bool,
 }
 
 impl UdQp {
-    /// A QP in RESET.
+    /// Makes a QP in RESET.
     pub fn new(parts: UdQpParts) -> Self {
         let UdQpParts { qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
         Self {
@@ -78,25 +82,25 @@ impl UdQp {
         }
     }
 
-    /// Its state.
+    /// State of the QP.
     #[inline]
     pub fn state(&self) -> QpState {
         self.state
     }
 
-    /// Its number.
+    /// Number of the QP.
     #[inline]
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Headers of the packet that was looked at last with [`UdQp::next_flow`].
+    /// Headers of the packet that [`UdQp::next_flow`] found last.
     #[inline]
     pub fn flow(&self) -> Option<&FlowHeader> {
         self.flow.as_ref()
     }
 
-    /// The attributes it was given, with the PSN as it stands now.
+    /// The attributes as given, with the current PSN.
     pub fn attributes(&self) -> QpAttributes {
         let mut attributes = self.attributes;
         attributes.state = Some(self.state);
@@ -107,14 +111,14 @@ impl UdQp {
     /// Changes state and attributes.
     ///
     /// # Errors
-    /// The rule that is broken; nothing was changed then.
+    /// The rule that is violated; nothing is changed.
     pub fn modify(&mut self, new: &QpAttributes, env: &mut Env<'_>) -> Result<(), ModifyError> {
         let from = self.state;
-        if new.current_state.is_some_and(|believed| believed != from) {
+        if new.current_state.is_some_and(|expected| expected != from) {
             return Err(ModifyError::CurrentState(from));
         }
         let to = new.state.unwrap_or(from);
-        check_transition(Service::Ud, from, to, new.mask())?;
+        transitions::check(Service::Ud, from, to, new.mask())?;
         if new.flow_control.is_some() {
             return Err(ModifyError::Range("flow_control, on a datagram QP"));
         }
@@ -126,11 +130,11 @@ impl UdQp {
             self.reset();
             return Ok(());
         }
-        self.take(new);
+        self.set_attributes(new);
         self.state = to;
         match to {
             QpState::Err => self.flush(env),
-            // Requests are done as soon as they are begun: the queue is always drained.
+            // A request completes in the call that starts it: the queue is always drained.
             QpState::Sqd if std::mem::take(&mut self.notify_drained) => {
                 env.events.push(AsyncEvent::SqDrained(self.qpn));
             }
@@ -140,7 +144,7 @@ impl UdQp {
         Ok(())
     }
 
-    fn take(&mut self, new: &QpAttributes) {
+    fn set_attributes(&mut self, new: &QpAttributes) {
         self.pkey = new.pkey.unwrap_or(self.pkey);
         self.qkey = new.qkey.unwrap_or(self.qkey);
         self.psn = new.sq_psn.unwrap_or(self.psn);
@@ -158,7 +162,7 @@ impl UdQp {
         }
         while self.rq.retire().is_some() {}
         for cq in [&self.send_cq, &self.recv_cq] {
-            cq.forget(self.qpn);
+            cq.remove_completions_of(self.qpn);
         }
         self.state = QpState::Reset;
         self.qkey = Qkey::default();
@@ -167,7 +171,7 @@ impl UdQp {
         self.notify_drained = false;
     }
 
-    /// Takes notice of work requests that were posted.
+    /// Handles newly posted work requests.
     #[inline]
     pub fn handle_doorbell(&mut self, env: &mut Env<'_>) {
         match self.state {
@@ -178,30 +182,31 @@ impl UdQp {
         self.finish_call(env);
     }
 
-    /// What every call ends with: a QP whose completion queue is full goes to ERR.
+    /// Ends every call: enters ERR after a fatal error, such as a full completion queue.
     fn finish_call(&mut self, env: &mut Env<'_>) {
-        if let Some(event) = env.broken.take().filter(|_| self.state != QpState::Err) {
+        if let Some(event) = env.fatal_event.take().filter(|_| self.state != QpState::Err) {
             env.events.push(event(self.qpn));
             self.enter_error(env);
-            env.broken = None; // A full CQ cannot take the flushed requests either; said once.
+            // A full CQ cannot take the flushed requests either; the error is reported once.
+            env.fatal_event = None;
         }
     }
 
     fn enter_error(&mut self, env: &mut Env<'_>) {
         self.state = QpState::Err;
         self.flush(env);
-        if self.rq.has_a_last() {
+        if self.rq.raises_last_wqe_event() {
             env.events.push(AsyncEvent::LastWqeReached(self.qpn));
         }
     }
 
-    /// Completes everything posted as flushed.
+    /// Completes all posted requests as flushed.
     fn flush(&mut self, env: &mut Env<'_>) {
         self.flush_sends(env);
         self.flush_receives(env);
     }
 
-    /// Where it stands now.
+    /// A snapshot of the QP.
     pub fn snapshot(&self) -> QpSnapshot {
         QpSnapshot {
             qpn: self.qpn,

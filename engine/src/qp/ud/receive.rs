@@ -1,20 +1,22 @@
-//! Datagrams in: a ladder of checks, then the GRH and the payload go into the oldest receive. A datagram that
-//! fails a check is counted and dropped; nobody is told.
+//! Receiving datagrams: after the checks, GRH and payload are stored in the oldest receive. A
+//! datagram that fails a check is counted and dropped.
 
 use feroce_wire::{Deth, IpHeader, Packet, PathMtu, Payload, Transport};
 
-use super::super::{Env, sg};
-use super::{UdQp, grh};
+use super::UdQp;
+use super::grh::grh_of;
 use crate::counters::Counter;
+use crate::qp::env::Env;
+use crate::qp::sg;
 use crate::verbs::{
     Completion, CompletionOpcode, DatagramSource, Extra, GRH_LEN, NetworkHeader, Status,
 };
 
-/// The longest datagram of any path.
+/// Longest payload in bytes on any path.
 const MAX_DATAGRAM: usize = PathMtu::Mtu4096.bytes() as usize;
 
 impl UdQp {
-    /// Takes a packet for this QP. The caller has verified its ICRC.
+    /// Handles a packet to this QP. The caller has verified its ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
         match self.accept(packet, env) {
             Ok(source) => self.store(packet, source, env),
@@ -23,7 +25,7 @@ impl UdQp {
         self.finish_call(env);
     }
 
-    /// The ladder: where the datagram comes from, or what to count it as.
+    /// Checks a datagram. Returns its source, or the counter of the error.
     fn accept(&mut self, packet: &Packet<'_>, env: &Env<'_>) -> Result<DatagramSource, Counter> {
         let deth = self.sender_of(packet)?;
         let len = packet.payload.len();
@@ -31,7 +33,7 @@ impl UdQp {
         if !is_padded || !packet.info.payload.allows(len, MAX_DATAGRAM) {
             return Err(Counter::RxDiscards);
         }
-        if !self.rq.provide(env.events) {
+        if !self.rq.ensure_receive(env.events) {
             return Err(Counter::OutOfBuffer);
         }
         let receive = self.rq.current(self.pd).ok_or(Counter::OutOfBuffer)?;
@@ -49,17 +51,19 @@ impl UdQp {
         })
     }
 
-    /// Takes `packet`, as far as can be told by who sent it.
-    pub fn takes(&self, packet: &Packet<'_>) -> bool {
+    /// Returns true if the QP receives packets in its state, and accepts those of the sender of
+    /// `packet`: service, partition and Q_Key.
+    pub fn accepts_sender_of(&self, packet: &Packet<'_>) -> bool {
         self.sender_of(packet).is_ok()
     }
 
-    /// Who sent `packet`, who must know the Q_Key.
+    /// Checks the sender of `packet`, which must know the Q_Key. Returns the DETH, or the counter
+    /// of the error.
     fn sender_of(&self, packet: &Packet<'_>) -> Result<Deth, Counter> {
-        let ours = self.state.receives()
+        let is_acceptable = self.state.receives()
             && packet.info.transport == Transport::Ud
             && packet.bth.pkey.matches(self.pkey);
-        let deth = packet.ext.deth.filter(|_| ours).ok_or(Counter::RxDiscards)?;
+        let deth = packet.ext.deth.filter(|_| is_acceptable).ok_or(Counter::RxDiscards)?;
         match deth.qkey == self.qkey {
             true => Ok(deth),
             false => Err(Counter::QkeyViolations),
@@ -69,8 +73,8 @@ impl UdQp {
     fn store(&mut self, packet: &Packet<'_>, source: DatagramSource, env: &mut Env<'_>) {
         let Some(receive) = self.rq.current(self.pd) else { return };
         let (pd, sges) = (receive.pd, receive.sges);
-        let grh = Payload { first: &grh::of(&packet.ip), second: &[] };
-        // The payload behind the header: the last bytes of the packet become visible last.
+        let grh = Payload { first: &grh_of(&packet.ip), second: &[] };
+        // The payload is stored after the GRH: the last bytes of the packet become visible last.
         let stored = sg::scatter(env.memory, pd, sges, 0, grh)
             .and_then(|()| sg::scatter(env.memory, pd, sges, GRH_LEN as u64, packet.payload));
         if stored.is_err() {
@@ -81,14 +85,14 @@ impl UdQp {
         self.complete_receive(Status::Success, Some((packet, source)), env);
     }
 
-    /// Completes the receive at hand and gives its slot back; false if there is none.
+    /// Completes the current receive and frees its slot. Returns false if there is none.
     fn complete_receive(
         &mut self,
         status: Status,
         datagram: Option<(&Packet<'_>, DatagramSource)>,
         env: &mut Env<'_>,
     ) -> bool {
-        // First the slot, then the completion: who polls it may post again at once.
+        // The slot is freed before the completion appears: a poller may post again at once.
         let Some(wr_id) = self.rq.retire() else { return false };
         match status {
             Status::Success => {}

@@ -1,20 +1,24 @@
-//! Datagrams out: one request, one packet, done when it is handed to the port.
+//! Sending datagrams: each request is one packet, and completes when the packet is handed to the
+//! port.
 
 use feroce_wire::{
     Bth, Deth, ExtHeaders, FlowHeader, ImmDt, Opcode, PathMtu, Qkey, icrc, write_transport,
 };
 
-use super::super::{Env, QpState, Service, Transmit, sg};
 use super::UdQp;
 use crate::counters::Counter;
-use crate::memory::Access;
-use crate::verbs::{Completion, DatagramWqe, Extra, SendFlags, SendOp, Status};
+use crate::qp::env::{Env, Transmit};
+use crate::qp::sg;
+use crate::qp::state::QpState;
+use crate::verbs::operation::RequestPackets;
+use crate::verbs::{Completion, DatagramWqe, Extra, SendFlags, SendOp, Service, Status};
 
-/// The longest datagram of any path.
+/// Longest payload in bytes on any path.
 const MAX_DATAGRAM: u64 = PathMtu::Mtu4096.bytes() as u64;
 
 impl UdQp {
-    /// Headers of the packet that [`UdQp::poll_transmit`] would write now; `None` if it would write none.
+    /// Headers of the packet that [`UdQp::poll_transmit`] writes next; `None` if there is no
+    /// packet.
     #[inline]
     pub fn next_flow(&mut self) -> Option<&FlowHeader> {
         if self.state != QpState::Rts {
@@ -25,8 +29,9 @@ impl UdQp {
         self.flow.as_ref()
     }
 
-    /// Writes the next packet, BTH first, to the front of `out`, which must hold a path MTU and 64 bytes of
-    /// headers. It goes out behind the headers that [`UdQp::next_flow`] gave.
+    /// Writes the next packet, from the BTH on, to the front of `out`, which must hold a path MTU
+    /// and 64 bytes of headers. The packet belongs to the headers that [`UdQp::next_flow`]
+    /// returned.
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
         if self.state != QpState::Rts || env.waits.requests {
             return None;
@@ -45,7 +50,7 @@ impl UdQp {
         written.ok().map(|len| Transmit { len, is_acknowledgement: false })
     }
 
-    /// Writes BTH, extended headers, payload and pad; returns their length.
+    /// Writes BTH, extended headers, payload and pad. Returns their length.
     fn write_packet(
         &self,
         wqe: &DatagramWqe,
@@ -53,12 +58,16 @@ impl UdQp {
         out: &mut [u8],
     ) -> Result<usize, Status> {
         let send = &wqe.send;
-        if !Service::Ud.sends(&send.op) {
+        let operation = send.op.info();
+        let RequestPackets::Message(opcodes) = &operation.packets else {
+            return Err(Status::LocalQpOperation);
+        };
+        if !operation.services.contains(Service::Ud) {
             return Err(Status::LocalQpOperation);
         }
         let len = usize::try_from(send.length.min(MAX_DATAGRAM + 1)).expect("a few thousand");
         let pad = len.wrapping_neg() % 4;
-        let (bth, ext) = self.headers(wqe, pad);
+        let (bth, ext) = self.headers(wqe, Service::Ud.opcode(opcodes.only), pad);
         let longest = Bth::LEN + ExtHeaders::len(ext.present()) + len + pad + icrc::LEN;
         if send.length > MAX_DATAGRAM || longest > out.len() {
             return Err(Status::LocalLength);
@@ -71,22 +80,22 @@ impl UdQp {
             payload.copy_from_slice(self.sq.inline_data(index, len));
         } else {
             let sges = self.sq.sges(index, usize::from(send.num_sge));
-            sg::check(env.memory, self.pd, sges, Access::NONE)
+            sg::check(env.memory, self.pd, sges, operation.local_access)
                 .and_then(|()| sg::gather(env.memory, self.pd, sges, 0, payload))
                 .map_err(|_| Status::LocalProtection)?;
         }
         Ok(headers + len + pad)
     }
 
-    fn headers(&self, wqe: &DatagramWqe, pad: usize) -> (Bth, ExtHeaders) {
+    fn headers(&self, wqe: &DatagramWqe, opcode: Opcode, pad: usize) -> (Bth, ExtHeaders) {
         let imm = match wqe.send.op {
             SendOp::SendImm(imm) => Some(ImmDt(imm)),
             _ => None,
         };
         let bth = Bth {
-            opcode: if imm.is_some() { Opcode::UD_SEND_ONLY_IMM } else { Opcode::UD_SEND_ONLY },
+            opcode,
             solicited: wqe.send.flags.contains(SendFlags::SOLICITED),
-            mig_req: true, // As a connected QP sends it.
+            mig_req: true, // As on a connected QP.
             pad: u8::try_from(pad).expect("less than four"),
             pkey: self.pkey,
             dest_qp: wqe.remote_qpn,
@@ -97,16 +106,17 @@ impl UdQp {
         (bth, ExtHeaders { deth, imm, ..ExtHeaders::default() })
     }
 
-    /// Programs may not send with controlled keys of their choice: asked for one, the QP's own is sent.
-    fn sent_qkey(&self, asked: Qkey) -> Qkey {
-        if asked.is_controlled() { self.qkey } else { asked }
+    /// The Q_Key to send. Applications may not choose a controlled Q_Key: the Q_Key of the QP is
+    /// sent in its place.
+    fn sent_qkey(&self, requested: Qkey) -> Qkey {
+        if requested.is_controlled() { self.qkey } else { requested }
     }
 
-    /// Completes the oldest send request and gives its slot back.
+    /// Completes the oldest send request and frees its slot.
     fn complete_send(&mut self, status: Status, env: &mut Env<'_>) {
         let Some(wqe) = self.sq.get(self.sq.head()) else { return };
         let (wr_id, op, flags) = (wqe.send.wr_id, wqe.send.op, wqe.send.flags);
-        // First the slot, then the completion: who polls it may post again at once.
+        // The slot is freed before the completion appears: a poller may post again at once.
         self.sq.retire();
         if status == Status::Success && !self.all_signaled && !flags.contains(SendFlags::SIGNALED) {
             return;

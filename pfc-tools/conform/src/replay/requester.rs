@@ -235,7 +235,7 @@ impl Requester<'_> {
         let answer = Answer::of(&self.frames[next].packet());
         // Only an answer of its own acknowledges a READ or an atomic.
         let needs_own =
-            self.messages.at(place).is_some_and(|message| message.op.is_read_or_atomic());
+            self.messages.at(place).is_some_and(|message| message.op.needs_responder_resource());
         let psn = self.messages.psn(place);
         // One that comes behind a hole is heard, and is none.
         let in_order = self.qp.snapshot(self.rig.now).unacknowledged == psn;

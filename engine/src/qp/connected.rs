@@ -1,0 +1,396 @@
+//! A queue pair of a connected service: its state, inputs and outputs. The send side is a
+//! `requester` (what goes out) and a `completer` (what comes back), the receive side a `responder`.
+//! They meet only here.
+
+use std::sync::Arc;
+
+use feroce_wire::{FlowHeader, IpAddresses, IpHeader, NakCode, Packet, Pkey, Qpn};
+
+use super::attributes::QpAttributes;
+use super::completer::{self, Completer, Failed, SendSide};
+use super::connection::Connection;
+use super::env::{Env, Transmit};
+use super::receive::ReceiveQueue;
+use super::requester::{Next, Requester};
+use super::responder::{Responder, Verdict};
+use super::state::QpState;
+use super::timer::{Timer, TimerTable};
+use super::transmit_order::{self, Source, TransmitOrder};
+use crate::counters::Counter;
+use crate::memory::work_ring::WorkConsumer;
+use crate::memory::{Access, PdId};
+use crate::time::{Duration, Instant};
+use crate::verbs::{AsyncEvent, CqRing, SendWqe, Service, Status};
+
+/// The parts that a QP is made from.
+#[derive(Debug)]
+pub struct QpParts {
+    /// Transport service, a connected one.
+    pub service: Service,
+    /// Number of the QP.
+    pub qpn: Qpn,
+    /// Protection domain.
+    pub pd: PdId,
+    /// Completion queue of send requests.
+    pub send_cq: Arc<CqRing>,
+    /// Completion queue of receives.
+    pub recv_cq: Arc<CqRing>,
+    /// The core's end of the send queue.
+    pub sq: WorkConsumer<SendWqe>,
+    /// Source of receives.
+    pub rq: ReceiveQueue,
+    /// True if every send request generates a completion.
+    pub all_signaled: bool,
+}
+
+/// Upper limit in bytes of BTH, extended headers, pad and ICRC of a packet.
+const MAX_HEADERS: usize = 64;
+
+/// A queue pair of a connected service: RC, UC or XRC. On a UC QP, packets count as acknowledged
+/// when they are sent.
+///
+/// * Commands: [`Qp::modify`]; work requests come through the queues ([`Qp::handle_doorbell`]).
+/// * Inputs: [`Qp::handle_packet`], [`Qp::handle_timeout`].
+/// * Outputs: completions, which are written during the calls; [`Qp::poll_transmit`], whose result
+///   may change after any command or input; [`Qp::poll_timeout`], whose result may change after any
+///   of the above.
+///
+/// Call `poll_transmit` until it returns `None`, then `poll_timeout`. Time must not go backwards.
+#[derive(Debug)]
+pub struct Qp {
+    pub(super) conn: Connection,
+    pub(super) requester: Requester,
+    pub(super) completer: Completer,
+    pub(super) responder: Responder,
+    pub(super) timers: TimerTable,
+    /// The attributes as given. The headers to the peer are kept only here.
+    pub(super) attributes: QpAttributes,
+    pub(super) order: TransmitOrder,
+    /// True once a packet was received: the event for it is raised once.
+    pub(super) established: bool,
+    /// True if [`AsyncEvent::SqDrained`] must be raised when the send queue is drained.
+    pub(super) notify_drained: bool,
+}
+
+impl Qp {
+    /// Makes a QP in RESET.
+    pub fn new(parts: QpParts) -> Self {
+        let QpParts { service, qpn, pd, send_cq, recv_cq, sq, rq, all_signaled } = parts;
+        Self {
+            conn: Connection {
+                service,
+                state: QpState::Reset,
+                qpn,
+                dest_qp: Qpn::masked(0),
+                pd,
+                pkey: Pkey::DEFAULT,
+                access: Access::NONE,
+                mtu: 256,
+                flow_control: false,
+                all_signaled,
+                send_cq,
+                recv_cq,
+            },
+            requester: Requester::new(sq),
+            completer: Completer::default(),
+            responder: Responder::new(rq),
+            timers: TimerTable::default(),
+            attributes: QpAttributes::default(),
+            order: TransmitOrder::default(),
+            established: false,
+            notify_drained: false,
+        }
+    }
+
+    /// State of the QP.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        self.conn.state
+    }
+
+    /// Number of the QP.
+    pub fn qpn(&self) -> Qpn {
+        self.conn.qpn
+    }
+
+    /// Headers of the packets to the peer; `None` before RTR.
+    #[inline]
+    pub fn flow(&self) -> Option<&FlowHeader> {
+        self.attributes.flow.as_ref()
+    }
+
+    /// Replaces the headers of the packets to the peer, after its Ethernet address has changed.
+    pub fn set_flow(&mut self, flow: FlowHeader) {
+        self.attributes.flow = Some(flow);
+    }
+
+    /// The attributes as given, with the current PSNs.
+    pub fn attributes(&self) -> QpAttributes {
+        let mut attributes = self.attributes;
+        attributes.state = Some(self.conn.state);
+        attributes.sq_psn = attributes.sq_psn.map(|_| self.requester.cursor_psn);
+        attributes.rq_psn = attributes.rq_psn.map(|_| self.responder.epsn);
+        attributes
+    }
+
+    /// Handles a packet to this QP. The caller has verified its ICRC.
+    pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+        let has_receiver = match packet.info.is_request() {
+            true => self.conn.service.has_responder(),
+            false => self.conn.service.has_requester(),
+        };
+        if !has_receiver || !self.accepts_sender_of(packet) {
+            env.counters.count(Counter::RxDiscards);
+            return;
+        }
+        if self.conn.state == QpState::Rtr && !self.established {
+            self.established = true;
+            env.events.push(AsyncEvent::CommunicationEstablished(self.conn.qpn));
+        }
+        if packet.info.is_request() {
+            let verdict = match self.conn.service {
+                Service::XrcTgt => self.handle_xrc_request(packet, env),
+                service if service.is_reliable() => {
+                    self.responder.handle_request(packet, &self.conn, env)
+                }
+                _ => self.responder.handle_unreliable(packet, &self.conn, env),
+            };
+            self.order.request_received(env.woke);
+            if let Verdict::EnterError { code, receive_failed } = verdict {
+                self.enter_error_after_nak(code, receive_failed, env);
+            }
+        } else if self.conn.state.sends() {
+            let failed = self.send_side(env).handle_response(packet).err();
+            self.after_send_side(failed, env);
+        }
+        self.finish_call(env);
+    }
+
+    /// Handles the timers that have expired at `env.now`.
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        // After the RNR timer, requests are sent again from the cursor, which was moved back
+        // already.
+        self.timers.take_expired(Timer::Rnr, env.now);
+        if self.timers.take_expired(Timer::Ack, env.now) {
+            let failed = self.send_side(env).handle_ack_timeout().err();
+            self.after_send_side(failed, env);
+        }
+        self.finish_call(env);
+    }
+
+    /// Handles newly posted work requests.
+    pub fn handle_doorbell(&mut self, env: &mut Env<'_>) {
+        match self.conn.state {
+            QpState::Err => self.flush(env),
+            QpState::Sqe => self.flush_sends(env),
+            _ => {}
+        }
+        self.finish_call(env);
+    }
+
+    /// Starts the local ACK timeout although the port is stuck. Requests to be sent count as sent
+    /// and lost, so that their retries end in an error even if no packet leaves.
+    pub fn start_timeout_on_stuck_port(&mut self, now: Instant) {
+        let Some(timeout) = self.requester.timeout else { return };
+        let runs = [Timer::Ack, Timer::Rnr].iter().any(|timer| self.timers.is_running(*timer));
+        if !runs && self.requester.has_more(self.conn.state) {
+            self.timers.set(Timer::Ack, now + timeout);
+        }
+    }
+
+    /// The earliest time at which a timer expires.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Writes the next packet, from the BTH on, to the front of `out`, which must hold a path MTU
+    /// and 64 bytes of headers. The order of packets: [`transmit_order`].
+    pub fn poll_transmit(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        self.attributes.flow.as_ref()?;
+        match self.order.next_source() {
+            Source::Requester => {
+                if let Some(request) = self.next_request(env, out) {
+                    self.order.request_sent();
+                    return Some(request);
+                }
+                self.next_response(env, out)
+            }
+            Source::Responder => {
+                self.next_response(env, out).or_else(|| self.next_request(env, out))
+            }
+        }
+    }
+
+    /// Returns true if the QP must send ahead of the other QPs of its core, after it handled
+    /// `packet`. See rule 4 of [`transmit_order`].
+    #[inline]
+    pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
+        let only_responses = self.conn.service.is_reliable() && self.requester.is_at_end();
+        transmit_order::moves_to_front(packet.info.is_request(), env.woke(), only_responses)
+    }
+
+    /// Length in bytes of the longest frame to the peer.
+    pub fn largest_frame(&self) -> u64 {
+        let headers = self.flow().map_or(0, FlowHeader::len);
+        (headers + MAX_HEADERS + self.conn.mtu) as u64
+    }
+
+    /// Headers, QP number and partition key of packets to the peer; `None` before RTR.
+    pub fn peer(&self) -> Option<(&FlowHeader, Qpn, Pkey)> {
+        self.flow().map(|flow| (flow, self.conn.dest_qp, self.conn.pkey))
+    }
+
+    /// Returns true if the IP addresses of `packet` are those of packets from the peer.
+    pub fn has_peer_addresses(&self, packet: &Packet<'_>) -> bool {
+        let Some(flow) = self.flow() else { return false };
+        match (flow.spec().addresses, &packet.ip) {
+            (IpAddresses::V4 { src, dst }, IpHeader::V4(ip)) => ip.src == dst && ip.dst == src,
+            (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,
+            _ => false,
+        }
+    }
+
+    fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        let carries_data = self.responder.response_goes_first();
+        if carries_data && env.waits.answers {
+            return None;
+        }
+        let len = self.responder.next_packet(&self.conn, env, out)?;
+        self.finish_call(env);
+        Some(Transmit { len, is_acknowledgement: !carries_data })
+    }
+
+    #[inline]
+    pub(super) fn next_request(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) || self.must_wait(env) {
+            return None;
+        }
+        loop {
+            let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
+            match next {
+                Next::Packet(len) => {
+                    if !self.conn.service.is_reliable() {
+                        self.send_side(env).handle_unreliable_sent();
+                        self.finish_call(env);
+                    }
+                    return Some(Transmit { len, is_acknowledgement: false });
+                }
+                Next::Blocked => return None,
+                Next::Local => {
+                    self.complete_local_requests(env);
+                    self.finish_call(env);
+                    // The QP is in ERR if the CQ was full.
+                    if !self.conn.state.sends() || self.must_wait(env) {
+                        return None;
+                    }
+                }
+                Next::Failed(status) => {
+                    self.after_send_side(Some(Failed(status)), env);
+                    self.finish_call(env);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Returns true if the next request must wait for its rate or the end of a pause. Local
+    /// requests never wait.
+    #[inline]
+    fn must_wait(&self, env: &Env<'_>) -> bool {
+        env.waits.requests && !self.requester.is_at_local()
+    }
+
+    /// Returns true if the QP receives packets in its state, and `packet` comes from its peer:
+    /// service, addresses and partition.
+    pub fn accepts_sender_of(&self, packet: &Packet<'_>) -> bool {
+        self.conn.state.receives()
+            && packet.info.transport == self.conn.service.transport()
+            && self.has_peer_addresses(packet)
+            && packet.bth.pkey.matches(self.conn.pkey)
+    }
+
+    /// The local ACK timeout; `None`: wait without limit.
+    pub fn ack_timeout(&self) -> Option<Duration> {
+        self.requester.timeout
+    }
+
+    fn send_side<'s, 'e>(&'s mut self, env: &'s mut Env<'e>) -> SendSide<'s, 'e> {
+        SendSide {
+            requester: &mut self.requester,
+            completer: &mut self.completer,
+            timers: &mut self.timers,
+            conn: &self.conn,
+            env,
+        }
+    }
+
+    fn after_send_side(&mut self, failed: Option<Failed>, env: &mut Env<'_>) {
+        if let Some(Failed(status)) = failed {
+            completer::complete(&mut self.requester, &self.conn, env, status);
+            match self.conn.service.is_reliable() {
+                true => self.enter_error(env),
+                false => self.enter_sqe(env),
+            }
+        }
+    }
+
+    /// Handles a failed send request of an unreliable service: the send queue stops, receiving
+    /// continues.
+    fn enter_sqe(&mut self, env: &mut Env<'_>) {
+        self.conn.state = QpState::Sqe;
+        self.flush_sends(env);
+        // The rest of the failed message is never sent: the next message gets the PSN behind it.
+        self.requester.start_at(self.requester.fresh_psn);
+    }
+
+    /// Enters ERR after a request of the peer was rejected (class C error, C9-222.1).
+    fn enter_error_after_nak(&mut self, code: NakCode, receive_failed: bool, env: &mut Env<'_>) {
+        if !receive_failed {
+            env.events.push(match code {
+                NakCode::RemoteAccess => AsyncEvent::QpAccessError(self.conn.qpn),
+                NakCode::RemoteOperational => AsyncEvent::QpFatal(self.conn.qpn),
+                _ => AsyncEvent::QpRequestError(self.conn.qpn),
+            });
+        }
+        self.enter_error(env);
+    }
+
+    /// Ends every call: raises the event of a drained send queue, and enters ERR after a fatal
+    /// error.
+    pub(super) fn finish_call(&mut self, env: &mut Env<'_>) {
+        if self.notify_drained && self.conn.state == QpState::Sqd && self.requester.is_drained() {
+            self.notify_drained = false;
+            env.events.push(AsyncEvent::SqDrained(self.conn.qpn));
+        }
+        if let Some(event) = env.fatal_event.take().filter(|_| self.conn.state != QpState::Err) {
+            env.events.push(event(self.conn.qpn));
+            self.enter_error(env);
+            // A full CQ cannot take the flushed requests either; the error is reported once.
+            env.fatal_event = None;
+        }
+    }
+
+    pub(super) fn enter_error(&mut self, env: &mut Env<'_>) {
+        self.conn.state = QpState::Err;
+        self.timers = TimerTable::default();
+        self.responder.stop();
+        self.flush(env);
+        if self.responder.rq.raises_last_wqe_event() {
+            env.events.push(AsyncEvent::LastWqeReached(self.conn.qpn)); // o11-5.2.5
+        }
+    }
+
+    /// Completes all posted requests as flushed (C9-220, C10-42).
+    fn flush(&mut self, env: &mut Env<'_>) {
+        self.flush_sends(env);
+        self.responder.flush(&self.conn, env);
+    }
+
+    fn flush_sends(&mut self, env: &mut Env<'_>) {
+        while !self.requester.sq.is_empty() {
+            let status = Status::WorkRequestFlushed;
+            completer::complete(&mut self.requester, &self.conn, env, status);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What a QP needs from its core for one call, and what it returns to the core.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use feroce_wire::Qpn;
+
+use crate::counters::{Counter, Counters};
+use crate::memory::MrTable;
+use crate::time::Instant;
+use crate::verbs::{AsyncEvent, Completion, CqRing, EventQueue, SrqRing};
+
+/// Packets between two that ask for an acknowledgement, at most; fewer if [`Env::ack_interval`] is
+/// lower.
+pub const ACK_INTERVAL: u32 = 16;
+
+/// The shared receive queues of XRC domains, by number. Each core has its own table; control calls
+/// change it while they hold the core's token.
+pub type SrqTable = BTreeMap<u32, Arc<SrqRing>>;
+
+/// The data packets of a QP that must wait, for its rate or for the end of a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waits {
+    /// Request packets, new or retransmitted.
+    pub requests: bool,
+    /// Response packets of READs and atomics.
+    pub answers: bool,
+}
+
+/// What a QP needs from its core for one call.
+#[derive(Debug)]
+pub struct Env<'a> {
+    /// Time of this turn.
+    pub now: Instant,
+    /// Registered memory.
+    pub memory: &'a MrTable,
+    /// The core's counters.
+    pub counters: &'a Counters,
+    /// The device's asynchronous events.
+    pub events: &'a EventQueue,
+    /// Send window: packets of SENDs and WRITEs that a QP may have outstanding.
+    pub window: u32,
+    /// Packets between two that ask for an acknowledgement, at most, as congestion control demands.
+    pub ack_interval: u32,
+    /// The data packets that must wait. ACKs and NAKs never wait, nor do local requests.
+    pub waits: Waits,
+    /// Shared receive queues of XRC domains.
+    pub srqs: &'a SrqTable,
+    /// See [`Env::woke`].
+    pub(super) woke: bool,
+    /// Set if the QP must go to ERR for a reason that no completion reports; makes the event to
+    /// raise.
+    pub(super) fatal_event: Option<fn(Qpn) -> AsyncEvent>,
+}
+
+impl<'a> Env<'a> {
+    /// The environment of a call at the time `now`.
+    pub fn new(
+        now: Instant,
+        memory: &'a MrTable,
+        counters: &'a Counters,
+        events: &'a EventQueue,
+        window: u32,
+        srqs: &'a SrqTable,
+    ) -> Self {
+        Self {
+            now,
+            memory,
+            counters,
+            events,
+            window,
+            ack_interval: u32::MAX,
+            waits: Waits { requests: false, answers: false },
+            srqs,
+            woke: false,
+            fatal_event: None,
+        }
+    }
+
+    /// Returns true if a completion of this call woke a waiter.
+    pub fn woke(&self) -> bool {
+        self.woke
+    }
+
+    /// Adds a completion to `cq`. If the CQ is full, the QP must go to ERR; the CQ's own error is
+    /// reported once.
+    pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion) {
+        let was_full = cq.overflowed();
+        if let Ok(woke) = cq.push(completion) {
+            self.woke |= woke;
+            return;
+        }
+        self.fatal_event = Some(AsyncEvent::QpFatal);
+        self.counters.count(Counter::CqOverflow);
+        if !was_full {
+            self.events.push(AsyncEvent::CqError(cq.id()));
+        }
+    }
+}
+
+/// A packet that a QP wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// Length in bytes, from the BTH to the pad.
+    pub len: usize,
+    /// True for an ACK or NAK, which is sent ahead of data.
+    pub is_acknowledgement: bool,
+}

@@ -1,0 +1,124 @@
+//! `modify` of a connected QP: the checks that the specification demands, then the change.
+
+use feroce_wire::Psn;
+
+use super::attributes::{ModifyError, QpAttributes, ack_timeout};
+use super::connected::Qp;
+use super::env::Env;
+use super::state::QpState;
+use super::timer::{Timer, TimerTable};
+use super::transitions;
+use super::transmit_order::TransmitOrder;
+
+impl Qp {
+    /// Changes state and attributes.
+    ///
+    /// # Errors
+    /// The rule that is violated; nothing is changed.
+    pub fn modify(&mut self, new: &QpAttributes, env: &mut Env<'_>) -> Result<(), ModifyError> {
+        let from = self.conn.state;
+        if new.current_state.is_some_and(|expected| expected != from) {
+            return Err(ModifyError::CurrentState(from));
+        }
+        let to = new.state.unwrap_or(from);
+        transitions::check(self.conn.service, from, to, new.mask())?;
+        for (name, is_given) in [
+            ("flow_control, once the QP is in RTS", new.flow_control.is_some()),
+            ("split, once the QP is in RTS", new.split.is_some()),
+        ] {
+            if is_given && !matches!(from, QpState::Init | QpState::Rtr) {
+                return Err(ModifyError::Range(name));
+            }
+        }
+        new.check_ranges()?;
+        if to == QpState::Reset {
+            self.reset();
+            return Ok(());
+        }
+        self.set_connection(new);
+        self.set_limits(new);
+        self.conn.state = to;
+        match (from, to) {
+            (QpState::Rtr | QpState::Sqd, QpState::Rts) => self.completer.reset(),
+            (QpState::Rts, QpState::Sqd) => self.requester.request_last_ack(),
+            _ => {}
+        }
+        if to == QpState::Err && from != QpState::Err {
+            self.enter_error(env);
+        }
+        self.finish_call(env);
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.requester.reset(Psn::new(0));
+        self.responder.reset(Psn::new(0));
+        self.timers = TimerTable::default();
+        self.attributes = QpAttributes::default();
+        self.established = false;
+        self.notify_drained = false;
+        self.order = TransmitOrder::default();
+        let conn = &mut self.conn;
+        for cq in [&conn.send_cq, &conn.recv_cq] {
+            cq.remove_completions_of(conn.qpn);
+        }
+        conn.state = QpState::Reset;
+        conn.flow_control = false;
+    }
+
+    /// Sets the attributes of the connection: the peer and its rights.
+    fn set_connection(&mut self, new: &QpAttributes) {
+        let (conn, kept) = (&mut self.conn, &mut self.attributes);
+        conn.access = new.access.unwrap_or(conn.access);
+        conn.pkey = new.pkey.unwrap_or(conn.pkey);
+        conn.dest_qp = new.dest_qp.unwrap_or(conn.dest_qp);
+        conn.flow_control = new.flow_control.unwrap_or(conn.flow_control);
+        if let Some(split) = new.split {
+            self.requester.splitter.set_enabled(split);
+        }
+        if let Some(mtu) = new.path_mtu {
+            conn.mtu = usize::try_from(mtu.bytes()).expect("at most 4096");
+        }
+        if let Some(psn) = new.rq_psn {
+            self.responder.start_at(psn);
+        }
+        if let Some(psn) = new.sq_psn {
+            self.requester.start_at(psn);
+        }
+        kept.access = new.access.or(kept.access);
+        kept.pkey = new.pkey.or(kept.pkey);
+        kept.port = new.port.or(kept.port);
+        kept.flow = new.flow.or(kept.flow);
+        kept.path_mtu = new.path_mtu.or(kept.path_mtu);
+        kept.dest_qp = new.dest_qp.or(kept.dest_qp);
+        kept.rq_psn = new.rq_psn.or(kept.rq_psn);
+        kept.sq_psn = new.sq_psn.or(kept.sq_psn);
+        kept.flow_control = new.flow_control.or(kept.flow_control);
+        kept.split = new.split.or(kept.split);
+    }
+
+    /// Sets timeouts, retries and depths.
+    fn set_limits(&mut self, new: &QpAttributes) {
+        let kept = &mut self.attributes;
+        kept.timeout = new.timeout.or(kept.timeout);
+        kept.retry_cnt = new.retry_cnt.or(kept.retry_cnt);
+        kept.rnr_retry = new.rnr_retry.or(kept.rnr_retry);
+        kept.max_rd_atomic = new.max_rd_atomic.or(kept.max_rd_atomic);
+        kept.max_dest_rd_atomic = new.max_dest_rd_atomic.or(kept.max_dest_rd_atomic);
+        kept.min_rnr_timer = new.min_rnr_timer.or(kept.min_rnr_timer);
+        if let Some(timeout) = new.timeout {
+            self.requester.timeout = ack_timeout(timeout);
+            if self.requester.timeout.is_none() {
+                self.timers.stop(Timer::Ack);
+            }
+        }
+        self.completer.retry_cnt = new.retry_cnt.unwrap_or(self.completer.retry_cnt);
+        self.completer.rnr_retry = new.rnr_retry.unwrap_or(self.completer.rnr_retry);
+        self.requester.max_rd_atomic = new.max_rd_atomic.unwrap_or(self.requester.max_rd_atomic);
+        if let Some(depth) = new.max_dest_rd_atomic {
+            self.responder.set_depth(depth);
+        }
+        self.responder.min_rnr_timer = new.min_rnr_timer.unwrap_or(self.responder.min_rnr_timer);
+        self.notify_drained = new.en_sqd_async_notify.unwrap_or(self.notify_drained);
+    }
+}
