@@ -7,26 +7,23 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-pub mod controller;
+pub mod algorithm;
 pub mod fraction;
 pub mod marking;
 pub mod notification;
 pub mod pacer;
 pub mod params;
 pub mod rate;
-pub mod reaction;
-pub mod swift;
 pub mod time;
-pub mod timely;
 
-pub use controller::Controller;
+pub use algorithm::Controller;
 pub use fraction::Fraction;
 pub use marking::Red;
 pub use notification::NotificationPoint;
 pub use pacer::Pacer;
 pub use params::Params;
 pub use rate::Rate;
-pub use reaction::ReactionPoint;
-pub use swift::Swift;
+pub use algorithm::dcqcn::ReactionPoint;
+pub use algorithm::swift::Swift;
 pub use time::{Duration, Instant};
-pub use timely::Timely;
+pub use algorithm::timely::Timely;

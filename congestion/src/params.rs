@@ -13,9 +13,9 @@ pub use value::{Kind, Shown};
 
 use crate::fraction::Fraction;
 use crate::rate::Rate;
-use crate::swift::SwiftParams;
+use crate::algorithm::swift::SwiftParams;
 use crate::time::Duration;
-use crate::timely::TimelyParams;
+use crate::algorithm::timely::TimelyParams;
 
 /// Every parameter of congestion control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

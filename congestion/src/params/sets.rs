@@ -7,9 +7,9 @@ use super::{
 };
 use crate::fraction::Fraction;
 use crate::rate::Rate;
-use crate::swift::SwiftParams;
+use crate::algorithm::swift::SwiftParams;
 use crate::time::Duration;
-use crate::timely::TimelyParams;
+use crate::algorithm::timely::TimelyParams;
 
 /// A set of parameters.
 #[derive(Debug)]

@@ -14,9 +14,9 @@
 //!
 //! Data are ECN-capable (ECT) with DCQCN only: see [`Control::heeds_marks`]. Marks are answered with CNPs by all.
 
-mod control;
+mod sender;
 mod delay;
-mod points;
+mod notification;
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,8 +24,8 @@ use std::str::FromStr;
 use feroce_congestion::params::{ParamError, TABLE};
 use feroce_congestion::{Controller, Params, Rate};
 
-pub use control::{RateControl, RateSnapshot};
-pub use points::{Cnp, Points};
+pub use sender::{RateControl, RateSnapshot};
+pub use notification::{Cnp, Points};
 
 use crate::time::Instant;
 

@@ -1,11 +1,15 @@
 //! What decides over a sender's rate: one of a closed set, with the same events.
 
+pub mod dcqcn;
+pub mod swift;
+pub mod timely;
+
 use crate::params::Params;
 use crate::rate::Rate;
-use crate::reaction::ReactionPoint;
-use crate::swift::Swift;
+use dcqcn::ReactionPoint;
+use swift::Swift;
 use crate::time::{Duration, Instant};
-use crate::timely::Timely;
+use timely::Timely;
 
 /// A sender's congestion control.
 #[derive(Clone, Copy, Debug)]
