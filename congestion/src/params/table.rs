@@ -1,4 +1,5 @@
-//! Every parameter by name: what scenario files, the configuration, the documentation and `feroce stat` share.
+//! All parameters: their values ([`Params`]) and their names ([`TABLE`]). Scenario files, the
+//! configuration file, the documentation and `feroce stat` share this table.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -6,58 +7,92 @@ use core::ops::RangeInclusive;
 use super::value::{Kind, Shown};
 use super::{
     AlphaTimer, BeyondKmax, ByteRestart, CnpScope, CnpTiming, CutOrder, HyperIncrease, HyperPeriod,
-    MarkAt, Params, StepCount, TargetClamp, TargetLimit,
+    MarkAt, MarkingParams, NotificationParams, ReactionParams, StepCount, TargetClamp, TargetLimit,
 };
+use crate::algorithm::swift::SwiftParams;
+use crate::algorithm::timely::TimelyParams;
 use crate::fraction::Fraction;
 use crate::rate::Rate;
 use crate::time::Duration;
 
-/// A parameter.
+/// The values of all parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Params {
+    /// Sender: DCQCN's reaction point.
+    pub reaction: ReactionParams,
+    /// Receiver: DCQCN's notification point.
+    pub notification: NotificationParams,
+    /// Switch: DCQCN's congestion point.
+    pub marking: MarkingParams,
+    /// TIMELY.
+    pub timely: TimelyParams,
+    /// Swift.
+    pub swift: SwiftParams,
+}
+
+impl Params {
+    /// A set with these DCQCN parameters and the defaults of the other algorithms.
+    pub(super) const fn with_dcqcn(
+        reaction: ReactionParams,
+        notification: NotificationParams,
+        marking: MarkingParams,
+    ) -> Self {
+        Self {
+            reaction,
+            notification,
+            marking,
+            timely: TimelyParams::PAPER,
+            swift: SwiftParams::PAPER,
+        }
+    }
+}
+
+/// The part of the system that a parameter belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// DCQCN's sender.
+    Reaction,
+    /// DCQCN's receiver.
+    Notification,
+    /// DCQCN's switch.
+    Marking,
+    /// TIMELY.
+    Timely,
+    /// Swift.
+    Swift,
+}
+
+/// A table row: a parameter.
 #[derive(Debug)]
-pub struct Knob {
-    /// Its name.
+pub struct Param {
+    /// The name in settings.
     pub name: &'static str,
-    /// Whose it is.
+    /// The part that it belongs to.
     pub part: Part,
-    /// What its value is.
+    /// The kind of its value.
     pub kind: Kind,
-    /// The values that it takes.
+    /// The accepted values.
     pub range: RangeInclusive<u64>,
-    /// What it does.
+    /// What it does, for the documentation.
     pub about: &'static str,
-    /// Where the sets have it from, and what is open about it.
+    /// Where the sets take the value from, and open questions about it.
     pub source: &'static str,
-    /// Reads it.
+    /// Reads the value.
     pub get: fn(&Params) -> u64,
-    /// Writes it.
+    /// Writes the value.
     pub set: fn(&mut Params, u64),
 }
 
-impl PartialEq for Knob {
+impl PartialEq for Param {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl Eq for Knob {}
+impl Eq for Param {}
 
-/// Whose parameter it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
-    /// The sender's.
-    Reaction,
-    /// The receiver's.
-    Notification,
-    /// The switch's.
-    Marking,
-    /// TIMELY's.
-    Timely,
-    /// Swift's.
-    Swift,
-}
-
-impl Knob {
-    /// Its value in `params`, as [`Params::set`] takes it.
+impl Param {
+    /// The value in `params`, in the form that [`Params::set`] accepts.
     pub fn show(&self, params: &Params) -> Shown {
         self.kind.show((self.get)(params))
     }
@@ -90,9 +125,9 @@ impl Knob {
     }
 }
 
-/// The parameter of this name.
-pub fn knob(name: &str) -> Option<&'static Knob> {
-    TABLE.iter().find(|knob| knob.name == name)
+/// The parameter `name`.
+pub fn param(name: &str) -> Option<&'static Param> {
+    TABLE.iter().find(|param| param.name == name)
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -103,7 +138,7 @@ const FRACTION: RangeInclusive<u64> = 0..=Fraction::ONE.units() as u64;
 const FRACTION_NOT_0: RangeInclusive<u64> = 1..=Fraction::ONE.units() as u64;
 const QUEUE: RangeInclusive<u64> = 0..=u32::MAX as u64;
 
-/// A type of fields, as the number that [`Kind`] speaks of.
+/// Conversion of a field to and from the number of [`Kind`].
 pub(super) trait Raw: Copy {
     fn to_raw(self) -> u64;
     fn from_raw(raw: u64) -> Self;
@@ -160,13 +195,22 @@ impl Raw for Fraction {
     }
 }
 
-/// A parameter and the field behind it.
+/// A table row for a parameter and the field that stores it.
 macro_rules! row {
-    ($part:ident, $name:literal, $choice:ident, $($field:ident).+, $about:literal, $source:literal) => {
-        row!($part, $name, Kind::Choice($choice::NAMES), 0..=$choice::LAST, $($field).+, $about, $source)
+    (
+        $part:ident, $name:literal, $choice:ident, $($field:ident).+,
+        $about:literal, $source:literal
+    ) => {
+        row!(
+            $part, $name, Kind::Choice($choice::NAMES), 0..=$choice::LAST, $($field).+,
+            $about, $source
+        )
     };
-    ($part:ident, $name:literal, $kind:expr, $range:expr, $($field:ident).+, $about:literal, $source:literal) => {
-        Knob {
+    (
+        $part:ident, $name:literal, $kind:expr, $range:expr, $($field:ident).+,
+        $about:literal, $source:literal
+    ) => {
+        Param {
             name: $name,
             part: Part::$part,
             kind: $kind,
@@ -179,11 +223,12 @@ macro_rules! row {
     };
 }
 
-/// Every parameter.
-pub const TABLE: &[Knob] = &[
+/// All parameters.
+pub const TABLE: &[Param] = &[
     row! { Reaction, "initial_alpha", Kind::Fraction, FRACTION, reaction.initial_alpha,
     "alpha before the first CNP",
-    "paper: 1. ns3-rdma: m_alpha 0.5, raised by the first CNP before it cuts. hpcc: set to 1 by the first CNP. nvidia: initial_alpha_value 1023" },
+    "paper: 1. ns3-rdma: m_alpha 0.5, raised by the first CNP before it cuts. hpcc: set to 1 by \
+    the first CNP. nvidia: initial_alpha_value 1023" },
     row! { Reaction, "g", Kind::Fraction, FRACTION_NOT_0, reaction.g,
     "gain of alpha's moving average",
     "paper: figure 14, 1/256. hpcc: EWMA_GAIN 0.00390625. nvidia: dce_tcp_g 1019 is 1024 (1 - g)" },
@@ -194,14 +239,17 @@ pub const TABLE: &[Knob] = &[
     "whether a CNP restarts alpha's period",
     "paper and ns3-rdma restart it with each CNP; hpcc and nvidia update alpha by the clock" },
     row! { Reaction, "cut_order", CutOrder, reaction.cut_order,
-    "whether a CNP cuts the rate by the alpha before it or after it, or each has a period of its own",
-    "paper, figure 7: Rt and Rc first. ns3-rdma: alpha first. hpcc and nvidia: two timers, each with a flag that a CNP sets" },
+    "whether a CNP cuts the rate by the alpha before it or after it, or each has a period of its \
+    own",
+    "paper, figure 7: Rt and Rc first. ns3-rdma: alpha first. hpcc and nvidia: two timers, each \
+    with a flag that a CNP sets" },
     row! { Reaction, "cut_interval", Kind::Time, TIME, reaction.cut_interval,
     "cut_order apart: the period with one cut at most",
     "hpcc: RATE_DECREASE_INTERVAL 4, from the first CNP on. nvidia: rate_reduce_monitor_period 4" },
     row! { Reaction, "gd", Kind::Count, 0..=31, reaction.gd,
     "a cut is by alpha / 2^(gd - 10)",
-    "paper: alpha / 2. nvidia: rpg_gd 11, with alpha in units of 2^-10, is the same; below 10 a cut is by more than alpha, as far as min_dec_fac lets it" },
+    "paper: alpha / 2. nvidia: rpg_gd 11, with alpha in units of 2^-10, is the same; below 10 a \
+    cut is by more than alpha, as far as min_dec_fac lets it" },
     row! { Reaction, "min_dec_fac", Kind::Fraction, FRACTION, reaction.min_dec_fac,
     "the part of the rate that a cut leaves at least",
     "nvidia: rpg_min_dec_fac 50. With alpha / 2 it changes nothing" },
@@ -210,7 +258,9 @@ pub const TABLE: &[Knob] = &[
     "nvidia: rate_to_set_on_first_cnp 0. Others have none" },
     row! { Reaction, "target_clamp", TargetClamp, reaction.target_clamp,
     "when a cut makes the current rate the target",
-    "paper: Rt = Rc at each cut. ns3-rdma: ClampTargetRate 1 in its configuration; with neither of its two flags, after-byte-increase. hpcc: CLAMP_TARGET_RATE 0. nvidia: clamp_tgt_rate 0, clamp_tgt_rate_after_time_inc 1" },
+    "paper: Rt = Rc at each cut. ns3-rdma: ClampTargetRate 1 in its configuration; with neither of \
+    its two flags, after-byte-increase. hpcc: CLAMP_TARGET_RATE 0. nvidia: clamp_tgt_rate 0, \
+    clamp_tgt_rate_after_time_inc 1" },
     row! { Reaction, "target_limit", TargetLimit, reaction.target_limit,
     "whether the target may exceed the highest rate",
     "ns3-rdma limits the current rate only. hpcc limits the target. The paper does not say" },
@@ -219,7 +269,8 @@ pub const TABLE: &[Knob] = &[
     "paper: T = 55 us. ns3-rdma: RP_TIMER 60. hpcc: t_inc 300. nvidia: rpg_time_reset 300" },
     row! { Reaction, "byte_counter", Kind::Bytes, 0..=1 << 40, reaction.byte_counter,
     "the byte counter's period (B); 0 is none",
-    "paper: B = 10 MB. ns3-rdma: BYTE_COUNTER 300000, in units of 1000 bytes. hpcc has none. nvidia: rpg_byte_reset 32767; whether it counts bytes or 64 of them is disputed" },
+    "paper: B = 10 MB. ns3-rdma: BYTE_COUNTER 300000, in units of 1000 bytes. hpcc has none. \
+    nvidia: rpg_byte_reset 32767; whether it counts bytes or 64 of them is disputed" },
     row! { Reaction, "byte_restart", ByteRestart, reaction.byte_restart,
     "which CNPs restart the byte counter",
     "paper: with the timer. ns3-rdma: together with the target only" },
@@ -228,10 +279,12 @@ pub const TABLE: &[Knob] = &[
     "paper: F = 5. ns3-rdma: FAST_RECOVERY_TIMES 5. hpcc: 1. nvidia: rpg_threshold 1" },
     row! { Reaction, "step_count", StepCount, reaction.step_count,
     "whether a step is counted before the threshold is looked at",
-    "paper and ns3-rdma: T and BC count the event that they decide about. hpcc: m_rpTimeStage is raised after the step" },
+    "paper and ns3-rdma: T and BC count the event that they decide about. hpcc: m_rpTimeStage is \
+    raised after the step" },
     row! { Reaction, "hyper_increase", HyperIncrease, reaction.hyper_increase,
     "when a step is hyper increase",
-    "paper: min(T, BC) > F. ns3-rdma: both >= F, times min(T, BC) - F + 1, begun by the timer only. hpcc: stage > F. nvidia: as 802.1Qau has it" },
+    "paper: min(T, BC) > F. ns3-rdma: both >= F, times min(T, BC) - F + 1, begun by the timer \
+    only. hpcc: stage > F. nvidia: as 802.1Qau has it" },
     row! { Reaction, "hyper_period", HyperPeriod, reaction.hyper_period,
     "the periods of timer and byte counter in hyper increase",
     "ns3-rdma: half of T and of B in hyper increase. Others keep it, or do not say" },
@@ -240,16 +293,19 @@ pub const TABLE: &[Knob] = &[
     "paper: 40 Mb/s. hpcc: 5 Mb/s per 25 Gb/s of line. nvidia: rpg_ai_rate 5" },
     row! { Reaction, "hai_rate", Kind::Rate, RATE, reaction.hai_rate,
     "what a step of hyper increase adds to the target",
-    "paper: not given; ten times ai_rate here, as in nvidia. ns3-rdma: RATE_HAI 200Mb/s. hpcc: 50 Mb/s per 25 Gb/s. nvidia: rpg_hai_rate 50" },
+    "paper: not given; ten times ai_rate here, as in nvidia. ns3-rdma: RATE_HAI 200Mb/s. hpcc: 50 \
+    Mb/s per 25 Gb/s. nvidia: rpg_hai_rate 50" },
     row! { Reaction, "min_rate", Kind::Rate, RATE_NOT_0, reaction.min_rate,
     "the lowest rate",
-    "paper: not given; nvidia's here. ns3-rdma: MinRate 100Mb/s. hpcc: MIN_RATE 1000Mb/s. nvidia: rpg_min_rate 1" },
+    "paper: not given; nvidia's here. ns3-rdma: MinRate 100Mb/s. hpcc: MIN_RATE 1000Mb/s. nvidia: \
+    rpg_min_rate 1" },
     row! { Reaction, "max_rate", Kind::Rate, RATE, reaction.max_rate,
     "the highest rate; 0 is the line's",
     "nvidia: rpg_max_rate 0" },
     row! { Notification, "cnp_timing", CnpTiming, notification.cnp_timing,
     "when a receiver sends a CNP",
-    "paper, figure 6: a state machine per flow. ns3-rdma: CheckandSendQCN repeats itself every interval. hpcc: each acknowledgement echoes the mark. nvidia: min_time_between_cnps" },
+    "paper, figure 6: a state machine per flow. ns3-rdma: CheckandSendQCN repeats itself every \
+    interval. hpcc: each acknowledgement echoes the mark. nvidia: min_time_between_cnps" },
     row! { Notification, "cnp_interval", Kind::Time, 0..=SECOND, notification.cnp_interval,
     "the time between CNPs (N)",
     "paper: N = 50 us. ns3-rdma: CNP_INTERVAL 50. nvidia: min_time_between_cnps 4" },
