@@ -455,7 +455,7 @@ mod tests {
         let config = settings.device_config();
         assert_eq!((config.cores, config.ecn, config.window), (4, true, 512));
         let congestion = config.congestion;
-        assert_eq!((congestion.control, congestion.burst), (Control::Dcqcn, 3000));
+        assert_eq!((congestion.control, congestion.burst), (Control::DCQCN, 3000));
         let pfc = config.pfc;
         assert_eq!(pfc.priorities, Priorities::from_bits(8));
         assert_eq!(pfc.thresholds, Some(Thresholds { xoff: 60, xon: 30 }));

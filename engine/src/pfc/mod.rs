@@ -1,9 +1,13 @@
-//! Priority flow control (PFC, IEEE 802.1Qbb) at an endpoint, in software: which priorities a device pauses when its neighbour asks it to
-//! ([`Pauses`]), and when it asks its neighbour to pause ([`Backpressure`]). Both are values: frames, fill and time go in, what to do comes out.
+//! Priority flow control (PFC, IEEE 802.1Qbb) of an endpoint, in software: which priorities are
+//! paused because the neighbour requested it ([`Pauses`]), and when the neighbour is requested to
+//! pause ([`Backpressure`]). Both are values: the input is frames, fill levels and time.
+//! [`CorePfc`] combines them for a core.
 //!
-//! A priority is what the link sees: the PCP of the VLAN tag if there is one, else what the DSCP is mapped to ([`DscpMap`]).
+//! The priority of a packet is the PCP of its VLAN tag; without a tag, the DSCP is mapped to a
+//! priority ([`DscpMap`]).
 
 mod backpressure;
+mod gate;
 mod pauses;
 
 use std::fmt;
@@ -14,51 +18,57 @@ use feroce_congestion::params::Kind;
 use feroce_wire::FlowSpec;
 use feroce_wire::pause::QUANTUM_BITS;
 
-pub use backpressure::{Ask, Backpressure};
+pub use backpressure::{Backpressure, PauseRequest};
+pub use gate::{CorePfc, PauseGate, XoffRequesters};
 pub use pauses::Pauses;
 
 use crate::time::Duration;
 
-/// Flow control of a device, as it is opened.
+/// The flow control configuration of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PfcConfig {
-    /// Priorities whose pauses are obeyed, and that the peer is asked to pause. None: frames of flow control are not even looked at.
+    /// Priorities whose pauses are obeyed, and that the neighbour is requested to pause. If empty,
+    /// flow control is off and pause frames are ignored.
     pub priorities: Priorities,
-    /// When the peer is asked to pause; `None` for never.
+    /// When the neighbour is requested to pause; `None` for never.
     pub thresholds: Option<Thresholds>,
-    /// The rate of the link, which pauses are measured in; `None` takes what the link says.
+    /// The link rate, which defines the length of a pause quantum; `None` uses the rate that the
+    /// link reports.
     pub rate: Option<Rate>,
-    /// What priority a DSCP is.
+    /// The priority of each DSCP.
     pub dscp: DscpMap,
 }
 
 impl PfcConfig {
-    /// Whether any priority is lossless.
+    /// Returns true if flow control is on for any priority.
     pub fn is_on(&self) -> bool {
         self.priorities != Priorities::default()
     }
 
-    /// The rate that pauses are measured in, on a link that says `link_rate`; `None` if nobody knows it.
-    pub fn line(&self, link_rate: Option<u64>) -> Option<Rate> {
+    /// The rate that defines a pause quantum, on a link that reports `link_rate` bit/s; `None` if
+    /// unknown.
+    pub fn link_rate(&self, link_rate: Option<u64>) -> Option<Rate> {
         self.rate.or_else(|| link_rate.filter(|&rate| rate > 0).map(Rate::from_bps))
     }
 
-    /// The rule that it breaks on such a link, in words.
-    pub fn rule(&self, link_rate: Option<u64>) -> Option<&'static str> {
+    /// The error message if this configuration cannot be used on a link that reports `link_rate`
+    /// bit/s.
+    pub fn error(&self, link_rate: Option<u64>) -> Option<&'static str> {
         let rules = [
             (
                 !self.is_on() && self.thresholds.is_some(),
                 "pfc_send needs priorities to pause: choose them by pfc",
             ),
             (
-                self.is_on() && self.line(link_rate).is_none(),
-                "the link does not say its rate, which pauses are measured in: choose it by pfc_rate",
+                self.is_on() && self.link_rate(link_rate).is_none(),
+                "the link does not report its rate, which defines the length of a pause: \
+                 choose it by pfc_rate",
             ),
         ];
-        rules.into_iter().find(|(broken, _)| *broken).map(|(_, rule)| rule)
+        rules.into_iter().find(|(is_broken, _)| *is_broken).map(|(_, error)| error)
     }
 
-    /// The priority of frames of `flow`.
+    /// The priority of the packets of `flow`.
     #[inline]
     pub fn priority(&self, flow: &FlowSpec) -> u8 {
         match flow.vlan {
@@ -68,33 +78,33 @@ impl PfcConfig {
     }
 }
 
-/// How long `quanta` are on a line of the rate `line`.
-fn span(quanta: u16, line: Rate) -> Duration {
+/// The duration of `quanta` pause quanta on a link of `link_rate`.
+fn pause_time(quanta: u16, link_rate: Rate) -> Duration {
     let bits = u128::from(quanta) * u128::from(QUANTUM_BITS);
-    let nanos = bits * 1_000_000_000 / u128::from(line.as_bps().max(1));
+    let nanos = bits * 1_000_000_000 / u128::from(link_rate.as_bps().max(1));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Text that is not what it should be.
+/// The text is not a valid value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Some of the eight priorities.
+/// A set of the eight priorities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Priorities(u8);
 
 const OFF: &str = "off";
 
 impl Priorities {
-    /// What it takes to be read, in words.
+    /// The accepted texts, for error messages and help.
     pub const EXPECTS: &str = "`off`, or priorities from 0 to 7 separated by commas";
 
-    /// Those whose bits are set, priority 0 the lowest.
+    /// The priorities whose bits are set; priority 0 is the lowest bit.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 
-    /// A bit for each.
+    /// One bit per priority.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -126,23 +136,23 @@ fn priority(text: &str) -> Option<u8> {
     text.trim().parse().ok().filter(|p| *p < 8)
 }
 
-/// How full what arrives may make a core's receive ring, in per cent.
+/// Fill levels of a core's receive ring, in per cent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// From here on the peer is asked to pause.
+    /// At this level or above, the neighbour is requested to pause.
     pub xoff: u8,
-    /// From here down it may go on.
+    /// At this level or below, the pause is ended.
     pub xon: u8,
 }
 
 impl Thresholds {
-    /// What it takes to be read, in words.
+    /// The accepted texts, for error messages and help.
     pub const EXPECTS: &str = "`off`, or XOFF/XON in per cent of the receive ring, as `50/25`";
 
-    /// `off`, or the thresholds.
+    /// Parses `off` (`None`) or thresholds.
     ///
-    /// # Errors
-    /// [`Malformed`]: neither, or out of range. XOFF is 1 to 99, XON below it.
+    /// # Errors [`Malformed`] for any other text, or if a threshold is out of range: XOFF is 1 to
+    /// 99, XON below XOFF.
     pub fn parse(text: &str) -> Result<Option<Self>, Malformed> {
         if text == OFF {
             return Ok(None);
@@ -150,11 +160,11 @@ impl Thresholds {
         let (xoff, xon) = text.split_once('/').ok_or(Malformed)?;
         let number = |text: &str| text.trim().parse::<u8>().map_err(|_| Malformed);
         let thresholds = Self { xoff: number(xoff)?, xon: number(xon)? };
-        let is_sound = thresholds.xoff < 100 && thresholds.xon < thresholds.xoff;
-        is_sound.then_some(Some(thresholds)).ok_or(Malformed)
+        let is_valid = thresholds.xoff < 100 && thresholds.xon < thresholds.xoff;
+        is_valid.then_some(Some(thresholds)).ok_or(Malformed)
     }
 
-    /// As it would be written.
+    /// The value as text.
     pub fn show(thresholds: Option<Self>) -> String {
         thresholds.map_or_else(|| OFF.to_owned(), |Self { xoff, xon }| format!("{xoff}/{xon}"))
     }
@@ -162,13 +172,14 @@ impl Thresholds {
 
 const AUTO: &str = "auto";
 
-/// What a rate of pauses takes to be read, in words.
-pub const RATE_EXPECTS: &str = "`auto` (what the link says), or a rate such as `10Gb/s`";
+/// The accepted texts of `pfc_rate`, for error messages and help.
+pub const RATE_EXPECTS: &str =
+    "`auto` (the rate that the link reports), or a rate such as `10Gb/s`";
 
-/// `auto`, which is `None`, or a rate.
+/// Parses `auto` (`None`) or a rate.
 ///
 /// # Errors
-/// [`Malformed`]: neither.
+/// [`Malformed`] for any other text.
 pub fn parse_rate(text: &str) -> Result<Option<Rate>, Malformed> {
     if text == AUTO {
         return Ok(None);
@@ -177,7 +188,7 @@ pub fn parse_rate(text: &str) -> Result<Option<Rate>, Malformed> {
     rate.map(|rate| Some(Rate::from_bps(rate))).ok_or(Malformed)
 }
 
-/// As it would be written.
+/// The value as text.
 pub fn show_rate(rate: Option<Rate>) -> String {
     rate.map_or_else(|| AUTO.to_owned(), |rate| rate.to_string())
 }
@@ -187,14 +198,13 @@ pub fn show_rate(rate: Option<Rate>) -> String {
 pub struct DscpMap([u8; 64]);
 
 impl DscpMap {
-    /// What it takes to be read, in words.
-    pub const EXPECTS: &str =
-        "`default` (DSCP / 8), or what differs, as DSCP:PRIORITY separated by commas: `26:3, 48:6`";
+    /// The accepted texts, for error messages and help.
+    pub const EXPECTS: &str = "`default` (DSCP / 8), or the differences as DSCP:PRIORITY, separated by commas: `26:3, 48:6`";
     const DEFAULT: &str = "default";
 }
 
 impl Default for DscpMap {
-    /// The upper three bits, as switches have it that were told nothing else.
+    /// The upper three bits of the DSCP, the default of switches.
     fn default() -> Self {
         let mut map = [0; 64];
         (0..).zip(&mut map).for_each(|(dscp, priority): (u8, _)| *priority = dscp >> 3);
@@ -236,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_read_as_they_are_written() {
+    fn settings_parse_back_as_they_are_shown() {
         for text in ["off", "3", "0,3,7"] {
             assert_eq!(text.parse::<Priorities>().unwrap().to_string(), text);
         }
@@ -266,19 +276,19 @@ mod tests {
 
     #[test]
     fn a_quantum_is_512_bit_times() {
-        assert_eq!(span(1, Rate::from_gbps(10)), Duration::from_nanos(51));
-        assert_eq!(span(1000, Rate::from_gbps(10)), Duration::from_nanos(51_200));
-        assert_eq!(span(u16::MAX, Rate::from_mbps(100)), Duration::from_nanos(335_539_200));
+        assert_eq!(pause_time(1, Rate::from_gbps(10)), Duration::from_nanos(51));
+        assert_eq!(pause_time(1000, Rate::from_gbps(10)), Duration::from_nanos(51_200));
+        assert_eq!(pause_time(u16::MAX, Rate::from_mbps(100)), Duration::from_nanos(335_539_200));
     }
 
     #[test]
-    fn what_does_not_fit_together_is_told() {
+    fn inconsistent_settings_are_reported() {
         let on = PfcConfig { priorities: Priorities::from_bits(8), ..PfcConfig::default() };
-        assert_eq!((PfcConfig::default().rule(None), on.rule(Some(1))), (None, None));
-        assert!(on.rule(None).unwrap().contains("pfc_rate"));
-        assert_eq!(PfcConfig { rate: Some(Rate::from_gbps(1)), ..on }.rule(None), None);
+        assert_eq!((PfcConfig::default().error(None), on.error(Some(1))), (None, None));
+        assert!(on.error(None).unwrap().contains("pfc_rate"));
+        assert_eq!(PfcConfig { rate: Some(Rate::from_gbps(1)), ..on }.error(None), None);
         let thresholds = Thresholds::parse("50/25").unwrap();
-        let told = PfcConfig { thresholds, ..PfcConfig::default() }.rule(Some(1)).unwrap();
-        assert!(told.contains("pfc_send"), "{told}");
+        let error = PfcConfig { thresholds, ..PfcConfig::default() }.error(Some(1)).unwrap();
+        assert!(error.contains("pfc_send"), "{error}");
     }
 }
