@@ -66,6 +66,7 @@ impl SendSide<'_, '_> {
     /// Takes a response packet.
     pub fn handle_response(&mut self, packet: &Packet<'_>) -> Result<(), Failed> {
         let psn = packet.bth.psn;
+        self.env.acked = self.requester.losses.on_response(packet);
         if psn == self.requester.una.prev() {
             self.credit_of(packet); // Acknowledges nothing new: the peer has posted receives.
             return Ok(());

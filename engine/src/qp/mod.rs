@@ -10,6 +10,7 @@ pub mod attributes;
 mod completer;
 mod ground;
 mod local;
+mod loss;
 mod receive;
 mod requester;
 mod responder;
@@ -30,6 +31,7 @@ use feroce_wire::{
     Bth, FlowHeader, IpAddresses, IpHeader, NakCode, Opcode, Packet, Pkey, Psn, Qpn,
 };
 
+use crate::congestion::Sent;
 use crate::counters::{Counter, Counters};
 use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, MrTable, PdId, Scope};
@@ -80,6 +82,8 @@ pub struct Env<'a> {
     pub waits: Waits,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
+    /// The PSN that a received response acknowledges, with all PSNs before it.
+    pub acked: Option<Psn>,
     /// See [`Env::woke`].
     woke: bool,
     /// Something broke that no request can tell: the QP must go to ERR, with this event.
@@ -105,6 +109,7 @@ impl<'a> Env<'a> {
             ack_interval: u32::MAX,
             waits: Waits { requests: false, answers: false },
             srqs,
+            acked: None,
             woke: false,
             broken: None,
         }
@@ -216,8 +221,8 @@ const LONGEST_HEADERS: usize = 64;
 pub struct Transmit {
     /// Bytes from the BTH to the pad.
     pub len: usize,
-    /// It is an acknowledgement without data, which goes ahead of data.
-    pub is_acknowledgement: bool,
+    /// What the packet is, for congestion control.
+    pub sent: Sent,
 }
 
 /// A queue pair of a connected service, RC or UC. A UC QP is one whose packets count as acknowledged when
@@ -425,7 +430,8 @@ impl Qp {
         }
         let len = self.responder.next_response(&self.conn, env, out)?;
         self.finish_call(env);
-        Some(Transmit { len, is_acknowledgement: !carries_data })
+        let sent = if carries_data { Sent::Response } else { Sent::Acknowledgement };
+        Some(Transmit { len, sent })
     }
 
     #[inline]
@@ -436,12 +442,12 @@ impl Qp {
         loop {
             let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
             match next {
-                Next::Packet(len) => {
+                Next::Packet(len, sent) => {
                     if !self.conn.service.is_reliable() {
                         self.send_side(env).finish_unreliable();
                         self.finish_call(env);
                     }
-                    return Some(Transmit { len, is_acknowledgement: false });
+                    return Some(Transmit { len, sent: Sent::Request(sent) });
                 }
                 Next::Blocked => return None,
                 Next::Local => {

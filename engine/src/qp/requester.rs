@@ -13,10 +13,12 @@ use feroce_wire::{
 };
 
 use super::ground::Grounds;
+use super::loss::LossDetector;
 use super::response::RD_ATOMIC;
 use super::segment::{self, Segment};
 use super::timer::{Timer, TimerTable};
 use super::{Connection, Env, QpState, Service, sg};
+use crate::congestion::SentRequest;
 use crate::counters::Counter;
 use crate::memory::Access;
 use crate::memory::work_ring::WorkConsumer;
@@ -56,6 +58,7 @@ pub struct Requester {
     /// Requests of READs and atomics sent and not answered: those whose answers end between `una` and the cursor.
     pub(super) reads_in_flight: u8,
     since_ack_request: u32,
+    pub(super) losses: LossDetector,
     /// The request ahead of which no acknowledgement was asked for: it is known to be sound.
     sound: Option<u32>,
     pub(super) ssn: u32,
@@ -89,7 +92,7 @@ enum Credits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Wrote a packet of so many bytes, from the BTH to the pad.
-    Packet(usize),
+    Packet(usize, SentRequest),
     /// Did a local request or passed over one: there may be more.
     Local,
     /// Nothing can be sent now.
@@ -112,6 +115,7 @@ impl Requester {
             window_base: Psn::new(0),
             reads_in_flight: 0,
             since_ack_request: 0,
+            losses: LossDetector::default(),
             sound: None,
             ssn: 0,
             credits: Credits::Unknown,
@@ -133,6 +137,7 @@ impl Requester {
         self.start_at(psn);
         (self.reads_in_flight, self.since_ack_request) = (0, 0);
         (self.ssn, self.credits, self.grounds) = (0, Credits::Unknown, None);
+        self.losses = LossDetector::default();
     }
 
     /// Sets the PSN of the first packet; nothing has been sent yet.
@@ -207,6 +212,7 @@ impl Requester {
     /// Goes back: the next packet sent is the one with `psn`, which must be outstanding or next.
     pub(super) fn rewind(&mut self, psn: Psn) {
         debug_assert!(self.una.at_or_before(psn) && psn.at_or_before(self.sent_end));
+        self.losses.on_rewind(psn, self.cursor_psn, self.since_ack_request == 0);
         let mut index = self.sq.head();
         while index != self.fresh_wqe {
             let wqe = self.sq.get(index).expect("between head and fresh");
@@ -270,8 +276,8 @@ impl Requester {
         match self.write_packet(&wqe, segment, ack_req, conn, env, out) {
             Ok(len) => {
                 self.since_ack_request = if ack_req { 0 } else { self.since_ack_request + 1 };
-                self.sent(&wqe, segment, timers, env);
-                Next::Packet(len)
+                let sent = self.sent(&wqe, segment, ack_req, timers, env);
+                Next::Packet(len, sent)
             }
             Err(status) => self.fail_in_turn(status),
         }
@@ -463,13 +469,18 @@ impl Requester {
         &mut self,
         wqe: &SendWqe,
         segment: Segment,
+        ack_requested: bool,
         timers: &mut TimerTable,
         env: &mut Env<'_>,
-    ) {
+    ) -> SentRequest {
         // A timer that runs although nothing was outstanding is that of a port that was stuck.
         let starts = !self.is_waiting() || !timers.is_running(Timer::Ack);
-        if self.cursor_psn.is_before(self.sent_end) {
+        let (psn, carries_data) = (self.cursor_psn, !wqe.op.is_read_or_atomic());
+        let is_retransmit = psn.is_before(self.sent_end);
+        let mut follows_loss = false;
+        if is_retransmit {
             env.counters.count(Counter::RetransmittedPackets);
+            follows_loss = self.losses.on_retransmit(psn, carries_data, ack_requested);
         }
         if wqe.op.is_read_or_atomic() {
             self.reads_in_flight += 1;
@@ -487,6 +498,7 @@ impl Requester {
         if let Some(timeout) = self.timeout.filter(|_| starts) {
             timers.set(Timer::Ack, env.now + timeout);
         }
+        SentRequest { psn, carries_data, ack_requested, is_retransmit, follows_loss }
     }
 }
 
