@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 
 use feroce_congestion::algorithm::DCQCN;
 use feroce_congestion::params::{Kind, NVIDIA, Param, Part, SETS, TABLE};
-use feroce_congestion::{ALGORITHMS, Params};
+use feroce_congestion::{ALGORITHMS, Algorithm, Params};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/congestion.md");
 
 /// The tables, each with the name in its markers.
-fn tables() -> [(&'static str, String); 6] {
+fn tables() -> [(&'static str, String); 7] {
     [
+        ("algorithms", algorithms()),
         ("sets", sets()),
         ("reaction", parts(Part::Reaction)),
         ("notification", parts(Part::Notification)),
@@ -19,6 +20,20 @@ fn tables() -> [(&'static str, String); 6] {
         ("delay", delay()),
         ("nvidia", nvidia()),
     ]
+}
+
+fn algorithms() -> String {
+    let mut table = String::from(
+        "| algorithm | needs CNPs | needs acknowledgements | parameters |\n|---|---|---|---|\n",
+    );
+    let yes = |is_needed| if is_needed { "yes" } else { "no" };
+    for algorithm in ALGORITHMS {
+        let names = TABLE.iter().filter(|param| param.part == algorithm.part);
+        let Algorithm { name, needs_cnps, needs_acks, .. } = algorithm;
+        let (cnps, acks) = (yes(*needs_cnps), yes(*needs_acks));
+        writeln!(table, "| `{name}` | {cnps} | {acks} | {} |", names.count()).expect("text");
+    }
+    table
 }
 
 fn sets() -> String {

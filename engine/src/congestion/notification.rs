@@ -198,7 +198,8 @@ impl CnpGenerator {
         Self {
             params: *params,
             points: NotificationPoints::new(params),
-            ready: VecDeque::with_capacity(2 * QUEUE_LEN), // Room for those that return from a pause.
+            // With room for the CNPs that return from a pause.
+            ready: VecDeque::with_capacity(2 * QUEUE_LEN),
             paused: VecDeque::with_capacity(QUEUE_LEN),
             retry_at: Instant::ZERO,
         }

@@ -39,7 +39,8 @@ impl Doorbell {
             slot = again; // The queue is full; the holder of the core's token is emptying it.
             std::thread::yield_now();
         }
-        fence(Ordering::SeqCst); // Pairs with the fence in `arm`: at least one side sees the other's store.
+        // Pairs with the fence in `arm`: at least one side sees the store of the other.
+        fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) {
             self.wake.signal();
         }

@@ -199,7 +199,8 @@ pub struct DscpMap([u8; 64]);
 
 impl DscpMap {
     /// The accepted texts, for error messages and help.
-    pub const EXPECTS: &str = "`default` (DSCP / 8), or the differences as DSCP:PRIORITY, separated by commas: `26:3, 48:6`";
+    pub const EXPECTS: &str = "`default` (DSCP / 8), or the differences as DSCP:PRIORITY, \
+                               separated by commas: `26:3, 48:6`";
     const DEFAULT: &str = "default";
 }
 
