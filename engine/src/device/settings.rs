@@ -546,7 +546,7 @@ mod tests {
             ("cores = 65", "`cores` is `65`"),
             ("cores = 1.5", "`cores` is `1.5`"),
             ("ecn = 2", "expected true or false"),
-            ("congestion = \"on\"", "expected `off`, `dcqcn`, `timely`, `swift`, or a fixed rate"),
+            ("congestion = \"on\"", Control::EXPECTS),
             ("congestion_set = \"cisco\"", "expected paper, ns3-rdma"),
             ("congestion_knobs = \"kmin=5KB\"", "`congestion_knobs` is `kmin=5KB`"),
             (
