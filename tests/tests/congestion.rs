@@ -271,7 +271,7 @@ fn at_low_rates_no_timeout_runs_out() {
 
 /// Nobody else would slow down when a switch marks: without ECT, it drops instead.
 #[test]
-fn only_who_heeds_marks_says_so() {
+fn only_senders_that_need_cnps_are_ecn_capable() {
     let slow = Control::Fixed(Rate::from_gbps(1));
     for (control, expected) in
         [(Control::DCQCN, 2), (slow, 0), (Control::TIMELY, 0), (Control::SWIFT, 0)]
