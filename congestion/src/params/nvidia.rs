@@ -1,6 +1,7 @@
 //! NVIDIA's names of the parameters, in the units of its drivers.
 
-use super::{Params, TargetClamp};
+use super::dcqcn::TargetClamp;
+use super::table::{self, Params};
 use crate::fraction::Fraction;
 use crate::rate::Rate;
 use crate::time::Duration;
@@ -28,7 +29,7 @@ impl NvidiaParam {
     pub(super) fn applied(&self, params: &Params, value: u64) -> Option<Params> {
         let mut changed = *params;
         (self.set)(&mut changed, value);
-        let own = super::param(self.param)?;
+        let own = table::param(self.param)?;
         own.range.contains(&(own.get)(&changed)).then_some(changed)
     }
 }

@@ -1,10 +1,10 @@
 //! The parameter sets of the literature and of vendors.
 
-use super::{
+use super::dcqcn::{
     AlphaTimer, BeyondKmax, ByteRestart, CnpScope, CnpTiming, CutOrder, HyperIncrease, HyperPeriod,
-    MarkAt, MarkingParams, NotificationParams, Params, ReactionParams, StepCount, TargetClamp,
-    TargetLimit,
+    MarkAt, MarkingParams, NotificationParams, ReactionParams, StepCount, TargetClamp, TargetLimit,
 };
+use super::table::Params;
 use crate::fraction::Fraction;
 use crate::rate::Rate;
 use crate::time::Duration;

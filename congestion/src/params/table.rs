@@ -4,16 +4,14 @@
 use core::fmt;
 use core::ops::RangeInclusive;
 
-use super::value::{Kind, Shown};
-use super::{
+use super::dcqcn::{
     AlphaTimer, BeyondKmax, ByteRestart, CnpScope, CnpTiming, CutOrder, HyperIncrease, HyperPeriod,
     MarkAt, MarkingParams, NotificationParams, ReactionParams, StepCount, TargetClamp, TargetLimit,
 };
+use super::value::{Kind, Raw, Shown};
 use crate::algorithm::swift::SwiftParams;
 use crate::algorithm::timely::TimelyParams;
 use crate::fraction::Fraction;
-use crate::rate::Rate;
-use crate::time::Duration;
 
 /// The values of all parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,63 +135,6 @@ const RATE_NOT_0: RangeInclusive<u64> = 1000..=10_000 * SECOND;
 const FRACTION: RangeInclusive<u64> = 0..=Fraction::ONE.units() as u64;
 const FRACTION_NOT_0: RangeInclusive<u64> = 1..=Fraction::ONE.units() as u64;
 const QUEUE: RangeInclusive<u64> = 0..=u32::MAX as u64;
-
-/// Conversion of a field to and from the number of [`Kind`].
-pub(super) trait Raw: Copy {
-    fn to_raw(self) -> u64;
-    fn from_raw(raw: u64) -> Self;
-}
-
-impl Raw for u64 {
-    fn to_raw(self) -> u64 {
-        self
-    }
-    fn from_raw(raw: u64) -> Self {
-        raw
-    }
-}
-
-macro_rules! raw_number {
-    ($($number:ty),+) => {
-        $(impl Raw for $number {
-            fn to_raw(self) -> u64 {
-                u64::from(self)
-            }
-            fn from_raw(raw: u64) -> Self {
-                Self::try_from(raw).unwrap_or(Self::MAX)
-            }
-        })+
-    };
-}
-
-raw_number!(u8, u32);
-
-impl Raw for Duration {
-    fn to_raw(self) -> u64 {
-        u64::try_from(self.as_nanos()).unwrap_or(u64::MAX)
-    }
-    fn from_raw(raw: u64) -> Self {
-        Self::from_nanos(raw)
-    }
-}
-
-impl Raw for Rate {
-    fn to_raw(self) -> u64 {
-        self.as_bps()
-    }
-    fn from_raw(raw: u64) -> Self {
-        Self::from_bps(raw)
-    }
-}
-
-impl Raw for Fraction {
-    fn to_raw(self) -> u64 {
-        u64::from(self.units())
-    }
-    fn from_raw(raw: u64) -> Self {
-        Self::from_units(u32::try_from(raw).unwrap_or(u32::MAX))
-    }
-}
 
 /// A table row for a parameter and the field that stores it.
 macro_rules! row {

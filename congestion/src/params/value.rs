@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::fraction::Fraction;
 use crate::rate::Rate;
+use crate::time::Duration;
 
 /// The kind of a parameter. Its value is stored as a number: nanoseconds, bits per second, bytes,
 /// units of 2^-31, a count, or the index of a choice.
@@ -178,4 +179,61 @@ fn decimals(fraction: Fraction, digits: u32) -> Option<(u32, u64)> {
     let tens = u64::try_from((units * u128::from(scale)).div_ceil(1 << 31)).ok()?;
     let reads = (u128::from(tens) << 31) / u128::from(scale);
     (reads == units).then_some((digits, tens))
+}
+
+/// Conversion of a field to and from the number of [`Kind`].
+pub(super) trait Raw: Copy {
+    fn to_raw(self) -> u64;
+    fn from_raw(raw: u64) -> Self;
+}
+
+impl Raw for u64 {
+    fn to_raw(self) -> u64 {
+        self
+    }
+    fn from_raw(raw: u64) -> Self {
+        raw
+    }
+}
+
+macro_rules! raw_number {
+    ($($number:ty),+) => {
+        $(impl Raw for $number {
+            fn to_raw(self) -> u64 {
+                u64::from(self)
+            }
+            fn from_raw(raw: u64) -> Self {
+                Self::try_from(raw).unwrap_or(Self::MAX)
+            }
+        })+
+    };
+}
+
+raw_number!(u8, u32);
+
+impl Raw for Duration {
+    fn to_raw(self) -> u64 {
+        u64::try_from(self.as_nanos()).unwrap_or(u64::MAX)
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_nanos(raw)
+    }
+}
+
+impl Raw for Rate {
+    fn to_raw(self) -> u64 {
+        self.as_bps()
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_bps(raw)
+    }
+}
+
+impl Raw for Fraction {
+    fn to_raw(self) -> u64 {
+        u64::from(self.units())
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_units(u32::try_from(raw).unwrap_or(u32::MAX))
+    }
 }

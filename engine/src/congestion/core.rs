@@ -2,7 +2,9 @@
 
 use feroce_congestion::{Control, Rate};
 
-use super::{CnpGenerator, CongestionConfig, Sender};
+use super::config::CongestionConfig;
+use super::notification::CnpGenerator;
+use super::sender::Sender;
 use crate::time::Instant;
 
 /// The congestion control state of a core, which its QPs share.

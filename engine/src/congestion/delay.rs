@@ -2,7 +2,7 @@
 
 use feroce_wire::Psn;
 
-use super::SentRequest;
+use super::facts::SentRequest;
 use crate::time::{Duration, Instant};
 
 /// Measures one round trip at a time, never of a packet that was sent twice.

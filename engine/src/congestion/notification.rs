@@ -8,7 +8,7 @@ use feroce_congestion::NotificationPoint;
 use feroce_congestion::params::{CnpScope, NotificationParams};
 use feroce_wire::{Audience, FlowHeader, FlowSpec, IpAddresses, Operation, Packet, Pkey, Qpn, cnp};
 
-use super::Sender;
+use super::sender::Sender;
 use crate::time::{Duration, Instant};
 
 /// Number of notification points per core, in sets. With more active keys, a point is replaced and

@@ -4,7 +4,9 @@
 use feroce_congestion::{Controller, NotificationPoint, Pacer, Rate};
 use feroce_wire::Psn;
 
-use super::{CongestionConfig, RoundTrips, Sent};
+use super::config::CongestionConfig;
+use super::delay::RoundTrips;
+use super::facts::Sent;
 use crate::time::{Duration, Instant};
 
 /// Longest time between two packets that request an acknowledgement, unless a quarter of the local

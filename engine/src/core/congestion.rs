@@ -3,8 +3,9 @@
 
 use feroce_wire::{Ecn, Packet, cnp, icrc};
 
+use super::Core;
+use super::shared::CoreShared;
 use super::slot::{Schedule, Slot};
-use super::{Core, CoreShared};
 use crate::congestion::{CongestionConfig, CoreCongestion, Receiver, Sender, Sent};
 use crate::counters::{Counter, Counters};
 use crate::pfc::PauseGate;

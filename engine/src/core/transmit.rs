@@ -3,11 +3,12 @@
 
 use feroce_wire::{Audience, FlowHeader, IpAddresses, icrc};
 
+use super::Core;
 use super::congestion::{hold_back, on_sent};
 use super::loopback::{Loopback, TRANSMIT_BURST};
 use super::multicast::Groups;
+use super::shared::CoreShared;
 use super::super_frame::Quantum;
-use super::{Core, CoreShared};
 use crate::congestion::Sent;
 use crate::counters::Counter;
 use crate::pfc::PauseGate;

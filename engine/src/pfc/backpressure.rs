@@ -2,7 +2,7 @@
 
 use feroce_congestion::Rate;
 
-use super::{Thresholds, pause_time};
+use super::config::{Thresholds, pause_time};
 use crate::time::{Duration, Instant};
 
 /// A request to the neighbour.

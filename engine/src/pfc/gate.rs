@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use feroce_wire::{FlowControl, FlowControlFrame, FlowSpec, MacAddr, pause};
 
-use super::{Backpressure, PauseRequest, Pauses, PfcConfig};
+use super::backpressure::{Backpressure, PauseRequest};
+use super::config::PfcConfig;
+use super::pauses::Pauses;
 use crate::time::{Duration, Instant};
 
 /// Longest sleep of a core whose pause request is due but could not be sent.

@@ -3,7 +3,7 @@
 use feroce_congestion::Rate;
 use feroce_wire::FlowControl;
 
-use super::{Priorities, pause_time};
+use super::config::{Priorities, pause_time};
 use crate::time::{Duration, Instant};
 
 /// The pauses of each priority. PFC and PAUSE have separate timers, as in a MAC: a priority is
