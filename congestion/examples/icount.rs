@@ -1,12 +1,13 @@
-//! The program that `scripts/bench.sh` counts instructions of: what congestion control costs per packet. Each function
-//! that never inlines is one case; `main` says how many packets it is for.
+//! Program for `scripts/bench.sh`, which counts the instructions of congestion control per packet.
+//! Each function that is never inlined is one case; `main` gets the number of packets as an
+//! argument.
 
 use std::hint::black_box;
 
 use feroce_congestion::{Controller, Duration, Instant, Pacer, Params, Rate, ReactionPoint};
 
 const PACKET: u64 = 1000;
-const LINE: Rate = Rate::from_gbps(40);
+const LINK_RATE: Rate = Rate::from_gbps(40);
 
 fn main() {
     let packets: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(100_000);
@@ -16,7 +17,7 @@ fn main() {
     recovering_nvidia(&mut sender, packets);
     let mut sender = Sender::new("paper");
     unlimited(&mut sender, packets);
-    let mut point = ReactionPoint::new(&Params::default(), LINE, Instant::ZERO);
+    let mut point = ReactionPoint::new(&Params::default(), LINK_RATE, Instant::ZERO);
     cnps(&mut point, packets);
 }
 
@@ -29,11 +30,11 @@ struct Sender {
 impl Sender {
     fn new(set: &str) -> Self {
         let params = Params::named(set).expect("a set");
-        let controller = Controller::dcqcn(&params, LINE, Instant::ZERO);
+        let controller = Controller::dcqcn(&params, LINK_RATE, Instant::ZERO);
         Self { controller, pacer: Pacer::new(4096, Instant::ZERO), now: Instant::ZERO }
     }
 
-    /// One packet, as a core sends it: the timers, is it ready, it goes, when is the next.
+    /// Sends one packet as a core does: runs timers, asks the pacer, sends, computes the next time.
     #[inline(always)]
     fn packet(&mut self) {
         self.controller.advance(self.now);
@@ -47,7 +48,7 @@ impl Sender {
     }
 }
 
-/// A CNP each 1000 packets: the timers run.
+/// A CNP every 1000 packets, so that timers run.
 #[inline(never)]
 fn recovering(sender: &mut Sender, packets: u64) {
     for number in 0..packets {
@@ -58,7 +59,7 @@ fn recovering(sender: &mut Sender, packets: u64) {
     }
 }
 
-/// The same with alpha's timer at 1 us.
+/// The same with an alpha timer of 1 us.
 #[inline(never)]
 fn recovering_nvidia(sender: &mut Sender, packets: u64) {
     for number in 1..=packets {
@@ -69,7 +70,7 @@ fn recovering_nvidia(sender: &mut Sender, packets: u64) {
     }
 }
 
-/// Without a CNP, ever.
+/// No CNP at all.
 #[inline(never)]
 fn unlimited(sender: &mut Sender, packets: u64) {
     for _ in 0..packets {
@@ -77,7 +78,7 @@ fn unlimited(sender: &mut Sender, packets: u64) {
     }
 }
 
-/// CNPs alone.
+/// Only CNPs.
 #[inline(never)]
 fn cnps(point: &mut ReactionPoint, count: u64) {
     let mut now = Instant::ZERO;

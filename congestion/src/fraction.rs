@@ -9,12 +9,12 @@ pub struct Fraction(u32);
 const UNIT_BITS: u32 = 31;
 
 impl Fraction {
-    /// 0.
+    /// The number 0.
     pub const ZERO: Self = Self(0);
-    /// 1.
+    /// The number 1.
     pub const ONE: Self = Self(1 << UNIT_BITS);
 
-    /// `numerator / denominator`, rounded down; 1 if it is more.
+    /// `numerator / denominator`, rounded down, at most 1.
     ///
     /// # Panics
     ///
@@ -23,50 +23,50 @@ impl Fraction {
         Self::from_wide(((numerator as u64) << UNIT_BITS) / denominator as u64)
     }
 
-    /// `units` times 2^-31; 1 if it is more.
+    /// `units` times 2^-31, at most 1.
     pub const fn from_units(units: u32) -> Self {
         Self::from_wide(units as u64)
     }
 
-    /// In units of 2^-31.
+    /// The value in units of 2^-31.
     pub const fn units(self) -> u32 {
         self.0
     }
 
-    /// One minus this.
+    /// 1 minus this fraction.
     pub const fn complement(self) -> Self {
         Self(Self::ONE.0 - self.0)
     }
 
-    /// This part of another, rounded down.
+    /// The product with `other`, rounded down.
     pub const fn of(self, other: Self) -> Self {
         Self::from_wide((self.0 as u64 * other.0 as u64) >> UNIT_BITS)
     }
 
-    /// This part of `n`, rounded down.
+    /// The product with `n`, rounded down.
     pub const fn of_u64(self, n: u64) -> u64 {
         #[allow(clippy::cast_possible_truncation)] // At most `n`.
         let part = ((n as u128 * self.0 as u128) >> UNIT_BITS) as u64;
         part
     }
 
-    /// The sum; 1 if it is more.
+    /// The sum, at most 1.
     pub const fn saturating_add(self, other: Self) -> Self {
         Self::from_wide(self.0 as u64 + other.0 as u64)
     }
 
-    /// This divided by 2^`shift`.
+    /// This fraction divided by 2^`shift`.
     pub const fn shifted(self, shift: u32) -> Self {
         if shift > UNIT_BITS { Self::ZERO } else { Self(self.0 >> shift) }
     }
 
-    /// This times 2^`times`; 1 if it is more.
+    /// This fraction times 2^`times`, at most 1.
     pub const fn doubled(self, times: u32) -> Self {
         let times = if times > UNIT_BITS { UNIT_BITS } else { times };
         Self::from_wide((self.0 as u64) << times)
     }
 
-    /// Whether an event of this probability happens: `random` is uniform over all `u32`.
+    /// Returns true with this probability, for a `random` that is uniform over all `u32`.
     pub const fn happens(self, random: u32) -> bool {
         random >> 1 < self.0
     }
@@ -77,7 +77,7 @@ impl Fraction {
     }
 }
 
-/// Nine decimals, or as many as are asked for.
+/// Nine decimals, or the requested precision if that is less.
 impl fmt::Display for Fraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let billionths = (u64::from(self.0) * 1_000_000_000 + (1 << (UNIT_BITS - 1))) >> UNIT_BITS;

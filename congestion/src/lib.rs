@@ -1,32 +1,31 @@
-//! How fast may we send: DCQCN, TIMELY and Swift as state machines over (event, now), and the pacing of what
-//! is sent. Integers only; no packets, no clock, no allocation: the engine and the fabric run the same code.
+//! Congestion control as values: DCQCN, TIMELY and Swift as state machines over (event, now), and a
+//! pacer for what is sent. Integer arithmetic only; no packets, no clock, no allocation. The engine
+//! and the simulated fabric run the same code.
 //!
-//! A sender has a [`Controller`] and a [`Pacer`]; a receiver has a [`NotificationPoint`]; a queue has a [`Red`].
-//! What they do in which variant is in [`Params`], by name in [`params::TABLE`].
+//! A sender has a [`Controller`] and a [`Pacer`]; a receiver has a [`NotificationPoint`]; a switch
+//! queue has a [`Red`]. [`Control`] is what a user chooses. [`Params`] holds the parameters of all
+//! of them, [`params::TABLE`] their names.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
-pub mod controller;
+pub mod algorithm;
 pub mod fraction;
 pub mod marking;
 pub mod notification;
 pub mod pacer;
 pub mod params;
 pub mod rate;
-pub mod reaction;
-pub mod swift;
 pub mod time;
-pub mod timely;
 
-pub use controller::Controller;
+pub use algorithm::dcqcn::ReactionPoint;
+pub use algorithm::swift::Swift;
+pub use algorithm::timely::Timely;
+pub use algorithm::{ALGORITHMS, Algorithm, Control, Controller, UnknownControl};
 pub use fraction::Fraction;
 pub use marking::Red;
 pub use notification::NotificationPoint;
 pub use pacer::Pacer;
 pub use params::Params;
 pub use rate::Rate;
-pub use reaction::ReactionPoint;
-pub use swift::Swift;
 pub use time::{Duration, Instant};
-pub use timely::Timely;

@@ -1,9 +1,9 @@
-//! The congestion point: which packets a switch marks (RED on the length of a queue as it is).
+//! DCQCN's congestion point: which packets a switch marks. RED on the instantaneous queue length.
 
 use crate::fraction::Fraction;
 use crate::params::{BeyondKmax, MarkingParams};
 
-/// RED on a queue: nothing up to Kmin, `pmax` at Kmax, linear between them.
+/// RED marking of a queue: probability 0 up to Kmin, `pmax` at Kmax, linear between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Red {
     kmin: u32,
@@ -13,18 +13,20 @@ pub struct Red {
 }
 
 impl Red {
-    /// With these thresholds. Kmin equal to Kmax, or above it, is a cut-off: everything is marked above Kmax.
+    /// RED with these thresholds. If Kmin is not below Kmax, marking is a cut-off: every packet
+    /// above Kmax is marked.
     pub const fn new(params: &MarkingParams) -> Self {
         let MarkingParams { kmin, kmax, pmax, beyond_kmax, mark_at: _ } = *params;
         Self { kmin: if kmin < kmax { kmin } else { kmax }, kmax, pmax, beyond: beyond_kmax }
     }
 
-    /// Whether a packet that sees a queue of `queue` bytes is marked; `random` is uniform over all `u32`.
+    /// Returns true if a packet is marked that finds a queue of `queue` bytes; `random` is uniform
+    /// over all `u32`.
     pub fn mark(&self, queue: u64, random: u32) -> bool {
         match self.region(queue) {
             Region::None => false,
             Region::All => true,
-            // As `probability(queue).happens(random)`, without the division.
+            // Same result as `probability(queue).happens(random)`, without the division.
             Region::Slope { above } => {
                 let scaled = u128::from(random >> 1) * u128::from(self.kmax - self.kmin);
                 scaled < u128::from(self.pmax.units()) * u128::from(above)
@@ -32,7 +34,7 @@ impl Red {
         }
     }
 
-    /// The probability that a packet that sees a queue of `queue` bytes is marked.
+    /// The probability that a packet is marked that finds a queue of `queue` bytes.
     pub fn probability(&self, queue: u64) -> Fraction {
         match self.region(queue) {
             Region::None => Fraction::ZERO,

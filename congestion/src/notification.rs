@@ -1,31 +1,31 @@
-//! The notification point: when a receiver of marked packets sends a CNP.
+//! DCQCN's notification point: when a receiver of marked packets sends a CNP.
 
 use crate::params::{CnpTiming, NotificationParams};
 use crate::time::{Duration, Instant};
 
-/// The receiver's side of DCQCN, of whatever shares one CNP interval.
+/// The receiver side of DCQCN for one CNP interval, which a QP, a pair of addresses or a port has.
 #[derive(Clone, Copy, Debug)]
 pub struct NotificationPoint {
     timing: CnpTiming,
-    /// A mark was seen that no CNP has told of.
+    /// A marked packet arrived for which no CNP was sent.
     marked: bool,
     interval: Duration,
-    /// The end of the running interval; [`Instant::FAR`] if none runs.
+    /// End of the running interval; [`Instant::FAR`] if none runs.
     ends: Instant,
 }
 
 impl NotificationPoint {
-    /// One that has seen no packet.
+    /// A notification point that has seen no packet.
     pub const fn new(params: &NotificationParams) -> Self {
         let NotificationParams { cnp_timing, cnp_interval, .. } = *params;
         Self { timing: cnp_timing, marked: false, interval: cnp_interval, ends: Instant::FAR }
     }
 
-    /// A packet came, `marked` with CE or not. Whether to send a CNP now.
+    /// A packet arrived; `marked`: with ECN codepoint CE. Returns true if a CNP must be sent now.
     pub fn on_packet(&mut self, marked: bool, now: Instant) -> bool {
         match self.timing {
             CnpTiming::EveryMark => marked,
-            CnpTiming::Gap => marked && self.opens(now),
+            CnpTiming::Gap => marked && self.start_gap(now),
             CnpTiming::Window => {
                 let due = self.advance(now);
                 if due {
@@ -51,7 +51,8 @@ impl NotificationPoint {
         }
     }
 
-    /// Whether to send a CNP now, because an interval with a mark in it has ended by `now`.
+    /// Ends the interval if it is over at `now`. Returns true if a CNP must be sent now, because a
+    /// marked packet arrived in that interval.
     pub fn advance(&mut self, now: Instant) -> bool {
         if now < self.ends {
             return false;
@@ -65,13 +66,14 @@ impl NotificationPoint {
         due
     }
 
-    /// When to call [`advance`](Self::advance) next; [`Instant::FAR`] if a packet must come first.
+    /// Next time to call [`advance`](Self::advance); [`Instant::FAR`] if a packet must arrive
+    /// first.
     pub fn next_event(&self) -> Instant {
         if self.marked { self.ends } else { Instant::FAR }
     }
 
-    /// Whether no gap is running; then one begins.
-    fn opens(&mut self, now: Instant) -> bool {
+    /// Starts a gap. Returns false if a gap is already running.
+    fn start_gap(&mut self, now: Instant) -> bool {
         let open = self.ends == Instant::FAR || now >= self.ends;
         if open {
             self.ends = now + self.interval;
@@ -79,7 +81,7 @@ impl NotificationPoint {
         open
     }
 
-    /// The first end of a period after `now`.
+    /// End of the period that contains `now`.
     fn next_period(&self, now: Instant) -> Instant {
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         let late = now.as_nanos() - self.ends.as_nanos();

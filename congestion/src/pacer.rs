@@ -1,22 +1,24 @@
-//! Pacing by a token bucket that loses nothing: tokens are counted in 10^-9 bits, of which a whole number comes with each
-//! nanosecond at any rate. So the long-run rate is exact, whatever the rate is and however it changes.
+//! Pacing by an exact token bucket. Tokens are counted in 10^-9 bits: at any rate in bit/s, a whole
+//! number of tokens arrives per nanosecond. Therefore nothing is rounded and the long-run rate is
+//! exact, however often it changes.
 
 use crate::rate::Rate;
 use crate::time::Instant;
 
-/// 10^-9 bits.
+/// Tokens per byte. A token is 10^-9 bits.
 const PER_BYTE: i64 = 8_000_000_000;
 
-/// A token bucket. It begins full.
+/// A token bucket, initially full.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacer {
-    /// Tokens, at most those of the burst; below 0 after a packet larger than the burst.
+    /// Tokens in the bucket, at most `burst`; negative after a packet larger than the burst.
     level: i64,
-    /// What came in the last nanosecond and did not fit: less than one nanosecond's tokens. It counts with the next
-    /// nanosecond, so that packets as large as the bucket do not lose a part of a nanosecond each.
+    /// Tokens of the last nanosecond that did not fit: less than one nanosecond's tokens. They are
+    /// added in the next nanosecond. Otherwise each packet as large as the bucket would lose part
+    /// of a nanosecond.
     carry: u64,
     burst: i64,
-    /// Up to when tokens have been counted.
+    /// Time up to which tokens have been counted.
     counted: Instant,
 }
 
@@ -24,27 +26,27 @@ impl Pacer {
     /// The largest burst: 256 MiB.
     pub const MAX_BURST: u32 = 256 << 20;
 
-    /// A bucket of `burst` bytes, at most [`MAX_BURST`](Self::MAX_BURST). A sender that comes late by some time needs a
-    /// bucket that holds what comes in this time, beside its packet, to keep its rate.
+    /// A bucket of `burst` bytes, at most [`MAX_BURST`](Self::MAX_BURST). To keep its rate, a
+    /// sender that is called late needs a bucket for one packet plus the tokens of that delay.
     pub fn new(burst: u32, now: Instant) -> Self {
         let burst = i64::from(burst.min(Self::MAX_BURST)) * PER_BYTE;
         Self { level: burst, carry: 0, burst, counted: now }
     }
 
-    /// The bucket in bytes.
+    /// Size of the bucket in bytes.
     pub fn burst(&self) -> u64 {
         whole_bytes(self.burst)
     }
 
-    /// Bytes that may be sent at `now`; the rate has been `rate` since the last call.
+    /// Bytes that may be sent at `now`. `rate` is the rate since the last call.
     #[inline]
     pub fn available(&mut self, rate: Rate, now: Instant) -> u64 {
         self.advance(rate, now);
         whole_bytes(self.level)
     }
 
-    /// When `bytes` may be sent, if the rate is `rate` from the last call on: once they are in the bucket. What is
-    /// larger than the bucket goes when it is full. [`Instant::FAR`] at rate 0.
+    /// Time at which `bytes` may be sent, if the rate is `rate` from the last call on: when the
+    /// bucket holds that many, or is full if they exceed the bucket. [`Instant::FAR`] at rate 0.
     #[inline]
     pub fn ready_at(&self, bytes: u64, rate: Rate) -> Instant {
         let missing = cost(bytes).min(self.burst) - self.level;
@@ -58,7 +60,8 @@ impl Pacer {
         }
     }
 
-    /// Whether [`ready_at`](Self::ready_at) has come by `now`. Cheaper than to ask when: without a division.
+    /// Returns true if [`ready_at`](Self::ready_at) is at or before `now`. Cheaper: needs no
+    /// division.
     #[inline]
     pub fn is_ready(&self, bytes: u64, rate: Rate, now: Instant) -> bool {
         let missing = cost(bytes).min(self.burst) - self.level;
@@ -70,14 +73,15 @@ impl Pacer {
         rate.as_bps().saturating_mul(nanos) >= missing
     }
 
-    /// `bytes` are sent at `now`; the rate has been `rate` since the last call. What was not in the bucket is owed.
+    /// `bytes` are sent at `now`. `rate` is the rate since the last call. The level becomes
+    /// negative if the bucket held fewer.
     #[inline]
     pub fn spend(&mut self, bytes: u64, rate: Rate, now: Instant) {
         self.advance(rate, now);
         self.level = self.level.saturating_sub(cost(bytes));
     }
 
-    /// Counts tokens up to `now`: call it when the rate changes, with the rate until then.
+    /// Counts tokens up to `now`. Must be called before the rate changes, with the old rate.
     #[inline]
     pub fn advance(&mut self, rate: Rate, now: Instant) {
         let nanos = now.as_nanos().saturating_sub(self.counted.as_nanos());
@@ -97,7 +101,7 @@ impl Pacer {
     }
 }
 
-/// As with a `Duration`, whose nanoseconds are 128 bits wide.
+/// Same as adding a `Duration`, without its 128-bit arithmetic.
 const fn after(time: Instant, nanos: u64) -> Instant {
     Instant::from_nanos(time.as_nanos().saturating_add(nanos))
 }

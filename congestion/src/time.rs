@@ -1,7 +1,7 @@
-//! Time as an argument: nanoseconds on a monotonic clock whose origin is nobody's business.
+//! Time as an argument: nanoseconds on a monotonic clock with an arbitrary origin.
 //!
-//! Protocol code never reads a clock. A core reads it once per turn and passes the [`Instant`] down; the
-//! tests and the fabric pass virtual time to the same code.
+//! Protocol code never reads a clock. A core reads the clock once per turn and passes the
+//! [`Instant`] down; tests and the fabric pass virtual time to the same code.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -30,7 +30,7 @@ impl Instant {
         self.0
     }
 
-    /// Time from `earlier` to `self`; zero if `earlier` is later.
+    /// Time from `earlier` to `self`; zero if `earlier` is the later one.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

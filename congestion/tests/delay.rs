@@ -1,11 +1,15 @@
-//! TIMELY and Swift: their rules one by one, as traces with literal numbers.
+//! TIMELY and Swift: each rule as a trace with literal numbers.
 
 mod common;
 
 use common::us;
-use feroce_congestion::swift::SwiftParams;
-use feroce_congestion::timely::TimelyParams;
-use feroce_congestion::{Controller, Duration, Fraction, Instant, Params, Rate, Swift, Timely};
+use feroce_congestion::algorithm::swift::SwiftParams;
+use feroce_congestion::algorithm::timely::TimelyParams;
+use feroce_congestion::params::TABLE;
+use feroce_congestion::{
+    ALGORITHMS, Algorithm, Control, Controller, Duration, Fraction, Instant, Params, Rate, Swift,
+    Timely,
+};
 
 const SEGMENT: u64 = 16_384;
 
@@ -13,7 +17,7 @@ fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// A sender at 10 Gb/s of 40: brought there by one RTT far above the threshold.
+/// A sender at 10 Gb/s on a 40 Gb/s link, after one RTT far above the threshold.
 fn timely() -> Timely {
     // 1 - 0.8 (1 - 500 / 8000) = 0.25.
     let mut timely = Timely::new(&TimelyParams::PAPER, Rate::from_gbps(40));
@@ -27,18 +31,21 @@ fn mbps(timely: &Timely) -> u64 {
 }
 
 #[test]
-fn the_highest_rate_may_be_less_than_the_lines() {
+fn max_rate_may_be_below_the_link_rate() {
     let mut params = Params::default();
     params.reaction.max_rate = Rate::from_gbps(7);
     let senders = [Controller::timely, Controller::swift];
-    for (line, highest) in [(40, 7), (5, 5)] {
-        let line = Rate::from_gbps(line);
-        assert_eq!(senders.map(|new| new(&params, line).rate()), [Rate::from_gbps(highest); 2]);
+    for (gbps, highest) in [(40, 7), (5, 5)] {
+        let link_rate = Rate::from_gbps(gbps);
+        assert_eq!(
+            senders.map(|new| new(&params, link_rate).rate()),
+            [Rate::from_gbps(highest); 2]
+        );
     }
 }
 
 #[test]
-fn timely_rises_below_the_low_threshold_whatever_the_gradient() {
+fn timely_rises_below_the_low_threshold_at_any_gradient() {
     let mut timely = timely();
     timely.on_ack(micros(20), SEGMENT, us(1));
     timely.on_ack(micros(49), SEGMENT, us(2));
@@ -46,7 +53,7 @@ fn timely_rises_below_the_low_threshold_whatever_the_gradient() {
 }
 
 #[test]
-fn timely_falls_above_the_high_threshold_whatever_the_gradient() {
+fn timely_falls_above_the_high_threshold_at_any_gradient() {
     let mut timely = timely();
     timely.on_ack(micros(1000), SEGMENT, us(1));
     // 1 - 0.8 (1 - 500 / 1000) = 0.6.
@@ -62,18 +69,18 @@ fn timely_follows_the_gradient_between_the_thresholds() {
     params.min_rtt = micros(100);
     let mut timely = Timely::new(&params, Rate::from_gbps(10));
     timely.on_ack(micros(100), SEGMENT, us(0));
-    // The RTT grows by 10 us: a tenth of the smallest. 1 - 0.8 * 0.1.
+    // The RTT grows by 10 us, a tenth of min_rtt: 1 - 0.8 * 0.1.
     timely.on_ack(micros(110), SEGMENT, us(1));
     assert_eq!(mbps(&timely), 9_200);
-    // Twice as much as the smallest, or more: no less than a part of 0.2 is left.
+    // The RTT grows by more than min_rtt: the factor is limited to 0.2.
     timely.on_ack(micros(400), SEGMENT, us(2));
     assert_eq!(mbps(&timely), 1_840);
-    // It falls: additive steps, from the fifth on five times as large.
+    // The RTT falls: additive steps, five times as large from the fifth on.
     for (step, rate) in [(1, 1_850), (2, 1_860), (3, 1_870), (4, 1_880), (5, 1_930), (6, 1_980)] {
         timely.on_ack(micros(400 - 10 * step), SEGMENT, us(2 + step));
         assert_eq!(mbps(&timely), rate, "step {step}");
     }
-    // One rise, and steps are small again.
+    // After one rise, steps are small again.
     timely.on_ack(micros(345), SEGMENT, us(9));
     let after = mbps(&timely);
     assert_eq!(after, 1_901);
@@ -82,7 +89,7 @@ fn timely_follows_the_gradient_between_the_thresholds() {
 }
 
 #[test]
-fn timely_averages_differences() {
+fn timely_averages_rtt_differences() {
     let mut timely = Timely::new(&TimelyParams::PAPER, Rate::from_gbps(10));
     timely.on_ack(micros(100), SEGMENT, us(0));
     // 0.875 * 2 us / 20 us = 0.0875; 1 - 0.8 * 0.0875 = 0.93.
@@ -94,7 +101,7 @@ fn timely_averages_differences() {
 }
 
 #[test]
-fn timely_looks_once_per_segment() {
+fn timely_updates_once_per_segment() {
     let mut timely = timely();
     for _ in 0..15 {
         timely.on_ack(micros(20), 1024, us(1));
@@ -105,7 +112,7 @@ fn timely_looks_once_per_segment() {
 }
 
 #[test]
-fn timely_stays_between_its_lowest_rate_and_the_line() {
+fn timely_stays_between_min_rate_and_link_rate() {
     let mut timely = Timely::new(&TimelyParams::PAPER, Rate::from_gbps(10));
     for step in 0..100 {
         timely.on_ack(micros(1_000_000), SEGMENT, us(step));
@@ -117,7 +124,7 @@ fn timely_stays_between_its_lowest_rate_and_the_line() {
     assert_eq!(timely.rate(), Rate::from_gbps(10));
 }
 
-/// 10 packets of 1000 bytes at most; a target of 30 us, and nothing for small windows.
+/// Up to 10 packets of 1000 bytes; a target of 30 us without flow scaling.
 fn swift() -> SwiftParams {
     SwiftParams {
         base_target: micros(25),
@@ -147,10 +154,10 @@ fn swift_decreases_by_the_distance_from_the_target_once_per_rtt() {
     assert_eq!(hundreds(&swift), 80);
     swift.on_ack(micros(40), 1000, us(140));
     assert_eq!(hundreds(&swift), 64);
-    // Half at most.
+    // At most half.
     swift.on_ack(micros(1000), 1000, us(2000));
     assert_eq!(hundreds(&swift), 32);
-    // A loss halves, too, and counts as the RTT's decrease.
+    // A loss also halves the window and counts as the decrease of this RTT.
     swift.on_loss(us(4000));
     assert_eq!(hundreds(&swift), 16);
     swift.on_loss(us(4500));
@@ -162,7 +169,7 @@ fn swift_increases_by_a_packet_per_window() {
     let mut swift = Swift::new(&swift(), Rate::from_gbps(40));
     swift.on_ack(micros(1000), 1000, us(1));
     assert_eq!(swift.window(), 5_000);
-    // A packet acknowledged adds 1 / 5 packet; a window of them one packet.
+    // An acknowledged packet adds 1/5 packet; a whole window adds one packet.
     swift.on_ack(micros(10), 1000, us(2));
     assert_eq!(swift.window(), 5_199);
     for _ in 0..200 {
@@ -181,11 +188,11 @@ fn swift_paces_a_window_below_a_packet() {
     // 10 / 2^4 of a packet per RTT of 1 ms.
     assert_eq!(swift.window(), 1000, "a packet may be out");
     assert_eq!(swift.rate(), Rate::from_bps(5_000_000));
-    // Below one, an acknowledged packet adds a whole one.
+    // Below one packet, an acknowledged packet adds a whole packet.
     swift.on_ack(micros(10), 1000, us(50_000));
     assert_eq!(swift.window(), 1_625);
     assert_eq!(swift.rate(), Rate::from_gbps(40));
-    // A thousandth of a packet is the least.
+    // The smallest window is a thousandth of a packet.
     for step in 6..60 {
         swift.on_ack(micros(1000), 1000, us(step * 10_000));
     }
@@ -196,28 +203,29 @@ fn swift_paces_a_window_below_a_packet() {
 fn swift_gives_small_windows_a_longer_target() {
     let params = SwiftParams { fs_range: micros(50), max_cwnd: 200, ..swift() };
     let mut swift = Swift::new(&params, Rate::from_gbps(40));
-    assert_eq!(swift.target(), micros(30), "nothing for a window of 100 packets and more");
+    assert_eq!(swift.target(), micros(30), "no addition for windows of 100 packets or more");
     let mut targets = Vec::new();
     for step in 1..=12 {
         targets.push(swift.target().as_nanos());
         swift.on_ack(micros(100_000), 1000, us(step * 1_000_000));
     }
     assert!(targets.is_sorted(), "{targets:?}");
-    // Windows 200, 100, 50, 25, ...: 50 us (1 / sqrt(25) - 1 / 10) / (1 / sqrt(0.1) - 1 / 10) = 1.633 us.
+    // Windows 200, 100, 50, 25, ...: 50 us (1 / sqrt(25) - 1 / 10) / (1 / sqrt(0.1) - 1 / 10) =
+    // 1.633 us.
     assert_eq!(&targets[1..2], [30_000]);
     assert!(targets[3].abs_diff(31_633) < 2, "{}", targets[3]);
-    assert_eq!(swift.target(), micros(80), "all of it for a tenth of a packet and less");
+    assert_eq!(swift.target(), micros(80), "the whole addition for a tenth of a packet or less");
 }
 
 #[test]
 fn controllers_take_the_same_events() {
     let params = Params::default();
-    let line = Rate::from_gbps(40);
+    let link_rate = Rate::from_gbps(40);
     let all = [
         Controller::Fixed(Rate::from_gbps(7)),
-        Controller::dcqcn(&params, line, Instant::ZERO),
-        Controller::timely(&params, line),
-        Controller::swift(&params, line),
+        Controller::dcqcn(&params, link_rate, Instant::ZERO),
+        Controller::timely(&params, link_rate),
+        Controller::swift(&params, link_rate),
     ];
     let rates = all.map(|mut controller| {
         controller.on_sent(1000, us(1));
@@ -225,10 +233,11 @@ fn controllers_take_the_same_events() {
         controller.on_cnp(us(3));
         controller.on_loss(us(4));
         controller.advance(us(5));
-        let foretells = controller.next_event() != Instant::FAR;
-        (controller.rate().as_bps() / 1_000_000, controller.window() != u64::MAX, foretells)
+        let has_timer = controller.next_event() != Instant::FAR;
+        (controller.rate().as_bps() / 1_000_000, controller.window() != u64::MAX, has_timer)
     });
-    // 1 - 0.8 (1 - 500 / 5000) = 0.28 of 40 Gb/s; Swift keeps its rate until its window is below a packet.
+    // 1 - 0.8 (1 - 500 / 5000) = 0.28 of 40 Gb/s; Swift keeps its rate until its window is below a
+    // packet.
     let expected = [
         (7_000, false, false),
         (20_000, false, true),
@@ -236,6 +245,25 @@ fn controllers_take_the_same_events() {
         (40_000, true, false),
     ];
     assert_eq!(rates, expected);
+}
+
+#[test]
+fn the_registry_is_consistent() {
+    for (place, algorithm) in ALGORITHMS.iter().enumerate() {
+        let Algorithm { name, part, .. } = algorithm;
+        assert!(ALGORITHMS[..place].iter().all(|other| other.name != *name), "{name}: twice");
+        assert!(TABLE.iter().any(|param| param.part == *part), "{name}: no row in TABLE");
+        assert_eq!(name.parse(), Ok(Control::Algorithm(algorithm)));
+        assert_eq!(Control::Algorithm(algorithm).to_string(), *name);
+        assert!(Control::EXPECTS.contains(&format!("`{name}`")), "{name}");
+        // At the start, every algorithm sends at the highest rate.
+        let mut params = Params::default();
+        params.reaction.max_rate = Rate::from_gbps(2);
+        let controller = (algorithm.new)(&params, Rate::from_gbps(25), Instant::ZERO);
+        assert_eq!(controller.rate(), Rate::from_gbps(2), "{name}: ignores max_rate");
+        let page = include_str!("../../docs/congestion.md");
+        assert!(page.contains(&format!("`{name}`")), "{name} is missing in docs/congestion.md");
+    }
 }
 
 #[test]

@@ -1,16 +1,18 @@
-//! The tables in `docs/congestion.md` are those that the code has. After a change:
-//! `cargo test -p feroce-congestion --test docs -- --ignored` writes them.
+//! The tables in `docs/congestion.md` equal those of the code. After a change, write them with
+//! `cargo test -p feroce-congestion --test docs -- --ignored`.
 
 use std::fmt::Write as _;
 
-use feroce_congestion::Params;
-use feroce_congestion::params::{Kind, Knob, NVIDIA, Part, SETS, TABLE};
+use feroce_congestion::algorithm::DCQCN;
+use feroce_congestion::params::{Kind, NVIDIA, Param, Part, SETS, TABLE};
+use feroce_congestion::{ALGORITHMS, Algorithm, Params};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/congestion.md");
 
-/// The tables, each with the word in its markers.
-fn tables() -> [(&'static str, String); 6] {
+/// The tables, each with the name in its markers.
+fn tables() -> [(&'static str, String); 7] {
     [
+        ("algorithms", algorithms()),
         ("sets", sets()),
         ("reaction", parts(Part::Reaction)),
         ("notification", parts(Part::Notification)),
@@ -18,6 +20,20 @@ fn tables() -> [(&'static str, String); 6] {
         ("delay", delay()),
         ("nvidia", nvidia()),
     ]
+}
+
+fn algorithms() -> String {
+    let mut table = String::from(
+        "| algorithm | needs CNPs | needs acknowledgements | parameters |\n|---|---|---|---|\n",
+    );
+    let yes = |is_needed| if is_needed { "yes" } else { "no" };
+    for algorithm in ALGORITHMS {
+        let names = TABLE.iter().filter(|param| param.part == algorithm.part);
+        let Algorithm { name, needs_cnps, needs_acks, .. } = algorithm;
+        let (cnps, acks) = (yes(*needs_cnps), yes(*needs_acks));
+        writeln!(table, "| `{name}` | {cnps} | {acks} | {} |", names.count()).expect("text");
+    }
+    table
 }
 
 fn sets() -> String {
@@ -35,37 +51,38 @@ fn parts(part: Part) -> String {
         format!("| parameter | {} | what it is | takes | source |\n|---|", names.join(" | "));
     table += &"---|".repeat(SETS.len() + 3);
     table.push('\n');
-    for knob in TABLE.iter().filter(|knob| knob.part == part) {
-        let values: Vec<_> = SETS.iter().map(|set| knob.show(&set.params).to_string()).collect();
+    for param in TABLE.iter().filter(|param| param.part == part) {
+        let values: Vec<_> = SETS.iter().map(|set| param.show(&set.params).to_string()).collect();
         let values = values.join(" | ");
-        let Knob { name, about, source, .. } = knob;
-        writeln!(table, "| `{name}` | {values} | {about} | {} | {source} |", takes(knob))
+        let Param { name, about, source, .. } = param;
+        writeln!(table, "| `{name}` | {values} | {about} | {} | {source} |", takes(param))
             .expect("text");
     }
     table
 }
 
-fn takes(knob: &Knob) -> String {
-    let show = |value: &u64| knob.kind.show(*value);
-    match knob.kind {
+fn takes(param: &Param) -> String {
+    let show = |value: &u64| param.kind.show(*value);
+    match param.kind {
         Kind::Choice(names) => {
             names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
         }
-        Kind::Fraction if *knob.range.start() != 0 => "above 0, to 1".to_owned(),
-        _ => format!("{} to {}", show(knob.range.start()), show(knob.range.end())),
+        Kind::Fraction if *param.range.start() != 0 => "above 0, to 1".to_owned(),
+        _ => format!("{} to {}", show(param.range.start()), show(param.range.end())),
     }
 }
 
-/// The parameters of TIMELY and Swift, which all sets have alike.
+/// The parameters of the algorithms other than DCQCN. Their values are the same in all sets.
 fn delay() -> String {
     let mut table = String::from(
         "| parameter | default | what it is | takes | source |\n|---|---|---|---|---|\n",
     );
-    let delay = |knob: &&Knob| matches!(knob.part, Part::Timely | Part::Swift);
-    for knob in TABLE.iter().filter(delay) {
-        let Knob { name, about, source, .. } = knob;
-        let default = knob.show(&Params::default());
-        writeln!(table, "| `{name}` | {default} | {about} | {} | {source} |", takes(knob))
+    let others = ALGORITHMS.iter().filter(|algorithm| **algorithm != &DCQCN);
+    let parts: Vec<Part> = others.map(|algorithm| algorithm.part).collect();
+    for param in TABLE.iter().filter(|param| parts.contains(&param.part)) {
+        let Param { name, about, source, .. } = param;
+        let default = param.show(&Params::default());
+        writeln!(table, "| `{name}` | {default} | {about} | {} | {source} |", takes(param))
             .expect("text");
     }
     table
@@ -78,13 +95,13 @@ fn nvidia() -> String {
     for known in NVIDIA {
         let names: Vec<_> = known.names.iter().map(|name| format!("`{name}`")).collect();
         let value = (known.get)(&nvidia);
-        writeln!(table, "| {} | {} | {value} | `{}` |", names.join(", "), known.unit, known.knob)
+        writeln!(table, "| {} | {} | {value} | `{}` |", names.join(", "), known.unit, known.param)
             .expect("text");
     }
     table
 }
 
-/// The page with its tables as they should be.
+/// The page with the tables of the code.
 fn page(text: &str) -> String {
     let mut page = text.to_owned();
     for (name, table) in tables() {

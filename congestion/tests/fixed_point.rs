@@ -1,5 +1,6 @@
-//! The closed loop stands where the fluid model of DCQCN says (Zhu et al., ECN or Delay, CoNEXT 2016): the mean
-//! queue and alpha of N senders at one bottleneck against the exact solution of the model's equations.
+//! The closed loop stands where the fluid model of DCQCN says (Zhu et al., ECN or Delay, CoNEXT
+//! 2016): the mean queue and alpha of N senders at one bottleneck against the exact solution of the
+//! model's equations.
 
 mod common;
 
@@ -9,7 +10,7 @@ use feroce_congestion::params::{
 };
 use feroce_congestion::{Duration, Fraction, Params, Rate};
 
-const LINE: Rate = Rate::from_gbps(40);
+const LINK_RATE: Rate = Rate::from_gbps(40);
 const PACKET: u64 = 1000;
 
 /// The exact fixed point: the queue in bytes, and alpha.
@@ -17,7 +18,7 @@ fn solve(params: &Params, senders: usize) -> (f64, f64) {
     let reaction = &params.reaction;
     let seconds = |time: Duration| time.as_nanos() as f64 / 1e9;
     let bits = PACKET as f64 * 8.0;
-    let rate = LINE.as_bps() as f64 / bits / senders as f64;
+    let rate = LINK_RATE.as_bps() as f64 / bits / senders as f64;
     let increase = reaction.ai_rate.as_bps() as f64 / bits;
     let counter = reaction.byte_counter as f64 / PACKET as f64;
     let timer = seconds(reaction.increase_interval);
@@ -61,7 +62,7 @@ fn paper_without_a_cliff() -> Params {
 fn play(params: Params, senders: usize) -> Measured {
     let setup = Bottleneck {
         params,
-        line: LINE,
+        link_rate: LINK_RATE,
         senders,
         packet: PACKET,
         feedback: Duration::from_micros(1),
@@ -90,14 +91,15 @@ fn the_solver_gives_the_published_queues() {
     }
 }
 
-/// Marked as packets leave: with marks on arrival, a queue of 500 KB delays them by 100 us, and 32 senders swing.
+/// Marking at dequeue: with marking at enqueue, a queue of 500 KB delays the marks by 100 us, and
+/// 32 senders oscillate.
 fn at_dequeue() -> Params {
     let mut params = paper_without_a_cliff();
     params.marking.mark_at = MarkAt::Dequeue;
     params
 }
 
-/// How far the queue and alpha are from the fixed point, in parts of it.
+/// Relative distance of the mean queue and of the mean alpha from the fixed point.
 fn distance(params: Params, senders: usize) -> (f64, f64) {
     let (queue, alpha) = solve(&params, senders);
     let measured = play(params, senders);
@@ -118,9 +120,10 @@ fn distance(params: Params, senders: usize) -> (f64, f64) {
 }
 
 #[test]
-fn queue_and_alpha_stand_at_the_fixed_point() {
-    // At the ends of the range the model itself is coarse: two senders leave the queue empty at times, where the
-    // slope of marks ends; and it makes one step more of fast recovery, which shows with 32.
+fn queue_and_alpha_agree_with_the_fixed_point() {
+    // The model is coarse at both ends of the range: two senders leave the queue empty at times,
+    // where the marking slope ends; and the model has one more step of fast recovery, which shows
+    // with 32 senders.
     for (senders, alpha_within) in [(2, 0.09), (4, 0.06), (8, 0.06), (16, 0.06), (32, 0.08)] {
         let (queue, alpha) = distance(at_dequeue(), senders);
         assert!(queue.abs() < 0.15, "N {senders}: queue off by {queue:.3}");
@@ -128,7 +131,7 @@ fn queue_and_alpha_stand_at_the_fixed_point() {
     }
 }
 
-/// What may be otherwise than in the paper.
+/// Single changes from the paper's parameters.
 type Change = fn(&mut Params);
 const OTHERS: &[(&str, Change)] = &[
     ("as the paper, marked at dequeue", |_| {}),
@@ -153,7 +156,7 @@ const OTHERS: &[(&str, Change)] = &[
 ];
 
 #[test]
-fn other_semantics_stand_elsewhere() {
+fn other_parameter_values_move_the_fixed_point() {
     let expected = [
         ("`cnp_timing = gap`", 0.3),
         ("`target_clamp = after-increase`", 0.2),

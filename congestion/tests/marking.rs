@@ -1,4 +1,4 @@
-//! RED on a queue: which lengths mark, and how often.
+//! RED marking: the marking probability by queue length.
 
 use feroce_congestion::params::{BeyondKmax, MarkingParams};
 use feroce_congestion::{Fraction, Params, Red};
@@ -26,7 +26,7 @@ fn the_papers_thresholds() {
         let got = red.probability(queue);
         assert!(got.units().abs_diff(probability.units()) <= 1, "{queue}: {got}");
     }
-    // A number below 1 % of all marks at Kmax, the one above does not; above Kmax all do.
+    // At Kmax a random number below 1 % marks and the next one does not; above Kmax all mark.
     let edge = Fraction::ratio(1, 100).units() * 2;
     assert!(red.mark(200_000, edge - 2));
     assert!(!red.mark(200_000, edge));
@@ -50,7 +50,7 @@ fn equal_thresholds_are_a_cut_off() {
 }
 
 #[test]
-fn the_slope_may_go_on() {
+fn the_slope_may_continue_above_kmax() {
     let red = red(|params| params.beyond_kmax = BeyondKmax::Slope);
     for (queue, percent) in [(200_000, 1), (395_000, 2), (5_000 + 50 * 195_000, 50)] {
         let expected = Fraction::ratio(percent, 100).units();

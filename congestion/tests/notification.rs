@@ -1,4 +1,4 @@
-//! When a receiver sends a CNP, in each way, as traces with literal times.
+//! When a receiver sends a CNP, for each `cnp_timing`, as traces with literal times.
 
 mod common;
 
@@ -12,7 +12,8 @@ fn point(timing: CnpTiming) -> NotificationPoint {
     NotificationPoint::new(&NotificationParams { cnp_timing: timing, ..paper })
 }
 
-/// The times of CNPs when packets come at these times, marked or not, and intervals are ended when they end.
+/// The times of CNPs when packets come at these times, marked or not, and intervals are ended when
+/// they end.
 fn cnps(timing: CnpTiming, packets: &[(u64, bool)]) -> Vec<u64> {
     let mut point = point(timing);
     let mut sent = Vec::new();
@@ -50,24 +51,24 @@ fn window_sends_at_once_then_at_ends_of_windows_with_a_mark() {
 }
 
 #[test]
-fn window_late_sends_one_and_begins_anew() {
+fn a_late_window_sends_one_cnp_and_starts_a_new_window() {
     let mut point = point(CnpTiming::Window);
     assert!(point.on_packet(true, us(0)));
     assert!(!point.on_packet(true, us(10)));
     assert_eq!(point.next_event(), us(50));
-    // Nobody called at 50: the CNP goes at 200, and none follows before 250.
+    // No call at 50: the CNP is sent at 200, and none follows before 250.
     assert!(point.advance(us(200)));
     assert_eq!(point.next_event(), Instant::FAR);
     assert!(!point.on_packet(true, us(210)));
     assert_eq!(point.next_event(), us(250));
-    // A packet does as well as a call.
+    // A packet has the same effect as a call.
     assert!(point.on_packet(false, us(260)));
     assert!(!point.advance(us(310)));
     assert!(point.on_packet(true, us(311)));
 }
 
 #[test]
-fn gap_sends_with_a_mark_or_not_at_all() {
+fn gap_sends_only_at_a_mark() {
     let packets =
         [(10, false), (20, true), (69, true), (70, true), (90, true), (500, true), (549, true)];
     assert_eq!(cnps(CnpTiming::Gap, &packets), [20, 70, 500]);
@@ -88,18 +89,18 @@ fn periodic_sends_by_the_clock_of_the_first_packet() {
         (480, false),
     ];
     assert_eq!(cnps(CnpTiming::Periodic, &packets), [60, 160, 410]);
-    // The first packet is looked at when the clock starts.
+    // The first packet counts when the clock starts.
     assert_eq!(cnps(CnpTiming::Periodic, &[(10, true), (20, true), (80, false)]), [10, 60]);
 }
 
 #[test]
-fn every_mark_is_told() {
+fn every_mark_sends_a_cnp() {
     let packets = [(10, false), (20, true), (21, true), (22, false), (23, true)];
     assert_eq!(cnps(CnpTiming::EveryMark, &packets), [20, 21, 23]);
 }
 
 #[test]
-fn without_an_interval_every_mark_is_told() {
+fn without_an_interval_every_mark_sends_a_cnp() {
     let paper = Params::default().notification;
     for timing in [CnpTiming::Gap, CnpTiming::Window] {
         let params =

@@ -21,7 +21,7 @@ fn fractions_round_down_and_stop_at_one() {
 }
 
 #[test]
-fn fractions_happen_as_often_as_they_say() {
+fn happens_compares_with_the_probability() {
     assert!(!Fraction::ZERO.happens(0));
     assert!(Fraction::ONE.happens(u32::MAX));
     let half = Fraction::ratio(1, 2);
@@ -29,7 +29,7 @@ fn fractions_happen_as_often_as_they_say() {
 }
 
 #[test]
-fn fractions_and_rates_as_text() {
+fn fractions_and_rates_are_formatted() {
     let third = Fraction::ratio(1, 3);
     let texts = [
         format!("{third}"),
@@ -44,17 +44,17 @@ fn fractions_and_rates_as_text() {
 }
 
 #[test]
-fn rates_and_times() {
-    let line = Rate::from_gbps(40);
-    assert_eq!(line.time_of(1000), Some(Duration::from_nanos(200)));
-    assert_eq!(line.time_of(1), Some(Duration::from_nanos(1)), "0.2 ns, rounded up");
+fn rates_convert_bytes_and_times() {
+    let link_rate = Rate::from_gbps(40);
+    assert_eq!(link_rate.time_of(1000), Some(Duration::from_nanos(200)));
+    assert_eq!(link_rate.time_of(1), Some(Duration::from_nanos(1)), "0.2 ns, rounded up");
     assert_eq!(Rate::ZERO.time_of(1), None);
-    assert_eq!(line.bytes_in(Duration::from_micros(1)), 5000);
-    assert_eq!(line.bytes_in(Duration::from_nanos(1)), 5);
+    assert_eq!(link_rate.bytes_in(Duration::from_micros(1)), 5000);
+    assert_eq!(link_rate.bytes_in(Duration::from_nanos(1)), 5);
     assert_eq!(Rate::from_bps(9).bytes_in(Duration::from_secs(1)), 1, "whole bytes");
     assert_eq!(Rate::from_bps(u64::MAX).bytes_in(Duration::MAX), u64::MAX);
-    assert_eq!(line.scaled(Fraction::ratio(1, 4)), Rate::from_gbps(10));
-    assert_eq!(Rate::from_bps(u64::MAX).saturating_add(line), Rate::from_bps(u64::MAX));
+    assert_eq!(link_rate.scaled(Fraction::ratio(1, 4)), Rate::from_gbps(10));
+    assert_eq!(Rate::from_bps(u64::MAX).saturating_add(link_rate), Rate::from_bps(u64::MAX));
 }
 
 proptest! {
@@ -65,7 +65,10 @@ proptest! {
     }
 
     #[test]
-    fn what_goes_out_in_the_time_of_some_bytes_is_they(bytes in 0..1u64 << 40, bits in 1..1_000_000_000u64) {
+    fn bytes_in_is_the_inverse_of_time_of(
+        bytes in 0..1u64 << 40,
+        bits in 1..1_000_000_000u64,
+    ) {
         let rate = Rate::from_bps(bits);
         let time = rate.time_of(bytes).expect("a rate");
         prop_assert!(rate.bytes_in(time) >= bytes);

@@ -1,4 +1,4 @@
-//! Pacing: exact over an hour, never a burst above the bucket, whatever the rate does.
+//! Pacing: exact over an hour, and no burst above the bucket however the rate changes.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{ns, us};
 use feroce_congestion::{Duration, Instant, Pacer, Rate};
 use proptest::prelude::*;
 
-/// Sends packets of `packet` bytes as soon as each is ready, until `end`; the bytes.
+/// Sends packets of `packet` bytes as soon as each is ready, until `end`. Returns the bytes sent.
 fn greedy(pacer: &mut Pacer, packet: u64, rate: Rate, end: Instant) -> u64 {
     let mut sent = 0;
     loop {
@@ -20,7 +20,7 @@ fn greedy(pacer: &mut Pacer, packet: u64, rate: Rate, end: Instant) -> u64 {
 }
 
 #[test]
-fn packets_go_when_they_are_in_the_bucket() {
+fn packets_are_ready_when_the_bucket_holds_them() {
     let rate = Rate::from_gbps(40);
     let mut pacer = Pacer::new(3000, us(1));
     assert_eq!(pacer.available(rate, us(1)), 3000);
@@ -33,12 +33,12 @@ fn packets_go_when_they_are_in_the_bucket() {
     assert_eq!(pacer.available(rate, ns(1199)), 995);
     assert_eq!(pacer.available(rate, ns(1200)), 1000);
     assert_eq!(pacer.ready_at(1000, rate), ns(1200));
-    // It fills to the brim and no more.
+    // The bucket does not overfill.
     assert_eq!(pacer.available(rate, us(100)), 3000);
 }
 
 #[test]
-fn a_packet_larger_than_the_bucket_goes_when_it_is_full_and_is_owed() {
+fn a_packet_larger_than_the_bucket_waits_for_a_full_bucket_and_leaves_a_debt() {
     let rate = Rate::from_gbps(8);
     let mut pacer = Pacer::new(1000, us(0));
     pacer.spend(5000, rate, us(0));
@@ -48,7 +48,7 @@ fn a_packet_larger_than_the_bucket_goes_when_it_is_full_and_is_owed() {
 }
 
 #[test]
-fn at_no_rate_nothing_is_ready() {
+fn at_rate_0_nothing_becomes_ready() {
     let mut pacer = Pacer::new(1000, us(0));
     assert_eq!(pacer.ready_at(1000, Rate::ZERO), us(0));
     pacer.spend(1, Rate::ZERO, us(0));
@@ -57,15 +57,15 @@ fn at_no_rate_nothing_is_ready() {
 }
 
 #[test]
-fn a_new_rate_counts_from_its_change() {
+fn a_new_rate_applies_from_its_change() {
     let mut pacer = Pacer::new(1000, us(0));
     pacer.spend(1000, Rate::from_gbps(8), us(0));
     pacer.advance(Rate::from_gbps(8), ns(500));
-    // Half is there; the rest comes at a tenth of the rate.
+    // Half is in the bucket; the rest arrives at a tenth of the rate.
     assert_eq!(pacer.ready_at(1000, Rate::from_mbps(800)), ns(500 + 5000));
 }
 
-/// Rates that no packet time divides, and one that every one does.
+/// Rates whose packet times are not whole nanoseconds, and one whose packet times are.
 const RATES: [u64; 6] =
     [40_000_000_000, 39_999_999_937, 1_000_003, 333_333_333, 399_999_999_999, 8];
 
@@ -74,7 +74,8 @@ fn an_hour_is_exact_to_the_bit() {
     let hour = Instant::ZERO + Duration::from_secs(3600);
     for bps in RATES {
         let rate = Rate::from_bps(bps);
-        // The bucket is one packet, so each packet waits for the whole of it. Not more packets than a test can wait for.
+        // The bucket is one packet, so each packet waits for the whole of it. Not more packets than
+        // a test can wait for.
         let packet = (bps / 8 / 500).clamp(1, 200_000_000);
         let burst = u32::try_from(packet).expect("a burst");
         let mut pacer = Pacer::new(burst, Instant::ZERO);
@@ -82,13 +83,13 @@ fn an_hour_is_exact_to_the_bit() {
         let due = u128::from(bps) * 3600 / 8 + u128::from(packet);
         let short = due - u128::from(sent);
         assert!(short < u128::from(packet), "{bps}: {short} bytes behind");
-        // And nothing was lost on the way: what is left in the bucket is the rest of the hour.
+        // Nothing was lost: the bucket holds the remainder of the hour.
         assert_eq!(u128::from(pacer.available(rate, hour)), short, "{bps}");
     }
 }
 
 #[test]
-fn small_packets_are_exact_too() {
+fn small_packets_are_exact() {
     // 1.8 million packets, each of 533.3 ns, at 30 Gb/s.
     let rate = Rate::from_gbps(30);
     let mut pacer = Pacer::new(2000, Instant::ZERO);
@@ -100,16 +101,17 @@ fn small_packets_are_exact_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever a sender does, what it sends between any two times is at most the bucket and what the rates bring.
+    /// Whatever a sender does, what it sends between any two times is at most the bucket and what
+    /// the rates bring.
     #[test]
-    fn never_more_than_the_bucket_and_the_rates(
+    fn a_sender_never_exceeds_the_bucket_and_the_rates(
         burst in 1000..100_000u32,
         steps in prop::collection::vec((0..3000u64, 1..60_000_000_000u64, 1..5000u64), 1..200),
     ) {
         let burst = burst.max(5000);
         let mut pacer = Pacer::new(burst, Instant::ZERO);
         let (mut now, mut rate) = (Instant::ZERO, Rate::from_gbps(1));
-        // Each entry: nanobits that came before it, nanobits sent with it.
+        // Each entry: 10^-9 bits that arrived before it, and 10^-9 bits sent with it.
         let mut log: Vec<(u128, u128)> = Vec::new();
         let mut came = 0u128;
         for (wait, bps, packet) in steps {
@@ -128,7 +130,8 @@ proptest! {
             prop_assert!(pacer.available(rate, now) <= u64::from(burst));
         }
         let bucket = u128::from(burst) * 8_000_000_000;
-        // At one time, the bucket; over a time, also less than a nanosecond's bits from before.
+        // At one instant: the bucket. Over an interval: also less than one nanosecond's bits from
+        // before.
         for from in 0..log.len() {
             let mut sum = 0;
             for (at, sent) in &log[from..] {
@@ -140,9 +143,9 @@ proptest! {
         }
     }
 
-    /// How often tokens are counted does not matter.
+    /// The result does not depend on how often tokens are counted.
     #[test]
-    fn counting_often_is_counting_once(
+    fn counting_often_equals_counting_once(
         bps in 1..400_000_000_000u64, times in prop::collection::vec(0..5000u64, 1..50), packet in 1..9000u64,
     ) {
         let rate = Rate::from_bps(bps);

@@ -1,6 +1,6 @@
-//! Parameters by name: what they take, what they refuse and with which words, and NVIDIA's names.
+//! Parameters by name: accepted values, error messages, and NVIDIA's names.
 
-use feroce_congestion::params::{Kind, NVIDIA, SETS, TABLE, TargetClamp, knob};
+use feroce_congestion::params::{Kind, NVIDIA, SETS, TABLE, TargetClamp, param};
 use feroce_congestion::{Duration, Fraction, Params, Rate};
 use proptest::prelude::*;
 
@@ -19,8 +19,8 @@ fn refused(name: &str, text: &str, because: &str) {
 }
 
 #[test]
-fn names_are_unique_and_every_value_is_read_as_it_is_shown() {
-    let mut names: Vec<_> = TABLE.iter().map(|knob| knob.name).collect();
+fn names_are_unique_and_shown_values_parse_back() {
+    let mut names: Vec<_> = TABLE.iter().map(|param| param.name).collect();
     names.extend(NVIDIA.iter().flat_map(|known| known.names));
     let count = names.len();
     names.sort_unstable();
@@ -28,10 +28,15 @@ fn names_are_unique_and_every_value_is_read_as_it_is_shown() {
     assert_eq!(names.len(), count);
     for one in SETS {
         let mut copy = Params::default();
-        for knob in TABLE {
-            assert!(knob.range.contains(&(knob.get)(&one.params)), "{} of {}", knob.name, one.name);
-            let text = knob.show(&one.params).to_string();
-            copy.set(knob.name, &text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        for param in TABLE {
+            assert!(
+                param.range.contains(&(param.get)(&one.params)),
+                "{} of {}",
+                param.name,
+                one.name
+            );
+            let text = param.show(&one.params).to_string();
+            copy.set(param.name, &text).unwrap_or_else(|error| panic!("{text}: {error}"));
         }
         assert_eq!(copy, one.params, "{}", one.name);
         assert_eq!(Params::named(one.name), Some(one.params));
@@ -63,7 +68,7 @@ fn values_have_units() {
 }
 
 #[test]
-fn what_is_refused_is_told_what_was_expected() {
+fn errors_name_the_accepted_values() {
     refused("alpha", "1", "no parameter of congestion control has this name");
     refused("ai_rate", "40", "ai_rate takes 0 to 10000Gb/s (as `40Mb/s`)");
     refused("ai_rate", "-1Mb/s", "ai_rate takes 0 to 10000Gb/s (as `40Mb/s`)");
@@ -85,9 +90,9 @@ fn what_is_refused_is_told_what_was_expected() {
 }
 
 #[test]
-fn nvidias_names_have_nvidias_units_and_defaults() {
+fn nvidia_names_have_nvidia_units_and_defaults() {
     let nvidia = Params::named("nvidia").expect("a set");
-    // As a ConnectX shows them.
+    // The values that a ConnectX reports.
     let defaults = [
         ("rpg_time_reset", 300),
         ("rpg_byte_reset", 32767),
@@ -113,7 +118,7 @@ fn nvidias_names_have_nvidias_units_and_defaults() {
     for ((name, value), known) in defaults.iter().zip(NVIDIA) {
         assert_eq!(known.names[0], *name);
         assert_eq!((known.get)(&nvidia), *value, "{name}");
-        assert!(knob(known.knob).is_some(), "{name}");
+        assert!(param(known.param).is_some(), "{name}");
         let mut copy = nvidia;
         copy.set(name, &value.to_string()).expect("its own value");
         assert_eq!(copy, nvidia, "{name}");
@@ -121,7 +126,7 @@ fn nvidias_names_have_nvidias_units_and_defaults() {
 }
 
 #[test]
-fn nvidias_numbers_are_read_back_as_they_were_written() {
+fn nvidia_values_read_back_as_written() {
     for known in NVIDIA {
         for value in [0, 1, 2, 7, 33, 63, 99, 100, 511, 1000, 1023, 100_000] {
             let mut params = Params::named("nvidia").expect("a set");
@@ -134,7 +139,7 @@ fn nvidias_numbers_are_read_back_as_they_were_written() {
 }
 
 #[test]
-fn the_two_clamp_flags_of_nvidia_are_three_ways() {
+fn the_two_clamp_flags_of_nvidia_have_three_combined_values() {
     let clamp = |flags: &[(&str, &str)]| {
         let mut params = Params::named("nvidia").expect("a set");
         for (name, value) in flags {
@@ -165,30 +170,30 @@ fn the_two_clamp_flags_of_nvidia_are_three_ways() {
 proptest! {
     #[test]
     fn every_number_is_read_as_it_is_shown(raw in any::<u64>(), place in 0..TABLE.len(), which in 0..3u8) {
-        let knob = &TABLE[place];
-        let (least, most) = (*knob.range.start(), *knob.range.end());
+        let param = &TABLE[place];
+        let (least, most) = (*param.range.start(), *param.range.end());
         let value = match which {
             0 => least + raw % (most - least + 1),
             1 => least + raw % (most - least + 1) % 100_000,
             _ => most - raw % (most - least + 1) % 1000,
         };
-        let text = knob.kind.show(value).to_string();
-        prop_assert_eq!(knob.kind.parse(&text), Some(value), "{}: {}", knob.name, text);
+        let text = param.kind.show(value).to_string();
+        prop_assert_eq!(param.kind.parse(&text), Some(value), "{}: {}", param.name, text);
     }
 
     #[test]
     fn no_text_is_a_panic(text in ".{0,30}") {
-        for knob in TABLE {
-            let _ = knob.kind.parse(&text);
+        for param in TABLE {
+            let _ = param.kind.parse(&text);
         }
     }
 }
 
 #[test]
 fn choices_have_a_name_each() {
-    for knob in TABLE {
-        if let Kind::Choice(names) = knob.kind {
-            assert_eq!(*knob.range.end() + 1, names.len() as u64, "{}", knob.name);
+    for param in TABLE {
+        if let Kind::Choice(names) = param.kind {
+            assert_eq!(*param.range.end() + 1, names.len() as u64, "{}", param.name);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What holds of the reaction point whatever happens: it does not matter how often it is looked at, and its numbers
-//! stay where they belong. Over all sets and all their switches.
+//! Properties of the reaction point over all parameter sets and their variations: the result does
+//! not depend on how often timers are run, and values stay in their ranges.
 
 mod common;
 
@@ -16,29 +16,31 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
     let event = prop_oneof![Just(Event::Cnp), (1..20_000_000u64).prop_map(Event::Sent)];
-    // Mostly within the timers' periods, sometimes long after them.
+    // Mostly within the timer periods, sometimes long after them.
     let wait = prop_oneof![0..3_000u64, 0..200_000u64, 0..50_000_000u64];
     prop::collection::vec((wait, event), 1..80)
 }
 
-/// A set with some of its switches and numbers changed.
+/// A set with some of its parameters changed.
 fn params() -> impl Strategy<Value = Params> {
     let switches = prop::collection::vec(any::<u64>(), TABLE.len());
     (0..SETS.len(), switches, any::<u64>()).prop_map(|(set, choices, which)| {
         let mut params = SETS[set].params;
-        for (place, (knob, choice)) in TABLE.iter().zip(choices).enumerate() {
-            let changes = which >> (place % 64) & 1 == 1 && knob.part == Part::Reaction;
-            match knob.kind {
+        for (place, (param, choice)) in TABLE.iter().zip(choices).enumerate() {
+            let changes = which >> (place % 64) & 1 == 1 && param.part == Part::Reaction;
+            match param.kind {
                 Kind::Choice(names) if changes => {
-                    (knob.set)(&mut params, choice % names.len() as u64)
+                    (param.set)(&mut params, choice % names.len() as u64)
                 }
                 _ if !changes => {}
-                _ if knob.name == "threshold" => (knob.set)(&mut params, choice % 8),
-                _ if knob.name.ends_with("ai_rate") => {
-                    (knob.set)(&mut params, choice % 1_000_000_000)
+                _ if param.name == "threshold" => (param.set)(&mut params, choice % 8),
+                _ if param.name.ends_with("ai_rate") => {
+                    (param.set)(&mut params, choice % 1_000_000_000)
                 }
-                _ if knob.name == "first_rate" => (knob.set)(&mut params, choice % 10_000_000_000),
-                _ if knob.name == "gd" => (knob.set)(&mut params, 8 + choice % 6),
+                _ if param.name == "first_rate" => {
+                    (param.set)(&mut params, choice % 10_000_000_000)
+                }
+                _ if param.name == "gd" => (param.set)(&mut params, 8 + choice % 6),
                 _ => {}
             }
         }
@@ -57,7 +59,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn looking_often_changes_nothing(
+    fn advancing_often_changes_nothing(
         params in params(), events in events(), looks in prop::collection::vec(1..40_000u64, 1..50),
     ) {
         let mut seldom = ReactionPoint::new(&params, Rate::from_gbps(40), Instant::ZERO);
@@ -81,24 +83,24 @@ proptest! {
     }
 
     #[test]
-    fn numbers_stay_where_they_belong(params in params(), events in events()) {
-        let line = Rate::from_gbps(40);
-        let mut point = ReactionPoint::new(&params, line, Instant::ZERO);
-        let least = params.reaction.min_rate.min(line);
+    fn values_stay_in_their_ranges(params in params(), events in events()) {
+        let link_rate = Rate::from_gbps(40);
+        let mut point = ReactionPoint::new(&params, link_rate, Instant::ZERO);
+        let least = params.reaction.min_rate.min(link_rate);
         let mut now = 0;
         for (wait, event) in events {
             now += wait;
             apply(&mut point, event, ns(now));
-            prop_assert!((least..=line).contains(&point.rate()), "{:?}", point);
+            prop_assert!((least..=link_rate).contains(&point.rate()), "{:?}", point);
             prop_assert!(point.target() >= least, "{:?}", point);
             prop_assert!(point.alpha() <= Fraction::ONE);
             prop_assert!(point.next_event() > ns(now));
         }
     }
 
-    /// Between two events the rate changes at the times that were foretold, and at no others.
+    /// Between two events the rate changes only at the times that `next_event` returned.
     #[test]
-    fn the_rate_changes_when_foretold(params in params(), events in events()) {
+    fn the_rate_changes_only_at_next_event(params in params(), events in events()) {
         let mut point = ReactionPoint::new(&params, Rate::from_gbps(40), Instant::ZERO);
         let mut now = 0;
         for (wait, event) in events.into_iter().take(20) {

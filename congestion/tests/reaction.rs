@@ -1,5 +1,5 @@
-//! The reaction point in each set of parameters, as traces with literal times and rates. The numbers were worked out
-//! step by step from the rules of each source, with alpha in units of 2^-31.
+//! The reaction point in each parameter set, as traces with literal times and rates. The numbers
+//! were computed step by step from the rules of each source, with alpha in units of 2^-31.
 
 mod common;
 
@@ -7,12 +7,12 @@ use common::us;
 use feroce_congestion::params::ReactionParams;
 use feroce_congestion::{Duration, Fraction, Instant, Params, Rate, ReactionPoint};
 
-fn point(set: &str, line_gbps: u64) -> ReactionPoint {
+fn point(set: &str, link_gbps: u64) -> ReactionPoint {
     let params = Params::named(set).expect("a set");
-    ReactionPoint::new(&params, Rate::from_gbps(line_gbps), Instant::ZERO)
+    ReactionPoint::new(&params, Rate::from_gbps(link_gbps), Instant::ZERO)
 }
 
-/// Rate, target, alpha.
+/// Returns rate, target and alpha.
 fn state(point: &ReactionPoint) -> (u64, u64, u32) {
     (point.rate().as_bps(), point.target().as_bps(), point.alpha().units())
 }
@@ -43,7 +43,8 @@ fn before_the_first_cnp_nothing_runs() {
 fn paper_cuts_recovers_and_increases() {
     let mut point = point("paper", 40);
     point.on_cnp(us(100));
-    // The first cut is by alpha = 1; four steps of fast recovery; the fifth is additive, at the line's rate.
+    // The first cut is by alpha = 1. Four steps of fast recovery follow; the fifth step is
+    // additive, with the target at the link rate.
     let first = [
         (100, 20_000_000_000, 40_000_000_000, 2_147_483_648),
         (154, 20_000_000_000, 40_000_000_000, 2_147_483_648),
@@ -55,7 +56,8 @@ fn paper_cuts_recovers_and_increases() {
     ];
     expect(&mut point, &first);
     assert_eq!((point.time_steps(), point.byte_steps()), (5, 0));
-    // By the alpha before the CNP; the target is the rate before the cut; the periods begin anew.
+    // The cut is by the alpha before the CNP. The target is the rate before the cut. All periods
+    // start again.
     point.on_cnp(us(400));
     assert_eq!((point.time_steps(), point.byte_steps()), (0, 0));
     let second = [
@@ -73,22 +75,22 @@ fn paper_cuts_recovers_and_increases() {
 }
 
 #[test]
-fn paper_counts_bytes_too() {
+fn paper_steps_by_bytes() {
     let mut point = point("paper", 40);
     point.on_cnp(us(100));
     point.on_sent(9_999_999, us(110));
     assert_eq!(point.rate(), Rate::from_gbps(20));
     point.on_sent(1, us(111));
     assert_eq!((point.rate(), point.byte_steps()), (Rate::from_gbps(30), 1));
-    // What exceeds the counter counts for the next step.
+    // Bytes beyond the period count towards the next step.
     point.on_sent(19_000_000, us(112));
     assert_eq!((point.rate(), point.byte_steps()), (Rate::from_gbps(35), 2));
     point.on_sent(1_000_000, us(113));
     assert_eq!((point.rate(), point.byte_steps()), (Rate::from_mbps(37_500), 3));
-    // The timer goes on beside it.
+    // The timer is independent of the byte counter.
     point.advance(us(155));
     assert_eq!((point.rate(), point.time_steps()), (Rate::from_mbps(38_750), 1));
-    // A CNP restarts both.
+    // A CNP restarts timer and byte counter.
     point.on_sent(9_000_000, us(156));
     point.on_cnp(us(157));
     point.on_sent(9_000_000, us(158));
@@ -116,7 +118,7 @@ fn ns3_rdma_raises_alpha_before_it_cuts() {
     let mut point = point("ns3-rdma", 40);
     point.on_cnp(us(100));
     assert_eq!(state(&point), (29_960_937_500, 40_000_000_000, 1_077_936_128));
-    // The target exceeds the line, the rate does not.
+    // The target exceeds the link rate; the rate does not.
     let rates = [
         (160, 34_980_468_750, 40_000_000_000),
         (220, 37_490_234_375, 40_000_000_000),
@@ -135,7 +137,8 @@ fn ns3_rdma_raises_alpha_before_it_cuts() {
 #[test]
 fn hpcc_updates_and_cuts_by_the_clock() {
     let mut point = point("hpcc", 100);
-    // The first CNP sets alpha to 1 and starts the clocks; the rate is cut at the end of the period.
+    // The first CNP sets alpha to 1 and starts both timers; the rate is cut at the end of the
+    // period.
     point.on_cnp(us(10));
     assert_eq!(state(&point), (100_000_000_000, 100_000_000_000, 2_147_483_648));
     assert_eq!(point.next_event(), us(14));
@@ -143,15 +146,16 @@ fn hpcc_updates_and_cuts_by_the_clock() {
     assert_eq!(point.rate(), Rate::from_gbps(100));
     expect(&mut point, &[(14, 50_776_684_284, 100_000_000_000, 2_114_125_312)]);
     expect(&mut point, &[(15, 50_776_684_284, 100_000_000_000, 2_105_867_010)]);
-    // The second raises alpha at the end of its microsecond, and cuts at the end of its four: the target stays, since
-    // no step has been made.
+    // The second CNP raises alpha at the end of the 1 us period and cuts the rate at the end of the
+    // 4 us period. The target stays, since no step was made.
     point.on_cnp(Instant::from_nanos(15_500));
     let second = [
         (16, 50_776_684_284, 100_000_000_000, 2_106_029_574),
         (18, 26_072_565_194, 100_000_000_000, 2_089_608_352),
     ];
     expect(&mut point, &second);
-    // A period without a CNP cuts nothing. One step of fast recovery, one additive, then hyper.
+    // A period without a CNP cuts nothing. One step of fast recovery, one additive step, then hyper
+    // increase.
     let recovers =
         [(22, 26_072_565_194), (317, 26_072_565_194), (318, 63_036_282_597), (618, 81_518_141_299)];
     for (micros, rate) in recovers {
@@ -160,7 +164,7 @@ fn hpcc_updates_and_cuts_by_the_clock() {
     }
     point.advance(us(918));
     assert_eq!(state(&point).0, 90_759_070_650);
-    // After a step, a cut makes the rate the target.
+    // After a step, a cut sets the target to the rate.
     point.on_cnp(Instant::from_nanos(1_000_500));
     expect(&mut point, &[(1001, 90_759_070_650, 100_000_000_000, 52_972_208)]);
     expect(&mut point, &[(1002, 89_644_061_429, 90_759_070_650, 52_765_285)]);
@@ -177,7 +181,7 @@ fn hpcc_updates_and_cuts_by_the_clock() {
 }
 
 #[test]
-fn nvidia_does_the_same_with_its_own_numbers() {
+fn nvidia_updates_and_cuts_by_the_clock() {
     let mut point = point("nvidia", 100);
     point.on_cnp(us(10));
     for (micros, alpha) in
@@ -187,16 +191,16 @@ fn nvidia_does_the_same_with_its_own_numbers() {
         assert_eq!(point.alpha().units(), alpha, "{micros} us");
     }
     expect(&mut point, &[(14, 51_017_314_661, 100_000_000_000, 2_103_790_317)]);
-    // rpg_threshold 1: the first step is additive, here at the line's rate.
+    // rpg_threshold 1: the first step is additive, here with the target at the link rate.
     point.advance(us(314));
     assert_eq!(point.rate().as_bps(), 75_508_657_331);
-    // 32767 bytes are a step, too.
+    // 32767 bytes are a step.
     point.on_sent(32_767, us(315));
     assert_eq!(point.rate().as_bps(), 87_754_328_666);
 }
 
 #[test]
-fn rates_stay_between_the_lowest_and_the_highest() {
+fn rates_stay_between_min_rate_and_max_rate() {
     let mut params = Params::default();
     params.reaction.min_rate = Rate::from_mbps(100);
     params.reaction.max_rate = Rate::from_gbps(25);
@@ -208,14 +212,14 @@ fn rates_stay_between_the_lowest_and_the_highest() {
     assert_eq!(point.rate(), Rate::from_mbps(100));
     point.advance(us(10_000_000));
     assert_eq!(point.rate(), Rate::from_gbps(25));
-    // A rate above the line's is the line's.
+    // A max_rate above the link rate has no effect.
     params.reaction.max_rate = Rate::from_gbps(100);
     let point = ReactionPoint::new(&params, Rate::from_gbps(40), Instant::ZERO);
     assert_eq!(point.rate(), Rate::from_gbps(40));
 }
 
 #[test]
-fn a_sender_that_was_silent_for_a_day_costs_nothing() {
+fn advancing_over_a_silent_day_is_fast() {
     const DAY: Duration = Duration::from_secs(86_400);
     for set in ["paper", "ns3-rdma", "hpcc", "nvidia"] {
         let mut point = point(set, 40);
@@ -224,7 +228,7 @@ fn a_sender_that_was_silent_for_a_day_costs_nothing() {
             point.on_cnp(us(micros));
             stepwise.on_cnp(us(micros));
         }
-        // Looked at each millisecond for a while, and once.
+        // One copy advances every millisecond, the other once.
         for millis in 1..3000 {
             stepwise.advance(us(millis * 1000));
         }
@@ -237,9 +241,9 @@ fn a_sender_that_was_silent_for_a_day_costs_nothing() {
     }
 }
 
-/// Nor one whose rate has stopped below the line's, because nothing is added to it.
+/// The rate stays below the link rate because the increase is 0.
 #[test]
-fn nor_does_one_without_additive_increase() {
+fn advancing_over_a_silent_year_without_additive_increase_is_fast() {
     for hai in ["0", "50Mb/s"] {
         let mut params = Params::default();
         params.set("ai_rate", "0").unwrap();
@@ -254,7 +258,7 @@ fn nor_does_one_without_additive_increase() {
         }
         point.advance(us(2_999_000));
         assert_eq!(format!("{point:?}"), format!("{stepwise:?}"), "{hai}");
-        // A year is a trillion periods: this ends, or it does not.
+        // A year is about 10^12 periods: the call returns only if periods are skipped.
         point.advance(us(365 * 86_400 * 1_000_000));
         assert_eq!(point.rate(), point.target());
         assert!(point.rate() < Rate::from_gbps(40));
@@ -262,20 +266,20 @@ fn nor_does_one_without_additive_increase() {
 }
 
 #[test]
-fn a_shorter_byte_counter_does_not_count_what_was_sent_before() {
+fn a_shorter_byte_counter_ignores_bytes_sent_before() {
     let mut params = *Params::named("hpcc").as_ref().unwrap();
-    let line = Rate::from_gbps(40);
-    let mut point = ReactionPoint::new(&params, line, Instant::ZERO);
+    let link_rate = Rate::from_gbps(40);
+    let mut point = ReactionPoint::new(&params, link_rate, Instant::ZERO);
     point.on_cnp(us(100));
     point.on_sent(1 << 50, us(200));
     params.set("rpg_byte_reset", "1").unwrap();
-    point.set_params(&params, line, us(201));
-    point.on_sent(1, us(202)); // A petabyte of steps would not end.
+    point.set_params(&params, link_rate, us(201));
+    point.on_sent(1, us(202)); // Counting 2^50 single steps would not end.
     assert!(point.byte_steps() <= 2, "{}", point.byte_steps());
 }
 
 #[test]
-fn parameters_may_change_while_it_runs() {
+fn parameters_may_change_at_run_time() {
     let mut point = point("paper", 40);
     point.on_cnp(us(100));
     let mut params = Params::default();
@@ -283,20 +287,20 @@ fn parameters_may_change_while_it_runs() {
     params.reaction.increase_interval = Duration::from_micros(10);
     point.set_params(&params, Rate::from_gbps(40), us(120));
     assert_eq!((point.rate(), point.target()), (Rate::from_gbps(15), Rate::from_gbps(15)));
-    // The running period ends when it would have; the next is the new one.
+    // The running period keeps its end; the next has the new length.
     assert_eq!(point.time_steps(), 0);
     point.advance(us(155));
     assert_eq!(point.time_steps(), 1);
     point.advance(us(165));
     assert_eq!(point.time_steps(), 2);
-    // To periods of their own for alpha and the cut.
+    // Change to separate periods for alpha and the cut.
     let apart = Params::named("hpcc").expect("a set");
     point.set_params(&apart, Rate::from_gbps(40), us(170));
     point.on_cnp(us(171));
     let before = point.rate();
     point.advance(us(174));
     assert!(point.rate() < before);
-    // Before the first CNP it is as if made with them.
+    // Before the first CNP, changing parameters equals creating the point with them.
     let mut fresh = ReactionPoint::new(&apart, Rate::from_gbps(40), Instant::ZERO);
     fresh.set_params(&params, Rate::from_gbps(40), us(5));
     assert_eq!((fresh.rate(), fresh.alpha()), (Rate::from_gbps(15), Fraction::ONE));
@@ -304,7 +308,7 @@ fn parameters_may_change_while_it_runs() {
 
 #[test]
 fn the_state_is_small() {
-    // Four cache lines: the parameters are in it, so that a QP needs no other place.
+    // Four cache lines. The parameters are included, so that a QP reads no other memory.
     assert!(size_of::<ReactionPoint>() <= 256, "{}", size_of::<ReactionPoint>());
     assert!(size_of::<ReactionParams>() <= 256);
 }

@@ -1,4 +1,5 @@
-//! Where the sources differ: each switch of the reaction point, with a trace that tells its ways apart.
+//! The points in which the sources differ: for each switch of the reaction point, a trace that
+//! distinguishes its values.
 
 mod common;
 
@@ -9,7 +10,7 @@ use feroce_congestion::params::{
 };
 use feroce_congestion::{Duration, Fraction, Instant, Params, Rate, ReactionPoint};
 
-/// The paper's parameters with something changed, on a line of 40 Gb/s.
+/// The paper's parameters with a change, on a link of 40 Gb/s.
 fn with(change: impl FnOnce(&mut ReactionParams)) -> ReactionPoint {
     let mut params = Params::default();
     change(&mut params.reaction);
@@ -41,7 +42,7 @@ fn cut_order() {
     assert_eq!(apart.rate(), mbps(40_000));
     apart.advance(us(4));
     assert_eq!(apart.rate(), mbps(30_000));
-    // Two CNPs in one period are one cut; without one there is none.
+    // Two CNPs in one period cause one cut; a period without a CNP causes none.
     apart.on_cnp(us(5));
     apart.on_cnp(us(6));
     apart.advance(us(8));
@@ -59,7 +60,8 @@ fn alpha_timer() {
         point.advance(us(micros));
         point.alpha().units()
     };
-    // Raising alpha = 1 leaves it; it decays 55 us after the second CNP, or at the end of the clock's second period.
+    // An alpha of 1 cannot rise. It decays 55 us after the second CNP, or at the end of the second
+    // period of the free-running clock.
     let decayed = 2_139_095_040;
     assert_eq!(alpha_at(AlphaTimer::Restarts, 204), Fraction::ONE.units());
     assert_eq!(alpha_at(AlphaTimer::Restarts, 205), decayed);
@@ -106,12 +108,12 @@ fn target_limit() {
         point.advance(us(micros));
         (point.rate(), point.target())
     };
-    let line = mbps(40_000);
-    assert_eq!(recover(TargetLimit::MaxRate, 55 * 40), (line, line));
-    // Additive steps are the fifth and those after it.
-    assert_eq!(recover(TargetLimit::Unlimited, 55 * 40), (line, mbps(40_000 + 36 * 40)));
-    // Also in one leap over a silent time.
-    assert_eq!(recover(TargetLimit::Unlimited, 55 * 5000), (line, mbps(40_000 + 4996 * 40)));
+    let link_rate = mbps(40_000);
+    assert_eq!(recover(TargetLimit::MaxRate, 55 * 40), (link_rate, link_rate));
+    // Steps are additive from the fifth on.
+    assert_eq!(recover(TargetLimit::Unlimited, 55 * 40), (link_rate, mbps(40_000 + 36 * 40)));
+    // The same when silent periods are skipped at once.
+    assert_eq!(recover(TargetLimit::Unlimited, 55 * 5000), (link_rate, mbps(40_000 + 4996 * 40)));
 }
 
 #[test]
@@ -146,7 +148,7 @@ fn byte_restart() {
     };
     assert_eq!(play(ByteRestart::OnCut), 0);
     assert_eq!(play(ByteRestart::OnClamp), 1);
-    // A CNP that clamps restarts it.
+    // A CNP that clamps the target restarts the byte counter.
     let mut point = with(|params| params.byte_restart = ByteRestart::OnClamp);
     point.on_cnp(us(0));
     point.on_sent(6_000_000, us(1));
@@ -161,28 +163,30 @@ fn at_one_time_the_increase_comes_before_the_cut() {
         params.cut_order = CutOrder::Apart;
         params.cut_interval = Duration::from_micros(55);
     });
-    // Cut at 55 by alpha = 255/256, which decayed at 55, too.
+    // At 55 us alpha decays to 255/256 and the rate is cut by that alpha.
     point.on_cnp(us(0));
     point.on_cnp(us(100));
     assert_eq!((point.rate(), point.target()), (Rate::from_bps(20_078_125_000), mbps(40_000)));
-    // At 110 half way to the target, and that becomes the target of the cut.
+    // At 110 us the rate moves half way to the target; the cut then makes this rate the target.
     point.advance(us(110));
     assert_eq!(point.target(), Rate::from_bps(30_039_062_500));
 }
 
 #[test]
-fn a_leap_over_idle_steps_stops_at_a_cut() {
+fn skipping_idle_steps_stops_at_a_cut() {
     let mut point = with(|params| {
         params.cut_order = CutOrder::Apart;
         params.cut_interval = Duration::from_micros(1000);
         params.target_limit = TargetLimit::Unlimited;
         params.target_clamp = TargetClamp::AfterByteIncrease;
     });
-    // Cut at 1000; the 40 steps to 3200 bring the rate back to the line's, and the target 36 steps above it.
+    // Cut at 1000 us. The 40 steps up to 3200 us bring the rate back to the link rate and the
+    // target 36 additive steps above it.
     point.on_cnp(us(0));
     point.on_cnp(us(3210));
     assert_eq!((point.rate(), point.target()), (mbps(40_000), mbps(40_000 + 36 * 40)));
-    // 14 more to 3970, the cut at 4000, then from 4055 on four of recovery and five that add, the last at 4495.
+    // 14 more steps up to 3970 us, the cut at 4000 us, then from 4055 us on four steps of fast
+    // recovery and five additive steps, the last at 4495 us.
     point.advance(us(4500));
     assert_eq!((point.target(), point.time_steps()), (mbps(40_000 + (36 + 14 + 5) * 40), 9));
 }
@@ -213,7 +217,7 @@ fn step_count() {
     assert_eq!(target_at(StepCount::After, 55 * 6), mbps(20_040), "the sixth");
 }
 
-/// Targets in Mb/s after each of the steps: `t` of the timer, `b` of the byte counter.
+/// Targets in Mb/s after each step: `t` is a step of the timer, `b` of the byte counter.
 fn targets(rule: HyperIncrease, steps: &str) -> Vec<u64> {
     let mut point = with(|params| {
         params.hyper_increase = rule;
@@ -237,7 +241,7 @@ fn targets(rule: HyperIncrease, steps: &str) -> Vec<u64> {
 
 #[test]
 fn hyper_increase() {
-    // Steps 2 on are past fast recovery. ai_rate is 40, hai_rate 400.
+    // Fast recovery ends with step 2. ai_rate is 40 Mb/s, hai_rate 400 Mb/s.
     assert_eq!(
         targets(HyperIncrease::MinAbove, "ttttbbbt"),
         [20_000, 20_040, 20_080, 20_120, 20_160, 20_200, 20_600, 21_000],
@@ -267,13 +271,13 @@ fn hyper_period() {
         point.advance(us(micros));
         (point.time_steps(), point)
     };
-    // The second step is the first in hyper increase; the period behind it is whole yet.
+    // The second step is the first of hyper increase; the period after it still has full length.
     assert_eq!(steps_at(HyperPeriod::Same, 220).0, 4);
     assert_eq!(steps_at(HyperPeriod::Half, 165).0, 3);
     assert_eq!(steps_at(HyperPeriod::Half, 192).0, 3);
     let (steps, mut point) = steps_at(HyperPeriod::Half, 193);
     assert_eq!(steps, 4);
-    // So it is with bytes.
+    // The same holds for bytes.
     point.on_sent(10_000_000, us(193));
     assert_eq!(point.byte_steps(), 1);
     point.on_sent(5_000_000, us(193));
@@ -290,7 +294,7 @@ fn first_rate() {
         point.on_cnp(us(0));
         point.advance(us(54));
         assert_eq!((point.rate(), point.target()), (mbps(5_000), mbps(5_000)), "{order:?}");
-        // The next cuts as ever.
+        // The next CNP cuts the rate as usual.
         point.on_cnp(us(54));
         point.advance(us(100));
         assert!(point.rate() < mbps(5_000), "{order:?}");

@@ -456,7 +456,7 @@ fn device(net: &Net, end: &str) -> Device {
         let (name, value) = line.split_once(" = ").expect("a value");
         params.set(name, value.trim_matches('"')).expect("a parameter");
     }
-    let congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 8192 };
+    let congestion = CongestionConfig { control: Control::DCQCN, params, burst: 8192 };
     let config = DeviceConfig {
         port: PortKind::Packet,
         max_qp: 16,

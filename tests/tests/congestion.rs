@@ -69,7 +69,7 @@ fn stream(pair: &mut Pair, time: Duration) {
 
 #[test]
 fn marks_become_cnps_as_a_connectx_sends_them() {
-    let mut pair = Pair::new(&setup(congestion(Control::Dcqcn, 64 << 10)));
+    let mut pair = Pair::new(&setup(congestion(Control::DCQCN, 64 << 10)));
     mark_everything(&mut pair);
     pair.post(1, SendOp::Write(pair.remote(0)), 1000);
     pair.run(20);
@@ -118,7 +118,7 @@ fn inject_cnp(pair: &mut Pair, change: impl FnOnce(&mut Crafted<'_>)) {
 
 #[test]
 fn cnps_that_are_none_are_counted_and_no_more() {
-    let mut pair = Pair::new(&setup(congestion(Control::Dcqcn, 64 << 10)));
+    let mut pair = Pair::new(&setup(congestion(Control::DCQCN, 64 << 10)));
     let mut expected = (0, 0, 0);
     let mut check =
         |pair: &mut Pair, change: &dyn Fn(&mut Crafted<'_>), handled, ignored, other| {
@@ -153,7 +153,7 @@ fn cnps_that_are_none_are_counted_and_no_more() {
 /// packets went: over any time, by no more than what may go at once.
 #[test]
 fn a_marked_stream_slows_down_and_recovers_as_the_reaction_point_says() {
-    let config = congestion(Control::Dcqcn, 4096);
+    let config = congestion(Control::DCQCN, 4096);
     let mut pair = Pair::new(&setup(config));
     stream(&mut pair, Duration::from_millis(1));
     mark_everything(&mut pair);
@@ -271,10 +271,10 @@ fn at_low_rates_no_timeout_runs_out() {
 
 /// Nobody else would slow down when a switch marks: without ECT, it drops instead.
 #[test]
-fn only_who_heeds_marks_says_so() {
+fn only_senders_that_need_cnps_are_ecn_capable() {
     let slow = Control::Fixed(Rate::from_gbps(1));
     for (control, expected) in
-        [(Control::Dcqcn, 2), (slow, 0), (Control::Timely, 0), (Control::Swift, 0)]
+        [(Control::DCQCN, 2), (slow, 0), (Control::TIMELY, 0), (Control::SWIFT, 0)]
     {
         let mut pair = Pair::new(&setup(congestion(control, 64 << 10)));
         pair.post(1, SendOp::Write(pair.remote(0)), 1000);
@@ -323,7 +323,7 @@ fn a_cnp_waits_for_room() {
         return; // The kernel always takes frames.
     }
     let mut setup =
-        PairSetup { service: Service::Uc, ..setup(congestion(Control::Dcqcn, 4 << 20)) };
+        PairSetup { service: Service::Uc, ..setup(congestion(Control::DCQCN, 4 << 20)) };
     setup.config.window = 4096;
     let mut pair = Pair::new(&setup);
     // Step by step: who cannot send has no later time to wait for.
@@ -415,7 +415,7 @@ fn a_request_without_packets_does_not_wait_for_the_rate() {
 /// TIMELY slows down the requests of end 1, whose acknowledgements are late, and not what it answers.
 #[test]
 fn answers_to_reads_do_not_wait_for_requests_that_delays_slow_down() {
-    let mut pair = Pair::new(&setup(congestion(Control::Timely, 4096)));
+    let mut pair = Pair::new(&setup(congestion(Control::TIMELY, 4096)));
     pair.rig.wire.set_delay(Duration::from_millis(1));
     for wr_id in 0..60 {
         post_back(&mut pair, wr_id, 64 << 10);
@@ -446,7 +446,7 @@ fn cnp_intervals_by_scope_and_timing() {
         (CnpTiming::Window, CnpScope::Port, 2),
     ];
     for (timing, scope, expected) in rows {
-        let mut config = congestion(Control::Dcqcn, 64 << 10);
+        let mut config = congestion(Control::DCQCN, 64 << 10);
         (config.params.notification.cnp_timing, config.params.notification.cnp_scope) =
             (timing, scope);
         let mut pair = Pair::new(&setup(config));
@@ -474,7 +474,7 @@ fn connections_share_what_the_scope_says() {
         (CnpTiming::Window, CnpScope::Port, [1, 0, 1]),
     ];
     for (timing, scope, expected) in rows {
-        let mut config = congestion(Control::Dcqcn, 64 << 10);
+        let mut config = congestion(Control::DCQCN, 64 << 10);
         let params = &mut config.params.notification;
         (params.cnp_timing, params.cnp_scope) = (timing, scope);
         let mut pair = Pair::new(&setup(config));
@@ -521,7 +521,7 @@ fn connect_more(pair: &Pair, index: u32) -> [QueuePair; 2] {
 #[test]
 fn datagrams_slow_down_and_groups_hear_nothing() {
     let mut config = manual_config(1);
-    config.congestion = congestion(Control::Dcqcn, 4096);
+    config.congestion = congestion(Control::DCQCN, 4096);
     let mut net = Datagrams::with(&config);
     let (mut a, mut b) = (net.qp(0), net.qp(1));
     net.rig.wire.set_faults(WireFaults { mark: 1_000_000, ..WireFaults::default() }, 1);
@@ -570,7 +570,7 @@ fn datagrams_slow_down_and_groups_hear_nothing() {
 /// Control calls go by the time of the caller: the same is done whenever a program is run.
 #[test]
 fn a_device_that_is_turned_by_hand_has_the_time_of_the_last_turn() {
-    let pair = Pair::new(&setup(congestion(Control::Dcqcn, 4096)));
+    let pair = Pair::new(&setup(congestion(Control::DCQCN, 4096)));
     let device = &pair.rig.devices[0];
     for nanos in [1 << 50, (1 << 50) + 7] {
         let now = Instant::from_nanos(nanos);
@@ -582,7 +582,7 @@ fn a_device_that_is_turned_by_hand_has_the_time_of_the_last_turn() {
 /// Delay-based control: a queue that grows with what is outstanding, a link of 1 Gb/s, slows TIMELY and Swift down.
 #[test]
 fn a_delay_slows_down_who_goes_by_delays() {
-    for control in [Control::Timely, Control::Swift] {
+    for control in [Control::TIMELY, Control::SWIFT] {
         let mut config = congestion(control, 4096);
         config.params.swift.packet = 1024;
         let mut pair = Pair::new(&setup(config));

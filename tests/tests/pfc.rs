@@ -177,7 +177,7 @@ fn the_tag_says_the_priority_or_the_map_of_dscps() {
 #[test]
 fn cnps_wait_with_their_own_priority() {
     let params = Params::named("paper").expect("a set");
-    let congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 64 << 10 };
+    let congestion = CongestionConfig { control: Control::DCQCN, params, burst: 64 << 10 };
     for (priority, cnp_at, ack_at) in [(6, 51_200, 1_000), (3, 1_000, 51_200)] {
         let mut setup = setup(P3 | 1 << 6);
         setup.config.congestion = congestion;
@@ -201,7 +201,7 @@ fn cnps_wait_with_their_own_priority() {
 fn cnps_do_not_pile_up_in_a_pause() {
     let params = Params::named("paper").expect("a set");
     let mut setup = setup(1 << 6);
-    setup.config.congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 64 << 10 };
+    setup.config.congestion = CongestionConfig { control: Control::DCQCN, params, burst: 64 << 10 };
     let mut pair = Pair::new(&setup);
     pair.rig.wire.set_faults(WireFaults { mark: 1_000_000, ..WireFaults::default() }, 1);
     tell(&mut pair, 1, &xoff(1 << 6, 6000)); // 307.2 us
@@ -221,7 +221,7 @@ fn cnps_of_another_priority_do_not_wait_behind() {
     let params = Params::named("paper").expect("a set");
     let mut setup = setup(1 << 5 | 1 << 6);
     setup.config.pfc.dscp = "48:5".parse().unwrap();
-    setup.config.congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 64 << 10 };
+    setup.config.congestion = CongestionConfig { control: Control::DCQCN, params, burst: 64 << 10 };
     for options in &mut setup.options {
         options.sgid_index = 2;
     }

@@ -1,50 +1,52 @@
-//! NVIDIA's names of the parameters, with the units that its drivers give them.
+//! NVIDIA's names of the parameters, in the units of its drivers.
 
-use super::{Params, TargetClamp};
+use super::dcqcn::TargetClamp;
+use super::table::{self, Params};
 use crate::fraction::Fraction;
 use crate::rate::Rate;
 use crate::time::Duration;
 
-/// A parameter of NVIDIA's, whose value is a whole number.
+/// A parameter under NVIDIA's name. Its value is a whole number.
 #[derive(Debug)]
-pub struct NvidiaKnob {
-    /// Its names: the documentation's, Linux' under `cc_params`, others.
+pub struct NvidiaParam {
+    /// Its names: in NVIDIA's documentation, in Linux (`cc_params`), and others.
     pub names: &'static [&'static str],
-    /// Our parameter.
-    pub knob: &'static str,
-    /// What the number counts.
+    /// The name of our parameter.
+    pub param: &'static str,
+    /// The unit of the value.
     pub unit: &'static str,
-    /// The largest.
+    /// The largest value.
     pub max: u64,
-    /// Reads it.
+    /// Reads the value.
     pub get: fn(&Params) -> u64,
-    /// Writes it.
+    /// Writes the value.
     pub set: fn(&mut Params, u64),
 }
 
-impl NvidiaKnob {
-    /// `params` with this `value`; `None` if our knob does not take it: a timer has a length.
+impl NvidiaParam {
+    /// `params` with this `value`; `None` if our parameter does not accept it (a period of 0, for
+    /// example).
     pub(super) fn applied(&self, params: &Params, value: u64) -> Option<Params> {
         let mut changed = *params;
         (self.set)(&mut changed, value);
-        let own = super::knob(self.knob)?;
+        let own = table::param(self.param)?;
         own.range.contains(&(own.get)(&changed)).then_some(changed)
     }
 }
 
-impl PartialEq for NvidiaKnob {
+impl PartialEq for NvidiaParam {
     fn eq(&self, other: &Self) -> bool {
         self.names == other.names
     }
 }
 
-impl Eq for NvidiaKnob {}
+impl Eq for NvidiaParam {}
 
 macro_rules! micros {
-    ($($name:literal)|+, $knob:literal, $($field:ident).+) => {
-        NvidiaKnob {
+    ($($name:literal)|+, $param:literal, $($field:ident).+) => {
+        NvidiaParam {
             names: &[$($name),+],
-            knob: $knob,
+            param: $param,
             unit: "us",
             max: 1_000_000,
             get: |params| to_micros(params.$($field).+),
@@ -54,10 +56,10 @@ macro_rules! micros {
 }
 
 macro_rules! megabits {
-    ($($name:literal)|+, $knob:literal, $($field:ident).+) => {
-        NvidiaKnob {
+    ($($name:literal)|+, $param:literal, $($field:ident).+) => {
+        NvidiaParam {
             names: &[$($name),+],
-            knob: $knob,
+            param: $param,
             unit: "Mb/s",
             max: 10_000_000,
             get: |params| params.$($field).+.as_bps() / 1_000_000,
@@ -66,20 +68,20 @@ macro_rules! megabits {
     };
 }
 
-/// Every name.
-pub const NVIDIA: &[NvidiaKnob] = &[
+/// All parameters that NVIDIA names.
+pub const NVIDIA: &[NvidiaParam] = &[
     micros!("rpg_time_reset" | "rp_time_reset", "increase_interval", reaction.increase_interval),
-    NvidiaKnob {
+    NvidiaParam {
         names: &["rpg_byte_reset", "rp_byte_reset"],
-        knob: "byte_counter",
+        param: "byte_counter",
         unit: "bytes",
         max: 1 << 40,
         get: |params| params.reaction.byte_counter,
         set: |params, bytes| params.reaction.byte_counter = bytes,
     },
-    NvidiaKnob {
+    NvidiaParam {
         names: &["rpg_threshold", "rp_threshold"],
-        knob: "threshold",
+        param: "threshold",
         unit: "steps",
         max: 1000,
         get: |params| params.reaction.threshold.into(),
@@ -89,17 +91,17 @@ pub const NVIDIA: &[NvidiaKnob] = &[
     megabits!("rpg_hai_rate" | "rp_hai_rate", "hai_rate", reaction.hai_rate),
     megabits!("rpg_max_rate" | "rp_max_rate", "max_rate", reaction.max_rate),
     megabits!("rpg_min_rate" | "rp_min_rate", "min_rate", reaction.min_rate),
-    NvidiaKnob {
+    NvidiaParam {
         names: &["rpg_gd", "rp_gd"],
-        knob: "gd",
+        param: "gd",
         unit: "logarithm",
         max: 31,
         get: |params| params.reaction.gd.into(),
         set: |params, gd| params.reaction.gd = small(gd),
     },
-    NvidiaKnob {
+    NvidiaParam {
         names: &["rpg_min_dec_fac", "rp_min_dec_fac"],
-        knob: "min_dec_fac",
+        param: "min_dec_fac",
         unit: "%",
         max: 100,
         get: |params| params.reaction.min_dec_fac.of_u64(1000).div_ceil(10),
@@ -110,9 +112,9 @@ pub const NVIDIA: &[NvidiaKnob] = &[
         "first_rate",
         reaction.first_rate
     ),
-    NvidiaKnob {
+    NvidiaParam {
         names: &["dce_tcp_g", "rp_dce_tcp_g"],
-        knob: "g",
+        param: "g",
         unit: "1/1024 of 1 - g",
         max: 1023,
         get: |params| 1024 - params.reaction.g.of_u64(1024),
@@ -124,17 +126,17 @@ pub const NVIDIA: &[NvidiaKnob] = &[
         "cut_interval",
         reaction.cut_interval
     ),
-    NvidiaKnob {
+    NvidiaParam {
         names: &["initial_alpha_value", "rp_initial_alpha_value"],
-        knob: "initial_alpha",
+        param: "initial_alpha",
         unit: "1/1024",
         max: 1024,
         get: |params| params.reaction.initial_alpha.of_u64(1024),
         set: |params, units| params.reaction.initial_alpha = Fraction::ratio(small(units), 1024),
     },
-    NvidiaKnob {
+    NvidiaParam {
         names: &["clamp_tgt_rate", "rp_clamp_tgt_rate"],
-        knob: "target_clamp",
+        param: "target_clamp",
         unit: "0 or 1",
         max: 1,
         get: |params| u64::from(params.reaction.target_clamp == TargetClamp::Always),
@@ -148,10 +150,10 @@ pub const NVIDIA: &[NvidiaKnob] = &[
             };
         },
     },
-    NvidiaKnob {
+    NvidiaParam {
         names: &["clamp_tgt_rate_after_time_inc", "rp_clamp_tgt_rate_ati"],
-        knob: "target_clamp",
-        unit: "0 or 1; without meaning while clamp_tgt_rate is 1",
+        param: "target_clamp",
+        unit: "0 or 1; no effect while clamp_tgt_rate is 1",
         max: 1,
         get: |params| u64::from(clamps_after_time(params)),
         set: |params, on| {
@@ -169,17 +171,17 @@ pub const NVIDIA: &[NvidiaKnob] = &[
         "cnp_interval",
         notification.cnp_interval
     ),
-    NvidiaKnob {
+    NvidiaParam {
         names: &["np_cnp_dscp"],
-        knob: "cnp_dscp",
+        param: "cnp_dscp",
         unit: "DSCP",
         max: 63,
         get: |params| params.notification.cnp_dscp.into(),
         set: |params, dscp| params.notification.cnp_dscp = tiny(dscp),
     },
-    NvidiaKnob {
+    NvidiaParam {
         names: &["cnp_802p_prio", "np_cnp_prio"],
-        knob: "cnp_priority",
+        param: "cnp_priority",
         unit: "priority",
         max: 7,
         get: |params| params.notification.cnp_priority.into(),
@@ -187,7 +189,7 @@ pub const NVIDIA: &[NvidiaKnob] = &[
     },
 ];
 
-/// NVIDIA's `clamp_tgt_rate_after_time_inc`, as it is or would be with `clamp_tgt_rate` at 0.
+/// NVIDIA's `clamp_tgt_rate_after_time_inc`: the value that it has while `clamp_tgt_rate` is 0.
 fn clamps_after_time(params: &Params) -> bool {
     match params.reaction.target_clamp {
         TargetClamp::Always => params.reaction.clamp_after_time,
@@ -199,7 +201,7 @@ fn to_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What is at most `max` of a row.
+/// Narrows a value that is at most `max` of its row.
 fn small(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }

@@ -1,28 +1,26 @@
-//! The sets of parameters that the literature and the vendors use.
+//! The parameter sets of the literature and of vendors.
 
-use super::{
+use super::dcqcn::{
     AlphaTimer, BeyondKmax, ByteRestart, CnpScope, CnpTiming, CutOrder, HyperIncrease, HyperPeriod,
-    MarkAt, MarkingParams, NotificationParams, Params, ReactionParams, StepCount, TargetClamp,
-    TargetLimit,
+    MarkAt, MarkingParams, NotificationParams, ReactionParams, StepCount, TargetClamp, TargetLimit,
 };
+use super::table::Params;
 use crate::fraction::Fraction;
 use crate::rate::Rate;
-use crate::swift::SwiftParams;
 use crate::time::Duration;
-use crate::timely::TimelyParams;
 
-/// A set of parameters.
+/// A parameter set.
 #[derive(Debug)]
 pub struct Set {
-    /// Its name.
+    /// The name in settings.
     pub name: &'static str,
-    /// Where it comes from.
+    /// The source of the values.
     pub source: &'static str,
-    /// What is in it.
+    /// The values.
     pub params: Params,
 }
 
-/// Every set.
+/// All sets; the first is the default.
 pub const SETS: &[Set] = &[
     Set {
         name: "paper",
@@ -39,7 +37,7 @@ pub const SETS: &[Set] = &[
     Set {
         name: "hpcc",
         source: "github.com/alibaba-edu/High-Precision-Congestion-Control: rdma-hw.cc, run.py \
-                 --cc dcqcn, with its rates and queues for a line of 100 Gb/s",
+                 --cc dcqcn, with its rates and queues for a link of 100 Gb/s",
         params: HPCC,
     },
     Set {
@@ -49,8 +47,8 @@ pub const SETS: &[Set] = &[
     },
 ];
 
-pub(super) const PAPER: Params = Params {
-    reaction: ReactionParams {
+pub(super) const PAPER: Params = Params::with_dcqcn(
+    ReactionParams {
         initial_alpha: Fraction::ONE,
         g: Fraction::ratio(1, 256),
         alpha_interval: Duration::from_micros(55),
@@ -75,23 +73,21 @@ pub(super) const PAPER: Params = Params {
         min_rate: Rate::from_mbps(1),
         max_rate: Rate::ZERO,
     },
-    notification: NotificationParams {
+    NotificationParams {
         cnp_timing: CnpTiming::Window,
         cnp_interval: Duration::from_micros(50),
         cnp_scope: CnpScope::Qp,
         cnp_dscp: 48,
         cnp_priority: 6,
     },
-    marking: MarkingParams {
+    MarkingParams {
         kmin: 5000,
         kmax: 200_000,
         pmax: Fraction::ratio(1, 100),
         beyond_kmax: BeyondKmax::All,
         mark_at: MarkAt::Enqueue,
     },
-    timely: TimelyParams::PAPER,
-    swift: SwiftParams::PAPER,
-};
+);
 
 const NS3_RDMA: Params = Params {
     reaction: ReactionParams {

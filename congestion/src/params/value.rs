@@ -4,22 +4,23 @@ use core::fmt;
 
 use crate::fraction::Fraction;
 use crate::rate::Rate;
+use crate::time::Duration;
 
-/// What a parameter is. Its value is a number: nanoseconds, bits per second, bytes, units of 2^-31, a count, or
-/// the place of a choice.
+/// The kind of a parameter. Its value is stored as a number: nanoseconds, bits per second, bytes,
+/// units of 2^-31, a count, or the index of a choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Nanoseconds: `55us`.
     Time,
-    /// Bits per second: `40Mb/s`, or Mbps.
+    /// Bits per second: `40Mb/s` or `40Mbps`.
     Rate,
-    /// Bytes: `200KB`, of 1000 bytes.
+    /// Bytes: `200KB`; 1 KB is 1000 bytes.
     Bytes,
     /// [`Fraction`]: `1/256`, `0.01` or `1%`.
     Fraction,
-    /// A number.
+    /// A whole number.
     Count,
-    /// One of these.
+    /// One of these names.
     Choice(&'static [&'static str]),
 }
 
@@ -46,7 +47,7 @@ const BYTES: &[(&str, u64)] = &[
 ];
 
 impl Kind {
-    /// The value that `text` says; `None` if it says none of this kind.
+    /// Parses `text`; `None` if it is not a value of this kind.
     pub fn parse(self, text: &str) -> Option<u64> {
         let text = text.trim();
         match self {
@@ -62,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// `value` as text that [`parse`](Self::parse) takes.
+    /// `value` as text that [`parse`](Self::parse) accepts.
     pub const fn show(self, value: u64) -> Shown {
         Shown { kind: self, value }
     }
@@ -72,7 +73,7 @@ fn zero(text: &str) -> Option<u64> {
     (text == "0").then_some(0)
 }
 
-/// A decimal number and its unit, whole in the smallest unit.
+/// Parses a decimal number with a unit. The result is in the smallest unit and must be whole.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (text.get(..digits)?, text.get(digits..)?.trim_start());
@@ -82,7 +83,7 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     (scaled % tens == 0).then(|| u64::try_from(scaled / tens).ok())?
 }
 
-/// A decimal number as a quotient.
+/// Parses a decimal number as a quotient.
 fn decimal(number: &str) -> Option<(u128, u128)> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -149,7 +150,8 @@ fn in_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt
     }
 }
 
-/// As a quotient if it is one with a power of two up to 65536, else as the shortest decimal number.
+/// Writes the shortest decimal number; or a quotient, if the denominator is a power of two up to
+/// 65536 and the decimal number needs more than four digits.
 fn show_fraction(f: &mut fmt::Formatter<'_>, fraction: Fraction) -> fmt::Result {
     let units = fraction.units();
     let twos = units.trailing_zeros().min(31);
@@ -161,7 +163,7 @@ fn show_fraction(f: &mut fmt::Formatter<'_>, fraction: Fraction) -> fmt::Result 
     match (quotient, shortest) {
         (Some((above, below)), None) => write!(f, "{above}/{below}"),
         _ => {
-            // Ten digits tell all fractions apart.
+            // Ten digits distinguish all fractions.
             let (digits, tens) = (1..=10)
                 .find_map(|digits| decimals(fraction, digits))
                 .unwrap_or((10, u64::from(units)));
@@ -170,11 +172,68 @@ fn show_fraction(f: &mut fmt::Formatter<'_>, fraction: Fraction) -> fmt::Result 
     }
 }
 
-/// The decimal number with so many digits that reads as `fraction`, if there is one.
+/// The decimal number with `digits` digits that parses as `fraction`, if there is one.
 fn decimals(fraction: Fraction, digits: u32) -> Option<(u32, u64)> {
     let scale = 10u64.pow(digits);
     let units = u128::from(fraction.units());
     let tens = u64::try_from((units * u128::from(scale)).div_ceil(1 << 31)).ok()?;
     let reads = (u128::from(tens) << 31) / u128::from(scale);
     (reads == units).then_some((digits, tens))
+}
+
+/// Conversion of a field to and from the number of [`Kind`].
+pub(super) trait Raw: Copy {
+    fn to_raw(self) -> u64;
+    fn from_raw(raw: u64) -> Self;
+}
+
+impl Raw for u64 {
+    fn to_raw(self) -> u64 {
+        self
+    }
+    fn from_raw(raw: u64) -> Self {
+        raw
+    }
+}
+
+macro_rules! raw_number {
+    ($($number:ty),+) => {
+        $(impl Raw for $number {
+            fn to_raw(self) -> u64 {
+                u64::from(self)
+            }
+            fn from_raw(raw: u64) -> Self {
+                Self::try_from(raw).unwrap_or(Self::MAX)
+            }
+        })+
+    };
+}
+
+raw_number!(u8, u32);
+
+impl Raw for Duration {
+    fn to_raw(self) -> u64 {
+        u64::try_from(self.as_nanos()).unwrap_or(u64::MAX)
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_nanos(raw)
+    }
+}
+
+impl Raw for Rate {
+    fn to_raw(self) -> u64 {
+        self.as_bps()
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_bps(raw)
+    }
+}
+
+impl Raw for Fraction {
+    fn to_raw(self) -> u64 {
+        u64::from(self.units())
+    }
+    fn from_raw(raw: u64) -> Self {
+        Self::from_units(u32::try_from(raw).unwrap_or(u32::MAX))
+    }
 }

@@ -1,5 +1,6 @@
-//! Senders that share one queue: the closed loop of reaction, notification and congestion point, without a network.
-//! A packet waits in the queue, reaches its receiver, and a CNP reaches its sender some time later.
+//! Senders that share one queue: the closed loop of reaction, notification and congestion point,
+//! without a network. A packet waits in the queue, reaches its receiver, and a CNP reaches its
+//! sender some time later.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,29 +12,29 @@ use feroce_congestion::{
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// What is played.
+/// The setup.
 #[derive(Clone, Copy, Debug)]
 pub struct Bottleneck {
     pub params: Params,
-    pub line: Rate,
+    pub link_rate: Rate,
     pub senders: usize,
     pub packet: u64,
-    /// From the receiver to the sender.
+    /// Delay of a CNP from the receiver to the sender.
     pub feedback: Duration,
-    /// Not measured.
+    /// Time before the measurement.
     pub warm_up: Duration,
     pub measured: Duration,
     pub seed: u64,
 }
 
-/// What came out of it.
+/// The results.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Mean over time, in bytes.
+    /// Mean queue length over time, in bytes.
     pub queue: f64,
-    /// Mean over time and senders.
+    /// Mean alpha over time and senders.
     pub alpha: f64,
-    /// Of the line.
+    /// Used part of the link rate.
     pub utilisation: f64,
     /// Smallest mean rate over the largest.
     pub fairness: f64,
@@ -50,7 +51,7 @@ enum Event {
     Interval(usize),
     /// A CNP reaches its sender.
     Cnp(usize),
-    /// Alpha is looked at.
+    /// Alpha is sampled.
     Sample,
 }
 
@@ -71,7 +72,7 @@ struct Play {
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     sequence: u64,
     senders: Vec<Sender>,
-    /// When the queue will be empty, in ns with 16 fractional bits.
+    /// Time at which the queue will be empty, in ns with 16 fractional bits.
     empty_at: u64,
     sums: Sums,
 }
@@ -91,7 +92,7 @@ const SAMPLES: Duration = Duration::from_nanos(17_111);
 const FINE: u64 = 1 << 16;
 
 impl Bottleneck {
-    /// Plays it.
+    /// Runs the simulation.
     pub fn play(&self) -> Measured {
         let mut play = Play::new(*self);
         let end = Instant::ZERO + self.warm_up + self.measured;
@@ -115,7 +116,7 @@ impl Play {
     fn new(setup: Bottleneck) -> Self {
         let burst = u32::try_from(setup.packet).expect("a packet");
         let sender = || Sender {
-            point: ReactionPoint::new(&setup.params, setup.line, Instant::ZERO),
+            point: ReactionPoint::new(&setup.params, setup.link_rate, Instant::ZERO),
             pacer: Pacer::new(burst, Instant::ZERO),
             receiver: NotificationPoint::new(&setup.params.notification),
             wakes: Instant::ZERO,
@@ -208,7 +209,7 @@ impl Play {
         self.schedule(index);
     }
 
-    /// The sender's next wake: when a packet is ready, or its rate changes before.
+    /// Schedules the sender's next wake: when a packet is ready, or earlier if its rate changes.
     fn schedule(&mut self, index: usize) {
         let sender = &self.senders[index];
         let ready = sender.pacer.ready_at(self.setup.packet, sender.point.rate());
@@ -220,25 +221,25 @@ impl Play {
         self.setup.params.marking.mark_at == place
     }
 
-    /// Whether a packet that sees the queue of now is marked.
+    /// Returns true if a packet is marked that finds the present queue.
     fn mark(&mut self, now: Instant) -> bool {
         let queue = self.empty_at.saturating_sub(now.as_nanos() * FINE) / self.per_byte();
         self.red.mark(queue, self.random.next_u32())
     }
 
-    /// Time that a byte takes on the line.
+    /// Transmission time of a byte.
     fn per_byte(&self) -> u64 {
-        8 * 1_000_000_000 * FINE / self.setup.line.as_bps()
+        8 * 1_000_000_000 * FINE / self.setup.link_rate.as_bps()
     }
 
-    /// The packet joins the queue, which is looked at before it does.
+    /// Adds the packet to the queue. Marking uses the queue length before.
     fn enqueue(&mut self, index: usize, now: Instant) {
         let per_byte = self.per_byte();
         let here = now.as_nanos() * FINE;
         let waits = self.empty_at.saturating_sub(here);
         let marked = self.marks_at(MarkAt::Enqueue) && self.mark(now);
         let serves = self.setup.packet * per_byte;
-        // The queue between now and its end is a triangle; each packet adds its own part of it.
+        // The queue length over time is a triangle; each packet adds its part of the area.
         let (waits, serves) = (waits as f64, serves as f64);
         let fine = FINE as f64;
         let area = (serves * waits + serves * serves / 2.0) / fine / fine;
@@ -259,7 +260,7 @@ impl Play {
             alpha: self.sums.alpha / self.sums.samples as f64,
             utilisation: self.sums.bytes as f64 * 8.0
                 / nanos
-                / (self.setup.line.as_bps() as f64 / 1e9),
+                / (self.setup.link_rate.as_bps() as f64 / 1e9),
             fairness: least / most,
             cnps: self.sums.cnps,
         }

@@ -1,4 +1,4 @@
-//! What several tests share.
+//! Helpers shared by the tests.
 #![allow(dead_code)] // Each test uses its own part.
 
 pub mod bottleneck;

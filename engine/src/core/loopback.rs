@@ -1,21 +1,26 @@
-//! Frames that a core sends to its own device: a link never returns them, so they go through a ring back into
-//! the parse path of received frames.
+//! Frames that a core sends to its own device. A link never returns them, so they go through a ring
+//! back into the parse path of received frames.
 //!
-//! A turn sends no more frames than the ring holds and takes all of them before it ends: nothing waits here
-//! while the core sleeps.
+//! A turn sends no more frames than the ring holds, and receives all of them before it ends: no
+//! frame waits here while the core sleeps.
 
 use std::sync::Arc;
 
-use super::{Core, TRANSMIT_BURST};
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer, FrameRingError, frame_ring};
-use crate::port::{Priority, RX_BURST, RxFrame};
-use crate::time::Instant;
+use crate::port::{Priority, RX_BURST};
 
-/// Frames in the ring: those of a turn, and those of the one before, which are given back with the next burst.
+/// Packets that a core sends in one turn at most, so that receiving is never delayed for long. The
+/// number lets the last super-frame of a turn be a full one: a super-frame has 15 packets at a path
+/// MTU of 4096, 31 at 2048, and about as many as this number below.
+pub(super) const TRANSMIT_BURST: usize = 60;
+
+/// Frames in the ring: those of a turn, and those of the turn before, whose slots are returned with
+/// the next burst.
 const SLOTS: usize = (2 * TRANSMIT_BURST).next_power_of_two();
 
-const _: () = assert!(TRANSMIT_BURST <= RX_BURST, "one burst takes what a turn has sent");
+const _: () =
+    assert!(TRANSMIT_BURST <= RX_BURST, "one burst receives everything that a turn sends");
 
 /// The ring from a core to itself.
 #[derive(Debug)]
@@ -28,13 +33,13 @@ impl Loopback {
     /// A ring in `arena` for frames of up to `frame_max` bytes.
     ///
     /// # Errors
-    /// What memory or eventfd lacked.
+    /// Not enough memory, or no free descriptor for the eventfd.
     pub fn new(arena: &Arc<Arena>, frame_max: usize) -> Result<Self, FrameRingError> {
         let (tx, rx) = frame_ring(arena, SLOTS, frame_max)?;
         Ok(Self { tx, rx })
     }
 
-    /// Room for a frame, to be committed.
+    /// A free slot for a frame, to be committed; `None` without room.
     #[inline]
     pub(super) fn slot(&mut self) -> Option<&mut [u8]> {
         self.tx.slot()
@@ -46,7 +51,7 @@ impl Loopback {
         self.tx.commit(len, priority);
     }
 
-    /// Queues a copy of `frame`; false without room.
+    /// Queues a copy of `frame`. Returns false without room.
     pub(super) fn copy(&mut self, frame: &[u8]) -> bool {
         let Some(slot) = self.tx.slot().filter(|slot| slot.len() >= frame.len()) else {
             return false;
@@ -56,26 +61,21 @@ impl Loopback {
         true
     }
 
-    /// Shows what was queued to the receiving end.
+    /// Makes the queued frames visible to the receiving end.
     #[inline]
     pub(super) fn publish(&mut self) {
         self.tx.publish();
     }
-}
 
-impl Core {
-    /// Takes the frames that this turn sent to the device itself.
-    pub(super) fn receive_looped(&mut self, now: Instant) -> usize {
-        let count = self.loopback.rx.burst();
-        if count == 0 {
-            return 0;
-        }
-        let (mut tables, loopback, outbox) = self.looped_tables();
-        for index in 0..count {
-            let (first, _) = loopback.rx.frame(index);
-            tables.take(RxFrame { first, second: &[] }, true, outbox, now);
-        }
-        self.publish_handed_over();
-        count
+    /// Starts to receive a burst. Returns the number of its frames.
+    #[inline]
+    pub(super) fn burst(&mut self) -> usize {
+        self.rx.burst()
+    }
+
+    /// Frame `index` of the burst.
+    #[inline]
+    pub(super) fn frame(&self, index: usize) -> &[u8] {
+        self.rx.frame(index).0
     }
 }

@@ -4,22 +4,21 @@ use std::net::IpAddr;
 
 use feroce_wire::Qpn;
 
-use super::Core;
-
 /// A QP that is attached to a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Its number.
+    /// The number of the QP.
     pub qpn: Qpn,
-    /// Its core.
+    /// The core of the QP.
     pub core: usize,
-    /// Its slot there.
+    /// The slot on that core.
     pub slot: u32,
-    /// What it sends to the group does not come back to it.
+    /// The QP does not receive its own datagrams to the group.
     pub blocks_own: bool,
 }
 
-/// The groups, by address. There are few: a search is cheaper than a hash.
+/// The groups, sorted by address. There are few of them, so a binary search is cheaper than a hash
+/// table.
 #[derive(Debug, Default)]
 pub(super) struct Groups(Vec<(IpAddr, Vec<Member>)>);
 
@@ -33,7 +32,8 @@ impl Groups {
         }
     }
 
-    fn attach(&mut self, group: IpAddr, member: Member) {
+    /// Adds `member` to `group`; no effect if it is a member already.
+    pub(super) fn attach(&mut self, group: IpAddr, member: Member) {
         let at = match self.0.binary_search_by_key(&group, |(address, _)| *address) {
             Ok(at) => at,
             Err(at) => {
@@ -47,7 +47,8 @@ impl Groups {
         }
     }
 
-    fn detach(&mut self, group: IpAddr, qpn: Qpn) {
+    /// Removes the QP `qpn` from `group`.
+    pub(super) fn detach(&mut self, group: IpAddr, qpn: Qpn) {
         self.0.retain_mut(|(address, members)| {
             if *address == group {
                 members.retain(|member| member.qpn != qpn);
@@ -57,24 +58,12 @@ impl Groups {
     }
 }
 
-impl Core {
-    /// Lets `member` have the datagrams to `group`; nothing changes if it has them already.
-    pub fn attach(&mut self, group: IpAddr, member: Member) {
-        self.groups.attach(group, member);
-    }
-
-    /// The datagrams to `group` no longer concern the QP `qpn`.
-    pub fn detach(&mut self, group: IpAddr, qpn: Qpn) {
-        self.groups.detach(group, qpn);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn members_come_once_and_go_alone() {
+    fn members_are_added_once_and_removed_one_by_one() {
         let member = |qpn| Member { qpn: Qpn::masked(qpn), core: 0, slot: qpn, blocks_own: false };
         let [a, b]: [IpAddr; 2] = ["ff0e::1", "239.1.2.3"].map(|text| text.parse().unwrap());
         let mut groups = Groups::default();

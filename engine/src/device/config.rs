@@ -68,7 +68,7 @@ pub struct DeviceConfig {
 impl DeviceConfig {
     /// Whether data packets are marked ECT(0).
     pub(super) fn marks_data(&self) -> bool {
-        self.ecn || self.congestion.control.heeds_marks()
+        self.ecn || self.congestion.control.needs_cnps()
     }
 }
 

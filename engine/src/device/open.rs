@@ -12,7 +12,7 @@ use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
     multicast, owner, ports, stat,
 };
-use crate::core::{Askers, Core, CoreShared, Doorbell, Handover, Loopback, QpnMap};
+use crate::core::{Core, CoreShared, Doorbell, Handover, Loopback, QpnMap};
 use crate::counters::Counters;
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::frame_ring;
@@ -165,7 +165,7 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
 }
 
 fn check_pfc(config: &DeviceConfig, port: &mut dyn Port) -> Result<(), OpenError> {
-    if let Some(rule) = config.pfc.rule(port.attributes().link_rate) {
+    if let Some(rule) = config.pfc.error(port.attributes().link_rate) {
         return Err(OpenError::Config(rule));
     }
     if config.pfc.thresholds.is_some() && port.rx_fill().is_none() {
@@ -192,7 +192,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
     let frame_max = ports.iter().map(|port| port.attributes().frame_max).max().unwrap_or(0);
     let mut handovers = make_handovers(inner, ports.len(), frame_max)?;
     let mut cells = Vec::with_capacity(ports.len());
-    let askers = Arc::new(Askers::default());
+    let xoff_requesters = Arc::new(crate::pfc::XoffRequesters::default());
     for (id, port) in ports.into_iter().enumerate() {
         let doorbell = Doorbell::new(inner.qpns.slots());
         let doorbell = Arc::new(
@@ -207,7 +207,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
             srqs: crate::qp::SrqTable::new(),
             congestion: inner.config.congestion,
             pfc: inner.config.pfc,
-            askers: Arc::clone(&askers),
+            xoff_requesters: Arc::clone(&xoff_requesters),
         };
         let handover = std::mem::take(&mut handovers[id]);
         let loopback = Loopback::new(&inner.arena, frame_max)?;

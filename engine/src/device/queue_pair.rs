@@ -377,11 +377,11 @@ impl QueuePair {
             qp.modify(&attributes, env).map(|()| qp.state())
         };
         if matches!(attributes.state, Some(QpState::Err | QpState::Reset)) {
-            token.settle(self.slot, now);
+            token.drain(self.slot, now);
         }
         let state = token.with_qp(self.slot, now, change).expect("the QP lives")?;
         if state == QpState::Reset {
-            token.forget_rate(self.slot);
+            token.reset_congestion(self.slot);
         }
         cell.rouse(&token, now);
         drop((token, paths));

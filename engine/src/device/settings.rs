@@ -455,7 +455,7 @@ mod tests {
         let config = settings.device_config();
         assert_eq!((config.cores, config.ecn, config.window), (4, true, 512));
         let congestion = config.congestion;
-        assert_eq!((congestion.control, congestion.burst), (Control::Dcqcn, 3000));
+        assert_eq!((congestion.control, congestion.burst), (Control::DCQCN, 3000));
         let pfc = config.pfc;
         assert_eq!(pfc.priorities, Priorities::from_bits(8));
         assert_eq!(pfc.thresholds, Some(Thresholds { xoff: 60, xon: 30 }));
@@ -546,7 +546,7 @@ mod tests {
             ("cores = 65", "`cores` is `65`"),
             ("cores = 1.5", "`cores` is `1.5`"),
             ("ecn = 2", "expected true or false"),
-            ("congestion = \"on\"", "expected `off`, `dcqcn`, `timely`, `swift`, or a fixed rate"),
+            ("congestion = \"on\"", Control::EXPECTS),
             ("congestion_set = \"cisco\"", "expected paper, ns3-rdma"),
             ("congestion_knobs = \"kmin=5KB\"", "`congestion_knobs` is `kmin=5KB`"),
             (

@@ -498,7 +498,7 @@ mod tests {
 
         let config = DeviceConfig {
             congestion: crate::congestion::CongestionConfig {
-                control: Control::Dcqcn,
+                control: Control::DCQCN,
                 ..Default::default()
             },
             ..DeviceConfig::default()

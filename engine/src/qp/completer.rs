@@ -70,6 +70,7 @@ impl SendSide<'_, '_> {
     /// Handles a response packet.
     pub fn handle_response(&mut self, packet: &Packet<'_>) -> Result<(), Failed> {
         let psn = packet.bth.psn;
+        self.env.acked = self.requester.losses.on_response(packet);
         if psn == self.requester.una.prev() {
             // Acknowledges nothing new; the peer has posted receives.
             self.update_credits(packet);

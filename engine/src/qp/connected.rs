@@ -16,6 +16,7 @@ use super::responder::{Responder, Verdict};
 use super::state::QpState;
 use super::timer::{Timer, TimerTable};
 use super::transmit_order::{self, Source, TransmitOrder};
+use crate::congestion::Sent;
 use crate::counters::Counter;
 use crate::memory::work_ring::WorkConsumer;
 use crate::memory::{Access, PdId};
@@ -258,7 +259,8 @@ impl Qp {
         }
         let len = self.responder.next_packet(&self.conn, env, out)?;
         self.finish_call(env);
-        Some(Transmit { len, is_acknowledgement: !carries_data })
+        let sent = if carries_data { Sent::Response } else { Sent::Acknowledgement };
+        Some(Transmit { len, sent })
     }
 
     #[inline]
@@ -269,12 +271,12 @@ impl Qp {
         loop {
             let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
             match next {
-                Next::Packet(len) => {
+                Next::Packet(len, sent) => {
                     if !self.conn.service.is_reliable() {
                         self.send_side(env).handle_unreliable_sent();
                         self.finish_call(env);
                     }
-                    return Some(Transmit { len, is_acknowledgement: false });
+                    return Some(Transmit { len, sent: Sent::Request(sent) });
                 }
                 Next::Blocked => return None,
                 Next::Local => {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use feroce_wire::Qpn;
+use feroce_wire::{Psn, Qpn};
 
+use crate::congestion::Sent;
 use crate::counters::{Counter, Counters};
 use crate::memory::MrTable;
 use crate::time::Instant;
@@ -46,6 +47,8 @@ pub struct Env<'a> {
     pub waits: Waits,
     /// Shared receive queues of XRC domains.
     pub srqs: &'a SrqTable,
+    /// The PSN that a received response acknowledges, with all PSNs before it.
+    pub acked: Option<Psn>,
     /// See [`Env::woke`].
     pub(super) woke: bool,
     /// Set if the QP must go to ERR for a reason that no completion reports; makes the event to
@@ -72,6 +75,7 @@ impl<'a> Env<'a> {
             ack_interval: u32::MAX,
             waits: Waits { requests: false, answers: false },
             srqs,
+            acked: None,
             woke: false,
             fatal_event: None,
         }
@@ -103,6 +107,6 @@ impl<'a> Env<'a> {
 pub struct Transmit {
     /// Length in bytes, from the BTH to the pad.
     pub len: usize,
-    /// True for an ACK or NAK, which is sent ahead of data.
-    pub is_acknowledgement: bool,
+    /// Kind of the packet, for congestion control; an ACK or NAK is sent ahead of data.
+    pub sent: Sent,
 }

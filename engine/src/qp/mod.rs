@@ -15,6 +15,7 @@
 //! | `segment` | from a request to its packets |
 //! | `split` | long requests as several messages |
 //! | `local` | requests that are executed without the peer |
+//! | `loss` | which retransmissions follow a loss, for congestion control |
 //! | `xrc` | the receiving end of XRC |
 //! | [`attributes`], `modify` | attributes of a QP, and the change of them |
 //! | `state`, `transitions` | states, and the tables of legal transitions |
@@ -30,6 +31,7 @@ mod connected;
 mod connection;
 mod env;
 mod local;
+mod loss;
 mod modify;
 mod receive;
 mod requester;

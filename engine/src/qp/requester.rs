@@ -14,11 +14,13 @@ use feroce_wire::{
 
 use super::connection::Connection;
 use super::env::{ACK_INTERVAL, Env};
+use super::loss::LossDetector;
 use super::segment::{self, Segment};
 use super::sg;
 use super::split::Splitter;
 use super::state::QpState;
 use super::timer::{Timer, TimerTable};
+use crate::congestion::SentRequest;
 use crate::counters::Counter;
 use crate::memory::work_ring::WorkConsumer;
 use crate::time::Duration;
@@ -52,6 +54,8 @@ pub struct Requester {
     pub(super) reads_in_flight: u8,
     /// Packets sent since the last one that asked for an acknowledgement.
     since_ack_request: u32,
+    /// Decides which retransmissions follow a loss.
+    pub(super) losses: LossDetector,
     /// The request behind the cursor, if it is validated: no acknowledgement was asked for before
     /// it, because it follows at once.
     validated: Option<u32>,
@@ -86,7 +90,7 @@ enum Credits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// A packet of this length was written, counted from the BTH to the pad.
-    Packet(usize),
+    Packet(usize, SentRequest),
     /// A local request was executed or skipped: there may be a packet behind it.
     Local,
     /// Nothing can be sent now.
@@ -109,6 +113,7 @@ impl Requester {
             window_base: Psn::new(0),
             reads_in_flight: 0,
             since_ack_request: 0,
+            losses: LossDetector::default(),
             validated: None,
             ssn: 0,
             credits: Credits::Unknown,
@@ -130,6 +135,7 @@ impl Requester {
         self.start_at(psn);
         (self.reads_in_flight, self.since_ack_request) = (0, 0);
         (self.ssn, self.credits, self.splitter) = (0, Credits::Unknown, Splitter::default());
+        self.losses = LossDetector::default();
     }
 
     /// Sets the PSN of the next packet. No packet may be outstanding.
@@ -214,6 +220,7 @@ impl Requester {
     /// Goes back to `psn`, which must be outstanding or the next one: the next packet has this PSN.
     pub(super) fn rewind(&mut self, psn: Psn) {
         debug_assert!(self.una.at_or_before(psn) && psn.at_or_before(self.sent_end));
+        self.losses.on_rewind(psn, self.cursor_psn, self.since_ack_request == 0);
         let mut index = self.sq.head();
         while index != self.fresh_wqe {
             let wqe = self.sq.get(index).expect("between head and fresh");
@@ -279,8 +286,8 @@ impl Requester {
         match self.write_packet(&wqe, segment, ack_req, conn, env, out) {
             Ok(len) => {
                 self.since_ack_request = if ack_req { 0 } else { self.since_ack_request + 1 };
-                self.advance(&wqe, segment, timers, env);
-                Next::Packet(len)
+                let sent = self.advance(&wqe, segment, ack_req, timers, env);
+                Next::Packet(len, sent)
             }
             Err(status) => self.fail_in_order(status),
         }
@@ -465,18 +472,24 @@ impl Requester {
         follows
     }
 
-    /// Moves the cursor past a packet that was written.
+    /// Moves the cursor past a packet that was written. Returns the facts about the packet that
+    /// congestion control needs.
     fn advance(
         &mut self,
         wqe: &SendWqe,
         segment: Segment,
+        ack_requested: bool,
         timers: &mut TimerTable,
         env: &mut Env<'_>,
-    ) {
+    ) -> SentRequest {
         // If the timer runs although no packet was outstanding, it belongs to a stuck port.
         let starts_timer = !self.has_unacknowledged() || !timers.is_running(Timer::Ack);
-        if self.cursor_psn.is_before(self.sent_end) {
+        let (psn, carries_data) = (self.cursor_psn, !wqe.op.needs_responder_resource());
+        let is_retransmit = psn.is_before(self.sent_end);
+        let mut follows_loss = false;
+        if is_retransmit {
             env.counters.count(Counter::RetransmittedPackets);
+            follows_loss = self.losses.on_retransmit(psn, carries_data, ack_requested);
         }
         if wqe.op.needs_responder_resource() {
             self.reads_in_flight += 1;
@@ -494,6 +507,7 @@ impl Requester {
         if let Some(timeout) = self.timeout.filter(|_| starts_timer) {
             timers.set(Timer::Ack, env.now + timeout);
         }
+        SentRequest { psn, carries_data, ack_requested, is_retransmit, follows_loss }
     }
 }
 

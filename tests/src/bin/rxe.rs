@@ -122,7 +122,7 @@ impl Suite {
         let is_marked = |case: &&&Case| case.fault == Some(Fault::Marked);
         let (marked, others): (Vec<&Case>, Vec<_>) = cases.iter().partition(is_marked);
         let mut played = Vec::new();
-        for (cases, control) in [(others, Control::Off), (marked, Control::Dcqcn)] {
+        for (cases, control) in [(others, Control::Off), (marked, Control::DCQCN)] {
             if !cases.is_empty() {
                 played.extend(self.play_on_a_device(&cases, port, control)?);
             }

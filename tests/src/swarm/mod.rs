@@ -121,7 +121,7 @@ fn make_rig(kind: RigKind) -> Rig {
         let mut params = Params::default();
         let rates = [("max_rate", "40Gb/s"), ("min_rate", "1Gb/s"), ("cnp_interval", "5us")];
         rates.iter().for_each(|(name, rate)| params.set(name, rate).expect("a parameter"));
-        config.congestion = CongestionConfig { control: Control::Dcqcn, params, burst: 8192 };
+        config.congestion = CongestionConfig { control: Control::DCQCN, params, burst: 8192 };
     }
     new_rig(&config, Duration::ZERO)
 }

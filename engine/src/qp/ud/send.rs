@@ -6,6 +6,7 @@ use feroce_wire::{
 };
 
 use super::UdQp;
+use crate::congestion::{Sent, SentRequest};
 use crate::counters::Counter;
 use crate::qp::env::{Env, Transmit};
 use crate::qp::sg;
@@ -37,6 +38,7 @@ impl UdQp {
             return None;
         }
         let wqe = *self.sq.get(self.sq.head())?;
+        let psn = self.psn;
         let written = self.write_packet(&wqe, env, out);
         match written {
             Ok(_) => self.psn = self.psn.next(),
@@ -47,7 +49,8 @@ impl UdQp {
             self.flush_sends(env);
         }
         self.finish_call(env);
-        written.ok().map(|len| Transmit { len, is_acknowledgement: false })
+        let sent = Sent::Request(SentRequest::datagram(psn));
+        written.ok().map(|len| Transmit { len, sent })
     }
 
     /// Writes BTH, extended headers, payload and pad. Returns their length.

@@ -31,7 +31,7 @@ impl Fabric {
     /// Two devices and a wire.
     pub fn new() -> Self {
         let config = feroce_engine::device::DeviceConfig {
-            congestion: CongestionConfig { control: Control::Dcqcn, ..CongestionConfig::default() },
+            congestion: CongestionConfig { control: Control::DCQCN, ..CongestionConfig::default() },
             arena_bytes: 32 << 20,
             ..manual_config(1)
         };

@@ -195,7 +195,7 @@ rules! {
         at("wire/src/cnp.rs", "write"), at("tests/tests/conform_mutations.rs", "a CNP whose reserved bytes are not 0");
     CnpInterval "CNP-INTERVAL" Error Responder None,
         "CNPs for a QP are at least 4 microseconds apart.",
-        at("engine/src/congestion/points.rs", "interval"), at("tests/tests/conform_mutations.rs", "CNPs a microsecond apart");
+        at("engine/src/congestion/notification.rs", "interval"), at("tests/tests/conform_mutations.rs", "CNPs a microsecond apart");
     CnpUnasked "CNP-UNASKED" Warning Responder None,
         "CNPs answer packets that are marked (CE).",
         at("engine/src/core/congestion.rs", "marked"), at("tests/tests/conform_mutations.rs", "a CNP without a mark");

@@ -369,9 +369,9 @@ fn control(flows: &[(u32, FlowConfig)]) -> EngineControl {
     match flows.first().map_or(Control::None, |(_, first)| first.control) {
         Control::None => EngineControl::Off,
         Control::Fixed(bits) => EngineControl::Fixed(Rate::from_bps(bits)),
-        Control::Dcqcn => EngineControl::Dcqcn,
-        Control::Timely => EngineControl::Timely,
-        Control::Swift => EngineControl::Swift,
+        Control::Dcqcn => EngineControl::DCQCN,
+        Control::Timely => EngineControl::TIMELY,
+        Control::Swift => EngineControl::SWIFT,
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn check(
     let expected = "the upper three bits of cnp_dscp, by which switches know engine hosts' CNPs";
     let congestion = all.section("congestion")?;
     let own = ["cnp_priority", "cnp_dscp"];
-    let nvidia = NVIDIA.iter().filter(|other| own.contains(&other.knob));
+    let nvidia = NVIDIA.iter().filter(|other| own.contains(&other.param));
     for key in own.iter().chain(nvidia.flat_map(|other| other.names)) {
         refuse(&congestion, key, is_other, expected)?;
     }

@@ -1,8 +1,9 @@
-//! The reaction point: the rate of a sender, by the CNPs that it gets (DCQCN).
+//! DCQCN's reaction point: the rate of a sender that receives CNPs.
 //!
-//! Its timers are run by [`advance`](ReactionPoint::advance), in order, each at its own time: it may be called as
-//! seldom as the rate is asked for, with the same result. At one time, timers come before CNPs, and among them alpha's
-//! before the increase timer before the cut. Before the first CNP nothing runs, and the rate is the highest.
+//! [`advance`](ReactionPoint::advance) runs all timers that are due, in order, each at its own
+//! time. The result does not depend on how often it is called. Events at the same time are ordered:
+//! the alpha timer, the increase timer, the cut timer, then CNPs. Before the first CNP no timer
+//! runs and the rate is the highest allowed.
 
 use crate::fraction::Fraction;
 use crate::params::{
@@ -12,7 +13,7 @@ use crate::params::{
 use crate::rate::Rate;
 use crate::time::{Duration, Instant};
 
-/// A sender's rate by DCQCN.
+/// The DCQCN state of one sender. Rates are in bit/s, times in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct ReactionPoint {
     rules: Rules,
@@ -22,21 +23,22 @@ pub struct ReactionPoint {
     /// Steps of the timer and of the byte counter since the last cut.
     time_steps: u32,
     byte_steps: u32,
-    /// Bytes since the byte counter's last step, and how many make the next; `FAR` before the first CNP.
+    /// Bytes since the last step of the byte counter, and bytes per step; `FAR` before the first
+    /// CNP.
     bytes: u64,
     byte_step: u64,
-    /// Ends of periods; `FAR` before the first CNP.
+    /// Ends of the running timer periods; `FAR` before the first CNP.
     alpha_ends: u64,
     increase_ends: u64,
     cut_ends: u64,
-    /// CNPs since the last update of alpha, the last cut.
-    alpha_saw: bool,
-    cut_saw: bool,
+    /// A CNP arrived in the running alpha period and in the running cut period.
+    cnp_in_alpha_period: bool,
+    cnp_in_cut_period: bool,
     /// The last step was hyper increase.
     hyper: bool,
 }
 
-/// The parameters, as the code needs them: nanoseconds and bits per second.
+/// The parameters in the units of the state: ns and bit/s.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     alpha_interval: u64,
@@ -66,9 +68,9 @@ struct Rules {
 const FAR: u64 = u64::MAX;
 
 impl ReactionPoint {
-    /// A sender on a line of `line` that has got no CNP.
-    pub fn new(params: &Params, line: Rate, _now: Instant) -> Self {
-        let rules = Rules::new(&params.reaction, line);
+    /// A sender on a link of `link_rate` that has received no CNP.
+    pub fn new(params: &Params, link_rate: Rate, _now: Instant) -> Self {
+        let rules = Rules::new(&params.reaction, link_rate);
         Self {
             rules,
             rate: rules.max,
@@ -81,19 +83,19 @@ impl ReactionPoint {
             alpha_ends: FAR,
             increase_ends: FAR,
             cut_ends: FAR,
-            alpha_saw: false,
-            cut_saw: false,
+            cnp_in_alpha_period: false,
+            cnp_in_cut_period: false,
             hyper: false,
         }
     }
 
-    /// Takes other parameters from `now` on. Running periods end when they would have.
-    pub fn set_params(&mut self, params: &Params, line: Rate, now: Instant) {
+    /// Changes the parameters at `now`. Running periods keep their ends.
+    pub fn set_params(&mut self, params: &Params, link_rate: Rate, now: Instant) {
         self.advance(now);
-        self.rules = Rules::new(&params.reaction, line);
+        self.rules = Rules::new(&params.reaction, link_rate);
         let Rules { min, max, increase_interval, cut_interval, .. } = self.rules;
         if !self.is_limited() {
-            *self = Self::new(params, line, now);
+            *self = Self::new(params, link_rate, now);
             return;
         }
         self.rate = self.rate.clamp(min, max);
@@ -102,7 +104,7 @@ impl ReactionPoint {
             self.target = self.target.min(max);
         }
         self.byte_step = self.rules.byte_step(false);
-        // What was counted for a longer step is less than one of the new.
+        // Bytes counted towards a longer step must not complete the new step.
         self.bytes = self.bytes.min(self.byte_step.saturating_sub(1));
         let start = |ends: u64, interval: u64| match ends {
             FAR => now.as_nanos().saturating_add(interval),
@@ -113,10 +115,10 @@ impl ReactionPoint {
             CutOrder::Apart => start(self.cut_ends, cut_interval),
             CutOrder::CutFirst | CutOrder::AlphaFirst => FAR,
         };
-        self.cut_saw &= self.rules.cut_order == CutOrder::Apart;
+        self.cnp_in_cut_period &= self.rules.cut_order == CutOrder::Apart;
     }
 
-    /// The rate, as of the last call that had a time.
+    /// The rate at the time of the last event or [`advance`](Self::advance).
     pub const fn rate(&self) -> Rate {
         Rate::from_bps(self.rate)
     }
@@ -141,16 +143,16 @@ impl ReactionPoint {
         self.byte_steps
     }
 
-    /// Whether a CNP has come, ever.
+    /// Returns true if a CNP has arrived since the sender started.
     pub const fn is_limited(&self) -> bool {
         self.alpha_ends != FAR
     }
 
-    /// When the rate may next change by itself: call [`advance`](Self::advance) then. [`Instant::FAR`] if only a CNP
-    /// changes it.
+    /// Next time at which a timer may change the rate; call [`advance`](Self::advance) then.
+    /// [`Instant::FAR`] if only a CNP can change the rate.
     pub fn next_event(&self) -> Instant {
-        let increase = if self.is_settled() { FAR } else { self.increase_ends };
-        let cut = if self.cut_saw { self.cut_ends } else { FAR };
+        let increase = if self.is_steady() { FAR } else { self.increase_ends };
+        let cut = if self.cnp_in_cut_period { self.cut_ends } else { FAR };
         Instant::from_nanos(increase.min(cut))
     }
 
@@ -164,14 +166,14 @@ impl ReactionPoint {
         }
     }
 
-    /// A CNP came.
+    /// A CNP arrived.
     pub fn on_cnp(&mut self, now: Instant) {
         self.advance(now);
         let now = now.as_nanos();
         let is_first = !self.is_limited();
         let sets_rate = is_first && self.rules.first_rate != 0;
         if is_first {
-            self.limit(now);
+            self.start(now);
         }
         match self.rules.cut_order {
             CutOrder::CutFirst => {
@@ -182,18 +184,18 @@ impl ReactionPoint {
                 self.raise_alpha();
                 self.cut_unless(sets_rate, now);
             }
-            CutOrder::Apart => self.cut_saw = !sets_rate,
+            CutOrder::Apart => self.cnp_in_cut_period = !sets_rate,
         }
-        // The first CNP begins the first period, and is not in it.
-        self.alpha_saw = !is_first;
+        // The first CNP starts the first period and does not count as a CNP inside it.
+        self.cnp_in_alpha_period = !is_first;
         if self.rules.alpha_timer == AlphaTimer::Restarts {
             self.alpha_ends = now.saturating_add(self.rules.alpha_interval);
-            self.alpha_saw &= self.rules.cut_order == CutOrder::Apart;
+            self.cnp_in_alpha_period &= self.rules.cut_order == CutOrder::Apart;
         }
     }
 
-    /// The first CNP: timers and counters begin.
-    fn limit(&mut self, now: u64) {
+    /// Starts timers and counters at the first CNP.
+    fn start(&mut self, now: u64) {
         let Rules { alpha_interval, cut_interval, min, max, first_rate, .. } = self.rules;
         self.alpha_ends = now.saturating_add(alpha_interval);
         if self.rules.cut_order == CutOrder::Apart {
@@ -230,7 +232,7 @@ impl ReactionPoint {
         if clamps || self.rules.byte_restart == ByteRestart::OnCut {
             self.restart_bytes();
         }
-        let by = self.rules.part_of(self.alpha);
+        let by = self.rules.cut_fraction(self.alpha);
         let kept = by.complement().max(self.rules.min_dec_fac);
         self.rate = kept.of_u64(self.rate).max(self.rules.min);
         (self.time_steps, self.byte_steps, self.hyper) = (0, 0, false);
@@ -276,34 +278,34 @@ impl ReactionPoint {
 
     fn end_alpha_period(&mut self, now: u64) {
         let ends = self.alpha_ends;
-        match (self.rules.cut_order, core::mem::take(&mut self.alpha_saw)) {
+        match (self.rules.cut_order, core::mem::take(&mut self.cnp_in_alpha_period)) {
             (CutOrder::Apart, true) => self.raise_alpha(),
             (_, true) => {}
             (_, false) => self.decay_alpha(),
         }
-        // Zero stays zero until a CNP: all ends up to now are this one.
+        // An alpha of 0 stays 0 until a CNP arrives: skip all periods up to now at once.
         let is_zero = self.alpha == Fraction::ZERO;
-        let periods = if is_zero { periods_to(now, ends, self.rules.alpha_interval) } else { 1 };
+        let periods = if is_zero { periods_until(now, ends, self.rules.alpha_interval) } else { 1 };
         self.alpha_ends = ends.saturating_add(self.rules.alpha_interval.saturating_mul(periods));
     }
 
     fn end_cut_period(&mut self, now: u64) {
         let ends = self.cut_ends;
         let interval = self.rules.cut_interval;
-        let is_due = core::mem::take(&mut self.cut_saw);
+        let is_due = core::mem::take(&mut self.cnp_in_cut_period);
         if is_due {
             self.cut(ends);
         }
-        let periods = if is_due { 1 } else { periods_to(now, ends, interval) };
+        let periods = if is_due { 1 } else { periods_until(now, ends, interval) };
         self.cut_ends = ends.saturating_add(interval.saturating_mul(periods));
     }
 
     fn end_increase_period(&mut self, now: u64) {
         let ends = self.increase_ends;
         let interval = self.rules.halved(self.rules.increase_interval, self.hyper);
-        // A cut comes between: what follows it is another matter.
-        let until = if self.cut_saw { now.min(self.cut_ends) } else { now };
-        let skipped = self.skip_steps(periods_to(until, ends, interval));
+        // Steps may be skipped only up to the next cut, which changes the rate.
+        let until = if self.cnp_in_cut_period { now.min(self.cut_ends) } else { now };
+        let skipped = self.skip_steps(periods_until(until, ends, interval));
         if skipped == 0 {
             self.step(Step::Time);
         }
@@ -325,7 +327,7 @@ impl ReactionPoint {
         }
         let increase = self.increase(step);
         self.hyper = increase.is_hyper;
-        self.target = if self.is_far_off() {
+        self.target = if self.is_target_far_above() {
             self.target / 8
         } else {
             self.target.saturating_add(increase.by)
@@ -349,7 +351,7 @@ impl ReactionPoint {
         *steps = steps.saturating_add(times);
     }
 
-    /// What a step adds to the target.
+    /// The increase of the target at a step.
     fn increase(&self, step: Step) -> Increase {
         let Rules { threshold, ai, hai, .. } = self.rules;
         let more = self.time_steps.max(self.byte_steps);
@@ -360,7 +362,7 @@ impl ReactionPoint {
         let times = match self.rules.hyper_increase {
             HyperIncrease::MinAbove => u32::from(fewer > threshold),
             HyperIncrease::MaxAbove => u32::from(more > threshold),
-            // The byte counter goes on with hyper increase, and does not begin it.
+            // The byte counter continues hyper increase but does not start it.
             HyperIncrease::MinReachedTimes if self.hyper || step == Step::Time => {
                 fewer.saturating_add(1).saturating_sub(threshold)
             }
@@ -372,28 +374,29 @@ impl ReactionPoint {
         }
     }
 
-    /// QCN's rule for a target that is not limited: the first steps bring it down where it is far above the rate.
-    fn is_far_off(&self) -> bool {
+    /// QCN's rule for an unlimited target: returns true if the target is more than ten times the
+    /// rate at a first step, which then divides the target by eight.
+    fn is_target_far_above(&self) -> bool {
         self.rules.target_limit == TargetLimit::Unlimited
             && (self.time_steps == 1 || self.byte_steps == 1)
             && self.target > self.rate.saturating_mul(10)
     }
 
-    /// Whether steps no longer change the rate.
-    fn is_settled(&self) -> bool {
+    /// Returns true if further steps do not change the rate.
+    fn is_steady(&self) -> bool {
         let Rules { max, ai, hai, .. } = self.rules;
         let is_at_most = self.rate == max && self.target >= max;
         is_at_most || (self.rate == self.target && ai == 0 && hai == 0)
     }
 
-    /// Makes at once those of the next `due` steps of the timer that are alike and leave the rate as it is: a sender
-    /// may have been silent for days. Says how many.
+    /// Skips the leading timer steps, of `due` steps, that are identical and leave the rate
+    /// unchanged: a sender may have been silent for days. Returns how many were skipped.
     fn skip_steps(&mut self, due: u64) -> u64 {
-        // No longer by how many steps of the timer there were.
-        let are_alike = self.time_steps > self.rules.threshold.max(1).max(self.byte_steps);
+        // The kind of increase no longer depends on the number of timer steps.
+        let are_identical = self.time_steps > self.rules.threshold.max(1).max(self.byte_steps);
         let increase = self.increase(Step::Time);
-        let rests = self.is_settled() || (self.rate == self.target && increase.by == 0);
-        if due < 2 || !are_alike || increase.is_hyper != self.hyper || !rests {
+        let is_unchanged = self.is_steady() || (self.rate == self.target && increase.by == 0);
+        if due < 2 || !are_identical || increase.is_hyper != self.hyper || !is_unchanged {
             return 0;
         }
         let mut steps = due;
@@ -410,9 +413,9 @@ impl ReactionPoint {
 }
 
 impl Rules {
-    fn new(params: &ReactionParams, line: Rate) -> Self {
+    fn new(params: &ReactionParams, link_rate: Rate) -> Self {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(FAR).max(1);
-        let max = params.highest(line).as_bps().max(1);
+        let max = params.highest(link_rate).as_bps().max(1);
         Self {
             alpha_interval: nanos(params.alpha_interval),
             increase_interval: nanos(params.increase_interval),
@@ -439,15 +442,15 @@ impl Rules {
         }
     }
 
-    /// What a cut takes, by the `alpha` of its time: alpha / 2^(gd - 10).
-    fn part_of(&self, alpha: Fraction) -> Fraction {
+    /// The part of the rate that a cut removes: alpha / 2^(gd - 10).
+    fn cut_fraction(&self, alpha: Fraction) -> Fraction {
         match self.gd.checked_sub(GD_OF_ALPHA) {
             Some(shift) => alpha.shifted(shift),
             None => alpha.doubled(GD_OF_ALPHA - self.gd),
         }
     }
 
-    /// Bytes until the byte counter's next step.
+    /// Bytes per step of the byte counter.
     fn byte_step(&self, is_hyper: bool) -> u64 {
         match self.byte_counter {
             0 => FAR,
@@ -461,10 +464,10 @@ impl Rules {
     }
 }
 
-/// The `gd` with which a cut is by alpha: NVIDIA's alpha is in units of 2^-10.
+/// The `gd` for which a cut removes exactly alpha: NVIDIA's alpha is in units of 2^-10.
 const GD_OF_ALPHA: u32 = 10;
 
-/// Who makes a step.
+/// The source of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Time,
@@ -477,7 +480,7 @@ struct Increase {
     by: u64,
 }
 
-/// Periods until the first end after `now`, of those of which one ends at `ends`.
-fn periods_to(now: u64, ends: u64, interval: u64) -> u64 {
+/// Number of periods of length `interval` from the end at `ends` to the first end after `now`.
+fn periods_until(now: u64, ends: u64, interval: u64) -> u64 {
     (now - ends) / interval.max(1) + 1
 }

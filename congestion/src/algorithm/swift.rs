@@ -1,4 +1,5 @@
-//! Swift (Kumar et al., SIGCOMM 2020, algorithm 1): a window by the distance of the delay from a target.
+//! Swift (Kumar et al., SIGCOMM 2020, algorithm 1): the window follows the distance of the
+//! round-trip time from a target delay.
 
 use crate::fraction::Fraction;
 use crate::rate::Rate;
@@ -9,13 +10,13 @@ use crate::time::{Duration, Instant};
 pub struct SwiftParams {
     /// Target delay for a large window.
     pub base_target: Duration,
-    /// What each hop adds to it.
+    /// Addition to the target per hop.
     pub hop_scale: Duration,
     /// Hops of the path.
     pub hops: u8,
-    /// What a small window adds to the target at most.
+    /// Largest addition to the target for a small window.
     pub fs_range: Duration,
-    /// The window, in tenths of packets, at which that most is added.
+    /// The window, in tenths of packets, up to which the largest addition applies.
     pub fs_min_cwnd: u32,
     /// The window, in tenths of packets, from which nothing is added.
     pub fs_max_cwnd: u32,
@@ -23,18 +24,18 @@ pub struct SwiftParams {
     pub ai: u32,
     /// Factor of multiplicative decrease.
     pub beta: Fraction,
-    /// The largest part that a decrease takes.
+    /// Largest part of the window that one decrease removes.
     pub max_mdf: Fraction,
     /// The smallest window, in thousandths of packets.
     pub min_cwnd: u32,
     /// The largest window, in packets.
     pub max_cwnd: u32,
-    /// Bytes of a packet, in which windows are counted.
+    /// Bytes per packet: the unit of windows.
     pub packet: u32,
 }
 
 impl SwiftParams {
-    /// Those of the paper, where it tells.
+    /// The values of the paper where it gives them.
     pub const PAPER: Self = Self {
         base_target: Duration::from_micros(25),
         hop_scale: Duration::from_micros(1),
@@ -51,12 +52,13 @@ impl SwiftParams {
     };
 }
 
-/// A sender's window by Swift. A window below a packet is kept by pacing: [`rate`](Self::rate).
+/// The Swift state of one sender. A window below one packet is enforced by pacing at
+/// [`rate`](Self::rate).
 #[derive(Clone, Copy, Debug)]
 pub struct Swift {
     params: SwiftParams,
-    line: Rate,
-    /// In packets * 2^20.
+    link_rate: Rate,
+    /// The window in packets * 2^20.
     cwnd: u64,
     rtt: Duration,
     decreased: Option<Instant>,
@@ -65,36 +67,36 @@ pub struct Swift {
 const UNIT: u64 = 1 << 20;
 
 impl Swift {
-    /// A sender on a line of `line`, with the largest window.
-    pub const fn new(params: &SwiftParams, line: Rate) -> Self {
+    /// A sender on a link of `link_rate`, with the largest window.
+    pub const fn new(params: &SwiftParams, link_rate: Rate) -> Self {
         let cwnd = params.max_cwnd as u64 * UNIT;
-        Self { params: *params, line, cwnd, rtt: Duration::ZERO, decreased: None }
+        Self { params: *params, link_rate, cwnd, rtt: Duration::ZERO, decreased: None }
     }
 
-    /// Bytes that may be outstanding: at least a packet.
+    /// Maximum of outstanding bytes: at least one packet.
     pub fn window(&self) -> u64 {
         let bytes = u128::from(self.cwnd) * u128::from(self.params.packet) / u128::from(UNIT);
         u64::try_from(bytes).unwrap_or(u64::MAX).max(self.params.packet.into())
     }
 
-    /// The rate to pace with: the line's unless the window is below a packet.
+    /// The pacing rate: the link rate unless the window is below one packet.
     pub fn rate(&self) -> Rate {
         let nanos = self.rtt.as_nanos();
         if self.cwnd >= UNIT || nanos == 0 {
-            return self.line;
+            return self.link_rate;
         }
         let bits = u128::from(self.params.packet) * 8 * u128::from(self.cwnd) * 1_000_000_000;
         let rate = bits / u128::from(UNIT) / nanos;
-        Rate::from_bps(u64::try_from(rate).unwrap_or(u64::MAX).max(1)).min(self.line)
+        Rate::from_bps(u64::try_from(rate).unwrap_or(u64::MAX).max(1)).min(self.link_rate)
     }
 
-    /// The delay to reach.
+    /// The target delay.
     pub fn target(&self) -> Duration {
         let SwiftParams { base_target, hop_scale, hops, .. } = self.params;
         base_target + hop_scale * u32::from(hops) + self.flow_scaling()
     }
 
-    /// `bytes` were acknowledged, the last of them after `rtt`.
+    /// `bytes` were acknowledged; the last of them were sent `rtt` ago.
     pub fn on_ack(&mut self, rtt: Duration, bytes: u64, now: Instant) {
         self.rtt = rtt;
         let target = self.target();
@@ -108,7 +110,7 @@ impl Swift {
         }
     }
 
-    /// Packets were lost: a NAK or a time-out said so.
+    /// Packets were lost, as a NAK or a timeout showed.
     pub fn on_loss(&mut self, now: Instant) {
         if self.can_decrease(now) {
             self.decrease(self.params.max_mdf, now);
@@ -137,10 +139,10 @@ impl Swift {
         }
     }
 
-    /// What a small window adds to the target: many flows make a queue by their number.
+    /// The addition to the target for a small window: many flows with small windows build a queue.
     fn flow_scaling(&self) -> Duration {
         let SwiftParams { fs_range, fs_min_cwnd, fs_max_cwnd, .. } = self.params;
-        // Of tenths of packets * 2^20, as is a window times ten.
+        // The argument is in tenths of packets * 2^20, like the window times ten.
         let inverse_root = |tenths: u64| (1u64 << 40) / tenths.isqrt().max(1);
         let least = inverse_root(u64::from(fs_max_cwnd) << 20);
         let most = inverse_root(u64::from(fs_min_cwnd) << 20).max(least);

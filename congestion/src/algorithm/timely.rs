@@ -1,4 +1,5 @@
-//! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): a rate by the gradient of RTTs.
+//! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): the rate follows the gradient of round-trip
+//! times.
 
 use crate::fraction::Fraction;
 use crate::rate::Rate;
@@ -11,26 +12,26 @@ pub struct TimelyParams {
     pub alpha: Fraction,
     /// Factor of multiplicative decrease.
     pub beta: Fraction,
-    /// RTT below which the rate rises, whatever the gradient.
+    /// RTT below which the rate rises regardless of the gradient.
     pub t_low: Duration,
-    /// RTT above which it falls, whatever the gradient.
+    /// RTT above which the rate falls regardless of the gradient.
     pub t_high: Duration,
     /// RTT by which the gradient is normalised.
     pub min_rtt: Duration,
-    /// What a step of additive increase adds.
+    /// Rate added by a step of additive increase.
     pub delta: Rate,
-    /// Updates in a row without a positive gradient after which steps are larger.
+    /// Consecutive updates without a positive gradient after which steps are larger.
     pub hai_after: u32,
-    /// How many times larger.
+    /// Factor by which these steps are larger.
     pub hai_times: u32,
-    /// Acknowledged bytes per update: a segment.
+    /// Acknowledged bytes per update (one segment).
     pub segment: u32,
     /// The lowest rate.
     pub min_rate: Rate,
 }
 
 impl TimelyParams {
-    /// Those of the paper.
+    /// The values of the paper.
     pub const PAPER: Self = Self {
         alpha: Fraction::ratio(875, 1000),
         beta: Fraction::ratio(8, 10),
@@ -45,18 +46,18 @@ impl TimelyParams {
     };
 }
 
-/// A sender's rate by TIMELY.
+/// The TIMELY state of one sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Timely {
     params: TimelyParams,
-    line: Rate,
+    link_rate: Rate,
     rate: Rate,
-    /// The RTT of the update before, in ns; 0 before the first.
+    /// The RTT of the previous update in ns; 0 before the first.
     previous: u64,
-    /// The moving average of differences of RTTs, in ns * 2^16.
+    /// The moving average of RTT differences in ns * 2^16.
     difference: i64,
-    /// Updates in a row without a positive gradient.
-    falls: u32,
+    /// Consecutive updates without a positive gradient.
+    non_rising: u32,
     /// Bytes acknowledged since the last update.
     bytes: u64,
 }
@@ -64,10 +65,18 @@ pub struct Timely {
 const SCALE_BITS: u32 = 16;
 
 impl Timely {
-    /// A sender on a line of `line`, at its rate.
-    pub const fn new(params: &TimelyParams, line: Rate) -> Self {
+    /// A sender on a link of `link_rate`, starting at that rate.
+    pub const fn new(params: &TimelyParams, link_rate: Rate) -> Self {
         let params = *params;
-        Self { params, line, rate: line, previous: 0, difference: 0, falls: 0, bytes: 0 }
+        Self {
+            params,
+            link_rate,
+            rate: link_rate,
+            previous: 0,
+            difference: 0,
+            non_rising: 0,
+            bytes: 0,
+        }
     }
 
     /// The rate.
@@ -75,7 +84,7 @@ impl Timely {
         self.rate
     }
 
-    /// `bytes` were acknowledged, the last of them after `rtt`.
+    /// `bytes` were acknowledged; the last of them were sent `rtt` ago.
     pub fn on_ack(&mut self, rtt: Duration, bytes: u64, _now: Instant) {
         self.bytes += bytes;
         if self.bytes < u64::from(self.params.segment) {
@@ -97,18 +106,19 @@ impl Timely {
         let TimelyParams { beta, t_low, t_high, min_rtt, .. } = self.params;
         let (low, high, floor) = (nanos(t_low), nanos(t_high), nanos(min_rtt).max(1));
         if rtt < low {
-            self.falls = 0;
+            self.non_rising = 0;
             self.increase(1);
         } else if rtt > high {
-            self.falls = 0;
+            self.non_rising = 0;
             // 1 - high / rtt.
             self.decrease(beta.of(part(rtt - high, rtt)));
         } else if self.difference <= 0 {
-            self.falls = self.falls.saturating_add(1);
-            let times = if self.falls >= self.params.hai_after { self.params.hai_times } else { 1 };
+            self.non_rising = self.non_rising.saturating_add(1);
+            let times =
+                if self.non_rising >= self.params.hai_after { self.params.hai_times } else { 1 };
             self.increase(times);
         } else {
-            self.falls = 0;
+            self.non_rising = 0;
             let gradient = part(self.difference.unsigned_abs(), floor << SCALE_BITS);
             self.decrease(beta.of(gradient));
         }
@@ -116,16 +126,17 @@ impl Timely {
 
     fn increase(&mut self, times: u32) {
         let step = self.params.delta.saturating_mul(times.into());
-        self.rate = self.rate.saturating_add(step).min(self.line);
+        self.rate = self.rate.saturating_add(step).min(self.link_rate);
     }
 
     fn decrease(&mut self, by: Fraction) {
-        let floor = self.params.min_rate.min(self.line);
+        let floor = self.params.min_rate.min(self.link_rate);
         self.rate = self.rate.scaled(by.complement()).max(floor);
     }
 }
 
-/// Longer RTTs are as good as this one, and sums with them cannot overflow.
+/// Longer RTTs are treated as this one, so that sums of RTTs cannot overflow. In ns: about 18
+/// minutes.
 const MAX_RTT: u64 = 1 << 40;
 
 #[allow(clippy::cast_possible_wrap)] // At most MAX_RTT.

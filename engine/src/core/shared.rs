@@ -1,0 +1,93 @@
+//! What a core shares with its device and with the other cores.
+
+use std::sync::Arc;
+
+use feroce_wire::Qpn;
+
+use crate::congestion::CongestionConfig;
+use crate::counters::Counters;
+use crate::memory::MrTable;
+use crate::memory::frame_ring::{FrameConsumer, FrameProducer};
+use crate::pfc::{PfcConfig, XoffRequesters};
+use crate::qp::{Env, SrqTable};
+use crate::time::Instant;
+use crate::verbs::EventQueue;
+
+/// How QP numbers map to cores and slots: the numbers from `base` on are assigned to the cores
+/// round robin. QP 1, the general services QP, has a slot of its own on the first core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpnMap {
+    /// First number of the slice.
+    pub base: u32,
+    /// Number of QP numbers in the slice.
+    pub count: u32,
+    /// Number of cores of the device.
+    pub cores: u32,
+}
+
+impl QpnMap {
+    /// Core and slot of `qpn`; `None` if it is neither in the slice nor QP 1.
+    #[inline]
+    pub fn locate(&self, qpn: Qpn) -> Option<(usize, u32)> {
+        match qpn.value().checked_sub(self.base) {
+            Some(index) if index < self.count => {
+                Some(((index % self.cores) as usize, index / self.cores))
+            }
+            None if qpn == Qpn::GSI => Some((0, self.count.div_ceil(self.cores))),
+            _ => None,
+        }
+    }
+
+    /// Number of slots that each core needs.
+    pub fn slots(&self) -> usize {
+        self.count.div_ceil(self.cores) as usize + 1
+    }
+}
+
+/// The parts of the device that a core uses.
+#[derive(Debug, Clone)]
+pub struct CoreShared {
+    /// Registered memory.
+    pub memory: Arc<MrTable>,
+    /// Asynchronous events.
+    pub events: Arc<EventQueue>,
+    /// Counters of this core.
+    pub counters: Arc<Counters>,
+    /// Mapping of QP numbers.
+    pub qpns: QpnMap,
+    /// Maximum of outstanding packets per QP.
+    pub window: u32,
+    /// Shared receive queues of XRC domains.
+    pub srqs: SrqTable,
+    /// The congestion control configuration at the time the device was opened.
+    pub congestion: CongestionConfig,
+    /// The flow control configuration at the time the device was opened.
+    pub pfc: PfcConfig,
+    /// The cores of the device that request a pause from the neighbour.
+    pub xoff_requesters: Arc<XoffRequesters>,
+}
+
+impl CoreShared {
+    /// The environment of a QP call at the time `now`.
+    pub(super) fn env(&self, now: Instant) -> Env<'_> {
+        Env::new(now, &self.memory, &self.counters, &self.events, self.window, &self.srqs)
+    }
+}
+
+/// The rings that carry frames between this core and the others, indexed by core number.
+#[derive(Debug, Default)]
+pub struct Handover {
+    /// Frames from each other core.
+    pub inbox: Vec<FrameConsumer>,
+    /// Frames to each other core; `None` at this core's own number.
+    pub outbox: Vec<Option<FrameProducer>>,
+}
+
+impl Handover {
+    /// Makes the frames that were handed over visible to the other cores.
+    pub(super) fn publish(&mut self) {
+        for outbox in self.outbox.iter_mut().flatten() {
+            outbox.publish();
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The QPs of a core, and the schedule that says which of them the core must call and when.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use feroce_wire::Qpn;
+
+use crate::congestion::{CoreCongestion, Sender};
+use crate::qp::{AnyQp, QpSnapshot};
+use crate::time::Instant;
+use crate::timer_wheel::TimerWheel;
+
+/// A QP on its core.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub qp: AnyQp,
+    /// Congestion control; `None` if it is off.
+    pub sender: Option<Box<Sender>>,
+    /// The program has posted since the core last handled the doorbell.
+    pub posted: Arc<AtomicBool>,
+    /// The QP is in the list of QPs that may have something to send.
+    pub is_active: bool,
+    /// The QP waits for the end of a pause.
+    pub is_held: bool,
+    /// The timer of this slot fires at this time or earlier.
+    pub armed: Instant,
+}
+
+/// The order of work of a core: QPs that may send, and timers.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    /// Slots of QPs that may have something to send, in the order of their turns.
+    pub active: VecDeque<u32>,
+    /// One timer per slot, one for notification points, one for pauses.
+    pub wheel: TimerWheel,
+    slots: u32,
+}
+
+/// A timer of a core that has fired.
+pub(super) enum Expired {
+    Slot(u32),
+    NotificationPoints,
+    Pauses,
+}
+
+impl Schedule {
+    /// For `slots` slots, with nothing scheduled.
+    pub(super) fn new(slots: usize, now: Instant) -> Self {
+        Self {
+            active: VecDeque::with_capacity(slots),
+            wheel: TimerWheel::new(slots + 2, now),
+            slots: u32::try_from(slots).expect("no more than QP numbers"),
+        }
+    }
+
+    /// The next timer that is due at `now`.
+    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Expired> {
+        let timer = self.wheel.pop_expired(now)?;
+        Some(match timer.checked_sub(self.slots) {
+            None => Expired::Slot(timer),
+            Some(0) => Expired::NotificationPoints,
+            Some(_) => Expired::Pauses,
+        })
+    }
+
+    /// Sets the timer of the notification points; [`Instant::FAR`] stops it.
+    pub(super) fn set_points_timer(&mut self, at: Instant) {
+        self.set_timer(self.slots, at);
+    }
+
+    /// Sets the timer of pauses; [`Instant::FAR`] stops it.
+    pub(super) fn set_pause_timer(&mut self, at: Instant) {
+        self.set_timer(self.slots + 1, at);
+    }
+
+    fn set_timer(&mut self, timer: u32, at: Instant) {
+        match at {
+            Instant::FAR => self.wheel.cancel(timer),
+            at => self.wheel.set(timer, at),
+        }
+    }
+
+    /// Gives the QP in `slot` the next turn to send.
+    #[cold]
+    pub(super) fn move_to_front(&mut self, slot: u32) {
+        if let Some(at) = self.active.iter().rposition(|&other| other == slot) {
+            self.active.remove(at);
+            self.active.push_front(slot);
+        }
+    }
+
+    /// The slot becomes empty.
+    pub(super) fn remove(&mut self, slot: u32) {
+        self.wheel.cancel(slot);
+        self.active.retain(|&active| active != slot);
+    }
+}
+
+impl Slot {
+    /// A slot for `qp`, which has sent nothing. `posted` is set when the program posts to the QP.
+    pub(super) fn new(
+        qp: AnyQp,
+        posted: Arc<AtomicBool>,
+        congestion: Option<&CoreCongestion>,
+    ) -> Self {
+        let (is_active, is_held) = (false, false);
+        let mut slot = Self { qp, sender: None, posted, is_active, is_held, armed: Instant::FAR };
+        slot.reset_congestion(congestion);
+        slot
+    }
+
+    /// Starts congestion control over, as for a QP that has sent nothing. QP 1 has none.
+    pub(super) fn reset_congestion(&mut self, congestion: Option<&CoreCongestion>) {
+        let congestion = congestion.filter(|_| self.qp.qpn() != Qpn::GSI);
+        self.sender = congestion.map(|congestion| Box::new(congestion.sender()));
+    }
+
+    /// The state of the QP for monitoring.
+    pub(super) fn snapshot(&self, now: Instant) -> QpSnapshot {
+        let rate = self.sender.as_ref().map(|sender| sender.snapshot(now));
+        QpSnapshot { rate, ..self.qp.snapshot() }
+    }
+
+    /// Must follow every call into the QP: it may have something to send and another deadline.
+    #[inline]
+    pub(super) fn reschedule(&mut self, slot: u32, schedule: &mut Schedule) {
+        if !self.is_active {
+            self.is_active = true;
+            schedule.active.push_back(slot);
+        }
+        self.rearm(slot, schedule);
+    }
+
+    /// Moves the timer of the slot forward if the QP's deadline is earlier. A later deadline is set
+    /// when the timer fires.
+    #[inline]
+    pub(super) fn rearm(&mut self, slot: u32, schedule: &mut Schedule) {
+        let mut deadline = self.qp.poll_timeout().unwrap_or(Instant::FAR);
+        if let Some(sender) = &self.sender {
+            deadline = deadline.min(sender.next_event());
+        }
+        if deadline < self.armed {
+            schedule.wheel.set(slot, deadline);
+            self.armed = deadline;
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Super-frames in a core: which packet may join the super-frame of the packet before it, and how
+//! long the turn of a QP is. A port may send consecutive packets of one flow as one super-frame,
+//! which the kernel or the NIC splits again. The core writes and seals each packet as if it were
+//! sent alone.
+
+use feroce_wire::FlowSpec;
+
+/// Packets that one QP may send before the turn of the next QP.
+const TRANSMIT_QUANTUM: usize = 16;
+
+/// The same in bytes for a flow with super-frames, while another QP waits: more packets make a
+/// longer super-frame.
+const SUPER_FRAME_QUANTUM: usize = 60 << 10;
+
+/// The packets that a QP has sent in its turn.
+#[derive(Debug)]
+pub(super) struct Quantum {
+    packets: usize,
+    bytes: usize,
+    is_alone: bool,
+}
+
+impl Quantum {
+    /// A turn in which nothing was sent. `is_alone`: no other QP waits. Then the turn of a flow
+    /// with super-frames is not limited: the last packet of a message and the first of the next,
+    /// which are longer than the others of a READ response, can share a super-frame.
+    pub(super) fn new(is_alone: bool) -> Self {
+        Self { packets: 0, bytes: 0, is_alone }
+    }
+
+    /// Number of packets sent.
+    #[inline]
+    pub(super) fn packets(&self) -> usize {
+        self.packets
+    }
+
+    /// Returns true if the next packet, of `flow` and with IPv4 identification `ip_id`, may join
+    /// the super-frame of the packet before it. Our identifications skip 0; those of a split
+    /// super-frame do not.
+    #[inline]
+    pub(super) fn joins_previous(&self, flow: &FlowSpec, ip_id: u16) -> bool {
+        flow.super_frames && self.packets > 0 && ip_id != 1
+    }
+
+    /// Counts a packet of `flow` with `bytes`. Returns true if the turn is over.
+    #[inline]
+    pub(super) fn count(&mut self, flow: &FlowSpec, bytes: usize) -> bool {
+        self.packets += 1;
+        self.bytes += bytes;
+        match flow.super_frames {
+            true => self.bytes >= SUPER_FRAME_QUANTUM && !self.is_alone,
+            false => self.packets >= TRANSMIT_QUANTUM,
+        }
+    }
+}
