@@ -1,4 +1,4 @@
-//! Address handles: those of a received datagram, and the resolution of addresses.
+//! Address handles: creating them, deriving them from a received datagram, and resolving addresses.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -23,18 +23,18 @@ use crate::{context, cq, errno};
 pub struct Ah {
     abi: UnsafeCell<ibv_ah>,
     shared: Arc<Shared>,
-    /// The engine's.
+    /// The engine's address handle.
     pub handle: AddressHandle,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Ah {
     type Abi = ibv_ah;
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the program passes a live PD, whose context is not written, and attributes.
+    // SAFETY: the program passes a live PD and attributes; nothing writes the PD's `context` field.
     let (live, context, attr) = unsafe { (object::borrow::<Pd>(pd), (*pd).context, &*attr) };
     let made = live.shared.check().and_then(|()| {
         let path = path(attr, &live.shared.engine.settings)?;
@@ -51,7 +51,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: the program passes a live handle of a live PD.
+    // SAFETY: the program passes a live address handle, and its PD lives as long as the handle.
     unsafe {
         let live = object::borrow::<Ah>(ah);
         if let Err(code) = live.shared.check() {
@@ -71,21 +71,21 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the program passes a live PD, a completion and the GRH that it announces.
+    // SAFETY: the program passes a live PD, a completion and the GRH that the completion announces.
     let code = unsafe { ibv_init_ah_from_wc((*pd).context, port, wc, grh, &raw mut attr) };
     if code != 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: as above.
+    // SAFETY: the program passes a live PD, and `attr` was filled in above.
     unsafe { ibv_create_ah(pd, &raw mut attr) }
 }
 
-/// The flow label's bits of the first word of a GRH.
+/// Mask of the flow label in the first word of a GRH.
 const FLOW_LABEL: u32 = 0xf_ffff;
 
-/// What an answer needs of a datagram's header.
+/// Header fields of a received datagram that a response needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     source: Gid,
@@ -94,7 +94,8 @@ struct Header {
     class: u8,
 }
 
-/// Of IPv6 the header is all of the GRH, of IPv4 its second half, and then the first has no version.
+/// Parses the 40 bytes of a GRH buffer. An IPv6 header fills all of it; an IPv4 header fills the
+/// last 20 bytes, and the version field of the first word is then not 6.
 fn header(grh: &ibv_grh) -> Option<Header> {
     let words = u32::from_be(grh.version_tclass_flow);
     let class = |word: u32, shift: u32| u8::try_from(word >> shift & 0xff).unwrap_or(0);
@@ -107,7 +108,7 @@ fn header(grh: &ibv_grh) -> Option<Header> {
             class: class(words, 20),
         });
     }
-    // SAFETY: both are plain bytes of this size.
+    // SAFETY: both types are plain bytes of the same size.
     let bytes: [u8; size_of::<ibv_grh>()] = unsafe { std::mem::transmute(*grh) };
     let ip = Ipv4Header::parse(&bytes[bytes.len() - Ipv4Header::LEN..]).ok()?;
     let (source, destination) = (IpAddr::V4(ip.src).into(), IpAddr::V4(ip.dst).into());
@@ -126,27 +127,27 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
         errno::set(code);
         -1
     };
-    // SAFETY: the program passes an open context, a completion and the GRH that it announces, in a receive buffer
-    // which need not be aligned.
+    // SAFETY: the program passes an open context, a completion and the GRH that the completion
+    // announces. The GRH lies in a receive buffer and may be unaligned.
     let (shared, wc, grh) = unsafe {
         let shared = match context::shared(context) {
             Ok(shared) => shared,
             Err(code) => return failed(code),
         };
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
-            return failed(libc::EINVAL); // RoCE has no other address.
+            return failed(libc::EINVAL); // RoCE has no address without a GRH.
         }
         (shared, *wc, grh.read_unaligned())
     };
     let Some(Header { source, destination: own, label, class }) = header(&grh) else {
         return failed(libc::EPROTONOSUPPORT);
     };
-    // The datagram came to our address: that is whom the answer comes from.
+    // The datagram was sent to a local address: the response has that address as its source.
     let gids = shared.engine.device.gids();
     let Some((index, _)) = gids.iter().find(|(_, entry)| entry.gid == own) else {
         return failed(libc::ENOENT);
     };
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut told: ibv_ah_attr = unsafe { std::mem::zeroed() };
     told.grh.dgid = halves(source.0);
     told.grh.flow_label = label;
@@ -158,12 +159,12 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     told.src_path_bits = wc.dlid_path_bits;
     told.is_global = 1;
     told.port_num = port;
-    // SAFETY: the program passes a structure to fill in.
+    // SAFETY: the program passes a writable `ibv_ah_attr`.
     unsafe { attr.write(told) };
     0
 }
 
-/// No VLAN.
+/// VLAN id that stands for "no VLAN tag".
 const UNTAGGED: u16 = 0xffff;
 
 #[unsafe(no_mangle)]
@@ -181,7 +182,7 @@ unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
         Ok(handle.map_err(|error| errno::of_device(&error))?.ethernet())
     });
     object::code(found.map(|(address, tag)| {
-        // SAFETY: the program passes room for an Ethernet address and, if it wants it, the VLAN.
+        // SAFETY: the program passes room for an Ethernet address; `vlan` is null or writable.
         unsafe {
             mac.write(address.0);
             if !vlan.is_null() {

@@ -1,4 +1,4 @@
-//! Completion channels: which completion queue has something, on a descriptor.
+//! Completion channels: a descriptor that reports which completion queues have completions.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,36 +18,37 @@ use crate::object::{self, Object};
 pub struct CompChannel {
     abi: UnsafeCell<ibv_comp_channel>,
     shared: Arc<Shared>,
-    /// Queues that have something.
+    /// Events of CQs that have completions.
     pub channel: Arc<Channel<Filled>>,
-    /// Completion queues that use it.
+    /// Number of CQs attached to this channel.
     pub users: AtomicUsize,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for CompChannel {
     type Abi = ibv_comp_channel;
 }
 
-/// A completion that was asked for has come to a queue.
+/// Event: a completion arrived on a CQ that had requested a notification.
 #[derive(Debug, Clone)]
 pub struct Filled {
-    /// The queue's address, as the program knows it.
+    /// Address of the program's `ibv_cq`.
     cq: usize,
     unacknowledged: Arc<Unacknowledged>,
 }
 
-/// What the engine wakes when a completion comes that was asked for.
+/// The engine wakes this waker when a completion arrives for which a notification was requested.
 #[derive(Debug)]
 pub struct CqWaker {
     channel: Arc<Channel<Filled>>,
-    /// The queue's address, once it has one: ahead of the first time that anybody asks.
+    /// Address of the program's `ibv_cq`. Set once the CQ exists, before the first notification can
+    /// be requested.
     pub cq: AtomicUsize,
     unacknowledged: Arc<Unacknowledged>,
 }
 
 impl CqWaker {
-    /// One for a queue that is still to be made.
+    /// Creates the waker for a CQ that does not exist yet.
     pub fn new(channel: &CompChannel) -> Arc<Self> {
         Arc::new(Self {
             channel: Arc::clone(&channel.channel),
@@ -56,12 +57,13 @@ impl CqWaker {
         })
     }
 
-    /// Events of the queue that the program has read were acknowledged.
+    /// Counts `events` events of the CQ as acknowledged.
     pub fn acknowledge(&self, events: c_uint) {
         self.unacknowledged.acknowledge(u64::from(events));
     }
 
-    /// Takes back what the program has not read, and waits until it has acknowledged the rest.
+    /// Removes events that the program has not read, then waits until it has acknowledged all
+    /// events that it has read.
     pub fn retire(&self) {
         self.channel.remove(|filled| Arc::ptr_eq(&filled.unacknowledged, &self.unacknowledged));
         self.unacknowledged.wait();
@@ -102,7 +104,7 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
     if live.users.load(Ordering::Acquire) > 0 {
         return libc::EBUSY;
     }
-    // SAFETY: as above; no queue uses it.
+    // SAFETY: the program passes a live channel and does not use it again; no CQ is attached to it.
     drop(unsafe { object::take::<CompChannel>(channel) });
     0
 }
@@ -120,8 +122,8 @@ unsafe extern "C" fn ibv_get_cq_event(
     match got {
         Ok(filled) => {
             let filled = std::ptr::with_exposed_provenance_mut::<ibv_cq>(filled.cq);
-            // SAFETY: the queue lives, for destroying it waits for the acknowledgement of this event; the program
-            // passes two places to fill in.
+            // SAFETY: the CQ is live, because `ibv_destroy_cq` waits for the acknowledgement of
+            // this event; the program passes two writable pointers.
             unsafe {
                 *cq = filled;
                 *cq_context = (*filled).cq_context;
@@ -137,7 +139,7 @@ unsafe extern "C" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
-    // SAFETY: the program passes a live queue.
+    // SAFETY: the program passes a live CQ.
     let live = unsafe { object::borrow::<Cq>(cq) };
     if let Some(waker) = &live.waker {
         waker.acknowledge(events);

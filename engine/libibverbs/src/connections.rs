@@ -1,4 +1,5 @@
-//! The connection manager of the process, for `librdmacm.so.1`: see `connections` of `feroce_verbs_abi`.
+//! The RDMA CM endpoint of this process, which `librdmacm.so.1` calls. The interface between the
+//! two libraries is `connections` of `feroce_verbs_abi`.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -24,42 +25,44 @@ use crate::engine::Engine;
 use crate::process::PerProcess;
 use crate::{context, errno, fork, log};
 
-/// The connection manager, and what it serves.
+/// The connection manager and the engines of the devices attached to it.
 struct Connections {
     manager: ConnectionManager,
-    /// Open as long as the process: by index.
+    /// Engines by device index. They stay open until the process ends.
     engines: Mutex<BTreeMap<u32, Arc<Engine>>>,
 }
 
 static CONNECTIONS: PerProcess<OnceLock<Connections>> = PerProcess::new(OnceLock::new);
 
-/// How long a program that ends waits until its last words are sent.
+/// Longest time that process exit waits for final CM messages (such as DREQ) to be sent.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Ports below are for the privileged, unless the administrator says otherwise.
+/// Default first port that needs no privilege; `ip_unprivileged_port_start` overrides it.
 const FIRST_FREE_PORT: u16 = 1024;
 
 impl Connections {
-    /// The process's, made at the first call.
+    /// Returns the connection manager of this process and creates it on the first call.
     fn get_or_start(sink: CmSink) -> Result<&'static Self, c_int> {
         let place = CONNECTIONS.get();
         match place.get() {
             Some(connections) => Ok(connections),
             None => {
                 let made = Self::start(sink)?;
-                Ok(place.get_or_init(|| made)) // Of two, one goes: it has no threads yet.
+                // If two threads race, one manager is dropped; it has no threads yet.
+                Ok(place.get_or_init(|| made))
             }
         }
     }
 
-    /// The process's. What a process asks that has none is about an identifier of its parent's.
+    /// Returns the connection manager of this process. A process without one can only hold
+    /// identifiers inherited from its parent, so the call fails as in a forked child.
     fn get() -> Result<&'static Self, c_int> {
         CONNECTIONS.get().get().ok_or_else(fork::refuse)
     }
 
     fn start(sink: CmSink) -> Result<Self, c_int> {
         extern "C" fn last_words() {
-            // A child that has none ends without a word.
+            // A forked child that never used the CM has nothing to close.
             if let Some(connections) = CONNECTIONS.get().get() {
                 connections.manager.close(LAST_WORDS);
             }
@@ -69,7 +72,8 @@ impl Connections {
         let manager = ConnectionManager::new(CmConfig::default(), Box::new(tell));
         let manager = manager.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
         AT_EXIT.call_once(|| {
-            // SAFETY: the library is never unloaded, so the function stays.
+            // SAFETY: the library is linked with `NODELETE`, so the function stays mapped until
+            // exit.
             unsafe { libc::atexit(last_words) };
         });
         Ok(Self { manager, engines: Mutex::default() })
@@ -96,7 +100,7 @@ impl Connections {
         Ok(())
     }
 
-    /// The device and the GID index of an own address.
+    /// Returns the device index and GID index of a local address.
     fn device_of(&self, ip: IpAddr) -> Option<(u32, u32)> {
         let gid = Gid::from(ip);
         self.engines().iter().find_map(|(device, engine)| {
@@ -105,7 +109,8 @@ impl Connections {
         })
     }
 
-    /// The index of the address that a path begins at, on the path's device: another may have the same, of one link.
+    /// Returns the GID index of the path's local address on the path's device. Other devices may
+    /// have the same link-local address.
     fn gid_index_of(&self, path: &Path) -> Option<u32> {
         let gid = Gid::from(path.local);
         let engines = self.engines();
@@ -113,7 +118,8 @@ impl Connections {
         gids.find(|(_, entry)| entry.gid == gid).map(|(at, _)| at)
     }
 
-    /// An own address: where a program that connects to none in particular goes.
+    /// Returns a local address of the same family. It replaces the unspecified address as
+    /// destination.
     fn any_address(&self, like: IpAddr) -> Option<IpAddr> {
         let engines = self.engines();
         let gids = engines.values().flat_map(|engine| engine.device.gids());
@@ -121,7 +127,7 @@ impl Connections {
         ips.find(|ip| ip.is_ipv4() == like.is_ipv4())
     }
 
-    /// The index of the interface that an address on one link is on.
+    /// Returns the interface index (scope id) for the path's link-local source address, or 0.
     fn scope_of(&self, path: &Path) -> u32 {
         let engines = self.engines();
         let gids = engines.get(&path.device.0).map(|engine| engine.device.gids());
@@ -130,7 +136,7 @@ impl Connections {
         entry.map_or(0, |(_, entry)| entry.interface)
     }
 
-    /// A command about an identifier.
+    /// Runs a command on an identifier.
     fn with<R>(
         &self,
         id: CmNumber,
@@ -141,22 +147,23 @@ impl Connections {
     }
 }
 
-/// The number of an identifier of this process, which its children do not take for one of theirs.
+/// Returns the 64-bit number of an identifier: the process generation in the upper half, so that a
+/// forked child does not take it for one of its own.
 fn number_of(id: CmId) -> CmNumber {
     u64::from(fork::generation()) << 32 | u64::from(id.number())
 }
 
-/// The identifier of a number.
+/// Returns the identifier with this number.
 ///
 /// # Errors
-/// EIO if it is another process'.
-#[allow(clippy::cast_possible_truncation)] // into its halves
+/// EIO if the identifier belongs to another process.
+#[allow(clippy::cast_possible_truncation)] // splits the number into its halves
 fn own(number: CmNumber) -> Result<CmId, c_int> {
     fork::check((number >> 32) as u32)?;
     Ok(CmId::from_number(number as u32))
 }
 
-/// Error numbers as the kernel gives them.
+/// Maps a CM error to the error number that the kernel's `rdma_ucm` returns.
 fn errno_of(error: CmError) -> c_int {
     match error {
         CmError::Unknown => libc::ENOENT,
@@ -185,7 +192,8 @@ fn kind_of(kind: EventKind) -> c_uint {
     }
 }
 
-/// Negative for errors of this side, positive for what the peer said.
+/// Returns the event status: negative error numbers for local errors, the peer's positive code for
+/// rejections.
 fn status_of(status: Status) -> c_int {
     match status {
         Status::Success => 0,
@@ -234,18 +242,19 @@ fn tell(sink: CmSink, event: &Event) {
         data: event.private_data.as_ptr(),
         data_len: event.private_data.len(),
     };
-    // SAFETY: librdmacm's function, which is never unloaded; the event and its data outlive the call.
+    // SAFETY: `sink` is librdmacm's function, and librdmacm is never unloaded; the event and its
+    // data outlive the call.
     unsafe { sink(&raw const told) };
 }
 
-/// The program's bytes.
+/// Returns the private data that the program passed.
 ///
 /// # Safety
-/// `data` has `length` bytes.
+/// `data` is null or points to `length` readable bytes.
 unsafe fn bytes<'a>(data: *const c_void, length: usize) -> &'a [u8] {
     match data.is_null() {
         true => &[],
-        // SAFETY: the caller says so.
+        // SAFETY: `data` is not null, so it points to `length` readable bytes.
         false => unsafe { std::slice::from_raw_parts(data.cast(), length) },
     }
 }
@@ -254,7 +263,7 @@ fn code(done: Result<(), c_int>) -> c_int {
     crate::object::code(done)
 }
 
-/// Runs a command about an identifier that gives nothing.
+/// Runs a command on an identifier that returns no value.
 fn command(
     id: CmNumber,
     act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<(), CmError>,
@@ -262,16 +271,19 @@ fn command(
     code(Connections::get().and_then(|connections| connections.with(id, act)))
 }
 
-/// Every function has the type that librdmacm calls it by.
+/// Checks at compile time that every function has the type that librdmacm calls it by.
 macro_rules! as_in_contract {
     ($( $name:ident )*) => { $( const _: contract::$name = $name; )* };
 }
 
 as_in_contract! {
-    feroce_cm_attach feroce_cm_create feroce_cm_destroy feroce_cm_device_of feroce_cm_bind feroce_cm_listen
-    feroce_cm_take_request feroce_cm_resolve_address feroce_cm_resolve_route feroce_cm_connect feroce_cm_accept
-    feroce_cm_establish feroce_cm_reject feroce_cm_disconnect feroce_cm_notify_established feroce_cm_query
-    feroce_cm_qp_parameters feroce_cm_set_option feroce_cm_set_local_ece
+    feroce_cm_attach feroce_cm_create feroce_cm_destroy
+    feroce_cm_device_of feroce_cm_bind feroce_cm_listen
+    feroce_cm_take_request feroce_cm_resolve_address feroce_cm_resolve_route
+    feroce_cm_connect feroce_cm_accept feroce_cm_establish
+    feroce_cm_reject feroce_cm_disconnect feroce_cm_notify_established
+    feroce_cm_query feroce_cm_qp_parameters feroce_cm_set_option
+    feroce_cm_set_local_ece
 }
 
 #[unsafe(no_mangle)]
@@ -284,7 +296,7 @@ unsafe extern "C" fn feroce_cm_attach(
     code(unsafe { context::shared(context) }.and_then(|shared| {
         let number = shared.entry.number();
         Connections::get_or_start(sink)?.attach(number, &shared.engine, shared.entry.guid())?;
-        // SAFETY: librdmacm passes a place for it.
+        // SAFETY: librdmacm passes a writable pointer.
         unsafe { index.write(number) };
         Ok(())
     }))
@@ -310,7 +322,7 @@ unsafe extern "C" fn feroce_cm_create(
             (space, _) => QpKind::of(space),
         };
         let made = connections.manager.with(|endpoint, _| endpoint.create(space, kind));
-        // SAFETY: librdmacm passes a place for it.
+        // SAFETY: librdmacm passes a writable pointer.
         unsafe { id.write(number_of(made)) };
         Ok(())
     }))
@@ -328,10 +340,10 @@ unsafe extern "C" fn feroce_cm_device_of(
     gid_index: *mut u32,
 ) -> c_int {
     code(Connections::get().and_then(|connections| {
-        // SAFETY: librdmacm passes an address.
+        // SAFETY: librdmacm passes a valid `CmAddress`.
         let address = unsafe { *address }.socket().ok_or(libc::EINVAL)?;
         let (device, at) = connections.device_of(address.ip()).ok_or(libc::ENODEV)?;
-        // SAFETY: librdmacm passes places for them.
+        // SAFETY: librdmacm passes two writable pointers.
         unsafe {
             index.write(device);
             gid_index.write(at);
@@ -340,7 +352,7 @@ unsafe extern "C" fn feroce_cm_device_of(
     }))
 }
 
-/// Whether the process may have ports of the privileged.
+/// Returns true if this thread has CAP_NET_BIND_SERVICE and may therefore bind privileged ports.
 fn is_privileged() -> bool {
     const CAP_NET_BIND_SERVICE: u32 = 10;
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -349,13 +361,14 @@ fn is_privileged() -> bool {
     bits.unwrap_or(0) & 1 << CAP_NET_BIND_SERVICE != 0
 }
 
-/// The first port that is for everybody, in this network namespace.
+/// Returns the first unprivileged port of this network namespace.
 fn first_free_port() -> u16 {
     let told = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     told.ok().and_then(|told| told.trim().parse().ok()).unwrap_or(FIRST_FREE_PORT)
 }
 
-/// Refuses addresses that are not to be bound to.
+/// Checks that an identifier may bind to `address`: the port is permitted and the address is a
+/// local address of an attached device.
 fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c_int> {
     if (1..first_free_port()).contains(&address.port()) && !is_privileged() {
         return Err(libc::EACCES);
@@ -375,7 +388,7 @@ fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_bind(id: CmNumber, address: *const CmAddress) -> c_int {
     code(Connections::get().and_then(|connections| {
-        // SAFETY: librdmacm passes an address.
+        // SAFETY: librdmacm passes a valid `CmAddress`.
         let address = unsafe { *address }.socket().ok_or(libc::EINVAL)?;
         check_address(connections, address)?;
         connections.with(id, |endpoint, id, _| endpoint.bind(id, address))
@@ -400,7 +413,7 @@ unsafe extern "C" fn feroce_cm_resolve_address(
     timeout_ms: u32,
 ) -> c_int {
     code(Connections::get().and_then(|connections| {
-        // SAFETY: librdmacm passes addresses.
+        // SAFETY: librdmacm passes two valid `CmAddress` values.
         let (source, destination) = unsafe { ((*source).socket(), (*destination).socket()) };
         let mut destination = destination.ok_or(libc::EINVAL)?;
         if destination.ip().is_unspecified() {
@@ -427,7 +440,7 @@ unsafe extern "C" fn feroce_cm_resolve_address(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_resolve_route(id: CmNumber) -> c_int {
-    // There is no subnet administrator to ask: what is known of the address is the route.
+    // RoCE has no subnet administrator to query: the address already determines the route.
     command(id, |endpoint, id, _| {
         endpoint.resolve_route(id)?;
         endpoint.route_resolved(id, Ok(()))
@@ -441,7 +454,7 @@ unsafe extern "C" fn feroce_cm_connect(
     data: *const c_void,
     data_len: usize,
 ) -> c_int {
-    // SAFETY: librdmacm passes parameters and private data.
+    // SAFETY: librdmacm passes valid parameters and private data of `data_len` bytes.
     let (own, data) = unsafe { (parameters(&*own), bytes(data, data_len)) };
     command(id, |endpoint, id, now| endpoint.connect(id, &own, data, now))
 }
@@ -453,7 +466,7 @@ unsafe extern "C" fn feroce_cm_accept(
     data: *const c_void,
     data_len: usize,
 ) -> c_int {
-    // SAFETY: librdmacm passes parameters and private data.
+    // SAFETY: librdmacm passes valid parameters and private data of `data_len` bytes.
     let (own, data) = unsafe { (parameters(&*own), bytes(data, data_len)) };
     command(id, |endpoint, id, now| endpoint.accept(id, &own, data, now))
 }
@@ -470,7 +483,7 @@ unsafe extern "C" fn feroce_cm_reject(
     data: *const c_void,
     data_len: usize,
 ) -> c_int {
-    // SAFETY: librdmacm passes private data.
+    // SAFETY: librdmacm passes private data of `data_len` bytes.
     let data = unsafe { bytes(data, data_len) };
     command(id, |endpoint, id, now| endpoint.reject(id, RejectReason(reason), data, now))
 }
@@ -485,7 +498,7 @@ unsafe extern "C" fn feroce_cm_notify_established(id: CmNumber) -> c_int {
     command(id, |endpoint, id, _| endpoint.notify_established(id))
 }
 
-/// An address of one link says which.
+/// Sets the scope id of a link-local IPv6 address that has none.
 fn on_link(address: Option<SocketAddr>, scope: u32) -> Option<SocketAddr> {
     address.map(|mut address| {
         if let SocketAddr::V6(v6) = &mut address
@@ -513,7 +526,7 @@ unsafe extern "C" fn feroce_cm_query(id: CmNumber, view: *mut CmView) -> c_int {
             path: path.map(|path| seen(&path, gid_index.unwrap_or(0))).unwrap_or_default(),
             remote_ece: CmEce { vendor_id: ece.vendor_id, options: ece.options },
         };
-        // SAFETY: librdmacm passes a place for it.
+        // SAFETY: librdmacm passes a writable pointer.
         unsafe { view.write(told) };
         Ok(())
     }))
@@ -544,7 +557,7 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_i
                 }
             },
         };
-        // SAFETY: librdmacm passes a place for it.
+        // SAFETY: librdmacm passes a writable pointer.
         unsafe { qp.write(told) };
         Ok(())
     })
@@ -578,7 +591,7 @@ unsafe extern "C" fn feroce_cm_set_option(id: CmNumber, which: c_uint, value: u3
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_set_local_ece(id: CmNumber, ece: *const CmEce) -> c_int {
-    // SAFETY: librdmacm passes it.
+    // SAFETY: librdmacm passes a valid `CmEce`.
     let CmEce { vendor_id, options } = unsafe { *ece };
     command(id, |endpoint, id, _| endpoint.set_local_ece(id, Ece { vendor_id, options }))
 }

@@ -13,26 +13,26 @@ use crate::{
     cq, cq_ex, device_memory, domain, errno, fork, memory, post, qp, query, srq, window, xrc,
 };
 
-/// What a context and the objects made from it share.
+/// State shared by a context and all objects created from it.
 #[derive(Debug)]
 pub struct Shared {
     /// The engine.
     pub engine: Arc<Engine>,
-    /// Asynchronous events on their way to the program.
+    /// Queue of asynchronous events for the program.
     pub events: Arc<Channel<Event>>,
     /// The device.
     pub entry: &'static DeviceEntry,
-    /// The process that it belongs to: see [`fork`].
+    /// Generation of the process that opened the context: see [`fork`].
     generation: u32,
 }
 
 impl Shared {
-    /// False in a forked child.
+    /// Returns false in a forked child.
     pub fn is_own(&self) -> bool {
         fork::generation() == self.generation
     }
 
-    /// Refuses if this is a forked child.
+    /// Fails in a forked child.
     ///
     /// # Errors
     /// EIO.
@@ -42,14 +42,15 @@ impl Shared {
     }
 }
 
-/// A context. Programs hold a pointer to the `context` within the `verbs_context`.
+/// An open device context. Programs hold a pointer to the `context` field within the
+/// `verbs_context`.
 #[repr(C)]
 pub struct Context {
     abi: verbs_context,
     shared: Arc<Shared>,
 }
 
-/// Completion vectors: there is one helper to notify from.
+/// Number of completion vectors: a single helper thread delivers notifications.
 const VECTORS: c_int = 1;
 
 impl Context {
@@ -58,7 +59,7 @@ impl Context {
         let events = Arc::new(Channel::new()?);
         engine.add_context(&events);
         let shared = Shared { engine, events, entry, generation: fork::generation() };
-        // SAFETY: null pointers, empty entries and zeros are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut abi: verbs_context = unsafe { std::mem::zeroed() };
         abi.query_port = Some(query::query_port);
         abi.query_device_ex = Some(query::query_device_ex);
@@ -98,8 +99,8 @@ impl Context {
     }
 }
 
-/// A descriptor for programs that duplicate that of the kernel's interface. There are no commands to give through it:
-/// what is made from it (`ibv_import_device`) is refused.
+/// Opens the descriptor for `cmd_fd`, which some programs duplicate. No command can be sent through
+/// it; `ibv_import_device`, which would use it, fails.
 fn command_fd() -> Result<c_int, c_int> {
     let file = std::fs::File::open("/dev/null");
     file.map(IntoRawFd::into_raw_fd).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
@@ -107,41 +108,43 @@ fn command_fd() -> Result<c_int, c_int> {
 
 const _: () = assert!(size_of::<ibv_context_ops>() == 32 * size_of::<usize>());
 
-/// The context that a program means.
+/// Returns the context that contains `abi`.
 ///
 /// # Safety
-/// `abi` came from [`ibv_open_device`] and was not closed.
+/// `abi` was returned by `ibv_open_device` and is not closed.
 unsafe fn of(abi: *mut ibv_context) -> *mut Context {
-    // SAFETY: it points to the field of that name in a `Context`.
+    // SAFETY: `abi` points to the `context` field of the `verbs_context` at the start of a
+    // `Context`.
     unsafe { abi.byte_sub(offset_of!(verbs_context, context)).cast() }
 }
 
-/// What the program's context shares with its objects, if this process may use it.
+/// Returns the shared state of the program's context, if this process opened it.
 ///
 /// # Safety
-/// As for [`of`].
+/// `abi` was returned by `ibv_open_device` and is not closed.
 ///
 /// # Errors
 /// EIO in a forked child.
 pub unsafe fn shared<'a>(abi: *mut ibv_context) -> Result<&'a Arc<Shared>, c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `abi` is an open context.
     let shared = unsafe { of_any_process(abi) };
     shared.check()?;
     Ok(shared)
 }
 
-/// What the program's context shares with its objects, in whatever process this is: for what needs no engine.
+/// Returns the shared state of the program's context, also in a forked child. For calls that do not
+/// use the engine.
 ///
 /// # Safety
-/// As for [`of`].
+/// `abi` was returned by `ibv_open_device` and is not closed.
 pub unsafe fn of_any_process<'a>(abi: *mut ibv_context) -> &'a Arc<Shared> {
-    // SAFETY: the caller says that the context is open.
+    // SAFETY: `abi` is an open context.
     unsafe { &(*of(abi)).shared }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the program passes a device of the list.
+    // SAFETY: the program passes a device from `ibv_get_device_list`.
     match Context::open(unsafe { device::entry(device) }) {
         // SAFETY: the field lies within the allocation.
         Ok(context) => unsafe { &raw mut (*Box::into_raw(context)).abi.context },
@@ -151,12 +154,13 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the program passes an open context, and does not use it from now on.
+    // SAFETY: the program passes an open context and does not use it again.
     let context = unsafe { Box::from_raw(of(context)) };
-    // SAFETY: it was opened with the context, and is of nobody else.
+    // SAFETY: the descriptor was opened with the context, and only the context owns it.
     unsafe { libc::close(context.abi.context.cmd_fd) };
     if context.shared.check().is_err() {
-        // The parent's engine: its threads are not here to be waited for.
+        // The engine belongs to the parent process. Its threads do not exist here, so dropping it
+        // would wait for them forever.
         std::mem::forget(context);
     }
     0
@@ -164,6 +168,6 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
-    // A context lives in its process: there is no kernel object to share.
+    // Contexts belong to one process: there is no kernel object that two processes could share.
     errno::fail(libc::EOPNOTSUPP)
 }

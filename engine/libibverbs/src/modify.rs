@@ -1,4 +1,4 @@
-//! `ibv_modify_qp` and `ibv_query_qp`: attributes in C and the engine's.
+//! `ibv_modify_qp` and `ibv_query_qp`: conversion between C attributes and the engine's.
 
 use std::ffi::{c_int, c_uint};
 
@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::qp::{Qp, State};
 use crate::{errno, object};
 
-/// Attributes that this kind of QP has.
+/// Attributes that this kind of QP supports.
 const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
@@ -42,8 +42,8 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_MAX_DEST_RD_ATOMIC
     | IBV_QP_DEST_QPN;
 
-/// Without what belongs to the other end of XRC: programs set up both ends alike, and the kernel's interface leaves it
-/// out, too.
+/// Removes attributes that belong to the other side of XRC: programs set up both sides alike, and
+/// the kernel ignores these attributes, too.
 fn own_part(service: Service, mask: c_uint) -> c_uint {
     mask & !match service {
         Service::XrcIni => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
@@ -52,21 +52,21 @@ fn own_part(service: Service, mask: c_uint) -> c_uint {
     }
 }
 
-/// Flags of regions that mean nothing to a QP, and that no device minds there.
+/// MR access flags that have no meaning for a QP; like hardware drivers, ignore them.
 const OF_REGIONS: c_uint = IBV_ACCESS_OPTIONAL_RANGE
     | IBV_ACCESS_HUGETLB
     | IBV_ACCESS_ON_DEMAND
     | IBV_ACCESS_ZERO_BASED
     | IBV_ACCESS_MW_BIND;
 
-/// The only partition's index.
+/// Index of the only partition key.
 const PKEY_INDEX: u16 = 0;
 
 fn state(number: c_uint) -> Result<QpState, c_int> {
     QpState::ALL.into_iter().find(|state| *state as c_uint == number).ok_or(libc::EINVAL)
 }
 
-/// The engine's attributes, but for the path.
+/// Returns the engine's attributes, without the path.
 fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
     if mask & !KNOWN != 0 {
         return Err(libc::EINVAL);
@@ -107,7 +107,7 @@ fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
     })
 }
 
-/// The bytes of a GID, which C has as two big-endian halves.
+/// Returns the bytes of a GID, which C stores as two big-endian halves.
 pub fn gid(halves: [u64; 2]) -> Gid {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&halves[0].to_ne_bytes());
@@ -115,10 +115,10 @@ pub fn gid(halves: [u64; 2]) -> Gid {
     Gid(bytes)
 }
 
-/// The way to a peer, with the host's settings where the program has no wish.
+/// Returns the path to the peer. Values that the program leaves at 0 come from the host's settings.
 ///
 /// # Errors
-/// EINVAL: RoCE has no address without a GRH.
+/// EINVAL without a GRH, which RoCE requires, or for another port than 1.
 pub fn path(attr: &ibv_ah_attr, settings: &Settings) -> Result<Path, c_int> {
     if attr.is_global == 0 || attr.port_num != 1 {
         return Err(libc::EINVAL);
@@ -128,7 +128,7 @@ pub fn path(attr: &ibv_ah_attr, settings: &Settings) -> Result<Path, c_int> {
         0 => settings.traffic_class,
         class => class,
     };
-    // To a group, no limit means the link, as for sockets.
+    // For a multicast group, 0 means link-local, as for sockets.
     path.hop_limit = match (attr.grh.hop_limit, path.dgid.multicast_group()) {
         (0, None) => settings.hop_limit,
         (limit, _) => limit,
@@ -149,7 +149,7 @@ fn modify(
     let mut wanted = attributes(attr, mask)?;
     if mask & IBV_QP_AV != 0 {
         let now = held.qp.query();
-        // A wrong transition shall not wait for a peer to answer.
+        // Check the transition first: an invalid one must not wait for address resolution.
         let from = now.state.unwrap_or(QpState::Reset);
         let given = QpAttrMask(wanted.mask().0 | QpAttrMask::AV.0);
         let to = wanted.state.unwrap_or(from);
@@ -176,7 +176,8 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         live.with(|held| modify(&live.shared.engine, held, attr, mask.cast_unsigned()))
     });
     object::code(done.map(|state| {
-        // SAFETY: threads that change the state of one QP at once get one of the states.
+        // SAFETY: the QP is live. If two threads change its state at once, the field is one of the
+        // two states.
         unsafe { (*live.abi.get()).qp_base.state = state as c_uint };
     }))
 }
@@ -193,7 +194,7 @@ unsafe extern "C" fn ibv_query_qp(
     if let Err(code) = live.shared.check() {
         return code;
     }
-    // SAFETY: the fields do not change once the QP is made.
+    // SAFETY: the fields read below do not change after creation.
     let base = unsafe { (*live.abi.get()).qp_base };
     let (now, made) = live.with(|held| {
         let made = ibv_qp_init_attr {
@@ -207,7 +208,7 @@ unsafe extern "C" fn ibv_query_qp(
         };
         (shown(&held.qp.query(), held), made)
     });
-    // SAFETY: the program passes two structures to fill in.
+    // SAFETY: the program passes two writable structures.
     unsafe {
         (*live.abi.get()).qp_base.state = now.qp_state;
         attr.write(now);
@@ -216,9 +217,9 @@ unsafe extern "C" fn ibv_query_qp(
     0
 }
 
-/// Attributes as C has them.
+/// Returns the attributes as a C structure.
 fn shown(now: &QpAttributes, held: &State) -> ibv_qp_attr {
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
     let number = |state: Option<QpState>| state.map_or(0, |state| state as c_uint);
     attr.qp_state = number(now.state);
@@ -252,7 +253,7 @@ mod tests {
         let mut settings = Settings::default();
         (settings.hop_limit, settings.traffic_class) = (7, 106);
         let chosen = |dgid: &str, hop_limit: u8, traffic_class: u8| {
-            // SAFETY: zeros are values of the plain structure.
+            // SAFETY: all-zero bytes are a valid value of this C structure.
             let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
             (attr.is_global, attr.port_num) = (1, 1);
             (attr.grh.hop_limit, attr.grh.traffic_class) = (hop_limit, traffic_class);

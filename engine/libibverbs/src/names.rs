@@ -1,4 +1,4 @@
-//! What numbers are called.
+//! Names of status codes, events, port states and node types.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -111,7 +111,7 @@ mod tests {
             S::Fatal,
         ];
         for status in all {
-            // SAFETY: a string of the table.
+            // SAFETY: the function returns a string of its table.
             let told = unsafe { CStr::from_ptr(ibv_wc_status_str(status as c_uint)) };
             assert_eq!(told.to_str(), Ok(status.text()));
         }

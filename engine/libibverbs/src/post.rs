@@ -23,7 +23,7 @@ use crate::{errno, object, window};
 
 const NO_SGE: Sge = Sge { addr: 0, length: 0, lkey: Key(0) };
 
-/// The engine's flags; others than these mean nothing to a connected QP.
+/// Returns the engine's flags. Other flags have no meaning for a connected QP.
 pub fn flags(bits: u32) -> SendFlags {
     let table = [
         (IBV_SEND_FENCE, SendFlags::FENCE),
@@ -39,17 +39,17 @@ pub fn flags(bits: u32) -> SendFlags {
     flags
 }
 
-/// The engine's entry for one of C.
+/// Returns the engine's scatter/gather entry.
 pub fn entry(sge: &ibv_sge) -> Sge {
     Sge { addr: sge.addr, length: sge.length, lkey: Key(sge.lkey) }
 }
 
-/// The operation of a request.
+/// Returns the operation of a work request.
 ///
 /// # Safety
-/// The fields that the opcode uses are filled in, with objects that live.
+/// The fields that the opcode uses are filled in, and objects in them are live.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
-    // SAFETY: the fields are plain numbers, which the caller filled in.
+    // SAFETY: both union fields are plain numbers, valid for any bytes.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let remote = RemoteAddr { addr: rdma.remote_addr, rkey: Key(rdma.rkey) };
     let counter = RemoteAddr { addr: atomic.remote_addr, rkey: Key(atomic.rkey) };
@@ -71,41 +71,41 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         IBV_WR_LOCAL_INV => SendOp::Local(LocalOp::Invalidate(Key(wr.imm_data))),
         IBV_WR_BIND_MW => {
             let send_wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
-            // SAFETY: the caller says so.
+            // SAFETY: the window and region of a bind request are null or live.
             SendOp::Local(LocalOp::Bind(unsafe { window::bind_two(mw, rkey, &bind_info) }?))
         }
         _ => return Err(libc::EINVAL),
     })
 }
 
-/// The list of a request.
+/// Returns the scatter/gather list of a work request.
 ///
 /// # Safety
-/// `list` has `count` entries.
+/// `list` points to `count` entries.
 unsafe fn list<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], c_int> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        // SAFETY: the caller says so.
+        // SAFETY: `list` points to `count` entries.
         Ok(count) if count <= MAX_SGE => Ok(unsafe { slice::from_raw_parts(list, count) }),
         _ => Err(libc::EINVAL),
     }
 }
 
-/// Where a request goes.
+/// Destination of a send request.
 #[derive(Clone, Copy)]
 pub enum To {
-    /// To the QP's peer.
+    /// The peer of a connected QP.
     Peer,
-    /// A datagram, by an address handle.
+    /// A UD destination, by address handle.
     Datagram(send_wr_ud),
-    /// To the peer's shared receive queue with this number: XRC.
+    /// XRC: the peer's shared receive queue with this number.
     Srq(u32),
 }
 
-/// Posts a request to its queue.
+/// Posts a request to the send queue.
 ///
 /// # Safety
-/// The address handle, if there is one, is live.
+/// The address handle in `to` is null or live.
 #[inline]
 pub unsafe fn submit(
     qp: &mut QueuePair,
@@ -115,32 +115,32 @@ pub unsafe fn submit(
     match to {
         To::Peer => qp.post_send(request),
         To::Srq(number) => qp.post_send_xrc(request, number),
-        // SAFETY: the caller says so.
+        // SAFETY: the address handle is null or live.
         To::Datagram(to) => qp.post_send_to(request, &unsafe { destination(&to) }?),
     }
 }
 
-/// Says what posting it would say.
+/// Returns the error that posting the request would return.
 ///
 /// # Safety
-/// As of [`submit`].
+/// The address handle in `to` is null or live.
 pub unsafe fn check(qp: &QueuePair, request: &SendRequest<'_>, to: To) -> Result<(), PostError> {
     match to {
         To::Peer => qp.check_send(request, None),
         To::Srq(number) => qp.check_send(request, Some(number)),
-        // SAFETY: the caller says so.
+        // SAFETY: the address handle is null or live.
         To::Datagram(to) => qp.check_send_to(request, &unsafe { destination(&to) }?),
     }
 }
 
 /// # Safety
-/// The address handle, if there is one, is live.
+/// The address handle is null or live.
 #[inline]
 unsafe fn destination<'a>(to: &send_wr_ud) -> Result<Destination<'a>, PostError> {
     if to.ah.is_null() {
         return Err(PostError::Destination);
     }
-    // SAFETY: the caller says so.
+    // SAFETY: the address handle is not null, so it is live.
     let ah = unsafe { &object::borrow::<Ah>(to.ah).handle };
     Ok(Destination { ah, remote_qpn: Qpn::masked(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
 }
@@ -148,16 +148,17 @@ unsafe fn destination<'a>(to: &send_wr_ud) -> Result<Destination<'a>, PostError>
 /// Posts one request.
 ///
 /// # Safety
-/// The program answers for it and, if it is inline, for the bytes.
+/// The program filled the request in as `ibv_post_send` requires; inline data is readable.
 #[inline]
 unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: the program filled in the fields of the opcode, and `sg_list` has `num_sge` entries.
     let (op, list) = unsafe { (operation(wr)?, list(wr.sg_list, wr.num_sge)?) };
     let (wr_id, flags) = (wr.wr_id, flags(wr.send_flags));
     let to = match qp.service() {
-        // SAFETY: the fields are plain numbers and a pointer.
+        // SAFETY: the union field is plain numbers and a pointer.
         Service::Ud => To::Datagram(unsafe { wr.wr.ud }),
-        #[allow(clippy::cast_possible_truncation)] // Of a union that is eight bytes long.
+        // `qp_type` is an eight-byte union with a 32-bit SRQ number
+        #[allow(clippy::cast_possible_truncation)]
         Service::XrcIni => To::Srq(wr.qp_type as u32),
         _ => To::Peer,
     };
@@ -166,7 +167,7 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
     let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
         for (part, sge) in parts.iter_mut().zip(list) {
             let from = std::ptr::with_exposed_provenance(address(sge));
-            // SAFETY: the program answers for the bytes until the call returns.
+            // SAFETY: the program keeps inline data readable until the call returns.
             *part = unsafe { bytes(from, sge.length as usize) };
         }
         Data::Inline(&parts[..list.len()])
@@ -181,19 +182,19 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
     posted.map_err(errno::of_post)
 }
 
-/// An address of this process as a program writes it, in 64 bits.
+/// Returns the address of an entry, which programs write as 64 bits.
 fn address(sge: &ibv_sge) -> usize {
     usize::try_from(sge.addr).unwrap_or(usize::MAX)
 }
 
-/// Bytes of the program.
+/// Returns bytes of the program.
 ///
 /// # Safety
-/// If `len` is not 0, they can be read at `from` until the result is no longer used.
+/// If `len` is not 0, `from` points to `len` bytes that stay readable while the result is used.
 pub unsafe fn bytes<'a>(from: *const u8, len: usize) -> &'a [u8] {
     match len {
         0 => &[],
-        // SAFETY: the caller says so.
+        // SAFETY: `from` points to `len` readable bytes.
         _ => unsafe { slice::from_raw_parts(from, len) },
     }
 }
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn post_send(
         live.with(|held| {
             // SAFETY: the program passes a list of requests that ends with null.
             while let Some(wr) = unsafe { next.as_ref() } {
-                // SAFETY: as above.
+                // SAFETY: the program filled the request in as `ibv_post_send` requires.
                 unsafe { send(&mut held.qp, wr)? };
                 next = wr.next;
             }
@@ -219,16 +220,16 @@ pub unsafe extern "C" fn post_send(
         })
     });
     if done.is_err() {
-        // SAFETY: the program passes a place to say which one was not posted.
+        // SAFETY: the program passes a writable pointer for the first request that was not posted.
         unsafe { *bad = next };
     }
     object::code(done)
 }
 
-/// Posts a list of receives by `post`, if `allowed`.
+/// Posts a list of receives with `post`, unless `allowed` is an error.
 ///
 /// # Safety
-/// `first` begins a list of requests that ends with null; `bad` is a place to say which one was not posted.
+/// `first` begins a list of requests that ends with null; `bad` is writable.
 pub unsafe fn receives(
     allowed: Result<(), c_int>,
     first: *mut ibv_recv_wr,
@@ -237,9 +238,9 @@ pub unsafe fn receives(
 ) -> c_int {
     let mut next = first;
     let done = allowed.and_then(|()| {
-        // SAFETY: the caller says so.
+        // SAFETY: the list ends with null.
         while let Some(wr) = unsafe { next.as_ref() } {
-            // SAFETY: as above.
+            // SAFETY: `sg_list` of each request has `num_sge` entries.
             let list = unsafe { list(wr.sg_list, wr.num_sge)? };
             let mut sges = [NO_SGE; MAX_SGE];
             for (to, from) in sges.iter_mut().zip(list) {
@@ -251,7 +252,7 @@ pub unsafe fn receives(
         Ok(())
     });
     if done.is_err() {
-        // SAFETY: the caller says so.
+        // SAFETY: `bad` is writable.
         unsafe { *bad = next };
     }
     object::code(done)
@@ -263,7 +264,8 @@ pub unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the program passes a live QP, a list of requests that ends with null, and a place for the bad one.
+    // SAFETY: the program passes a live QP, a list of requests that ends with null, and a writable
+    // pointer for the first request that was not posted.
     unsafe {
         let live = object::borrow::<Qp>(qp);
         live.with(|held| {

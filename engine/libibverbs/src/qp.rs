@@ -32,30 +32,31 @@ use crate::{context, errno, wr};
 /// A queue pair.
 #[repr(C)]
 pub struct Qp {
-    /// As programs know it.
+    /// The C structure.
     pub abi: UnsafeCell<ibv_qp_ex>,
-    /// Of the context it was made from.
+    /// Shared state of the context that the QP was created from.
     pub shared: Arc<Shared>,
-    /// The QP itself: of several handles, if it is a receiving one of XRC.
+    /// The QP. The handles of an XRC target QP share one.
     held: Arc<Shareable>,
-    /// Asynchronous events that the program has not acknowledged.
+    /// Asynchronous events that the program has read and not acknowledged.
     pub async_events: Arc<Unacknowledged>,
-    /// Made for the functions `ibv_wr_*`.
+    /// Created with `ibv_wr_*` functions.
     is_extended: bool,
-    /// Of a receiving QP of XRC; else null.
+    /// XRC domain of an XRC target QP, else null.
     xrcd: *mut ibv_xrcd,
 }
 
-/// What the handles of a QP share.
+/// The QP that several handles may share.
 pub struct Shareable {
-    /// Held while the state below is used: for a post, or from `ibv_wr_start` to `ibv_wr_complete`.
+    /// Guards the state below: held during a post, or from `ibv_wr_start` to `ibv_wr_complete`.
     lock: HeldLock,
     state: UnsafeCell<State>,
 }
 
-// SAFETY: whoever uses the state holds the lock.
+// SAFETY: the state is accessed only while the lock is held.
 unsafe impl Sync for Shareable {}
-// SAFETY: the state is of no thread; its pointers are the program's, which it uses from any.
+// SAFETY: the state is bound to no thread; its pointers belong to the program, which may use them
+// from any thread.
 unsafe impl Send for Shareable {}
 
 impl std::fmt::Debug for Shareable {
@@ -64,77 +65,77 @@ impl std::fmt::Debug for Shareable {
     }
 }
 
-/// What the lock guards.
+/// QP state that the lock guards.
 pub struct State {
-    /// The engine's.
+    /// The engine's QP.
     pub qp: QueuePair,
-    /// What it was made with, rounded as the engine rounds.
+    /// Capabilities, rounded as the engine rounds them.
     pub cap: ibv_qp_cap,
-    /// Every send request completes with an entry.
+    /// Nonzero: every send request generates a completion.
     pub sq_sig_all: c_int,
-    /// The way to the peer, as the program gave it.
+    /// Address vector as the program last set it.
     pub ah_attr: ibv_ah_attr,
-    /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
+    /// Requests posted between `ibv_wr_start` and `ibv_wr_complete`.
     pub batch: Batch,
 }
 
-// SAFETY: the first field is the longer form of the C structure, which begins with it.
+// SAFETY: `#[repr(C)]`, and the first field is `ibv_qp_ex`, which begins with `ibv_qp`.
 unsafe impl Object for Qp {
     type Abi = ibv_qp;
 }
 
 impl Qp {
-    /// Does something with the state while nobody else does.
+    /// Runs `act` on the state with the lock held.
     #[inline]
     pub fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         self.lock();
-        // SAFETY: the lock is held, and `act` has no way to the state but this.
+        // SAFETY: the lock is held, and `act` cannot reach the state by another reference.
         let done = act(unsafe { &mut *self.held.state.get() });
         self.unlock();
         done
     }
 
-    /// Waits until nobody uses the state.
+    /// Takes the lock of the state.
     #[inline]
     pub fn lock(&self) {
         self.held.lock.lock();
     }
 
-    /// The caller is done with it.
+    /// Releases the lock of the state.
     #[inline]
     pub fn unlock(&self) {
         self.held.lock.unlock();
     }
 
-    /// The state, for whoever holds the lock.
+    /// Returns the state, for a caller that holds the lock.
     ///
     /// # Safety
-    /// The caller holds the lock, and no other reference to the state.
-    #[allow(clippy::mut_from_ref)] // The lock is the exclusive reference.
+    /// The caller holds the lock and has no other reference to the state.
+    #[allow(clippy::mut_from_ref)] // the lock grants exclusive access
     #[inline]
     pub unsafe fn locked(&self) -> &mut State {
-        // SAFETY: the caller says so.
+        // SAFETY: the lock is held and no other reference to the state exists.
         unsafe { &mut *self.held.state.get() }
     }
 }
 
-/// What a QP is to be.
+/// Parameters of a QP to create.
 struct Wanted {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
-    /// Null but for a receiving QP of XRC.
+    /// XRC domain of an XRC target QP, else null.
     xrcd: *mut ibv_xrcd,
-    /// A copy: of the program's own, only the capabilities are written.
+    /// A copy: only the capabilities are written back to the program's structure.
     init: ibv_qp_init_attr,
-    /// For `ibv_wr_*`, with these operations.
+    /// Operations of the `ibv_wr_*` interface, if the program uses it.
     operations: Option<u64>,
     flags: u32,
 }
 
-/// Bytes of an entry of a list in a send request.
+/// Bytes of a scatter/gather entry in a send WQE.
 const LIST_ENTRY: u32 = 16;
 
-/// The engine's service for a type of QPs.
+/// Returns the engine's service for an `ibv_qp_type`.
 fn service(kind: c_uint) -> Result<Service, c_int> {
     Ok(match kind {
         IBV_QPT_RC => Service::Rc,
@@ -147,32 +148,32 @@ fn service(kind: c_uint) -> Result<Service, c_int> {
 }
 
 impl Wanted {
-    /// Makes the QP; its capabilities are in `init` then.
+    /// Creates the QP and writes its capabilities to `init`.
     ///
     /// # Safety
-    /// The context is open; PD, domain, CQs and SRQ are live or null.
+    /// The context is open; PD, XRC domain, CQs and SRQ are live or null.
     unsafe fn make(&mut self) -> Result<Box<Qp>, c_int> {
         let service = service(self.init.qp_type)?;
         if self.operations.is_some_and(|wanted| wanted & !wr::operations(service) != 0) {
             return Err(libc::EOPNOTSUPP);
         }
-        // SAFETY: the caller says so.
+        // SAFETY: the context is open.
         let shared = unsafe { context::shared(self.context) }?;
-        // What the other end of its kind has is none of its own.
+        // An XRC initiator has no receive side.
         if service == Service::XrcIni {
             (self.init.recv_cq, self.init.srq) = (std::ptr::null_mut(), std::ptr::null_mut());
         }
         let qp = if service == Service::XrcTgt {
-            // SAFETY: the caller says so.
+            // SAFETY: PD, XRC domain, CQs and SRQ are live or null.
             unsafe { self.receiving()? }
         } else {
-            // SAFETY: as above.
+            // SAFETY: PD, XRC domain, CQs and SRQ are live or null.
             unsafe { self.ordinary(service)? }
         };
-        // SAFETY: as above: they are those that it was made with.
+        // SAFETY: PD, XRC domain, CQs and SRQ are live or null.
         unsafe { Users::of(self).add() };
         let made = self.wrap(qp, shared);
-        // SAFETY: as above.
+        // SAFETY: PD, XRC domain, CQs and SRQ are live or null.
         if let Some(xrcd) = unsafe { live::<Xrcd>(self.xrcd) } {
             xrcd.domain.add(made.number(), &made.held);
         }
@@ -180,11 +181,13 @@ impl Wanted {
         Ok(made)
     }
 
+    /// Creates a QP other than an XRC target.
+    ///
     /// # Safety
     /// PD, CQs and SRQ are live or null.
     unsafe fn ordinary(&mut self, service: Service) -> Result<QueuePair, c_int> {
         let init = &self.init;
-        // SAFETY: the caller says so.
+        // SAFETY: PD, CQs and SRQ are live or null.
         let (pd, send_cq, recv_cq, srq) = unsafe {
             let cq = |cq: *mut ibv_cq| live::<Cq>(cq).ok_or(libc::EINVAL);
             let pd = live::<Pd>(self.pd).ok_or(libc::EINVAL)?;
@@ -195,8 +198,8 @@ impl Wanted {
         if srq.is_some_and(|srq| srq.queue.is_xrc()) {
             return Err(libc::EINVAL);
         }
-        // A request has room for its list, or for as many bytes: devices say so, and programs have come to need it. An ATOMIC
-        // WRITE holds its eight bytes itself, too.
+        // A WQE has room for its list, or for as many bytes of inline data: hardware drivers report
+        // it so, and programs rely on it. An ATOMIC WRITE also stores its eight bytes inline.
         let list = init.cap.max_send_sge.max(1).saturating_mul(LIST_ENTRY);
         let max_inline = init.cap.max_inline_data.max(list);
         let qp = pd.pd.create_qp(&QpInit {
@@ -223,12 +226,12 @@ impl Wanted {
         Ok(qp)
     }
 
-    /// The receiving end of XRC: it has neither PD nor CQs nor queues; the shared receive queues of its domain have.
+    /// Creates an XRC target QP. It has no PD, CQs or queues; the SRQs of its XRC domain have them.
     ///
     /// # Safety
-    /// The domain is live or null.
+    /// The XRC domain is live or null.
     unsafe fn receiving(&mut self) -> Result<QueuePair, c_int> {
-        // SAFETY: the caller says so.
+        // SAFETY: the XRC domain is live or null.
         let domain = &unsafe { live::<Xrcd>(self.xrcd) }.ok_or(libc::EINVAL)?.domain;
         let qp = domain.pd.create_qp(&QpInit {
             service: Service::XrcTgt,
@@ -237,7 +240,7 @@ impl Wanted {
             max_recv_wr: 0,
             ..QpInit::new(&domain.cq)
         });
-        // SAFETY: zeros and null pointers are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let nothing: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         let (qp_context, qp_type) = (self.init.qp_context, self.init.qp_type);
         self.init = ibv_qp_init_attr { qp_context, qp_type, ..nothing };
@@ -246,7 +249,7 @@ impl Wanted {
     }
 
     fn wrap(&self, qp: QueuePair, shared: &Arc<Shared>) -> Box<Qp> {
-        // SAFETY: zeros are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let ah_attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
         let state = State {
             qp,
@@ -259,9 +262,9 @@ impl Wanted {
         self.handle(Arc::new(held), shared)
     }
 
-    /// A handle to the QP.
+    /// Creates a handle to the QP.
     fn handle(&self, held: Arc<Shareable>, shared: &Arc<Shared>) -> Box<Qp> {
-        // SAFETY: null pointers, empty entries and zeros are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut abi: ibv_qp_ex = unsafe { std::mem::zeroed() };
         let base = &mut abi.qp_base;
         base.context = self.context;
@@ -285,7 +288,7 @@ impl Wanted {
             xrcd: self.xrcd,
         });
         let (number, state) = made.with(|held| (held.qp.qpn().value(), held.qp.query().state));
-        // SAFETY: nobody else has it yet.
+        // SAFETY: the handle was created above, and nothing else refers to it yet.
         let base = unsafe { &mut (*made.abi.get()).qp_base };
         base.qp_num = number;
         base.handle = number;
@@ -294,16 +297,16 @@ impl Wanted {
     }
 }
 
-/// The object that the program means, if it names one.
+/// Returns the object at `abi`, unless it is null.
 ///
 /// # Safety
-/// It is live or null.
+/// `abi` is live or null.
 unsafe fn live<'a, T: Object>(abi: *mut T::Abi) -> Option<&'a T> {
-    // SAFETY: the caller says so.
+    // SAFETY: `abi` is not null, so it is live.
     (!abi.is_null()).then(|| unsafe { object::borrow::<T>(abi) })
 }
 
-/// What a QP is made with, and what may not go before it. What it has not is null.
+/// The objects that a QP uses and that must not be destroyed before it; null where it uses none.
 struct Users {
     pd: *mut ibv_pd,
     cqs: [*mut ibv_cq; 2],
@@ -317,10 +320,12 @@ impl Users {
         Self { pd, cqs: [init.send_cq, init.recv_cq], srq: init.srq, xrcd }
     }
 
+    /// Returns the user counters of the objects.
+    ///
     /// # Safety
-    /// They are live or null.
+    /// The objects are live or null.
     unsafe fn counts<'a>(&self) -> impl Iterator<Item = &'a AtomicUsize> + use<'a> {
-        // SAFETY: the caller says so.
+        // SAFETY: the objects are live or null.
         let counts = unsafe {
             [
                 live::<Pd>(self.pd).map(|pd| &pd.users),
@@ -333,23 +338,27 @@ impl Users {
         counts.into_iter().flatten()
     }
 
+    /// Counts one more user of each object.
+    ///
     /// # Safety
-    /// They are live or null.
+    /// The objects are live or null.
     unsafe fn add(&self) {
-        // SAFETY: the caller says so.
+        // SAFETY: the objects are live or null.
         unsafe { self.counts() }.for_each(|users| _ = users.fetch_add(1, Ordering::AcqRel));
     }
 
+    /// Counts one user less of each object.
+    ///
     /// # Safety
-    /// They are live or null.
+    /// The objects are live or null.
     unsafe fn remove(&self) {
-        // SAFETY: the caller says so.
+        // SAFETY: the objects are live or null.
         unsafe { self.counts() }.for_each(|users| _ = users.fetch_sub(1, Ordering::AcqRel));
     }
 }
 
 impl Qp {
-    /// Events find it from now on.
+    /// Registers the QP handle for asynchronous events.
     fn announce(&self) {
         let listener = Listener {
             object: self.abi.get().expose_provenance(),
@@ -359,9 +368,9 @@ impl Qp {
         self.shared.engine.add_qp(self.number(), listener);
     }
 
-    /// Its number.
+    /// Returns the QP number.
     pub fn number(&self) -> u32 {
-        // SAFETY: the field does not change once it is made.
+        // SAFETY: the field does not change after creation.
         unsafe { (*self.abi.get()).qp_base.qp_num }
     }
 }
@@ -372,7 +381,8 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
         return errno::fail(libc::EINVAL);
     }
     let (xrcd, operations, flags) = (std::ptr::null_mut(), None, 0);
-    // SAFETY: the program passes a live PD, whose context is not written, and attributes with live objects.
+    // SAFETY: the program passes a live PD and attributes with live objects; nothing writes the
+    // PD's `context` field.
     object::give_or_fail(unsafe {
         let context = (*pd).context;
         create(Wanted { context, pd, xrcd, init: *init, operations, flags }, &raw mut (*init).cap)
@@ -380,9 +390,9 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
 }
 
 /// # Safety
-/// As for [`Wanted::make`]; `cap` is a place for the capabilities.
+/// As for [`QpConfig::create`]; `cap` is writable.
 unsafe fn create(mut wanted: Wanted, cap: *mut ibv_qp_cap) -> Result<Box<Qp>, c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: the contract of `QpConfig::create` holds, and `cap` is writable.
     unsafe {
         let made = wanted.make()?;
         cap.write(wanted.init.cap);
@@ -399,7 +409,8 @@ pub unsafe extern "C" fn create_qp_ex(
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    // SAFETY: the program passes attributes, which begin with the shorter form.
+    // SAFETY: the program passes valid attributes; `ibv_qp_init_attr_ex` begins with the fields of
+    // `ibv_qp_init_attr`.
     let (extended, init) = unsafe { (*init, init.cast::<ibv_qp_init_attr>()) };
     let given = |bit: c_uint| extended.comp_mask & bit != 0;
     let receives = extended.qp_type == IBV_QPT_XRC_RECV;
@@ -413,19 +424,19 @@ pub unsafe extern "C" fn create_qp_ex(
     let operations = given(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(extended.send_ops_flags);
     let xrcd = if receives { extended.xrcd } else { std::ptr::null_mut() };
     let pd = extended.pd;
-    // SAFETY: the program passes live objects.
+    // SAFETY: the program passes an open context and live objects.
     object::give_or_fail(unsafe {
         create(Wanted { context, pd, xrcd, init: *init, operations, flags }, &raw mut (*init).cap)
     })
 }
 
-/// `ibv_open_qp`: another handle to a receiving QP of XRC.
+/// `ibv_open_qp`: creates another handle to an XRC target QP.
 pub unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    // SAFETY: the program passes an open context, and attributes with a live domain.
+    // SAFETY: the program passes an open context and attributes with a live XRC domain.
     let (shared, attr) = unsafe { (context::shared(context), *attr) };
     let made = shared.and_then(|shared| {
         if attr.comp_mask & !(NEEDED | IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
@@ -435,10 +446,10 @@ pub unsafe extern "C" fn open_qp(
         if lacks || attr.qp_type != IBV_QPT_XRC_RECV {
             return Err(libc::EINVAL);
         }
-        // SAFETY: as above.
+        // SAFETY: the XRC domain is live: it is not null.
         let xrcd = unsafe { object::borrow::<Xrcd>(attr.xrcd) };
         let held = xrcd.domain.find(attr.qp_num).ok_or(libc::EINVAL)?;
-        // SAFETY: zeros and null pointers are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut init: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         init.qp_type = attr.qp_type;
         if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 {
@@ -446,7 +457,7 @@ pub unsafe extern "C" fn open_qp(
         }
         let (pd, operations, flags) = (std::ptr::null_mut(), None, 0);
         let wanted = Wanted { context, pd, xrcd: attr.xrcd, init, operations, flags };
-        // SAFETY: the domain is live, the others are null.
+        // SAFETY: the XRC domain is live, the other objects are null.
         unsafe { Users::of(&wanted).add() };
         let made = wanted.handle(held, shared);
         made.announce();
@@ -470,8 +481,8 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         return code;
     }
     live.shared.engine.remove_qp(live.number(), &live.async_events);
-    // SAFETY: as above, and the program does not use it from now on. What it was made with lives: destroying that is
-    // refused while a QP has it.
+    // SAFETY: the program passes a live QP and does not use it again. The objects that it uses are
+    // live: destroying them fails while a QP uses them.
     unsafe {
         let gone = object::take::<Qp>(qp);
         let ibv_qp { pd, send_cq, recv_cq, srq, .. } = (*gone.abi.get()).qp_base;
@@ -482,17 +493,17 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-/// There are no enhancements to agree on: a vendor of 0 says so.
+/// Reports no ECE: vendor 0 means that there are no enhancements to negotiate.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the program passes a structure to fill in.
+    // SAFETY: the program passes a writable structure.
     unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the program passes a structure.
+    // SAFETY: the program passes a valid structure.
     let ece = unsafe { *ece };
     if ece.comp_mask != 0 {
         return libc::EINVAL;
@@ -500,7 +511,8 @@ unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     if ece.vendor_id == 0 { 0 } else { libc::EOPNOTSUPP }
 }
 
-/// The last bytes of a packet become visible last; more is not promised, so the answer is no.
+/// Returns 0: the engine only guarantees that the last bytes of a packet become visible last, not
+/// the order of all data.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut ibv_qp,
@@ -510,14 +522,16 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
+/// Joins or leaves a multicast group.
+///
 /// # Safety
-/// The program passes a live QP and a group, which need not be aligned.
+/// `qp` is a live QP; `group` points to 16 readable bytes, which need not be aligned.
 unsafe fn membership(
     qp: *mut ibv_qp,
     group: *const [u8; 16],
     change: impl Fn(&QueuePair, Gid) -> Result<(), DeviceError>,
 ) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: `qp` is a live QP and `group` points to 16 bytes.
     let (live, group) = unsafe { (object::borrow::<Qp>(qp), Gid(*group)) };
     object::code(live.shared.check().and_then(|()| {
         live.with(|held| change(&held.qp, group)).map_err(|error| errno::of_device(&error))
@@ -526,12 +540,12 @@ unsafe fn membership(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, group: *const [u8; 16], _lid: u16) -> c_int {
-    // SAFETY: the program passes a live QP and a group.
+    // SAFETY: the program passes a live QP and a GID.
     unsafe { membership(qp, group, QueuePair::attach_multicast) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, group: *const [u8; 16], _lid: u16) -> c_int {
-    // SAFETY: the program passes a live QP and a group.
+    // SAFETY: the program passes a live QP and a GID.
     unsafe { membership(qp, group, QueuePair::detach_multicast) }
 }

@@ -1,4 +1,5 @@
-//! The functions `ibv_wr_*`: requests put together call by call, and posted all or none.
+//! The `ibv_wr_*` functions: the program builds requests call by call and posts all of them or
+//! none.
 
 use std::ffi::{c_int, c_void};
 
@@ -20,7 +21,7 @@ use crate::post::To;
 use crate::qp::{Qp, State};
 use crate::{errno, object, post, window};
 
-/// Operations that a QP of the service may be made for.
+/// Returns the operations that a QP of this service supports.
 pub const fn operations(service: Service) -> u64 {
     const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
@@ -42,13 +43,13 @@ pub const fn operations(service: Service) -> u64 {
 /// Bytes of an ATOMIC WRITE.
 pub const ATOMIC_LENGTH: u32 = 8;
 
-/// Requests that are being put together. The buffers are used again.
+/// Requests under construction. The buffers are reused.
 #[derive(Default)]
 pub struct Batch {
     requests: Vec<Request>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
-    /// The first thing that was wrong.
+    /// First error of the batch.
     error: Option<c_int>,
 }
 
@@ -60,7 +61,7 @@ struct Request {
     to: To,
 }
 
-/// The local side of a request: a range of one of the batch's buffers.
+/// Local data of a request: a range of one of the batch's buffers.
 #[derive(Debug)]
 enum Local {
     Sges { from: usize, len: usize },
@@ -81,7 +82,7 @@ impl Batch {
         self.error.get_or_insert(code);
     }
 
-    /// Does something with each request, until one is refused.
+    /// Runs `act` on each request until one fails; returns that error.
     fn each(
         &self,
         mut act: impl FnMut(&SendRequest<'_>, To) -> Result<(), PostError>,
@@ -100,7 +101,7 @@ impl Batch {
         })
     }
 
-    /// Gives the request under construction its data.
+    /// Sets the data of the request under construction.
     fn set(&mut self, data: Local) {
         match self.requests.last_mut() {
             Some(request) => request.data = data,
@@ -121,20 +122,20 @@ impl Batch {
     }
 }
 
-/// Posts the batch: all of it or nothing.
+/// Posts the batch: all requests or none.
 fn complete(held: &mut State) -> c_int {
     let State { qp, cap, batch, .. } = held;
     let room = cap.max_send_wr.saturating_sub(qp.sends_posted()) as usize;
     if batch.requests.len() > room {
         batch.fail(errno::of_post(PostError::Full));
     }
-    // Of several, the last may be refused: none is posted before all were looked at.
+    // Check all requests before posting the first: the last one may be refused.
     if batch.error.is_none() && batch.requests.len() > 1 {
-        // SAFETY: the program has passed live address handles.
+        // SAFETY: the program passed live address handles.
         batch.error = batch.each(|request, to| unsafe { post::check(qp, request, to) });
     }
     if batch.error.is_none() {
-        // SAFETY: as above.
+        // SAFETY: the program passed live address handles.
         batch.error = batch.each(|request, to| unsafe { post::submit(qp, request, to) });
     }
     let code = batch.error.unwrap_or(0);
@@ -142,7 +143,7 @@ fn complete(held: &mut State) -> c_int {
     code
 }
 
-/// Gives a QP its functions.
+/// Installs the `ibv_wr_*` functions in a QP.
 pub fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(wr_complete);
@@ -168,18 +169,19 @@ pub fn fill(qp: &mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// The program passes a live QP.
+/// `qp` is a live QP.
 unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
-    // SAFETY: the caller says so.
+    // SAFETY: `qp` is a live QP.
     unsafe { object::borrow::<Qp>(qp.cast::<ibv_qp>()) }
 }
 
-/// The batch and the QP's limits.
+/// Returns the state of the QP, with the batch.
 ///
 /// # Safety
-/// The program passes a live QP and is between start and complete, so that this thread holds the lock.
+/// `qp` is a live QP, and this thread holds its lock: it is between `ibv_wr_start` and
+/// `ibv_wr_complete`.
 unsafe fn state<'a>(qp: *mut ibv_qp_ex) -> &'a mut State {
-    // SAFETY: the caller says so.
+    // SAFETY: `qp` is a live QP and this thread holds its lock.
     unsafe { of(qp).locked() }
 }
 
@@ -187,33 +189,34 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: the program passes a live QP.
     let live = unsafe { of(qp) };
     live.lock();
-    // SAFETY: the lock is held.
+    // SAFETY: the lock was taken on the line above.
     let batch = unsafe { &mut live.locked().batch };
     batch.clear();
     batch.error = live.shared.check().err();
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     let (live, code) = unsafe { (of(qp), complete(state(qp))) };
     live.unlock();
     code
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe {
         state(qp).batch.clear();
         of(qp).unlock();
     }
 }
 
-/// Begins a request.
+/// Adds a request to the batch.
 ///
 /// # Safety
-/// The program is between start and complete.
+/// `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn add(qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: the caller says so; the program has written the two fields.
+    // SAFETY: `qp` is between `ibv_wr_start` and `ibv_wr_complete`, and the program has set `wr_id`
+    // and `wr_flags`.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, post::flags((*qp).wr_flags));
         let (data, to) = (NOTHING, To::Peer);
@@ -226,32 +229,32 @@ fn remote(rkey: u32, addr: u64) -> RemoteAddr {
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::Send) };
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, data: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::SendImm(u32::from_be(data))) };
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::SendInvalidate(Key(rkey))) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::Write(remote(rkey, addr))) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, data: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::WriteImm(remote(rkey, addr), u32::from_be(data))) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::Read(remote(rkey, addr))) };
 }
 
@@ -262,17 +265,17 @@ unsafe extern "C" fn atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::CompareSwap { remote: remote(rkey, addr), compare, swap }) };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, operand: u64) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::FetchAdd { remote: remote(rkey, addr), add: operand }) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::Local(LocalOp::Invalidate(Key(rkey)))) };
 }
 
@@ -282,7 +285,8 @@ unsafe extern "C" fn bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the program is between start and complete, and passes a live window and what to bind it to.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
+    // passes a live window and a valid `ibv_mw_bind_info`.
     unsafe {
         match window::bind_two(mw, rkey, &*info) {
             Ok(bind) => add(qp, SendOp::Local(LocalOp::Bind(bind))),
@@ -292,7 +296,8 @@ unsafe extern "C" fn bind_mw(
 }
 
 unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
-    // SAFETY: the program is between start and complete, and passes eight bytes.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
+    // passes eight readable bytes.
     unsafe {
         add(qp, SendOp::AtomicWrite(remote(rkey, addr)));
         let value = post::bytes(value.cast(), ATOMIC_LENGTH as usize);
@@ -311,7 +316,7 @@ unsafe extern "C" fn flush(
     let (placement, selectivity) = (PlacementType(kind), Selectivity::from_bits(level));
     let known = PlacementType(PlacementType::GLOBAL.0 | PlacementType::PERSISTENT.0);
     let is_known = kind != 0 && known.contains(placement) && level <= 1;
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe {
         match u32::try_from(length) {
             Ok(length) if is_known => {
@@ -331,19 +336,21 @@ unsafe extern "C" fn set_ud_addr(
     remote_qpn: u32,
     remote_qkey: u32,
 ) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { set_to(qp, To::Datagram(send_wr_ud { ah, remote_qpn, remote_qkey })) };
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { set_to(qp, To::Srq(remote_srqn)) };
 }
 
+/// Sets the destination of the last request.
+///
 /// # Safety
-/// The program is between start and complete.
+/// `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn set_to(qp: *mut ibv_qp_ex, to: To) {
-    // SAFETY: the caller says so.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     let batch = unsafe { &mut state(qp).batch };
     match batch.requests.last_mut() {
         Some(request) => request.to = to,
@@ -352,24 +359,26 @@ unsafe fn set_to(qp: *mut ibv_qp_ex, to: To) {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { set_list(qp, &[ibv_sge { addr, length, lkey }]) };
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
     let list = match count {
         0 => &[],
-        // SAFETY: the program passes a list of so many.
+        // SAFETY: the program passes a list of `count` entries.
         _ => unsafe { std::slice::from_raw_parts(list, count) },
     };
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { set_list(qp, list) };
 }
 
+/// Sets the scatter/gather list of the last request.
+///
 /// # Safety
-/// The program is between start and complete.
+/// `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn set_list(qp: *mut ibv_qp_ex, entries: &[ibv_sge]) {
-    // SAFETY: the caller says so.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     let State { cap, batch, .. } = unsafe { state(qp) };
     if entries.len() > cap.max_send_sge as usize {
         return batch.fail(libc::EINVAL);
@@ -380,7 +389,8 @@ unsafe fn set_list(qp: *mut ibv_qp_ex, entries: &[ibv_sge]) {
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
-    // SAFETY: the program is between start and complete, and passes bytes.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
+    // passes `length` readable bytes.
     unsafe {
         let State { cap, batch, .. } = state(qp);
         batch.set_inline(std::iter::once(post::bytes(addr.cast(), length)), cap.max_inline_data);
@@ -392,7 +402,8 @@ unsafe extern "C" fn set_inline_data_list(
     count: size_t,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: the program is between start and complete, and passes a list of so many and their bytes.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
+    // passes a list of `count` buffers.
     unsafe {
         let parts = (0..count).map(|index| {
             let part = &*list.add(index);

@@ -17,40 +17,42 @@ use crate::errno;
 use crate::object::{self, Object};
 use crate::qp::Shareable;
 
-/// An XRC domain that a program opened. The domain itself may have been opened more than once: by its file.
+/// A handle to an XRC domain. Other contexts may have opened the same domain by its file.
 #[repr(C)]
 pub struct Xrcd {
     abi: UnsafeCell<ibv_xrcd>,
     shared: Arc<Shared>,
-    /// What all who opened it have.
+    /// The domain that all handles share.
     pub domain: Arc<Domain>,
-    /// Shared receive queues and QPs made by this handle.
+    /// Number of SRQs and QPs created with this handle.
     pub users: AtomicUsize,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Xrcd {
     type Abi = ibv_xrcd;
 }
 
-/// A domain.
+/// An XRC domain.
 #[derive(Debug)]
 pub struct Domain {
-    /// The engine's.
+    /// The engine's XRC domain.
     pub xrc: XrcDomain,
-    /// Receiving QPs have no protection domain and no CQs of the program: the shared receive queues bring theirs.
+    /// XRC target QPs have no PD and no CQs of the program: the SRQs provide theirs. This PD fills
+    /// the place.
     pub pd: ProtectionDomain,
-    /// As above.
+    /// Fills the place of the CQs of XRC target QPs.
     pub cq: CompletionQueue,
     qps: Mutex<BTreeMap<u32, Weak<Shareable>>>,
-    /// Its file, if it is of one: no other file gets the inode while the domain lives.
+    /// The file the domain belongs to, if any: while the domain lives, no other file can get the
+    /// same inode.
     _file: Option<OwnedFd>,
 }
 
-/// A file: its device and inode.
+/// Identity of a file: device and inode.
 type File = (u64, u64);
 
-/// The domains of files.
+/// XRC domains by file.
 pub type Files = Mutex<BTreeMap<File, Weak<Domain>>>;
 
 impl Domain {
@@ -61,11 +63,11 @@ impl Domain {
         Ok(Arc::new(Self { xrc, pd, cq, qps: Mutex::default(), _file: file }))
     }
 
-    /// The domain of a file, as the flags for opening files say.
+    /// Returns the domain of a file. `flags` work as for opening files (O_CREAT, O_EXCL).
     fn of_file(shared: &Shared, fd: c_int, flags: c_int) -> Result<Arc<Self>, c_int> {
-        // SAFETY: zeros are values of the plain structure, which the call fills in.
+        // SAFETY: all-zero bytes are a valid `stat`, which the call fills in.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
+        // SAFETY: `stat` is a writable structure.
         if unsafe { libc::fstat(fd, &raw mut stat) } != 0 {
             return Err(errno::last());
         }
@@ -77,7 +79,8 @@ impl Domain {
             Some(domain) => Ok(domain),
             None if flags & libc::O_CREAT == 0 => Err(libc::EAGAIN),
             None => {
-                // SAFETY: the program's descriptor, which it does not close meanwhile.
+                // SAFETY: the program passes an open descriptor and does not close it during the
+                // call.
                 let kept = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
                 let kept = kept.map_err(|error| error.raw_os_error().unwrap_or(libc::EBADF))?;
                 let domain = Self::new(shared, Some(kept))?;
@@ -87,14 +90,14 @@ impl Domain {
         }
     }
 
-    /// Lets others open the receiving QP with this number.
+    /// Makes the XRC target QP available to `ibv_open_qp` under this number.
     pub fn add(&self, number: u32, qp: &Arc<Shareable>) {
         let mut qps = lock(&self.qps);
         qps.retain(|_, qp| qp.strong_count() > 0);
         qps.insert(number, Arc::downgrade(qp));
     }
 
-    /// The receiving QP with this number.
+    /// Returns the XRC target QP with this number.
     pub fn find(&self, number: u32) -> Option<Arc<Shareable>> {
         lock(&self.qps).get(&number).and_then(Weak::upgrade)
     }
@@ -120,7 +123,7 @@ pub unsafe extern "C" fn open_xrcd(
             return Err(libc::EINVAL);
         }
         let domain = match attr.fd {
-            -1 => Domain::new(shared, None)?, // Of nobody else.
+            -1 => Domain::new(shared, None)?, // not shared: no file
             fd => Domain::of_file(shared, fd, attr.oflags)?,
         };
         Ok(Box::new(Xrcd {
@@ -135,7 +138,7 @@ pub unsafe extern "C" fn open_xrcd(
 
 /// `ibv_close_xrcd`
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: the program passes a live domain.
+    // SAFETY: the program passes a live XRC domain.
     let live = unsafe { object::borrow::<Xrcd>(xrcd) };
     if let Err(code) = live.shared.check() {
         return code;
@@ -143,7 +146,8 @@ pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     if live.users.load(Ordering::Acquire) > 0 {
         return libc::EBUSY;
     }
-    // SAFETY: as above; nothing was made in it by this handle.
+    // SAFETY: the program passes a live XRC domain and does not use it again; no object was created
+    // with this handle.
     drop(unsafe { object::take::<Xrcd>(xrcd) });
     0
 }
