@@ -12,10 +12,9 @@ use feroce_wire::Ipv4Header;
 
 use crate::abi::{IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
 use crate::context::Shared;
+use crate::convert::{gid_from_halves, gid_to_halves, path_of};
 use crate::domain::Pd;
-use crate::modify::{gid, path};
 use crate::object::{self, Object};
-use crate::query::halves;
 use crate::{context, cq, errno};
 
 /// An address handle.
@@ -37,9 +36,9 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
     // SAFETY: the program passes a live PD and attributes; nothing writes the PD's `context` field.
     let (live, context, attr) = unsafe { (object::borrow::<Pd>(pd), (*pd).context, &*attr) };
     let made = live.shared.check().and_then(|()| {
-        let path = path(attr, &live.shared.engine.settings)?;
+        let path = path_of(attr, &live.shared.engine.settings)?;
         let handle = live.pd.create_ah(&path).map_err(|error| {
-            crate::log::say(&error.to_string());
+            crate::log::print(&error.to_string());
             errno::of_device(&error)
         })?;
         live.users.fetch_add(1, Ordering::AcqRel);
@@ -100,7 +99,7 @@ fn header(grh: &ibv_grh) -> Option<Header> {
     let words = u32::from_be(grh.version_tclass_flow);
     let class = |word: u32, shift: u32| u8::try_from(word >> shift & 0xff).unwrap_or(0);
     if words >> 28 == 6 {
-        let (source, destination) = (gid(grh.sgid), gid(grh.dgid));
+        let (source, destination) = (gid_from_halves(grh.sgid), gid_from_halves(grh.dgid));
         return Some(Header {
             source,
             destination,
@@ -139,28 +138,28 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
         }
         (shared, *wc, grh.read_unaligned())
     };
-    let Some(Header { source, destination: own, label, class }) = header(&grh) else {
+    let Some(Header { source, destination: local, label, class }) = header(&grh) else {
         return failed(libc::EPROTONOSUPPORT);
     };
     // The datagram was sent to a local address: the response has that address as its source.
     let gids = shared.engine.device.gids();
-    let Some((index, _)) = gids.iter().find(|(_, entry)| entry.gid == own) else {
+    let Some((index, _)) = gids.iter().find(|(_, entry)| entry.gid == local) else {
         return failed(libc::ENOENT);
     };
     // SAFETY: all-zero bytes are a valid value of this C structure.
-    let mut told: ibv_ah_attr = unsafe { std::mem::zeroed() };
-    told.grh.dgid = halves(source.0);
-    told.grh.flow_label = label;
-    told.grh.sgid_index = u8::try_from(*index).unwrap_or(u8::MAX);
-    told.grh.hop_limit = u8::MAX;
-    told.grh.traffic_class = class;
-    told.dlid = wc.slid;
-    told.sl = cq::priority(wc.sl);
-    told.src_path_bits = wc.dlid_path_bits;
-    told.is_global = 1;
-    told.port_num = port;
+    let mut result: ibv_ah_attr = unsafe { std::mem::zeroed() };
+    result.grh.dgid = gid_to_halves(source.0);
+    result.grh.flow_label = label;
+    result.grh.sgid_index = u8::try_from(*index).unwrap_or(u8::MAX);
+    result.grh.hop_limit = u8::MAX;
+    result.grh.traffic_class = class;
+    result.dlid = wc.slid;
+    result.sl = cq::priority(wc.sl);
+    result.src_path_bits = wc.dlid_path_bits;
+    result.is_global = 1;
+    result.port_num = port;
     // SAFETY: the program passes a writable `ibv_ah_attr`.
-    unsafe { attr.write(told) };
+    unsafe { attr.write(result) };
     0
 }
 
@@ -177,7 +176,7 @@ unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     // SAFETY: the program passes an open context and attributes.
     let (shared, attr) = unsafe { (context::shared(context), &*attr) };
     let found = shared.and_then(|shared| {
-        let path = path(attr, &shared.engine.settings)?;
+        let path = path_of(attr, &shared.engine.settings)?;
         let handle = shared.engine.device.alloc_pd().create_ah(&path);
         Ok(handle.map_err(|error| errno::of_device(&error))?.ethernet())
     });

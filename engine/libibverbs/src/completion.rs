@@ -9,7 +9,6 @@ use std::task::Wake;
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Shared};
-use crate::cq::Cq;
 use crate::errno;
 use crate::object::{self, Object};
 
@@ -19,7 +18,7 @@ pub struct CompChannel {
     abi: UnsafeCell<ibv_comp_channel>,
     shared: Arc<Shared>,
     /// Events of CQs that have completions.
-    pub channel: Arc<Channel<Filled>>,
+    pub channel: Arc<Channel<CqEvent>>,
     /// Number of CQs attached to this channel.
     pub users: AtomicUsize,
 }
@@ -31,7 +30,7 @@ unsafe impl Object for CompChannel {
 
 /// Event: a completion arrived on a CQ that had requested a notification.
 #[derive(Debug, Clone)]
-pub struct Filled {
+pub struct CqEvent {
     /// Address of the program's `ibv_cq`.
     cq: usize,
     unacknowledged: Arc<Unacknowledged>,
@@ -40,7 +39,7 @@ pub struct Filled {
 /// The engine wakes this waker when a completion arrives for which a notification was requested.
 #[derive(Debug)]
 pub struct CqWaker {
-    channel: Arc<Channel<Filled>>,
+    channel: Arc<Channel<CqEvent>>,
     /// Address of the program's `ibv_cq`. Set once the CQ exists, before the first notification can
     /// be requested.
     pub cq: AtomicUsize,
@@ -65,7 +64,7 @@ impl CqWaker {
     /// Removes events that the program has not read, then waits until it has acknowledged all
     /// events that it has read.
     pub fn retire(&self) {
-        self.channel.remove(|filled| Arc::ptr_eq(&filled.unacknowledged, &self.unacknowledged));
+        self.channel.remove(|event| Arc::ptr_eq(&event.unacknowledged, &self.unacknowledged));
         self.unacknowledged.wait();
     }
 }
@@ -77,7 +76,7 @@ impl Wake for CqWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let cq = self.cq.load(Ordering::Acquire);
-        self.channel.push(Filled { cq, unacknowledged: Arc::clone(&self.unacknowledged) });
+        self.channel.push(CqEvent { cq, unacknowledged: Arc::clone(&self.unacknowledged) });
     }
 }
 
@@ -118,15 +117,15 @@ unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: the program passes a live channel.
     let live = unsafe { object::borrow::<CompChannel>(channel) };
     let got = live.shared.check();
-    let got = got.and_then(|()| live.channel.get(|filled| filled.unacknowledged.add()));
+    let got = got.and_then(|()| live.channel.get(|event| event.unacknowledged.add()));
     match got {
-        Ok(filled) => {
-            let filled = std::ptr::with_exposed_provenance_mut::<ibv_cq>(filled.cq);
+        Ok(event) => {
+            let event = std::ptr::with_exposed_provenance_mut::<ibv_cq>(event.cq);
             // SAFETY: the CQ is live, because `ibv_destroy_cq` waits for the acknowledgement of
             // this event; the program passes two writable pointers.
             unsafe {
-                *cq = filled;
-                *cq_context = (*filled).cq_context;
+                *cq = event;
+                *cq_context = (*event).cq_context;
             }
             0
         }
@@ -134,14 +133,5 @@ unsafe extern "C" fn ibv_get_cq_event(
             errno::set(code);
             -1
         }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
-    // SAFETY: the program passes a live CQ.
-    let live = unsafe { object::borrow::<Cq>(cq) };
-    if let Some(waker) = &live.waker {
-        waker.acknowledge(events);
     }
 }

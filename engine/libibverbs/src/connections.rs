@@ -35,10 +35,10 @@ struct Connections {
 static CONNECTIONS: PerProcess<OnceLock<Connections>> = PerProcess::new(OnceLock::new);
 
 /// Longest time that process exit waits for final CM messages (such as DREQ) to be sent.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Default first port that needs no privilege; `ip_unprivileged_port_start` overrides it.
-const FIRST_FREE_PORT: u16 = 1024;
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
 impl Connections {
     /// Returns the connection manager of this process and creates it on the first call.
@@ -61,20 +61,20 @@ impl Connections {
     }
 
     fn start(sink: CmSink) -> Result<Self, c_int> {
-        extern "C" fn last_words() {
+        extern "C" fn close_at_exit() {
             // A forked child that never used the CM has nothing to close.
             if let Some(connections) = CONNECTIONS.get().get() {
-                connections.manager.close(LAST_WORDS);
+                connections.manager.close(EXIT_TIMEOUT);
             }
         }
         static AT_EXIT: Once = Once::new();
-        let tell = move |event| tell(sink, &event);
-        let manager = ConnectionManager::new(CmConfig::default(), Box::new(tell));
+        let deliver = move |event| deliver(sink, &event);
+        let manager = ConnectionManager::new(CmConfig::default(), Box::new(deliver));
         let manager = manager.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
         AT_EXIT.call_once(|| {
             // SAFETY: the library is linked with `NODELETE`, so the function stays mapped until
             // exit.
-            unsafe { libc::atexit(last_words) };
+            unsafe { libc::atexit(close_at_exit) };
         });
         Ok(Self { manager, engines: Mutex::default() })
     }
@@ -90,7 +90,7 @@ impl Connections {
         }
         let attached = self.manager.attach(DeviceKey(index), &engine.device, u64::from_be(guid));
         attached.map_err(|error| {
-            log::say(&format!("no connections through feroce{index}: {error}"));
+            log::print(&format!("no connections through feroce{index}: {error}"));
             match error {
                 AttachError::Device(error) => errno::of_device(&error),
                 AttachError::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -142,7 +142,7 @@ impl Connections {
         id: CmNumber,
         act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<R, CmError>,
     ) -> Result<R, c_int> {
-        let id = own(id)?;
+        let id = id_of(id)?;
         self.manager.with(|endpoint, now| act(endpoint, id, now)).map_err(errno_of)
     }
 }
@@ -158,7 +158,7 @@ fn number_of(id: CmId) -> CmNumber {
 /// # Errors
 /// EIO if the identifier belongs to another process.
 #[allow(clippy::cast_possible_truncation)] // splits the number into its halves
-fn own(number: CmNumber) -> Result<CmId, c_int> {
+fn id_of(number: CmNumber) -> Result<CmId, c_int> {
     fork::check((number >> 32) as u32)?;
     Ok(CmId::from_number(number as u32))
 }
@@ -232,8 +232,8 @@ fn parameters(from: &CmParameters) -> Parameters {
     }
 }
 
-fn tell(sink: CmSink, event: &Event) {
-    let told = CmEvent {
+fn deliver(sink: CmSink, event: &Event) {
+    let result = CmEvent {
         id: number_of(event.id),
         listener: event.listener.map_or(0, number_of),
         kind: kind_of(event.kind),
@@ -244,7 +244,7 @@ fn tell(sink: CmSink, event: &Event) {
     };
     // SAFETY: `sink` is librdmacm's function, and librdmacm is never unloaded; the event and its
     // data outlive the call.
-    unsafe { sink(&raw const told) };
+    unsafe { sink(&raw const result) };
 }
 
 /// Returns the private data that the program passed.
@@ -362,15 +362,15 @@ fn is_privileged() -> bool {
 }
 
 /// Returns the first unprivileged port of this network namespace.
-fn first_free_port() -> u16 {
-    let told = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
-    told.ok().and_then(|told| told.trim().parse().ok()).unwrap_or(FIRST_FREE_PORT)
+fn first_unprivileged_port() -> u16 {
+    let result = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    result.ok().and_then(|result| result.trim().parse().ok()).unwrap_or(FIRST_UNPRIVILEGED_PORT)
 }
 
 /// Checks that an identifier may bind to `address`: the port is permitted and the address is a
 /// local address of an attached device.
 fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c_int> {
-    if (1..first_free_port()).contains(&address.port()) && !is_privileged() {
+    if (1..first_unprivileged_port()).contains(&address.port()) && !is_privileged() {
         return Err(libc::EACCES);
     }
     let is_local = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
@@ -432,9 +432,9 @@ unsafe extern "C" fn feroce_cm_resolve_address(
             false => Ipv6Addr::UNSPECIFIED.into(),
         };
         let source = bound.map_or(any, |bound| bound.ip());
-        let patience = Duration::from_millis(timeout_ms.into());
-        let sought = connections.manager.seek(own(id)?, source, destination, patience);
-        sought.map_err(|_| libc::EAGAIN)
+        let timeout = Duration::from_millis(timeout_ms.into());
+        let started = connections.manager.seek(id_of(id)?, source, destination, timeout);
+        started.map_err(|_| libc::EAGAIN)
     }))
 }
 
@@ -450,25 +450,25 @@ unsafe extern "C" fn feroce_cm_resolve_route(id: CmNumber) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_connect(
     id: CmNumber,
-    own: *const CmParameters,
+    local: *const CmParameters,
     data: *const c_void,
     data_len: usize,
 ) -> c_int {
     // SAFETY: librdmacm passes valid parameters and private data of `data_len` bytes.
-    let (own, data) = unsafe { (parameters(&*own), bytes(data, data_len)) };
-    command(id, |endpoint, id, now| endpoint.connect(id, &own, data, now))
+    let (local, data) = unsafe { (parameters(&*local), bytes(data, data_len)) };
+    command(id, |endpoint, id, now| endpoint.connect(id, &local, data, now))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_accept(
     id: CmNumber,
-    own: *const CmParameters,
+    local: *const CmParameters,
     data: *const c_void,
     data_len: usize,
 ) -> c_int {
     // SAFETY: librdmacm passes valid parameters and private data of `data_len` bytes.
-    let (own, data) = unsafe { (parameters(&*own), bytes(data, data_len)) };
-    command(id, |endpoint, id, now| endpoint.accept(id, &own, data, now))
+    let (local, data) = unsafe { (parameters(&*local), bytes(data, data_len)) };
+    command(id, |endpoint, id, now| endpoint.accept(id, &local, data, now))
 }
 
 #[unsafe(no_mangle)]
@@ -499,7 +499,7 @@ unsafe extern "C" fn feroce_cm_notify_established(id: CmNumber) -> c_int {
 }
 
 /// Sets the scope id of a link-local IPv6 address that has none.
-fn on_link(address: Option<SocketAddr>, scope: u32) -> Option<SocketAddr> {
+fn with_scope(address: Option<SocketAddr>, scope: u32) -> Option<SocketAddr> {
     address.map(|mut address| {
         if let SocketAddr::V6(v6) = &mut address
             && v6.ip().is_unicast_link_local()
@@ -520,19 +520,19 @@ unsafe extern "C" fn feroce_cm_query(id: CmNumber, view: *mut CmView) -> c_int {
         })?;
         let scope = path.map_or(0, |path| connections.scope_of(&path));
         let gid_index = path.and_then(|path| connections.gid_index_of(&path));
-        let told = CmView {
-            source: on_link(source, scope).into(),
-            destination: on_link(destination, scope).into(),
-            path: path.map(|path| seen(&path, gid_index.unwrap_or(0))).unwrap_or_default(),
+        let result = CmView {
+            source: with_scope(source, scope).into(),
+            destination: with_scope(destination, scope).into(),
+            path: path.map(|path| view_of_path(&path, gid_index.unwrap_or(0))).unwrap_or_default(),
             remote_ece: CmEce { vendor_id: ece.vendor_id, options: ece.options },
         };
         // SAFETY: librdmacm passes a writable pointer.
-        unsafe { view.write(told) };
+        unsafe { view.write(result) };
         Ok(())
     }))
 }
 
-fn seen(path: &Path, gid_index: u32) -> CmPath {
+fn view_of_path(path: &Path, gid_index: u32) -> CmPath {
     CmPath {
         local: path.local.into(),
         remote: path.remote.into(),
@@ -548,8 +548,8 @@ fn seen(path: &Path, gid_index: u32) -> CmPath {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_int {
     command(id, |endpoint, id, _| {
-        let told = match endpoint.qp_parameters(id) {
-            Ok(known) => connected(&known),
+        let result = match endpoint.qp_parameters(id) {
+            Ok(known) => qp_view(&known),
             Err(_) => match endpoint.wanted_resources(id)? {
                 None => CmQp { stage: stage::NOT_ASKED, ..CmQp::default() },
                 Some(responder_resources) => {
@@ -558,12 +558,12 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_i
             },
         };
         // SAFETY: librdmacm passes a writable pointer.
-        unsafe { qp.write(told) };
+        unsafe { qp.write(result) };
         Ok(())
     })
 }
 
-fn connected(known: &QpParameters) -> CmQp {
+fn qp_view(known: &QpParameters) -> CmQp {
     CmQp {
         stage: stage::KNOWN,
         remote_qpn: known.remote_qpn.value(),

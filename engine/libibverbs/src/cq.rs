@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
@@ -17,11 +17,27 @@ use crate::abi::{
 use crate::channel::Unacknowledged;
 use crate::completion::{CompChannel, CqWaker};
 use crate::context::{self, Shared};
-use crate::cq_ex::Cursor;
 use crate::domain::Pd;
 use crate::engine::Listener;
 use crate::errno;
+use crate::lock::HeldLock;
 use crate::object::{self, Object};
+
+/// Position of an `ibv_start_poll` iteration.
+#[derive(Debug)]
+pub struct Cursor {
+    /// Held from `ibv_start_poll` to `ibv_end_poll`.
+    pub lock: HeldLock,
+    /// The current completion. Only the thread that holds the lock accesses it.
+    pub current: UnsafeCell<Option<Completion>>,
+}
+
+impl Cursor {
+    /// Creates a cursor without a current completion.
+    pub fn new() -> Self {
+        Self { lock: HeldLock::new(), current: UnsafeCell::new(None) }
+    }
+}
 
 /// A completion queue.
 #[repr(C)]
@@ -51,7 +67,7 @@ unsafe impl Object for Cq {
 }
 
 /// Parameters of a CQ to create.
-pub struct Wanted {
+pub struct CqConfig {
     /// The program's context.
     pub context: *mut ibv_context,
     /// Number of completions that it must hold.
@@ -66,16 +82,17 @@ pub struct Wanted {
 
 /// Rounds the number of entries up, as hardware drivers do. Programs rely on it: perftest's latency
 /// tests with events create a CQ for one entry and sometimes let two completions arrive.
-fn places(entries: u32) -> u32 {
+fn round_up_entries(entries: u32) -> u32 {
     match entries {
-        1..MAX_CQE => (entries + 1).next_power_of_two().max(LEAST_PLACES),
+        1..MAX_CQE => (entries + 1).next_power_of_two().max(MIN_ENTRIES),
         _ => entries, // The engine rejects 0 and values above the limit.
     }
 }
 
-const LEAST_PLACES: u32 = 16;
+/// Smallest number of entries of a CQ.
+const MIN_ENTRIES: u32 = 16;
 
-impl Wanted {
+impl CqConfig {
     /// Creates the CQ.
     ///
     /// # Safety
@@ -83,7 +100,7 @@ impl Wanted {
     ///
     /// # Errors
     /// EINVAL for numbers out of range; the error number of the engine's error otherwise.
-    pub unsafe fn make(&self) -> Result<Box<Cq>, c_int> {
+    pub unsafe fn create(&self) -> Result<Box<Cq>, c_int> {
         // SAFETY: `self.context` is an open context.
         let shared = unsafe { context::shared(self.context) }?;
         // SAFETY: `self.context` is an open context.
@@ -95,7 +112,7 @@ impl Wanted {
             // SAFETY: `self.channel` is live if it is not null.
             .then(|| unsafe { object::borrow::<CompChannel>(self.channel) });
         let waker = channel.map(CqWaker::new);
-        let (device, entries) = (&shared.engine.device, places(self.entries));
+        let (device, entries) = (&shared.engine.device, round_up_entries(self.entries));
         let made = match &waker {
             Some(waker) => device.create_cq_waking(entries, Waker::from(Arc::clone(waker))),
             None => device.create_cq(entries),
@@ -122,7 +139,7 @@ impl Wanted {
             parent: std::ptr::null_mut(),
             cursor: Cursor::new(),
         });
-        cq.announce();
+        cq.register_listener();
         Ok(cq)
     }
 }
@@ -132,14 +149,14 @@ impl Cq {
     ///
     /// # Safety
     /// `parent` is a live parent domain.
-    pub unsafe fn join(&mut self, parent: *mut ibv_pd) {
+    pub unsafe fn set_parent(&mut self, parent: *mut ibv_pd) {
         // SAFETY: `parent` is live.
         unsafe { object::borrow::<Pd>(parent) }.users.fetch_add(1, Ordering::AcqRel);
         self.parent = parent;
     }
 
     /// Registers the CQ for asynchronous events and completion events.
-    fn announce(&self) {
+    fn register_listener(&self) {
         let object = self.abi.get().expose_provenance();
         if let Some(waker) = &self.waker {
             waker.cq.store(object, Ordering::Release);
@@ -165,7 +182,9 @@ unsafe extern "C" fn ibv_create_cq(
         return errno::fail(libc::EINVAL);
     };
     // SAFETY: the program passes an open context; the channel is null or live.
-    object::give_or_fail(unsafe { Wanted { context, entries, cq_context, channel, vector }.make() })
+    object::give_or_fail(unsafe {
+        CqConfig { context, entries, cq_context, channel, vector }.create()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -208,7 +227,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
         if entries == 0 || entries < holds() {
             return Err(libc::EINVAL);
         }
-        live.queue.resize(places(entries)).map_err(|error| match error {
+        live.queue.resize(round_up_entries(entries)).map_err(|error| match error {
             DeviceError::Busy(_) => libc::EINVAL,
             other => errno::of_device(&other),
         })?;
@@ -265,6 +284,15 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc)
         count += 1;
     }
     count
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    // SAFETY: the program passes a live CQ.
+    let live = unsafe { object::borrow::<Cq>(cq) };
+    if let Some(waker) = &live.waker {
+        waker.acknowledge(events);
+    }
 }
 
 /// Returns the `ibv_wc_opcode`.

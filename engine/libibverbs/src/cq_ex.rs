@@ -1,7 +1,6 @@
 //! Extended completion queues: the program visits one completion at a time and reads the fields it
 //! wants.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::time::SystemTime;
 
@@ -14,26 +13,9 @@ use crate::abi::{
     IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID,
     IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
-use crate::cq::{self, Cq, Wanted};
+use crate::cq::{self, Cq, CqConfig};
 use crate::domain::Pd;
-use crate::lock::HeldLock;
 use crate::{errno, object};
-
-/// Position of an `ibv_start_poll` iteration.
-#[derive(Debug)]
-pub struct Cursor {
-    /// Held from `ibv_start_poll` to `ibv_end_poll`.
-    lock: HeldLock,
-    /// The current completion. Only the thread that holds the lock accesses it.
-    current: UnsafeCell<Option<Completion>>,
-}
-
-impl Cursor {
-    /// Creates a cursor without a current completion.
-    pub fn new() -> Self {
-        Self { lock: HeldLock::new(), current: UnsafeCell::new(None) }
-    }
-}
 
 /// Fields that every CQ offers.
 const FIELDS: u64 = IBV_WC_EX_WITH_BYTE_LEN
@@ -77,12 +59,12 @@ pub unsafe extern "C" fn create_cq_ex(
     let (entries, cq_context) = (attr.cqe, attr.cq_context);
     let (channel, vector) = (attr.channel, attr.comp_vector);
     // SAFETY: the program passes an open context; the channel is null or live.
-    let made = unsafe { Wanted { context, entries, cq_context, channel, vector }.make() };
+    let made = unsafe { CqConfig { context, entries, cq_context, channel, vector }.create() };
     let made = made.map(|mut cq| {
         if given(IBV_CQ_INIT_ATTR_MASK_PD) {
             // The parent domain's single-thread promise is not used, but the domain must outlive
             // the CQ. SAFETY: the parent domain was checked above: it is live and not null.
-            unsafe { cq.join(attr.parent_domain) };
+            unsafe { cq.set_parent(attr.parent_domain) };
         }
         let abi = cq.abi.get_mut();
         abi.start_poll = Some(start_poll);
@@ -107,7 +89,7 @@ pub unsafe extern "C" fn create_cq_ex(
 
 /// # Safety
 /// `cq` is a live CQ.
-unsafe fn of<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
+unsafe fn cq_of<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
     // SAFETY: `cq` is a live CQ.
     unsafe { object::borrow::<Cq>(cq.cast::<ibv_cq>()) }
 }
@@ -116,7 +98,7 @@ unsafe fn of<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
 ///
 /// # Safety
 /// The caller holds the cursor's lock.
-unsafe fn show(cq: &Cq, next: Option<Completion>) -> c_int {
+unsafe fn set_current(cq: &Cq, next: Option<Completion>) -> c_int {
     let Some(completion) = next else { return libc::ENOENT };
     // SAFETY: the cursor's lock is held; it guards the current completion and these two fields.
     unsafe {
@@ -130,7 +112,7 @@ unsafe fn show(cq: &Cq, next: Option<Completion>) -> c_int {
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the program passes a live CQ; `attr` is null or valid.
-    let (cq, comp_mask) = unsafe { (of(cq), attr.as_ref().map_or(0, |attr| attr.comp_mask)) };
+    let (cq, comp_mask) = unsafe { (cq_of(cq), attr.as_ref().map_or(0, |attr| attr.comp_mask)) };
     if comp_mask != 0 {
         return libc::EINVAL;
     }
@@ -139,7 +121,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     }
     cq.cursor.lock.lock();
     // SAFETY: the lock was taken on the line above.
-    let code = unsafe { show(cq, cq.queue.poll_one()) };
+    let code = unsafe { set_current(cq, cq.queue.poll_one()) };
     if code != 0 {
         cq.cursor.lock.unlock(); // After a failed start, the program does not call `ibv_end_poll`.
     }
@@ -149,14 +131,14 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe {
-        let cq = of(cq);
-        show(cq, cq.queue.pop())
+        let cq = cq_of(cq);
+        set_current(cq, cq.queue.pop())
     }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: the program passes a live CQ.
-    let cq = unsafe { of(cq) };
+    let cq = unsafe { cq_of(cq) };
     // SAFETY: this thread holds the lock since `ibv_start_poll`.
     unsafe { *cq.cursor.current.get() = None };
     cq.cursor.lock.unlock();
@@ -168,7 +150,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// `cq` is a live CQ between `ibv_start_poll` and `ibv_end_poll`.
 unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, read: impl Fn(&Completion) -> T) -> T {
     // SAFETY: `cq` is live and this thread holds its lock since `ibv_start_poll`.
-    let current = unsafe { &*of(cq).cursor.current.get() };
+    let current = unsafe { &*cq_of(cq).cursor.current.get() };
     current.as_ref().map(read).unwrap_or_default()
 }
 
@@ -217,7 +199,7 @@ unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
 /// Completion time in ns since 1970.
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: the program passes a live CQ.
-    let live = unsafe { of(cq) };
+    let live = unsafe { cq_of(cq) };
     let ago = |at| live.shared.engine.device.clock().saturating_since(at);
     #[allow(clippy::disallowed_methods)] // the program asks for wall-clock time
     let now = SystemTime::now();

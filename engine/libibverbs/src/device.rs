@@ -94,7 +94,7 @@ fn devices() -> &'static [DeviceEntry] {
     DEVICES.get_or_init(|| {
         log::start();
         let found = interfaces().unwrap_or_else(|why| {
-            log::say(&why);
+            log::print(&why);
             Vec::new()
         });
         found.iter().enumerate().map(|(index, found)| DeviceEntry::new(found, index)).collect()

@@ -11,10 +11,11 @@ use libc::size_t;
 
 use crate::abi::{IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::context::{self, Shared};
+use crate::convert::bytes_at;
 use crate::domain::Pd;
+use crate::errno;
 use crate::memory::{Mr, rights};
 use crate::object::{self, Object};
-use crate::{errno, post};
 
 /// An allocation of device memory.
 #[repr(C)]
@@ -23,7 +24,7 @@ pub struct Dm {
     shared: Arc<Shared>,
     memory: Memory,
     /// Number of memory regions of this allocation.
-    users: AtomicUsize,
+    users: Arc<AtomicUsize>,
 }
 
 /// Where the bytes are stored.
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     // SAFETY: the program passes an open context and valid attributes.
-    let (shared, attr) = unsafe { (context::of_any_process(context), *attr) };
+    let (shared, attr) = unsafe { (context::shared_in_any_process(context), *attr) };
     let make = || {
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > MOST_ALIGNED {
             return Err(libc::EINVAL);
@@ -105,7 +106,7 @@ pub unsafe extern "C" fn alloc_dm(
             abi: UnsafeCell::new(abi),
             shared: Arc::clone(shared),
             memory,
-            users: AtomicUsize::new(0),
+            users: Arc::default(),
         }))
     };
     object::give_or_fail(make())
@@ -144,11 +145,6 @@ impl Dm {
         let is_aligned = offset.is_multiple_of(UNIT) && length.is_multiple_of(UNIT);
         if fits && is_aligned { Ok(offset) } else { Err(libc::EINVAL) }
     }
-
-    /// Counts one memory region less.
-    pub fn release(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 unsafe extern "C" fn copy_to(
@@ -161,7 +157,7 @@ unsafe extern "C" fn copy_to(
     let live = unsafe { object::borrow::<Dm>(dm) };
     object::code(live.place(offset, length).map(|offset| {
         // SAFETY: the program passes `length` readable bytes.
-        live.memory.write(offset, unsafe { post::bytes(from.cast(), length) });
+        live.memory.write(offset, unsafe { bytes_at(from.cast(), length) });
     }))
 }
 
@@ -204,7 +200,7 @@ pub unsafe extern "C" fn reg_dm_mr(
         let region = region.map_err(|error| errno::of_device(&error))?;
         live.users.fetch_add(1, Ordering::AcqRel);
         // SAFETY: the program passes a live PD.
-        Ok(unsafe { Mr::of_device_memory(pd, region, access, dm) })
+        Ok(unsafe { Mr::of_device_memory(pd, region, access, Arc::clone(&live.users)) })
     });
     object::give_or_fail(made)
 }

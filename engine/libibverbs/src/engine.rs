@@ -13,7 +13,8 @@ use crate::abi;
 use crate::channel::{Channel, Unacknowledged};
 use crate::device::DeviceEntry;
 use crate::process::PerProcess;
-use crate::{errno, log, pcap, xrc};
+use crate::xrc_domain::XrcFiles;
+use crate::{errno, log, pcap};
 
 /// The engine of an interface and the receivers of its asynchronous events.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub struct Engine {
     /// The administrator's settings, used where the program leaves a value at its default.
     pub settings: Settings,
     /// XRC domains opened by file, for sharing between contexts.
-    pub xrc_files: xrc::Files,
+    pub xrc_files: XrcFiles,
     interface: String,
     /// Also held by the device's event sink. The sink must not hold the device itself: otherwise
     /// one of the device's threads could drop the last reference and wait for itself.
@@ -85,18 +86,18 @@ impl Engine {
             return Ok(engine);
         }
         let refused = |what: &dyn std::error::Error, code| {
-            log::say(&format!("cannot open {}: {what}", entry.interface));
+            log::print(&format!("cannot open {}: {what}", entry.interface));
             code
         };
         let settings = Settings::load().map_err(|error| refused(&error, libc::EINVAL))?;
         let device = pcap::open(entry, settings.device_config());
         let device = device.map_err(|error| refused(&error, errno::of_open(&error)))?;
         let listeners = Arc::<Mutex<Listeners>>::default();
-        let heard = Arc::clone(&listeners);
-        let deliver = move |event| lock(&heard).deliver(event);
+        let sink_listeners = Arc::clone(&listeners);
+        let deliver = move |event| lock(&sink_listeners).deliver(event);
         device.set_event_sink(EventSink(Box::new(deliver)));
         let interface = entry.interface.clone();
-        let (limits, xrc_files) = (device.attributes(), xrc::Files::default());
+        let (limits, xrc_files) = (device.attributes(), XrcFiles::default());
         let engine = Self { device, limits, settings, xrc_files, interface, listeners };
         let engine = Arc::new(engine);
         engines.push(Arc::downgrade(&engine));
@@ -172,7 +173,7 @@ impl Engine {
 /// Runs a last engine turn at exit: a program may end without destroying anything, and peers still
 /// get the packets they wait for.
 fn at_exit() {
-    extern "C" fn last_turn() {
+    extern "C" fn flush_at_exit() {
         let Ok(engines) = ENGINES.get().try_lock() else { return };
         for engine in engines.iter().filter_map(Weak::upgrade) {
             // A core flushes its capture file only after some idle turns.
@@ -185,7 +186,7 @@ fn at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the library is linked with `NODELETE`, so the function stays mapped until exit.
-        unsafe { libc::atexit(last_turn) };
+        unsafe { libc::atexit(flush_at_exit) };
     });
 }
 

@@ -22,7 +22,7 @@ pub fn check(born: u32) -> Result<(), c_int> {
 pub fn refuse() -> c_int {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        crate::log::say(
+        crate::log::print(
             "the device was opened before this process was forked and cannot be used here: \
              open the device after the fork",
         );

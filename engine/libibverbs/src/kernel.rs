@@ -2,8 +2,7 @@
 //! interface.
 
 use crate::abi::{ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
-use crate::modify::gid;
-use crate::query::halves;
+use crate::convert::{gid_from_halves, gid_to_halves};
 
 /// `struct ib_uverbs_ah_attr` of the kernel's interface.
 #[repr(C)]
@@ -138,7 +137,7 @@ unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *mut
 unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *mut KernelQpAttr) {
     // SAFETY: the program passes two valid structures.
     let (from, old) = unsafe { (*from, to.read()) };
-    let told = ibv_qp_attr {
+    let result = ibv_qp_attr {
         qp_state: from.qp_state,
         cur_qp_state: from.cur_qp_state,
         path_mtu: from.path_mtu,
@@ -167,16 +166,16 @@ unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *mut
         rate_limit: old.rate_limit, // not part of the kernel's structure
     };
     // SAFETY: the program passes a writable destination.
-    unsafe { to.write(told) };
+    unsafe { to.write(result) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_path_rec_from_kern(to: *mut PathRec, from: *mut KernelPathRec) {
     // SAFETY: the program passes two valid structures.
     let from = unsafe { *from };
-    let told = PathRec {
-        dgid: halves(from.dgid),
-        sgid: halves(from.sgid),
+    let result = PathRec {
+        dgid: gid_to_halves(from.dgid),
+        sgid: gid_to_halves(from.sgid),
         dlid: from.dlid,
         slid: from.slid,
         raw_traffic: from.raw_traffic.cast_signed(),
@@ -196,16 +195,16 @@ unsafe extern "C" fn ibv_copy_path_rec_from_kern(to: *mut PathRec, from: *mut Ke
         preference: from.preference,
     };
     // SAFETY: the program passes a writable destination.
-    unsafe { to.write(told) };
+    unsafe { to.write(result) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut KernelPathRec, from: *mut PathRec) {
     // SAFETY: the program passes two valid structures.
     let from = unsafe { *from };
-    let told = KernelPathRec {
-        dgid: gid(from.dgid).0,
-        sgid: gid(from.sgid).0,
+    let result = KernelPathRec {
+        dgid: gid_from_halves(from.dgid).0,
+        sgid: gid_from_halves(from.sgid).0,
         dlid: from.dlid,
         slid: from.slid,
         raw_traffic: from.raw_traffic.cast_unsigned(),
@@ -225,5 +224,5 @@ unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut KernelPathRec, from: *mu
         preference: from.preference,
     };
     // SAFETY: the program passes a writable destination.
-    unsafe { to.write(told) };
+    unsafe { to.write(result) };
 }

@@ -5,28 +5,30 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
-fn say() {
+fn warn_once() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        crate::log::say("the program was built for libibverbs 1.0 of 2006, which is not supported")
+        crate::log::print(
+            "the program was built for libibverbs 1.0 of 2006, which is not supported",
+        )
     });
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn feroce_ibverbs_1_0_refused() -> libc::c_long {
-    say();
+    warn_once();
     libc::ENOSYS.into()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn feroce_ibverbs_1_0_nothing() -> *mut c_void {
-    say();
+    warn_once();
     crate::errno::fail(libc::ENOSYS)
 }
 
 /// Defines an old symbol: a jump to the failing function, under a private name that the linker
 /// exports as `name@version`.
-macro_rules! old {
+macro_rules! legacy_symbols {
     ($( $to:ident $name:ident $version:literal )*) => { $(
         #[cfg(target_arch = "x86_64")]
         std::arch::global_asm!(concat!(
@@ -48,7 +50,7 @@ macro_rules! old {
 
 // First column: the failing function, which returns an error number (`refused`) or a null pointer
 // (`nothing`).
-old! {
+legacy_symbols! {
     refused ibv_ack_async_event "IBVERBS_1.0"
     refused ibv_ack_cq_events "IBVERBS_1.0"
     nothing ibv_alloc_pd "IBVERBS_1.0"

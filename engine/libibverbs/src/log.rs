@@ -9,6 +9,6 @@ pub fn start() {
 }
 
 /// Prints a message, usually why a call failed.
-pub fn say(words: &str) {
-    eprintln!("{NAME}: {words}");
+pub fn print(message: &str) {
+    eprintln!("{NAME}: {message}");
 }

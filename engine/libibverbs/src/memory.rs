@@ -3,7 +3,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use feroce_engine::device::{Advice, DeviceError, MemoryRegion, Reregistration};
 use feroce_engine::memory::{Access, AccessError, on_demand_is_supported};
@@ -15,12 +16,12 @@ use crate::abi::{
     IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_ATOMIC,
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED,
     IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
-    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, ibv_dm, ibv_mr, ibv_pd, ibv_sge,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, ibv_mr, ibv_pd, ibv_sge,
 };
-use crate::device_memory::Dm;
+use crate::convert::sge_of;
 use crate::domain::Pd;
+use crate::errno;
 use crate::object::{self, Object};
-use crate::{errno, post};
 
 /// A memory region.
 #[repr(C)]
@@ -30,7 +31,7 @@ pub struct Mr {
     region: UnsafeCell<Option<MemoryRegion>>,
     access: UnsafeCell<c_uint>,
     /// Counter of regions of the device memory that this region belongs to, if any.
-    dm: *mut ibv_dm,
+    dm_users: Option<Arc<AtomicUsize>>,
     /// Registered from a DMA buffer: its address is an offset in the buffer.
     is_dma_buf: bool,
 }
@@ -50,7 +51,7 @@ impl Mr {
         region: MemoryRegion,
         (addr, length): (*mut c_void, size_t),
         access: c_uint,
-        dm: *mut ibv_dm,
+        dm_users: Option<Arc<AtomicUsize>>,
     ) -> Box<Self> {
         // SAFETY: `pd` is a live PD.
         let domain = unsafe { object::borrow::<Pd>(pd) };
@@ -68,7 +69,7 @@ impl Mr {
             abi: UnsafeCell::new(abi),
             region: UnsafeCell::new(Some(region)),
             access: UnsafeCell::new(access),
-            dm,
+            dm_users,
             is_dma_buf: false,
         })
     }
@@ -81,11 +82,11 @@ impl Mr {
         pd: *mut ibv_pd,
         region: MemoryRegion,
         access: c_uint,
-        dm: *mut ibv_dm,
+        users: Arc<AtomicUsize>,
     ) -> Box<Self> {
         let length = usize::try_from(region.len()).unwrap_or(usize::MAX);
         // SAFETY: `pd` is a live PD.
-        unsafe { Self::new(pd, region, (std::ptr::null_mut(), length), access, dm) }
+        unsafe { Self::new(pd, region, (std::ptr::null_mut(), length), access, Some(users)) }
     }
 
     /// Returns the protection domain.
@@ -97,7 +98,7 @@ impl Mr {
 
     /// Returns true if the region covers memory that the program named: no DMA buffer, device
     /// memory or null region.
-    fn is_programs(&self) -> bool {
+    fn is_program_memory(&self) -> bool {
         // SAFETY: the program does not use a region while it re-registers it.
         let (abi, access) = unsafe { (*self.abi.get(), *self.access.get()) };
         let is_implicit = abi.length == usize::MAX && access & IBV_ACCESS_ON_DEMAND != 0;
@@ -113,7 +114,7 @@ impl Mr {
 
 /// Parameters of a region to create or re-register.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct MrConfig {
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: size_t,
@@ -123,7 +124,7 @@ struct Wanted {
 
 const REMOTE: c_uint = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 const WRITES: c_uint = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-const MEANT: c_uint = IBV_ACCESS_LOCAL_WRITE
+const SUPPORTED_FLAGS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | REMOTE
     | IBV_ACCESS_MW_BIND
     | IBV_ACCESS_ZERO_BASED
@@ -137,14 +138,14 @@ const MEANT: c_uint = IBV_ACCESS_LOCAL_WRITE
 pub fn rights(flags: c_uint) -> Result<Access, c_int> {
     // Optional flags are hints, and huge pages need no special handling.
     let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB);
-    let unknown = flags & !MEANT != 0;
+    let unknown = flags & !SUPPORTED_FLAGS != 0;
     if unknown || flags & IBV_ACCESS_ON_DEMAND != 0 && !on_demand_is_supported() {
         return Err(libc::EOPNOTSUPP);
     }
     Access::from_bits(flags).ok_or(libc::EINVAL)
 }
 
-impl Wanted {
+impl MrConfig {
     /// Checks the flags and that the memory is mapped. Returns the engine's access rights.
     fn check(&self) -> Result<Access, c_int> {
         let access = rights(self.access)?;
@@ -152,7 +153,7 @@ impl Wanted {
             return Err(libc::EINVAL);
         }
         if !access.contains(Access::ON_DEMAND) {
-            reach(self.addr, self.length, self.access & WRITES != 0)?;
+            fault_in(self.addr, self.length, self.access & WRITES != 0)?;
         }
         Ok(access)
     }
@@ -169,15 +170,15 @@ impl Wanted {
         // SAFETY: the memory fulfils the contract of `ProtectionDomain::reg_mr`.
         let made = unsafe { pd.pd.reg_mr_iova(self.addr.cast(), self.length, self.iova, access) };
         let region = made.map_err(|error| errno::of_device(&error))?;
-        let (range, none) = ((self.addr, self.length), std::ptr::null_mut());
+        let range = (self.addr, self.length);
         // SAFETY: `self.pd` is a live PD.
-        Ok(unsafe { Mr::new(self.pd, region, range, self.access, none) })
+        Ok(unsafe { Mr::new(self.pd, region, range, self.access, None) })
     }
 }
 
 /// Faults the pages in. Fails as the kernel does when it cannot pin pages: without this check,
 /// unmapped memory or writes to read-only memory would raise a signal while a packet is processed.
-fn reach(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
+fn fault_in(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
     const PAGE: usize = 4096;
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     let offset = addr.addr() % PAGE;
@@ -190,7 +191,7 @@ fn reach(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
         match errno::last() {
             libc::EINTR | libc::EAGAIN => {}
             libc::ENOMEM | libc::EFAULT => return Err(libc::EFAULT),
-            libc::EINVAL if knows_populate() => return Err(libc::EFAULT),
+            libc::EINVAL if knows_populate_advice() => return Err(libc::EFAULT),
             libc::EINVAL => return Ok(()), // Linux before 5.14 does not know the advice
             code => return Err(code),
         }
@@ -198,7 +199,7 @@ fn reach(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
 }
 
 /// Returns true if the kernel knows `MADV_POPULATE_READ`: it then accepts an empty range.
-fn knows_populate() -> bool {
+fn knows_populate_advice() -> bool {
     // SAFETY: the range is empty.
     unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_READ) == 0 }
 }
@@ -237,7 +238,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the program passes a live PD and keeps the memory valid until `ibv_dereg_mr`.
-    object::give_or_fail(unsafe { Wanted { pd, addr, length, iova, access }.make() })
+    object::give_or_fail(unsafe { MrConfig { pd, addr, length, iova, access }.make() })
 }
 
 #[unsafe(no_mangle)]
@@ -263,12 +264,12 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
         let buffer = unsafe { BorrowedFd::borrow_raw(fd) };
         let region = live.pd.reg_dmabuf_mr(buffer, offset, length, iova, rights(access)?);
         let region = region.map_err(|error| errno::of_device(&error))?;
-        let none = std::ptr::null_mut();
         let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
         let range = (std::ptr::without_provenance_mut(offset), length);
         // SAFETY: the program passes a live PD.
-        let made = unsafe { Mr::new(pd, region, range, access, none) };
-        Ok(Box::new(Mr { is_dma_buf: true, ..*made }))
+        let mut made = unsafe { Mr::new(pd, region, range, access, None) };
+        made.is_dma_buf = true;
+        Ok(made)
     });
     object::give_or_fail(made)
 }
@@ -279,9 +280,9 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     let live = unsafe { object::borrow::<Pd>(pd) };
     let made = live.shared.check().and_then(|()| {
         let region = live.pd.alloc_null_mr().map_err(|error| errno::of_device(&error))?;
-        let (nowhere, none) = ((std::ptr::null_mut(), 0), std::ptr::null_mut());
+        let nowhere = (std::ptr::null_mut(), 0);
         // SAFETY: the program passes a live PD.
-        Ok(unsafe { Mr::new(pd, region, nowhere, IBV_ACCESS_LOCAL_WRITE, none) })
+        Ok(unsafe { Mr::new(pd, region, nowhere, IBV_ACCESS_LOCAL_WRITE, None) })
     });
     object::give_or_fail(made)
 }
@@ -301,11 +302,11 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     }
     // SAFETY: the program passes a live MR and does not use it again.
     let gone = unsafe { object::take::<Mr>(mr) };
-    let dm = gone.dm;
+    let dm_users = gone.dm_users.clone();
     drop(gone);
     pd.users.fetch_sub(1, Ordering::AcqRel);
-    if !dm.is_null() {
-        unsafe { object::borrow::<Dm>(dm) }.release();
+    if let Some(users) = dm_users {
+        users.fetch_sub(1, Ordering::AcqRel);
     }
     0
 }
@@ -333,8 +334,8 @@ unsafe extern "C" fn ibv_rereg_mr(
     let domainless = given(CHANGE_PD) && pd.is_null();
     let mistaken = access != 0 && !given(CHANGE_ACCESS);
     // SAFETY: the program passes a live MR.
-    let is_programs = unsafe { object::borrow::<Mr>(mr).is_programs() };
-    if flags == 0 || unknown || nowhere || domainless || mistaken || !is_programs {
+    let is_program_memory = unsafe { object::borrow::<Mr>(mr).is_program_memory() };
+    if flags == 0 || unknown || nowhere || domainless || mistaken || !is_program_memory {
         errno::set(libc::EINVAL);
         return INPUT;
     }
@@ -343,7 +344,7 @@ unsafe extern "C" fn ibv_rereg_mr(
     let done = unsafe {
         let live = object::borrow::<Mr>(mr);
         let old = *live.abi.get();
-        let wanted = Wanted {
+        let wanted = MrConfig {
             pd: if given(CHANGE_PD) { pd } else { old.pd },
             addr: if given(CHANGE_TRANSLATION) { addr } else { old.addr },
             length: if given(CHANGE_TRANSLATION) { length } else { old.length },
@@ -364,7 +365,7 @@ unsafe extern "C" fn ibv_rereg_mr(
 /// # Safety
 /// `live` and the PD of `wanted` are live, no other thread uses the MR during the call, and the
 /// memory of `wanted` is valid.
-unsafe fn reregister(live: &Mr, wanted: &Wanted, moves: bool) -> Result<(), c_int> {
+unsafe fn reregister(live: &Mr, wanted: &MrConfig, moves: bool) -> Result<(), c_int> {
     // SAFETY: both PDs are live and this thread alone uses the MR.
     unsafe {
         let old = *live.abi.get();
@@ -415,7 +416,7 @@ pub unsafe extern "C" fn advise_mr(
     // SAFETY: the program passes a live PD and a list of `count` entries.
     let (live, list) =
         unsafe { (object::borrow::<Pd>(pd), std::slice::from_raw_parts(list, count as usize)) };
-    let list: Vec<_> = list.iter().map(post::entry).collect();
+    let list: Vec<_> = list.iter().map(sge_of).collect();
     object::code(live.shared.check().and_then(|()| {
         live.pd.advise(advice, &list).map_err(|error| match error {
             DeviceError::Access(AccessError::Key) => libc::ENOENT,

@@ -112,8 +112,8 @@ mod tests {
         ];
         for status in all {
             // SAFETY: the function returns a string of its table.
-            let told = unsafe { CStr::from_ptr(ibv_wc_status_str(status as c_uint)) };
-            assert_eq!(told.to_str(), Ok(status.text()));
+            let result = unsafe { CStr::from_ptr(ibv_wc_status_str(status as c_uint)) };
+            assert_eq!(result.to_str(), Ok(status.text()));
         }
     }
 }

@@ -6,43 +6,22 @@ use std::slice;
 use feroce_engine::device::{Destination, PostError, QueuePair};
 use feroce_engine::qp::Service;
 use feroce_engine::verbs::{
-    Data, LocalOp, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
+    Data, LocalOp, MAX_SGE, RecvRequest, RemoteAddr, SendOp, SendRequest, Sge,
 };
 use feroce_wire::{Key, Qkey, Qpn};
 
 use crate::abi::{
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
-    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
-    send_wr_bind_mw, send_wr_ud,
+    IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE,
+    IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, send_wr_bind_mw, send_wr_ud,
 };
 use crate::address::Ah;
+use crate::convert::{bytes_at, send_flags, sge_of};
 use crate::qp::Qp;
-use crate::{errno, object, window};
+use crate::{batch, errno, object, window};
 
 const NO_SGE: Sge = Sge { addr: 0, length: 0, lkey: Key(0) };
-
-/// Returns the engine's flags. Other flags have no meaning for a connected QP.
-pub fn flags(bits: u32) -> SendFlags {
-    let table = [
-        (IBV_SEND_FENCE, SendFlags::FENCE),
-        (IBV_SEND_SIGNALED, SendFlags::SIGNALED),
-        (IBV_SEND_SOLICITED, SendFlags::SOLICITED),
-    ];
-    let mut flags = SendFlags::NONE;
-    for (bit, flag) in table {
-        if bits & bit != 0 {
-            flags |= flag;
-        }
-    }
-    flags
-}
-
-/// Returns the engine's scatter/gather entry.
-pub fn entry(sge: &ibv_sge) -> Sge {
-    Sge { addr: sge.addr, length: sge.length, lkey: Key(sge.lkey) }
-}
 
 /// Returns the operation of a work request.
 ///
@@ -72,7 +51,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         IBV_WR_BIND_MW => {
             let send_wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
             // SAFETY: the window and region of a bind request are null or live.
-            SendOp::Local(LocalOp::Bind(unsafe { window::bind_two(mw, rkey, &bind_info) }?))
+            SendOp::Local(LocalOp::Bind(unsafe { window::bind_type_2(mw, rkey, &bind_info) }?))
         }
         _ => return Err(libc::EINVAL),
     })
@@ -91,17 +70,6 @@ unsafe fn list<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], 
     }
 }
 
-/// Destination of a send request.
-#[derive(Clone, Copy)]
-pub enum To {
-    /// The peer of a connected QP.
-    Peer,
-    /// A UD destination, by address handle.
-    Datagram(send_wr_ud),
-    /// XRC: the peer's shared receive queue with this number.
-    Srq(u32),
-}
-
 /// Posts a request to the send queue.
 ///
 /// # Safety
@@ -110,13 +78,13 @@ pub enum To {
 pub unsafe fn submit(
     qp: &mut QueuePair,
     request: &SendRequest<'_>,
-    to: To,
+    to: batch::Destination,
 ) -> Result<(), PostError> {
     match to {
-        To::Peer => qp.post_send(request),
-        To::Srq(number) => qp.post_send_xrc(request, number),
+        batch::Destination::Peer => qp.post_send(request),
+        batch::Destination::Srq(number) => qp.post_send_xrc(request, number),
         // SAFETY: the address handle is null or live.
-        To::Datagram(to) => qp.post_send_to(request, &unsafe { destination(&to) }?),
+        batch::Destination::Datagram(to) => qp.post_send_to(request, &unsafe { destination(&to) }?),
     }
 }
 
@@ -124,12 +92,18 @@ pub unsafe fn submit(
 ///
 /// # Safety
 /// The address handle in `to` is null or live.
-pub unsafe fn check(qp: &QueuePair, request: &SendRequest<'_>, to: To) -> Result<(), PostError> {
+pub unsafe fn check(
+    qp: &QueuePair,
+    request: &SendRequest<'_>,
+    to: batch::Destination,
+) -> Result<(), PostError> {
     match to {
-        To::Peer => qp.check_send(request, None),
-        To::Srq(number) => qp.check_send(request, Some(number)),
+        batch::Destination::Peer => qp.check_send(request, None),
+        batch::Destination::Srq(number) => qp.check_send(request, Some(number)),
         // SAFETY: the address handle is null or live.
-        To::Datagram(to) => qp.check_send_to(request, &unsafe { destination(&to) }?),
+        batch::Destination::Datagram(to) => {
+            qp.check_send_to(request, &unsafe { destination(&to) }?)
+        }
     }
 }
 
@@ -153,14 +127,14 @@ unsafe fn destination<'a>(to: &send_wr_ud) -> Result<Destination<'a>, PostError>
 unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
     // SAFETY: the program filled in the fields of the opcode, and `sg_list` has `num_sge` entries.
     let (op, list) = unsafe { (operation(wr)?, list(wr.sg_list, wr.num_sge)?) };
-    let (wr_id, flags) = (wr.wr_id, flags(wr.send_flags));
+    let (wr_id, flags) = (wr.wr_id, send_flags(wr.send_flags));
     let to = match qp.service() {
         // SAFETY: the union field is plain numbers and a pointer.
-        Service::Ud => To::Datagram(unsafe { wr.wr.ud }),
+        Service::Ud => batch::Destination::Datagram(unsafe { wr.wr.ud }),
         // `qp_type` is an eight-byte union with a 32-bit SRQ number
         #[allow(clippy::cast_possible_truncation)]
-        Service::XrcIni => To::Srq(wr.qp_type as u32),
-        _ => To::Peer,
+        Service::XrcIni => batch::Destination::Srq(wr.qp_type as u32),
+        _ => batch::Destination::Peer,
     };
     let mut parts: [&[u8]; MAX_SGE] = [&[]; MAX_SGE];
     let mut sges = [NO_SGE; MAX_SGE];
@@ -168,12 +142,12 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
         for (part, sge) in parts.iter_mut().zip(list) {
             let from = std::ptr::with_exposed_provenance(address(sge));
             // SAFETY: the program keeps inline data readable until the call returns.
-            *part = unsafe { bytes(from, sge.length as usize) };
+            *part = unsafe { bytes_at(from, sge.length as usize) };
         }
         Data::Inline(&parts[..list.len()])
     } else {
         for (to, from) in sges.iter_mut().zip(list) {
-            *to = entry(from);
+            *to = sge_of(from);
         }
         Data::Sges(&sges[..list.len()])
     };
@@ -185,18 +159,6 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
 /// Returns the address of an entry, which programs write as 64 bits.
 fn address(sge: &ibv_sge) -> usize {
     usize::try_from(sge.addr).unwrap_or(usize::MAX)
-}
-
-/// Returns bytes of the program.
-///
-/// # Safety
-/// If `len` is not 0, `from` points to `len` bytes that stay readable while the result is used.
-pub unsafe fn bytes<'a>(from: *const u8, len: usize) -> &'a [u8] {
-    match len {
-        0 => &[],
-        // SAFETY: `from` points to `len` readable bytes.
-        _ => unsafe { slice::from_raw_parts(from, len) },
-    }
 }
 
 /// `ibv_post_send`
@@ -230,7 +192,7 @@ pub unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// `first` begins a list of requests that ends with null; `bad` is writable.
-pub unsafe fn receives(
+pub unsafe fn post_receives(
     allowed: Result<(), c_int>,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
@@ -244,7 +206,7 @@ pub unsafe fn receives(
             let list = unsafe { list(wr.sg_list, wr.num_sge)? };
             let mut sges = [NO_SGE; MAX_SGE];
             for (to, from) in sges.iter_mut().zip(list) {
-                *to = entry(from);
+                *to = sge_of(from);
             }
             post(&RecvRequest { wr_id: wr.wr_id, sges: &sges[..list.len()] })?;
             next = wr.next;
@@ -269,7 +231,7 @@ pub unsafe extern "C" fn post_recv(
     unsafe {
         let live = object::borrow::<Qp>(qp);
         live.with(|held| {
-            receives(live.shared.check(), first, bad, |request| {
+            post_receives(live.shared.check(), first, bad, |request| {
                 held.qp.post_recv(request).map_err(errno::of_post)
             })
         })

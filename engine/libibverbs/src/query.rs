@@ -21,6 +21,7 @@ use crate::abi::{
     ibv_values_ex,
 };
 use crate::context::{self, Shared};
+use crate::convert::gid_to_halves;
 use crate::device::text;
 use crate::{errno, object};
 
@@ -90,7 +91,7 @@ unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     // SAFETY: the program passes an open context, and a writable structure.
-    unsafe { attr.write(device(context::of_any_process(context))) };
+    unsafe { attr.write(device(context::shared_in_any_process(context))) };
     0
 }
 
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn query_device_ex(
     // SAFETY: the program passes an open context; all-zero bytes are a valid value of this C
     // structure.
     let (shared, mut full): (_, ibv_device_attr_ex) =
-        unsafe { (context::of_any_process(context), std::mem::zeroed()) };
+        unsafe { (context::shared_in_any_process(context), std::mem::zeroed()) };
     full.orig_attr = device(shared);
     full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags)
         | IBV_DEVICE_ATOMIC_WRITE
@@ -223,9 +224,9 @@ pub unsafe extern "C" fn query_port(
         return libc::EINVAL;
     }
     // SAFETY: the program passes an open context.
-    let told = unsafe { context::shared(context) }.and_then(|shared| port(shared));
+    let result = unsafe { context::shared(context) }.and_then(|shared| port(shared));
     // SAFETY: the program passes a structure of `size` bytes.
-    object::code(told.map(|told| unsafe { fill(attr, &told, size) }))
+    object::code(result.map(|result| unsafe { fill(attr, &result, size) }))
 }
 
 /// Size of the structure before it grew. Callers of the exported function have no more room.
@@ -239,13 +240,6 @@ unsafe extern "C" fn ibv_query_port(
 ) -> c_int {
     // SAFETY: the program passes an open context and a structure of at least `OLD_PORT_ATTR` bytes.
     unsafe { query_port(context, number, attr, OLD_PORT_ATTR) }
-}
-
-/// Returns a GID as C stores it: two halves in memory order.
-pub fn halves(gid: [u8; 16]) -> [u64; 2] {
-    let (one, two) = gid.split_at(8);
-    let half = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-    [half(one), half(two)]
 }
 
 fn gid_at(shared: &Shared, index: u32) -> Option<GidEntry> {
@@ -267,14 +261,14 @@ unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     let index = u32::try_from(index).unwrap_or(u32::MAX);
     // SAFETY: the program passes an open context.
-    let told = unsafe { context::shared(context) }.and_then(|shared| {
+    let result = unsafe { context::shared(context) }.and_then(|shared| {
         within_table(u32::from(port), index)?;
-        Ok(gid_at(shared, index).map_or([0; 2], |entry| halves(entry.gid.0)))
+        Ok(gid_at(shared, index).map_or([0; 2], |entry| gid_to_halves(entry.gid.0)))
     });
-    match told {
-        Ok(told) => {
+    match result {
+        Ok(result) => {
             // SAFETY: the program passes a writable GID, which need not be aligned to eight bytes.
-            unsafe { gid.write_unaligned(told) };
+            unsafe { gid.write_unaligned(result) };
             0
         }
         Err(code) => {
@@ -286,7 +280,7 @@ unsafe extern "C" fn ibv_query_gid(
 
 fn gid_entry(index: u32, entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
-        gid: halves(entry.gid.0),
+        gid: gid_to_halves(entry.gid.0),
         gid_index: index,
         port_num: u32::from(PORT),
         gid_type: IBV_GID_TYPE_ROCE_V2,
@@ -304,7 +298,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     size: size_t,
 ) -> c_int {
     // SAFETY: the program passes an open context.
-    let told = unsafe { context::shared(context) }.and_then(|shared| {
+    let result = unsafe { context::shared(context) }.and_then(|shared| {
         within_table(port, index)?;
         if flags != 0 {
             return Err(libc::EOPNOTSUPP);
@@ -312,7 +306,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         gid_at(shared, index).ok_or(libc::ENODATA)
     });
     // SAFETY: the program passes a structure of `size` bytes.
-    object::code(told.map(|told| unsafe { fill(entry, &gid_entry(index, &told), size) }))
+    object::code(result.map(|result| unsafe { fill(entry, &gid_entry(index, &result), size) }))
 }
 
 #[unsafe(no_mangle)]
@@ -355,8 +349,8 @@ unsafe extern "C" fn ibv_query_gid_type(
     kind: *mut c_uint,
 ) -> c_int {
     // SAFETY: the program passes an open context.
-    let told = unsafe { context::shared(context) };
-    match told.and_then(|_| within_table(u32::from(port), index)) {
+    let result = unsafe { context::shared(context) };
+    match result.and_then(|_| within_table(u32::from(port), index)) {
         Ok(()) => {
             // SAFETY: the program passes a writable pointer.
             unsafe { kind.write(SYSFS_ROCE_V2) };

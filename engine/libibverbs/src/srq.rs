@@ -44,7 +44,7 @@ unsafe impl Object for Srq {
 }
 
 /// XRC domain and CQ of an XRC SRQ.
-struct Extended {
+struct XrcPart {
     xrcd: *mut ibv_xrcd,
     cq: *mut ibv_cq,
 }
@@ -53,12 +53,12 @@ struct Extended {
 ///
 /// # Safety
 /// The PD, and the XRC domain and CQ in `xrc`, are live or null.
-unsafe fn make(
+unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_srq_init_attr,
-    xrc: Option<Extended>,
+    xrc: Option<XrcPart>,
 ) -> Result<Box<Srq>, c_int> {
-    let none = Extended { xrcd: std::ptr::null_mut(), cq: std::ptr::null_mut() };
+    let none = XrcPart { xrcd: std::ptr::null_mut(), cq: std::ptr::null_mut() };
     let lacks = xrc.as_ref().is_some_and(|xrc| xrc.xrcd.is_null() || xrc.cq.is_null());
     if pd.is_null() || lacks || init.attr.max_wr == 0 {
         return Err(libc::EINVAL);
@@ -82,7 +82,7 @@ unsafe fn make(
         }
     };
     let queue = queue.map_err(|error| errno::of_device(&error))?;
-    let Extended { xrcd, cq } = xrc.unwrap_or(none);
+    let XrcPart { xrcd, cq } = xrc.unwrap_or(none);
     init.attr.max_wr = queue.capacity();
     init.attr.max_sge = u32::try_from(queue.max_sge()).unwrap_or(u32::MAX);
     live.users.fetch_add(1, Ordering::AcqRel);
@@ -115,7 +115,7 @@ unsafe fn make(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: the program passes valid attributes; the PD is live or null.
-    object::give_or_fail(unsafe { make(pd, &mut *init, None) })
+    object::give_or_fail(unsafe { create(pd, &mut *init, None) })
 }
 
 /// `ibv_create_srq_ex`
@@ -123,8 +123,8 @@ pub unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    const KNOWN: u32 = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | OF_XRC;
-    const OF_XRC: u32 = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    const KNOWN: u32 = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | XRC_ATTRIBUTES;
+    const XRC_ATTRIBUTES: u32 = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     // SAFETY: the program passes valid attributes; `ibv_srq_init_attr_ex` begins with the fields of
     // `ibv_srq_init_attr`.
     let (extended, init) = unsafe { (*init, &mut *init.cast::<ibv_srq_init_attr>()) };
@@ -134,12 +134,12 @@ pub unsafe extern "C" fn create_srq_ex(
         return errno::fail(libc::EOPNOTSUPP); // tag matching is not supported
     }
     let is_xrc = kind == IBV_SRQT_XRC;
-    if !given(IBV_SRQ_INIT_ATTR_PD) || is_xrc && !given(OF_XRC) {
+    if !given(IBV_SRQ_INIT_ATTR_PD) || is_xrc && !given(XRC_ATTRIBUTES) {
         return errno::fail(libc::EINVAL);
     }
-    let xrc = is_xrc.then_some(Extended { xrcd: extended.xrcd, cq: extended.cq });
+    let xrc = is_xrc.then_some(XrcPart { xrcd: extended.xrcd, cq: extended.cq });
     // SAFETY: the program passes live objects.
-    object::give_or_fail(unsafe { make(extended.pd, init, xrc) })
+    object::give_or_fail(unsafe { create(extended.pd, init, xrc) })
 }
 
 /// `ibv_get_srq_num`
@@ -226,5 +226,5 @@ pub unsafe extern "C" fn post_srq_recv(
     let post = |request: &RecvRequest<'_>| live.queue.post_recv(request).map_err(errno::of_post);
     // SAFETY: the program passes a list of requests that ends with null, and a writable pointer for
     // the first request that was not posted.
-    unsafe { post::receives(live.shared.check(), first, bad, post) }
+    unsafe { post::post_receives(live.shared.check(), first, bad, post) }
 }

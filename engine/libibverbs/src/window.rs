@@ -14,12 +14,13 @@ use crate::abi::{
     ibv_pd, ibv_qp,
 };
 use crate::context::Shared;
+use crate::convert::send_flags;
 use crate::domain::Pd;
+use crate::errno;
 use crate::lock::HeldLock;
 use crate::memory::{Mr, rights};
 use crate::object::{self, Object};
 use crate::qp::Qp;
-use crate::{errno, post};
 
 /// A memory window.
 #[repr(C)]
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 ///
 /// # Safety
 /// The region in `info` is null or live.
-pub unsafe fn bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBind, c_int> {
+pub unsafe fn window_bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBind, c_int> {
     let lkey = match info.mr.is_null() {
         true if info.length > 0 => return Err(libc::EINVAL),
         true => Key(0),
@@ -100,7 +101,7 @@ pub unsafe fn bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBind, c_i
 ///
 /// # Safety
 /// The window and the region are null or live.
-pub unsafe fn bind_two(
+pub unsafe fn bind_type_2(
     mw: *mut ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
@@ -117,7 +118,7 @@ pub unsafe fn bind_two(
         return Err(libc::EPERM);
     }
     // SAFETY: the region is not null, so it is live.
-    unsafe { bind(info, Key(rkey)) }
+    unsafe { window_bind(info, Key(rkey)) }
 }
 
 /// `ibv_bind_mw`
@@ -127,15 +128,16 @@ pub unsafe extern "C" fn bind_mw(
     bind: *mut ibv_mw_bind,
 ) -> c_int {
     // SAFETY: the program passes a live QP, a live window and a valid `ibv_mw_bind`.
-    let (qp, live, asked) = unsafe { (object::borrow::<Qp>(qp), object::borrow::<Mw>(mw), *bind) };
+    let (qp, live, request) =
+        unsafe { (object::borrow::<Qp>(qp), object::borrow::<Mw>(mw), *bind) };
     let done = live.shared.check().and_then(|()| {
         // SAFETY: the region is null or live.
-        let wanted = unsafe { self::bind(&asked.bind_info, Key(0)) }?;
+        let wanted = unsafe { window_bind(&request.bind_info, Key(0)) }?;
         live.lock.lock();
         // SAFETY: this thread holds the lock that guards the window.
         let window = unsafe { &mut *live.window.get() };
-        let flags = post::flags(asked.send_flags);
-        let bound = qp.with(|held| held.qp.bind_mw(asked.wr_id, window, &wanted, flags));
+        let flags = send_flags(request.send_flags);
+        let bound = qp.with(|held| held.qp.bind_mw(request.wr_id, window, &wanted, flags));
         if let Ok(key) = bound {
             // SAFETY: the window is live, and this thread holds its lock.
             unsafe { (*live.abi.get()).rkey = key.value() };

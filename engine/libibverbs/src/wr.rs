@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use feroce_engine::device::PostError;
 use feroce_engine::qp::Service;
-use feroce_engine::verbs::{Data, LocalOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+use feroce_engine::verbs::{LocalOp, RemoteAddr, SendOp};
 use feroce_wire::{Key, PlacementType, Selectivity};
 use libc::size_t;
 
@@ -17,15 +17,17 @@ use crate::abi::{
     IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
     ibv_qp_ex, ibv_sge, send_wr_ud,
 };
-use crate::post::To;
-use crate::qp::{Qp, State};
+use crate::batch::{Destination, LocalData, NO_DATA, Request};
+use crate::convert::{bytes_at, send_flags, sge_of};
+use crate::qp::Qp;
+use crate::qp_state::State;
 use crate::{errno, object, post, window};
 
 /// Returns the operations that a QP of this service supports.
 pub const fn operations(service: Service) -> u64 {
     const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    const ANSWERED: u64 = IBV_QP_EX_WITH_SEND_WITH_INV
+    const RESPONDED: u64 = IBV_QP_EX_WITH_SEND_WITH_INV
         | IBV_QP_EX_WITH_RDMA_READ
         | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
         | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
@@ -35,92 +37,13 @@ pub const fn operations(service: Service) -> u64 {
         Service::XrcTgt => 0,
         Service::Ud => SENDS,
         Service::Uc => SENDS | WRITES | LOCAL,
-        Service::XrcIni => SENDS | WRITES | LOCAL | ANSWERED,
-        Service::Rc => SENDS | WRITES | LOCAL | ANSWERED | PLACED,
+        Service::XrcIni => SENDS | WRITES | LOCAL | RESPONDED,
+        Service::Rc => SENDS | WRITES | LOCAL | RESPONDED | PLACED,
     }
 }
 
 /// Bytes of an ATOMIC WRITE.
 pub const ATOMIC_LENGTH: u32 = 8;
-
-/// Requests under construction. The buffers are reused.
-#[derive(Default)]
-pub struct Batch {
-    requests: Vec<Request>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
-    /// First error of the batch.
-    error: Option<c_int>,
-}
-
-struct Request {
-    wr_id: u64,
-    op: SendOp,
-    flags: SendFlags,
-    data: Local,
-    to: To,
-}
-
-/// Local data of a request: a range of one of the batch's buffers.
-#[derive(Debug)]
-enum Local {
-    Sges { from: usize, len: usize },
-    Inline { from: usize, len: usize },
-}
-
-const NOTHING: Local = Local::Sges { from: 0, len: 0 };
-
-impl Batch {
-    fn clear(&mut self) {
-        self.requests.clear();
-        self.sges.clear();
-        self.inline.clear();
-        self.error = None;
-    }
-
-    fn fail(&mut self, code: c_int) {
-        self.error.get_or_insert(code);
-    }
-
-    /// Runs `act` on each request until one fails; returns that error.
-    fn each(
-        &self,
-        mut act: impl FnMut(&SendRequest<'_>, To) -> Result<(), PostError>,
-    ) -> Option<c_int> {
-        self.requests.iter().find_map(|request| {
-            let inline: [&[u8]; 1];
-            let data = match &request.data {
-                Local::Sges { from, len } => Data::Sges(&self.sges[*from..from + len]),
-                Local::Inline { from, len } => {
-                    inline = [&self.inline[*from..from + len]];
-                    Data::Inline(&inline)
-                }
-            };
-            let Request { wr_id, op, flags, to, .. } = *request;
-            act(&SendRequest { wr_id, op, data, flags }, to).err().map(errno::of_post)
-        })
-    }
-
-    /// Sets the data of the request under construction.
-    fn set(&mut self, data: Local) {
-        match self.requests.last_mut() {
-            Some(request) => request.data = data,
-            None => self.fail(libc::EINVAL),
-        }
-    }
-
-    fn set_inline<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>, most: u32) {
-        let from = self.inline.len();
-        for part in parts {
-            self.inline.extend_from_slice(part);
-        }
-        let len = self.inline.len() - from;
-        if len > most as usize {
-            return self.fail(libc::EINVAL);
-        }
-        self.set(Local::Inline { from, len });
-    }
-}
 
 /// Posts the batch: all requests or none.
 fn complete(held: &mut State) -> c_int {
@@ -144,7 +67,7 @@ fn complete(held: &mut State) -> c_int {
 }
 
 /// Installs the `ibv_wr_*` functions in a QP.
-pub fn fill(qp: &mut ibv_qp_ex) {
+pub fn install(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(abort);
@@ -170,7 +93,7 @@ pub fn fill(qp: &mut ibv_qp_ex) {
 
 /// # Safety
 /// `qp` is a live QP.
-unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
+unsafe fn qp_of<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
     // SAFETY: `qp` is a live QP.
     unsafe { object::borrow::<Qp>(qp.cast::<ibv_qp>()) }
 }
@@ -182,12 +105,12 @@ unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
 /// `ibv_wr_complete`.
 unsafe fn state<'a>(qp: *mut ibv_qp_ex) -> &'a mut State {
     // SAFETY: `qp` is a live QP and this thread holds its lock.
-    unsafe { of(qp).locked() }
+    unsafe { qp_of(qp).locked() }
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: the program passes a live QP.
-    let live = unsafe { of(qp) };
+    let live = unsafe { qp_of(qp) };
     live.lock();
     // SAFETY: the lock was taken on the line above.
     let batch = unsafe { &mut live.locked().batch };
@@ -197,7 +120,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
-    let (live, code) = unsafe { (of(qp), complete(state(qp))) };
+    let (live, code) = unsafe { (qp_of(qp), complete(state(qp))) };
     live.unlock();
     code
 }
@@ -206,7 +129,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe {
         state(qp).batch.clear();
-        of(qp).unlock();
+        qp_of(qp).unlock();
     }
 }
 
@@ -218,8 +141,8 @@ unsafe fn add(qp: *mut ibv_qp_ex, op: SendOp) {
     // SAFETY: `qp` is between `ibv_wr_start` and `ibv_wr_complete`, and the program has set `wr_id`
     // and `wr_flags`.
     unsafe {
-        let (wr_id, flags) = ((*qp).wr_id, post::flags((*qp).wr_flags));
-        let (data, to) = (NOTHING, To::Peer);
+        let (wr_id, flags) = ((*qp).wr_id, send_flags((*qp).wr_flags));
+        let (data, to) = (NO_DATA, Destination::Peer);
         state(qp).batch.requests.push(Request { wr_id, op, flags, data, to });
     }
 }
@@ -288,7 +211,7 @@ unsafe extern "C" fn bind_mw(
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
     // passes a live window and a valid `ibv_mw_bind_info`.
     unsafe {
-        match window::bind_two(mw, rkey, &*info) {
+        match window::bind_type_2(mw, rkey, &*info) {
             Ok(bind) => add(qp, SendOp::Local(LocalOp::Bind(bind))),
             Err(code) => state(qp).batch.fail(code),
         }
@@ -300,7 +223,7 @@ unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, valu
     // passes eight readable bytes.
     unsafe {
         add(qp, SendOp::AtomicWrite(remote(rkey, addr)));
-        let value = post::bytes(value.cast(), ATOMIC_LENGTH as usize);
+        let value = bytes_at(value.cast(), ATOMIC_LENGTH as usize);
         state(qp).batch.set_inline(std::iter::once(value), ATOMIC_LENGTH);
     }
 }
@@ -337,19 +260,19 @@ unsafe extern "C" fn set_ud_addr(
     remote_qkey: u32,
 ) {
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
-    unsafe { set_to(qp, To::Datagram(send_wr_ud { ah, remote_qpn, remote_qkey })) };
+    unsafe { set_to(qp, Destination::Datagram(send_wr_ud { ah, remote_qpn, remote_qkey })) };
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
-    unsafe { set_to(qp, To::Srq(remote_srqn)) };
+    unsafe { set_to(qp, Destination::Srq(remote_srqn)) };
 }
 
 /// Sets the destination of the last request.
 ///
 /// # Safety
 /// `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
-unsafe fn set_to(qp: *mut ibv_qp_ex, to: To) {
+unsafe fn set_to(qp: *mut ibv_qp_ex, to: Destination) {
     // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     let batch = unsafe { &mut state(qp).batch };
     match batch.requests.last_mut() {
@@ -384,8 +307,8 @@ unsafe fn set_list(qp: *mut ibv_qp_ex, entries: &[ibv_sge]) {
         return batch.fail(libc::EINVAL);
     }
     let (from, len) = (batch.sges.len(), entries.len());
-    batch.sges.extend(entries.iter().map(post::entry));
-    batch.set(Local::Sges { from, len });
+    batch.sges.extend(entries.iter().map(sge_of));
+    batch.set_data(LocalData::Sges { from, len });
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
@@ -393,7 +316,7 @@ unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
     // passes `length` readable bytes.
     unsafe {
         let State { cap, batch, .. } = state(qp);
-        batch.set_inline(std::iter::once(post::bytes(addr.cast(), length)), cap.max_inline_data);
+        batch.set_inline(std::iter::once(bytes_at(addr.cast(), length)), cap.max_inline_data);
     }
 }
 
@@ -407,7 +330,7 @@ unsafe extern "C" fn set_inline_data_list(
     unsafe {
         let parts = (0..count).map(|index| {
             let part = &*list.add(index);
-            post::bytes(part.addr.cast(), part.length)
+            bytes_at(part.addr.cast(), part.length)
         });
         let State { cap, batch, .. } = state(qp);
         batch.set_inline(parts, cap.max_inline_data);
