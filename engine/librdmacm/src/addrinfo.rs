@@ -1,4 +1,4 @@
-//! `rdma_getaddrinfo`: names and services to addresses, by the C library's `getaddrinfo`.
+//! `rdma_getaddrinfo`: resolves names and services with the C library's `getaddrinfo`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,7 +12,7 @@ use crate::device;
 use crate::errno;
 use crate::outcome::returned;
 
-/// Why there is no list: the number of `getaddrinfo`, which is returned, or an error number.
+/// Why the lookup failed: a `getaddrinfo` code, which is returned as it is, or an error number.
 enum Refusal {
     Name(c_int),
     Errno(c_int),
@@ -24,23 +24,25 @@ impl From<c_int> for Refusal {
     }
 }
 
-/// A list of one, with nothing in it.
+/// Allocates a list with one empty entry.
 fn empty() -> Result<*mut rdma_addrinfo, c_int> {
-    // The allocator's of C, as everything in it: the program may put its own there.
-    // SAFETY: zeros are values of the plain structure.
+    // Allocated with calloc, like all fields of an entry, because the program may replace fields.
+    // SAFETY: a plain allocation; all-zero bytes are a valid value of this C structure.
     let made = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) };
     if made.is_null() { Err(libc::ENOMEM) } else { Ok(made.cast()) }
 }
 
+/// Copies an address to newly allocated memory.
+///
 /// # Safety
-/// `from` has `length` bytes, and `to` and `to_length` can be written.
+/// `from` points to `length` readable bytes; `to` and `to_length` are writable.
 unsafe fn copy(
     to: *mut *mut sockaddr,
     to_length: *mut socklen_t,
     from: *const sockaddr,
     length: socklen_t,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `from` has `length` readable bytes and both destinations are writable.
     unsafe {
         let place = libc::malloc(length as usize);
         if place.is_null() {
@@ -53,12 +55,12 @@ unsafe fn copy(
     Ok(())
 }
 
-/// What `getaddrinfo` is asked, for the kind of QP and the port space.
+/// Returns the hints for `getaddrinfo` that match the QP type and port space.
 ///
 /// # Safety
-/// The hints are the program's.
+/// `hints` is valid.
 unsafe fn question(hints: &rdma_addrinfo) -> addrinfo {
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut asked: addrinfo = unsafe { std::mem::zeroed() };
     if hints.ai_flags & RAI_PASSIVE != 0 {
         asked.ai_flags |= libc::AI_PASSIVE;
@@ -80,10 +82,10 @@ unsafe fn question(hints: &rdma_addrinfo) -> addrinfo {
     asked
 }
 
-/// The first answer, as this library's structure.
+/// Copies the first result of `getaddrinfo` to this library's structure.
 ///
 /// # Safety
-/// `answer` came from `getaddrinfo`, and `told` is empty.
+/// `found` was returned by `getaddrinfo`, and `result` is an empty entry.
 unsafe fn convert(
     told: &mut rdma_addrinfo,
     hints: Option<&rdma_addrinfo>,
@@ -109,7 +111,7 @@ unsafe fn convert(
         }
         false => (&mut told.ai_dst_canonname, &raw mut told.ai_dst_addr, &raw mut told.ai_dst_len),
     };
-    // SAFETY: the caller says so.
+    // SAFETY: `found` was returned by `getaddrinfo`, so its pointers are valid.
     unsafe {
         if !answer.ai_canonname.is_null() {
             *name = libc::strdup(answer.ai_canonname);
@@ -118,15 +120,18 @@ unsafe fn convert(
     }
 }
 
+/// Resolves `node` and `service` into `result`.
+///
 /// # Safety
-/// `node` and `service` are strings or null; `told` is empty.
+/// `node` and `service` are C strings or null; `result` is an empty entry.
 unsafe fn ask(
     told: &mut rdma_addrinfo,
     node: *const c_char,
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
 ) -> Result<(), Refusal> {
-    // SAFETY: the caller says so.
+    // SAFETY: `node` and `service` are C strings or null; the list from `getaddrinfo` is freed
+    // once.
     unsafe {
         let asked = hints.map(|hints| question(hints));
         let asked = asked.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -142,15 +147,18 @@ unsafe fn ask(
     Ok(())
 }
 
+/// Fills `result` from the name lookup and the hints.
+///
 /// # Safety
-/// As of [`rdma_getaddrinfo`].
+/// `node` and `service` are C strings or null; `hints` is valid; `result` is an empty entry.
 unsafe fn fill(
     told: &mut rdma_addrinfo,
     node: *const c_char,
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
 ) -> Result<(), Refusal> {
-    // SAFETY: the caller says so.
+    // SAFETY: `node` and `service` are C strings or null, and the addresses in `hints` have the
+    // lengths given there.
     unsafe {
         if !node.is_null() || !service.is_null() {
             ask(told, node, service, hints)?;
@@ -183,14 +191,17 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         return returned(Err(libc::EINVAL));
     }
     match device::find() {
-        // SAFETY: as of this function.
+        // SAFETY: the program passes C strings or null, valid hints or null, and a writable
+        // pointer.
         Ok(()) => unsafe { look_up(node, service, hints, list) },
         Err(code) => returned(Err(code)),
     }
 }
 
+/// `rdma_getaddrinfo` without the check for devices.
+///
 /// # Safety
-/// As of [`rdma_getaddrinfo`].
+/// `node` and `service` are C strings or null; `hints` is valid or null; `list` is writable.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
@@ -201,7 +212,8 @@ unsafe fn look_up(
         Ok(told) => told,
         Err(code) => return returned(Err(code)),
     };
-    // SAFETY: the program passes strings or nothing, hints or none, and a place for the list.
+    // SAFETY: `node` and `service` are C strings or null; `hints` is valid or null; `list` is
+    // writable.
     unsafe {
         match fill(&mut *told, node, service, hints.as_ref()) {
             Ok(()) => {
@@ -226,7 +238,7 @@ unsafe fn look_up(
 pub unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
     let mut rest = list;
     while !rest.is_null() {
-        // SAFETY: the program passes a list that it was given, and does not use it from now on.
+        // SAFETY: the program passes a list from `rdma_getaddrinfo` and does not use it again.
         unsafe {
             let entry = *rest;
             for part in [
@@ -251,20 +263,20 @@ mod tests {
 
     fn answer(node: &std::ffi::CStr, hints: &rdma_addrinfo) -> (c_int, *mut rdma_addrinfo) {
         let mut list = std::ptr::null_mut();
-        // SAFETY: strings, hints and a place.
+        // SAFETY: C strings, valid hints and a writable pointer.
         let code = unsafe { look_up(node.as_ptr(), c"7174".as_ptr(), hints, &raw mut list) };
         (code, list)
     }
 
     #[test]
     fn the_port_space_follows_from_the_hints() {
-        // SAFETY: zeros are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut hints: rdma_addrinfo = unsafe { std::mem::zeroed() };
         hints.ai_port_space = RDMA_PS_UDP.cast_signed();
         hints.ai_flags = RAI_NUMERICHOST | RAI_PASSIVE;
         let (code, list) = answer(c"10.0.0.1", &hints);
         assert_eq!(code, 0);
-        // SAFETY: a list that was given.
+        // SAFETY: the list was returned above.
         unsafe {
             let told = *list;
             assert_eq!(told.ai_qp_type, IBV_QPT_UD.cast_signed());

@@ -1,4 +1,4 @@
-//! Connections: asking for one, accepting, refusing and ending it.
+//! Connections: requesting, accepting, rejecting and disconnecting.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -17,19 +17,19 @@ use crate::outcome::{checked, returned};
 use crate::qp;
 use crate::verbs;
 
-/// Reasons to refuse: the program's own, and that it does not support the peer's enhancements.
+/// Reject reasons: consumer reject, and vendor option (ECE) not supported.
 const CONSUMER: u16 = 28;
 const VENDOR_OPTION: u16 = 35;
 
-/// How often is tried again if the program does not say.
+/// Retry counts if the program passes no parameters.
 const RETRIES: u8 = 7;
 
-/// Refuses what a device cannot do.
+/// Checks the requested resources against the device's limits.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 unsafe fn check(id: *mut rdma_cm_id, wanted: Option<&rdma_conn_param>) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live.
     let (live, space, qp) = unsafe { (id::of(id), (*id).ps, (*id).qp) };
     if space != RDMA_PS_TCP {
         return Ok(());
@@ -45,21 +45,21 @@ unsafe fn check(id: *mut rdma_cm_id, wanted: Option<&rdma_conn_param>) -> Result
     if responds && initiates { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// What is said to the peer, the QP's number and private data included.
+/// Returns the CM parameters and the private data for the peer.
 ///
 /// # Safety
-/// The identifier is live, and its QP.
+/// `id` is live, and its QP is null or live.
 unsafe fn parameters(
     id: *mut rdma_cm_id,
     wanted: Option<&rdma_conn_param>,
 ) -> (CmParameters, Vec<u8>) {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live, and its QP is null or live.
     let (live, qp) = unsafe { (id::of(id), (*id).qp.as_ref()) };
     let private = live.private();
     let mut data = private.connect_data.clone();
     if let Some(wanted) = wanted.filter(|wanted| !wanted.private_data.is_null()) {
         let length = usize::from(wanted.private_data_len);
-        // SAFETY: the program passes so many bytes.
+        // SAFETY: the program passes `private_data_len` readable bytes.
         data.extend(unsafe {
             std::slice::from_raw_parts(wanted.private_data.cast::<u8>(), length)
         });
@@ -79,25 +79,27 @@ unsafe fn parameters(
 }
 
 fn say_ece(live: &Id, ece: CmEce) -> Result<(), c_int> {
-    // SAFETY: it is read.
+    // SAFETY: `ece` is readable.
     checked(unsafe { feroce_cm_set_local_ece(live.number(), &raw const ece) })
 }
 
-/// What the program wants, or the most that the device can.
+/// Returns the program's value, or `max` if it passed none or the value that stands for "maximum".
 fn wanted_or(wanted: Option<u8>, any: u8, most: u8) -> u8 {
     wanted.filter(|wanted| *wanted != any).unwrap_or(most)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the program passes a live identifier, and parameters or none.
+    // SAFETY: the program passes a live identifier; the parameters are null or valid.
     returned(unsafe { connect(id, param.as_ref()) })
 }
 
+/// Sends a connection request.
+///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 unsafe fn connect(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live.
     unsafe {
         check(id, param)?;
         let live = id::of(id);
@@ -123,14 +125,16 @@ unsafe fn connect(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Resul
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the program passes a live identifier, and parameters or none.
+    // SAFETY: the program passes a live identifier; the parameters are null or valid.
     returned(unsafe { accept(id, param.as_ref()) })
 }
 
+/// Accepts a connection request.
+///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live.
     unsafe {
         check(id, param)?;
         let live = id::of(id);
@@ -172,15 +176,15 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result
     }
 }
 
-/// The peer has accepted: connects the QP, and says that it is.
+/// Connects the QP after the peer's REP and confirms the connection with an RTU.
 ///
 /// # Safety
-/// The identifier is live, with its QP.
+/// `id` is live and has a live QP.
 ///
 /// # Errors
-/// What verbs or the connection manager refuse.
+/// The error number of the verbs call or of the connection manager.
 pub unsafe fn respond(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live and has a live QP.
     unsafe {
         let live = id::of(id);
         let done = respond_with_ece(id).and_then(|()| {
@@ -194,10 +198,12 @@ pub unsafe fn respond(id: *mut rdma_cm_id) -> Result<(), c_int> {
     }
 }
 
+/// Applies the ECE options that the peer accepted.
+///
 /// # Safety
-/// As of [`respond`].
+/// `id` is live and has a live QP.
 unsafe fn respond_with_ece(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live.
     let (live, qp) = unsafe { (id::of(id), (*id).qp) };
     let (local, remote) = {
         let private = live.private();
@@ -209,7 +215,7 @@ unsafe fn respond_with_ece(id: *mut rdma_cm_id) -> Result<(), c_int> {
         _ => return Err(libc::EINVAL),
     };
     let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };
-    // SAFETY: as above.
+    // SAFETY: the QP is live.
     let code = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
     live.private().local_ece.options = options;
     if code == libc::EOPNOTSUPP { Ok(()) } else { checked(code) }
@@ -220,16 +226,19 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program passes a live identifier.
     unsafe {
         if !(*id).qp.is_null() {
-            return returned(Err(libc::EINVAL)); // It is established with its QP.
+            // `rdma_get_cm_event` establishes identifiers with a QP
+            return returned(Err(libc::EINVAL));
         }
         returned(checked(feroce_cm_establish(id::of(id).number())))
     }
 }
 
+/// Rejects a connection request.
+///
 /// # Safety
-/// The identifier is live, and `data` has `length` bytes or is null.
+/// `id` is live; `data` is null or points to `length` readable bytes.
 unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8, reason: u16) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live; `data` is null or points to `length` readable bytes.
     returned(unsafe {
         checked(feroce_cm_reject(id::of(id).number(), reason, data, usize::from(length)))
     })
@@ -241,7 +250,7 @@ pub unsafe extern "C" fn rdma_reject(
     data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and private data.
+    // SAFETY: the program passes a live identifier and private data of `length` bytes.
     unsafe { reject(id, data, length, CONSUMER) }
 }
 
@@ -251,7 +260,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
     data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and private data.
+    // SAFETY: the program passes a live identifier and private data of `length` bytes.
     unsafe { reject(id, data, length, VENDOR_OPTION) }
 }
 
@@ -281,7 +290,7 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     if id.is_null() || ece.is_null() {
         return returned(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes a live identifier and enhancements.
+    // SAFETY: the program passes a live identifier and valid ECE options.
     unsafe {
         let ibv_ece { vendor_id, options, comp_mask } = *ece;
         if !(*id).qp.is_null() || vendor_id == 0 || comp_mask != 0 {
@@ -297,7 +306,7 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_
     if id.is_null() || ece.is_null() {
         return returned(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes a live identifier and a place for the enhancements.
+    // SAFETY: the program passes a live identifier and a writable `ibv_ece`.
     unsafe {
         if !(*id).qp.is_null() {
             return returned(Err(libc::EINVAL));

@@ -1,4 +1,5 @@
-//! Endpoints: identifiers that are made ready in one call, `rdma_create_ep`, and the requests to a listener that waits for them.
+//! Endpoints: `rdma_create_ep` prepares an identifier in one call; `rdma_get_request` waits for
+//! connection requests.
 
 use std::ffi::c_int;
 
@@ -16,10 +17,10 @@ use crate::outcome::returned;
 use crate::qp::{rdma_create_qp, rdma_destroy_qp};
 use crate::srq::rdma_destroy_srq;
 
-/// How long the way to a peer may be looked for.
+/// Time limit of address and route resolution, in milliseconds.
 const PATIENCE_MS: c_int = 2000;
 
-/// What a function of ours that sets `errno` says.
+/// Returns the result of a function of this library that sets `errno`.
 fn done(code: c_int) -> Result<(), c_int> {
     if code == 0 { Ok(()) } else { Err(errno::last()) }
 }
@@ -31,7 +32,8 @@ pub unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program passes a place, an address, and a domain and attributes or none.
+    // SAFETY: the program passes a writable pointer and a valid `rdma_addrinfo`; PD and attributes
+    // are null or valid.
     unsafe {
         let begin = Begin {
             channel: std::ptr::null_mut(),
@@ -54,15 +56,17 @@ pub unsafe extern "C" fn rdma_create_ep(
     }
 }
 
+/// Prepares a listening endpoint.
+///
 /// # Safety
-/// As of [`rdma_create_ep`].
+/// `id` is live, `info` is valid, `pd` is null or live.
 unsafe fn passive(
     id: *mut rdma_cm_id,
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
     init: Option<&ibv_qp_init_attr>,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live and `info` is valid.
     unsafe {
         done(rdma_bind_addr(id, info.ai_src_addr))?;
         if !pd.is_null() {
@@ -74,15 +78,17 @@ unsafe fn passive(
     Ok(())
 }
 
+/// Prepares a connecting endpoint: resolves address and route, creates the QP.
+///
 /// # Safety
-/// As of [`rdma_create_ep`].
+/// `id` is live, `info` is valid, `pd` is null or live.
 unsafe fn active(
     id: *mut rdma_cm_id,
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
     init: Option<&mut ibv_qp_init_attr>,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live and `info` is valid; `ai_connect` has `ai_connect_len` bytes.
     unsafe {
         done(rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, PATIENCE_MS))?;
         if info.ai_route_len > 0 {
@@ -106,7 +112,7 @@ unsafe fn active(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: the program passes a live identifier, and does not use it from now on.
+    // SAFETY: the program passes a live identifier and does not use it again.
     unsafe {
         if !(*id).qp.is_null() {
             rdma_destroy_qp(id);
@@ -123,7 +129,8 @@ pub unsafe extern "C" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    // SAFETY: the program passes a live listener and a place.
+    // SAFETY: the program passes a live listener and a writable pointer; events are live until they
+    // are acknowledged.
     unsafe {
         if !id::of(listener).is_sync() {
             return returned(Err(libc::EINVAL));

@@ -1,4 +1,4 @@
-//! Event channels, and events from the connection manager to the program.
+//! Event channels, and the delivery of connection manager events to the program.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::object::{self, Object};
 use crate::outcome::{checked, returned};
 use crate::{address, attributes, connect, device, qp};
 
-/// Events that wait.
+/// Events of a channel that the program has not read.
 pub type Queue = Channel<Waiting>;
 
-/// An event that waits.
+/// An event that the program has not read.
 pub struct Waiting {
-    /// Whose account it is on: of a request, the listener's.
+    /// The identifier that counts the event: for a connection request, the listener.
     pub heard: Arc<Heard>,
-    /// The new identifier of a request.
+    /// Number of the new identifier of a connection request.
     child: Option<CmNumber>,
-    /// Of a group that was joined: on its account, too.
+    /// The multicast group of a join event; it counts the event, too.
     membership: Option<Arc<Membership>>,
     kind: c_uint,
     status: c_int,
@@ -47,36 +47,38 @@ impl Waiting {
     }
 }
 
-/// A channel.
+/// An event channel.
 #[repr(C)]
 pub struct EventChannel {
     abi: rdma_event_channel,
     queue: Arc<Queue>,
-    /// The process that it belongs to: a child shares the descriptor, but not the events.
+    /// Process that created the channel: a forked child shares the descriptor, but not the events.
     process: u32,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for EventChannel {
     type Abi = rdma_event_channel;
 }
 
 impl EventChannel {
-    /// An empty one.
+    /// Creates an empty channel.
     ///
     /// # Errors
-    /// The system's number when no descriptor is left.
+    /// The error number if no descriptor is left.
     pub fn new() -> Result<Box<Self>, c_int> {
         let queue = Arc::new(Queue::new()?);
         let abi = rdma_event_channel { fd: queue.fd() };
         Ok(Box::new(Self { abi, queue, process: std::process::id() }))
     }
 
-    /// Its events.
+    /// Returns the queue of events.
     pub fn queue(&self) -> Arc<Queue> {
         Arc::clone(&self.queue)
     }
 
+    /// Fails in a forked child.
+    ///
     /// # Errors
     /// EIO in a forked child.
     pub fn check(&self) -> Result<(), c_int> {
@@ -84,24 +86,25 @@ impl EventChannel {
     }
 }
 
-/// An event in the program's hands.
+/// An event that the program has read and not acknowledged.
 #[repr(C)]
 pub struct Told {
     abi: rdma_cm_event,
     heard: Arc<Heard>,
     membership: Option<Arc<Membership>>,
-    /// What `abi` points to.
+    /// Private data that `abi` points to.
     _data: Vec<u8>,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Told {
     type Abi = rdma_cm_event;
 }
 
-/// Takes events of the connection manager.
+/// Queues an event of the connection manager. libibverbs calls it from the connection manager's
+/// thread.
 pub unsafe extern "C" fn sink(event: *const CmEvent) {
-    // SAFETY: libibverbs passes an event, and its data.
+    // SAFETY: libibverbs passes a valid event with `data_len` bytes of private data.
     let (event, data) = unsafe {
         let event = *event;
         let data = match event.data_len {
@@ -113,7 +116,7 @@ pub unsafe extern "C" fn sink(event: *const CmEvent) {
     let is_request = event.kind == RDMA_CM_EVENT_CONNECT_REQUEST;
     let Some(heard) = id::heard(if is_request { event.listener } else { event.id }) else { return };
     if !heard.is_told.load(Ordering::Acquire) {
-        return; // As the kernel: the program learns of it when it tries to accept.
+        return; // Like the kernel: the program sees the failure when it tries to accept.
     }
     let waiting = Waiting {
         heard: Arc::clone(&heard),
@@ -128,7 +131,7 @@ pub unsafe extern "C" fn sink(event: *const CmEvent) {
 }
 
 impl Heard {
-    /// The identifier has joined a group.
+    /// Queues the event that the identifier has joined a group.
     pub fn tell_joined(self: &Arc<Self>, membership: Arc<Membership>) {
         let waiting = Waiting {
             heard: Arc::clone(self),
@@ -142,19 +145,19 @@ impl Heard {
         self.queue().push(waiting);
     }
 
-    /// It has left one.
+    /// Removes unread events of a group that the identifier has left.
     pub fn forget_joined(&self, left: &Arc<Membership>) {
         let its = |group: &Arc<Membership>| Arc::ptr_eq(group, left);
         self.queue().remove(|waiting| waiting.membership.as_ref().is_some_and(its));
     }
 }
 
-/// Takes back what waits about an identifier.
+/// Removes all unread events of an identifier.
 pub fn forget(heard: &Arc<Heard>) {
     heard.queue().remove(|waiting| Arc::ptr_eq(&waiting.heard, heard));
 }
 
-/// Events of the identifier go to `queue` from now on, those that wait included.
+/// Delivers the identifier's events to `queue` from now on, including those not yet read.
 pub fn move_to(heard: &Arc<Heard>, queue: Arc<Queue>) {
     let mut place = heard.queue();
     for waiting in place.remove(|waiting| Arc::ptr_eq(&waiting.heard, heard)) {
@@ -170,11 +173,12 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: the program passes a live channel, and does not use it from now on.
+    // SAFETY: the program passes a live channel and does not use it again.
     let gone = unsafe { object::take::<EventChannel>(channel) };
-    // As the kernel, whose identifiers go with the descriptor that they were made through: their peers hear of it.
+    // Like the kernel, where identifiers end with the descriptor they were created through: peers
+    // see a disconnect.
     for number in id::through(&gone.queue) {
-        // SAFETY: no pointers are involved.
+        // SAFETY: the function takes no pointers.
         unsafe { feroce_cm_destroy(number) };
     }
 }
@@ -199,10 +203,10 @@ pub unsafe extern "C" fn rdma_get_cm_event(
             Err(code) => break Err(code),
         };
         let heard = Arc::clone(&waiting.heard);
-        // SAFETY: the identifier lives: destroying it waits until the event is acknowledged.
+        // SAFETY: the identifier is live: destroying it waits until the event is acknowledged.
         match unsafe { process(waiting) } {
             Some(told) => {
-                // SAFETY: the program passes a place for it.
+                // SAFETY: the program passes a writable pointer.
                 unsafe { event.write(object::give(told)) };
                 break Ok(());
             }
@@ -211,15 +215,16 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     })
 }
 
-/// Does what the event asks for, and makes of it what the program is told; `None` for nothing.
+/// Does the work that belongs to an event and builds the event for the program. Returns `None` if
+/// the program gets no event.
 ///
 /// # Safety
-/// Its identifier is live.
+/// The identifier of the event is live.
 unsafe fn process(waiting: Waiting) -> Option<Box<Told>> {
     let mut id = waiting.heard.id();
     let mut listen_id = std::ptr::null_mut();
     let (mut kind, mut status) = (waiting.kind, waiting.status);
-    // SAFETY: the caller says that it is live.
+    // SAFETY: the identifier of the event is live.
     unsafe {
         let live = id::of(id);
         match kind {
@@ -259,12 +264,12 @@ unsafe fn process(waiting: Waiting) -> Option<Box<Told>> {
     let Waiting { heard, membership, parameters, data, .. } = waiting;
     let at = if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast::<c_void>() };
     let length = u8::try_from(data.len()).unwrap_or(u8::MAX);
-    // SAFETY: as above, or it is new.
+    // SAFETY: the identifier of the event is live, or it was created above.
     let (live, qp_type) = unsafe { (id::of(id), (*id).qp_type) };
     let param = match (&membership, qp_type) {
         (Some(membership), _) => {
             let param;
-            // SAFETY: as above.
+            // SAFETY: the identifier is live.
             (kind, status, param) = unsafe { membership.joined(id) };
             param
         }
@@ -313,7 +318,8 @@ fn about_datagrams(
     }
 }
 
-/// The identifier of a request. `None` if it cannot be had, or is gone.
+/// Creates the identifier of a connection request. Returns `None` if that fails or the request is
+/// gone.
 ///
 /// # Safety
 /// The listener is live.
@@ -323,20 +329,21 @@ unsafe fn request(
     waiting: &Waiting,
 ) -> Option<*mut rdma_cm_id> {
     let number = waiting.child?;
-    // SAFETY: no pointers are involved.
-    checked(unsafe { feroce_cm_take_request(number) }).ok()?; // Else it went with its listener.
-    // SAFETY: the caller says that the listener is live, and so is its channel.
+    // SAFETY: the function takes no pointers.
+    // otherwise the request ended with its listener
+    checked(unsafe { feroce_cm_take_request(number) }).ok()?;
+    // SAFETY: the listener is live, and so is its channel.
     let made = unsafe {
         let rdma_cm_id { context, ps: space, qp_type, channel, .. } = *listen_id;
         let channel = if listener.is_sync() { std::ptr::null_mut() } else { channel };
         Begin { channel, context, space, qp_type, number: Some(number) }.make()
     };
     let Ok(id) = made else {
-        // SAFETY: no pointers are involved.
+        // SAFETY: the function takes no pointers.
         unsafe { feroce_cm_destroy(number) };
         return None;
     };
-    // SAFETY: it is new.
+    // SAFETY: the identifier was created above.
     let live = unsafe { id::of(id) };
     {
         let mut private = live.private();
@@ -344,7 +351,7 @@ unsafe fn request(
         private.responder_resources = waiting.parameters.responder_resources;
         private.remote_ece = live.view().map(|view| view.remote_ece).unwrap_or_default();
     }
-    // SAFETY: as above.
+    // SAFETY: the identifier was created above.
     unsafe {
         if address::settle(id).is_err() {
             id::rdma_destroy_id(id);
@@ -360,7 +367,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     if event.is_null() {
         return returned(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes an event that it was given, and does not use it from now on.
+    // SAFETY: the program passes an event from `rdma_get_cm_event` and does not use it again.
     let told = unsafe { object::take::<Told>(event) };
     if let Some(membership) = &told.membership {
         membership.unacknowledged.acknowledge(1);
@@ -369,15 +376,15 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     0
 }
 
-/// Waits for the event of a call, if nobody else does.
+/// Waits for the event that ends a call, if the identifier is synchronous.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 ///
 /// # Errors
-/// What the event says.
+/// The error of the event.
 pub unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live; an event is live until it is acknowledged.
     unsafe {
         if !id::of(id).is_sync() {
             return Ok(());
@@ -395,12 +402,12 @@ pub unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
     }
 }
 
-/// The last event of a call that waited is the program's no more.
+/// Acknowledges the last event of a synchronous call.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 pub unsafe fn acknowledge_last(id: *mut rdma_cm_id) {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live, and its `event` is null or not acknowledged.
     unsafe {
         let last = std::mem::replace(&mut (*id).event, std::ptr::null_mut());
         if !last.is_null() {

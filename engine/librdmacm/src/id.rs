@@ -25,57 +25,57 @@ use crate::process::PerProcess;
 #[repr(C)]
 pub struct Id {
     abi: UnsafeCell<rdma_cm_id>,
-    /// What finds it.
+    /// The part that the delivery of events uses.
     pub heard: Arc<Heard>,
     private: Mutex<Private>,
 }
 
-/// What programs do not see of it.
+/// State that programs do not see.
 #[derive(Default)]
 pub struct Private {
-    /// Where it is bound.
+    /// The device that the identifier is bound to.
     pub device: Option<&'static Device>,
-    /// It was made without a channel, and has one of its own: calls wait for their events.
+    /// Created without a channel: the identifier has its own, and calls wait for their event.
     pub is_sync: bool,
-    /// READs and atomics that its QP answers at a time.
+    /// RDMA READs and atomics that the QP accepts at a time as responder.
     pub responder_resources: u8,
-    /// READs and atomics that its QP may have under way.
+    /// RDMA READs and atomics that the QP may have outstanding as requester.
     pub initiator_depth: u8,
-    /// Its QP could not be connected: what the peer says of that is not told.
+    /// Connecting the QP failed: the peer's reaction to that is not reported to the program.
     pub connect_failed: bool,
-    /// Enhancements of its QP.
+    /// ECE of the local QP.
     pub local_ece: CmEce,
-    /// The peer's.
+    /// ECE of the peer.
     pub remote_ece: CmEce,
-    /// What QPs of requests are made with, of a listener that `rdma_create_ep` made.
+    /// Attributes for the QPs of connection requests, if `rdma_create_ep` created this listener.
     pub qp_init: Option<ibv_qp_init_attr>,
-    /// Goes ahead of the private data of the program.
+    /// Sent ahead of the program's private data.
     pub connect_data: Vec<u8>,
-    /// Groups that it has joined.
+    /// Multicast groups that the identifier has joined.
     pub memberships: Vec<Arc<Membership>>,
 }
 
-/// What events need of an identifier.
+/// The part of an identifier that the delivery of events uses.
 pub struct Heard {
-    /// Its number.
+    /// Number of the identifier in the connection manager.
     pub number: CmNumber,
-    /// Its address, as programs know it.
+    /// Address of the program's `rdma_cm_id`.
     pub address: AtomicUsize,
-    /// Where its events go.
+    /// Queue of the identifier's events.
     pub queue: Mutex<Arc<Queue>>,
-    /// Events that the program has taken and not acknowledged.
+    /// Events that the program has read and not acknowledged.
     pub unacknowledged: Unacknowledged,
-    /// Of a request: nothing is told of it until the program has accepted it.
+    /// Events are delivered. False for a connection request that the program has not accepted.
     pub is_told: AtomicBool,
 }
 
 impl Heard {
-    /// Where its events go, held there meanwhile.
+    /// Locks and returns the queue of the identifier's events.
     pub fn queue(&self) -> MutexGuard<'_, Arc<Queue>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As programs know it.
+    /// Returns the program's pointer.
     pub fn id(&self) -> *mut rdma_cm_id {
         std::ptr::with_exposed_provenance_mut(self.address.load(Ordering::Acquire))
     }
@@ -88,38 +88,39 @@ fn ids() -> MutexGuard<'static, BTreeMap<CmNumber, Arc<Heard>>> {
     IDS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The identifier of that number.
+/// Returns the identifier with this number.
 pub fn heard(number: CmNumber) -> Option<Arc<Heard>> {
     ids().get(&number).cloned()
 }
 
-/// The identifiers whose events go to `queue`.
+/// Returns the identifiers whose events go to `queue`.
 pub fn through(queue: &Arc<Queue>) -> Vec<CmNumber> {
     let is_its = |heard: &&Arc<Heard>| Arc::ptr_eq(&heard.queue(), queue);
     ids().values().filter(is_its).map(|heard| heard.number).collect()
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Id {
     type Abi = rdma_cm_id;
 }
 
-/// How an identifier begins.
+/// Parameters of a new identifier.
 pub struct Begin {
-    /// The channel; null for one of its own.
+    /// The event channel; null for a synchronous identifier.
     pub channel: *mut rdma_event_channel,
-    /// The program's.
+    /// The program's context.
     pub context: *mut c_void,
     /// `rdma_port_space`
     pub space: c_uint,
     /// `ibv_qp_type`
     pub qp_type: c_uint,
-    /// It has one already, and its program is told nothing of it yet.
+    /// Number of a connection request's identifier. Its events are not delivered until it is
+    /// accepted.
     pub number: Option<CmNumber>,
 }
 
 impl Begin {
-    /// Makes it.
+    /// Creates the identifier.
     ///
     /// # Safety
     /// The channel is null or live.
@@ -130,7 +131,7 @@ impl Begin {
             Some(number) => Ok(number),
             None => {
                 let mut number = 0;
-                // SAFETY: the number is written.
+                // SAFETY: `number` is writable.
                 let code =
                     unsafe { feroce_cm_create(sink, self.space, self.qp_type, &raw mut number) };
                 checked(code).map(|()| number)
@@ -140,19 +141,19 @@ impl Begin {
             Ok(number) => number,
             Err(code) => {
                 if is_sync {
-                    // SAFETY: nobody else has it.
+                    // SAFETY: the channel was created above and nothing else uses it.
                     drop(unsafe { object::take::<EventChannel>(channel) });
                 }
                 return Err(code);
             }
         };
-        // SAFETY: null pointers and zeros are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut abi: rdma_cm_id = unsafe { std::mem::zeroed() };
         abi.channel = channel;
         abi.context = self.context;
         abi.ps = self.space;
         abi.qp_type = self.qp_type;
-        // SAFETY: the caller says that it is live, or it is new.
+        // SAFETY: the channel is live, or it was created above.
         let queue = unsafe { object::borrow::<EventChannel>(channel) }.queue();
         let heard = Arc::new(Heard {
             number,
@@ -171,59 +172,59 @@ impl Begin {
 }
 
 impl Id {
-    /// Its number.
+    /// Returns the number in the connection manager.
     pub fn number(&self) -> CmNumber {
         self.heard.number
     }
 
-    /// What programs do not see. Held for a moment.
+    /// Locks and returns the state that programs do not see. The lock is held only briefly.
     pub fn private(&self) -> MutexGuard<'_, Private> {
         self.private.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls wait for their events.
+    /// Returns true if calls wait for their event.
     pub fn is_sync(&self) -> bool {
         self.private().is_sync
     }
 
-    /// The device.
+    /// Returns the device.
     ///
     /// # Errors
-    /// EINVAL if it is not bound to one.
+    /// EINVAL if the identifier is not bound to one.
     pub fn device(&self) -> Result<&'static Device, c_int> {
         self.private().device.ok_or(libc::EINVAL)
     }
 
-    /// What is known of it.
+    /// Returns addresses, path and ECE as the connection manager knows them.
     ///
     /// # Errors
-    /// That it is unknown.
+    /// The identifier is unknown.
     pub fn view(&self) -> Result<CmView, c_int> {
         let mut view = CmView::default();
-        // SAFETY: the view is written.
+        // SAFETY: `view` is writable.
         checked(unsafe { feroce_cm_query(self.number(), &raw mut view) })?;
         Ok(view)
     }
 }
 
-/// Refuses in a forked child, whose the identifier is not.
+/// Fails in a forked child, which must not use the parent's identifiers.
 ///
 /// # Safety
-/// It is live.
+/// `id` is live.
 ///
 /// # Errors
 /// EIO
 pub unsafe fn check(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so, and an identifier's channel lives as long as it.
+    // SAFETY: `id` is live, and its channel lives as long.
     unsafe { object::borrow::<EventChannel>((*id).channel) }.check()
 }
 
-/// The identifier that the program means.
+/// Returns the object behind the program's pointer.
 ///
 /// # Safety
-/// It is live.
+/// `id` is live.
 pub unsafe fn of<'a>(id: *mut rdma_cm_id) -> &'a Id {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live.
     unsafe { object::borrow::<Id>(id) }
 }
 
@@ -241,7 +242,7 @@ pub unsafe extern "C" fn rdma_create_id(
     if let Err(code) = device::find() {
         return returned(Err(code));
     }
-    // SAFETY: the program passes a live channel or none, and a place for the identifier.
+    // SAFETY: the program passes a writable pointer; the channel is null or live.
     returned(unsafe {
         Begin { channel, context, space, qp_type, number: None }.make().map(|made| id.write(made))
     })
@@ -251,13 +252,14 @@ pub unsafe extern "C" fn rdma_create_id(
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program passes a live identifier.
     let live = unsafe { of(id) };
-    // SAFETY: no pointers are involved.
+    // SAFETY: the function takes no pointers.
     if let Err(code) = checked(unsafe { feroce_cm_destroy(live.number()) }) {
         return returned(Err(code));
     }
     ids().remove(&live.number());
     event::forget(&live.heard);
-    // SAFETY: the program does not use it from now on: its own channel goes with it, and what it was told with `event`.
+    // SAFETY: the program does not use the identifier again. Its own channel and its last event end
+    // with it.
     unsafe {
         if !(*id).event.is_null() {
             rdma_ack_cm_event((*id).event);
@@ -283,7 +285,7 @@ pub unsafe extern "C" fn rdma_migrate_id(
     if was_sync && channel.is_null() {
         return returned(Err(libc::EINVAL));
     }
-    // SAFETY: as above.
+    // SAFETY: `id` is live.
     if let Err(code) = unsafe { check(id) } {
         return returned(Err(code));
     }
@@ -295,16 +297,17 @@ pub unsafe extern "C" fn rdma_migrate_id(
         },
         false => channel,
     };
-    // SAFETY: the program passes a live channel, or it is new; the identifier is live.
+    // SAFETY: the channel is live, or it was created above; the identifier is live.
     let (queue, old) = unsafe {
         let queue = object::borrow::<EventChannel>(channel).queue();
         (queue, std::mem::replace(&mut (*id).channel, channel))
     };
     live.private().is_sync = is_sync;
-    // Who waits at the new channel may have its events from here on.
+    // From here on, a thread that waits on the new channel may get the identifier's events.
     event::move_to(&live.heard, queue);
     if was_sync {
-        // SAFETY: its last event and its own channel are nobody's any more.
+        // SAFETY: the identifier owned its last event and its channel; the program no longer refers
+        // to them.
         unsafe {
             acknowledge_last(id);
             drop(object::take::<EventChannel>(old));

@@ -1,4 +1,4 @@
-//! Multicast groups: a QP of datagrams joins, and is told how to send to the group.
+//! Multicast groups: a UD QP joins a group and learns how to send to it.
 
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
@@ -22,23 +22,24 @@ use crate::id::{self, Id};
 use crate::outcome::{checked, returned};
 use crate::verbs;
 
-/// The number that stands for every QP in a group.
+/// QP number that stands for every QP of a group.
 const MULTICAST_QPN: u32 = 0xff_ffff;
 
-/// Hop limit of a group's packets.
+/// Hop limit of packets to a group.
 const HOP_LIMIT: u8 = 64;
 
-/// A membership.
+/// The membership of an identifier in a group.
 pub struct Membership {
     address: SocketAddr,
-    /// The program's own, which its events carry.
+    /// The program's context for the events of the group.
     context: usize,
-    /// Gets no datagrams.
+    /// Joined for sending only: receives no datagrams.
     is_send_only: bool,
     ah_attr: ibv_ah_attr,
-    /// The program has left: its QP is not attached any more, and not by an event that another thread holds.
+    /// The program has left the group. Its QP is detached; an event that another thread still holds
+    /// must not attach it again.
     has_left: Mutex<bool>,
-    /// Events of it that the program has not acknowledged.
+    /// Events of the group that the program has read and not acknowledged.
     pub unacknowledged: Unacknowledged,
 }
 
@@ -51,14 +52,14 @@ impl Membership {
         group
     }
 
-    /// The program takes the event: its QP gets the group's datagrams from now on. What it is told: the kind, the status, and how
-    /// to send.
+    /// Attaches the QP to the group when the program reads the join event. Returns the kind, status
+    /// and parameters of the event.
     ///
     /// # Safety
-    /// The identifier is live.
+    /// `id` is live.
     pub unsafe fn joined(&self, id: *mut rdma_cm_id) -> (u32, c_int, cm_event_param) {
         let has_left = self.has_left.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the caller says so, and its QP is live.
+        // SAFETY: `id` is live, and its QP is live if it is not null.
         let code = unsafe {
             match (*id).qp {
                 qp if qp.is_null() || self.is_send_only || *has_left => 0,
@@ -80,23 +81,23 @@ impl Membership {
 }
 
 impl Membership {
-    /// The identifier's QP gets nothing more of the group.
+    /// Detaches the identifier's QP from the group.
     ///
     /// # Safety
-    /// The identifier is live.
+    /// `id` is live.
     unsafe fn leave(&self, id: *mut rdma_cm_id) {
         *self.has_left.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        // SAFETY: the caller says so, and its QP is live.
+        // SAFETY: `id` is live, and its QP is live if it is not null.
         unsafe {
             if !(*id).qp.is_null() && !self.is_send_only {
-                // Not attached, if the event was not taken.
+                // Fails if the QP was never attached, because the join event was not read.
                 verbs::ibv_detach_mcast((*id).qp, &self.group(), 0);
             }
         }
     }
 }
 
-/// The way to the group from the identifier's own address.
+/// Returns the address vector of the group, from the identifier's local address.
 fn way(live: &Id, group: SocketAddr) -> Result<ibv_ah_attr, c_int> {
     let view = live.view()?;
     let own = match view.path.local.version {
@@ -104,7 +105,7 @@ fn way(live: &Id, group: SocketAddr) -> Result<ibv_ah_attr, c_int> {
         _ => view.path.local,
     };
     let (mut device, mut gid_index) = (0, 0);
-    // SAFETY: both are written.
+    // SAFETY: both out parameters are writable.
     checked(unsafe { feroce_cm_device_of(&raw const own, &raw mut device, &raw mut gid_index) })?;
     let mut attr = attributes::empty().ah_attr;
     attr.grh.dgid = gid(&CmAddress::from(group));
@@ -116,15 +117,17 @@ fn way(live: &Id, group: SocketAddr) -> Result<ibv_ah_attr, c_int> {
     Ok(attr)
 }
 
+/// Joins a group.
+///
 /// # Safety
-/// The identifier is live, and the address one of its family.
+/// `id` is live, and `address` is null or points to an address of its family.
 unsafe fn join(
     id: *mut rdma_cm_id,
     address: *const sockaddr,
     flag: u32,
     context: *mut c_void,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live, and `address` is null or points to an address of its family.
     unsafe {
         let address = read(address).ok_or(libc::EINVAL)?;
         let live = id::of(id);
@@ -156,7 +159,7 @@ pub unsafe extern "C" fn rdma_join_multicast(
     address: *mut sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and an address.
+    // SAFETY: the program passes a live identifier and a valid address.
     returned(unsafe { join(id, address, RDMA_MC_JOIN_FLAG_FULLMEMBER, context) })
 }
 
@@ -167,7 +170,7 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     const NEEDED: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
-    // SAFETY: the program passes a live identifier, and attributes with an address.
+    // SAFETY: the program passes a live identifier and attributes with a valid address.
     unsafe {
         let rdma_cm_join_mc_attr_ex { comp_mask, join_flags, addr } = *attr;
         if comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
@@ -185,7 +188,7 @@ pub unsafe extern "C" fn rdma_leave_multicast(
     id: *mut rdma_cm_id,
     address: *mut sockaddr,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and an address.
+    // SAFETY: the program passes a live identifier and a valid address.
     returned(unsafe {
         read(address).ok_or(libc::EINVAL).and_then(|address| {
             let live = id::of(id);
@@ -197,7 +200,7 @@ pub unsafe extern "C" fn rdma_leave_multicast(
             left.leave(id);
             live.heard.forget_joined(&left);
             if live.is_sync() {
-                acknowledge_last(id); // It may be the one about this group.
+                acknowledge_last(id); // the last event may be the join event of this group
             }
             left.unacknowledged.wait();
             Ok(())

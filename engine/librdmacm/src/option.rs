@@ -19,12 +19,12 @@ pub unsafe extern "C" fn rdma_set_option(
     length: usize,
 ) -> c_int {
     let byte = || match length {
-        // SAFETY: the program passes so many bytes.
+        // SAFETY: the program passes `length` readable bytes.
         1 => Ok(u32::from(unsafe { *value.cast::<u8>() })),
         _ => Err(libc::EINVAL),
     };
     let flag = || match length {
-        // SAFETY: as above.
+        // SAFETY: the program passes `length` readable bytes.
         4 => Ok(u32::from(unsafe { value.cast::<c_int>().read_unaligned() } != 0)),
         _ => Err(libc::EINVAL),
     };
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn rdma_set_option(
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => (option::REUSE_ADDRESS, flag()?),
             (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => (option::V6_ONLY, flag()?),
             (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => (option::ACK_TIMEOUT, byte()?),
-            // Paths come from the host's routes. The kernel takes others on InfiniBand only.
+            // Paths come from the host's routes. The kernel accepts other paths on InfiniBand only.
             _ => return Err(libc::ENOSYS),
         };
         // SAFETY: the program passes a live identifier.
