@@ -7,13 +7,11 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 use crate::abi::connections::{
     CmAddress, CmPath, feroce_cm_bind, feroce_cm_device_of, feroce_cm_listen,
-    feroce_cm_resolve_address, feroce_cm_resolve_route,
 };
 use crate::abi::{ibv_sa_path_rec, rdma_cm_id};
 use crate::device;
-use crate::event::complete;
 use crate::id::{self, Id};
-use crate::outcome::{checked, returned};
+use crate::outcome::{check_code, return_code};
 
 /// Number of a device's only port.
 const PORT: u8 = 1;
@@ -52,7 +50,7 @@ pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
 const _: () = assert!(size_of::<sockaddr_storage>() >= size_of::<sockaddr_in6>());
 
 /// Writes the address as a C structure.
-fn write(to: &mut sockaddr_storage, address: SocketAddr) {
+pub fn write(to: &mut sockaddr_storage, address: SocketAddr) {
     let to = std::ptr::from_mut(to);
     // The address families fit in 16 bits.
     #[allow(clippy::cast_possible_truncation)]
@@ -108,9 +106,9 @@ fn is_any(ip: IpAddr) -> bool {
 ///
 /// # Errors
 /// ENODEV if the device does not exist.
-pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
+pub unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
     // SAFETY: `id` is live.
-    let live = unsafe { id::of(id) };
+    let live = unsafe { id::borrow(id) };
     let view = live.view()?;
     // SAFETY: `id` is live; the program does not read the addresses during the call or event that
     // changes them.
@@ -132,7 +130,7 @@ pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
                 addr.addr.sgid = gid(&view.source);
                 let (mut index, mut at) = (0, 0);
                 // SAFETY: both out parameters are writable.
-                checked(unsafe {
+                check_code(unsafe {
                     feroce_cm_device_of(&raw const view.source, &raw mut index, &raw mut at)
                 })?;
                 Some(index)
@@ -158,9 +156,9 @@ pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
 ///
 /// # Safety
 /// `id` is live.
-pub unsafe fn note_path(id: *mut rdma_cm_id) {
+pub unsafe fn set_path_record(id: *mut rdma_cm_id) {
     // SAFETY: `id` is live.
-    let view = unsafe { id::of(id) }.view();
+    let view = unsafe { id::borrow(id) }.view();
     let Some(path) = view.ok().map(|view| view.path).filter(|path| path.local.version != 0) else {
         return;
     };
@@ -215,76 +213,41 @@ unsafe fn bind(id: *mut rdma_cm_id, address: SocketAddr) -> Result<(), c_int> {
     // SAFETY: `id` is live.
     unsafe {
         id::check(id)?;
-        device::open()?;
-        checked(feroce_cm_bind(id::of(id).number(), &raw const address))?;
-        settle(id)
+        device::open_all()?;
+        check_code(feroce_cm_bind(id::borrow(id).number(), &raw const address))?;
+        refresh(id)
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
     // SAFETY: the program passes a live identifier; the address is null or valid.
-    returned(unsafe { read(address).ok_or(libc::EINVAL).and_then(|address| bind(id, address)) })
+    return_code(unsafe { read(address).ok_or(libc::EINVAL).and_then(|address| bind(id, address)) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: the program passes a live identifier.
-    let live: &Id = unsafe { id::of(id) };
+    let live: &Id = unsafe { id::borrow(id) };
     // A negative backlog becomes 0, which means the maximum.
     let backlog = u32::try_from(backlog).unwrap_or(0);
     // SAFETY: `id` is live.
-    returned(unsafe { id::check(id) }.and_then(|()| device::open()).and_then(|()| {
+    return_code(unsafe { id::check(id) }.and_then(|()| device::open_all()).and_then(|()| {
         // SAFETY: `id` is live.
         unsafe {
-            checked(feroce_cm_listen(live.number(), backlog))?;
-            settle(id)
+            check_code(feroce_cm_listen(live.number(), backlog))?;
+            refresh(id)
         }
     }))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_addr(
-    id: *mut rdma_cm_id,
-    source: *mut sockaddr,
-    destination: *mut sockaddr,
-    timeout_ms: c_int,
-) -> c_int {
-    // SAFETY: the program passes a live identifier and a destination; the source is null or valid.
-    unsafe {
-        let Some(to) = read(destination) else { return returned(Err(libc::EINVAL)) };
-        let from = read(source);
-        if !source.is_null() && from.is_none() {
-            return returned(Err(libc::EINVAL));
-        }
-        let (from, to_address) = (CmAddress::from(from), CmAddress::from(to));
-        returned(id::check(id).and_then(|()| device::open()).and_then(|()| {
-            let number = id::of(id).number();
-            let patience = u32::try_from(timeout_ms).unwrap_or(0);
-            let (from, destination) = (&raw const from, &raw const to_address);
-            checked(feroce_cm_resolve_address(number, from, destination, patience))?;
-            write(&mut (*id).route.addr.dst_storage, to);
-            complete(id)
-        }))
-    }
-}
-
-/// The route is known as soon as the address is resolved, so this call completes at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: the program passes a live identifier.
-    returned(unsafe {
-        checked(feroce_cm_resolve_route(id::of(id).number())).and_then(|()| complete(id))
-    })
 }
 
 /// Returns the port of an address in network byte order, or 0.
 ///
 /// # Safety
 /// `storage` begins with a valid socket address.
-unsafe fn port(of: &sockaddr_storage) -> u16 {
+unsafe fn port(storage: &sockaddr_storage) -> u16 {
     // SAFETY: `storage` begins with a valid socket address.
-    let address = unsafe { read(std::ptr::from_ref(of).cast()) };
+    let address = unsafe { read(std::ptr::from_ref(storage).cast()) };
     address.map_or(0, |address| address.port().to_be())
 }
 

@@ -10,15 +10,15 @@ use crate::abi::{
 };
 use crate::device;
 use crate::errno;
-use crate::outcome::returned;
+use crate::outcome::return_code;
 
 /// Why the lookup failed: a `getaddrinfo` code, which is returned as it is, or an error number.
-enum Refusal {
+enum LookupError {
     Name(c_int),
     Errno(c_int),
 }
 
-impl From<c_int> for Refusal {
+impl From<c_int> for LookupError {
     fn from(code: c_int) -> Self {
         Self::Errno(code)
     }
@@ -59,27 +59,27 @@ unsafe fn copy(
 ///
 /// # Safety
 /// `hints` is valid.
-unsafe fn question(hints: &rdma_addrinfo) -> addrinfo {
+unsafe fn lookup_hints(hints: &rdma_addrinfo) -> addrinfo {
     // SAFETY: all-zero bytes are a valid value of this C structure.
-    let mut asked: addrinfo = unsafe { std::mem::zeroed() };
+    let mut query: addrinfo = unsafe { std::mem::zeroed() };
     if hints.ai_flags & RAI_PASSIVE != 0 {
-        asked.ai_flags |= libc::AI_PASSIVE;
+        query.ai_flags |= libc::AI_PASSIVE;
     }
     if hints.ai_flags & RAI_NUMERICHOST != 0 {
-        asked.ai_flags |= libc::AI_NUMERICHOST;
+        query.ai_flags |= libc::AI_NUMERICHOST;
     }
-    asked.ai_family = hints.ai_family;
-    asked.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
+    query.ai_family = hints.ai_family;
+    query.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
         IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
         IBV_QPT_UD => libc::SOCK_DGRAM,
         _ => 0,
     };
-    asked.ai_protocol = match (hints.ai_port_space.cast_unsigned(), asked.ai_socktype) {
+    query.ai_protocol = match (hints.ai_port_space.cast_unsigned(), query.ai_socktype) {
         (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
         (RDMA_PS_IPOIB | RDMA_PS_UDP, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
         _ => 0,
     };
-    asked
+    query
 }
 
 /// Copies the first result of `getaddrinfo` to this library's structure.
@@ -87,36 +87,38 @@ unsafe fn question(hints: &rdma_addrinfo) -> addrinfo {
 /// # Safety
 /// `found` was returned by `getaddrinfo`, and `result` is an empty entry.
 unsafe fn convert(
-    told: &mut rdma_addrinfo,
+    result: &mut rdma_addrinfo,
     hints: Option<&rdma_addrinfo>,
-    answer: &addrinfo,
+    found: &addrinfo,
 ) -> Result<(), c_int> {
     let chosen = |hint: fn(&rdma_addrinfo) -> c_int| hints.map_or(0, hint);
-    told.ai_qp_type = match (chosen(|hints| hints.ai_qp_type), answer.ai_socktype) {
+    result.ai_qp_type = match (chosen(|hints| hints.ai_qp_type), found.ai_socktype) {
         (0, libc::SOCK_STREAM) => IBV_QPT_RC.cast_signed(),
         (0, libc::SOCK_DGRAM) => IBV_QPT_UD.cast_signed(),
         (chosen, _) => chosen,
     };
-    told.ai_port_space = match (chosen(|hints| hints.ai_port_space), answer.ai_protocol) {
+    result.ai_port_space = match (chosen(|hints| hints.ai_port_space), found.ai_protocol) {
         (0, libc::IPPROTO_TCP) => RDMA_PS_TCP.cast_signed(),
         (0, libc::IPPROTO_UDP) => RDMA_PS_UDP.cast_signed(),
         (chosen, _) => chosen,
     };
-    told.ai_family = answer.ai_family;
-    let is_passive = answer.ai_flags & libc::AI_PASSIVE != 0;
+    result.ai_family = found.ai_family;
+    let is_passive = found.ai_flags & libc::AI_PASSIVE != 0;
     let (name, to, length): (&mut *mut c_char, _, _) = match is_passive {
         true => {
-            told.ai_flags = RAI_PASSIVE;
-            (&mut told.ai_src_canonname, &raw mut told.ai_src_addr, &raw mut told.ai_src_len)
+            result.ai_flags = RAI_PASSIVE;
+            (&mut result.ai_src_canonname, &raw mut result.ai_src_addr, &raw mut result.ai_src_len)
         }
-        false => (&mut told.ai_dst_canonname, &raw mut told.ai_dst_addr, &raw mut told.ai_dst_len),
+        false => {
+            (&mut result.ai_dst_canonname, &raw mut result.ai_dst_addr, &raw mut result.ai_dst_len)
+        }
     };
     // SAFETY: `found` was returned by `getaddrinfo`, so its pointers are valid.
     unsafe {
-        if !answer.ai_canonname.is_null() {
-            *name = libc::strdup(answer.ai_canonname);
+        if !found.ai_canonname.is_null() {
+            *name = libc::strdup(found.ai_canonname);
         }
-        copy(to, length, answer.ai_addr, answer.ai_addrlen)
+        copy(to, length, found.ai_addr, found.ai_addrlen)
     }
 }
 
@@ -124,24 +126,24 @@ unsafe fn convert(
 ///
 /// # Safety
 /// `node` and `service` are C strings or null; `result` is an empty entry.
-unsafe fn ask(
-    told: &mut rdma_addrinfo,
+unsafe fn resolve(
+    result: &mut rdma_addrinfo,
     node: *const c_char,
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
-) -> Result<(), Refusal> {
+) -> Result<(), LookupError> {
     // SAFETY: `node` and `service` are C strings or null; the list from `getaddrinfo` is freed
     // once.
     unsafe {
-        let asked = hints.map(|hints| question(hints));
-        let asked = asked.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let mut answers = std::ptr::null_mut();
-        match libc::getaddrinfo(node, service, asked, &raw mut answers) {
+        let query = hints.map(|hints| lookup_hints(hints));
+        let query = query.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let mut found = std::ptr::null_mut();
+        match libc::getaddrinfo(node, service, query, &raw mut found) {
             0 => {}
-            code => return Err(Refusal::Name(code)),
+            code => return Err(LookupError::Name(code)),
         }
-        let done = convert(told, hints, &*answers);
-        libc::freeaddrinfo(answers);
+        let done = convert(result, hints, &*found);
+        libc::freeaddrinfo(found);
         done?;
     }
     Ok(())
@@ -152,28 +154,28 @@ unsafe fn ask(
 /// # Safety
 /// `node` and `service` are C strings or null; `hints` is valid; `result` is an empty entry.
 unsafe fn fill(
-    told: &mut rdma_addrinfo,
+    result: &mut rdma_addrinfo,
     node: *const c_char,
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
-) -> Result<(), Refusal> {
+) -> Result<(), LookupError> {
     // SAFETY: `node` and `service` are C strings or null, and the addresses in `hints` have the
     // lengths given there.
     unsafe {
         if !node.is_null() || !service.is_null() {
-            ask(told, node, service, hints)?;
+            resolve(result, node, service, hints)?;
         } else if let Some(hints) = hints {
-            told.ai_flags = hints.ai_flags;
-            told.ai_family = hints.ai_family;
-            told.ai_qp_type = hints.ai_qp_type;
-            told.ai_port_space = hints.ai_port_space;
+            result.ai_flags = hints.ai_flags;
+            result.ai_family = hints.ai_family;
+            result.ai_qp_type = hints.ai_qp_type;
+            result.ai_port_space = hints.ai_port_space;
             if hints.ai_dst_len > 0 {
-                let (to, length) = (&raw mut told.ai_dst_addr, &raw mut told.ai_dst_len);
+                let (to, length) = (&raw mut result.ai_dst_addr, &raw mut result.ai_dst_len);
                 copy(to, length, hints.ai_dst_addr, hints.ai_dst_len)?;
             }
         }
-        if let Some(hints) = hints.filter(|hints| told.ai_src_len == 0 && hints.ai_src_len > 0) {
-            let (to, length) = (&raw mut told.ai_src_addr, &raw mut told.ai_src_len);
+        if let Some(hints) = hints.filter(|hints| result.ai_src_len == 0 && hints.ai_src_len > 0) {
+            let (to, length) = (&raw mut result.ai_src_addr, &raw mut result.ai_src_len);
             copy(to, length, hints.ai_src_addr, hints.ai_src_len)?;
         }
     }
@@ -188,13 +190,13 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     list: *mut *mut rdma_addrinfo,
 ) -> c_int {
     if node.is_null() && service.is_null() && hints.is_null() {
-        return returned(Err(libc::EINVAL));
+        return return_code(Err(libc::EINVAL));
     }
-    match device::find() {
+    match device::check_present() {
         // SAFETY: the program passes C strings or null, valid hints or null, and a writable
         // pointer.
         Ok(()) => unsafe { look_up(node, service, hints, list) },
-        Err(code) => returned(Err(code)),
+        Err(code) => return_code(Err(code)),
     }
 }
 
@@ -208,23 +210,23 @@ unsafe fn look_up(
     hints: *const rdma_addrinfo,
     list: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    let told = match empty() {
-        Ok(told) => told,
-        Err(code) => return returned(Err(code)),
+    let result = match empty() {
+        Ok(result) => result,
+        Err(code) => return return_code(Err(code)),
     };
     // SAFETY: `node` and `service` are C strings or null; `hints` is valid or null; `list` is
     // writable.
     unsafe {
-        match fill(&mut *told, node, service, hints.as_ref()) {
+        match fill(&mut *result, node, service, hints.as_ref()) {
             Ok(()) => {
-                list.write(told);
+                list.write(result);
                 0
             }
-            Err(refusal) => {
-                rdma_freeaddrinfo(told);
-                match refusal {
-                    Refusal::Name(code) => code,
-                    Refusal::Errno(code) => {
+            Err(error) => {
+                rdma_freeaddrinfo(result);
+                match error {
+                    LookupError::Name(code) => code,
+                    LookupError::Errno(code) => {
                         errno::set(code);
                         -1
                     }
@@ -261,7 +263,7 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
 mod tests {
     use super::*;
 
-    fn answer(node: &std::ffi::CStr, hints: &rdma_addrinfo) -> (c_int, *mut rdma_addrinfo) {
+    fn look_up_7174(node: &std::ffi::CStr, hints: &rdma_addrinfo) -> (c_int, *mut rdma_addrinfo) {
         let mut list = std::ptr::null_mut();
         // SAFETY: C strings, valid hints and a writable pointer.
         let code = unsafe { look_up(node.as_ptr(), c"7174".as_ptr(), hints, &raw mut list) };
@@ -274,19 +276,19 @@ mod tests {
         let mut hints: rdma_addrinfo = unsafe { std::mem::zeroed() };
         hints.ai_port_space = RDMA_PS_UDP.cast_signed();
         hints.ai_flags = RAI_NUMERICHOST | RAI_PASSIVE;
-        let (code, list) = answer(c"10.0.0.1", &hints);
+        let (code, list) = look_up_7174(c"10.0.0.1", &hints);
         assert_eq!(code, 0);
         // SAFETY: the list was returned above.
         unsafe {
-            let told = *list;
-            assert_eq!(told.ai_qp_type, IBV_QPT_UD.cast_signed());
-            assert_eq!(told.ai_family, libc::AF_INET);
-            let address = crate::address::read(told.ai_src_addr);
+            let result = *list;
+            assert_eq!(result.ai_qp_type, IBV_QPT_UD.cast_signed());
+            assert_eq!(result.ai_family, libc::AF_INET);
+            let address = crate::address::read(result.ai_src_addr);
             assert_eq!(address, Some("10.0.0.1:7174".parse().unwrap()));
-            assert!(told.ai_dst_addr.is_null());
+            assert!(result.ai_dst_addr.is_null());
             rdma_freeaddrinfo(list);
         }
-        let (code, _) = answer(c"no address", &hints);
+        let (code, _) = look_up_7174(c"no address", &hints);
         assert_eq!(code, libc::EAI_NONAME, "as getaddrinfo says it");
     }
 }

@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::address::gid;
 use crate::id;
-use crate::outcome::{checked, returned};
+use crate::outcome::{check_code, return_code};
 
 /// `ibv_qp_state`: `IBV_QPS_INIT`, `IBV_QPS_RTR`, `IBV_QPS_RTS`, `IBV_QPS_ERR`.
 pub const INIT: c_uint = 1;
@@ -50,7 +50,7 @@ pub fn ah_attr(path: &CmPath) -> ibv_ah_attr {
 /// EINVAL if the identifier is not ready for the state or past it.
 pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c_uint), c_int> {
     // SAFETY: `id` is live.
-    let (live, qp_type) = unsafe { (id::of(id), (*id).qp_type) };
+    let (live, qp_type) = unsafe { (id::borrow(id), (*id).qp_type) };
     live.device()?;
     if state > ERR {
         return Err(libc::EINVAL);
@@ -65,7 +65,7 @@ pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c
     }
     let mut known = CmQp::default();
     // SAFETY: `known` is writable.
-    checked(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) })?;
+    check_code(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) })?;
     match (state, known.stage) {
         // Like the kernel: the same attributes for every state while there is no connection
         // attempt.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
 ) -> c_int {
     // SAFETY: the program passes a live identifier, attributes with `qp_state` set, and a writable
     // mask.
-    returned(unsafe {
+    return_code(unsafe {
         init(id, (*attr).qp_state).map(|(told, known)| {
             attr.write(told);
             mask.write(known.cast_signed());

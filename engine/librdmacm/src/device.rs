@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::abi::connections::feroce_cm_attach;
 use crate::abi::{ibv_context, ibv_device, ibv_device_attr, ibv_pd, ibv_xrcd};
 use crate::errno;
-use crate::event::sink;
-use crate::outcome::{checked, made};
+use crate::id_state::queue_event;
+use crate::outcome::{check_code, non_null};
 use crate::process::PerProcess;
 use crate::verbs;
 
@@ -48,7 +48,7 @@ pub fn all() -> &'static [Device] {
     static DEVICES: PerProcess<Mutex<&[Device]>> = PerProcess::new(Mutex::default);
     let mut devices = DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
     if devices.is_empty() {
-        let opened: Vec<_> = list(|device| {
+        let opened: Vec<_> = map_devices(|device| {
             // SAFETY: the device is an element of the list.
             let context = unsafe { verbs::ibv_open_device(device) };
             // SAFETY: the context was opened above.
@@ -60,7 +60,7 @@ pub fn all() -> &'static [Device] {
 }
 
 /// Collects what `make` returns for each device present.
-fn list<T>(make: impl Fn(*mut ibv_device) -> Option<T>) -> Vec<T> {
+fn map_devices<T>(make: impl Fn(*mut ibv_device) -> Option<T>) -> Vec<T> {
     let mut count = 0;
     // SAFETY: the list has `count` devices, and is freed once.
     unsafe {
@@ -80,15 +80,15 @@ fn list<T>(make: impl Fn(*mut ibv_device) -> Option<T>) -> Vec<T> {
 ///
 /// # Errors
 /// ENODEV
-pub fn find() -> Result<(), c_int> {
-    if list(Some).is_empty() { Err(libc::ENODEV) } else { Ok(()) }
+pub fn check_present() -> Result<(), c_int> {
+    if map_devices(Some).is_empty() { Err(libc::ENODEV) } else { Ok(()) }
 }
 
 /// Opens all devices.
 ///
 /// # Errors
 /// ENODEV if none can be opened.
-pub fn open() -> Result<(), c_int> {
+pub fn open_all() -> Result<(), c_int> {
     if all().is_empty() { Err(libc::ENODEV) } else { Ok(()) }
 }
 
@@ -111,7 +111,7 @@ impl Device {
             return Ok(domain.0);
         }
         // SAFETY: the context stays open until the process ends.
-        let opened = made(unsafe { verbs::open_xrcd(self.context) })?;
+        let opened = non_null(unsafe { verbs::open_xrcd(self.context) })?;
         *domain = Some(XrcDomain(opened));
         Ok(opened)
     }
@@ -126,10 +126,10 @@ impl Device {
         let mut index = 0;
         // SAFETY: `context` is open; the out parameters are writable.
         let opened = unsafe {
-            let asked = checked(verbs::ibv_query_device(context, &raw mut attr));
-            let attached =
-                asked.and_then(|()| checked(feroce_cm_attach(context, sink, &raw mut index)));
-            attached.and_then(|()| made(verbs::ibv_alloc_pd(context)))
+            let queried = check_code(verbs::ibv_query_device(context, &raw mut attr));
+            let attached = queried
+                .and_then(|()| check_code(feroce_cm_attach(context, queue_event, &raw mut index)));
+            attached.and_then(|()| non_null(verbs::ibv_alloc_pd(context)))
         };
         let most = |number: c_int| u8::try_from(number).unwrap_or(u8::MAX);
         match opened {
@@ -152,7 +152,7 @@ impl Device {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
-    if let Err(code) = find() {
+    if let Err(code) = check_present() {
         // SAFETY: `count` is null or writable.
         if let Some(count) = unsafe { count.as_mut() } {
             *count = 0;
@@ -161,14 +161,14 @@ pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_co
     }
     let contexts = all().iter().map(|device| device.context);
     let mut list: Vec<_> = contexts.collect();
-    let told = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
+    let length = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
     list.push(std::ptr::null_mut());
     // SAFETY: a plain allocation, checked below; `count` is null or writable.
     unsafe {
         let memory = libc::calloc(list.len(), size_of::<*mut ibv_context>());
         let memory = memory.cast::<*mut ibv_context>();
         if let Some(count) = count.as_mut() {
-            *count = if memory.is_null() { 0 } else { told };
+            *count = if memory.is_null() { 0 } else { length };
         }
         if memory.is_null() {
             return errno::fail(libc::ENOMEM);

@@ -1,7 +1,6 @@
 //! Identifiers: `rdma_cm_id`.
 
 use std::cell::UnsafeCell;
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,18 +14,18 @@ use crate::abi::{
 };
 use crate::channel::Unacknowledged;
 use crate::device::{self, Device};
-use crate::event::{self, EventChannel, Queue, acknowledge_last, rdma_ack_cm_event, sink};
-use crate::multicast::Membership;
+use crate::event_channel::{EventChannel, acknowledge_last, rdma_ack_cm_event};
+use crate::id_state::{self, IdState, ids, queue_event};
+use crate::membership::Membership;
 use crate::object::{self, Object};
-use crate::outcome::{checked, returned};
-use crate::process::PerProcess;
+use crate::outcome::{check_code, return_code};
 
 /// An identifier.
 #[repr(C)]
 pub struct Id {
     abi: UnsafeCell<rdma_cm_id>,
     /// The part that the delivery of events uses.
-    pub heard: Arc<Heard>,
+    pub state: Arc<IdState>,
     private: Mutex<Private>,
 }
 
@@ -55,57 +54,13 @@ pub struct Private {
     pub memberships: Vec<Arc<Membership>>,
 }
 
-/// The part of an identifier that the delivery of events uses.
-pub struct Heard {
-    /// Number of the identifier in the connection manager.
-    pub number: CmNumber,
-    /// Address of the program's `rdma_cm_id`.
-    pub address: AtomicUsize,
-    /// Queue of the identifier's events.
-    pub queue: Mutex<Arc<Queue>>,
-    /// Events that the program has read and not acknowledged.
-    pub unacknowledged: Unacknowledged,
-    /// Events are delivered. False for a connection request that the program has not accepted.
-    pub is_told: AtomicBool,
-}
-
-impl Heard {
-    /// Locks and returns the queue of the identifier's events.
-    pub fn queue(&self) -> MutexGuard<'_, Arc<Queue>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the program's pointer.
-    pub fn id(&self) -> *mut rdma_cm_id {
-        std::ptr::with_exposed_provenance_mut(self.address.load(Ordering::Acquire))
-    }
-}
-
-/// Identifiers by number.
-static IDS: PerProcess<Mutex<BTreeMap<CmNumber, Arc<Heard>>>> = PerProcess::new(Mutex::default);
-
-fn ids() -> MutexGuard<'static, BTreeMap<CmNumber, Arc<Heard>>> {
-    IDS.get().lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the identifier with this number.
-pub fn heard(number: CmNumber) -> Option<Arc<Heard>> {
-    ids().get(&number).cloned()
-}
-
-/// Returns the identifiers whose events go to `queue`.
-pub fn through(queue: &Arc<Queue>) -> Vec<CmNumber> {
-    let is_its = |heard: &&Arc<Heard>| Arc::ptr_eq(&heard.queue(), queue);
-    ids().values().filter(is_its).map(|heard| heard.number).collect()
-}
-
 // SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Id {
     type Abi = rdma_cm_id;
 }
 
 /// Parameters of a new identifier.
-pub struct Begin {
+pub struct NewId {
     /// The event channel; null for a synchronous identifier.
     pub channel: *mut rdma_event_channel,
     /// The program's context.
@@ -119,12 +74,12 @@ pub struct Begin {
     pub number: Option<CmNumber>,
 }
 
-impl Begin {
+impl NewId {
     /// Creates the identifier.
     ///
     /// # Safety
     /// The channel is null or live.
-    pub unsafe fn make(self) -> Result<*mut rdma_cm_id, c_int> {
+    pub unsafe fn create(self) -> Result<*mut rdma_cm_id, c_int> {
         let is_sync = self.channel.is_null();
         let channel = if is_sync { object::give(EventChannel::new()?) } else { self.channel };
         let number = match self.number {
@@ -132,9 +87,10 @@ impl Begin {
             None => {
                 let mut number = 0;
                 // SAFETY: `number` is writable.
-                let code =
-                    unsafe { feroce_cm_create(sink, self.space, self.qp_type, &raw mut number) };
-                checked(code).map(|()| number)
+                let code = unsafe {
+                    feroce_cm_create(queue_event, self.space, self.qp_type, &raw mut number)
+                };
+                check_code(code).map(|()| number)
             }
         };
         let number = match number {
@@ -155,18 +111,18 @@ impl Begin {
         abi.qp_type = self.qp_type;
         // SAFETY: the channel is live, or it was created above.
         let queue = unsafe { object::borrow::<EventChannel>(channel) }.queue();
-        let heard = Arc::new(Heard {
+        let state = Arc::new(IdState {
             number,
             address: AtomicUsize::new(0),
             queue: Mutex::new(queue),
             unacknowledged: Unacknowledged::default(),
-            is_told: AtomicBool::new(self.number.is_none()),
+            delivers_events: AtomicBool::new(self.number.is_none()),
         });
         let private = Mutex::new(Private { is_sync, ..Private::default() });
-        let made = Id { abi: UnsafeCell::new(abi), heard: Arc::clone(&heard), private };
+        let made = Id { abi: UnsafeCell::new(abi), state: Arc::clone(&state), private };
         let id = object::give(Box::new(made));
-        heard.address.store(id.expose_provenance(), Ordering::Release);
-        ids().insert(number, heard);
+        state.address.store(id.expose_provenance(), Ordering::Release);
+        ids().insert(number, state);
         Ok(id)
     }
 }
@@ -174,7 +130,7 @@ impl Begin {
 impl Id {
     /// Returns the number in the connection manager.
     pub fn number(&self) -> CmNumber {
-        self.heard.number
+        self.state.number
     }
 
     /// Locks and returns the state that programs do not see. The lock is held only briefly.
@@ -202,7 +158,7 @@ impl Id {
     pub fn view(&self) -> Result<CmView, c_int> {
         let mut view = CmView::default();
         // SAFETY: `view` is writable.
-        checked(unsafe { feroce_cm_query(self.number(), &raw mut view) })?;
+        check_code(unsafe { feroce_cm_query(self.number(), &raw mut view) })?;
         Ok(view)
     }
 }
@@ -223,7 +179,7 @@ pub unsafe fn check(id: *mut rdma_cm_id) -> Result<(), c_int> {
 ///
 /// # Safety
 /// `id` is live.
-pub unsafe fn of<'a>(id: *mut rdma_cm_id) -> &'a Id {
+pub unsafe fn borrow<'a>(id: *mut rdma_cm_id) -> &'a Id {
     // SAFETY: `id` is live.
     unsafe { object::borrow::<Id>(id) }
 }
@@ -239,32 +195,32 @@ pub unsafe extern "C" fn rdma_create_id(
         RDMA_PS_IPOIB | RDMA_PS_UDP => IBV_QPT_UD,
         _ => IBV_QPT_RC,
     };
-    if let Err(code) = device::find() {
-        return returned(Err(code));
+    if let Err(code) = device::check_present() {
+        return return_code(Err(code));
     }
     // SAFETY: the program passes a writable pointer; the channel is null or live.
-    returned(unsafe {
-        Begin { channel, context, space, qp_type, number: None }.make().map(|made| id.write(made))
+    return_code(unsafe {
+        NewId { channel, context, space, qp_type, number: None }.create().map(|made| id.write(made))
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program passes a live identifier.
-    let live = unsafe { of(id) };
+    let live = unsafe { borrow(id) };
     // SAFETY: the function takes no pointers.
-    if let Err(code) = checked(unsafe { feroce_cm_destroy(live.number()) }) {
-        return returned(Err(code));
+    if let Err(code) = check_code(unsafe { feroce_cm_destroy(live.number()) }) {
+        return return_code(Err(code));
     }
     ids().remove(&live.number());
-    event::forget(&live.heard);
+    id_state::remove_pending(&live.state);
     // SAFETY: the program does not use the identifier again. Its own channel and its last event end
     // with it.
     unsafe {
         if !(*id).event.is_null() {
             rdma_ack_cm_event((*id).event);
         }
-        live.heard.unacknowledged.wait();
+        live.state.unacknowledged.wait();
         if live.is_sync() {
             drop(object::take::<EventChannel>((*id).channel));
         }
@@ -280,20 +236,20 @@ pub unsafe extern "C" fn rdma_migrate_id(
     channel: *mut rdma_event_channel,
 ) -> c_int {
     // SAFETY: the program passes a live identifier.
-    let live = unsafe { of(id) };
+    let live = unsafe { borrow(id) };
     let was_sync = live.is_sync();
     if was_sync && channel.is_null() {
-        return returned(Err(libc::EINVAL));
+        return return_code(Err(libc::EINVAL));
     }
     // SAFETY: `id` is live.
     if let Err(code) = unsafe { check(id) } {
-        return returned(Err(code));
+        return return_code(Err(code));
     }
     let is_sync = channel.is_null();
     let channel = match is_sync {
         true => match EventChannel::new() {
             Ok(made) => object::give(made),
-            Err(code) => return returned(Err(code)),
+            Err(code) => return return_code(Err(code)),
         },
         false => channel,
     };
@@ -304,7 +260,7 @@ pub unsafe extern "C" fn rdma_migrate_id(
     };
     live.private().is_sync = is_sync;
     // From here on, a thread that waits on the new channel may get the identifier's events.
-    event::move_to(&live.heard, queue);
+    id_state::redirect(&live.state, queue);
     if was_sync {
         // SAFETY: the identifier owned its last event and its channel; the program no longer refers
         // to them.
@@ -313,6 +269,6 @@ pub unsafe extern "C" fn rdma_migrate_id(
             drop(object::take::<EventChannel>(old));
         }
     }
-    live.heard.unacknowledged.wait();
+    live.state.unacknowledged.wait();
     0
 }

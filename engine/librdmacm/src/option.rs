@@ -8,7 +8,7 @@ use crate::abi::{
     RDMA_OPTION_ID_TOS, rdma_cm_id,
 };
 use crate::id;
-use crate::outcome::{checked, returned};
+use crate::outcome::{check_code, return_code};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_option(
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn rdma_set_option(
         4 => Ok(u32::from(unsafe { value.cast::<c_int>().read_unaligned() } != 0)),
         _ => Err(libc::EINVAL),
     };
-    returned((|| {
+    return_code((|| {
         let (which, value) = match (level, name) {
             (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => (option::TRAFFIC_CLASS, byte()?),
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => (option::REUSE_ADDRESS, flag()?),
@@ -38,6 +38,6 @@ pub unsafe extern "C" fn rdma_set_option(
             _ => return Err(libc::ENOSYS),
         };
         // SAFETY: the program passes a live identifier.
-        checked(unsafe { feroce_cm_set_option(id::of(id).number(), which, value) })
+        check_code(unsafe { feroce_cm_set_option(id::borrow(id).number(), which, value) })
     })())
 }

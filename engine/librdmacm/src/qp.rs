@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::abi::connections::CmEce;
+use crate::abi::connections::{CmEce, feroce_cm_establish};
 use crate::abi::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPT_UD,
     IBV_QPT_XRC_RECV, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, ibv_cq, ibv_ece, ibv_pd, ibv_qp,
@@ -11,7 +11,7 @@ use crate::abi::{
 };
 use crate::attributes::{self, ERR, INIT, RTR, RTS};
 use crate::id;
-use crate::outcome::{checked, made, returned};
+use crate::outcome::{check_code, non_null, return_code};
 use crate::verbs;
 
 /// Modifies a QP.
@@ -23,7 +23,7 @@ unsafe fn modify(
     (mut attr, mask): (crate::abi::ibv_qp_attr, c_uint),
 ) -> Result<(), c_int> {
     // SAFETY: `qp` is live.
-    checked(unsafe { verbs::ibv_modify_qp(qp, &raw mut attr, mask.cast_signed()) })
+    check_code(unsafe { verbs::ibv_modify_qp(qp, &raw mut attr, mask.cast_signed()) })
 }
 
 /// Moves the identifier's QP, if any, through INIT and RTR to RTS.
@@ -78,6 +78,51 @@ pub unsafe fn modify_to_error(id: *mut rdma_cm_id) -> Result<(), c_int> {
     unsafe { modify(qp, (attr, IBV_QP_STATE)) }
 }
 
+/// Connects the QP after the peer's REP and confirms the connection with an RTU.
+///
+/// # Safety
+/// `id` is live and has a live QP.
+///
+/// # Errors
+/// The error number of the verbs call or of the connection manager.
+pub unsafe fn establish(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: `id` is live and has a live QP.
+    unsafe {
+        let live = id::borrow(id);
+        let done = apply_peer_ece(id).and_then(|()| {
+            modify_to_send(id, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH)?;
+            check_code(feroce_cm_establish(live.number()))
+        });
+        if done.is_err() {
+            let _ = modify_to_error(id);
+        }
+        done
+    }
+}
+
+/// Applies the ECE options that the peer accepted.
+///
+/// # Safety
+/// `id` is live and has a live QP.
+unsafe fn apply_peer_ece(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: `id` is live.
+    let (live, qp) = unsafe { (id::borrow(id), (*id).qp) };
+    let (local, remote) = {
+        let private = live.private();
+        (private.local_ece, private.remote_ece)
+    };
+    let (vendor_id, options) = match remote.vendor_id {
+        0 => (local.vendor_id, 0),
+        vendor if vendor == local.vendor_id => (vendor, remote.options),
+        _ => return Err(libc::EINVAL),
+    };
+    let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };
+    // SAFETY: the QP is live.
+    let code = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
+    live.private().local_ece.options = options;
+    if code == libc::EOPNOTSUPP { Ok(()) } else { check_code(code) }
+}
+
 /// Creates the CQs that the program leaves to the library, with the given numbers of entries; 0
 /// creates none.
 ///
@@ -89,9 +134,9 @@ pub unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, receive: u32) -> Result
     unsafe {
         let (context, cq_context) = ((*id).verbs, id.cast());
         let make = |entries: u32| {
-            let channel = made(verbs::ibv_create_comp_channel(context))?;
+            let channel = non_null(verbs::ibv_create_comp_channel(context))?;
             let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
-            match made(verbs::ibv_create_cq(context, entries, cq_context, channel, 0)) {
+            match non_null(verbs::ibv_create_cq(context, entries, cq_context, channel, 0)) {
                 Ok(cq) => Ok((channel, cq)),
                 Err(code) => {
                     verbs::ibv_destroy_comp_channel(channel);
@@ -148,7 +193,7 @@ pub unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
 unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<(), c_int> {
     // SAFETY: `id` and the objects in the attributes are live.
     unsafe {
-        let device = id::of(id).device()?;
+        let device = id::borrow(id).device()?;
         if !(*id).qp.is_null() {
             return Err(libc::EINVAL);
         }
@@ -163,14 +208,14 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
             init.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
             init.xrcd = device.xrc_domain()?;
         }
-        let differ = |own: *mut ibv_cq, given: *mut ibv_cq| {
-            !own.is_null() && !given.is_null() && own != given
+        let differ = |current: *mut ibv_cq, given: *mut ibv_cq| {
+            !current.is_null() && !given.is_null() && current != given
         };
         if differ((*id).recv_cq, init.recv_cq) || differ((*id).send_cq, init.send_cq) {
             return Err(libc::EINVAL);
         }
-        let needed = |own: *mut ibv_cq, given: *mut ibv_cq, entries: u32| {
-            if own.is_null() && given.is_null() { entries } else { 0 }
+        let needed = |current: *mut ibv_cq, given: *mut ibv_cq, entries: u32| {
+            if current.is_null() && given.is_null() { entries } else { 0 }
         };
         let send = needed((*id).send_cq, init.send_cq, init.cap.max_send_wr);
         let receive = needed((*id).recv_cq, init.recv_cq, init.cap.max_recv_wr);
@@ -190,7 +235,7 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
             }
             _ => verbs::create_qp_ex((*id).verbs, init),
         };
-        let done = made(qp).and_then(|qp| {
+        let done = non_null(qp).and_then(|qp| {
             prepare(id, qp).inspect_err(|_| _ = verbs::ibv_destroy_qp(qp)).map(|()| qp)
         });
         let qp = done.inspect_err(|_| destroy_cqs(id))?;
@@ -207,7 +252,7 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
 unsafe fn prepare(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
     // SAFETY: `id` and `qp` are live.
     unsafe {
-        agree(id, qp)?;
+        negotiate_ece(id, qp)?;
         let (attr, mask) = attributes::init(id, INIT)?;
         modify(qp, (attr, mask))?;
         if (*id).qp_type != IBV_QPT_UD {
@@ -225,14 +270,15 @@ unsafe fn prepare(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
 ///
 /// # Safety
 /// `id` and `qp` are live.
-unsafe fn agree(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
+unsafe fn negotiate_ece(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
     let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
-    let unless_unsupported = |code| if code == libc::EOPNOTSUPP { Ok(()) } else { checked(code) };
+    let unless_unsupported =
+        |code| if code == libc::EOPNOTSUPP { Ok(()) } else { check_code(code) };
     // SAFETY: `id` and `qp` are live.
     unsafe {
         unless_unsupported(verbs::ibv_query_ece(qp, &raw mut ece))?;
         let remote = {
-            let mut private = id::of(id).private();
+            let mut private = id::borrow(id).private();
             private.local_ece = CmEce { vendor_id: ece.vendor_id, options: ece.options };
             private.remote_ece
         };
@@ -243,7 +289,7 @@ unsafe fn agree(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
         ece.options = if remote.vendor_id == ece.vendor_id { remote.options } else { 0 };
         unless_unsupported(verbs::ibv_set_ece(qp, &raw mut ece))?;
         unless_unsupported(verbs::ibv_query_ece(qp, &raw mut ece))?;
-        id::of(id).private().local_ece.options = ece.options;
+        id::borrow(id).private().local_ece.options = ece.options;
     }
     Ok(())
 }
@@ -254,7 +300,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
     // SAFETY: the program passes a live identifier and attributes with live objects.
-    returned(unsafe { create(id, &mut *init) })
+    return_code(unsafe { create(id, &mut *init) })
 }
 
 #[unsafe(no_mangle)]
@@ -273,7 +319,7 @@ pub unsafe extern "C" fn rdma_create_qp(
         extended.pd = pd;
         let done = create(id, &mut extended);
         *init = shorter.read();
-        returned(done)
+        return_code(done)
     }
 }
 

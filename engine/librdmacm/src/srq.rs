@@ -8,7 +8,7 @@ use crate::abi::{
     ibv_srq_init_attr_ex, rdma_cm_id,
 };
 use crate::id;
-use crate::outcome::{made, returned};
+use crate::outcome::{non_null, return_code};
 use crate::qp::{create_cqs, destroy_cqs};
 use crate::verbs;
 
@@ -19,7 +19,7 @@ use crate::verbs;
 unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_srq_init_attr_ex) -> Result<(), c_int> {
     // SAFETY: `id` and the objects in the attributes are live.
     unsafe {
-        let device = id::of(id).device()?;
+        let device = id::borrow(id).device()?;
         if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
             return Err(libc::EINVAL);
         }
@@ -40,7 +40,7 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_srq_init_attr_ex) -> Result
             }
             init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
         }
-        let srq = made(verbs::create_srq_ex((*id).verbs, init));
+        let srq = non_null(verbs::create_srq_ex((*id).verbs, init));
         let srq = srq.inspect_err(|_| destroy_cqs(id))?;
         if (*id).pd.is_null() {
             (*id).pd = init.pd;
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
     // SAFETY: the program passes a live identifier and attributes with live objects.
-    returned(unsafe { create(id, &mut *init) })
+    return_code(unsafe { create(id, &mut *init) })
 }
 
 #[unsafe(no_mangle)]
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn rdma_create_srq(
         extended.srq_type = if is_xrc { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
         let done = create(id, &mut extended);
         *init = shorter.read();
-        returned(done)
+        return_code(done)
     }
 }
 

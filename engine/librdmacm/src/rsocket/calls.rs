@@ -18,7 +18,7 @@ use super::socket::StreamSocket;
 use super::{Socket, service, table};
 use crate::abi::RDMA_PS_TCP;
 use crate::abi::select::{Sets, milliseconds};
-use crate::outcome::returned;
+use crate::outcome::return_code;
 
 /// `RDMA_ROUTE`, which is no number.
 const ROUTE: (c_int, c_int) = (SOL_RDMA, 4);
@@ -27,13 +27,13 @@ const ROUTE: (c_int, c_int) = (SOL_RDMA, 4);
 fn counted(done: Result<usize, c_int>) -> ssize_t {
     match done {
         Ok(count) => ssize_t::try_from(count).unwrap_or(ssize_t::MAX),
-        Err(code) => returned(Err(code)) as ssize_t,
+        Err(code) => return_code(Err(code)) as ssize_t,
     }
 }
 
 /// A small number, or -1 and `errno`.
 fn numbered(done: Result<c_int, c_int>) -> c_int {
-    done.unwrap_or_else(|code| returned(Err(code)))
+    done.unwrap_or_else(|code| return_code(Err(code)))
 }
 
 #[unsafe(no_mangle)]
@@ -65,12 +65,12 @@ unsafe extern "C" fn rbind(fd: c_int, address: *const sockaddr, length: socklen_
             Socket::Datagram(datagram) => datagram.bind(address),
         }
     });
-    returned(bound)
+    return_code(bound)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
-    returned(table::get(fd).and_then(|socket| socket.stream()?.listen(backlog)))
+    return_code(table::get(fd).and_then(|socket| socket.stream()?.listen(backlog)))
 }
 
 #[unsafe(no_mangle)]
@@ -97,17 +97,17 @@ unsafe extern "C" fn rconnect(fd: c_int, address: *const sockaddr, length: sockl
             Socket::Datagram(datagram) => datagram.connect(address),
         }
     });
-    returned(connected)
+    return_code(connected)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
-    returned(table::get(fd).and_then(|socket| socket.stream()?.shutdown(how)))
+    return_code(table::get(fd).and_then(|socket| socket.stream()?.shutdown(how)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn rclose(fd: c_int) -> c_int {
-    returned(table::get(fd).map(|socket| service::close(&socket)))
+    return_code(table::get(fd).map(|socket| service::close(&socket)))
 }
 
 /// # Safety
@@ -290,7 +290,7 @@ unsafe extern "C" fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    let Ok(count) = usize::try_from(count) else { return returned(Err(libc::EINVAL)) };
+    let Ok(count) = usize::try_from(count) else { return return_code(Err(libc::EINVAL)) };
     let fds = if count == 0 {
         &mut []
     } else {
@@ -329,7 +329,7 @@ unsafe extern "C" fn rgetpeername(
         Socket::Datagram(datagram) => datagram.peer(),
     });
     // SAFETY: the program answers for both.
-    returned(peer.map(|peer| unsafe { Raw::from(peer).give(address, length) }))
+    return_code(peer.map(|peer| unsafe { Raw::from(peer).give(address, length) }))
 }
 
 #[unsafe(no_mangle)]
@@ -343,7 +343,7 @@ unsafe extern "C" fn rgetsockname(
         Socket::Datagram(datagram) => datagram.own(),
     });
     // SAFETY: the program answers for both.
-    returned(own.map(|own| unsafe { Raw::from(own).give(address, length) }))
+    return_code(own.map(|own| unsafe { Raw::from(own).give(address, length) }))
 }
 
 #[unsafe(no_mangle)]
@@ -361,7 +361,7 @@ unsafe extern "C" fn rsetsockopt(
         // SAFETY: as above.
         Socket::Datagram(datagram) => unsafe { datagram.set_option(option, value, length) },
     });
-    returned(set)
+    return_code(set)
 }
 
 #[unsafe(no_mangle)]
@@ -381,7 +381,7 @@ unsafe extern "C" fn rgetsockopt(
         // SAFETY: the program answers for both.
         unsafe { give_option((level, option), told, value, length) }
     });
-    returned(given)
+    return_code(given)
 }
 
 /// Gives an option's value to the program.
@@ -448,13 +448,13 @@ extern "C" fn riomap(
         table::get(fd).and_then(|socket| socket.stream()?.map(buffer, length, protection, offset));
     match mapped {
         Ok(offset) => offset.cast_signed(),
-        Err(code) => returned(Err(code)).into(),
+        Err(code) => return_code(Err(code)).into(),
     }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn riounmap(fd: c_int, buffer: *mut c_void, length: size_t) -> c_int {
-    returned(table::get(fd).and_then(|socket| socket.stream()?.unmap(buffer, length)))
+    return_code(table::get(fd).and_then(|socket| socket.stream()?.unmap(buffer, length)))
 }
 
 #[unsafe(no_mangle)]

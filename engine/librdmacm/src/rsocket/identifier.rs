@@ -10,15 +10,17 @@ use crate::abi::{
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, ibv_qp_init_attr, rdma_cm_event,
     rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
-use crate::address::{rdma_bind_addr, rdma_listen, rdma_resolve_addr, rdma_resolve_route};
+use crate::address::{rdma_bind_addr, rdma_listen};
 use crate::connect::{rdma_accept, rdma_connect, rdma_disconnect, rdma_reject};
 use crate::errno;
-use crate::event::{
-    rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
+use crate::event::rdma_get_cm_event;
+use crate::event_channel::{
+    rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel,
 };
 use crate::id::{rdma_create_id, rdma_destroy_id, rdma_migrate_id};
 use crate::option::rdma_set_option;
 use crate::qp::rdma_create_qp;
+use crate::resolve::{rdma_resolve_addr, rdma_resolve_route};
 
 /// How long private data of an event is at most.
 const DATA_MAX: usize = 196;

@@ -32,7 +32,7 @@ pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
     }
     let own = wait::own()?;
     loop {
-        let waiting = Waiting::begin(&sockets, own);
+        let waiting = PendingEvent::begin(&sockets, own);
         let mut slept_on = waiting.arm(fds);
         let ready = look(fds, &sockets)?; // What came meanwhile is not announced.
         if ready > 0 || until.is_over() {
@@ -44,12 +44,12 @@ pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
 }
 
 /// Threads are told of changes of these sockets as long as this is there.
-struct Waiting<'a> {
+struct PendingEvent<'a> {
     sockets: &'a [Polled],
     own: RawFd,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> PendingEvent<'a> {
     fn begin(sockets: &'a [Polled], own: RawFd) -> Self {
         for socket in sockets.iter().flatten() {
             socket.with(|awaited| awaited.waiters().add(own));
@@ -73,7 +73,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingEvent<'_> {
     fn drop(&mut self) {
         for socket in self.sockets.iter().flatten() {
             socket.with(|awaited| {

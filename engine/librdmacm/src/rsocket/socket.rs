@@ -25,7 +25,7 @@ use super::wait::{self, Awaited, Waiters};
 pub enum State {
     /// Nothing yet.
     Idle,
-    /// Waiting for others: those that came, oldest first.
+    /// PendingEvent for others: those that came, oldest first.
     Listening(VecDeque<Arc<Socket>>),
     /// On its way to a peer.
     Opening(Attempt),

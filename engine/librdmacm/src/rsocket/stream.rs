@@ -657,7 +657,7 @@ mod tests {
     const SMALL: Sizes =
         Sizes { send_queue: 16, receive_queue: 16, send_buffer: 5000, receive_buffer: 3000 };
 
-    fn settle(ends: &mut [End; 2]) {
+    fn refresh(ends: &mut [End; 2]) {
         for _ in 0..1000 {
             let [a, b] = ends;
             a.grant();
@@ -702,7 +702,7 @@ mod tests {
                 for at in 0..2 {
                     under_way[1 - at] -= ends[at].read(1 << 20);
                 }
-                settle(&mut ends);
+                refresh(&mut ends);
             }
             prop_assert_eq!(under_way, [0, 0]);
             let [a, b] = &mut ends;
@@ -737,7 +737,7 @@ mod tests {
     #[test]
     fn a_mapped_buffer_is_written_ahead_of_what_follows() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
-        settle(&mut ends);
+        refresh(&mut ends);
         let [a, b] = &mut ends;
         let buffer = Remote { address: MAPPED, key: KEYS[2], length: 100 };
         assert!(b.stream.can_send(&mut b.targets));
@@ -760,7 +760,7 @@ mod tests {
         assert_eq!((&b.mapped[10..60], b.mapped[60]), (&[7; 50][..], 0));
         deliver(a, b);
         assert_eq!(b.read(1), 1);
-        settle(&mut ends);
+        refresh(&mut ends);
     }
 
     #[test]
@@ -772,7 +772,7 @@ mod tests {
         assert_eq!(shutdown.message, Some(Message::Control(Control::Shutdown)));
         assert_eq!(a.stream.close(Half::Write), None);
         a.post(shutdown, &[]);
-        settle(&mut ends);
+        refresh(&mut ends);
         let [a, b] = &mut ends;
         assert_eq!((a.stream.is_writable(), a.stream.is_readable()), (false, true));
         assert_eq!((b.stream.is_writable(), b.stream.is_readable()), (true, false));
@@ -781,7 +781,7 @@ mod tests {
         let disconnect = b.stream.close(Half::Both).unwrap();
         assert_eq!(disconnect.message, Some(Message::Control(Control::Disconnect)));
         b.post(disconnect, &[]);
-        settle(&mut ends);
+        refresh(&mut ends);
         assert!(ends.iter().all(|end| end.stream.phase() == Phase::Disconnected));
         assert_eq!(ends[0].read(100), 5);
         assert_eq!(ends[0].stream.close(Half::Both), None);
@@ -794,7 +794,7 @@ mod tests {
         assert_eq!(ends[0].stream.close(Half::Both), None);
         ends[0].post(disconnect, &[]);
         assert_eq!(ends[0].stream.phase(), Phase::Connected, "until it is delivered");
-        settle(&mut ends);
+        refresh(&mut ends);
         assert!(ends.iter().all(|end| end.stream.phase() == Phase::Disconnected));
     }
 
@@ -804,6 +804,6 @@ mod tests {
         let post = ends[0].stream.keep_alive().unwrap();
         assert_eq!((post.message, post.source), (None, Source::Nothing));
         ends[0].post(post, &[]);
-        settle(&mut ends);
+        refresh(&mut ends);
     }
 }
