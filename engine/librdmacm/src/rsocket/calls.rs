@@ -1,4 +1,5 @@
-//! The functions that programs call. What each does is in the manual page of the socket call of the same name.
+//! The exported functions. Each works like the socket call of the same name without the `r`; see
+//! its manual page.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use crate::abi::RDMA_PS_TCP;
 use crate::abi::select::{Sets, milliseconds};
 use crate::outcome::return_code;
 
-/// `RDMA_ROUTE`, which is no number.
+/// `RDMA_ROUTE`: this option has no integer value.
 const ROUTE: (c_int, c_int) = (SOL_RDMA, 4);
 
-/// A count, or -1 and `errno`.
+/// Returns a count; for an error sets `errno` and returns -1.
 fn counted(done: Result<usize, c_int>) -> ssize_t {
     match done {
         Ok(count) => ssize_t::try_from(count).unwrap_or(ssize_t::MAX),
@@ -31,7 +32,7 @@ fn counted(done: Result<usize, c_int>) -> ssize_t {
     }
 }
 
-/// A small number, or -1 and `errno`.
+/// Returns a small number; for an error sets `errno` and returns -1.
 fn numbered(done: Result<c_int, c_int>) -> c_int {
     done.unwrap_or_else(|code| return_code(Err(code)))
 }
@@ -58,7 +59,7 @@ extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rbind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     let bound = table::get(fd).and_then(|socket| {
-        // SAFETY: the program answers for the address.
+        // SAFETY: the program passes an address of `length` bytes.
         let address = unsafe { address::read(address, length)? };
         match &*socket {
             Socket::Stream(stream) => stream.bind(address),
@@ -80,7 +81,7 @@ unsafe extern "C" fn raccept(fd: c_int, address: *mut sockaddr, length: *mut soc
         if let Socket::Stream(stream) = &*socket
             && let (_, Some(peer)) = stream.addresses()
         {
-            // SAFETY: the program answers for both.
+            // SAFETY: the program passes null pointers, or a writable length and as many bytes.
             unsafe { Raw::from(peer).give(address, length) };
         }
         socket.fd()
@@ -90,7 +91,7 @@ unsafe extern "C" fn raccept(fd: c_int, address: *mut sockaddr, length: *mut soc
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rconnect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     let connected = table::get(fd).and_then(|socket| {
-        // SAFETY: the program answers for the address.
+        // SAFETY: the program passes an address of `length` bytes.
         let address = unsafe { address::read(address, length)? };
         match &*socket {
             Socket::Stream(stream) => stream.connect(address),
@@ -110,53 +111,57 @@ extern "C" fn rclose(fd: c_int) -> c_int {
     return_code(table::get(fd).map(|socket| service::close(&socket)))
 }
 
+/// Receives from either kind of socket.
+///
 /// # Safety
-/// The memory can be written.
+/// The memory in `to` is writable.
 unsafe fn receive(fd: c_int, to: Gather<'_>, flags: c_int) -> Result<usize, c_int> {
     match &*table::get(fd)? {
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `to` is writable.
         Socket::Stream(stream) => unsafe { stream.receive(to, flags) },
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `to` is writable.
         Socket::Datagram(datagram) => unsafe {
             datagram.receive(to, flags).map(|(length, _)| length)
         },
     }
 }
 
+/// Sends on either kind of socket.
+///
 /// # Safety
-/// The bytes can be read.
+/// The memory in `from` is readable.
 unsafe fn send(fd: c_int, from: Gather<'_>, flags: c_int) -> Result<usize, c_int> {
     match &*table::get(fd)? {
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `from` is readable.
         Socket::Stream(stream) => unsafe { stream.send(from, flags) },
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `from` is readable.
         Socket::Datagram(datagram) => unsafe { datagram.send(from, None, flags) },
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rrecv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
-    // SAFETY: the program answers for the memory.
+    // SAFETY: the program passes `length` writable bytes.
     counted(unsafe { receive(fd, Gather::one(to, length), flags) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rread(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
-    // SAFETY: the program answers for the memory.
+    // SAFETY: the program passes `length` writable bytes.
     unsafe { rrecv(fd, to, length, 0) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rreadv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let Ok(count) = usize::try_from(count) else { return counted(Err(libc::EINVAL)) };
-    // SAFETY: the program answers for the array and the memory.
+    // SAFETY: the program passes an array of `count` entries for writable memory.
     counted(unsafe { receive(fd, Gather::many(parts, count), 0) })
 }
 
-/// Receives, and says from whom.
+/// Receives and writes the sender's address to `address`.
 ///
 /// # Safety
-/// The memory can be written; both pointers are null, or valid as `Raw::give` says.
+/// The memory in `to` is writable; `address` and `address_length` are as for `Raw::give`.
 unsafe fn receive_from(
     fd: c_int,
     to: Gather<'_>,
@@ -164,20 +169,20 @@ unsafe fn receive_from(
     address: *mut sockaddr,
     address_length: *mut socklen_t,
 ) -> Result<usize, c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: the memory in `to` is writable.
     let (length, source) = match &*table::get(fd)? {
         Socket::Stream(stream) => {
-            // SAFETY: as above.
+            // SAFETY: the memory in `to` is writable.
             (unsafe { stream.receive(to, flags)? }, stream.addresses().1)
         }
         Socket::Datagram(datagram) => {
-            // SAFETY: as above.
+            // SAFETY: the memory in `to` is writable.
             let (length, source) = unsafe { datagram.receive(to, flags)? };
             (length, Some(source))
         }
     };
     if let Some(source) = source {
-        // SAFETY: as above.
+        // SAFETY: both pointers are as `Raw::give` requires.
         unsafe { Raw::from(source).give(address, address_length) };
     }
     Ok(length)
@@ -193,20 +198,20 @@ unsafe extern "C" fn rrecvfrom(
     address_length: *mut socklen_t,
 ) -> ssize_t {
     let to = Gather::one(to, length);
-    // SAFETY: the program answers for the memory and the address.
+    // SAFETY: the program passes `length` writable bytes; the address pointers are null or valid.
     counted(unsafe { receive_from(fd, to, flags, address, address_length) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the program answers for the message and what it names.
+    // SAFETY: the program passes a valid message.
     let message = unsafe { &mut *message };
     if !message.msg_control.is_null() && message.msg_controllen > 0 {
         return counted(Err(libc::ENOTSUP));
     }
     let (name, length) = (message.msg_name.cast(), &raw mut message.msg_namelen);
     message.msg_flags = 0;
-    // SAFETY: as above.
+    // SAFETY: the program passes a valid message, so its array and its name are valid.
     counted(unsafe {
         let to = Gather::many(message.msg_iov, message.msg_iovlen);
         receive_from(fd, to, flags, name, length)
@@ -220,27 +225,27 @@ unsafe extern "C" fn rsend(
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the program answers for the bytes.
+    // SAFETY: the program passes `length` readable bytes.
     counted(unsafe { send(fd, Gather::one(from, length), flags) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rwrite(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
-    // SAFETY: the program answers for the bytes.
+    // SAFETY: the program passes `length` readable bytes.
     unsafe { rsend(fd, from, length, 0) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rwritev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let Ok(count) = usize::try_from(count) else { return counted(Err(libc::EINVAL)) };
-    // SAFETY: the program answers for the array and the bytes.
+    // SAFETY: the program passes an array of `count` entries for readable memory.
     counted(unsafe { send(fd, Gather::many(parts, count), 0) })
 }
 
-/// Sends to somebody.
+/// Sends to an address, or to the connected peer if `to` is null.
 ///
 /// # Safety
-/// The bytes can be read, and `to` is null or has `length` bytes.
+/// The memory in `from` is readable, and `to` is null or has `length` bytes.
 unsafe fn send_to(
     fd: c_int,
     from: Gather<'_>,
@@ -250,12 +255,12 @@ unsafe fn send_to(
 ) -> Result<usize, c_int> {
     match &*table::get(fd)? {
         Socket::Stream(_) if !to.is_null() || length > 0 => Err(libc::EISCONN),
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `from` is readable.
         Socket::Stream(stream) => unsafe { stream.send(from, flags) },
         Socket::Datagram(datagram) => {
-            // SAFETY: as above.
+            // SAFETY: `to` is not null, so it has `length` bytes.
             let to = (!to.is_null()).then(|| unsafe { address::read(to, length) }).transpose()?;
-            // SAFETY: as above.
+            // SAFETY: the memory in `from` is readable.
             unsafe { datagram.send(from, to, flags) }
         }
     }
@@ -270,18 +275,19 @@ unsafe extern "C" fn rsendto(
     to: *const sockaddr,
     to_length: socklen_t,
 ) -> ssize_t {
-    // SAFETY: the program answers for the bytes and the address.
+    // SAFETY: the program passes `length` readable bytes; the address is null or has `to_length`
+    // bytes.
     counted(unsafe { send_to(fd, Gather::one(from, length), flags, to, to_length) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the program answers for the message and what it names.
+    // SAFETY: the program passes a valid message.
     let message = unsafe { &*message };
     if !message.msg_control.is_null() && message.msg_controllen > 0 {
         return counted(Err(libc::ENOTSUP));
     }
-    // SAFETY: as above.
+    // SAFETY: the program passes a valid message, so its array and its name are valid.
     counted(unsafe {
         let from = Gather::many(message.msg_iov, message.msg_iovlen);
         send_to(fd, from, flags, message.msg_name.cast(), message.msg_namelen)
@@ -294,7 +300,7 @@ unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c
     let fds = if count == 0 {
         &mut []
     } else {
-        // SAFETY: the program answers for the array.
+        // SAFETY: the program passes an array of `count` entries.
         unsafe { std::slice::from_raw_parts_mut(fds, count) }
     };
     let ready = poll::poll(fds, timeout);
@@ -309,12 +315,12 @@ unsafe extern "C" fn rselect(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: the program answers for it.
+    // SAFETY: the timeout is null or valid.
     let timeout = milliseconds(unsafe { timeout.as_ref() });
     let sets = Sets([read, write, except]);
-    // SAFETY: the program answers for the sets.
+    // SAFETY: the sets are null or valid for `count` descriptors.
     let mut polled = unsafe { sets.polled(count) };
-    // SAFETY: as above.
+    // SAFETY: the sets are null or valid for `count` descriptors.
     numbered(poll::poll(&mut polled, timeout).map(|_| unsafe { sets.fill(&polled) }))
 }
 
@@ -328,7 +334,7 @@ unsafe extern "C" fn rgetpeername(
         Socket::Stream(stream) => stream.addresses().1.ok_or(libc::ENOTCONN),
         Socket::Datagram(datagram) => datagram.peer(),
     });
-    // SAFETY: the program answers for both.
+    // SAFETY: the program passes null pointers, or a writable length and as many bytes.
     return_code(peer.map(|peer| unsafe { Raw::from(peer).give(address, length) }))
 }
 
@@ -342,7 +348,7 @@ unsafe extern "C" fn rgetsockname(
         Socket::Stream(stream) => Ok(stream.addresses().0.unwrap_or(([0; 4], 0).into())),
         Socket::Datagram(datagram) => datagram.own(),
     });
-    // SAFETY: the program answers for both.
+    // SAFETY: the program passes null pointers, or a writable length and as many bytes.
     return_code(own.map(|own| unsafe { Raw::from(own).give(address, length) }))
 }
 
@@ -356,9 +362,9 @@ unsafe extern "C" fn rsetsockopt(
 ) -> c_int {
     let (option, length) = ((level, option), length as usize);
     let set = table::get(fd).and_then(|socket| match &*socket {
-        // SAFETY: the program answers for the value.
+        // SAFETY: the program passes a value of `length` bytes.
         Socket::Stream(stream) => unsafe { stream.set_option(option, value, length) },
-        // SAFETY: as above.
+        // SAFETY: the program passes a value of `length` bytes.
         Socket::Datagram(datagram) => unsafe { datagram.set_option(option, value, length) },
     });
     return_code(set)
@@ -378,16 +384,16 @@ unsafe extern "C" fn rgetsockopt(
         Socket::Datagram(datagram) => datagram.option((level, option)),
     });
     let given = told.and_then(|told| {
-        // SAFETY: the program answers for both.
+        // SAFETY: the program passes a writable value of `*length` bytes.
         unsafe { give_option((level, option), told, value, length) }
     });
     return_code(given)
 }
 
-/// Gives an option's value to the program.
+/// Copies the value of an option to the program.
 ///
 /// # Safety
-/// `value` has `*length` bytes.
+/// `value` and `length` are null, or `value` has `*length` writable bytes.
 unsafe fn give_option(
     option: (c_int, c_int),
     told: c_int,
@@ -403,7 +409,7 @@ unsafe fn give_option(
     if value.is_null() || length.is_null() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the caller answers for both.
+    // SAFETY: neither is null, and the copy is limited to `*length` bytes.
     unsafe {
         let size = size.min(*length as usize);
         value.cast::<u8>().copy_from_nonoverlapping(from, size);
@@ -412,7 +418,8 @@ unsafe fn give_option(
     Ok(())
 }
 
-/// Its last argument is there for `F_SETFL` only; programs pass it, or nothing, as functions with varying arguments have it.
+/// `argument` is used only for `F_SETFL`. C declares it as variadic; for other commands programs
+/// may omit it.
 #[unsafe(no_mangle)]
 extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     let done = table::get(fd).and_then(|socket| match command {
@@ -421,7 +428,7 @@ extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
             Socket::Datagram(datagram) => datagram.flags(),
         }),
         libc::F_SETFL => {
-            #[allow(clippy::cast_possible_truncation)] // An `int`, which is what programs pass.
+            #[allow(clippy::cast_possible_truncation)] // programs pass an `int`
             let flags = argument as c_int;
             match &*socket {
                 Socket::Stream(stream) => stream.set_flags(flags),
@@ -467,7 +474,7 @@ unsafe extern "C" fn riowrite(
 ) -> size_t {
     let (from, offset) = (Gather::one(from, length), offset.cast_unsigned());
     let written = table::get(fd).and_then(|socket| {
-        // SAFETY: the program answers for the bytes.
+        // SAFETY: the program passes `length` readable bytes.
         unsafe { socket.stream()?.write_mapped(from, offset, flags) }
     });
     counted(written).cast_unsigned()

@@ -1,5 +1,5 @@
-//! How a stream socket gets its peer: what the program asks for, and what the connection manager tells, which the service
-//! thread hands on.
+//! Connection set-up of a stream socket: the program's calls, and the connection manager events
+//! that the service thread delivers.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -20,19 +20,19 @@ use crate::abi::{
     RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE, rdma_conn_param,
 };
 
-/// How often the way to a peer is looked for again.
+/// Retries of address resolution and of route resolution.
 const RETRIES: u32 = 6;
 
-/// On the way to a peer: how far.
+/// Progress of resolving the peer's address and route.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt {
     peer: SocketAddr,
-    /// How often this step was tried.
+    /// How often the current step was tried.
     tried: u32,
 }
 
 impl Attempt {
-    /// How long this try may take: a second, and twice as long each time.
+    /// Returns the timeout of the next try in milliseconds: one second, doubled each time.
     fn timeout(&mut self) -> c_int {
         self.tried += 1;
         1000 << (self.tried - 1)
@@ -44,7 +44,7 @@ impl Attempt {
 }
 
 impl StreamSocket {
-    /// Gives it an address.
+    /// Binds to a local address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), c_int> {
         let inner = self.lock();
         match inner.state {
@@ -53,7 +53,7 @@ impl StreamSocket {
         }
     }
 
-    /// Lets others connect.
+    /// Starts to listen.
     pub fn listen(&self, backlog: c_int) -> Result<(), c_int> {
         let mut inner = self.lock();
         match inner.state {
@@ -66,10 +66,10 @@ impl StreamSocket {
         service::watch(self.fd())
     }
 
-    /// Waits for somebody who has connected.
+    /// Waits for an incoming connection and returns its descriptor.
     ///
     /// # Errors
-    /// EBADF if it does not listen, EAGAIN, EINTR.
+    /// EBADF if the socket does not listen, EAGAIN, EINTR.
     pub fn accept(&self) -> Result<Arc<Socket>, c_int> {
         self.wait(self.is_nonblocking(0), |inner| match &mut inner.state {
             State::Listening(accepted) => accepted.pop_front().map(Ok),
@@ -77,10 +77,10 @@ impl StreamSocket {
         })?
     }
 
-    /// Connects.
+    /// Connects to `peer`.
     ///
     /// # Errors
-    /// EINPROGRESS if it does not wait; what keeps it from being connected.
+    /// EINPROGRESS for a nonblocking socket; otherwise the reason of the failure.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), c_int> {
         let mut inner = self.lock();
         match inner.state {
@@ -111,7 +111,7 @@ impl StreamSocket {
         settled.map_err(|code| if code == libc::EAGAIN { libc::EINPROGRESS } else { code })?
     }
 
-    /// The connection manager has something: called by the service thread.
+    /// Handles pending connection manager events. Called by the service thread.
     pub fn on_readable(&self) {
         loop {
             let identifier = Arc::clone(&self.lock().identifier);
@@ -128,7 +128,7 @@ impl StreamSocket {
         if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
             let Some((identifier, asked)) = event.request else { return };
             let options = inner.options.inherited();
-            drop(inner); // Others may come and go meanwhile.
+            drop(inner); // accepting must not block other calls on the listener
             let socket = StreamSocket::new(identifier, options);
             if let Some(socket) = answer(socket, &asked, &event.data) {
                 self.offer(socket);
@@ -139,7 +139,7 @@ impl StreamSocket {
         inner.waiters.wake();
     }
 
-    /// Puts somebody who has connected before the program.
+    /// Queues an accepted connection for the program.
     fn offer(&self, socket: Arc<Socket>) {
         let mut inner = self.lock();
         if let State::Listening(accepted) = &mut inner.state {
@@ -152,7 +152,7 @@ impl StreamSocket {
     }
 }
 
-/// Accepts or refuses a request to connect.
+/// Accepts or rejects a connection request.
 fn answer(socket: StreamSocket, asked: &rdma_conn_param, data: &[u8]) -> Option<Arc<Socket>> {
     let mut inner = socket.lock();
     let accepted = (|| {
@@ -178,13 +178,13 @@ fn answer(socket: StreamSocket, asked: &rdma_conn_param, data: &[u8]) -> Option<
 }
 
 impl Inner {
-    /// Queues and memory, as the options say.
+    /// Creates queues and memory in the sizes that the options give.
     fn prepare(&self) -> Result<Ready, c_int> {
         let sizes = self.options.sizes();
         Ready::new(&self.identifier, sizes, self.options.inline, self.options.mappings)
     }
 
-    /// There will be no connection.
+    /// Marks the connection attempt as failed.
     fn refuse(&mut self, error: c_int) {
         self.error = error;
         match &mut self.state {
@@ -264,7 +264,7 @@ impl Inner {
     fn on_disconnected(&mut self) -> Result<(), c_int> {
         match mem::replace(&mut self.state, State::Refused) {
             State::Open(mut link) | State::Accepting(mut link) => {
-                link.progress(); // What came before it counts.
+                link.progress(); // data that arrived before the disconnect counts
                 link.stream.disconnect();
                 self.state = State::Open(link);
                 Ok(())

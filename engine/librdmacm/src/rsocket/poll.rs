@@ -1,4 +1,4 @@
-//! `rpoll` and `rselect`: sockets and other descriptors side by side.
+//! `rpoll` and `rselect`: polls rsockets together with other descriptors.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -10,13 +10,14 @@ use super::configuration::Configuration;
 use super::wait::{self, Until};
 use super::{Socket, table};
 
-/// A descriptor that a program polls, and its socket if it is one.
+/// The socket of a polled descriptor, if it is an rsocket.
 type Polled = Option<Arc<Socket>>;
 
-/// Fills in what is ready; how many descriptors are.
+/// Waits until a descriptor is ready or the timeout expires. Sets `revents` and returns the number
+/// of ready descriptors.
 ///
 /// # Errors
-/// EINTR, and what `poll` says.
+/// EINTR, or the error of `poll`.
 pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
     let until = Until::milliseconds(timeout);
     let sockets: Vec<Polled> = fds.iter().map(|polled| table::find(polled.fd)).collect();
@@ -34,7 +35,7 @@ pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
     loop {
         let waiting = PendingEvent::begin(&sockets, own);
         let mut slept_on = waiting.arm(fds);
-        let ready = look(fds, &sockets)?; // What came meanwhile is not announced.
+        let ready = look(fds, &sockets)?; // events before arming send no notification
         if ready > 0 || until.is_over() {
             return Ok(ready);
         }
@@ -43,7 +44,7 @@ pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
     }
 }
 
-/// Threads are told of changes of these sockets as long as this is there.
+/// Registers this thread as a waiter of the sockets; drop unregisters it.
 struct PendingEvent<'a> {
     sockets: &'a [Polled],
     own: RawFd,
@@ -57,7 +58,7 @@ impl<'a> PendingEvent<'a> {
         Self { sockets, own }
     }
 
-    /// What to sleep on.
+    /// Arms the sockets and returns the descriptors to sleep on.
     fn arm(&self, fds: &[pollfd]) -> Vec<pollfd> {
         let mut slept_on = Vec::with_capacity(fds.len() + 1);
         for (polled, socket) in fds.iter().zip(self.sockets) {
@@ -84,7 +85,7 @@ impl Drop for PendingEvent<'_> {
     }
 }
 
-/// What is ready now.
+/// Sets `revents` for what is ready now. Returns the number of ready descriptors.
 fn look(fds: &mut [pollfd], sockets: &[Polled]) -> Result<usize, c_int> {
     let mut others: Vec<pollfd> = Vec::new();
     for (polled, socket) in fds.iter_mut().zip(sockets) {
