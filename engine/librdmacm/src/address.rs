@@ -60,19 +60,19 @@ pub fn write(to: &mut sockaddr_storage, address: SocketAddr) {
     unsafe {
         match address {
             SocketAddr::V4(v4) => {
-                let mut told: sockaddr_in = std::mem::zeroed();
-                told.sin_family = inet;
-                told.sin_port = v4.port().to_be();
-                told.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                to.cast::<sockaddr_in>().write(told);
+                let mut result: sockaddr_in = std::mem::zeroed();
+                result.sin_family = inet;
+                result.sin_port = v4.port().to_be();
+                result.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+                to.cast::<sockaddr_in>().write(result);
             }
             SocketAddr::V6(v6) => {
-                let mut told: sockaddr_in6 = std::mem::zeroed();
-                told.sin6_family = inet6;
-                told.sin6_port = v6.port().to_be();
-                told.sin6_addr.s6_addr = v6.ip().octets();
-                told.sin6_scope_id = v6.scope_id();
-                to.cast::<sockaddr_in6>().write(told);
+                let mut result: sockaddr_in6 = std::mem::zeroed();
+                result.sin6_family = inet6;
+                result.sin6_port = v6.port().to_be();
+                result.sin6_addr.s6_addr = v6.ip().octets();
+                result.sin6_scope_id = v6.scope_id();
+                to.cast::<sockaddr_in6>().write(result);
             }
         }
     }

@@ -131,8 +131,8 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     // SAFETY: the program passes a live identifier, attributes with `qp_state` set, and a writable
     // mask.
     return_code(unsafe {
-        init(id, (*attr).qp_state).map(|(told, known)| {
-            attr.write(told);
+        init(id, (*attr).qp_state).map(|(attributes, known)| {
+            attr.write(attributes);
             mask.write(known.cast_signed());
         })
     })

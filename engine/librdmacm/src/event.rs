@@ -39,9 +39,9 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         let state = Arc::clone(&pending.state);
         // SAFETY: the identifier is live: destroying it waits until the event is acknowledged.
         match unsafe { process(pending) } {
-            Some(told) => {
+            Some(delivered) => {
                 // SAFETY: the program passes a writable pointer.
-                unsafe { event.write(object::give(told)) };
+                unsafe { event.write(object::give(delivered)) };
                 break Ok(());
             }
             None => state.unacknowledged.acknowledge(1),
@@ -211,8 +211,8 @@ pub unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
         if rdma_get_cm_event((*id).channel, &raw mut (*id).event) != 0 {
             return Err(crate::errno::last());
         }
-        let told = &*(*id).event;
-        match (told.status, told.event) {
+        let last = &*(*id).event;
+        match (last.status, last.event) {
             (0, _) => Ok(()),
             (_, RDMA_CM_EVENT_REJECTED) => Err(libc::ECONNREFUSED),
             (status, _) => Err(status.abs()),

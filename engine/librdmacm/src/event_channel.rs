@@ -91,11 +91,11 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         return return_code(Err(libc::EINVAL));
     }
     // SAFETY: the program passes an event from `rdma_get_cm_event` and does not use it again.
-    let told = unsafe { object::take::<DeliveredEvent>(event) };
-    if let Some(membership) = &told.membership {
+    let delivered = unsafe { object::take::<DeliveredEvent>(event) };
+    if let Some(membership) = &delivered.membership {
         membership.unacknowledged.acknowledge(1);
     }
-    told.state.unacknowledged.acknowledge(1);
+    delivered.state.unacknowledged.acknowledge(1);
     0
 }
 

@@ -48,9 +48,9 @@ pub unsafe fn read(address: *const sockaddr, length: socklen_t) -> Result<Socket
 
 /// A C socket address and its length.
 #[derive(Clone, Copy)]
-pub struct Raw(sockaddr_storage, socklen_t);
+pub struct CAddress(sockaddr_storage, socklen_t);
 
-impl From<SocketAddr> for Raw {
+impl From<SocketAddr> for CAddress {
     fn from(address: SocketAddr) -> Self {
         let Self(mut storage, _) = Self::room();
         let place = &raw mut storage;
@@ -83,7 +83,7 @@ impl From<SocketAddr> for Raw {
     }
 }
 
-impl Raw {
+impl CAddress {
     /// Returns zeroed room for any address.
     pub fn room() -> Self {
         // SAFETY: all-zero bytes are an address without a family.
@@ -125,13 +125,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back() {
+    fn addresses_survive_the_conversion() {
         let v6 = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 5, 3);
         for address in ["10.0.0.1:80".parse().unwrap(), SocketAddr::V6(v6)] {
-            let mut raw = Raw::from(address);
+            let mut raw = CAddress::from(address);
             let length = raw.length();
             // SAFETY: the address has `length` bytes.
-            let read = |raw: &mut Raw, length| unsafe { read(raw.pointer(), length) };
+            let read = |raw: &mut CAddress, length| unsafe { read(raw.pointer(), length) };
             assert_eq!(read(&mut raw, length), Ok(address));
             assert_eq!(read(&mut raw, length - 1), Err(libc::EINVAL));
         }

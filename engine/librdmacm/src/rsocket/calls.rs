@@ -9,14 +9,15 @@ use libc::{
     timeval,
 };
 
-use super::address::{self, Raw};
+use super::address::{self, CAddress};
+use super::any_socket::Socket;
 use super::datagram::Datagram;
 use super::gather::Gather;
 use super::identifier::Identifier;
 use super::options::{Options, SOL_RDMA};
 use super::poll;
 use super::socket::StreamSocket;
-use super::{Socket, service, table};
+use super::{dispatch, table};
 use crate::abi::RDMA_PS_TCP;
 use crate::abi::select::{Sets, milliseconds};
 use crate::outcome::return_code;
@@ -25,7 +26,7 @@ use crate::outcome::return_code;
 const ROUTE: (c_int, c_int) = (SOL_RDMA, 4);
 
 /// Returns a count; for an error sets `errno` and returns -1.
-fn counted(done: Result<usize, c_int>) -> ssize_t {
+fn return_count(done: Result<usize, c_int>) -> ssize_t {
     match done {
         Ok(count) => ssize_t::try_from(count).unwrap_or(ssize_t::MAX),
         Err(code) => return_code(Err(code)) as ssize_t,
@@ -33,12 +34,13 @@ fn counted(done: Result<usize, c_int>) -> ssize_t {
 }
 
 /// Returns a small number; for an error sets `errno` and returns -1.
-fn numbered(done: Result<c_int, c_int>) -> c_int {
+fn return_number(done: Result<c_int, c_int>) -> c_int {
     done.unwrap_or_else(|code| return_code(Err(code)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    dispatch::install();
     let made = || match (domain, kind, protocol) {
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
             let identifier = Identifier::new(RDMA_PS_TCP)?;
@@ -49,7 +51,7 @@ extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         }
         _ => Err(libc::ENOTSUP),
     };
-    numbered(made().map(|socket| {
+    return_number(made().map(|socket| {
         let fd = socket.fd();
         table::insert(fd, Arc::new(socket));
         fd
@@ -77,12 +79,13 @@ extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn raccept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
     let accepted = table::get(fd).and_then(|socket| socket.stream()?.accept());
-    numbered(accepted.map(|socket| {
+    let accepted = accepted.and_then(table::get);
+    return_number(accepted.map(|socket| {
         if let Socket::Stream(stream) = &*socket
             && let (_, Some(peer)) = stream.addresses()
         {
             // SAFETY: the program passes null pointers, or a writable length and as many bytes.
-            unsafe { Raw::from(peer).give(address, length) };
+            unsafe { CAddress::from(peer).give(address, length) };
         }
         socket.fd()
     }))
@@ -108,7 +111,7 @@ extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn rclose(fd: c_int) -> c_int {
-    return_code(table::get(fd).map(|socket| service::close(&socket)))
+    return_code(table::get(fd).map(|socket| dispatch::close(&socket)))
 }
 
 /// Receives from either kind of socket.
@@ -142,7 +145,7 @@ unsafe fn send(fd: c_int, from: Gather<'_>, flags: c_int) -> Result<usize, c_int
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rrecv(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program passes `length` writable bytes.
-    counted(unsafe { receive(fd, Gather::one(to, length), flags) })
+    return_count(unsafe { receive(fd, Gather::one(to, length), flags) })
 }
 
 #[unsafe(no_mangle)]
@@ -153,15 +156,15 @@ unsafe extern "C" fn rread(fd: c_int, to: *mut c_void, length: size_t) -> ssize_
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rreadv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    let Ok(count) = usize::try_from(count) else { return counted(Err(libc::EINVAL)) };
+    let Ok(count) = usize::try_from(count) else { return return_count(Err(libc::EINVAL)) };
     // SAFETY: the program passes an array of `count` entries for writable memory.
-    counted(unsafe { receive(fd, Gather::many(parts, count), 0) })
+    return_count(unsafe { receive(fd, Gather::many(parts, count), 0) })
 }
 
 /// Receives and writes the sender's address to `address`.
 ///
 /// # Safety
-/// The memory in `to` is writable; `address` and `address_length` are as for `Raw::give`.
+/// The memory in `to` is writable; `address` and `address_length` are as for `CAddress::give`.
 unsafe fn receive_from(
     fd: c_int,
     to: Gather<'_>,
@@ -182,8 +185,8 @@ unsafe fn receive_from(
         }
     };
     if let Some(source) = source {
-        // SAFETY: both pointers are as `Raw::give` requires.
-        unsafe { Raw::from(source).give(address, address_length) };
+        // SAFETY: both pointers are as `CAddress::give` requires.
+        unsafe { CAddress::from(source).give(address, address_length) };
     }
     Ok(length)
 }
@@ -199,7 +202,7 @@ unsafe extern "C" fn rrecvfrom(
 ) -> ssize_t {
     let to = Gather::one(to, length);
     // SAFETY: the program passes `length` writable bytes; the address pointers are null or valid.
-    counted(unsafe { receive_from(fd, to, flags, address, address_length) })
+    return_count(unsafe { receive_from(fd, to, flags, address, address_length) })
 }
 
 #[unsafe(no_mangle)]
@@ -207,12 +210,12 @@ unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> 
     // SAFETY: the program passes a valid message.
     let message = unsafe { &mut *message };
     if !message.msg_control.is_null() && message.msg_controllen > 0 {
-        return counted(Err(libc::ENOTSUP));
+        return return_count(Err(libc::ENOTSUP));
     }
     let (name, length) = (message.msg_name.cast(), &raw mut message.msg_namelen);
     message.msg_flags = 0;
     // SAFETY: the program passes a valid message, so its array and its name are valid.
-    counted(unsafe {
+    return_count(unsafe {
         let to = Gather::many(message.msg_iov, message.msg_iovlen);
         receive_from(fd, to, flags, name, length)
     })
@@ -226,7 +229,7 @@ unsafe extern "C" fn rsend(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: the program passes `length` readable bytes.
-    counted(unsafe { send(fd, Gather::one(from, length), flags) })
+    return_count(unsafe { send(fd, Gather::one(from, length), flags) })
 }
 
 #[unsafe(no_mangle)]
@@ -237,9 +240,9 @@ unsafe extern "C" fn rwrite(fd: c_int, from: *const c_void, length: size_t) -> s
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rwritev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    let Ok(count) = usize::try_from(count) else { return counted(Err(libc::EINVAL)) };
+    let Ok(count) = usize::try_from(count) else { return return_count(Err(libc::EINVAL)) };
     // SAFETY: the program passes an array of `count` entries for readable memory.
-    counted(unsafe { send(fd, Gather::many(parts, count), 0) })
+    return_count(unsafe { send(fd, Gather::many(parts, count), 0) })
 }
 
 /// Sends to an address, or to the connected peer if `to` is null.
@@ -277,7 +280,7 @@ unsafe extern "C" fn rsendto(
 ) -> ssize_t {
     // SAFETY: the program passes `length` readable bytes; the address is null or has `to_length`
     // bytes.
-    counted(unsafe { send_to(fd, Gather::one(from, length), flags, to, to_length) })
+    return_count(unsafe { send_to(fd, Gather::one(from, length), flags, to, to_length) })
 }
 
 #[unsafe(no_mangle)]
@@ -285,10 +288,10 @@ unsafe extern "C" fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -
     // SAFETY: the program passes a valid message.
     let message = unsafe { &*message };
     if !message.msg_control.is_null() && message.msg_controllen > 0 {
-        return counted(Err(libc::ENOTSUP));
+        return return_count(Err(libc::ENOTSUP));
     }
     // SAFETY: the program passes a valid message, so its array and its name are valid.
-    counted(unsafe {
+    return_count(unsafe {
         let from = Gather::many(message.msg_iov, message.msg_iovlen);
         send_to(fd, from, flags, message.msg_name.cast(), message.msg_namelen)
     })
@@ -304,7 +307,7 @@ unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c
         unsafe { std::slice::from_raw_parts_mut(fds, count) }
     };
     let ready = poll::poll(fds, timeout);
-    numbered(ready.map(|ready| c_int::try_from(ready).unwrap_or(c_int::MAX)))
+    return_number(ready.map(|ready| c_int::try_from(ready).unwrap_or(c_int::MAX)))
 }
 
 #[unsafe(no_mangle)]
@@ -321,7 +324,7 @@ unsafe extern "C" fn rselect(
     // SAFETY: the sets are null or valid for `count` descriptors.
     let mut polled = unsafe { sets.polled(count) };
     // SAFETY: the sets are null or valid for `count` descriptors.
-    numbered(poll::poll(&mut polled, timeout).map(|_| unsafe { sets.fill(&polled) }))
+    return_number(poll::poll(&mut polled, timeout).map(|_| unsafe { sets.fill(&polled) }))
 }
 
 #[unsafe(no_mangle)]
@@ -335,7 +338,7 @@ unsafe extern "C" fn rgetpeername(
         Socket::Datagram(datagram) => datagram.peer(),
     });
     // SAFETY: the program passes null pointers, or a writable length and as many bytes.
-    return_code(peer.map(|peer| unsafe { Raw::from(peer).give(address, length) }))
+    return_code(peer.map(|peer| unsafe { CAddress::from(peer).give(address, length) }))
 }
 
 #[unsafe(no_mangle)]
@@ -344,12 +347,12 @@ unsafe extern "C" fn rgetsockname(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    let own = table::get(fd).and_then(|socket| match &*socket {
+    let local = table::get(fd).and_then(|socket| match &*socket {
         Socket::Stream(stream) => Ok(stream.addresses().0.unwrap_or(([0; 4], 0).into())),
-        Socket::Datagram(datagram) => datagram.own(),
+        Socket::Datagram(datagram) => datagram.local(),
     });
     // SAFETY: the program passes null pointers, or a writable length and as many bytes.
-    return_code(own.map(|own| unsafe { Raw::from(own).give(address, length) }))
+    return_code(local.map(|local| unsafe { CAddress::from(local).give(address, length) }))
 }
 
 #[unsafe(no_mangle)]
@@ -378,14 +381,14 @@ unsafe extern "C" fn rgetsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    let told = table::get(fd).and_then(|socket| match &*socket {
+    let current = table::get(fd).and_then(|socket| match &*socket {
         _ if (level, option) == ROUTE => Err(libc::ENOTSUP),
         Socket::Stream(stream) => stream.option((level, option)),
         Socket::Datagram(datagram) => datagram.option((level, option)),
     });
-    let given = told.and_then(|told| {
+    let given = current.and_then(|current| {
         // SAFETY: the program passes a writable value of `*length` bytes.
-        unsafe { give_option((level, option), told, value, length) }
+        unsafe { give_option((level, option), current, value, length) }
     });
     return_code(given)
 }
@@ -396,15 +399,15 @@ unsafe extern "C" fn rgetsockopt(
 /// `value` and `length` are null, or `value` has `*length` writable bytes.
 unsafe fn give_option(
     option: (c_int, c_int),
-    told: c_int,
+    current: c_int,
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> Result<(), c_int> {
-    let lingers = linger { l_onoff: told, l_linger: 0 };
+    let lingers = linger { l_onoff: current, l_linger: 0 };
     let (from, size) = if option == (libc::SOL_SOCKET, libc::SO_LINGER) {
         ((&raw const lingers).cast::<u8>(), size_of::<linger>())
     } else {
-        ((&raw const told).cast(), size_of::<c_int>())
+        ((&raw const current).cast(), size_of::<c_int>())
     };
     if value.is_null() || length.is_null() {
         return Err(libc::EFAULT);
@@ -438,7 +441,7 @@ extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
         }
         _ => Err(libc::ENOTSUP),
     });
-    numbered(done)
+    return_number(done)
 }
 
 #[unsafe(no_mangle)]
@@ -477,5 +480,5 @@ unsafe extern "C" fn riowrite(
         // SAFETY: the program passes `length` readable bytes.
         unsafe { socket.stream()?.write_mapped(from, offset, flags) }
     });
-    counted(written).cast_unsigned()
+    return_count(written).cast_unsigned()
 }

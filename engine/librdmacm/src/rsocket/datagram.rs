@@ -104,8 +104,8 @@ impl Datagram {
     }
 
     /// Returns the local address.
-    pub fn own(&self) -> Result<SocketAddr, c_int> {
-        self.udp.own()
+    pub fn local(&self) -> Result<SocketAddr, c_int> {
+        self.udp.local()
     }
 
     /// Returns the address of the connected peer.
@@ -114,7 +114,7 @@ impl Datagram {
     }
 
     /// Makes the service thread receive what arrives over UDP.
-    fn begin(&self) -> Result<(), c_int> {
+    fn start_receiving(&self) -> Result<(), c_int> {
         let mut inner = self.lock();
         if !inner.watched {
             service::watch(self.fd())?;
@@ -126,13 +126,13 @@ impl Datagram {
     /// Binds to a local address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), c_int> {
         self.udp.bind(address)?;
-        self.begin()
+        self.start_receiving()
     }
 
     /// Sets the default destination.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), c_int> {
         self.udp.connect(peer)?;
-        self.begin()?;
+        self.start_receiving()?;
         let mut inner = self.lock();
         inner.destination(&self.udp, peer)?;
         inner.peer = Some(peer);
@@ -152,7 +152,7 @@ impl Datagram {
         to: Option<SocketAddr>,
         flags: c_int,
     ) -> Result<usize, c_int> {
-        self.begin()?;
+        self.start_receiving()?;
         let length = from.left();
         let mut inner = self.lock();
         let to = to.or(inner.peer).ok_or(libc::EDESTADDRREQ)?;
@@ -217,7 +217,7 @@ impl Datagram {
         mut to: Gather<'_>,
         flags: c_int,
     ) -> Result<(usize, SocketAddr), c_int> {
-        self.begin()?;
+        self.start_receiving()?;
         wait::until(&self.inner, self.is_nonblocking(flags), |inner| {
             if inner.closed {
                 return Some(Err(libc::EBADF));
@@ -326,11 +326,11 @@ impl Datagram {
 
 impl Inner {
     fn send_queue(&self) -> u16 {
-        datagrams(self.options.send_queue, self.options.send_buffer)
+        queue_entries(self.options.send_queue, self.options.send_buffer)
     }
 
     fn receive_queue(&self) -> u16 {
-        datagrams(self.options.receive_queue, self.options.receive_buffer)
+        queue_entries(self.options.receive_queue, self.options.receive_buffer)
     }
 
     /// Returns the state of a peer and creates it if there is none.
@@ -354,17 +354,18 @@ impl Inner {
 }
 
 /// Returns the number of queue entries for datagrams, limited by what fits in the buffer.
-fn datagrams(queue: u16, buffer: u32) -> u16 {
+fn queue_entries(queue: u16, buffer: u32) -> u16 {
     let room = buffer / SEND_LOW_WATER; // bytes counted per datagram
     queue.min(u16::try_from(room).unwrap_or(u16::MAX)).max(1)
 }
 
 impl Awaited for Inner {
     fn progress(&mut self) {
-        let (mut heard, received) = (false, &mut self.received);
+        let (mut has_progressed, received) = (false, &mut self.received);
         for (at, port) in self.ports.iter_mut().enumerate() {
             let first = received.len();
-            heard |= port.progress(|arrived| received.push_back(Received::Port(at, arrived)));
+            has_progressed |=
+                port.progress(|arrived| received.push_back(Received::Port(at, arrived)));
             let new = received.split_off(first);
             for datagram in new {
                 match datagram {
@@ -375,7 +376,7 @@ impl Awaited for Inner {
                 }
             }
         }
-        if heard {
+        if has_progressed {
             self.waiters.wake();
         }
     }

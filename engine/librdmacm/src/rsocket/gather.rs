@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_in_order_across_parts() {
+    fn bytes_are_taken_in_order_across_parts() {
         let (mut one, mut two, mut three) = ([1, 2, 3], [], [4, 5]);
         let parts = parts(&mut [&mut one, &mut two, &mut three]);
         // SAFETY: the length is that of the array.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_filled_one_after_the_other() {
+    fn parts_are_filled_in_order() {
         let (mut one, mut two) = ([0; 2], [0; 3]);
         let parts = parts(&mut [&mut one, &mut two]);
         // SAFETY: the length is that of the array.

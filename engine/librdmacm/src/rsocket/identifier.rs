@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 
-use super::address::{self, Raw};
+use super::address::{self, CAddress};
 use crate::abi::{
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, ibv_qp_init_attr, rdma_cm_event,
     rdma_cm_id, rdma_conn_param, rdma_event_channel,
@@ -93,15 +93,15 @@ impl Identifier {
             };
         }
         // SAFETY: the event is live until it is acknowledged.
-        let told = unsafe { &*event };
-        let (kind, id) = (told.event, told.id);
-        let error = match (kind, told.status) {
+        let read = unsafe { &*event };
+        let (kind, id) = (read.event, read.id);
+        let error = match (kind, read.status) {
             (_, 0) => 0,
             (RDMA_CM_EVENT_REJECTED, _) => libc::ECONNREFUSED,
             (_, status) => status.abs(),
         };
         // SAFETY: rsockets connect RC identifiers only, whose events carry connection parameters.
-        let parameters = unsafe { told.param.conn };
+        let parameters = unsafe { read.param.conn };
         let data = private_data(&parameters);
         // SAFETY: the event is acknowledged once; only copies of its contents are used below.
         unsafe { rdma_ack_cm_event(event) };
@@ -115,7 +115,7 @@ impl Identifier {
     /// Binds to a local address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), c_int> {
         // SAFETY: the identifier is live; the address is valid during the call.
-        check(unsafe { rdma_bind_addr(self.id, Raw::from(address).pointer()) })
+        check(unsafe { rdma_bind_addr(self.id, CAddress::from(address).pointer()) })
     }
 
     /// Starts to listen.
@@ -126,7 +126,7 @@ impl Identifier {
 
     /// Starts address resolution; an event reports the result. `timeout` is in milliseconds.
     pub fn resolve_address(&self, to: SocketAddr, timeout: c_int) -> Result<(), c_int> {
-        let (source, mut to) = (ptr::null_mut(), Raw::from(to));
+        let (source, mut to) = (ptr::null_mut(), CAddress::from(to));
         // SAFETY: the identifier is live; the address is valid during the call.
         check(unsafe { rdma_resolve_addr(self.id, source, to.pointer(), timeout) })
     }
@@ -152,12 +152,12 @@ impl Identifier {
     }
 
     /// Accepts a connection request with these parameters.
-    pub fn accept(&self, asked: &rdma_conn_param, data: &[u8]) -> Result<(), c_int> {
-        let own = parameters(data);
+    pub fn accept(&self, request: &rdma_conn_param, data: &[u8]) -> Result<(), c_int> {
+        let local = parameters(data);
         let mut parameters = rdma_conn_param {
-            private_data: own.private_data,
-            private_data_len: own.private_data_len,
-            ..*asked
+            private_data: local.private_data,
+            private_data_len: local.private_data_len,
+            ..*request
         };
         // SAFETY: the identifier is live; the parameters and their data are valid during the call.
         check(unsafe { rdma_accept(self.id, &raw mut parameters) })
@@ -195,12 +195,12 @@ impl Identifier {
     pub fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         // SAFETY: the identifier is live.
         let addresses = unsafe { &(*self.id).route.addr };
-        let [own, peer] = [&addresses.src_storage, &addresses.dst_storage].map(|storage| {
+        let [local, peer] = [&addresses.src_storage, &addresses.dst_storage].map(|storage| {
             let length = size_of_val(storage).try_into().unwrap_or(0);
             // SAFETY: the storage has `length` bytes.
             unsafe { address::read(ptr::from_ref(storage).cast(), length) }.ok()
         });
-        (own, peer)
+        (local, peer)
     }
 }
 

@@ -117,11 +117,11 @@ impl Ready {
                     |part: &[u8], at: usize| bytes[at..at + part.len()].copy_from_slice(part);
                 // SAFETY: the memory in `from` is readable.
                 unsafe { from.take(length as usize, take) };
-                (local(&bytes[..length as usize]), true)
+                (inline_list(&bytes[..length as usize]), true)
             }
             Source::Entry(entry, length) => {
                 bytes[..length].copy_from_slice(&entry[..length]);
-                (local(&bytes[..length]), true)
+                (inline_list(&bytes[..length]), true)
             }
         };
         let used = entries.iter().filter(|entry| entry.length > 0).count();
@@ -134,7 +134,7 @@ impl Ready {
     }
 }
 
-fn local(bytes: &[u8]) -> [ibv_sge; 2] {
+fn inline_list(bytes: &[u8]) -> [ibv_sge; 2] {
     let length = u32::try_from(bytes.len()).unwrap_or(0);
     let addr = bytes.as_ptr().expose_provenance() as u64;
     [ibv_sge { addr, length, lkey: 0 }, ibv_sge { addr: 0, length: 0, lkey: 0 }]
@@ -175,7 +175,7 @@ impl Link {
                     broken |= stream.on_message(u32::from_be(completion.imm_data)).is_err();
                 }
             } else {
-                stream.on_done(Work::of_id(completion.wr_id));
+                stream.on_completion(Work::from_id(completion.wr_id));
                 broken |= !good;
             }
         });
@@ -184,13 +184,13 @@ impl Link {
             self.stream.fail();
         }
         while let Some(post) = self.stream.grant() {
-            self.post_own(post);
+            self.post_without_data(post);
         }
         broken || polled != Ok(0)
     }
 
     /// Posts a work request that has no bytes of the program.
-    fn post_own(&mut self, post: Post) {
+    fn post_without_data(&mut self, post: Post) {
         // SAFETY: the gather list is empty.
         if unsafe { self.ready.post(post, &mut Gather::default()) }.is_err() {
             self.stream.fail();
@@ -228,8 +228,8 @@ impl Link {
         (offset, mapping): (u64, &Mapping),
         pieces: &mut Pieces,
     ) -> Result<u32, c_int> {
-        let what = (from.left(), offset);
-        let (post, length) = self.stream.send_mapped(what, mapping, pieces, self.ready.inline);
+        let remaining = (from.left(), offset);
+        let (post, length) = self.stream.send_mapped(remaining, mapping, pieces, self.ready.inline);
         // SAFETY: the memory in `from` is readable.
         unsafe { self.ready.post(post, from) }.map(|()| length)
     }
@@ -237,7 +237,7 @@ impl Link {
     /// Announces a mapped buffer to the peer. Only if [`can_send`](Self::can_send).
     pub fn announce_mapping(&mut self, index: u32, mapping: &Mapping) {
         let post = self.stream.announce_mapping(index, mapping);
-        self.post_own(post);
+        self.post_without_data(post);
     }
 
     /// Returns true if the connection broke instead of being closed.
@@ -248,7 +248,7 @@ impl Link {
     /// Closes one direction or both.
     pub fn close(&mut self, half: Half) {
         if let Some(post) = self.stream.close(half) {
-            self.post_own(post);
+            self.post_without_data(post);
         }
     }
 
@@ -256,7 +256,7 @@ impl Link {
     /// the connection breaks.
     pub fn keep_alive(&mut self) {
         if let Some(post) = self.stream.keep_alive() {
-            self.post_own(post);
+            self.post_without_data(post);
         }
     }
 

@@ -1,72 +1,13 @@
-//! `riomap`: buffers of the program that the peer may write.
+//! `riomap` and `riounmap`: buffers of the program that the peer may write.
 
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 
+use super::mapped_buffers::{Announcement, Buffer};
 use super::protocol::{Mapping, Remote};
 use super::socket::{State, StreamSocket};
-use super::verbs::{ibv_dereg_mr, ibv_reg_mr};
-use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_mr};
+use super::verbs::ibv_reg_mr;
+use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
 use crate::errno;
-
-/// A registered buffer.
-#[derive(Debug)]
-struct Buffer {
-    mr: *mut ibv_mr,
-    address: usize,
-    length: usize,
-    /// Index of the entry in the peer's table; `None` for a buffer that only the local side uses.
-    index: Option<u32>,
-}
-
-// SAFETY: the buffer is the only owner of the registration.
-unsafe impl Send for Buffer {}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: the buffer is the only owner of the registration.
-        unsafe { ibv_dereg_mr(self.mr) };
-    }
-}
-
-/// A buffer to announce to the peer.
-#[derive(Debug, Clone, Copy)]
-pub struct Announced {
-    /// Index of the entry in the peer's table.
-    pub index: u32,
-    /// Offset and memory of the buffer.
-    pub mapping: Mapping,
-}
-
-/// The mapped buffers of a socket.
-#[derive(Debug, Default)]
-pub struct Mappings {
-    buffers: Vec<Buffer>,
-    unannounced: VecDeque<Announced>,
-}
-
-impl Mappings {
-    /// Returns true if a buffer was not announced to the peer yet.
-    pub fn has_unannounced(&self) -> bool {
-        !self.unannounced.is_empty()
-    }
-
-    /// Takes the next buffer to announce.
-    pub fn announce(&mut self) -> Option<Announced> {
-        self.unannounced.pop_front()
-    }
-
-    /// Unmaps all buffers.
-    pub fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Returns the first free entry of the peer's table of `entries`.
-    fn free_index(&self, entries: u16) -> Option<u32> {
-        let used = |index| self.buffers.iter().any(|buffer| buffer.index == Some(index));
-        (0..u32::from(entries)).find(|&index| !used(index))
-    }
-}
 
 impl StreamSocket {
     /// Maps a buffer at `offset`, or at its address if `offset` is `None`. Returns the offset.
@@ -110,7 +51,7 @@ impl StreamSocket {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
             let buffer = Remote { address: address as u64, key, length };
             let mapping = Mapping { offset, buffer };
-            inner.mappings.unannounced.push_back(Announced { index, mapping });
+            inner.mappings.unannounced.push_back(Announcement { index, mapping });
         }
         Ok(offset)
     }

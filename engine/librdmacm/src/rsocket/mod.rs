@@ -46,21 +46,18 @@
 //! | how does a program learn that a socket is ready? | `poll.rs`, `wait.rs` |
 //! | which options are there? | `options.rs`, `socket_options.rs`; the administrator's: `configuration.rs` |
 
-use std::ffi::c_int;
-use std::os::fd::RawFd;
-
-use datagram::Datagram;
-use socket::StreamSocket;
-use wait::Awaited;
-
 mod address;
+mod any_socket;
+mod attempt;
 mod calls;
 mod configuration;
 mod connecting;
 mod datagram;
+mod dispatch;
 mod gather;
 mod identifier;
 mod link;
+mod mapped_buffers;
 mod mapping;
 mod memory;
 mod options;
@@ -70,45 +67,10 @@ mod protocol;
 mod queues;
 mod service;
 mod socket;
+mod socket_options;
 mod stream;
 mod table;
 mod transfer;
 mod udp;
 mod verbs;
 mod wait;
-
-/// A socket of either kind.
-#[derive(Debug)]
-enum Socket {
-    Stream(Box<StreamSocket>),
-    Datagram(Box<Datagram>),
-}
-
-impl Socket {
-    /// Returns the descriptor.
-    fn fd(&self) -> RawFd {
-        match self {
-            Self::Stream(socket) => socket.fd(),
-            Self::Datagram(socket) => socket.fd(),
-        }
-    }
-
-    /// Runs `act` with the socket's lock held.
-    fn with<T>(&self, act: impl FnOnce(&mut dyn Awaited) -> T) -> T {
-        match self {
-            Self::Stream(socket) => act(&mut *socket.lock()),
-            Self::Datagram(socket) => act(&mut *socket.lock()),
-        }
-    }
-
-    /// Returns the stream socket.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP for a datagram socket.
-    fn stream(&self) -> Result<&StreamSocket, c_int> {
-        match self {
-            Self::Stream(socket) => Ok(socket),
-            Self::Datagram(_) => Err(libc::EOPNOTSUPP),
-        }
-    }
-}

@@ -5,13 +5,7 @@ use std::time::Duration;
 
 use super::configuration::Configuration;
 use super::protocol;
-use super::socket::{State, StreamSocket};
 use super::stream::{SEND_LOW_WATER, Sizes};
-use super::wait::Awaited;
-use crate::abi::{
-    RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY,
-    RDMA_OPTION_ID_REUSEADDR,
-};
 
 /// Level of the options that only rsockets have.
 pub const SOL_RDMA: c_int = 0x10000;
@@ -19,7 +13,8 @@ const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
-const RDMA_ROUTE: c_int = 4;
+/// Sets the path; its value is no integer.
+pub const RDMA_ROUTE: c_int = 4;
 
 /// Limits of queue sizes, which any device supports.
 const QUEUE_MIN: u16 = 16;
@@ -197,64 +192,12 @@ pub unsafe fn number(value: *const c_void, length: usize) -> Result<c_int, c_int
     Ok(unsafe { value.cast::<c_int>().read_unaligned() })
 }
 
-impl StreamSocket {
-    /// Sets an option.
-    ///
-    /// # Safety
-    /// `value` is null or has `length` readable bytes.
-    pub unsafe fn set_option(
-        &self,
-        option: (c_int, c_int),
-        value: *const c_void,
-        length: usize,
-    ) -> Result<(), c_int> {
-        let mut inner = self.lock();
-        let begun = !matches!(inner.state, State::Idle | State::Listening(_));
-        let of_manager = match option {
-            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR),
-            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY),
-            (SOL_RDMA, RDMA_ROUTE) => (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH),
-            _ => {
-                // Queues and buffers are created with the connection.
-                let made = matches!(option, (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF));
-                if begun && option.0 == SOL_RDMA {
-                    return Err(libc::EINVAL);
-                }
-                if begun && made {
-                    return Ok(());
-                }
-                // SAFETY: `value` is null or has `length` readable bytes.
-                return inner.options.set(option, unsafe { number(value, length)? });
-            }
-        };
-        // SAFETY: `value` has `length` readable bytes.
-        unsafe { inner.identifier.set_option(of_manager, value.cast_mut(), length)? };
-        if option.0 == SOL_RDMA {
-            return Ok(());
-        }
-        // SAFETY: `value` is null or has `length` readable bytes.
-        inner.options.set(option, unsafe { number(value, length)? })
-    }
-
-    /// Returns the value of an option. Reading `SO_ERROR` clears it.
-    pub fn option(&self, option: (c_int, c_int)) -> Result<c_int, c_int> {
-        let mut inner = self.lock();
-        match option {
-            (libc::SOL_SOCKET, libc::SO_ERROR) => {
-                inner.progress();
-                Ok(std::mem::take(&mut inner.error))
-            }
-            _ => inner.options.get(option),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_told() {
+    fn options_return_the_value_set() {
         let mut options = Options::default();
         let cases = [
             ((libc::SOL_SOCKET, libc::SO_REUSEADDR), 5, 1),
@@ -269,9 +212,9 @@ mod tests {
             ((SOL_RDMA, RDMA_INLINE), 16, 16),
             ((SOL_RDMA, RDMA_IOMAPSIZE), 300, 256),
         ];
-        for (option, value, told) in cases {
+        for (option, value, expected) in cases {
             assert_eq!(options.set(option, value), Ok(()));
-            assert_eq!(options.get(option), Ok(told), "{option:?}");
+            assert_eq!(options.get(option), Ok(expected), "{option:?}");
         }
         let inherited = options.inherited();
         assert_eq!((inherited.receive_buffer, inherited.no_delay), (20_000, false));
@@ -281,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_options_are_rejected() {
         let mut options = Options::default();
         assert_eq!(options.set((libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 0), Err(libc::EINVAL));
         assert_eq!(options.set((libc::SOL_SOCKET, libc::SO_BROADCAST), 1), Err(libc::ENOTSUP));
@@ -289,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_two_halves_and_enough_requests() {
+    fn stream_sizes_have_minimums() {
         let mut options = Options::default();
         (options.receive_buffer, options.send_queue) = (1, 2);
         let sizes = options.sizes();

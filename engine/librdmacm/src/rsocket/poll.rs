@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use libc::pollfd;
 
+use super::any_socket::Socket;
 use super::configuration::Configuration;
+use super::table;
 use super::wait::{self, Until};
-use super::{Socket, table};
 
 /// The socket of a polled descriptor, if it is an rsocket.
 type Polled = Option<Arc<Socket>>;
@@ -23,7 +24,7 @@ pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
     let sockets: Vec<Polled> = fds.iter().map(|polled| table::find(polled.fd)).collect();
     let polling = wait::now() + Configuration::get().polling_time;
     loop {
-        let ready = look(fds, &sockets)?;
+        let ready = set_ready(fds, &sockets)?;
         if ready > 0 || until.is_over() {
             return Ok(ready);
         }
@@ -31,31 +32,31 @@ pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
             break;
         }
     }
-    let own = wait::own()?;
+    let eventfd = wait::thread_eventfd()?;
     loop {
-        let waiting = PendingEvent::begin(&sockets, own);
-        let mut slept_on = waiting.arm(fds);
-        let ready = look(fds, &sockets)?; // events before arming send no notification
+        let waiters = WaiterGuard::register(&sockets, eventfd);
+        let mut slept_on = waiters.arm(fds);
+        let ready = set_ready(fds, &sockets)?; // events before arming send no notification
         if ready > 0 || until.is_over() {
             return Ok(ready);
         }
-        slept_on.push(wait::readable(own));
+        slept_on.push(wait::readable(eventfd));
         wait::sleep(&mut slept_on, until)?;
     }
 }
 
 /// Registers this thread as a waiter of the sockets; drop unregisters it.
-struct PendingEvent<'a> {
+struct WaiterGuard<'a> {
     sockets: &'a [Polled],
-    own: RawFd,
+    eventfd: RawFd,
 }
 
-impl<'a> PendingEvent<'a> {
-    fn begin(sockets: &'a [Polled], own: RawFd) -> Self {
+impl<'a> WaiterGuard<'a> {
+    fn register(sockets: &'a [Polled], eventfd: RawFd) -> Self {
         for socket in sockets.iter().flatten() {
-            socket.with(|awaited| awaited.waiters().add(own));
+            socket.with(|awaited| awaited.waiters().add(eventfd));
         }
-        Self { sockets, own }
+        Self { sockets, eventfd }
     }
 
     /// Arms the sockets and returns the descriptors to sleep on.
@@ -74,11 +75,11 @@ impl<'a> PendingEvent<'a> {
     }
 }
 
-impl Drop for PendingEvent<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         for socket in self.sockets.iter().flatten() {
             socket.with(|awaited| {
-                awaited.waiters().remove(self.own);
+                awaited.waiters().remove(self.eventfd);
                 awaited.disarm();
             });
         }
@@ -86,7 +87,7 @@ impl Drop for PendingEvent<'_> {
 }
 
 /// Sets `revents` for what is ready now. Returns the number of ready descriptors.
-fn look(fds: &mut [pollfd], sockets: &[Polled]) -> Result<usize, c_int> {
+fn set_ready(fds: &mut [pollfd], sockets: &[Polled]) -> Result<usize, c_int> {
     let mut others: Vec<pollfd> = Vec::new();
     for (polled, socket) in fds.iter_mut().zip(sockets) {
         polled.revents = match socket {
@@ -98,7 +99,7 @@ fn look(fds: &mut [pollfd], sockets: &[Polled]) -> Result<usize, c_int> {
         };
     }
     if !others.is_empty() {
-        wait::look(&mut others)?;
+        wait::set_revents(&mut others)?;
         let places = fds.iter_mut().zip(sockets).filter(|(_, socket)| socket.is_none());
         for ((polled, _), other) in places.zip(&others) {
             polled.revents = other.revents;

@@ -193,12 +193,12 @@ impl Port {
             unsafe { (&*self.identifier.raw(), std::mem::zeroed::<ibv_ah_attr>()) };
         (attributes.is_global, attributes.port_num) = (1, id.port_num);
         attributes.grh.dgid = gid(peer);
-        let own = gid(self.source.ip());
+        let local = gid(self.source.ip());
         let index = (0..GIDS).find(|&index| {
             let mut found = [0; 2];
             // SAFETY: the context is the identifier's; `found` is writable.
             let code = unsafe { ibv_query_gid(id.verbs, id.port_num, index, &raw mut found) };
-            code == 0 && found == own
+            code == 0 && found == local
         });
         attributes.grh.sgid_index =
             index.and_then(|index| u8::try_from(index).ok()).ok_or(libc::EADDRNOTAVAIL)?;

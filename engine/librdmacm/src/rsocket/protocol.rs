@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_lies_as_documented() {
+    fn private_data_has_the_documented_layout() {
         let bytes = connect_data().encode();
         assert_eq!(bytes[..8], [1, 2, 0x01, 0x80, 0, 0, 0, 100]);
         assert_eq!(bytes[8..16], [0x7f, 0, 0x12, 0x34, 0x56, 0x78, 0x90, 0]);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_private_data_is_refused() {
+    fn invalid_private_data_is_rejected() {
         let bytes = connect_data().encode();
         assert_eq!(ConnectData::decode(&bytes[..39]), None);
         assert_eq!(ConnectData::decode(&[&[2], &bytes[1..]].concat()), None);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_in_the_order_of_their_reader() {
+    fn table_entries_are_in_the_byte_order_of_their_reader() {
         let remote =
             Remote { address: 0x0102_0304_0506_0708, key: 0x1112_1314, length: 0x2122_2324 };
         let swapped = remote.encode(Order::Swapped);
@@ -448,14 +448,16 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_scaled_into_a_byte() {
-        for (said, kept) in [(0, 0), (1, 1), (128, 128), (129, 128), (300, 256), (32_767, 32_512)] {
-            assert_eq!(round_mappings(said), kept, "{said}");
+    fn table_sizes_are_encoded_in_one_byte() {
+        for (count, rounded) in
+            [(0, 0), (1, 1), (128, 128), (129, 128), (300, 256), (32_767, 32_512)]
+        {
+            assert_eq!(round_mappings(count), rounded, "{count}");
         }
     }
 
     #[test]
-    fn a_mapping_knows_what_is_left() {
+    fn a_mapping_counts_the_bytes_after_an_offset() {
         let buffer = Remote { address: 0, key: 0, length: 100 };
         let mapping = Mapping { offset: 50, buffer };
         let left = [49, 50, 149, 150, u64::MAX].map(|offset| mapping.left_at(offset));
@@ -463,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_headers_name_their_source() {
+    fn datagram_headers_contain_the_source() {
         let (bytes, length) = DatagramHeader("10.0.0.1:7471".parse().unwrap()).encode();
         assert_eq!(bytes[..length], [4, 8, 0x1d, 0x2f, 10, 0, 0, 1]);
         for source in ["10.0.0.1:7471", "[fd77::2]:9"] {
@@ -478,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_headers_tell_the_queue_pair() {
+    fn udp_headers_contain_the_qp_number() {
         let v4 = UdpHeader { op: UdpOp::Control, qpn: 0x12_3456, address: [10, 0, 0, 1].into() };
         let (bytes, length) = v4.encode();
         let expected = [0x55, 0x55, 0x55, 0x55, 4, 7, 16, 0, 0, 0x12, 0x34, 0x56, 10, 0, 0, 1];

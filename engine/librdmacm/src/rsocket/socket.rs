@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use super::Socket;
-use super::connecting::Attempt;
+use super::attempt::Attempt;
 use super::identifier::Identifier;
 use super::link::{Link, Ready};
-use super::mapping::Mappings;
+use super::mapped_buffers::Mappings;
 use super::options::Options;
+use super::service;
 use super::stream::{Half, Phase};
 use super::wait::{self, Awaited, Waiters};
 
@@ -27,7 +27,7 @@ pub enum State {
     /// Neither connected nor listening.
     Idle,
     /// Listening; descriptors of accepted connections, oldest first.
-    Listening(VecDeque<Arc<Socket>>),
+    Listening(VecDeque<RawFd>),
     /// Resolving the peer's address and route.
     Opening(Attempt),
     /// Connection request sent.
@@ -187,7 +187,8 @@ impl StreamSocket {
 
     /// Closes the socket. Calls that wait on it return an error. Returns the accepted connections
     /// that the program has not taken, which the caller must close.
-    pub fn close(&self) {
+    #[must_use]
+    pub fn close(&self) -> VecDeque<RawFd> {
         while self.shutdown(libc::SHUT_RDWR) == Err(libc::EINTR) {}
         let mut inner = self.lock();
         if matches!(inner.state, State::Open(_) | State::Accepting(_)) {
@@ -197,11 +198,29 @@ impl StreamSocket {
         let before = std::mem::replace(&mut inner.state, State::Closed);
         inner.waiters.wake();
         drop(inner);
-        if let State::Listening(accepted) = before {
-            for socket in accepted {
-                super::service::close(&socket);
-            }
+        match before {
+            State::Listening(accepted) => accepted,
+            _ => VecDeque::new(),
         }
+    }
+
+    /// Sends a keep-alive if the program enabled it, or if a call waits for a silent peer: when the
+    /// peer process was killed together with its software RNIC, nothing else reports that the peer
+    /// is gone.
+    pub fn keep_alive(&self) {
+        let mut inner = self.lock();
+        let waited_for = !inner.waiters.is_empty();
+        let period = inner.options.keep_alive_period().or(waited_for.then_some(service::TICK));
+        let Some(period) = period else { return };
+        if !matches!(inner.state, State::Open(_)) || inner.quiet_since.elapsed() < period {
+            return;
+        }
+        inner.quiet_since = wait::now();
+        if let Some(link) = inner.link() {
+            link.keep_alive();
+            link.queues().arm(); // waiters learn about a failed keep-alive
+        }
+        inner.progress();
     }
 }
 
@@ -219,12 +238,12 @@ impl Awaited for Inner {
     fn progress(&mut self) {
         let Some(link) = self.link() else { return };
         let before = link.stream.phase();
-        let heard = link.progress();
+        let has_progressed = link.progress();
         let broke = before == Phase::Connected && link.stream.phase() == Phase::Failed;
         if broke {
             self.error = libc::EIO;
         }
-        if heard {
+        if has_progressed {
             self.quiet_since = wait::now();
             self.waiters.wake();
         }
@@ -248,7 +267,7 @@ impl Awaited for Inner {
 
     fn ready(&mut self, events: i16) -> i16 {
         self.progress();
-        let asked = events & (libc::POLLIN | libc::POLLOUT);
+        let requested = events & (libc::POLLIN | libc::POLLOUT);
         match &mut self.state {
             State::Open(link) => {
                 let mut ready = 0;
@@ -263,17 +282,17 @@ impl Awaited for Inner {
                     // First report data that arrived before the disconnect: rstream treats POLLHUP
                     // as an error.
                     Phase::Disconnected
-                        if ready & asked & libc::POLLIN != 0 && link.stream.has_data() =>
+                        if ready & requested & libc::POLLIN != 0 && link.stream.has_data() =>
                     {
                         0
                     }
                     Phase::Disconnected => libc::POLLHUP,
                     Phase::Failed => libc::POLLERR,
                 };
-                ready & asked | ended
+                ready & requested | ended
             }
-            State::Listening(accepted) if !accepted.is_empty() => libc::POLLIN & asked,
-            State::Refused => asked | libc::POLLERR,
+            State::Listening(accepted) if !accepted.is_empty() => libc::POLLIN & requested,
+            State::Refused => requested | libc::POLLERR,
             State::Closed => libc::POLLNVAL,
             _ => 0,
         }

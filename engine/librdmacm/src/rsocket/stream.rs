@@ -67,7 +67,7 @@ impl Work {
 
     /// Decodes a work request id.
     #[allow(clippy::cast_possible_truncation)] // the lower half holds the bytes
-    pub fn of_id(id: u64) -> Self {
+    pub fn from_id(id: u64) -> Self {
         if id & Self::CONTROL != 0 {
             return Self::Control { last: id & Self::LAST != 0 };
         }
@@ -177,17 +177,17 @@ pub struct Stream {
     sent_until: u16,
     requests_free: u16,
     controls_free: u16,
-    send_at: u32,
+    send_offset: u32,
     send_free: u32,
 
     // Receiving.
     arrived: VecDeque<u32>,
-    read_at: u32,
+    read_offset: u32,
     consumed: u16,
     credits_due: u16,
     /// Bytes that the program has read and that are not announced again.
     read_free: u32,
-    announce_at: u32,
+    announce_offset: u32,
     announce_entry: u32,
     /// Announced bytes that the peer has not filled.
     announced: u64,
@@ -212,14 +212,14 @@ impl Stream {
             sent_until: peer.credits,
             requests_free: sizes.send_queue - CONTROL_REQUESTS,
             controls_free: CONTROL_REQUESTS,
-            send_at: 0,
+            send_offset: 0,
             send_free: sizes.send_buffer,
             arrived: VecDeque::with_capacity(usize::from(sizes.receive_queue)),
-            read_at: 0,
+            read_offset: 0,
             consumed: 0,
             credits_due: sizes.receive_queue / 2,
             read_free: half,
-            announce_at: half,
+            announce_offset: half,
             announce_entry: 1 % peer.targets.length,
             announced: u64::from(half),
         }
@@ -260,7 +260,7 @@ impl Stream {
     }
 
     /// Handles the completion of a work request.
-    pub fn on_done(&mut self, work: Work) {
+    pub fn on_completion(&mut self, work: Work) {
         match work {
             Work::Stream(bytes) => {
                 self.requests_free += 1;
@@ -321,7 +321,7 @@ impl Stream {
     /// [`can_send`](Self::can_send).
     pub fn send(&mut self, left: usize, pieces: &mut Pieces, inline_max: u32) -> (Post, u32) {
         let length = self.piece(left, pieces).min(self.target.length);
-        let (source, work) = self.place(length, inline_max);
+        let (source, work) = self.reserve(length, inline_max);
         let post = Post {
             work,
             source,
@@ -345,7 +345,7 @@ impl Stream {
         inline_max: u32,
     ) -> (Post, u32) {
         let length = self.piece(left, pieces).min(mapping.left_at(offset));
-        let (source, work) = self.place(length, inline_max);
+        let (source, work) = self.reserve(length, inline_max);
         let address = mapping.buffer.address.wrapping_add(offset.wrapping_sub(mapping.offset));
         (Post { work, source, address, key: mapping.buffer.key, message: None }, length)
     }
@@ -370,15 +370,15 @@ impl Stream {
     }
 
     /// Takes a work request and, for data longer than `inline_max`, room in the send buffer.
-    fn place(&mut self, length: u32, inline_max: u32) -> (Source, Work) {
+    fn reserve(&mut self, length: u32, inline_max: u32) -> (Source, Work) {
         self.requests_free -= 1;
         if length <= inline_max {
             return (Source::Inline(length), Work::Stream(0));
         }
-        let to_end = self.sizes.send_buffer - self.send_at;
-        let first = Piece { offset: self.send_at, length: length.min(to_end) };
+        let to_end = self.sizes.send_buffer - self.send_offset;
+        let first = Piece { offset: self.send_offset, length: length.min(to_end) };
         let second = Piece { offset: 0, length: length - first.length };
-        self.send_at = (self.send_at + length) % self.sizes.send_buffer;
+        self.send_offset = (self.send_offset + length) % self.sizes.send_buffer;
         self.send_free -= length;
         (Source::Buffer([first, second]), Work::Stream(length))
     }
@@ -393,7 +393,7 @@ impl Stream {
     pub fn peek(&self, left: usize) -> impl Iterator<Item = Piece> {
         let size = self.sizes.receive_buffer;
         let mut left = u32::try_from(left).unwrap_or(u32::MAX);
-        let mut at = self.read_at;
+        let mut at = self.read_offset;
         self.arrived.iter().flat_map(move |&bytes| {
             let length = bytes.min(left);
             let first = Piece { offset: at, length: length.min(size - at) };
@@ -409,15 +409,15 @@ impl Stream {
     pub fn read(&mut self, left: usize) -> Option<Piece> {
         let message = self.arrived.front_mut()?;
         let left = u32::try_from(left).unwrap_or(u32::MAX);
-        let to_end = self.sizes.receive_buffer - self.read_at;
+        let to_end = self.sizes.receive_buffer - self.read_offset;
         let length = left.min(*message).min(to_end);
-        let piece = Piece { offset: self.read_at, length };
+        let piece = Piece { offset: self.read_offset, length };
         *message -= length;
         if *message == 0 {
             self.arrived.pop_front();
             self.consumed = self.consumed.wrapping_add(1);
         }
-        self.read_at = (self.read_at + length) % self.sizes.receive_buffer;
+        self.read_offset = (self.read_offset + length) % self.sizes.receive_buffer;
         self.read_free += length;
         Some(piece)
     }
@@ -433,20 +433,20 @@ impl Stream {
         self.controls_free -= 1;
         self.credits_due = self.consumed.wrapping_add(self.sizes.receive_queue / 2);
         let until = self.consumed.wrapping_add(self.sizes.receive_queue);
-        let mut post = control(Message::Credits(until), false);
+        let mut post = control_post(Message::Credits(until), false);
         if has_half {
             let buffer = Remote {
-                address: self.receive_address.wrapping_add(u64::from(self.announce_at)),
+                address: self.receive_address.wrapping_add(u64::from(self.announce_offset)),
                 key: self.receive_key,
                 length: half,
             };
             let entry = u64::from(self.announce_entry) * REMOTE_LENGTH as u64;
-            post.source = entry_of(&buffer, self.peer.order);
+            post.source = table_entry(&buffer, self.peer.order);
             post.address = self.peer.targets.address.wrapping_add(entry);
             post.key = self.peer.targets.key;
             self.read_free -= half;
             self.announced += u64::from(half);
-            self.announce_at = if self.announce_at == 0 { half } else { 0 };
+            self.announce_offset = if self.announce_offset == 0 { half } else { 0 };
             self.announce_entry = (self.announce_entry + 1) % self.peer.targets.length;
         }
         Some(post)
@@ -472,7 +472,7 @@ impl Stream {
             _ => return None,
         };
         self.controls_free -= 1;
-        Some(control(Message::Control(message), message == Control::Disconnect))
+        Some(control_post(Message::Control(message), message == Control::Disconnect))
     }
 
     /// Returns a keep-alive: the peer's RNIC acknowledges it, and its program does not see it.
@@ -481,7 +481,7 @@ impl Stream {
             return None;
         }
         self.controls_free -= 1;
-        Some(Post { message: None, ..control(Message::Control(Control::KeepAlive), false) })
+        Some(Post { message: None, ..control_post(Message::Control(Control::KeepAlive), false) })
     }
 
     /// Returns true if all posted work requests have completed.
@@ -491,12 +491,12 @@ impl Stream {
     }
 }
 
-fn control(message: Message, last: bool) -> Post {
+fn control_post(message: Message, last: bool) -> Post {
     let work = Work::Control { last };
     Post { work, source: Source::Nothing, address: 0, key: 0, message: Some(message) }
 }
 
-fn entry_of(buffer: &Remote, order: Order) -> Source {
+fn table_entry(buffer: &Remote, order: Order) -> Source {
     let mut bytes = [0; MAPPING_LENGTH];
     bytes[..REMOTE_LENGTH].copy_from_slice(&buffer.encode(order));
     Source::Entry(bytes, REMOTE_LENGTH)
@@ -551,15 +551,16 @@ mod tests {
         }
     }
 
-    fn end(own: Sizes, peer: Sizes) -> End {
-        let receive_buffer = Remote { address: RECEIVE, key: KEYS[1], length: own.receive_buffer };
+    fn end(local: Sizes, peer: Sizes) -> End {
+        let receive_buffer =
+            Remote { address: RECEIVE, key: KEYS[1], length: local.receive_buffer };
         End {
-            stream: Stream::new(own, receive_buffer, data(peer)),
+            stream: Stream::new(local, receive_buffer, data(peer)),
             targets: Targets([0; 2 * REMOTE_LENGTH]),
             mapping: [0; MAPPING_LENGTH],
-            receive: vec![0; own.receive_buffer as usize],
+            receive: vec![0; local.receive_buffer as usize],
             mapped: vec![0; 100],
-            send: vec![0; own.send_buffer as usize],
+            send: vec![0; local.send_buffer as usize],
             posted: VecDeque::new(),
             delivered: VecDeque::new(),
             written: 0,
@@ -628,7 +629,7 @@ mod tests {
             }
         }
 
-        fn arrives(&mut self, post: &Post, bytes: &[u8]) {
+        fn write_memory(&mut self, post: &Post, bytes: &[u8]) {
             let (place, base) = match post.address {
                 0 => return assert!(bytes.is_empty()),
                 MAPPED.. => (&mut self.mapped[..], MAPPED),
@@ -649,7 +650,7 @@ mod tests {
                 bytes.extend(&from.send[offset as usize..][..length as usize]);
             }
         }
-        to.arrives(&post, &bytes);
+        to.write_memory(&post, &bytes);
         if let Some(message) = post.message {
             to.stream.on_message(message.encode()).unwrap();
         }
@@ -658,14 +659,14 @@ mod tests {
 
     fn complete(end: &mut End) {
         if let Some(work) = end.delivered.pop_front() {
-            end.stream.on_done(Work::of_id(work.id()));
+            end.stream.on_completion(Work::from_id(work.id()));
         }
     }
 
     const SMALL: Sizes =
         Sizes { send_queue: 16, receive_queue: 16, send_buffer: 5000, receive_buffer: 3000 };
 
-    fn refresh(ends: &mut [End; 2]) {
+    fn drain(ends: &mut [End; 2]) {
         for _ in 0..1000 {
             let [a, b] = ends;
             a.grant();
@@ -682,18 +683,18 @@ mod tests {
         /// For any order of calls, deliveries and completions, the received bytes equal the sent
         /// bytes, and no data is stuck.
         #[test]
-        fn what_goes_in_comes_out(
+        fn received_bytes_equal_sent_bytes(
             sizes in (16u16..40, 16u16..40, 2100u32..9000, 1u32..5000),
             inline_max in 0u32..300,
             steps in prop::collection::vec((0u8..5, 0usize..2, 1usize..7000), 0..400),
         ) {
-            let own = Sizes {
+            let local = Sizes {
                 send_queue: sizes.0,
                 receive_queue: sizes.1,
                 send_buffer: sizes.2,
                 receive_buffer: sizes.3 * 2,
             };
-            let mut ends = [end(own, SMALL), end(SMALL, own)];
+            let mut ends = [end(local, SMALL), end(SMALL, local)];
             let mut under_way = [0, 0];
             for (step, at, amount) in steps {
                 let [a, b] = &mut ends;
@@ -710,7 +711,7 @@ mod tests {
                 for at in 0..2 {
                     under_way[1 - at] -= ends[at].read(1 << 20);
                 }
-                refresh(&mut ends);
+                drain(&mut ends);
             }
             prop_assert_eq!(under_way, [0, 0]);
             let [a, b] = &mut ends;
@@ -731,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_was_announced_is_a_violation() {
+    fn data_beyond_the_announced_room_is_a_violation() {
         let mut end = end(SMALL, SMALL);
         assert_eq!(end.stream.on_message(Message::Data(1500).encode()), Ok(()));
         assert_eq!(end.stream.on_message(Message::Data(1).encode()), Err(Violation));
@@ -743,9 +744,9 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_buffer_is_written_ahead_of_what_follows() {
+    fn a_mapped_buffer_is_written_before_later_data() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
-        refresh(&mut ends);
+        drain(&mut ends);
         let [a, b] = &mut ends;
         let buffer = Remote { address: MAPPED, key: KEYS[2], length: 100 };
         assert!(b.stream.can_send(&mut b.targets));
@@ -768,11 +769,11 @@ mod tests {
         assert_eq!((&b.mapped[10..60], b.mapped[60]), (&[7; 50][..], 0));
         deliver(a, b);
         assert_eq!(b.read(1), 1);
-        refresh(&mut ends);
+        drain(&mut ends);
     }
 
     #[test]
-    fn a_half_that_is_closed_stays_closed() {
+    fn a_closed_direction_stays_closed() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
         let [a, _] = &mut ends;
         a.write(10, 16);
@@ -780,7 +781,7 @@ mod tests {
         assert_eq!(shutdown.message, Some(Message::Control(Control::Shutdown)));
         assert_eq!(a.stream.close(Half::Write), None);
         a.post(shutdown, &[]);
-        refresh(&mut ends);
+        drain(&mut ends);
         let [a, b] = &mut ends;
         assert_eq!((a.stream.is_writable(), a.stream.is_readable()), (false, true));
         assert_eq!((b.stream.is_writable(), b.stream.is_readable()), (true, false));
@@ -789,29 +790,29 @@ mod tests {
         let disconnect = b.stream.close(Half::Both).unwrap();
         assert_eq!(disconnect.message, Some(Message::Control(Control::Disconnect)));
         b.post(disconnect, &[]);
-        refresh(&mut ends);
+        drain(&mut ends);
         assert!(ends.iter().all(|end| end.stream.phase() == Phase::Disconnected));
         assert_eq!(ends[0].read(100), 5);
         assert_eq!(ends[0].stream.close(Half::Both), None);
     }
 
     #[test]
-    fn one_end_may_close_both_ways() {
+    fn one_side_may_close_both_directions() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
         let disconnect = ends[0].stream.close(Half::Both).unwrap();
         assert_eq!(ends[0].stream.close(Half::Both), None);
         ends[0].post(disconnect, &[]);
         assert_eq!(ends[0].stream.phase(), Phase::Connected, "until it is delivered");
-        refresh(&mut ends);
+        drain(&mut ends);
         assert!(ends.iter().all(|end| end.stream.phase() == Phase::Disconnected));
     }
 
     #[test]
-    fn a_sign_of_life_says_nothing() {
+    fn a_keep_alive_carries_no_message() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
         let post = ends[0].stream.keep_alive().unwrap();
         assert_eq!((post.message, post.source), (None, Source::Nothing));
         ends[0].post(post, &[]);
-        refresh(&mut ends);
+        drain(&mut ends);
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::Socket;
+use super::any_socket::Socket;
 
 static SOCKETS: RwLock<BTreeMap<RawFd, Arc<Socket>>> = RwLock::new(BTreeMap::new());
 

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use super::gather::Gather;
-use super::mapping::Announced;
+use super::mapped_buffers::Announcement;
 use super::socket::{Inner, StreamSocket};
 use super::stream::Pieces;
 use super::wait::lock;
@@ -34,7 +34,7 @@ fn may_receive(inner: &mut Inner) -> Option<Turn> {
 }
 
 /// Returns the number of bytes transferred, or the error if there were none.
-fn partly(done: usize, result: Result<(), c_int>) -> Result<usize, c_int> {
+fn partial_result(done: usize, result: Result<(), c_int>) -> Result<usize, c_int> {
     match result {
         Err(error) if done == 0 => Err(error),
         _ => Ok(done),
@@ -65,7 +65,7 @@ impl StreamSocket {
             }
             Ok(())
         });
-        partly(all - from.left(), sent)
+        partial_result(all - from.left(), sent)
     }
 
     /// Writes the program's bytes into the buffer that the peer has mapped at `offset`. Returns
@@ -101,7 +101,7 @@ impl StreamSocket {
             }
             Ok(())
         });
-        partly(all - from.left(), sent)
+        partial_result(all - from.left(), sent)
     }
 
     /// Announces newly mapped buffers to the peer.
@@ -112,7 +112,7 @@ impl StreamSocket {
                     if turn == Turn::Ended {
                         return Err(libc::ECONNRESET);
                     }
-                    if let Some(Announced { index, mapping }) = inner.mappings.announce()
+                    if let Some(Announcement { index, mapping }) = inner.mappings.next_unannounced()
                         && let Some(link) = inner.link()
                     {
                         link.announce_mapping(index, &mapping);
@@ -163,7 +163,7 @@ impl StreamSocket {
             }
             Ok(())
         })();
-        partly(all - to.left(), received)
+        partial_result(all - to.left(), received)
     }
 }
 

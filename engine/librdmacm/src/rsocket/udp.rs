@@ -6,14 +6,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{iovec, socklen_t};
 
-use super::address::{self, Raw};
+use super::address::{self, CAddress};
 use crate::errno;
 
 /// A UDP socket.
 #[derive(Debug)]
 pub struct Udp(OwnedFd);
 
-fn checked(code: c_int) -> Result<(), c_int> {
+fn check(code: c_int) -> Result<(), c_int> {
     if code < 0 { Err(errno::last()) } else { Ok(()) }
 }
 
@@ -22,7 +22,7 @@ impl Udp {
     pub fn new(domain: c_int) -> Result<Self, c_int> {
         // SAFETY: the function takes no pointers.
         let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        checked(fd)?;
+        check(fd)?;
         // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
@@ -34,20 +34,20 @@ impl Udp {
 
     /// Binds to a local address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), c_int> {
-        let mut address = Raw::from(address);
+        let mut address = CAddress::from(address);
         // SAFETY: the address is valid during the call.
-        checked(unsafe { libc::bind(self.fd(), address.pointer(), address.length()) })
+        check(unsafe { libc::bind(self.fd(), address.pointer(), address.length()) })
     }
 
     /// Connects to a peer: the socket then sends to and receives from it only.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), c_int> {
-        let mut peer = Raw::from(peer);
+        let mut peer = CAddress::from(peer);
         // SAFETY: the address is valid during the call.
-        checked(unsafe { libc::connect(self.fd(), peer.pointer(), peer.length()) })
+        check(unsafe { libc::connect(self.fd(), peer.pointer(), peer.length()) })
     }
 
     /// Returns the local address.
-    pub fn own(&self) -> Result<SocketAddr, c_int> {
+    pub fn local(&self) -> Result<SocketAddr, c_int> {
         self.name(libc::getsockname)
     }
 
@@ -60,10 +60,10 @@ impl Udp {
         &self,
         get: unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut socklen_t) -> c_int,
     ) -> Result<SocketAddr, c_int> {
-        let mut raw = Raw::room();
+        let mut raw = CAddress::room();
         let mut length = raw.length();
         // SAFETY: `raw` has room for any address.
-        checked(unsafe { get(self.fd(), raw.pointer(), &raw mut length) })?;
+        check(unsafe { get(self.fd(), raw.pointer(), &raw mut length) })?;
         // SAFETY: the kernel has written `length` bytes.
         unsafe { address::read(raw.pointer(), length) }
     }
@@ -71,24 +71,24 @@ impl Udp {
     /// Returns the local address that routes to a peer, with the port of this socket. Binds the
     /// socket to a port if it has none.
     pub fn source_for(&self, peer: SocketAddr) -> Result<SocketAddr, c_int> {
-        let mut own = self.own()?;
-        if own.port() == 0 {
-            let any = match own {
+        let mut local = self.local()?;
+        if local.port() == 0 {
+            let any = match local {
                 SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
                 SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
             };
             self.bind(any)?;
-            own = self.own()?;
+            local = self.local()?;
         }
-        if own.ip().is_unspecified() || own.ip().is_loopback() {
+        if local.ip().is_unspecified() || local.ip().is_loopback() {
             let domain = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
             let probe = Self::new(domain)?;
             probe.connect(peer)?;
-            let port = own.port();
-            own = probe.own()?;
-            own.set_port(port);
+            let port = local.port();
+            local = probe.local()?;
+            local.set_port(port);
         }
-        Ok(own)
+        Ok(local)
     }
 
     /// Sends a message to a peer.
@@ -101,7 +101,7 @@ impl Udp {
         peer: SocketAddr,
         flags: c_int,
     ) -> Result<(), c_int> {
-        let mut to = Raw::from(peer);
+        let mut to = CAddress::from(peer);
         // SAFETY: all-zero bytes are a valid `msghdr`.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_name, message.msg_namelen) = (to.pointer().cast(), to.length());
@@ -113,7 +113,7 @@ impl Udp {
 
     /// Receives a message without waiting; `None` if there is none.
     pub fn receive(&self, bytes: &mut [u8]) -> Option<(usize, SocketAddr)> {
-        let mut from = Raw::room();
+        let mut from = CAddress::room();
         let mut length = from.length();
         let (to, room, flags) = (bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT);
         // SAFETY: the buffer and the address have the lengths passed.
@@ -136,6 +136,6 @@ impl Udp {
     ) -> Result<(), c_int> {
         let length = socklen_t::try_from(length).unwrap_or(socklen_t::MAX);
         // SAFETY: `value` has `length` readable bytes.
-        checked(unsafe { libc::setsockopt(self.fd(), level, option, value, length) })
+        check(unsafe { libc::setsockopt(self.fd(), level, option, value, length) })
     }
 }

@@ -16,10 +16,10 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 thread_local! {
-    static OWN: Option<OwnedFd> = eventfd();
+    static EVENTFD: Option<OwnedFd> = create_eventfd();
 }
 
-fn eventfd() -> Option<OwnedFd> {
+fn create_eventfd() -> Option<OwnedFd> {
     // SAFETY: the function takes no pointers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
@@ -30,8 +30,8 @@ fn eventfd() -> Option<OwnedFd> {
 ///
 /// # Errors
 /// EMFILE if no descriptor is left.
-pub fn own() -> Result<RawFd, c_int> {
-    OWN.with(|fd| fd.as_ref().map(AsRawFd::as_raw_fd)).ok_or(libc::EMFILE)
+pub fn thread_eventfd() -> Result<RawFd, c_int> {
+    EVENTFD.with(|fd| fd.as_ref().map(AsRawFd::as_raw_fd)).ok_or(libc::EMFILE)
 }
 
 /// Eventfds of the threads that wait for a socket.
@@ -100,14 +100,14 @@ pub fn until<W: Awaited, T>(
     nonblocking: bool,
     mut test: impl FnMut(&mut W) -> Option<T>,
 ) -> Result<T, c_int> {
-    let mut look = |awaited: &mut W| {
+    let mut progress_and_test = |awaited: &mut W| {
         awaited.progress();
         test(awaited)
     };
     let polling = now() + Configuration::get().polling_time;
     loop {
-        if let Some(answer) = look(&mut lock(awaited)) {
-            return Ok(answer);
+        if let Some(value) = progress_and_test(&mut lock(awaited)) {
+            return Ok(value);
         }
         if nonblocking {
             return Err(libc::EAGAIN);
@@ -116,19 +116,19 @@ pub fn until<W: Awaited, T>(
             break;
         }
     }
-    let own = own()?;
+    let eventfd = thread_eventfd()?;
     loop {
         let mut guarded = lock(awaited);
         let mut fds: Vec<_> = guarded.arm().into_iter().map(readable).collect();
-        if let Some(answer) = look(&mut guarded) {
-            return Ok(answer);
+        if let Some(value) = progress_and_test(&mut guarded) {
+            return Ok(value);
         }
-        guarded.waiters().add(own);
+        guarded.waiters().add(eventfd);
         drop(guarded);
-        fds.push(readable(own));
+        fds.push(readable(eventfd));
         let slept = sleep(&mut fds, Until::Forever);
         let mut guarded = lock(awaited);
-        guarded.waiters().remove(own);
+        guarded.waiters().remove(eventfd);
         guarded.disarm();
         drop(guarded);
         slept?;
@@ -141,29 +141,29 @@ pub enum Until {
     /// No limit.
     Forever,
     /// At this time.
-    Then(Instant),
+    At(Instant),
 }
 
 impl Until {
     /// Returns the time `timeout` milliseconds from now; no limit if it is negative.
     pub fn milliseconds(timeout: c_int) -> Self {
         match u64::try_from(timeout) {
-            Ok(timeout) => Self::Then(now() + Duration::from_millis(timeout)),
+            Ok(timeout) => Self::At(now() + Duration::from_millis(timeout)),
             Err(_) => Self::Forever,
         }
     }
 
     /// Returns true if the time has passed.
     pub fn is_over(self) -> bool {
-        matches!(self, Self::Then(then) if now() >= then)
+        matches!(self, Self::At(time) if now() >= time)
     }
 
     /// Returns the remaining milliseconds for `poll`, rounded up; -1 for no limit.
     fn left(self) -> c_int {
         match self {
             Self::Forever => -1,
-            Self::Then(then) => {
-                let left = then.saturating_duration_since(now());
+            Self::At(time) => {
+                let left = time.saturating_duration_since(now());
                 c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
             }
         }
@@ -183,10 +183,10 @@ pub fn sleep(fds: &mut [libc::pollfd], until: Until) -> Result<(), c_int> {
     // SAFETY: the kernel reads and writes the array of `fds.len()` entries.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, until.left()) };
     let failed = if ready < 0 { Err(errno::last()) } else { Ok(()) };
-    if let Some(own) = fds.last() {
+    if let Some(eventfd) = fds.last() {
         let mut count = [0u8; 8];
         // SAFETY: the kernel writes at most eight bytes; the descriptor is nonblocking.
-        unsafe { libc::read(own.fd, count.as_mut_ptr().cast(), count.len()) };
+        unsafe { libc::read(eventfd.fd, count.as_mut_ptr().cast(), count.len()) };
     }
     failed
 }
@@ -195,7 +195,7 @@ pub fn sleep(fds: &mut [libc::pollfd], until: Until) -> Result<(), c_int> {
 ///
 /// # Errors
 /// The error of `poll`.
-pub fn look(fds: &mut [libc::pollfd]) -> Result<(), c_int> {
+pub fn set_revents(fds: &mut [libc::pollfd]) -> Result<(), c_int> {
     // SAFETY: the kernel reads and writes the array of `fds.len()` entries.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) };
     if ready < 0 { Err(errno::last()) } else { Ok(()) }
