@@ -1,4 +1,4 @@
-//! Calls that go to whoever has the socket.
+//! Calls that are passed on to the rsocket or kernel socket behind a descriptor.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -8,13 +8,14 @@ use crate::forking;
 use crate::names::others;
 use crate::table::{self, Kind};
 
-/// Declares functions that pass their arguments on; those that move data find out first what the socket is to be.
+/// Declares functions that pass their arguments on. Those that move data first decide whether a
+/// pending socket becomes an rsocket.
 macro_rules! pass {
     ($( $resolve:path: $name:ident($( $argument:ident: $type:ty ),*) -> $result:ty; )*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(fd: c_int $(, $argument: $type )*) -> $result {
             let behind = $resolve(fd);
-            // SAFETY: the program answers for what it passes.
+            // SAFETY: the program passes the arguments that the function of the C library requires.
             unsafe { (behind.calls().$name)(behind.fd $(, $argument )*) }
         }
     )* };
@@ -61,13 +62,13 @@ pass! {
     ) -> c_int;
 }
 
-/// Flags of the descriptor itself are those of the one that the program holds.
+/// `F_GETFD` and `F_SETFD` concern the program's own descriptor, not the socket behind it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     let own = matches!(command, libc::F_GETFD | libc::F_SETFD);
     let behind =
         if own { table::Behind::kernel(fd, table::Pending::None) } else { table::resolve(fd) };
-    // SAFETY: the program answers for what it passes.
+    // SAFETY: the program passes the arguments that the function of the C library requires.
     unsafe { (behind.calls().fcntl)(behind.fd, command, argument) }
 }
 
@@ -81,14 +82,15 @@ unsafe extern "C" fn sendfile(
     const CHUNK: usize = 1 << 16;
     let behind = forking::resolve(out);
     if behind.kind == Kind::Kernel {
-        // SAFETY: the program answers for what it passes.
+        // SAFETY: the program passes the arguments that the function of the C library requires.
         return unsafe { (others().sendfile)(behind.fd, file, offset, count) };
     }
     let mut chunk = vec![0u8; CHUNK.min(count)];
     let mut total: ssize_t = 0;
     while let left @ 1.. = count - total.cast_unsigned() {
         let want = left.min(CHUNK);
-        // SAFETY: the chunk has as many bytes; the program answers for the offset. What is not sent is read again.
+        // SAFETY: the chunk has `want` bytes; `offset` is null or valid. Bytes that could not be
+        // sent are read again.
         let sent = unsafe {
             let begin =
                 if offset.is_null() { libc::lseek(file, 0, libc::SEEK_CUR) } else { *offset };

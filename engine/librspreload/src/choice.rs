@@ -1,14 +1,15 @@
-//! Which sockets are to be rsockets, and how large: the file `preload_config`, and the environment.
+//! Selects the sockets that become rsockets, and their sizes: the file `preload_config`, and the
+//! environment.
 //!
-//! A line of the file is `PROGRAM DOMAIN TYPE PROTOCOL`, each of which may be `*`; a program is named by how its name begins. Without
-//! lines, all sockets are meant.
+//! A line of the file is `PROGRAM DOMAIN TYPE PROTOCOL`; each field may be `*`. PROGRAM is a prefix
+//! of the program's name. Without lines, all sockets are selected.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
 const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
-/// A line of the file; `None` is any.
+/// A line of the file; `None` stands for `*`.
 #[derive(Debug)]
 struct Line {
     program: Option<String>,
@@ -17,7 +18,8 @@ struct Line {
     protocol: Option<c_int>,
 }
 
-/// What one word of a line means: `*`, or a name in one of its spellings.
+/// Parses a field of a line: `*`, or a name in one of its spellings. Returns `None` if it is
+/// neither.
 fn word(text: &str, prefixes: &[&str], names: &[(&str, c_int)]) -> Option<Option<c_int>> {
     if text == "*" {
         return Some(None);
@@ -58,7 +60,7 @@ impl Line {
     }
 }
 
-/// Whether a socket is to be an rsocket.
+/// Returns true if a socket should be an rsocket.
 pub fn is_meant(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     static LINES: OnceLock<Vec<Line>> = OnceLock::new();
     let lines = LINES.get_or_init(|| {
@@ -75,12 +77,12 @@ pub fn is_meant(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     lines.is_empty() || lines.iter().any(|line| line.means(program, domain, kind, protocol))
 }
 
-/// A number of the environment, 0 if it is not there.
+/// Returns a number from the environment, 0 if it is not set.
 fn number(name: &str) -> c_int {
     std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// What each rsocket is set to: options of `SOL_RDMA`, and their values where the environment has them.
+/// Returns the `SOL_RDMA` options to set on each rsocket, with their values from the environment.
 pub fn sizes() -> &'static [(c_int, c_int)] {
     static SIZES: OnceLock<Vec<(c_int, c_int)>> = OnceLock::new();
     SIZES.get_or_init(|| {
@@ -90,7 +92,8 @@ pub fn sizes() -> &'static [(c_int, c_int)] {
     })
 }
 
-/// Whether connections are made in whichever process uses them.
+/// Returns true if connections are established in the process that first uses them
+/// (`RDMAV_FORK_SAFE`).
 pub fn forks() -> bool {
     static FORKS: OnceLock<bool> = OnceLock::new();
     *FORKS.get_or_init(|| number("RDMAV_FORK_SAFE") != 0)

@@ -1,8 +1,9 @@
-//! Programs that fork, with `RDMAV_FORK_SAFE` set at both ends.
+//! Programs that fork, with `RDMAV_FORK_SAFE` set on both sides.
 //!
-//! A connection of RDMA stays in its process. So a socket begins as the kernel's, is passed on as such, and becomes an rsocket in
-//! the process that first reads from it or writes to it: the server then listens for the second connection at the first one's
-//! port, and says so over the first with four zero bytes.
+//! An RDMA connection cannot leave its process. Therefore a socket starts as a kernel socket, which
+//! a child process can inherit, and becomes an rsocket in the process that first reads or writes
+//! it: the server then listens for a second connection on the same port and tells the client so by
+//! four zero bytes on the first connection.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -13,10 +14,10 @@ use crate::descriptors::{INT, copy_options, set_sizes};
 use crate::names::{RSOCKETS, kernel};
 use crate::table::{self, Behind, Pending};
 
-/// Servers of one host take turns at their port.
+/// Named semaphore: the servers of a host listen on the port one at a time.
 const SEMAPHORE: &std::ffi::CStr = c"/rsocket_fork";
 
-/// What is behind a descriptor, once it is what it is to be.
+/// Returns the socket behind a descriptor. A pending socket becomes an rsocket first.
 pub fn resolve(fd: c_int) -> Behind {
     let behind = table::resolve(fd);
     match behind.pending {
@@ -26,14 +27,15 @@ pub fn resolve(fd: c_int) -> Behind {
     }
 }
 
-/// Replaces a socket of the kernel, or leaves it at that.
+/// Replaces a kernel socket by the rsocket `rsocket`, or makes it a plain kernel socket if that is
+/// `None`.
 fn become_rsocket(fd: c_int, behind: Behind, made: Option<c_int>) -> Behind {
     let new = match made {
         None => Behind::kernel(behind.fd, Pending::None),
         Some(rsocket) => {
             set_sizes(rsocket);
             copy_options((&RSOCKETS, rsocket), (kernel(), behind.fd));
-            // SAFETY: the descriptor is the library's own.
+            // SAFETY: this library owns the descriptor.
             unsafe {
                 (kernel().shutdown)(behind.fd, libc::SHUT_RDWR);
                 (kernel().close)(behind.fd);
@@ -45,23 +47,23 @@ fn become_rsocket(fd: c_int, behind: Behind, made: Option<c_int>) -> Behind {
     new
 }
 
-/// An address of a socket of the kernel.
+/// Returns an address of a kernel socket.
 fn address(
     socket: c_int,
     get: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int,
 ) -> Option<(sockaddr_storage, socklen_t)> {
-    // SAFETY: all zeros is an address of no family.
+    // SAFETY: all-zero bytes are an address without a family.
     let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut length = socklen_t::try_from(size_of_val(&storage)).ok()?;
-    // SAFETY: there is room for any address.
+    // SAFETY: `storage` has room for any address.
     let code = unsafe { get(socket, (&raw mut storage).cast(), &raw mut length) };
     (code == 0).then_some((storage, length))
 }
 
-/// The client's end: waits for the word, and connects.
+/// The client side: waits for the four zero bytes, then connects an rsocket.
 fn active(socket: c_int) -> Option<c_int> {
     let mut word = [0xffu8; 4];
-    // SAFETY: the kernel writes as many bytes as there are.
+    // SAFETY: the kernel writes at most `word.len()` bytes.
     let got = unsafe {
         let flags = (kernel().fcntl)(socket, libc::F_GETFL, 0);
         (kernel().fcntl)(socket, libc::F_SETFL, 0);
@@ -74,7 +76,7 @@ fn active(socket: c_int) -> Option<c_int> {
         return None;
     }
     let (peer, length) = address(socket, kernel().getpeername)?;
-    // SAFETY: the address is there for the call.
+    // SAFETY: this library owns the descriptor.
     unsafe {
         let rsocket = (RSOCKETS.socket)(peer.ss_family.into(), SOCK_STREAM, 0);
         if rsocket < 0 {
@@ -88,12 +90,12 @@ fn active(socket: c_int) -> Option<c_int> {
     }
 }
 
-/// The server's end: listens, says so, and accepts.
+/// The server side: listens, notifies the client, and accepts.
 fn passive(socket: c_int) -> Option<c_int> {
     let (own, length) = address(socket, kernel().getsockname)?;
     let any = any_address(own);
     let on: c_int = 1;
-    // SAFETY: the name is a string; what is passed is there for the calls.
+    // SAFETY: the name is a C string; all arguments are valid during the calls.
     unsafe {
         let semaphore = libc::sem_open(SEMAPHORE.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o770, 1);
         if semaphore == libc::SEM_FAILED {
@@ -120,10 +122,10 @@ fn passive(socket: c_int) -> Option<c_int> {
     }
 }
 
-/// The same port of any address.
+/// Returns the wildcard address with the same port.
 fn any_address(mut address: sockaddr_storage) -> sockaddr_storage {
     let place = &raw mut address;
-    // SAFETY: the storage is large and aligned enough for any address.
+    // SAFETY: `sockaddr_storage` has room and alignment for any address.
     unsafe {
         if c_int::from((*place).ss_family) == libc::AF_INET6 {
             let v6 = place.cast::<libc::sockaddr_in6>();

@@ -1,4 +1,4 @@
-//! The context and its tables of functions, which the inline functions of `verbs.h` call through.
+//! The context and its function tables, which the inline functions of `verbs.h` use.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -12,7 +12,7 @@ use super::{
     ibv_td_init_attr, ibv_values_ex, ibv_wc, ibv_xrcd, ibv_xrcd_init_attr,
 };
 
-/// An entry that nothing fills: the inline function then gives EOPNOTSUPP.
+/// A function that is not implemented: the inline function of `verbs.h` then returns EOPNOTSUPP.
 pub type Empty = Option<unsafe extern "C" fn()>;
 
 abi_structs! {
@@ -59,8 +59,8 @@ abi_structs! {
         mutex: pthread_mutex_t,
         abi_compat: *mut c_void,
     }
-    // It grows at the front: the first six came after release 44. Programs count back from `context` and look at
-    // `sz` before they read an entry.
+    // Later releases add fields at the front: the first six came after release 44. Programs count
+    // back from `context` and check `sz` before they read a field.
     struct verbs_context [696] {
         later: [Empty; 6],
         query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, size_t) -> c_int>,

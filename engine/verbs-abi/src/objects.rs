@@ -1,4 +1,4 @@
-//! The objects that a program holds pointers to.
+//! The C structures of objects that programs hold.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -116,7 +116,7 @@ abi_structs! {
         cond: pthread_cond_t,
         events_completed: u32,
     }
-    // The last one came after release 44: eight bytes that may stay empty.
+    // The last field came after release 44; it may be null.
     struct ibv_qp_ex [360] {
         qp_base: ibv_qp,
         comp_mask: u64,
@@ -167,6 +167,6 @@ abi_structs! {
     }
 }
 
-/// Fields that release 44 does not have.
+/// Fields that release 44 lacks.
 #[cfg(test)]
 pub(crate) const LATER: &[&str] = &["ibv_qp_ex.wr_flush"];
