@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_hold_where_the_program_has_no_wish() {
+    fn settings_replace_values_that_are_0() {
         let mut settings = Settings::default();
         (settings.hop_limit, settings.traffic_class) = (7, 106);
         let chosen = |dgid: &str, hop_limit: u8, traffic_class: u8| {

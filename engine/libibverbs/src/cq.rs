@@ -358,7 +358,7 @@ mod tests {
     use feroce_wire::Qpn;
 
     #[test]
-    fn the_service_level_of_a_datagram_says_which_header_it_has() {
+    fn the_service_level_of_a_datagram_encodes_its_header_type() {
         let completion = |datagram| Completion {
             wr_id: 1,
             status: Status::Success,

@@ -93,7 +93,7 @@ mod tests {
     use feroce_engine::verbs::Status;
 
     #[test]
-    fn the_engines_words_are_the_same() {
+    fn engine_and_library_name_statuses_alike() {
         use Status as S;
         let all = [
             S::Success,

@@ -393,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_multiply_out() {
+    fn width_times_speed_equals_the_rate() {
         // Lanes by width code, and Gb/s per lane by speed code.
         let lanes = |code| match code {
             1 => 1,

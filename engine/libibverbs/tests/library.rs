@@ -12,15 +12,15 @@ fn library() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-libs.sh");
     let built = Command::new(script).env("BUILD_PROFILE", "test").output().expect("a shell");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let told = String::from_utf8(built.stdout).expect("text");
-    PathBuf::from(told.lines().last().expect("the folder")).join("libibverbs.so.1")
+    let output = String::from_utf8(built.stdout).expect("text");
+    PathBuf::from(output.lines().last().expect("the folder")).join("libibverbs.so.1")
 }
 
 /// Returns type and name of each symbol that `path` exports, by `readelf`.
 fn exported(path: &str) -> BTreeSet<String> {
-    let told = Command::new("readelf").args(["--wide", "--dyn-syms", path]).output();
-    let told = String::from_utf8(told.expect("binutils").stdout).expect("text");
-    let symbols = told.lines().filter_map(|line| {
+    let output = Command::new("readelf").args(["--wide", "--dyn-syms", path]).output();
+    let output = String::from_utf8(output.expect("binutils").stdout).expect("text");
+    let symbols = output.lines().filter_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
         let [_, _, _, kind, _, _, place, name] = columns.get(..8)?.try_into().ok()?;
         // A version node is an object symbol with the name of the version.
@@ -31,7 +31,7 @@ fn exported(path: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_symbol_of_the_distribution_is_there_in_its_version() {
+fn the_library_exports_every_symbol_of_the_distribution() {
     let wanted: BTreeSet<_> =
         DISTRIBUTION.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
     assert!(wanted.len() > 170, "{}", wanted.len());
@@ -58,12 +58,12 @@ fn the_list_is_what_the_installed_library_exports() {
 }
 
 #[test]
-fn it_has_the_name_that_programs_look_for_and_stays_loaded() {
+fn soname_and_flags_are_as_programs_expect() {
     let library = library();
-    let told = Command::new("readelf").args(["--wide", "--dynamic"]).arg(&library).output();
-    let told = String::from_utf8(told.expect("binutils").stdout).expect("text");
-    assert!(told.contains("Library soname: [libibverbs.so.1]"), "{told}");
-    assert!(told.contains("NODELETE") && told.contains("NOW"), "{told}");
+    let output = Command::new("readelf").args(["--wide", "--dynamic"]).arg(&library).output();
+    let output = String::from_utf8(output.expect("binutils").stdout).expect("text");
+    assert!(output.contains("Library soname: [libibverbs.so.1]"), "{output}");
+    assert!(output.contains("NODELETE") && output.contains("NOW"), "{output}");
     let unversioned = library.with_file_name("libibverbs.so");
     assert_eq!(std::fs::read_link(unversioned).expect("a link").to_str(), Some("libibverbs.so.1"));
 }

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_space_follows_from_the_hints() {
+    fn the_qp_type_follows_from_the_port_space_in_the_hints() {
         // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut hints: rdma_addrinfo = unsafe { std::mem::zeroed() };
         hints.ai_port_space = RDMA_PS_UDP.cast_signed();

@@ -10,7 +10,7 @@
 //! | question | file |
 //! |---|---|
 //! | what is behind an identifier? | `id.rs`; its part in event delivery: `id_state.rs` |
-//! | what is behind a channel and its events? | `event_channel.rs`; delivery to the program: `event.rs` |
+//! | what is an event channel? | `event_channel.rs`; how events reach the program: `event.rs` |
 //! | on which device is it, and what is its path? | `device.rs`, `address.rs`, `resolve.rs` |
 //! | how is a QP set up? | `qp.rs`, `attributes.rs` |
 //! | how is it connected and disconnected? | `connect.rs` |

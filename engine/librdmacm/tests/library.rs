@@ -12,19 +12,19 @@ fn library() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-libs.sh");
     let built = Command::new(script).env("BUILD_PROFILE", "test").output().expect("a shell");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let told = String::from_utf8(built.stdout).expect("text");
-    PathBuf::from(told.lines().last().expect("the folder")).join("librdmacm.so.1")
+    let output = String::from_utf8(built.stdout).expect("text");
+    PathBuf::from(output.lines().last().expect("the folder")).join("librdmacm.so.1")
 }
 
 fn readelf(what: &str, path: &str) -> String {
-    let told = Command::new("readelf").args(["--wide", what, path]).output();
-    String::from_utf8(told.expect("binutils").stdout).expect("text")
+    let output = Command::new("readelf").args(["--wide", what, path]).output();
+    String::from_utf8(output.expect("binutils").stdout).expect("text")
 }
 
 /// Returns type and name of each symbol that `path` exports.
 fn exported(path: &str) -> BTreeSet<String> {
-    let told = readelf("--dyn-syms", path);
-    let symbols = told.lines().filter_map(|line| {
+    let output = readelf("--dyn-syms", path);
+    let symbols = output.lines().filter_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
         let [_, _, _, kind, _, _, place, name] = columns.get(..8)?.try_into().ok()?;
         // A version node is an object symbol with the name of the version.
@@ -39,7 +39,7 @@ fn wanted() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_symbol_is_there_in_its_version_and_no_other() {
+fn the_library_exports_exactly_the_symbols_of_the_distribution() {
     let wanted = wanted();
     assert_eq!(wanted.iter().filter(|symbol| symbol.starts_with("FUNC r")).count(), 68);
     assert_eq!(exported(library().to_str().expect("text")), wanted);
@@ -55,13 +55,13 @@ fn the_list_is_what_the_installed_library_exports() {
 }
 
 #[test]
-fn it_asks_for_this_projects_verbs_by_a_version_of_their_own() {
+fn it_requires_the_private_version_of_libibverbs() {
     let library = library();
     let path = library.to_str().expect("text");
-    let told = readelf("--dynamic", path);
-    assert!(told.contains("Library soname: [librdmacm.so.1]"), "{told}");
-    assert!(told.contains("Shared library: [libibverbs.so.1]"), "{told}");
-    assert!(told.contains("NODELETE") && told.contains("NOW"), "{told}");
+    let output = readelf("--dynamic", path);
+    assert!(output.contains("Library soname: [librdmacm.so.1]"), "{output}");
+    assert!(output.contains("Shared library: [libibverbs.so.1]"), "{output}");
+    assert!(output.contains("NODELETE") && output.contains("NOW"), "{output}");
     // With the distribution's libibverbs, the loader reports that this version is missing.
     assert!(readelf("--version-info", path).contains("FEROCE_PRIVATE"));
     let unversioned = library.with_file_name("librdmacm.so");

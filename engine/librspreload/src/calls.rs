@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_long, c_void};
 use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::forking;
-use crate::names::others;
+use crate::names::other_calls;
 use crate::table::{self, Kind};
 
 /// Declares functions that pass their arguments on. Those that move data first decide whether a
@@ -14,9 +14,9 @@ macro_rules! pass {
     ($( $resolve:path: $name:ident($( $argument:ident: $type:ty ),*) -> $result:ty; )*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(fd: c_int $(, $argument: $type )*) -> $result {
-            let behind = $resolve(fd);
+            let backing = $resolve(fd);
             // SAFETY: the program passes the arguments that the function of the C library requires.
-            unsafe { (behind.calls().$name)(behind.fd $(, $argument )*) }
+            unsafe { (backing.calls().$name)(backing.fd $(, $argument )*) }
         }
     )* };
 }
@@ -66,10 +66,10 @@ pass! {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     let own = matches!(command, libc::F_GETFD | libc::F_SETFD);
-    let behind =
-        if own { table::Behind::kernel(fd, table::Pending::None) } else { table::resolve(fd) };
+    let backing =
+        if own { table::Backing::kernel(fd, table::Pending::None) } else { table::resolve(fd) };
     // SAFETY: the program passes the arguments that the function of the C library requires.
-    unsafe { (behind.calls().fcntl)(behind.fd, command, argument) }
+    unsafe { (backing.calls().fcntl)(backing.fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
@@ -80,10 +80,10 @@ unsafe extern "C" fn sendfile(
     count: size_t,
 ) -> ssize_t {
     const CHUNK: usize = 1 << 16;
-    let behind = forking::resolve(out);
-    if behind.kind == Kind::Kernel {
+    let backing = forking::resolve(out);
+    if backing.kind == Kind::Kernel {
         // SAFETY: the program passes the arguments that the function of the C library requires.
-        return unsafe { (others().sendfile)(behind.fd, file, offset, count) };
+        return unsafe { (other_calls().sendfile)(backing.fd, file, offset, count) };
     }
     let mut chunk = vec![0u8; CHUNK.min(count)];
     let mut total: ssize_t = 0;
@@ -97,7 +97,7 @@ unsafe extern "C" fn sendfile(
             let got = libc::pread(file, chunk.as_mut_ptr().cast(), want, begin);
             let sent = match usize::try_from(got) {
                 Ok(0) => break,
-                Ok(got) => (behind.calls().write)(behind.fd, chunk.as_ptr().cast(), got),
+                Ok(got) => (backing.calls().write)(backing.fd, chunk.as_ptr().cast(), got),
                 Err(_) => got,
             };
             if sent > 0 && offset.is_null() {

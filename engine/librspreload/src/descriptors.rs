@@ -1,22 +1,18 @@
 //! Creating, accepting, connecting, duplicating and closing sockets.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::c_int;
 
 use libc::{sockaddr, socklen_t};
 
-use crate::names::{Calls, RSOCKETS, kernel, others};
-use crate::table::{self, Behind, Kind, Pending};
-use crate::{choice, forking};
-
-/// Level of the options that only rsockets have.
-const SOL_RDMA: c_int = 0x10000;
-#[allow(clippy::cast_possible_truncation)] // the value is 4
-pub const INT: socklen_t = size_of::<c_int>() as socklen_t;
+use crate::names::{RSOCKETS, kernel, other_calls};
+use crate::socket_options::{copy_options, set_sizes};
+use crate::table::{self, Backing, Kind, Pending};
+use crate::{forking, selection};
 
 thread_local! {
     /// True while rsockets creates a socket: kernel sockets that it opens must not become rsockets.
-    static MAKING: Cell<bool> = const { Cell::new(false) };
+    static CREATING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Opens a descriptor for the program to hold.
@@ -26,113 +22,104 @@ fn placeholder() -> c_int {
 }
 
 /// Puts a socket behind the program's descriptor and returns the descriptor.
-fn hold(index: c_int, behind: Behind) -> c_int {
-    table::set(index, behind);
+fn set_backing(index: c_int, backing: Backing) -> c_int {
+    table::set(index, backing);
     index
-}
-
-/// Sets the sizes from the environment. Errors are ignored: the socket keeps its defaults.
-pub fn set_sizes(rsocket: c_int) {
-    for (option, size) in choice::sizes() {
-        let value = (&raw const *size).cast();
-        // SAFETY: the value is valid during the call.
-        unsafe { (RSOCKETS.setsockopt)(rsocket, SOL_RDMA, *option, value, INT) };
-    }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the function takes no pointers.
-    let of_kernel = || unsafe { (kernel().socket)(domain, kind, protocol) };
+    let kernel_socket = || unsafe { (kernel().socket)(domain, kind, protocol) };
     let internet = matches!(domain, libc::AF_INET | libc::AF_INET6);
     let plain = matches!(kind, libc::SOCK_STREAM | libc::SOCK_DGRAM);
-    if !internet || !plain || MAKING.get() || !choice::is_meant(domain, kind, protocol) {
-        return of_kernel();
+    if !internet || !plain || CREATING.get() || !selection::is_selected(domain, kind, protocol) {
+        return kernel_socket();
     }
     let index = placeholder();
     if index < 0 {
         return index;
     }
     let tcp = kind == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if tcp && choice::forks() {
-        let fd = of_kernel();
+    if tcp && selection::forks() {
+        let fd = kernel_socket();
         if fd >= 0 {
-            return hold(index, Behind::kernel(fd, Pending::Undecided));
+            return set_backing(index, Backing::kernel(fd, Pending::Undecided));
         }
     } else {
-        MAKING.set(true);
+        CREATING.set(true);
         // SAFETY: the function takes no pointers.
         let fd = unsafe { (RSOCKETS.socket)(domain, kind, protocol) };
-        MAKING.set(false);
+        CREATING.set(false);
         if fd >= 0 {
             set_sizes(fd);
-            return hold(index, Behind::rsocket(fd));
+            return set_backing(index, Backing::rsocket(fd));
         }
     }
     // SAFETY: this library owns the descriptor.
     unsafe { (kernel().close)(index) };
-    of_kernel()
+    kernel_socket()
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    let behind = table::resolve(fd);
-    let pending = match (behind.kind, behind.pending) {
+    let backing = table::resolve(fd);
+    let pending = match (backing.kind, backing.pending) {
         (Kind::Rsocket, _) => Pending::None,
         (Kind::Kernel, Pending::Listening) => Pending::Passive,
         // SAFETY: the program passes null pointers, or a writable length and as many bytes.
-        (Kind::Kernel, _) => return unsafe { (kernel().accept)(behind.fd, address, length) },
+        (Kind::Kernel, _) => return unsafe { (kernel().accept)(backing.fd, address, length) },
     };
     // SAFETY: the program passes null pointers, or a writable length and as many bytes.
-    let accepted = unsafe { (behind.calls().accept)(behind.fd, address, length) };
+    let accepted = unsafe { (backing.calls().accept)(backing.fd, address, length) };
     if accepted < 0 {
         return accepted;
     }
     let index = placeholder();
     if index < 0 {
         // SAFETY: this library owns the descriptor.
-        unsafe { (behind.calls().close)(accepted) };
+        unsafe { (backing.calls().close)(accepted) };
         return index;
     }
-    hold(index, Behind { kind: behind.kind, pending, fd: accepted })
+    set_backing(index, Backing { kind: backing.kind, pending, fd: accepted })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    let behind = table::resolve(fd);
+    let backing = table::resolve(fd);
     // SAFETY: the function takes no pointers.
-    let code = unsafe { (behind.calls().listen)(behind.fd, backlog) };
-    if code == 0 && behind.pending == Pending::Undecided {
-        table::set(fd, Behind { pending: Pending::Listening, ..behind });
+    let code = unsafe { (backing.calls().listen)(backing.fd, backlog) };
+    if code == 0 && backing.pending == Pending::Undecided {
+        table::set(fd, Backing { pending: Pending::Listening, ..backing });
     }
     code
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-    let mut behind = table::resolve(fd);
-    if behind.kind == Kind::Rsocket {
+    let mut backing = table::resolve(fd);
+    if backing.kind == Kind::Rsocket {
         // SAFETY: the program passes an address of `length` bytes.
-        let code = unsafe { (RSOCKETS.connect)(behind.fd, address, length) };
+        let code = unsafe { (RSOCKETS.connect)(backing.fd, address, length) };
         let in_progress = std::io::Error::last_os_error().raw_os_error() == Some(libc::EINPROGRESS);
         if code == 0 || in_progress {
             return code;
         }
         // The peer does not support rsockets: use TCP or UDP.
-        let Some(of_kernel) = to_kernel(behind.fd) else { return code };
+        let Some(kernel_socket) = kernel_socket_like(backing.fd) else { return code };
         // SAFETY: this library owns the descriptor.
-        unsafe { (RSOCKETS.close)(behind.fd) };
-        behind = Behind::kernel(of_kernel, Pending::None);
-        table::set(fd, behind);
-    } else if behind.pending == Pending::Undecided {
-        table::set(fd, Behind { pending: Pending::Active, ..behind });
+        unsafe { (RSOCKETS.close)(backing.fd) };
+        backing = Backing::kernel(kernel_socket, Pending::None);
+        table::set(fd, backing);
+    } else if backing.pending == Pending::Undecided {
+        table::set(fd, Backing { pending: Pending::Active, ..backing });
     }
     // SAFETY: the program passes an address of `length` bytes.
-    unsafe { (kernel().connect)(behind.fd, address, length) }
+    unsafe { (kernel().connect)(backing.fd, address, length) }
 }
 
 /// Creates a kernel socket with the options of a stream rsocket.
-fn to_kernel(rsocket: c_int) -> Option<c_int> {
+fn kernel_socket_like(rsocket: c_int) -> Option<c_int> {
     // SAFETY: all-zero bytes are an address without a family.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut length = socklen_t::try_from(size_of_val(&storage)).ok()?;
@@ -149,33 +136,13 @@ fn to_kernel(rsocket: c_int) -> Option<c_int> {
     Some(fd)
 }
 
-/// Copies the most common options and the flags from one socket to another.
-pub fn copy_options(to: (&Calls, c_int), from: (&Calls, c_int)) {
-    let options = [(libc::SOL_SOCKET, libc::SO_REUSEADDR), (libc::IPPROTO_TCP, libc::TCP_NODELAY)];
-    // SAFETY: the values are valid during the calls.
-    unsafe {
-        let flags = (from.0.fcntl)(from.1, libc::F_GETFL, 0);
-        if flags > 0 {
-            (to.0.fcntl)(to.1, libc::F_SETFL, c_long::from(flags));
-        }
-        for (level, option) in options {
-            let (mut value, mut length): (c_int, _) = (0, INT);
-            let place = (&raw mut value).cast::<c_void>();
-            let code = (from.0.getsockopt)(from.1, level, option, place, &raw mut length);
-            if code == 0 && value != 0 {
-                (to.0.setsockopt)(to.1, level, option, place, INT);
-            }
-        }
-    }
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     // SAFETY: the program closes a descriptor that it holds.
     unsafe {
-        let Some((behind, last)) = table::take(fd) else { return (kernel().close)(fd) };
+        let Some((backing, last)) = table::take(fd) else { return (kernel().close)(fd) };
         (kernel().close)(fd);
-        if last { (behind.calls().close)(behind.fd) } else { 0 }
+        if last { (backing.calls().close)(backing.fd) } else { 0 }
     }
 }
 
@@ -183,7 +150,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if old == new {
         // SAFETY: the function takes no pointers.
-        return unsafe { (others().dup2)(old, new) };
+        return unsafe { (other_calls().dup2)(old, new) };
     }
     forking::resolve(old);
     if table::find(new).is_some() {
@@ -191,11 +158,11 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
         unsafe { close(new) };
     }
     // SAFETY: the function takes no pointers.
-    let code = unsafe { (others().dup2)(old, new) };
+    let code = unsafe { (other_calls().dup2)(old, new) };
     if code >= 0
-        && let Some(behind) = table::find(old)
+        && let Some(backing) = table::find(old)
     {
-        table::share(new, behind);
+        table::share(new, backing);
     }
     code
 }

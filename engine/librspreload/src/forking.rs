@@ -10,37 +10,37 @@ use std::mem::MaybeUninit;
 
 use libc::{SOCK_STREAM, sockaddr, sockaddr_storage, socklen_t};
 
-use crate::descriptors::{INT, copy_options, set_sizes};
 use crate::names::{RSOCKETS, kernel};
-use crate::table::{self, Behind, Pending};
+use crate::socket_options::{INT_LENGTH, copy_options, set_sizes};
+use crate::table::{self, Backing, Pending};
 
 /// Named semaphore: the servers of a host listen on the port one at a time.
 const SEMAPHORE: &std::ffi::CStr = c"/rsocket_fork";
 
 /// Returns the socket behind a descriptor. A pending socket becomes an rsocket first.
-pub fn resolve(fd: c_int) -> Behind {
-    let behind = table::resolve(fd);
-    match behind.pending {
-        Pending::Active => become_rsocket(fd, behind, active(behind.fd)),
-        Pending::Passive => become_rsocket(fd, behind, passive(behind.fd)),
-        _ => behind,
+pub fn resolve(fd: c_int) -> Backing {
+    let backing = table::resolve(fd);
+    match backing.pending {
+        Pending::Active => replace_socket(fd, backing, connect_rsocket(backing.fd)),
+        Pending::Passive => replace_socket(fd, backing, accept_rsocket(backing.fd)),
+        _ => backing,
     }
 }
 
 /// Replaces a kernel socket by the rsocket `rsocket`, or makes it a plain kernel socket if that is
 /// `None`.
-fn become_rsocket(fd: c_int, behind: Behind, made: Option<c_int>) -> Behind {
-    let new = match made {
-        None => Behind::kernel(behind.fd, Pending::None),
+fn replace_socket(fd: c_int, backing: Backing, rsocket: Option<c_int>) -> Backing {
+    let new = match rsocket {
+        None => Backing::kernel(backing.fd, Pending::None),
         Some(rsocket) => {
             set_sizes(rsocket);
-            copy_options((&RSOCKETS, rsocket), (kernel(), behind.fd));
+            copy_options((&RSOCKETS, rsocket), (kernel(), backing.fd));
             // SAFETY: this library owns the descriptor.
             unsafe {
-                (kernel().shutdown)(behind.fd, libc::SHUT_RDWR);
-                (kernel().close)(behind.fd);
+                (kernel().shutdown)(backing.fd, libc::SHUT_RDWR);
+                (kernel().close)(backing.fd);
             }
-            Behind::rsocket(rsocket)
+            Backing::rsocket(rsocket)
         }
     };
     table::set(fd, new);
@@ -61,18 +61,18 @@ fn address(
 }
 
 /// The client side: waits for the four zero bytes, then connects an rsocket.
-fn active(socket: c_int) -> Option<c_int> {
-    let mut word = [0xffu8; 4];
-    // SAFETY: the kernel writes at most `word.len()` bytes.
+fn connect_rsocket(socket: c_int) -> Option<c_int> {
+    let mut bytes = [0xffu8; 4];
+    // SAFETY: the kernel writes at most `bytes.len()` bytes.
     let got = unsafe {
         let flags = (kernel().fcntl)(socket, libc::F_GETFL, 0);
         (kernel().fcntl)(socket, libc::F_SETFL, 0);
         let flag = libc::MSG_PEEK | libc::MSG_WAITALL;
-        let got = (kernel().recv)(socket, word.as_mut_ptr().cast(), word.len(), flag);
+        let got = (kernel().recv)(socket, bytes.as_mut_ptr().cast(), bytes.len(), flag);
         (kernel().fcntl)(socket, libc::F_SETFL, flags.into());
         got
     };
-    if got != 4 || word != [0; 4] {
+    if got != 4 || bytes != [0; 4] {
         return None;
     }
     let (peer, length) = address(socket, kernel().getpeername)?;
@@ -91,9 +91,9 @@ fn active(socket: c_int) -> Option<c_int> {
 }
 
 /// The server side: listens, notifies the client, and accepts.
-fn passive(socket: c_int) -> Option<c_int> {
-    let (own, length) = address(socket, kernel().getsockname)?;
-    let any = any_address(own);
+fn accept_rsocket(socket: c_int) -> Option<c_int> {
+    let (local, length) = address(socket, kernel().getsockname)?;
+    let any = any_address(local);
     let on: c_int = 1;
     // SAFETY: the name is a C string; all arguments are valid during the calls.
     unsafe {
@@ -105,12 +105,18 @@ fn passive(socket: c_int) -> Option<c_int> {
         let mut accepted = -1;
         if listener >= 0 {
             let value = (&raw const on).cast::<c_void>();
-            (RSOCKETS.setsockopt)(listener, libc::SOL_SOCKET, libc::SO_REUSEADDR, value, INT);
+            (RSOCKETS.setsockopt)(
+                listener,
+                libc::SOL_SOCKET,
+                libc::SO_REUSEADDR,
+                value,
+                INT_LENGTH,
+            );
             libc::sem_wait(semaphore);
-            let word = [0u8; 4];
+            let zeros = [0u8; 4];
             if (RSOCKETS.bind)(listener, (&raw const any).cast(), length) == 0
                 && (RSOCKETS.listen)(listener, 1) == 0
-                && (kernel().write)(socket, word.as_ptr().cast(), word.len()) == 4
+                && (kernel().write)(socket, zeros.as_ptr().cast(), zeros.len()) == 4
             {
                 accepted = (RSOCKETS.accept)(listener, std::ptr::null_mut(), std::ptr::null_mut());
             }

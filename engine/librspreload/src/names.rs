@@ -24,7 +24,12 @@ macro_rules! tables {
             Calls { $( $real: {
                 let name = concat!(stringify!($real), "\0");
                 // SAFETY: the C library exports the function with this type.
-                unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($( $type ),*) -> $result>(next(name)) }
+                unsafe {
+                    std::mem::transmute::<
+                        *mut c_void,
+                        unsafe extern "C" fn($( $type ),*) -> $result,
+                    >(next(name))
+                }
             }, )* }
         }
     };
@@ -37,7 +42,8 @@ tables! {
     accept, raccept: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
     connect, rconnect: fn(c_int, *const sockaddr, socklen_t) -> c_int;
     recv, rrecv: fn(c_int, *mut c_void, size_t, c_int) -> ssize_t;
-    recvfrom, rrecvfrom: fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
+    recvfrom, rrecvfrom:
+        fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
     recvmsg, rrecvmsg: fn(c_int, *mut msghdr, c_int) -> ssize_t;
     read, rread: fn(c_int, *mut c_void, size_t) -> ssize_t;
     readv, rreadv: fn(c_int, *const iovec, c_int) -> ssize_t;
@@ -58,7 +64,7 @@ tables! {
 }
 
 /// Functions that only the C library has.
-pub struct Others {
+pub struct OtherCalls {
     /// `dup2`
     pub dup2: unsafe extern "C" fn(c_int, c_int) -> c_int,
     /// `sendfile`
@@ -84,11 +90,11 @@ pub fn kernel() -> &'static Calls {
 }
 
 /// Returns the other functions of the C library.
-pub fn others() -> &'static Others {
-    static LOADED: OnceLock<Others> = OnceLock::new();
+pub fn other_calls() -> &'static OtherCalls {
+    static LOADED: OnceLock<OtherCalls> = OnceLock::new();
     // SAFETY: the C library exports the functions with these types.
     LOADED.get_or_init(|| unsafe {
-        Others {
+        OtherCalls {
             dup2: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> c_int>(
                 next("dup2\0"),
             ),

@@ -9,7 +9,7 @@ use crate::names::{RSOCKETS, kernel};
 use crate::table::{self, Kind};
 
 fn is_rsocket(fd: c_int) -> bool {
-    table::find(fd).is_some_and(|behind| behind.kind == Kind::Rsocket)
+    table::find(fd).is_some_and(|backing| backing.kind == Kind::Rsocket)
 }
 
 #[unsafe(no_mangle)]
@@ -25,16 +25,16 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
         // SAFETY: the program passes an array of `count` entries.
         return unsafe { (kernel().poll)(fds, count, timeout) };
     }
-    let mut behind: Vec<pollfd> = polled
+    let mut backing: Vec<pollfd> = polled
         .iter()
         .map(|polled| pollfd { fd: table::resolve(polled.fd).fd, revents: 0, ..*polled })
         .collect();
     let any = polled.iter().any(|polled| is_rsocket(polled.fd));
     let calls = if any { &RSOCKETS } else { kernel() };
     // SAFETY: the array is valid during the call.
-    let ready = unsafe { (calls.poll)(behind.as_mut_ptr(), count, timeout) };
-    for (polled, behind) in polled.iter_mut().zip(&behind) {
-        polled.revents = behind.revents;
+    let ready = unsafe { (calls.poll)(backing.as_mut_ptr(), count, timeout) };
+    for (polled, backing) in polled.iter_mut().zip(&backing) {
+        polled.revents = backing.revents;
     }
     ready
 }

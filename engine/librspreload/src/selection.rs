@@ -11,7 +11,7 @@ const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
 /// A line of the file; `None` stands for `*`.
 #[derive(Debug)]
-struct Line {
+struct Rule {
     program: Option<String>,
     domain: Option<c_int>,
     kind: Option<c_int>,
@@ -20,7 +20,7 @@ struct Line {
 
 /// Parses a field of a line: `*`, or a name in one of its spellings. Returns `None` if it is
 /// neither.
-fn word(text: &str, prefixes: &[&str], names: &[(&str, c_int)]) -> Option<Option<c_int>> {
+fn parse_field(text: &str, prefixes: &[&str], names: &[(&str, c_int)]) -> Option<Option<c_int>> {
     if text == "*" {
         return Some(None);
     }
@@ -30,7 +30,7 @@ fn word(text: &str, prefixes: &[&str], names: &[(&str, c_int)]) -> Option<Option
     Some(Some(*value))
 }
 
-impl Line {
+impl Rule {
     fn parse(line: &str) -> Option<Self> {
         if line.starts_with('#') {
             return None;
@@ -42,13 +42,13 @@ impl Line {
         let protocols = [("TCP", libc::IPPROTO_TCP), ("UDP", libc::IPPROTO_UDP)];
         Some(Self {
             program: (program != "*").then(|| program.to_owned()),
-            domain: word(words.next()?, &["AF_", "PF_"], &domains)?,
-            kind: word(words.next()?, &["SOCK_"], &kinds)?,
-            protocol: word(words.next()?, &["IPPROTO_"], &protocols)?,
+            domain: parse_field(words.next()?, &["AF_", "PF_"], &domains)?,
+            kind: parse_field(words.next()?, &["SOCK_"], &kinds)?,
+            protocol: parse_field(words.next()?, &["IPPROTO_"], &protocols)?,
         })
     }
 
-    fn means(&self, program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
+    fn matches(&self, program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
         let is_program = self.program.as_ref().is_none_or(|name| {
             let begin = program.get(..name.len());
             begin.is_some_and(|begin| begin.eq_ignore_ascii_case(name))
@@ -61,20 +61,20 @@ impl Line {
 }
 
 /// Returns true if a socket should be an rsocket.
-pub fn is_meant(domain: c_int, kind: c_int, protocol: c_int) -> bool {
-    static LINES: OnceLock<Vec<Line>> = OnceLock::new();
-    let lines = LINES.get_or_init(|| {
+pub fn is_selected(domain: c_int, kind: c_int, protocol: c_int) -> bool {
+    static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
+    let rules = RULES.get_or_init(|| {
         let text = std::fs::read_to_string(FILE).unwrap_or_default();
-        text.lines().filter_map(Line::parse).collect()
+        text.lines().filter_map(Rule::parse).collect()
     });
     let protocol = match (protocol, kind) {
         (0, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
         (0, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
         _ => protocol,
     };
-    let own = std::env::current_exe().unwrap_or_default();
-    let program = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    lines.is_empty() || lines.iter().any(|line| line.means(program, domain, kind, protocol))
+    let executable = std::env::current_exe().unwrap_or_default();
+    let program = executable.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    rules.is_empty() || rules.iter().any(|rule| rule.matches(program, domain, kind, protocol))
 }
 
 /// Returns a number from the environment, 0 if it is not set.

@@ -36,7 +36,7 @@ pub enum Pending {
 
 /// The socket behind a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Behind {
+pub struct Backing {
     /// Implementation.
     pub kind: Kind,
     /// Next step.
@@ -45,7 +45,7 @@ pub struct Behind {
     pub fd: c_int,
 }
 
-impl Behind {
+impl Backing {
     /// Returns an entry for an rsocket.
     pub fn rsocket(fd: c_int) -> Self {
         Self { kind: Kind::Rsocket, pending: Pending::None, fd }
@@ -97,19 +97,19 @@ fn entry(fd: c_int) -> Option<&'static AtomicU64> {
 }
 
 /// Returns the socket behind a descriptor, if the program created it through this library.
-pub fn find(fd: c_int) -> Option<Behind> {
-    Behind::unpack(entry(fd)?.load(Ordering::Acquire))
+pub fn find(fd: c_int) -> Option<Backing> {
+    Backing::unpack(entry(fd)?.load(Ordering::Acquire))
 }
 
 /// Returns the socket behind any descriptor: the descriptor itself if there is no entry.
-pub fn resolve(fd: c_int) -> Behind {
-    find(fd).unwrap_or(Behind::kernel(fd, Pending::None))
+pub fn resolve(fd: c_int) -> Backing {
+    find(fd).unwrap_or(Backing::kernel(fd, Pending::None))
 }
 
 /// Puts a socket behind a descriptor.
-pub fn set(fd: c_int, behind: Behind) {
+pub fn set(fd: c_int, backing: Backing) {
     if let Some(entry) = entry(fd) {
-        entry.store(behind.pack(), Ordering::Release);
+        entry.store(backing.pack(), Ordering::Release);
     }
 }
 
@@ -120,19 +120,19 @@ fn shared() -> MutexGuard<'static, BTreeMap<c_int, usize>> {
 }
 
 /// Puts a socket behind a further descriptor.
-pub fn share(fd: c_int, behind: Behind) {
-    *shared().entry(behind.fd).or_insert(1) += 1;
-    set(fd, behind);
+pub fn share(fd: c_int, backing: Backing) {
+    *shared().entry(backing.fd).or_insert(1) += 1;
+    set(fd, backing);
 }
 
 /// Removes the entry of a descriptor. Returns the socket, and true if this was its last descriptor.
-pub fn take(fd: c_int) -> Option<(Behind, bool)> {
-    let behind = Behind::unpack(entry(fd)?.swap(0, Ordering::AcqRel))?;
+pub fn take(fd: c_int) -> Option<(Backing, bool)> {
+    let backing = Backing::unpack(entry(fd)?.swap(0, Ordering::AcqRel))?;
     let mut shared = shared();
-    let Some(count) = shared.get_mut(&behind.fd) else { return Some((behind, true)) };
+    let Some(count) = shared.get_mut(&backing.fd) else { return Some((backing, true)) };
     *count -= 1;
     if *count == 1 {
-        shared.remove(&behind.fd);
+        shared.remove(&backing.fd);
     }
-    Some((behind, false))
+    Some((backing, false))
 }

@@ -271,7 +271,9 @@ abi_structs! {
         pd: *mut ibv_pd,
         td: *mut ibv_td,
         comp_mask: u32,
-        alloc: Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, size_t, u64) -> *mut c_void>,
+        alloc: Option<
+            unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, size_t, u64) -> *mut c_void,
+        >,
         free: Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64)>,
         pd_context: *mut c_void,
     }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_readable_once_per_event_and_honours_non_blocking() {
+    fn the_descriptor_is_readable_once_per_event_and_may_be_nonblocking() {
         let channel = Channel::new().unwrap();
         channel.push(1);
         channel.push(2);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_not_announced() {
+    fn removed_events_do_not_make_it_readable() {
         let channel = Channel::new().unwrap();
         for event in [1, 2, 1] {
             channel.push(event);

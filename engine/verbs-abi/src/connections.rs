@@ -212,7 +212,10 @@ pub mod option {
 /// Declares the functions, and a type of the same name for each, which the definition is checked
 /// against.
 macro_rules! functions {
-    ($( $(#[$doc:meta])* fn $name:ident($( $argument:ident: $type:ty ),* $(,)?) -> $result:ty; )*) => {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($( $argument:ident: $type:ty ),* $(,)?) -> $result:ty;
+    )*) => {
         $( $(#[$doc])* pub type $name = unsafe extern "C" fn($( $argument: $type ),*) -> $result; )*
 
         unsafe extern "C" {
@@ -230,7 +233,11 @@ functions! {
     /// Destroys an identifier. Its events are no longer delivered.
     fn feroce_cm_destroy(id: CmNumber) -> c_int;
     /// Finds the attached device with this local address.
-    fn feroce_cm_device_of(address: *const CmAddress, index: *mut u32, gid_index: *mut u32) -> c_int;
+    fn feroce_cm_device_of(
+        address: *const CmAddress,
+        index: *mut u32,
+        gid_index: *mut u32,
+    ) -> c_int;
     /// Binds an identifier to a local or unspecified address.
     fn feroce_cm_bind(id: CmNumber, address: *const CmAddress) -> c_int;
     /// Starts to listen.
@@ -283,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back() {
+    fn addresses_survive_the_conversion() {
         let v6 = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3);
         for address in ["10.0.0.1:80".parse().unwrap(), SocketAddr::V6(v6)] {
             assert_eq!(CmAddress::from(address).socket(), Some(address));

@@ -41,7 +41,10 @@ pub struct Layout {
 
 /// Declares C structures and records their layout in `LAYOUTS`.
 macro_rules! abi_structs {
-    ($( $(#[$meta:meta])* struct $name:ident [$size:literal] { $( $field:ident: $type:ty, )* } )*) => {
+    ($(
+        $(#[$meta:meta])*
+        struct $name:ident [$size:literal] { $( $field:ident: $type:ty, )* }
+    )*) => {
         $(
             $(#[$meta])*
             #[repr(C)]

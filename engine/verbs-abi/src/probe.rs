@@ -77,7 +77,8 @@ fn program() -> String {
             if !is_later(&path) && !SKIPPED.contains(&path.as_str()) {
                 writeln!(
                     text,
-                    "printf(\"{path} %ld %zu\\n\", (long)offsetof(struct {name}, {field}) - {from}, sizeof(((struct {name} *)0)->{field}));"
+                    "printf(\"{path} %ld %zu\\n\", (long)offsetof(struct {name}, {field}) - {from}, \
+                     sizeof(((struct {name} *)0)->{field}));"
                 )
                 .expect("a string");
             }
@@ -102,12 +103,12 @@ fn a_c_program_sees_the_same_offsets() {
     std::fs::write(&source, program()).expect("a file");
     let built = Command::new("cc").arg("-w").arg(&source).arg("-o").arg(&binary).status();
     assert!(built.expect("a C compiler").success(), "install libibverbs-dev and librdmacm-dev");
-    let told = Command::new(&binary).output().expect("it runs");
-    let told = String::from_utf8(told.stdout).expect("text");
+    let output = Command::new(&binary).output().expect("it runs");
+    let output = String::from_utf8(output.stdout).expect("text");
     let expected = expected();
     assert!(expected.len() > 300, "{} fields", expected.len());
     let differences: Vec<_> =
-        told.lines().zip(&expected).filter(|(told, expected)| told != expected).collect();
+        output.lines().zip(&expected).filter(|(output, expected)| output != expected).collect();
     assert_eq!(differences, [], "C and Rust");
-    assert_eq!(told.lines().count(), expected.len());
+    assert_eq!(output.lines().count(), expected.len());
 }

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_begins_anew() {
+    fn a_forked_child_creates_its_own_value() {
         static NUMBERS: PerProcess<Mutex<Vec<u32>>> = PerProcess::new(Mutex::default);
         NUMBERS.get().lock().unwrap().push(7);
         assert_eq!(*NUMBERS.get().lock().unwrap(), [7]);

@@ -34,14 +34,14 @@ impl Sets {
     /// The sets are null or valid.
     pub unsafe fn polled(&self, count: c_int) -> Vec<pollfd> {
         let limit = count.clamp(0, c_int::try_from(libc::FD_SETSIZE).unwrap_or(c_int::MAX));
-        let asked = |fd: c_int| {
+        let requested = |fd: c_int| {
             let bits = self.0.iter().zip(Self::EVENTS);
             // SAFETY: the sets are null or valid.
             let bits = bits.filter(|(set, _)| unsafe { Self::has(**set, fd) });
             let events = bits.fold(0, |events, (_, event)| events | event);
             (events != 0).then_some(pollfd { fd, events, revents: 0 })
         };
-        (0..limit).filter_map(asked).collect()
+        (0..limit).filter_map(requested).collect()
     }
 
     /// Leaves only ready descriptors in the sets. Returns the number of members.
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_become_lists_and_lists_sets() {
+    fn sets_convert_to_lists_and_back() {
         // SAFETY: all-zero bytes are empty sets, which are valid during the calls.
         unsafe {
             let [mut read, mut write]: [fd_set; 2] = std::mem::zeroed();
@@ -90,8 +90,9 @@ mod tests {
             libc::FD_SET(20, &raw mut read);
             let sets = Sets([&raw mut read, &raw mut write, std::ptr::null_mut()]);
             let mut polled = sets.polled(20);
-            let asked: Vec<_> = polled.iter().map(|polled| (polled.fd, polled.events)).collect();
-            assert_eq!(asked, [(3, libc::POLLIN | libc::POLLOUT), (9, libc::POLLIN)]);
+            let requested: Vec<_> =
+                polled.iter().map(|polled| (polled.fd, polled.events)).collect();
+            assert_eq!(requested, [(3, libc::POLLIN | libc::POLLOUT), (9, libc::POLLIN)]);
             (polled[0].revents, polled[1].revents) = (libc::POLLOUT, libc::POLLHUP);
             assert_eq!(sets.fill(&polled), 2);
             assert!(!libc::FD_ISSET(3, &raw const read) && libc::FD_ISSET(9, &raw const read));

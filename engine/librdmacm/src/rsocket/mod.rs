@@ -42,9 +42,12 @@
 //! | when may which message be sent? | `stream.rs`, a value without memory or QP |
 //! | who posts it, and from which memory? | `link.rs`, `queues.rs`, `memory.rs` |
 //! | how is a connection set up? | `connecting.rs`, with `attempt.rs` and `identifier.rs` |
-//! | what does a call do, and when does it wait? | `calls.rs`; streams: `socket.rs`, `transfer.rs`, `mapping.rs`; datagrams: `datagram.rs`, `port.rs`, `udp.rs` |
+//! | what does a call do? | `calls.rs` |
+//! | when does a stream call wait? | `socket.rs`, `transfer.rs`, `mapping.rs` |
+//! | how do datagrams work? | `datagram.rs`, `port.rs`, `udp.rs` |
 //! | how does a program learn that a socket is ready? | `poll.rs`, `wait.rs` |
-//! | which options are there? | `options.rs`, `socket_options.rs`; the administrator's: `configuration.rs` |
+//! | which options are there? | `options.rs`, `socket_options.rs` |
+//! | which defaults may the administrator set? | `configuration.rs` |
 
 mod address;
 mod any_socket;
