@@ -7,7 +7,7 @@ use super::any_socket::Socket;
 use super::service::{self, Handlers};
 use super::table;
 
-/// Tells the service thread what to call. To be called before the first socket is created.
+/// Sets the handlers of the service thread. Must be called before the first socket is created.
 pub fn install() {
     service::set_handlers(Handlers { on_readable, on_tick });
 }

@@ -24,8 +24,7 @@
 //! first busily for the configured polling time, then asleep on the completion channel (`wait.rs`).
 //! One service thread per process (`service.rs`) handles what happens outside calls: connection
 //! manager events, datagrams that arrive over UDP, and keep-alive messages. It starts with the
-//! first socket that needs it; a forked child starts its own. `dispatch.rs` tells it what to do
-//! with a ready descriptor.
+//! first socket that needs it; a forked child starts its own. `dispatch.rs` has its handlers.
 //!
 //! # Locks
 //!
