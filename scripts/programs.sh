@@ -9,7 +9,7 @@
 #     --kit              has scripts/interop-kit.sh run the rows, with the guest as its peer, which tests the kit
 #     --judge            has tshark and scapy look at the first packets of each row (the ends meet at a bridge then)
 #     --valgrind         runs both ends in Valgrind, which fails a row whose memory is misused; FILTER is then ^pingpong
-#     --table            writes the results into README.md, with --peer into docs/interop.md
+#     --table            writes the results into docs/programs.md, with --peer into docs/interop.md
 #     --list             prints the rows
 #     FILTER             a regular expression that picks rows of tests/programs/table.txt
 # Exit code 0 if every row passed, 1 if one failed, 2 for wrong usage.
@@ -123,7 +123,7 @@ with_feroce() {
     namespace=([a]=$pair-a [b]=$pair-b) interface=([a]=v0 [b]=v1)
     for source in a b; do ip -n "$pair-$source" link set lo up; done # libfabric has threads that talk to themselves.
     each_row "$filter" play b a 10.77.0.2 'Feroce at both ends'
-    [ -z "$table" ] || table 'Feroce at both ends' | write_section README.md programs
+    [ -z "$table" ] || table 'Feroce at both ends' | write_section docs/programs.md programs
 }
 
 # package: that of the row's program, where it is not needed for others, too.

@@ -1,4 +1,4 @@
-//! Address handles: those of a received datagram, and the resolution of addresses.
+//! Address handles: creating them, deriving them from a received datagram, and resolving addresses.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -12,10 +12,9 @@ use feroce_wire::Ipv4Header;
 
 use crate::abi::{IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
 use crate::context::Shared;
+use crate::convert::{gid_from_halves, gid_to_halves, path_of};
 use crate::domain::Pd;
-use crate::modify::{gid, path};
 use crate::object::{self, Object};
-use crate::query::halves;
 use crate::{context, cq, errno};
 
 /// An address handle.
@@ -23,23 +22,23 @@ use crate::{context, cq, errno};
 pub struct Ah {
     abi: UnsafeCell<ibv_ah>,
     shared: Arc<Shared>,
-    /// The engine's.
+    /// The engine's address handle.
     pub handle: AddressHandle,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Ah {
     type Abi = ibv_ah;
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the program passes a live PD, whose context is not written, and attributes.
+    // SAFETY: the program passes a live PD and attributes; nothing writes the PD's `context` field.
     let (live, context, attr) = unsafe { (object::borrow::<Pd>(pd), (*pd).context, &*attr) };
     let made = live.shared.check().and_then(|()| {
-        let path = path(attr, &live.shared.engine.settings)?;
+        let path = path_of(attr, &live.shared.engine.settings)?;
         let handle = live.pd.create_ah(&path).map_err(|error| {
-            crate::log::say(&error.to_string());
+            crate::log::print(&error.to_string());
             errno::of_device(&error)
         })?;
         live.users.fetch_add(1, Ordering::AcqRel);
@@ -51,7 +50,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: the program passes a live handle of a live PD.
+    // SAFETY: the program passes a live address handle, and its PD lives as long as the handle.
     unsafe {
         let live = object::borrow::<Ah>(ah);
         if let Err(code) = live.shared.check() {
@@ -71,21 +70,21 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the program passes a live PD, a completion and the GRH that it announces.
+    // SAFETY: the program passes a live PD, a completion and the GRH that the completion announces.
     let code = unsafe { ibv_init_ah_from_wc((*pd).context, port, wc, grh, &raw mut attr) };
     if code != 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: as above.
+    // SAFETY: the program passes a live PD, and `attr` was filled in above.
     unsafe { ibv_create_ah(pd, &raw mut attr) }
 }
 
-/// The flow label's bits of the first word of a GRH.
+/// Mask of the flow label in the first word of a GRH.
 const FLOW_LABEL: u32 = 0xf_ffff;
 
-/// What an answer needs of a datagram's header.
+/// Header fields of a received datagram that a response needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     source: Gid,
@@ -94,12 +93,13 @@ struct Header {
     class: u8,
 }
 
-/// Of IPv6 the header is all of the GRH, of IPv4 its second half, and then the first has no version.
+/// Parses the 40 bytes of a GRH buffer. An IPv6 header fills all of it; an IPv4 header fills the
+/// last 20 bytes, and the version field of the first word is then not 6.
 fn header(grh: &ibv_grh) -> Option<Header> {
     let words = u32::from_be(grh.version_tclass_flow);
     let class = |word: u32, shift: u32| u8::try_from(word >> shift & 0xff).unwrap_or(0);
     if words >> 28 == 6 {
-        let (source, destination) = (gid(grh.sgid), gid(grh.dgid));
+        let (source, destination) = (gid_from_halves(grh.sgid), gid_from_halves(grh.dgid));
         return Some(Header {
             source,
             destination,
@@ -107,7 +107,7 @@ fn header(grh: &ibv_grh) -> Option<Header> {
             class: class(words, 20),
         });
     }
-    // SAFETY: both are plain bytes of this size.
+    // SAFETY: both types are plain bytes of the same size.
     let bytes: [u8; size_of::<ibv_grh>()] = unsafe { std::mem::transmute(*grh) };
     let ip = Ipv4Header::parse(&bytes[bytes.len() - Ipv4Header::LEN..]).ok()?;
     let (source, destination) = (IpAddr::V4(ip.src).into(), IpAddr::V4(ip.dst).into());
@@ -126,44 +126,44 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
         errno::set(code);
         -1
     };
-    // SAFETY: the program passes an open context, a completion and the GRH that it announces, in a receive buffer
-    // which need not be aligned.
+    // SAFETY: the program passes an open context, a completion and the GRH that the completion
+    // announces. The GRH lies in a receive buffer and may be unaligned.
     let (shared, wc, grh) = unsafe {
         let shared = match context::shared(context) {
             Ok(shared) => shared,
             Err(code) => return failed(code),
         };
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
-            return failed(libc::EINVAL); // RoCE has no other address.
+            return failed(libc::EINVAL); // RoCE has no address without a GRH.
         }
         (shared, *wc, grh.read_unaligned())
     };
-    let Some(Header { source, destination: own, label, class }) = header(&grh) else {
+    let Some(Header { source, destination: local, label, class }) = header(&grh) else {
         return failed(libc::EPROTONOSUPPORT);
     };
-    // The datagram came to our address: that is whom the answer comes from.
+    // The datagram was sent to a local address: the response has that address as its source.
     let gids = shared.engine.device.gids();
-    let Some((index, _)) = gids.iter().find(|(_, entry)| entry.gid == own) else {
+    let Some((index, _)) = gids.iter().find(|(_, entry)| entry.gid == local) else {
         return failed(libc::ENOENT);
     };
-    // SAFETY: zeros are values of the plain structure.
-    let mut told: ibv_ah_attr = unsafe { std::mem::zeroed() };
-    told.grh.dgid = halves(source.0);
-    told.grh.flow_label = label;
-    told.grh.sgid_index = u8::try_from(*index).unwrap_or(u8::MAX);
-    told.grh.hop_limit = u8::MAX;
-    told.grh.traffic_class = class;
-    told.dlid = wc.slid;
-    told.sl = cq::priority(wc.sl);
-    told.src_path_bits = wc.dlid_path_bits;
-    told.is_global = 1;
-    told.port_num = port;
-    // SAFETY: the program passes a structure to fill in.
-    unsafe { attr.write(told) };
+    // SAFETY: all-zero bytes are a valid value of this C structure.
+    let mut result: ibv_ah_attr = unsafe { std::mem::zeroed() };
+    result.grh.dgid = gid_to_halves(source.0);
+    result.grh.flow_label = label;
+    result.grh.sgid_index = u8::try_from(*index).unwrap_or(u8::MAX);
+    result.grh.hop_limit = u8::MAX;
+    result.grh.traffic_class = class;
+    result.dlid = wc.slid;
+    result.sl = cq::priority(wc.sl);
+    result.src_path_bits = wc.dlid_path_bits;
+    result.is_global = 1;
+    result.port_num = port;
+    // SAFETY: the program passes a writable `ibv_ah_attr`.
+    unsafe { attr.write(result) };
     0
 }
 
-/// No VLAN.
+/// VLAN id that stands for "no VLAN tag".
 const UNTAGGED: u16 = 0xffff;
 
 #[unsafe(no_mangle)]
@@ -176,12 +176,12 @@ unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     // SAFETY: the program passes an open context and attributes.
     let (shared, attr) = unsafe { (context::shared(context), &*attr) };
     let found = shared.and_then(|shared| {
-        let path = path(attr, &shared.engine.settings)?;
+        let path = path_of(attr, &shared.engine.settings)?;
         let handle = shared.engine.device.alloc_pd().create_ah(&path);
         Ok(handle.map_err(|error| errno::of_device(&error))?.ethernet())
     });
     object::code(found.map(|(address, tag)| {
-        // SAFETY: the program passes room for an Ethernet address and, if it wants it, the VLAN.
+        // SAFETY: the program passes room for an Ethernet address; `vlan` is null or writable.
         unsafe {
             mac.write(address.0);
             if !vlan.is_null() {

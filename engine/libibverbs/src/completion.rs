@@ -1,4 +1,4 @@
-//! Completion channels: which completion queue has something, on a descriptor.
+//! Completion channels: a descriptor that reports which completion queues have completions.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -9,7 +9,6 @@ use std::task::Wake;
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Shared};
-use crate::cq::Cq;
 use crate::errno;
 use crate::object::{self, Object};
 
@@ -18,36 +17,37 @@ use crate::object::{self, Object};
 pub struct CompChannel {
     abi: UnsafeCell<ibv_comp_channel>,
     shared: Arc<Shared>,
-    /// Queues that have something.
-    pub channel: Arc<Channel<Filled>>,
-    /// Completion queues that use it.
+    /// Events of CQs that have completions.
+    pub channel: Arc<Channel<CqEvent>>,
+    /// Number of CQs attached to this channel.
     pub users: AtomicUsize,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for CompChannel {
     type Abi = ibv_comp_channel;
 }
 
-/// A completion that was asked for has come to a queue.
+/// Event: a completion arrived on a CQ that had requested a notification.
 #[derive(Debug, Clone)]
-pub struct Filled {
-    /// The queue's address, as the program knows it.
+pub struct CqEvent {
+    /// Address of the program's `ibv_cq`.
     cq: usize,
     unacknowledged: Arc<Unacknowledged>,
 }
 
-/// What the engine wakes when a completion comes that was asked for.
+/// The engine wakes this waker when a completion arrives for which a notification was requested.
 #[derive(Debug)]
 pub struct CqWaker {
-    channel: Arc<Channel<Filled>>,
-    /// The queue's address, once it has one: ahead of the first time that anybody asks.
+    channel: Arc<Channel<CqEvent>>,
+    /// Address of the program's `ibv_cq`. Set once the CQ exists, before the first notification can
+    /// be requested.
     pub cq: AtomicUsize,
     unacknowledged: Arc<Unacknowledged>,
 }
 
 impl CqWaker {
-    /// One for a queue that is still to be made.
+    /// Creates the waker for a CQ that does not exist yet.
     pub fn new(channel: &CompChannel) -> Arc<Self> {
         Arc::new(Self {
             channel: Arc::clone(&channel.channel),
@@ -56,14 +56,15 @@ impl CqWaker {
         })
     }
 
-    /// Events of the queue that the program has read were acknowledged.
+    /// Counts `events` events of the CQ as acknowledged.
     pub fn acknowledge(&self, events: c_uint) {
         self.unacknowledged.acknowledge(u64::from(events));
     }
 
-    /// Takes back what the program has not read, and waits until it has acknowledged the rest.
+    /// Removes events that the program has not read, then waits until it has acknowledged all
+    /// events that it has read.
     pub fn retire(&self) {
-        self.channel.remove(|filled| Arc::ptr_eq(&filled.unacknowledged, &self.unacknowledged));
+        self.channel.remove(|event| Arc::ptr_eq(&event.unacknowledged, &self.unacknowledged));
         self.unacknowledged.wait();
     }
 }
@@ -75,7 +76,7 @@ impl Wake for CqWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let cq = self.cq.load(Ordering::Acquire);
-        self.channel.push(Filled { cq, unacknowledged: Arc::clone(&self.unacknowledged) });
+        self.channel.push(CqEvent { cq, unacknowledged: Arc::clone(&self.unacknowledged) });
     }
 }
 
@@ -102,7 +103,7 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
     if live.users.load(Ordering::Acquire) > 0 {
         return libc::EBUSY;
     }
-    // SAFETY: as above; no queue uses it.
+    // SAFETY: the program passes a live channel and does not use it again; no CQ is attached to it.
     drop(unsafe { object::take::<CompChannel>(channel) });
     0
 }
@@ -116,15 +117,15 @@ unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: the program passes a live channel.
     let live = unsafe { object::borrow::<CompChannel>(channel) };
     let got = live.shared.check();
-    let got = got.and_then(|()| live.channel.get(|filled| filled.unacknowledged.add()));
+    let got = got.and_then(|()| live.channel.get(|event| event.unacknowledged.add()));
     match got {
-        Ok(filled) => {
-            let filled = std::ptr::with_exposed_provenance_mut::<ibv_cq>(filled.cq);
-            // SAFETY: the queue lives, for destroying it waits for the acknowledgement of this event; the program
-            // passes two places to fill in.
+        Ok(event) => {
+            let event = std::ptr::with_exposed_provenance_mut::<ibv_cq>(event.cq);
+            // SAFETY: the CQ is live, because `ibv_destroy_cq` waits for the acknowledgement of
+            // this event; the program passes two writable pointers.
             unsafe {
-                *cq = filled;
-                *cq_context = (*filled).cq_context;
+                *cq = event;
+                *cq_context = (*event).cq_context;
             }
             0
         }
@@ -132,14 +133,5 @@ unsafe extern "C" fn ibv_get_cq_event(
             errno::set(code);
             -1
         }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
-    // SAFETY: the program passes a live queue.
-    let live = unsafe { object::borrow::<Cq>(cq) };
-    if let Some(waker) = &live.waker {
-        waker.acknowledge(events);
     }
 }

@@ -1,4 +1,5 @@
-//! The connection manager of the process, for `librdmacm.so.1`: see `connections` of `feroce_verbs_abi`.
+//! The RDMA CM endpoint of this process, which `librdmacm.so.1` calls. The interface between the
+//! two libraries is `connections` of `feroce_verbs_abi`.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -24,53 +25,56 @@ use crate::engine::Engine;
 use crate::process::PerProcess;
 use crate::{context, errno, fork, log};
 
-/// The connection manager, and what it serves.
+/// The connection manager and the engines of the devices attached to it.
 struct Connections {
     manager: ConnectionManager,
-    /// Open as long as the process: by index.
+    /// Engines by device index. They stay open until the process ends.
     engines: Mutex<BTreeMap<u32, Arc<Engine>>>,
 }
 
 static CONNECTIONS: PerProcess<OnceLock<Connections>> = PerProcess::new(OnceLock::new);
 
-/// How long a program that ends waits until its last words are sent.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Longest time that process exit waits for final CM messages (such as DREQ) to be sent.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Ports below are for the privileged, unless the administrator says otherwise.
-const FIRST_FREE_PORT: u16 = 1024;
+/// Default first port that needs no privilege; `ip_unprivileged_port_start` overrides it.
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
 impl Connections {
-    /// The process's, made at the first call.
+    /// Returns the connection manager of this process and creates it on the first call.
     fn get_or_start(sink: CmSink) -> Result<&'static Self, c_int> {
         let place = CONNECTIONS.get();
         match place.get() {
             Some(connections) => Ok(connections),
             None => {
                 let made = Self::start(sink)?;
-                Ok(place.get_or_init(|| made)) // Of two, one goes: it has no threads yet.
+                // If two threads race, one manager is dropped; it has no threads yet.
+                Ok(place.get_or_init(|| made))
             }
         }
     }
 
-    /// The process's. What a process asks that has none is about an identifier of its parent's.
+    /// Returns the connection manager of this process. A process without one can only hold
+    /// identifiers inherited from its parent, so the call fails as in a forked child.
     fn get() -> Result<&'static Self, c_int> {
         CONNECTIONS.get().get().ok_or_else(fork::refuse)
     }
 
     fn start(sink: CmSink) -> Result<Self, c_int> {
-        extern "C" fn last_words() {
-            // A child that has none ends without a word.
+        extern "C" fn close_at_exit() {
+            // A forked child that never used the CM has nothing to close.
             if let Some(connections) = CONNECTIONS.get().get() {
-                connections.manager.close(LAST_WORDS);
+                connections.manager.close(EXIT_TIMEOUT);
             }
         }
         static AT_EXIT: Once = Once::new();
-        let tell = move |event| tell(sink, &event);
-        let manager = ConnectionManager::new(CmConfig::default(), Box::new(tell));
+        let deliver = move |event| deliver(sink, &event);
+        let manager = ConnectionManager::new(CmConfig::default(), Box::new(deliver));
         let manager = manager.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
         AT_EXIT.call_once(|| {
-            // SAFETY: the library is never unloaded, so the function stays.
-            unsafe { libc::atexit(last_words) };
+            // SAFETY: the library is linked with `NODELETE`, so the function stays mapped until
+            // exit.
+            unsafe { libc::atexit(close_at_exit) };
         });
         Ok(Self { manager, engines: Mutex::default() })
     }
@@ -86,7 +90,7 @@ impl Connections {
         }
         let attached = self.manager.attach(DeviceKey(index), &engine.device, u64::from_be(guid));
         attached.map_err(|error| {
-            log::say(&format!("no connections through feroce{index}: {error}"));
+            log::print(&format!("no connections through feroce{index}: {error}"));
             match error {
                 AttachError::Device(error) => errno::of_device(&error),
                 AttachError::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -96,7 +100,7 @@ impl Connections {
         Ok(())
     }
 
-    /// The device and the GID index of an own address.
+    /// Returns the device index and GID index of a local address.
     fn device_of(&self, ip: IpAddr) -> Option<(u32, u32)> {
         let gid = Gid::from(ip);
         self.engines().iter().find_map(|(device, engine)| {
@@ -105,7 +109,8 @@ impl Connections {
         })
     }
 
-    /// The index of the address that a path begins at, on the path's device: another may have the same, of one link.
+    /// Returns the GID index of the path's local address on the path's device. Other devices may
+    /// have the same link-local address.
     fn gid_index_of(&self, path: &Path) -> Option<u32> {
         let gid = Gid::from(path.local);
         let engines = self.engines();
@@ -113,7 +118,8 @@ impl Connections {
         gids.find(|(_, entry)| entry.gid == gid).map(|(at, _)| at)
     }
 
-    /// An own address: where a program that connects to none in particular goes.
+    /// Returns a local address of the same family. It replaces the unspecified address as
+    /// destination.
     fn any_address(&self, like: IpAddr) -> Option<IpAddr> {
         let engines = self.engines();
         let gids = engines.values().flat_map(|engine| engine.device.gids());
@@ -121,7 +127,7 @@ impl Connections {
         ips.find(|ip| ip.is_ipv4() == like.is_ipv4())
     }
 
-    /// The index of the interface that an address on one link is on.
+    /// Returns the interface index (scope id) for the path's link-local source address, or 0.
     fn scope_of(&self, path: &Path) -> u32 {
         let engines = self.engines();
         let gids = engines.get(&path.device.0).map(|engine| engine.device.gids());
@@ -130,33 +136,34 @@ impl Connections {
         entry.map_or(0, |(_, entry)| entry.interface)
     }
 
-    /// A command about an identifier.
+    /// Runs a command on an identifier.
     fn with<R>(
         &self,
         id: CmNumber,
         act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<R, CmError>,
     ) -> Result<R, c_int> {
-        let id = own(id)?;
+        let id = id_of(id)?;
         self.manager.with(|endpoint, now| act(endpoint, id, now)).map_err(errno_of)
     }
 }
 
-/// The number of an identifier of this process, which its children do not take for one of theirs.
+/// Returns the 64-bit number of an identifier: the process generation in the upper half, so that a
+/// forked child does not take it for one of its own.
 fn number_of(id: CmId) -> CmNumber {
     u64::from(fork::generation()) << 32 | u64::from(id.number())
 }
 
-/// The identifier of a number.
+/// Returns the identifier with this number.
 ///
 /// # Errors
-/// EIO if it is another process'.
-#[allow(clippy::cast_possible_truncation)] // into its halves
-fn own(number: CmNumber) -> Result<CmId, c_int> {
+/// EIO if the identifier belongs to another process.
+#[allow(clippy::cast_possible_truncation)] // splits the number into its halves
+fn id_of(number: CmNumber) -> Result<CmId, c_int> {
     fork::check((number >> 32) as u32)?;
     Ok(CmId::from_number(number as u32))
 }
 
-/// Error numbers as the kernel gives them.
+/// Maps a CM error to the error number that the kernel's `rdma_ucm` returns.
 fn errno_of(error: CmError) -> c_int {
     match error {
         CmError::Unknown => libc::ENOENT,
@@ -185,7 +192,8 @@ fn kind_of(kind: EventKind) -> c_uint {
     }
 }
 
-/// Negative for errors of this side, positive for what the peer said.
+/// Returns the event status: negative error numbers for local errors, the peer's positive code for
+/// rejections.
 fn status_of(status: Status) -> c_int {
     match status {
         Status::Success => 0,
@@ -224,8 +232,8 @@ fn parameters(from: &CmParameters) -> Parameters {
     }
 }
 
-fn tell(sink: CmSink, event: &Event) {
-    let told = CmEvent {
+fn deliver(sink: CmSink, event: &Event) {
+    let result = CmEvent {
         id: number_of(event.id),
         listener: event.listener.map_or(0, number_of),
         kind: kind_of(event.kind),
@@ -234,18 +242,19 @@ fn tell(sink: CmSink, event: &Event) {
         data: event.private_data.as_ptr(),
         data_len: event.private_data.len(),
     };
-    // SAFETY: librdmacm's function, which is never unloaded; the event and its data outlive the call.
-    unsafe { sink(&raw const told) };
+    // SAFETY: `sink` is librdmacm's function, and librdmacm is never unloaded; the event and its
+    // data outlive the call.
+    unsafe { sink(&raw const result) };
 }
 
-/// The program's bytes.
+/// Returns the private data that the program passed.
 ///
 /// # Safety
-/// `data` has `length` bytes.
+/// `data` is null or points to `length` readable bytes.
 unsafe fn bytes<'a>(data: *const c_void, length: usize) -> &'a [u8] {
     match data.is_null() {
         true => &[],
-        // SAFETY: the caller says so.
+        // SAFETY: `data` is not null, so it points to `length` readable bytes.
         false => unsafe { std::slice::from_raw_parts(data.cast(), length) },
     }
 }
@@ -254,7 +263,7 @@ fn code(done: Result<(), c_int>) -> c_int {
     crate::object::code(done)
 }
 
-/// Runs a command about an identifier that gives nothing.
+/// Runs a command on an identifier that returns no value.
 fn command(
     id: CmNumber,
     act: impl FnOnce(&mut Endpoint, CmId, Instant) -> Result<(), CmError>,
@@ -262,16 +271,19 @@ fn command(
     code(Connections::get().and_then(|connections| connections.with(id, act)))
 }
 
-/// Every function has the type that librdmacm calls it by.
+/// Checks at compile time that every function has the type that librdmacm calls it by.
 macro_rules! as_in_contract {
     ($( $name:ident )*) => { $( const _: contract::$name = $name; )* };
 }
 
 as_in_contract! {
-    feroce_cm_attach feroce_cm_create feroce_cm_destroy feroce_cm_device_of feroce_cm_bind feroce_cm_listen
-    feroce_cm_take_request feroce_cm_resolve_address feroce_cm_resolve_route feroce_cm_connect feroce_cm_accept
-    feroce_cm_establish feroce_cm_reject feroce_cm_disconnect feroce_cm_notify_established feroce_cm_query
-    feroce_cm_qp_parameters feroce_cm_set_option feroce_cm_set_local_ece
+    feroce_cm_attach feroce_cm_create feroce_cm_destroy
+    feroce_cm_device_of feroce_cm_bind feroce_cm_listen
+    feroce_cm_take_request feroce_cm_resolve_address feroce_cm_resolve_route
+    feroce_cm_connect feroce_cm_accept feroce_cm_establish
+    feroce_cm_reject feroce_cm_disconnect feroce_cm_notify_established
+    feroce_cm_query feroce_cm_qp_parameters feroce_cm_set_option
+    feroce_cm_set_local_ece
 }
 
 #[unsafe(no_mangle)]
@@ -284,7 +296,7 @@ unsafe extern "C" fn feroce_cm_attach(
     code(unsafe { context::shared(context) }.and_then(|shared| {
         let number = shared.entry.number();
         Connections::get_or_start(sink)?.attach(number, &shared.engine, shared.entry.guid())?;
-        // SAFETY: librdmacm passes a place for it.
+        // SAFETY: librdmacm passes a writable pointer.
         unsafe { index.write(number) };
         Ok(())
     }))
@@ -310,7 +322,7 @@ unsafe extern "C" fn feroce_cm_create(
             (space, _) => QpKind::of(space),
         };
         let made = connections.manager.with(|endpoint, _| endpoint.create(space, kind));
-        // SAFETY: librdmacm passes a place for it.
+        // SAFETY: librdmacm passes a writable pointer.
         unsafe { id.write(number_of(made)) };
         Ok(())
     }))
@@ -328,10 +340,10 @@ unsafe extern "C" fn feroce_cm_device_of(
     gid_index: *mut u32,
 ) -> c_int {
     code(Connections::get().and_then(|connections| {
-        // SAFETY: librdmacm passes an address.
+        // SAFETY: librdmacm passes a valid `CmAddress`.
         let address = unsafe { *address }.socket().ok_or(libc::EINVAL)?;
         let (device, at) = connections.device_of(address.ip()).ok_or(libc::ENODEV)?;
-        // SAFETY: librdmacm passes places for them.
+        // SAFETY: librdmacm passes two writable pointers.
         unsafe {
             index.write(device);
             gid_index.write(at);
@@ -340,7 +352,7 @@ unsafe extern "C" fn feroce_cm_device_of(
     }))
 }
 
-/// Whether the process may have ports of the privileged.
+/// Returns true if this thread has CAP_NET_BIND_SERVICE and may therefore bind privileged ports.
 fn is_privileged() -> bool {
     const CAP_NET_BIND_SERVICE: u32 = 10;
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -349,15 +361,16 @@ fn is_privileged() -> bool {
     bits.unwrap_or(0) & 1 << CAP_NET_BIND_SERVICE != 0
 }
 
-/// The first port that is for everybody, in this network namespace.
-fn first_free_port() -> u16 {
-    let told = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
-    told.ok().and_then(|told| told.trim().parse().ok()).unwrap_or(FIRST_FREE_PORT)
+/// Returns the first unprivileged port of this network namespace.
+fn first_unprivileged_port() -> u16 {
+    let result = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    result.ok().and_then(|result| result.trim().parse().ok()).unwrap_or(FIRST_UNPRIVILEGED_PORT)
 }
 
-/// Refuses addresses that are not to be bound to.
+/// Checks that an identifier may bind to `address`: the port is permitted and the address is a
+/// local address of an attached device.
 fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c_int> {
-    if (1..first_free_port()).contains(&address.port()) && !is_privileged() {
+    if (1..first_unprivileged_port()).contains(&address.port()) && !is_privileged() {
         return Err(libc::EACCES);
     }
     let is_local = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
@@ -375,7 +388,7 @@ fn check_address(connections: &Connections, address: SocketAddr) -> Result<(), c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_bind(id: CmNumber, address: *const CmAddress) -> c_int {
     code(Connections::get().and_then(|connections| {
-        // SAFETY: librdmacm passes an address.
+        // SAFETY: librdmacm passes a valid `CmAddress`.
         let address = unsafe { *address }.socket().ok_or(libc::EINVAL)?;
         check_address(connections, address)?;
         connections.with(id, |endpoint, id, _| endpoint.bind(id, address))
@@ -400,7 +413,7 @@ unsafe extern "C" fn feroce_cm_resolve_address(
     timeout_ms: u32,
 ) -> c_int {
     code(Connections::get().and_then(|connections| {
-        // SAFETY: librdmacm passes addresses.
+        // SAFETY: librdmacm passes two valid `CmAddress` values.
         let (source, destination) = unsafe { ((*source).socket(), (*destination).socket()) };
         let mut destination = destination.ok_or(libc::EINVAL)?;
         if destination.ip().is_unspecified() {
@@ -419,15 +432,15 @@ unsafe extern "C" fn feroce_cm_resolve_address(
             false => Ipv6Addr::UNSPECIFIED.into(),
         };
         let source = bound.map_or(any, |bound| bound.ip());
-        let patience = Duration::from_millis(timeout_ms.into());
-        let sought = connections.manager.seek(own(id)?, source, destination, patience);
-        sought.map_err(|_| libc::EAGAIN)
+        let timeout = Duration::from_millis(timeout_ms.into());
+        let started = connections.manager.seek(id_of(id)?, source, destination, timeout);
+        started.map_err(|_| libc::EAGAIN)
     }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_resolve_route(id: CmNumber) -> c_int {
-    // There is no subnet administrator to ask: what is known of the address is the route.
+    // RoCE has no subnet administrator to query: the address already determines the route.
     command(id, |endpoint, id, _| {
         endpoint.resolve_route(id)?;
         endpoint.route_resolved(id, Ok(()))
@@ -437,25 +450,25 @@ unsafe extern "C" fn feroce_cm_resolve_route(id: CmNumber) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_connect(
     id: CmNumber,
-    own: *const CmParameters,
+    local: *const CmParameters,
     data: *const c_void,
     data_len: usize,
 ) -> c_int {
-    // SAFETY: librdmacm passes parameters and private data.
-    let (own, data) = unsafe { (parameters(&*own), bytes(data, data_len)) };
-    command(id, |endpoint, id, now| endpoint.connect(id, &own, data, now))
+    // SAFETY: librdmacm passes valid parameters and private data of `data_len` bytes.
+    let (local, data) = unsafe { (parameters(&*local), bytes(data, data_len)) };
+    command(id, |endpoint, id, now| endpoint.connect(id, &local, data, now))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_accept(
     id: CmNumber,
-    own: *const CmParameters,
+    local: *const CmParameters,
     data: *const c_void,
     data_len: usize,
 ) -> c_int {
-    // SAFETY: librdmacm passes parameters and private data.
-    let (own, data) = unsafe { (parameters(&*own), bytes(data, data_len)) };
-    command(id, |endpoint, id, now| endpoint.accept(id, &own, data, now))
+    // SAFETY: librdmacm passes valid parameters and private data of `data_len` bytes.
+    let (local, data) = unsafe { (parameters(&*local), bytes(data, data_len)) };
+    command(id, |endpoint, id, now| endpoint.accept(id, &local, data, now))
 }
 
 #[unsafe(no_mangle)]
@@ -470,7 +483,7 @@ unsafe extern "C" fn feroce_cm_reject(
     data: *const c_void,
     data_len: usize,
 ) -> c_int {
-    // SAFETY: librdmacm passes private data.
+    // SAFETY: librdmacm passes private data of `data_len` bytes.
     let data = unsafe { bytes(data, data_len) };
     command(id, |endpoint, id, now| endpoint.reject(id, RejectReason(reason), data, now))
 }
@@ -485,8 +498,8 @@ unsafe extern "C" fn feroce_cm_notify_established(id: CmNumber) -> c_int {
     command(id, |endpoint, id, _| endpoint.notify_established(id))
 }
 
-/// An address of one link says which.
-fn on_link(address: Option<SocketAddr>, scope: u32) -> Option<SocketAddr> {
+/// Sets the scope id of a link-local IPv6 address that has none.
+fn with_scope(address: Option<SocketAddr>, scope: u32) -> Option<SocketAddr> {
     address.map(|mut address| {
         if let SocketAddr::V6(v6) = &mut address
             && v6.ip().is_unicast_link_local()
@@ -507,19 +520,19 @@ unsafe extern "C" fn feroce_cm_query(id: CmNumber, view: *mut CmView) -> c_int {
         })?;
         let scope = path.map_or(0, |path| connections.scope_of(&path));
         let gid_index = path.and_then(|path| connections.gid_index_of(&path));
-        let told = CmView {
-            source: on_link(source, scope).into(),
-            destination: on_link(destination, scope).into(),
-            path: path.map(|path| seen(&path, gid_index.unwrap_or(0))).unwrap_or_default(),
+        let result = CmView {
+            source: with_scope(source, scope).into(),
+            destination: with_scope(destination, scope).into(),
+            path: path.map(|path| view_of_path(&path, gid_index.unwrap_or(0))).unwrap_or_default(),
             remote_ece: CmEce { vendor_id: ece.vendor_id, options: ece.options },
         };
-        // SAFETY: librdmacm passes a place for it.
-        unsafe { view.write(told) };
+        // SAFETY: librdmacm passes a writable pointer.
+        unsafe { view.write(result) };
         Ok(())
     }))
 }
 
-fn seen(path: &Path, gid_index: u32) -> CmPath {
+fn view_of_path(path: &Path, gid_index: u32) -> CmPath {
     CmPath {
         local: path.local.into(),
         remote: path.remote.into(),
@@ -535,8 +548,8 @@ fn seen(path: &Path, gid_index: u32) -> CmPath {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_int {
     command(id, |endpoint, id, _| {
-        let told = match endpoint.qp_parameters(id) {
-            Ok(known) => connected(&known),
+        let result = match endpoint.qp_parameters(id) {
+            Ok(known) => qp_view(&known),
             Err(_) => match endpoint.wanted_resources(id)? {
                 None => CmQp { stage: stage::NOT_ASKED, ..CmQp::default() },
                 Some(responder_resources) => {
@@ -544,13 +557,13 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_i
                 }
             },
         };
-        // SAFETY: librdmacm passes a place for it.
-        unsafe { qp.write(told) };
+        // SAFETY: librdmacm passes a writable pointer.
+        unsafe { qp.write(result) };
         Ok(())
     })
 }
 
-fn connected(known: &QpParameters) -> CmQp {
+fn qp_view(known: &QpParameters) -> CmQp {
     CmQp {
         stage: stage::KNOWN,
         remote_qpn: known.remote_qpn.value(),
@@ -578,7 +591,7 @@ unsafe extern "C" fn feroce_cm_set_option(id: CmNumber, which: c_uint, value: u3
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn feroce_cm_set_local_ece(id: CmNumber, ece: *const CmEce) -> c_int {
-    // SAFETY: librdmacm passes it.
+    // SAFETY: librdmacm passes a valid `CmEce`.
     let CmEce { vendor_id, options } = unsafe { *ece };
     command(id, |endpoint, id, _| endpoint.set_local_ece(id, Ece { vendor_id, options }))
 }

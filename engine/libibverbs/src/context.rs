@@ -1,38 +1,35 @@
-//! Opening and closing a device: the context, with the functions that `verbs.h` calls through it.
+//! The context of an open device and the state that it shares with the objects created from it.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
-use crate::abi::{EXTENDED, ibv_context, ibv_context_ops, ibv_device, verbs_context};
+use crate::abi::{ibv_context, verbs_context};
 use crate::channel::Channel;
-use crate::device::{self, DeviceEntry};
+use crate::device::DeviceEntry;
 use crate::engine::{Engine, Event};
-use crate::{
-    cq, cq_ex, device_memory, domain, errno, fork, memory, post, qp, query, srq, window, xrc,
-};
+use crate::fork;
 
-/// What a context and the objects made from it share.
+/// State shared by a context and all objects created from it.
 #[derive(Debug)]
 pub struct Shared {
     /// The engine.
     pub engine: Arc<Engine>,
-    /// Asynchronous events on their way to the program.
+    /// Queue of asynchronous events for the program.
     pub events: Arc<Channel<Event>>,
     /// The device.
     pub entry: &'static DeviceEntry,
-    /// The process that it belongs to: see [`fork`].
-    generation: u32,
+    /// Generation of the process that opened the context: see [`fork`].
+    pub generation: u32,
 }
 
 impl Shared {
-    /// False in a forked child.
+    /// Returns false in a forked child.
     pub fn is_own(&self) -> bool {
         fork::generation() == self.generation
     }
 
-    /// Refuses if this is a forked child.
+    /// Fails in a forked child.
     ///
     /// # Errors
     /// EIO.
@@ -42,128 +39,46 @@ impl Shared {
     }
 }
 
-/// A context. Programs hold a pointer to the `context` within the `verbs_context`.
+/// An open device context. Programs hold a pointer to the `context` field within the
+/// `verbs_context`.
 #[repr(C)]
 pub struct Context {
-    abi: verbs_context,
-    shared: Arc<Shared>,
+    /// The C structure.
+    pub abi: verbs_context,
+    /// State shared with the objects created from the context.
+    pub shared: Arc<Shared>,
 }
 
-/// Completion vectors: there is one helper to notify from.
-const VECTORS: c_int = 1;
-
-impl Context {
-    fn open(entry: &'static DeviceEntry) -> Result<Box<Self>, c_int> {
-        let engine = Engine::open(entry)?;
-        let events = Arc::new(Channel::new()?);
-        engine.add_context(&events);
-        let shared = Shared { engine, events, entry, generation: fork::generation() };
-        // SAFETY: null pointers, empty entries and zeros are values of the plain structure.
-        let mut abi: verbs_context = unsafe { std::mem::zeroed() };
-        abi.query_port = Some(query::query_port);
-        abi.query_device_ex = Some(query::query_device_ex);
-        abi.create_cq_ex = Some(cq_ex::create_cq_ex);
-        abi.create_qp_ex = Some(qp::create_qp_ex);
-        abi.open_qp = Some(qp::open_qp);
-        abi.create_srq_ex = Some(srq::create_srq_ex);
-        abi.get_srq_num = Some(srq::get_srq_num);
-        abi.open_xrcd = Some(xrc::open_xrcd);
-        abi.close_xrcd = Some(xrc::close_xrcd);
-        abi.advise_mr = Some(memory::advise_mr);
-        abi.alloc_null_mr = Some(memory::alloc_null_mr);
-        abi.alloc_dm = Some(device_memory::alloc_dm);
-        abi.free_dm = Some(device_memory::free_dm);
-        abi.reg_dm_mr = Some(device_memory::reg_dm_mr);
-        abi.alloc_td = Some(domain::alloc_td);
-        abi.dealloc_td = Some(domain::dealloc_td);
-        abi.alloc_parent_domain = Some(domain::alloc_parent_domain);
-        abi.query_rt_values = Some(query::query_rt_values);
-        abi.modify_cq = Some(cq::modify_cq);
-        abi.sz = size_of::<verbs_context>();
-        abi.context.device = entry.abi();
-        abi.context.ops.alloc_mw = Some(window::alloc_mw);
-        abi.context.ops.dealloc_mw = Some(window::dealloc_mw);
-        abi.context.ops.bind_mw = Some(window::bind_mw);
-        abi.context.ops.poll_cq = Some(cq::poll_cq);
-        abi.context.ops.req_notify_cq = Some(cq::req_notify_cq);
-        abi.context.ops.post_send = Some(post::post_send);
-        abi.context.ops.post_recv = Some(post::post_recv);
-        abi.context.ops.post_srq_recv = Some(srq::post_srq_recv);
-        abi.context.cmd_fd = command_fd()?;
-        abi.context.async_fd = shared.events.fd();
-        abi.context.num_comp_vectors = VECTORS;
-        abi.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
-        abi.context.abi_compat = std::ptr::without_provenance_mut(EXTENDED);
-        Ok(Box::new(Self { abi, shared: Arc::new(shared) }))
-    }
-}
-
-/// A descriptor for programs that duplicate that of the kernel's interface. There are no commands to give through it:
-/// what is made from it (`ibv_import_device`) is refused.
-fn command_fd() -> Result<c_int, c_int> {
-    let file = std::fs::File::open("/dev/null");
-    file.map(IntoRawFd::into_raw_fd).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
-}
-
-const _: () = assert!(size_of::<ibv_context_ops>() == 32 * size_of::<usize>());
-
-/// The context that a program means.
+/// Returns the context that contains `abi`.
 ///
 /// # Safety
-/// `abi` came from [`ibv_open_device`] and was not closed.
-unsafe fn of(abi: *mut ibv_context) -> *mut Context {
-    // SAFETY: it points to the field of that name in a `Context`.
+/// `abi` was returned by `ibv_open_device` and is not closed.
+pub unsafe fn of_abi(abi: *mut ibv_context) -> *mut Context {
+    // SAFETY: `abi` points to the `context` field of the `verbs_context` at the start of a
+    // `Context`.
     unsafe { abi.byte_sub(offset_of!(verbs_context, context)).cast() }
 }
 
-/// What the program's context shares with its objects, if this process may use it.
+/// Returns the shared state of the program's context, if this process opened it.
 ///
 /// # Safety
-/// As for [`of`].
+/// `abi` was returned by `ibv_open_device` and is not closed.
 ///
 /// # Errors
 /// EIO in a forked child.
 pub unsafe fn shared<'a>(abi: *mut ibv_context) -> Result<&'a Arc<Shared>, c_int> {
-    // SAFETY: the caller says so.
-    let shared = unsafe { of_any_process(abi) };
+    // SAFETY: `abi` is an open context.
+    let shared = unsafe { shared_in_any_process(abi) };
     shared.check()?;
     Ok(shared)
 }
 
-/// What the program's context shares with its objects, in whatever process this is: for what needs no engine.
+/// Returns the shared state of the program's context, also in a forked child. For calls that do not
+/// use the engine.
 ///
 /// # Safety
-/// As for [`of`].
-pub unsafe fn of_any_process<'a>(abi: *mut ibv_context) -> &'a Arc<Shared> {
-    // SAFETY: the caller says that the context is open.
-    unsafe { &(*of(abi)).shared }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the program passes a device of the list.
-    match Context::open(unsafe { device::entry(device) }) {
-        // SAFETY: the field lies within the allocation.
-        Ok(context) => unsafe { &raw mut (*Box::into_raw(context)).abi.context },
-        Err(code) => errno::fail(code),
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the program passes an open context, and does not use it from now on.
-    let context = unsafe { Box::from_raw(of(context)) };
-    // SAFETY: it was opened with the context, and is of nobody else.
-    unsafe { libc::close(context.abi.context.cmd_fd) };
-    if context.shared.check().is_err() {
-        // The parent's engine: its threads are not here to be waited for.
-        std::mem::forget(context);
-    }
-    0
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
-    // A context lives in its process: there is no kernel object to share.
-    errno::fail(libc::EOPNOTSUPP)
+/// `abi` was returned by `ibv_open_device` and is not closed.
+pub unsafe fn shared_in_any_process<'a>(abi: *mut ibv_context) -> &'a Arc<Shared> {
+    // SAFETY: `abi` is an open context.
+    unsafe { &(*of_abi(abi)).shared }
 }

@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
@@ -17,90 +17,108 @@ use crate::abi::{
 use crate::channel::Unacknowledged;
 use crate::completion::{CompChannel, CqWaker};
 use crate::context::{self, Shared};
-use crate::cq_ex::Cursor;
 use crate::domain::Pd;
 use crate::engine::Listener;
 use crate::errno;
+use crate::lock::HeldLock;
 use crate::object::{self, Object};
+
+/// Position of an `ibv_start_poll` iteration.
+#[derive(Debug)]
+pub struct Cursor {
+    /// Held from `ibv_start_poll` to `ibv_end_poll`.
+    pub lock: HeldLock,
+    /// The current completion. Only the thread that holds the lock accesses it.
+    pub current: UnsafeCell<Option<Completion>>,
+}
+
+impl Cursor {
+    /// Creates a cursor without a current completion.
+    pub fn new() -> Self {
+        Self { lock: HeldLock::new(), current: UnsafeCell::new(None) }
+    }
+}
 
 /// A completion queue.
 #[repr(C)]
 pub struct Cq {
-    /// As programs know it. The fields of the extended form are written by [`cq_ex`](crate::cq_ex) only.
+    /// The C structure. Only [`cq_ex`](crate::cq_ex) writes the fields of the extended form.
     pub abi: UnsafeCell<ibv_cq_ex>,
-    /// Of the context it was made from.
+    /// Shared state of the context that the CQ was created from.
     pub shared: Arc<Shared>,
-    /// The engine's.
+    /// The engine's CQ.
     pub queue: CompletionQueue,
-    /// For a queue with a channel.
+    /// Waker for the completion channel, if the CQ has one.
     pub waker: Option<Arc<CqWaker>>,
-    /// Asynchronous events that the program has not acknowledged.
+    /// Asynchronous events that the program has read and not acknowledged.
     pub async_events: Arc<Unacknowledged>,
-    /// QPs that complete to it.
+    /// Number of QPs and SRQs that complete to this CQ.
     pub users: AtomicUsize,
-    /// The parent domain that it was made in, or null.
+    /// The parent domain passed at creation, or null.
     parent: *mut ibv_pd,
-    /// Of `ibv_start_poll` and what follows.
+    /// Cursor of the `ibv_start_poll` interface.
     pub cursor: Cursor,
 }
 
-// SAFETY: the first field is the longer form of the C structure, which begins with it.
+// SAFETY: `#[repr(C)]`, and the first field is `ibv_cq_ex`, which begins with the fields of
+// `ibv_cq`.
 unsafe impl Object for Cq {
     type Abi = ibv_cq;
 }
 
-/// What a queue is to be.
-pub struct Wanted {
+/// Parameters of a CQ to create.
+pub struct CqConfig {
     /// The program's context.
     pub context: *mut ibv_context,
-    /// Completions.
+    /// Number of completions that it must hold.
     pub entries: u32,
-    /// The program's own.
+    /// The program's `cq_context`.
     pub cq_context: *mut c_void,
-    /// Null for none.
+    /// Completion channel, or null.
     pub channel: *mut ibv_comp_channel,
     /// Completion vector.
     pub vector: u32,
 }
 
-/// Places for `entries` completions. Devices round up, and programs have come to need it: perftest's latency tests with
-/// events make a queue for one completion, and at times let two come.
-fn places(entries: u32) -> u32 {
+/// Rounds the number of entries up, as hardware drivers do. Programs rely on it: perftest's latency
+/// tests with events create a CQ for one entry and sometimes let two completions arrive.
+fn round_up_entries(entries: u32) -> u32 {
     match entries {
-        1..MAX_CQE => (entries + 1).next_power_of_two().max(LEAST_PLACES),
-        _ => entries, // 0, and what is beyond the most, are refused as they are.
+        1..MAX_CQE => (entries + 1).next_power_of_two().max(MIN_ENTRIES),
+        _ => entries, // The engine rejects 0 and values above the limit.
     }
 }
 
-const LEAST_PLACES: u32 = 16;
+/// Smallest number of entries of a CQ.
+const MIN_ENTRIES: u32 = 16;
 
-impl Wanted {
-    /// Makes the queue.
+impl CqConfig {
+    /// Creates the CQ.
     ///
     /// # Safety
-    /// The context is open, and the channel null or live.
+    /// The context is open, and the channel is null or live.
     ///
     /// # Errors
-    /// EINVAL for numbers out of range; what the engine refuses.
-    pub unsafe fn make(&self) -> Result<Box<Cq>, c_int> {
-        // SAFETY: the caller says so.
+    /// EINVAL for numbers out of range; the error number of the engine's error otherwise.
+    pub unsafe fn create(&self) -> Result<Box<Cq>, c_int> {
+        // SAFETY: `self.context` is an open context.
         let shared = unsafe { context::shared(self.context) }?;
-        // SAFETY: as above.
+        // SAFETY: `self.context` is an open context.
         let vectors = unsafe { (*self.context).num_comp_vectors };
         if i64::from(self.vector) >= i64::from(vectors) {
             return Err(libc::EINVAL);
         }
         let channel = (!self.channel.is_null())
-            // SAFETY: as above.
+            // SAFETY: `self.channel` is live if it is not null.
             .then(|| unsafe { object::borrow::<CompChannel>(self.channel) });
         let waker = channel.map(CqWaker::new);
-        let (device, entries) = (&shared.engine.device, places(self.entries));
+        let (device, entries) = (&shared.engine.device, round_up_entries(self.entries));
         let made = match &waker {
             Some(waker) => device.create_cq_waking(entries, Waker::from(Arc::clone(waker))),
             None => device.create_cq(entries),
         };
         let queue = made.map_err(|error| errno::of_device(&error))?;
-        // SAFETY: null pointers, empty entries and zeros are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut abi: ibv_cq_ex = unsafe { std::mem::zeroed() };
         abi.context = self.context;
         abi.channel = self.channel;
@@ -121,24 +139,24 @@ impl Wanted {
             parent: std::ptr::null_mut(),
             cursor: Cursor::new(),
         });
-        cq.announce();
+        cq.register_listener();
         Ok(cq)
     }
 }
 
 impl Cq {
-    /// It is of the parent domain, which has one user more.
+    /// Makes the CQ a user of the parent domain.
     ///
     /// # Safety
-    /// The domain is live.
-    pub unsafe fn join(&mut self, parent: *mut ibv_pd) {
-        // SAFETY: the caller says so.
+    /// `parent` is a live parent domain.
+    pub unsafe fn set_parent(&mut self, parent: *mut ibv_pd) {
+        // SAFETY: `parent` is live.
         unsafe { object::borrow::<Pd>(parent) }.users.fetch_add(1, Ordering::AcqRel);
         self.parent = parent;
     }
 
-    /// Events find it from now on.
-    fn announce(&self) {
+    /// Registers the CQ for asynchronous events and completion events.
+    fn register_listener(&self) {
         let object = self.abi.get().expose_provenance();
         if let Some(waker) = &self.waker {
             waker.cq.store(object, Ordering::Release);
@@ -163,13 +181,15 @@ unsafe extern "C" fn ibv_create_cq(
     let (Ok(entries), Ok(vector)) = (u32::try_from(entries), u32::try_from(vector)) else {
         return errno::fail(libc::EINVAL);
     };
-    // SAFETY: the program passes an open context and no or a live channel.
-    object::give_or_fail(unsafe { Wanted { context, entries, cq_context, channel, vector }.make() })
+    // SAFETY: the program passes an open context; the channel is null or live.
+    object::give_or_fail(unsafe {
+        CqConfig { context, entries, cq_context, channel, vector }.create()
+    })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the program passes a live queue.
+    // SAFETY: the program passes a live CQ.
     let live = unsafe { object::borrow::<Cq>(cq) };
     if let Err(code) = live.shared.check() {
         return code;
@@ -180,11 +200,12 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     live.shared.engine.remove_cq(live.queue.id().0);
     if let Some(waker) = &live.waker {
         waker.retire();
-        // SAFETY: the channel outlives its queues: destroying it is refused while there are any.
+        // SAFETY: the channel is live: `ibv_destroy_comp_channel` fails while CQs use it.
         let channel = unsafe { object::borrow::<CompChannel>((*live.abi.get()).channel) };
         channel.users.fetch_sub(1, Ordering::AcqRel);
     }
-    // SAFETY: as above; no QP uses it, and no event of it is left. Its domain lives: that goes after it.
+    // SAFETY: the program passes a live CQ and does not use it again; no QP uses it and no event of
+    // it is left. Its parent domain is live, because it counts the CQ as a user.
     unsafe {
         let gone = object::take::<Cq>(cq);
         if !gone.parent.is_null() {
@@ -196,20 +217,21 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
-    // SAFETY: the program passes a live queue.
+    // SAFETY: the program passes a live CQ.
     let live = unsafe { object::borrow::<Cq>(cq) };
     object::code(live.shared.check().and_then(|()| {
         let entries = u32::try_from(entries).map_err(|_| libc::EINVAL)?;
-        // It may have more places than the program asks for, but not hold more completions.
+        // The CQ may have more entries than requested, but the new size must hold the completions
+        // it contains.
         let holds = || u32::try_from(live.queue.held()).unwrap_or(u32::MAX);
         if entries == 0 || entries < holds() {
             return Err(libc::EINVAL);
         }
-        live.queue.resize(places(entries)).map_err(|error| match error {
+        live.queue.resize(round_up_entries(entries)).map_err(|error| match error {
             DeviceError::Busy(_) => libc::EINVAL,
             other => errno::of_device(&other),
         })?;
-        // SAFETY: who resizes a queue in two threads gets one of the sizes.
+        // SAFETY: the CQ is live. If two threads resize it at once, `cqe` is one of the two sizes.
         unsafe {
             (*live.abi.get()).cqe = c_int::try_from(live.queue.depth()).unwrap_or(c_int::MAX);
         }
@@ -219,7 +241,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
 
 /// `ibv_modify_cq`
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
-    // SAFETY: the program passes a live queue and attributes.
+    // SAFETY: the program passes a live CQ and attributes.
     let (live, attr) = unsafe { (object::borrow::<Cq>(cq), *attr) };
     object::code(live.shared.check().and_then(|()| {
         if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
@@ -235,7 +257,7 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
 
 /// `ibv_req_notify_cq`
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the program passes a live queue.
+    // SAFETY: the program passes a live CQ.
     let live = unsafe { object::borrow::<Cq>(cq) };
     if let Err(code) = live.shared.check() {
         return code;
@@ -247,24 +269,33 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
 
 /// `ibv_poll_cq`
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> c_int {
-    // SAFETY: the program passes a live queue.
+    // SAFETY: the program passes a live CQ.
     let live = unsafe { object::borrow::<Cq>(cq) };
     if live.shared.check().is_err() {
         return -1;
     }
     let mut count = 0;
     while count < most {
-        // Driving the engine pays only when there is nothing: the others are there already.
+        // Only the first poll drives the engine: after that, completions are already in the queue.
         let next = if count == 0 { live.queue.poll_one() } else { live.queue.pop() };
         let Some(completion) = next else { break };
-        // SAFETY: the program passes room for `most`, and `count` is less.
+        // SAFETY: the program passes room for `most` entries, and `count` is less than `most`.
         unsafe { out.add(usize::try_from(count).unwrap_or(0)).write(work_completion(&completion)) };
         count += 1;
     }
     count
 }
 
-/// `IBV_WC_SEND` and the others.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    // SAFETY: the program passes a live CQ.
+    let live = unsafe { object::borrow::<Cq>(cq) };
+    if let Some(waker) = &live.waker {
+        waker.acknowledge(events);
+    }
+}
+
+/// Returns the `ibv_wc_opcode`.
 pub fn opcode(completion: &Completion) -> u32 {
     match completion.opcode {
         CompletionOpcode::Receive => 1 << 7,
@@ -273,7 +304,7 @@ pub fn opcode(completion: &Completion) -> u32 {
     }
 }
 
-/// What came with a message: `wc_flags`, and immediate data as they were on the wire or the key.
+/// Returns `wc_flags`, and the immediate data in network byte order or the invalidated key.
 pub fn extra(completion: &Completion) -> (u32, u32) {
     let grh = if completion.datagram.is_some() { IBV_WC_GRH } else { 0 };
     match completion.extra {
@@ -283,8 +314,9 @@ pub fn extra(completion: &Completion) -> (u32, u32) {
     }
 }
 
-/// `sl` of a datagram as RNICs have it, and UCX up to 1.13 needs it to find the GRH's address: bit 3 says that it is RoCE v2, the three below
-/// which header the GRH holds. The priority of its frame is in the upper half, where [`priority`] finds it.
+/// Returns `sl` of a datagram in the form that RNICs use and that UCX up to 1.13 needs to find the
+/// address in the GRH: bit 3 marks RoCE v2, and the three bits below say which header the GRH
+/// contains. The upper four bits hold the frame's priority; [`priority`] extracts it.
 pub fn service_level(completion: &Completion) -> u8 {
     let Some(from) = completion.datagram else { return 0 };
     let header = match from.network {
@@ -294,7 +326,7 @@ pub fn service_level(completion: &Completion) -> u8 {
     from.sl << 4 | 1 << 3 | header
 }
 
-/// The 802.1Q priority of the frame whose completion has this `sl`.
+/// Returns the 802.1Q priority from the `sl` of a completion.
 pub fn priority(sl: u8) -> u8 {
     sl >> 4
 }
@@ -326,7 +358,7 @@ mod tests {
     use feroce_wire::Qpn;
 
     #[test]
-    fn the_service_level_of_a_datagram_says_which_header_it_has() {
+    fn the_service_level_of_a_datagram_encodes_its_header_type() {
         let completion = |datagram| Completion {
             wr_id: 1,
             status: Status::Success,

@@ -1,6 +1,6 @@
-//! Extended completion queues: one completion at a time, of which the program reads the fields it wants.
+//! Extended completion queues: the program visits one completion at a time and reads the fields it
+//! wants.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::time::SystemTime;
 
@@ -13,28 +13,11 @@ use crate::abi::{
     IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID,
     IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
-use crate::cq::{self, Cq, Wanted};
+use crate::cq::{self, Cq, CqConfig};
 use crate::domain::Pd;
-use crate::lock::HeldLock;
 use crate::{errno, object};
 
-/// The completion that the program is looking at.
-#[derive(Debug)]
-pub struct Cursor {
-    /// Held from `ibv_start_poll` to `ibv_end_poll`.
-    lock: HeldLock,
-    /// Whoever holds the lock has it.
-    current: UnsafeCell<Option<Completion>>,
-}
-
-impl Cursor {
-    /// At nothing.
-    pub fn new() -> Self {
-        Self { lock: HeldLock::new(), current: UnsafeCell::new(None) }
-    }
-}
-
-/// Fields that every queue has.
+/// Fields that every CQ offers.
 const FIELDS: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -50,7 +33,7 @@ pub unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: the program passes attributes.
+    // SAFETY: the program passes valid attributes.
     let attr = unsafe { *attr };
     let given = |bit: u32| attr.comp_mask & bit != 0;
     if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
@@ -58,7 +41,7 @@ pub unsafe extern "C" fn create_cq_ex(
     }
     let flags = if given(IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
     if given(IBV_CQ_INIT_ATTR_MASK_PD) {
-        // SAFETY: the program passes no or a live domain.
+        // SAFETY: the parent domain is null or live.
         let is_parent = !attr.parent_domain.is_null()
             && unsafe {
                 let domain = object::borrow::<Pd>(attr.parent_domain);
@@ -68,19 +51,20 @@ pub unsafe extern "C" fn create_cq_ex(
             return errno::fail(libc::EINVAL);
         }
     }
-    // A function that is not there would be called: what cannot be read is refused now.
+    // `verbs.h` calls the read functions without a check for null, so flags without a read function
+    // are refused here.
     if attr.wc_flags & !FIELDS != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
         return errno::fail(libc::EOPNOTSUPP);
     }
     let (entries, cq_context) = (attr.cqe, attr.cq_context);
     let (channel, vector) = (attr.channel, attr.comp_vector);
-    // SAFETY: the program passes an open context and no or a live channel.
-    let made = unsafe { Wanted { context, entries, cq_context, channel, vector }.make() };
+    // SAFETY: the program passes an open context; the channel is null or live.
+    let made = unsafe { CqConfig { context, entries, cq_context, channel, vector }.create() };
     let made = made.map(|mut cq| {
         if given(IBV_CQ_INIT_ATTR_MASK_PD) {
-            // What the domain says about threads is of no use here, but it lives as long as the queue.
-            // SAFETY: the program passes a live domain, as was looked at above.
-            unsafe { cq.join(attr.parent_domain) };
+            // The parent domain's single-thread promise is not used, but the domain must outlive
+            // the CQ. SAFETY: the parent domain was checked above: it is live and not null.
+            unsafe { cq.set_parent(attr.parent_domain) };
         }
         let abi = cq.abi.get_mut();
         abi.start_poll = Some(start_poll);
@@ -104,19 +88,19 @@ pub unsafe extern "C" fn create_cq_ex(
 }
 
 /// # Safety
-/// The program passes a live queue.
-unsafe fn of<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
-    // SAFETY: the caller says so.
+/// `cq` is a live CQ.
+unsafe fn cq_of<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
+    // SAFETY: `cq` is a live CQ.
     unsafe { object::borrow::<Cq>(cq.cast::<ibv_cq>()) }
 }
 
-/// Shows `next`, or says that there is none.
+/// Makes `next` the current completion. Returns ENOENT if there is none.
 ///
 /// # Safety
 /// The caller holds the cursor's lock.
-unsafe fn show(cq: &Cq, next: Option<Completion>) -> c_int {
+unsafe fn set_current(cq: &Cq, next: Option<Completion>) -> c_int {
     let Some(completion) = next else { return libc::ENOENT };
-    // SAFETY: whoever holds the lock has the cursor and these two fields.
+    // SAFETY: the cursor's lock is held; it guards the current completion and these two fields.
     unsafe {
         let abi = cq.abi.get();
         (*abi).wr_id = completion.wr_id;
@@ -127,8 +111,8 @@ unsafe fn show(cq: &Cq, next: Option<Completion>) -> c_int {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the program passes a live queue and attributes.
-    let (cq, comp_mask) = unsafe { (of(cq), attr.as_ref().map_or(0, |attr| attr.comp_mask)) };
+    // SAFETY: the program passes a live CQ; `attr` is null or valid.
+    let (cq, comp_mask) = unsafe { (cq_of(cq), attr.as_ref().map_or(0, |attr| attr.comp_mask)) };
     if comp_mask != 0 {
         return libc::EINVAL;
     }
@@ -136,90 +120,90 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         return code;
     }
     cq.cursor.lock.lock();
-    // SAFETY: it is held.
-    let code = unsafe { show(cq, cq.queue.poll_one()) };
+    // SAFETY: the lock was taken on the line above.
+    let code = unsafe { set_current(cq, cq.queue.poll_one()) };
     if code != 0 {
-        cq.cursor.lock.unlock(); // The program does not end what did not start.
+        cq.cursor.lock.unlock(); // After a failed start, the program does not call `ibv_end_poll`.
     }
     code
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the program passes a live queue, and is between `start_poll` and `end_poll`.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe {
-        let cq = of(cq);
-        show(cq, cq.queue.pop())
+        let cq = cq_of(cq);
+        set_current(cq, cq.queue.pop())
     }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the program passes a live queue.
-    let cq = unsafe { of(cq) };
-    // SAFETY: the lock is held until the next line.
+    // SAFETY: the program passes a live CQ.
+    let cq = unsafe { cq_of(cq) };
+    // SAFETY: this thread holds the lock since `ibv_start_poll`.
     unsafe { *cq.cursor.current.get() = None };
     cq.cursor.lock.unlock();
 }
 
-/// A field of the completion at the cursor.
+/// Reads a field of the current completion.
 ///
 /// # Safety
-/// The program passes a live queue, and is between `start_poll` and `end_poll`.
+/// `cq` is a live CQ between `ibv_start_poll` and `ibv_end_poll`.
 unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, read: impl Fn(&Completion) -> T) -> T {
-    // SAFETY: the caller says so, and so holds the lock.
-    let current = unsafe { &*of(cq).cursor.current.get() };
+    // SAFETY: `cq` is live and this thread holds its lock since `ibv_start_poll`.
+    let current = unsafe { &*cq_of(cq).cursor.current.get() };
     current.as_ref().map(read).unwrap_or_default()
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe { field(cq, cq::opcode) }
 }
 
-/// Nothing more is known than the status says.
+/// Always 0: there is no vendor error beyond the status.
 unsafe extern "C" fn read_vendor_err(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe { field(cq, |completion| cq::extra(completion).0) }
 }
 
 unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe { field(cq, |completion| completion.byte_len) }
 }
 
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe { field(cq, |completion| cq::extra(completion).1) }
 }
 
 unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe { field(cq, |completion| completion.qp.value()) }
 }
 
-/// A datagram's; connected QPs have none.
+/// Source QP of a datagram; 0 for connected QPs.
 unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe { field(cq, |completion| completion.datagram.map_or(0, |from| from.src_qp.value())) }
 }
 
-/// In nanoseconds of the device's clock: `hca_core_clock` is a gigahertz.
+/// Completion time in ns of the device clock (`hca_core_clock` is 1 GHz).
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe { field(cq, |completion| completion.at.as_nanos()) }
 }
 
-/// In nanoseconds since 1970.
+/// Completion time in ns since 1970.
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the program passes a live queue.
-    let live = unsafe { of(cq) };
+    // SAFETY: the program passes a live CQ.
+    let live = unsafe { cq_of(cq) };
     let ago = |at| live.shared.engine.device.clock().saturating_since(at);
-    #[allow(clippy::disallowed_methods)] // The program asks what time it was.
+    #[allow(clippy::disallowed_methods)] // the program asks for wall-clock time
     let now = SystemTime::now();
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe {
         field(cq, |completion| {
             let then = now.checked_sub(ago(completion.at)).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -229,13 +213,13 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     }
 }
 
-/// Ethernet has no LIDs.
+/// Always 0: Ethernet has no LIDs.
 unsafe extern "C" fn read_slid(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: the program is between start and end.
+    // SAFETY: the program passes a live CQ between `ibv_start_poll` and `ibv_end_poll`.
     unsafe { field(cq, cq::service_level) }
 }
 

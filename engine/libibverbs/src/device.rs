@@ -1,5 +1,5 @@
-//! The device list: the Ethernet interfaces that the environment or the settings name, or all usable ones.
-//! Nothing is opened for it.
+//! The device list: the Ethernet interfaces named by the environment or the settings, or all usable
+//! ones. Listing devices opens nothing.
 
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
@@ -10,23 +10,24 @@ use feroce_engine::net::Interface;
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 use crate::{errno, log};
 
-/// A device. Never freed: there are as many as interfaces, and programs may keep the pointers.
+/// A device of the list. Never freed: there is one per interface, and programs may keep the
+/// pointers.
 #[repr(C)]
 pub struct DeviceEntry {
     abi: ibv_device,
-    /// Provider libraries of rdma-core look for their own functions here, and shall find none.
+    /// Zeros where rdma-core's provider libraries look for their own function pointers.
     none: [u64; 128],
     /// The interface.
     pub interface: String,
-    /// The node's GUID as the octets stand in memory.
+    /// Node GUID in network byte order.
     guid: u64,
-    /// Of `feroce0`, `feroce1`, ...
+    /// Index n of `feroce<n>`.
     pub index: c_int,
 }
 
-// SAFETY: nothing in it changes once it is made, and its pointers are null.
+// SAFETY: the entry does not change after construction, and its pointers are null.
 unsafe impl Sync for DeviceEntry {}
-// SAFETY: as above.
+// SAFETY: the entry does not change after construction, and its pointers are null.
 unsafe impl Send for DeviceEntry {}
 
 impl std::fmt::Debug for DeviceEntry {
@@ -56,29 +57,29 @@ impl DeviceEntry {
         }
     }
 
-    /// As programs know it.
+    /// Returns the pointer that programs use.
     pub fn abi(&'static self) -> *mut ibv_device {
         std::ptr::from_ref(&self.abi).cast_mut()
     }
 
-    /// Its number in the list.
+    /// Returns the index in the list.
     pub fn number(&self) -> u32 {
         self.index.cast_unsigned()
     }
 
-    /// The node's GUID as the octets stand in memory.
+    /// Returns the node GUID in network byte order.
     pub fn guid(&self) -> u64 {
         self.guid
     }
 }
 
-/// The GUID of a node: the EUI-64 made of the MAC address, as RoCE devices have it.
+/// Returns the node GUID: the EUI-64 derived from the MAC address, as RoCE devices form it.
 fn guid(interface: &Interface) -> u64 {
     let [a, b, c, d, e, f] = interface.mac.0;
     u64::from_ne_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Text in a field of `N` characters, cut to fit.
+/// Copies text into a field of `N` characters, truncated to leave room for the terminating zero.
 pub fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
@@ -87,20 +88,20 @@ pub fn text<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// The devices of this process, found once.
+/// Returns the devices of this process; the first call finds them.
 fn devices() -> &'static [DeviceEntry] {
     static DEVICES: OnceLock<Vec<DeviceEntry>> = OnceLock::new();
     DEVICES.get_or_init(|| {
         log::start();
         let found = interfaces().unwrap_or_else(|why| {
-            log::say(&why);
+            log::print(&why);
             Vec::new()
         });
         found.iter().enumerate().map(|(index, found)| DeviceEntry::new(found, index)).collect()
     })
 }
 
-/// The interfaces that are devices, or why there are none.
+/// Returns the interfaces that become devices, or the reason why there are none.
 fn interfaces() -> Result<Vec<Interface>, String> {
     let settings = Settings::load().map_err(|error| error.to_string())?;
     if !settings.interfaces.is_empty() {
@@ -108,19 +109,19 @@ fn interfaces() -> Result<Vec<Interface>, String> {
         return settings.interfaces.iter().map(read).collect();
     }
     let all = Interface::list().map_err(|error| error.to_string())?;
-    // VLAN sub-interfaces are served by the interface that carries their frames.
+    // The parent interface carries the frames of its VLAN sub-interfaces.
     let is_device = |interface: &Interface| {
         !interface.loopback && interface.vlan.is_none() && interface.is_usable()
     };
     Ok(all.into_iter().filter(is_device).collect())
 }
 
-/// The device that a program means.
+/// Returns the entry of a device that the program passed.
 ///
 /// # Safety
-/// `abi` came from [`ibv_get_device_list`].
+/// `abi` was returned by `ibv_get_device_list`.
 pub unsafe fn entry(abi: *mut ibv_device) -> &'static DeviceEntry {
-    // SAFETY: devices are never freed, and begin with what programs know.
+    // SAFETY: `abi` is the first field of a `DeviceEntry`, and entries are never freed.
     unsafe { &*abi.cast::<DeviceEntry>() }
 }
 
@@ -129,14 +130,14 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     let devices = devices();
     let mut list: Vec<_> = devices.iter().map(DeviceEntry::abi).collect();
     list.push(std::ptr::null_mut());
-    // Programs may free it by the length they read, so it is the allocator's of C.
-    // SAFETY: a plain allocation, checked below.
+    // Allocated with calloc because `ibv_free_device_list` frees it without knowing its length.
+    // SAFETY: a plain allocation; the result is checked below.
     let memory = unsafe { libc::calloc(list.len(), size_of::<*mut ibv_device>()) };
     let memory = memory.cast::<*mut ibv_device>();
     if memory.is_null() {
         return errno::fail(libc::ENOMEM);
     }
-    // SAFETY: the allocation has room for the list; `count` is null or may be written.
+    // SAFETY: the allocation has room for the list; `count` is null or writable.
     unsafe {
         memory.copy_from_nonoverlapping(list.as_ptr(), list.len());
         if let Some(count) = count.as_mut() {
@@ -148,24 +149,25 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: it came from `calloc` above.
+    // SAFETY: the program passes a list from `ibv_get_device_list`, which allocated it with
+    // `calloc`, or null.
     unsafe { libc::free(list.cast()) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: the program passes a device of the list.
+    // SAFETY: the program passes a device from `ibv_get_device_list`.
     unsafe { entry(device) }.abi.name.as_ptr()
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: the program passes a device of the list.
+    // SAFETY: the program passes a device from `ibv_get_device_list`.
     unsafe { entry(device) }.index
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: the program passes a device of the list.
+    // SAFETY: the program passes a device from `ibv_get_device_list`.
     unsafe { entry(device) }.guid
 }

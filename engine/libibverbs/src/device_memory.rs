@@ -1,4 +1,5 @@
-//! Device memory: memory that programs reach by copies, and peers by its registrations.
+//! Device memory (`ibv_dm`): the program accesses it by copy functions, peers access it through a
+//! memory region.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -10,26 +11,28 @@ use libc::size_t;
 
 use crate::abi::{IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::context::{self, Shared};
+use crate::convert::bytes_at;
 use crate::domain::Pd;
+use crate::errno;
 use crate::memory::{Mr, rights};
 use crate::object::{self, Object};
-use crate::{errno, post};
 
-/// A piece of device memory.
+/// An allocation of device memory.
 #[repr(C)]
 pub struct Dm {
     abi: UnsafeCell<ibv_dm>,
     shared: Arc<Shared>,
     memory: Memory,
-    /// Its registrations.
-    users: AtomicUsize,
+    /// Number of memory regions of this allocation.
+    users: Arc<AtomicUsize>,
 }
 
-/// Where the bytes are.
+/// Where the bytes are stored.
 enum Memory {
     /// In the engine's arena.
     Engine(DeviceMemory),
-    /// Made in a forked child, which has no engine: its own. Only registering it needs one, and is refused.
+    /// Private memory of a forked child, which has no engine. Only registering it needs the engine,
+    /// and fails.
     Own(Mutex<Vec<u8>>),
 }
 
@@ -60,15 +63,15 @@ fn lock(bytes: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Dm {
     type Abi = ibv_dm;
 }
 
-/// Offsets and lengths of copies are multiples of this, as with the device that brought the calls.
+/// Offsets and lengths of copies must be multiples of this many bytes, as on mlx5.
 const UNIT: usize = 4;
 
-/// The most that the alignment may be: a page.
+/// Largest accepted `log_align_req`: 4096 bytes, a page.
 const MOST_ALIGNED: u32 = 12;
 
 /// `ibv_alloc_dm`
@@ -76,8 +79,8 @@ pub unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    // SAFETY: the program passes an open context and attributes.
-    let (shared, attr) = unsafe { (context::of_any_process(context), *attr) };
+    // SAFETY: the program passes an open context and valid attributes.
+    let (shared, attr) = unsafe { (context::shared_in_any_process(context), *attr) };
     let make = || {
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > MOST_ALIGNED {
             return Err(libc::EINVAL);
@@ -103,7 +106,7 @@ pub unsafe extern "C" fn alloc_dm(
             abi: UnsafeCell::new(abi),
             shared: Arc::clone(shared),
             memory,
-            users: AtomicUsize::new(0),
+            users: Arc::default(),
         }))
     };
     object::give_or_fail(make())
@@ -119,13 +122,14 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     if live.users.load(Ordering::Acquire) > 0 {
         return libc::EBUSY;
     }
-    // SAFETY: as above; nothing is registered of it.
+    // SAFETY: the program passes live device memory and does not use it again; no region of it
+    // exists.
     drop(unsafe { object::take::<Dm>(dm) });
     0
 }
 
 impl Dm {
-    /// Refuses what the parent of this process made.
+    /// Fails if a parent of this process made the allocation.
     fn check(&self) -> Result<(), c_int> {
         match self.memory {
             Memory::Engine(_) => self.shared.check(),
@@ -133,18 +137,13 @@ impl Dm {
         }
     }
 
-    /// Where a copy of `length` bytes begins.
+    /// Returns the start of a copy of `length` bytes, after checking range and alignment.
     fn place(&self, offset: u64, length: usize) -> Result<usize, c_int> {
         self.check()?;
         let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
         let fits = offset.checked_add(length).is_some_and(|end| end <= self.memory.len());
         let is_aligned = offset.is_multiple_of(UNIT) && length.is_multiple_of(UNIT);
         if fits && is_aligned { Ok(offset) } else { Err(libc::EINVAL) }
-    }
-
-    /// One registration less.
-    pub fn release(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -157,8 +156,8 @@ unsafe extern "C" fn copy_to(
     // SAFETY: the program passes live device memory.
     let live = unsafe { object::borrow::<Dm>(dm) };
     object::code(live.place(offset, length).map(|offset| {
-        // SAFETY: the program passes so many bytes.
-        live.memory.write(offset, unsafe { post::bytes(from.cast(), length) });
+        // SAFETY: the program passes `length` readable bytes.
+        live.memory.write(offset, unsafe { bytes_at(from.cast(), length) });
     }))
 }
 
@@ -172,7 +171,7 @@ unsafe extern "C" fn copy_from(
     let live = unsafe { object::borrow::<Dm>(dm) };
     object::code(live.place(offset, length).map(|offset| {
         if length > 0 {
-            // SAFETY: the program passes room for so many bytes.
+            // SAFETY: the program passes `length` writable bytes.
             let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
             live.memory.read(offset, to);
         }
@@ -190,7 +189,8 @@ pub unsafe extern "C" fn reg_dm_mr(
     // SAFETY: the program passes a live PD and live device memory.
     let (domain, live) = unsafe { (object::borrow::<Pd>(pd), object::borrow::<Dm>(dm)) };
     let made = domain.shared.check().and_then(|()| {
-        // It has no address that a program could name.
+        // Device memory has no address that the program could name, so only zero-based access is
+        // possible.
         if access & IBV_ACCESS_ZERO_BASED == 0 {
             return Err(libc::EINVAL);
         }
@@ -199,8 +199,8 @@ pub unsafe extern "C" fn reg_dm_mr(
         let region = domain.pd.reg_dm_mr(memory, offset, length, rights(access)?);
         let region = region.map_err(|error| errno::of_device(&error))?;
         live.users.fetch_add(1, Ordering::AcqRel);
-        // SAFETY: the PD is live.
-        Ok(unsafe { Mr::of_device_memory(pd, region, access, dm) })
+        // SAFETY: the program passes a live PD.
+        Ok(unsafe { Mr::of_device_memory(pd, region, access, Arc::clone(&live.users)) })
     });
     object::give_or_fail(made)
 }

@@ -1,4 +1,4 @@
-//! Protection domains, thread domains, and parent domains, which are one of each.
+//! Protection domains, thread domains and parent domains (a PD combined with a thread domain).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -15,21 +15,21 @@ use crate::context::{self, Shared};
 use crate::errno;
 use crate::object::{self, Object};
 
-/// A protection domain, or a parent domain: the same with another name and a thread domain.
+/// A protection domain, or a parent domain: another handle to a PD, with a thread domain.
 #[repr(C)]
 pub struct Pd {
     abi: UnsafeCell<ibv_pd>,
-    /// Of the context it was made from.
+    /// Shared state of the context that the PD was created from.
     pub shared: Arc<Shared>,
-    /// The engine's.
+    /// The engine's PD.
     pub pd: ProtectionDomain,
-    /// Objects made from it that live.
+    /// Number of live objects created from this PD.
     pub users: AtomicUsize,
-    /// What a parent domain was made of.
+    /// The PD and the thread domain (or null) of a parent domain.
     parts: Option<(*mut ibv_pd, *mut ibv_td)>,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Pd {
     type Abi = ibv_pd;
 }
@@ -50,14 +50,14 @@ impl Pd {
         })
     }
 
-    /// Whether it is a parent domain.
+    /// Returns true if this is a parent domain.
     pub fn is_parent(&self) -> bool {
         self.parts.is_some()
     }
 
-    /// The program's context.
+    /// Returns the program's context.
     pub fn context(&self) -> *mut ibv_context {
-        // SAFETY: the field does not change once it is made.
+        // SAFETY: the field does not change after construction.
         unsafe { (*self.abi.get()).context }
     }
 }
@@ -80,10 +80,11 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     if live.users.load(Ordering::Acquire) > 0 {
         return libc::EBUSY;
     }
-    // SAFETY: as above; nothing was made from it.
+    // SAFETY: the program passes a live PD and does not use it again; no object was created from
+    // it.
     let gone = unsafe { object::take::<Pd>(pd) };
     if let Some((pd, td)) = gone.parts {
-        // SAFETY: they live: destroying them is refused while there is a parent domain of theirs.
+        // SAFETY: both are live: deallocating them fails while a parent domain uses them.
         unsafe {
             object::borrow::<Pd>(pd).users.fetch_sub(1, Ordering::AcqRel);
             if !td.is_null() {
@@ -94,16 +95,16 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     0
 }
 
-/// A thread domain: the program's word that one thread at a time uses what is made in it. A lock that nobody else
-/// wants costs next to nothing, so that nothing is left out for it.
+/// A thread domain: the program promises that one thread at a time uses the objects in it. The
+/// promise is not used: an uncontended lock costs almost nothing.
 #[repr(C)]
 pub struct Td {
     abi: UnsafeCell<ibv_td>,
-    /// Parent domains of it.
+    /// Number of parent domains that use it.
     users: AtomicUsize,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Td {
     type Abi = ibv_td;
 }
@@ -131,7 +132,8 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     if unsafe { object::borrow::<Td>(td) }.users.load(Ordering::Acquire) > 0 {
         return libc::EBUSY;
     }
-    // SAFETY: as above; no parent domain is of it.
+    // SAFETY: the program passes a live thread domain and does not use it again; no parent domain
+    // uses it.
     drop(unsafe { object::take::<Td>(td) });
     0
 }
@@ -143,16 +145,16 @@ pub unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut ibv_pd {
     const KNOWN: u32 =
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
-    // SAFETY: the program passes attributes.
+    // SAFETY: the program passes valid attributes.
     let attr = unsafe { *attr };
     if attr.pd.is_null() || attr.comp_mask & !KNOWN != 0 {
         return errno::fail(libc::EINVAL);
     }
-    // Work queues lie in the engine's arena, nowhere else.
+    // Custom allocators are not supported: work queues lie in the engine's arena.
     if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0 {
         return errno::fail(libc::EOPNOTSUPP);
     }
-    // SAFETY: the program passes an open context, a live PD, and no or a live thread domain.
+    // SAFETY: the program passes an open context and a live PD; the thread domain is null or live.
     let made = unsafe { context::shared(context) }.map(|shared| unsafe {
         let pd = object::borrow::<Pd>(attr.pd);
         pd.users.fetch_add(1, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! Open engines: one per interface and process, shared by all contexts opened on it.
+//! Open engines: one per interface and process, shared by all contexts opened on the interface.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
@@ -13,69 +13,71 @@ use crate::abi;
 use crate::channel::{Channel, Unacknowledged};
 use crate::device::DeviceEntry;
 use crate::process::PerProcess;
-use crate::{errno, log, pcap, xrc};
+use crate::xrc_domain::XrcFiles;
+use crate::{errno, log, pcap};
 
-/// The engine of an interface, and who hears of its events.
+/// The engine of an interface and the receivers of its asynchronous events.
 #[derive(Debug)]
 pub struct Engine {
     /// The device.
     pub device: Device,
-    /// What it can do, as far as that does not change.
+    /// Attributes that do not change while the device is open.
     pub limits: DeviceAttributes,
-    /// What the host's administrator chose where the program has no wish.
+    /// The administrator's settings, used where the program leaves a value at its default.
     pub settings: Settings,
-    /// XRC domains that were opened by a file.
-    pub xrc_files: xrc::Files,
+    /// XRC domains opened by file, for sharing between contexts.
+    pub xrc_files: XrcFiles,
     interface: String,
-    /// The device holds them, too, but they do not hold the device: it must not end in one of its own threads.
+    /// Also held by the device's event sink. The sink must not hold the device itself: otherwise
+    /// one of the device's threads could drop the last reference and wait for itself.
     listeners: Arc<Mutex<Listeners>>,
 }
 
 #[derive(Debug, Default)]
 struct Listeners {
     contexts: Vec<Weak<Channel<Event>>>,
-    /// Of a QP with several handles, each.
+    /// Listeners by QP number. An XRC target QP has one listener per handle.
     qps: BTreeMap<u32, Vec<Listener>>,
     cqs: BTreeMap<u32, Listener>,
     srqs: BTreeMap<u32, Listener>,
 }
 
-/// An object that events are about.
+/// An object that asynchronous events refer to.
 #[derive(Debug, Clone)]
 pub struct Listener {
-    /// Its address, as the program knows it.
+    /// Address of the program's object.
     pub object: usize,
-    /// Events of it that the program has not acknowledged.
+    /// Events of the object that the program has read and not acknowledged.
     pub unacknowledged: Arc<Unacknowledged>,
-    /// Where its program reads events.
+    /// Event queue of the context that the object belongs to.
     pub channel: Arc<Channel<Event>>,
 }
 
-/// An event on its way to the program.
+/// An asynchronous event for the program.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// `ibv_event_type`
+    /// The `ibv_event_type`.
     pub kind: c_uint,
-    /// The object's address, or the number of the port.
+    /// Address of the object, or the port number.
     pub element: usize,
-    /// The object's account; a port has none.
+    /// The object's counter of unacknowledged events; `None` for port events.
     pub unacknowledged: Option<Arc<Unacknowledged>>,
 }
 
-/// Engines of this process that are open.
+/// Open engines of this process.
 static ENGINES: PerProcess<Mutex<Vec<Weak<Engine>>>> = PerProcess::new(Mutex::default);
 
-/// Turns in which nothing comes until a core is idle to its capture.
+/// Turns without work after which a core flushes its capture file.
 const IDLE_TURNS: u32 = 2_048;
 
 /// The number of the only port.
 const PORT: usize = 1;
 
 impl Engine {
-    /// The engine of `entry`'s interface, opened if it is not.
+    /// Returns the engine of `entry`'s interface and opens it if it is not open.
     ///
     /// # Errors
-    /// The error number, after a word on standard error.
+    /// The error number, after a message on standard error.
     pub fn open(entry: &DeviceEntry) -> Result<Arc<Self>, c_int> {
         let mut engines = ENGINES.get().lock().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|engine| engine.strong_count() > 0);
@@ -84,18 +86,18 @@ impl Engine {
             return Ok(engine);
         }
         let refused = |what: &dyn std::error::Error, code| {
-            log::say(&format!("cannot open {}: {what}", entry.interface));
+            log::print(&format!("cannot open {}: {what}", entry.interface));
             code
         };
         let settings = Settings::load().map_err(|error| refused(&error, libc::EINVAL))?;
         let device = pcap::open(entry, settings.device_config());
         let device = device.map_err(|error| refused(&error, errno::of_open(&error)))?;
         let listeners = Arc::<Mutex<Listeners>>::default();
-        let heard = Arc::clone(&listeners);
-        let deliver = move |event| lock(&heard).deliver(event);
+        let sink_listeners = Arc::clone(&listeners);
+        let deliver = move |event| lock(&sink_listeners).deliver(event);
         device.set_event_sink(EventSink(Box::new(deliver)));
         let interface = entry.interface.clone();
-        let (limits, xrc_files) = (device.attributes(), xrc::Files::default());
+        let (limits, xrc_files) = (device.attributes(), XrcFiles::default());
         let engine = Self { device, limits, settings, xrc_files, interface, listeners };
         let engine = Arc::new(engine);
         engines.push(Arc::downgrade(&engine));
@@ -108,29 +110,30 @@ impl Engine {
         lock(&self.listeners)
     }
 
-    /// Events of the port go to `channel`, too.
+    /// Delivers port events to `channel` as well.
     pub fn add_context(&self, channel: &Arc<Channel<Event>>) {
         let mut listeners = self.listeners();
         listeners.contexts.retain(|context| context.strong_count() > 0);
         listeners.contexts.push(Arc::downgrade(channel));
     }
 
-    /// Events of the QP `qpn` go to `listener`.
+    /// Delivers events of the QP `qpn` to `listener`.
     pub fn add_qp(&self, qpn: u32, listener: Listener) {
         self.listeners().qps.entry(qpn).or_default().push(listener);
     }
 
-    /// Events of the CQ `id` go to `listener`.
+    /// Delivers events of the CQ `id` to `listener`.
     pub fn add_cq(&self, id: u32, listener: Listener) {
         self.listeners().cqs.insert(id, listener);
     }
 
-    /// Events of the shared receive queue `id` go to `listener`.
+    /// Delivers events of the SRQ `id` to `listener`.
     pub fn add_srq(&self, id: u32, listener: Listener) {
         self.listeners().srqs.insert(id, listener);
     }
 
-    /// No more events of the shared receive queue; returns when those that were read are acknowledged.
+    /// Stops events of the SRQ. Returns when the program has acknowledged the events that it has
+    /// read.
     pub fn remove_srq(&self, id: u32) {
         let listener = self.listeners().srqs.remove(&id);
         if let Some(listener) = listener {
@@ -138,7 +141,8 @@ impl Engine {
         }
     }
 
-    /// No more events of the QP for who has the account; returns when those that were read are acknowledged.
+    /// Stops events of the QP handle that owns `account`. Returns when the program has acknowledged
+    /// the events that it has read.
     pub fn remove_qp(&self, qpn: u32, account: &Arc<Unacknowledged>) {
         let is_its = |listener: &Listener| Arc::ptr_eq(&listener.unacknowledged, account);
         let listener = {
@@ -156,7 +160,8 @@ impl Engine {
         }
     }
 
-    /// The same of the CQ.
+    /// Stops events of the CQ. Returns when the program has acknowledged the events that it has
+    /// read.
     pub fn remove_cq(&self, id: u32) {
         let listener = self.listeners().cqs.remove(&id);
         if let Some(listener) = listener {
@@ -165,21 +170,23 @@ impl Engine {
     }
 }
 
-/// A program may end without destroying anything: what its peers wait for still goes out then.
+/// Runs a last engine turn at exit: a program may end without destroying anything, and peers still
+/// get the packets they wait for.
 fn at_exit() {
-    extern "C" fn last_turn() {
+    extern "C" fn flush_at_exit() {
         let Ok(engines) = ENGINES.get().try_lock() else { return };
         for engine in engines.iter().filter_map(Weak::upgrade) {
-            // A capture is brought up to date when a core idles.
+            // A core flushes its capture file only after some idle turns.
             let turns = if pcap::is_wanted() { IDLE_TURNS } else { 1 };
             (0..turns).for_each(|_| engine.device.drive());
-            std::mem::forget(engine); // Closing waits for threads: not while the process ends.
+            // Dropping the engine would wait for its threads, which must not happen during exit.
+            std::mem::forget(engine);
         }
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the library is never unloaded, so the function stays.
-        unsafe { libc::atexit(last_turn) };
+        // SAFETY: the library is linked with `NODELETE`, so the function stays mapped until exit.
+        unsafe { libc::atexit(flush_at_exit) };
     });
 }
 
@@ -226,7 +233,8 @@ impl Listeners {
 }
 
 impl Listener {
-    /// Takes back what the program has not read, and waits until it has acknowledged the rest.
+    /// Removes events that the program has not read, then waits until it has acknowledged all
+    /// events that it has read.
     fn retire(&self) {
         self.channel.remove(|event| {
             let account = event.unacknowledged.as_ref();

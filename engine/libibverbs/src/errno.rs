@@ -1,4 +1,4 @@
-//! Error numbers: what rdma-core and the kernel's drivers say in the same case.
+//! Error numbers: those that rdma-core and the kernel drivers return in the same case.
 
 use std::ffi::c_int;
 
@@ -7,7 +7,7 @@ use feroce_engine::net::{NetError, ResolveError};
 
 pub use crate::abi::errno::{fail, last, set};
 
-/// The number for a device that does not open.
+/// Returns the error number for a device that cannot be opened.
 pub fn of_open(error: &OpenError) -> c_int {
     match error {
         OpenError::Config(_) => libc::EINVAL,
@@ -21,7 +21,7 @@ pub fn of_open(error: &OpenError) -> c_int {
     }
 }
 
-/// The number for an object that cannot be made or changed.
+/// Returns the error number for an object that cannot be created or changed.
 pub fn of_device(error: &DeviceError) -> c_int {
     match error {
         DeviceError::Exhausted(_) | DeviceError::Arena(_) => libc::ENOMEM,
@@ -37,7 +37,7 @@ pub fn of_device(error: &DeviceError) -> c_int {
     }
 }
 
-/// The number for a work request that is not taken.
+/// Returns the error number for a work request that is refused.
 pub fn of_post(error: PostError) -> c_int {
     match error {
         PostError::Full => libc::ENOMEM,

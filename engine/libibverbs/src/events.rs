@@ -1,4 +1,4 @@
-//! Asynchronous events: `ibv_get_async_event` and its acknowledgement.
+//! Asynchronous events: `ibv_get_async_event` and `ibv_ack_async_event`.
 
 use std::ffi::{c_int, c_void};
 
@@ -24,7 +24,7 @@ unsafe extern "C" fn ibv_get_async_event(
     match got {
         Ok(got) => {
             let element = std::ptr::with_exposed_provenance_mut::<c_void>(got.element);
-            // SAFETY: the program passes a structure to fill in.
+            // SAFETY: the program passes a writable `ibv_async_event`.
             unsafe { event.write(ibv_async_event { element, event_type: got.kind }) };
             0
         }
@@ -37,8 +37,8 @@ unsafe extern "C" fn ibv_get_async_event(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the program passes an event that it was given, so the object in it lives: destroying it waits for this
-    // call.
+    // SAFETY: the program passes an event that `ibv_get_async_event` returned. The object is live,
+    // because destroying it waits for this acknowledgement.
     unsafe {
         let ibv_async_event { element, event_type } = *event;
         match event_type {
@@ -59,7 +59,7 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
                 let srq = object::borrow::<Srq>(element.cast::<ibv_srq>());
                 srq.async_events.acknowledge(1);
             }
-            _ => {} // A port's.
+            _ => {} // port events have no counter
         }
     }
 }

@@ -1,5 +1,6 @@
-//! A child process has a copy of the parent's memory but none of its threads, and the parent goes on using the
-//! rings that both have mapped: the child must leave the engine alone. It may open one of its own.
+//! Behaviour after `fork`. A child process has a copy of the parent's memory but none of its
+//! threads, and the parent keeps using the rings that both have mapped. The child must not touch
+//! the inherited engine; it may open its own.
 
 use std::ffi::c_int;
 use std::sync::Once;
@@ -7,28 +8,29 @@ use std::sync::Once;
 use crate::process;
 pub use crate::process::generation;
 
-/// Refuses objects of a process of another generation.
+/// Fails for objects that a process of another generation created.
 ///
 /// # Errors
-/// EIO, after a word on standard error.
+/// EIO, after a message on standard error.
 #[inline]
 pub fn check(born: u32) -> Result<(), c_int> {
     if process::is_own(born) { Ok(()) } else { Err(refuse()) }
 }
 
-/// EIO, after a word on standard error.
+/// Prints a message on standard error once and returns EIO.
 #[cold]
 pub fn refuse() -> c_int {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        crate::log::say(
-            "this process was forked from the one that opened the device, and cannot use it: open the device after the fork",
+        crate::log::print(
+            "the device was opened before this process was forked and cannot be used here: \
+             open the device after the fork",
         );
     });
     libc::EIO
 }
 
-/// `IBV_FORK_UNNEEDED`: nothing about registered memory keeps a program from forking.
+/// `IBV_FORK_UNNEEDED`: registered memory does not restrict `fork`.
 const UNNEEDED: c_int = 2;
 
 #[unsafe(no_mangle)]

@@ -1,8 +1,8 @@
-//! Attributes as the kernel's connection manager passes them to programs, to and from those of verbs.
+//! Conversions between verbs attributes and the structures of the kernel's connection manager
+//! interface.
 
 use crate::abi::{ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
-use crate::modify::gid;
-use crate::query::halves;
+use crate::convert::{gid_from_halves, gid_to_halves};
 
 /// `struct ib_uverbs_ah_attr` of the kernel's interface.
 #[repr(C)]
@@ -91,7 +91,7 @@ const _: () = assert!(size_of::<KernelPathRec>() == 64);
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PathRec {
-    /// Aligned as a `union ibv_gid`.
+    /// `u64` halves: `union ibv_gid` has 8-byte alignment.
     dgid: [u64; 2],
     sgid: [u64; 2],
     dlid: u16,
@@ -129,15 +129,15 @@ fn ah_attr(from: &KernelAhAttr) -> ibv_ah_attr {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *mut KernelAhAttr) {
-    // SAFETY: the program passes one of each.
+    // SAFETY: the program passes two valid structures.
     unsafe { to.write(ah_attr(&*from)) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *mut KernelQpAttr) {
-    // SAFETY: the program passes one of each.
+    // SAFETY: the program passes two valid structures.
     let (from, old) = unsafe { (*from, to.read()) };
-    let told = ibv_qp_attr {
+    let result = ibv_qp_attr {
         qp_state: from.qp_state,
         cur_qp_state: from.cur_qp_state,
         path_mtu: from.path_mtu,
@@ -163,19 +163,19 @@ unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *mut
         rnr_retry: from.rnr_retry,
         alt_port_num: from.alt_port_num,
         alt_timeout: from.alt_timeout,
-        rate_limit: old.rate_limit, // The kernel says nothing about it.
+        rate_limit: old.rate_limit, // not part of the kernel's structure
     };
-    // SAFETY: as above.
-    unsafe { to.write(told) };
+    // SAFETY: the program passes a writable destination.
+    unsafe { to.write(result) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_path_rec_from_kern(to: *mut PathRec, from: *mut KernelPathRec) {
-    // SAFETY: the program passes one of each.
+    // SAFETY: the program passes two valid structures.
     let from = unsafe { *from };
-    let told = PathRec {
-        dgid: halves(from.dgid),
-        sgid: halves(from.sgid),
+    let result = PathRec {
+        dgid: gid_to_halves(from.dgid),
+        sgid: gid_to_halves(from.sgid),
         dlid: from.dlid,
         slid: from.slid,
         raw_traffic: from.raw_traffic.cast_signed(),
@@ -194,17 +194,17 @@ unsafe extern "C" fn ibv_copy_path_rec_from_kern(to: *mut PathRec, from: *mut Ke
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: as above.
-    unsafe { to.write(told) };
+    // SAFETY: the program passes a writable destination.
+    unsafe { to.write(result) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut KernelPathRec, from: *mut PathRec) {
-    // SAFETY: the program passes one of each.
+    // SAFETY: the program passes two valid structures.
     let from = unsafe { *from };
-    let told = KernelPathRec {
-        dgid: gid(from.dgid).0,
-        sgid: gid(from.sgid).0,
+    let result = KernelPathRec {
+        dgid: gid_from_halves(from.dgid).0,
+        sgid: gid_from_halves(from.sgid).0,
         dlid: from.dlid,
         slid: from.slid,
         raw_traffic: from.raw_traffic.cast_unsigned(),
@@ -223,6 +223,6 @@ unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut KernelPathRec, from: *mu
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: as above.
-    unsafe { to.write(told) };
+    // SAFETY: the program passes a writable destination.
+    unsafe { to.write(result) };
 }

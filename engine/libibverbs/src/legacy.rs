@@ -1,36 +1,41 @@
-//! The functions of `IBVERBS_1.0`, the interface of 2006 with structures of its own. The names exist, because programs
-//! of that time name them, and so that the library has every symbol of rdma-core's; the interface is refused.
+//! The symbols of `IBVERBS_1.0`, the 2006 interface with its own structures. They exist because
+//! programs of that time refer to them and because the library must export every symbol of
+//! rdma-core's. Calling them fails.
 
 use std::ffi::c_void;
 use std::sync::Once;
 
-fn say() {
+fn warn_once() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        crate::log::say("the program was built for libibverbs 1.0 of 2006, which is not supported")
+        crate::log::print(
+            "the program was built for libibverbs 1.0 of 2006, which is not supported",
+        )
     });
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn feroce_ibverbs_1_0_refused() -> libc::c_long {
-    say();
+    warn_once();
     libc::ENOSYS.into()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn feroce_ibverbs_1_0_nothing() -> *mut c_void {
-    say();
+    warn_once();
     crate::errno::fail(libc::ENOSYS)
 }
 
-/// A function of the old version: a jump, under a name of its own that the linker exports as `name@version`.
-macro_rules! old {
+/// Defines an old symbol: a jump to the failing function, under a private name that the linker
+/// exports as `name@version`.
+macro_rules! legacy_symbols {
     ($( $to:ident $name:ident $version:literal )*) => { $(
         #[cfg(target_arch = "x86_64")]
         std::arch::global_asm!(concat!(
             ".text\n.globl feroce_old_", stringify!($name), "\n",
             ".type feroce_old_", stringify!($name), ", @function\n",
-            "feroce_old_", stringify!($name), ": jmp feroce_ibverbs_1_0_", stringify!($to), "@PLT\n",
+            "feroce_old_", stringify!($name),
+            ": jmp feroce_ibverbs_1_0_", stringify!($to), "@PLT\n",
             ".symver feroce_old_", stringify!($name), ", ", stringify!($name), "@", $version, "\n",
         ));
         #[cfg(target_arch = "aarch64")]
@@ -43,8 +48,9 @@ macro_rules! old {
     )* };
 }
 
-// The first word: what is returned, an error number or a null pointer.
-old! {
+// First column: the failing function, which returns an error number (`refused`) or a null pointer
+// (`nothing`).
+legacy_symbols! {
     refused ibv_ack_async_event "IBVERBS_1.0"
     refused ibv_ack_cq_events "IBVERBS_1.0"
     nothing ibv_alloc_pd "IBVERBS_1.0"

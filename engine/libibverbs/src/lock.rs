@@ -1,34 +1,34 @@
-//! A lock that is taken by one call of the program and released by another.
+//! A lock that one call of the program takes and another call releases.
 
 use std::cell::UnsafeCell;
 
-/// Held from [`HeldLock::lock`] to [`HeldLock::unlock`]. A mutex of the C library: std's is released by a guard,
-/// which nobody could hold between two calls.
+/// Locked from [`HeldLock::lock`] to [`HeldLock::unlock`]. Uses a pthread mutex because the guard
+/// of std's mutex cannot be kept between two calls from C.
 #[derive(Debug)]
 pub struct HeldLock(Box<UnsafeCell<libc::pthread_mutex_t>>);
 
-// SAFETY: locking is what it is for.
+// SAFETY: a mutex may be used from any thread at once.
 unsafe impl Sync for HeldLock {}
-// SAFETY: in a box, it stays where it is.
+// SAFETY: the box keeps the mutex at its address, so the value may be moved to another thread.
 unsafe impl Send for HeldLock {}
 
 impl HeldLock {
-    /// One that nobody holds.
+    /// Creates an unlocked lock.
     pub fn new() -> Self {
         Self(Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER)))
     }
 
-    /// Waits until it is free and takes it.
+    /// Waits for the lock and takes it.
     #[inline]
     pub fn lock(&self) {
-        // SAFETY: an initialised mutex that does not move.
+        // SAFETY: the mutex is initialised and does not move.
         unsafe { libc::pthread_mutex_lock(self.0.get()) };
     }
 
-    /// Releases it.
+    /// Releases the lock.
     #[inline]
     pub fn unlock(&self) {
-        // SAFETY: as above.
+        // SAFETY: the mutex is initialised and does not move.
         unsafe { libc::pthread_mutex_unlock(self.0.get()) };
     }
 }

@@ -1,14 +1,14 @@
-//! Words to the person at the terminal: a program shows an error number at best.
+//! Messages on standard error: verbs programs usually print an error number at best.
 
-/// What lines on standard error begin with.
+/// Prefix of each line.
 const NAME: &str = "libibverbs (Feroce)";
 
-/// Prints the engine's warnings from now on.
+/// Prints the engine's warnings on standard error from now on.
 pub fn start() {
     feroce_engine::log::to_stderr(NAME);
 }
 
-/// Says why something is refused.
-pub fn say(words: &str) {
-    eprintln!("{NAME}: {words}");
+/// Prints a message, usually why a call failed.
+pub fn print(message: &str) {
+    eprintln!("{NAME}: {message}");
 }

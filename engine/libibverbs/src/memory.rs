@@ -3,7 +3,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use feroce_engine::device::{Advice, DeviceError, MemoryRegion, Reregistration};
 use feroce_engine::memory::{Access, AccessError, on_demand_is_supported};
@@ -15,44 +16,44 @@ use crate::abi::{
     IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_ATOMIC,
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED,
     IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
-    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, ibv_dm, ibv_mr, ibv_pd, ibv_sge,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, ibv_mr, ibv_pd, ibv_sge,
 };
-use crate::device_memory::Dm;
+use crate::convert::sge_of;
 use crate::domain::Pd;
+use crate::errno;
 use crate::object::{self, Object};
-use crate::{errno, post};
 
 /// A memory region.
 #[repr(C)]
 pub struct Mr {
     abi: UnsafeCell<ibv_mr>,
-    /// Taken out by who deregisters.
+    /// `None` while the region is being deregistered.
     region: UnsafeCell<Option<MemoryRegion>>,
     access: UnsafeCell<c_uint>,
-    /// The device memory that it is of, or null.
-    dm: *mut ibv_dm,
-    /// It is of a DMA buffer: its address is the offset there.
+    /// Counter of regions of the device memory that this region belongs to, if any.
+    dm_users: Option<Arc<AtomicUsize>>,
+    /// Registered from a DMA buffer: its address is an offset in the buffer.
     is_dma_buf: bool,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Mr {
     type Abi = ibv_mr;
 }
 
 impl Mr {
-    /// The object for a region of `pd`, which has one user more.
+    /// Creates the object for a region and makes it a user of `pd`.
     ///
     /// # Safety
-    /// The PD is live.
+    /// `pd` is a live PD.
     unsafe fn new(
         pd: *mut ibv_pd,
         region: MemoryRegion,
         (addr, length): (*mut c_void, size_t),
         access: c_uint,
-        dm: *mut ibv_dm,
+        dm_users: Option<Arc<AtomicUsize>>,
     ) -> Box<Self> {
-        // SAFETY: the caller says so.
+        // SAFETY: `pd` is a live PD.
         let domain = unsafe { object::borrow::<Pd>(pd) };
         domain.users.fetch_add(1, Ordering::AcqRel);
         let abi = ibv_mr {
@@ -68,50 +69,52 @@ impl Mr {
             abi: UnsafeCell::new(abi),
             region: UnsafeCell::new(Some(region)),
             access: UnsafeCell::new(access),
-            dm,
+            dm_users,
             is_dma_buf: false,
         })
     }
 
-    /// The object for registered device memory.
+    /// Creates the object for registered device memory.
     ///
     /// # Safety
-    /// The PD is live.
+    /// `pd` is a live PD.
     pub unsafe fn of_device_memory(
         pd: *mut ibv_pd,
         region: MemoryRegion,
         access: c_uint,
-        dm: *mut ibv_dm,
+        users: Arc<AtomicUsize>,
     ) -> Box<Self> {
         let length = usize::try_from(region.len()).unwrap_or(usize::MAX);
-        // SAFETY: the caller says so.
-        unsafe { Self::new(pd, region, (std::ptr::null_mut(), length), access, dm) }
+        // SAFETY: `pd` is a live PD.
+        unsafe { Self::new(pd, region, (std::ptr::null_mut(), length), access, Some(users)) }
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> *mut ibv_pd {
-        // SAFETY: who registers it again uses it for nothing else meanwhile.
+        // SAFETY: the program does not use a region while it re-registers it, so nothing writes the
+        // field now.
         unsafe { (*self.abi.get()).pd }
     }
 
-    /// Whether it is of memory that the program named: no DMA buffer, device memory, or nothing.
-    fn is_programs(&self) -> bool {
-        // SAFETY: as above.
+    /// Returns true if the region covers memory that the program named: no DMA buffer, device
+    /// memory or null region.
+    fn is_program_memory(&self) -> bool {
+        // SAFETY: the program does not use a region while it re-registers it.
         let (abi, access) = unsafe { (*self.abi.get(), *self.access.get()) };
         let is_implicit = abi.length == usize::MAX && access & IBV_ACCESS_ON_DEMAND != 0;
         !self.is_dma_buf && (!abi.addr.is_null() || is_implicit)
     }
 
-    /// Its key.
+    /// Returns the local key.
     pub fn lkey(&self) -> Key {
-        // SAFETY: as above.
+        // SAFETY: the program does not use a region while it re-registers it.
         Key(unsafe { (*self.abi.get()).lkey })
     }
 }
 
-/// What a region is to be.
+/// Parameters of a region to create or re-register.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct MrConfig {
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: size_t,
@@ -121,83 +124,83 @@ struct Wanted {
 
 const REMOTE: c_uint = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 const WRITES: c_uint = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-const MEANT: c_uint = IBV_ACCESS_LOCAL_WRITE
+const SUPPORTED_FLAGS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | REMOTE
     | IBV_ACCESS_MW_BIND
     | IBV_ACCESS_ZERO_BASED
     | IBV_ACCESS_ON_DEMAND
     | IBV_ACCESS_FLUSH_GLOBAL;
 
-/// The engine's rights for `ibv_access_flags`.
+/// Returns the engine's access rights for `ibv_access_flags`.
 ///
 /// # Errors
-/// EOPNOTSUPP for flags that the engine has no meaning for.
+/// EOPNOTSUPP for flags that the engine does not support.
 pub fn rights(flags: c_uint) -> Result<Access, c_int> {
-    // Optional ones are hints, and huge pages are no different to the engine.
+    // Optional flags are hints, and huge pages need no special handling.
     let flags = flags & !(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB);
-    let unknown = flags & !MEANT != 0;
+    let unknown = flags & !SUPPORTED_FLAGS != 0;
     if unknown || flags & IBV_ACCESS_ON_DEMAND != 0 && !on_demand_is_supported() {
         return Err(libc::EOPNOTSUPP);
     }
     Access::from_bits(flags).ok_or(libc::EINVAL)
 }
 
-impl Wanted {
-    /// The engine's rights, if there is such memory.
+impl MrConfig {
+    /// Checks the flags and that the memory is mapped. Returns the engine's access rights.
     fn check(&self) -> Result<Access, c_int> {
         let access = rights(self.access)?;
         if self.length == 0 || self.addr.addr().checked_add(self.length).is_none() {
             return Err(libc::EINVAL);
         }
         if !access.contains(Access::ON_DEMAND) {
-            reach(self.addr, self.length, self.access & WRITES != 0)?;
+            fault_in(self.addr, self.length, self.access & WRITES != 0)?;
         }
         Ok(access)
     }
 
-    /// Registers and makes the object.
+    /// Registers the memory and creates the object.
     ///
     /// # Safety
-    /// `pd` is a live PD, and the memory is the program's to register: see `ProtectionDomain::reg_mr`.
+    /// `pd` is a live PD, and the program may register the memory: see `ProtectionDomain::reg_mr`.
     unsafe fn make(&self) -> Result<Box<Mr>, c_int> {
-        // SAFETY: the caller says so.
+        // SAFETY: `self.pd` is a live PD.
         let pd = unsafe { object::borrow::<Pd>(self.pd) };
         pd.shared.check()?;
         let access = self.check()?;
-        // SAFETY: the caller says so.
+        // SAFETY: the memory fulfils the contract of `ProtectionDomain::reg_mr`.
         let made = unsafe { pd.pd.reg_mr_iova(self.addr.cast(), self.length, self.iova, access) };
         let region = made.map_err(|error| errno::of_device(&error))?;
-        let (range, none) = ((self.addr, self.length), std::ptr::null_mut());
-        // SAFETY: the caller says so.
-        Ok(unsafe { Mr::new(self.pd, region, range, self.access, none) })
+        let range = (self.addr, self.length);
+        // SAFETY: `self.pd` is a live PD.
+        Ok(unsafe { Mr::new(self.pd, region, range, self.access, None) })
     }
 }
 
-/// Fails as the kernel does when it cannot pin the pages: memory that is not mapped, or is read-only and to be
-/// written, would otherwise be found out by a signal in the middle of a packet.
-fn reach(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
+/// Faults the pages in. Fails as the kernel does when it cannot pin pages: without this check,
+/// unmapped memory or writes to read-only memory would raise a signal while a packet is processed.
+fn fault_in(addr: *mut c_void, length: size_t, write: bool) -> Result<(), c_int> {
     const PAGE: usize = 4096;
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     let offset = addr.addr() % PAGE;
     let (from, length) = (addr.wrapping_byte_sub(offset), (length + offset).next_multiple_of(PAGE));
     loop {
-        // SAFETY: this kind of advice changes no byte and unmaps nothing.
+        // SAFETY: this advice changes no byte and unmaps nothing.
         if unsafe { libc::madvise(from, length, advice) } == 0 {
             return Ok(());
         }
         match errno::last() {
             libc::EINTR | libc::EAGAIN => {}
             libc::ENOMEM | libc::EFAULT => return Err(libc::EFAULT),
-            libc::EINVAL if knows_populate() => return Err(libc::EFAULT),
-            libc::EINVAL => return Ok(()), // Linux before 5.14 cannot say.
+            libc::EINVAL if knows_populate_advice() => return Err(libc::EFAULT),
+            libc::EINVAL => return Ok(()), // Linux before 5.14 does not know the advice
             code => return Err(code),
         }
     }
 }
 
-/// Whether the kernel knows the advice: it takes any range of no length then.
-fn knows_populate() -> bool {
-    // SAFETY: an empty range.
+/// Returns true if the kernel knows `MADV_POPULATE_READ`: it then accepts an empty range.
+fn knows_populate_advice() -> bool {
+    // SAFETY: the range is empty.
     unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_READ) == 0 }
 }
 
@@ -210,7 +213,7 @@ unsafe extern "C" fn ibv_reg_mr(
 ) -> *mut ibv_mr {
     let access = access.cast_unsigned();
     let iova = if access & IBV_ACCESS_ZERO_BASED == 0 { addr.addr() as u64 } else { 0 };
-    // SAFETY: the program passes what the other function takes.
+    // SAFETY: the program passes the arguments that `ibv_reg_mr_iova2` requires.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access) }
 }
 
@@ -222,7 +225,7 @@ unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the program passes what the other function takes.
+    // SAFETY: the program passes the arguments that `ibv_reg_mr_iova2` requires.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
@@ -234,8 +237,8 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the program passes a live PD, and answers for the memory.
-    object::give_or_fail(unsafe { Wanted { pd, addr, length, iova, access }.make() })
+    // SAFETY: the program passes a live PD and keeps the memory valid until `ibv_dereg_mr`.
+    object::give_or_fail(unsafe { MrConfig { pd, addr, length, iova, access }.make() })
 }
 
 #[unsafe(no_mangle)]
@@ -257,16 +260,16 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
         if length == 0 || access & IBV_ACCESS_ON_DEMAND != 0 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the program's descriptor, which it does not close meanwhile.
+        // SAFETY: the program passes an open descriptor and does not close it during the call.
         let buffer = unsafe { BorrowedFd::borrow_raw(fd) };
         let region = live.pd.reg_dmabuf_mr(buffer, offset, length, iova, rights(access)?);
         let region = region.map_err(|error| errno::of_device(&error))?;
-        let none = std::ptr::null_mut();
         let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
         let range = (std::ptr::without_provenance_mut(offset), length);
-        // SAFETY: the PD is live.
-        let made = unsafe { Mr::new(pd, region, range, access, none) };
-        Ok(Box::new(Mr { is_dma_buf: true, ..*made }))
+        // SAFETY: the program passes a live PD.
+        let mut made = unsafe { Mr::new(pd, region, range, access, None) };
+        made.is_dma_buf = true;
+        Ok(made)
     });
     object::give_or_fail(made)
 }
@@ -277,9 +280,9 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     let live = unsafe { object::borrow::<Pd>(pd) };
     let made = live.shared.check().and_then(|()| {
         let region = live.pd.alloc_null_mr().map_err(|error| errno::of_device(&error))?;
-        let (nowhere, none) = ((std::ptr::null_mut(), 0), std::ptr::null_mut());
-        // SAFETY: the PD is live.
-        Ok(unsafe { Mr::new(pd, region, nowhere, IBV_ACCESS_LOCAL_WRITE, none) })
+        let nowhere = (std::ptr::null_mut(), 0);
+        // SAFETY: the program passes a live PD.
+        Ok(unsafe { Mr::new(pd, region, nowhere, IBV_ACCESS_LOCAL_WRITE, None) })
     });
     object::give_or_fail(made)
 }
@@ -291,20 +294,19 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     if let Err(code) = pd.shared.check() {
         return code;
     }
-    // SAFETY: as above; the program does not use it meanwhile.
+    // SAFETY: the program passes a live MR and no other thread uses it during the call.
     let region = unsafe { &mut *live.region.get() };
     if let Some(Err(bound)) = region.take().map(MemoryRegion::deregister) {
-        *region = Some(bound); // To windows.
+        *region = Some(bound); // memory windows are bound to it
         return libc::EBUSY;
     }
-    // SAFETY: as above, and from now on.
+    // SAFETY: the program passes a live MR and does not use it again.
     let gone = unsafe { object::take::<Mr>(mr) };
-    let dm = gone.dm;
+    let dm_users = gone.dm_users.clone();
     drop(gone);
     pd.users.fetch_sub(1, Ordering::AcqRel);
-    if !dm.is_null() {
-        // SAFETY: it lives: freeing it is refused while it is registered.
-        unsafe { object::borrow::<Dm>(dm) }.release();
+    if let Some(users) = dm_users {
+        users.fetch_sub(1, Ordering::AcqRel);
     }
     0
 }
@@ -312,9 +314,9 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 1 << 1;
 const CHANGE_ACCESS: c_int = 1 << 2;
-/// `IBV_REREG_MR_ERR_INPUT`: the call makes no sense.
+/// `IBV_REREG_MR_ERR_INPUT`: the arguments are invalid.
 const INPUT: c_int = -1;
-/// `IBV_REREG_MR_ERR_CMD`: it was not done. The region is as it was, after either.
+/// `IBV_REREG_MR_ERR_CMD`: the change failed. After either error the region is unchanged.
 const COMMAND: c_int = -4;
 
 #[unsafe(no_mangle)]
@@ -332,17 +334,17 @@ unsafe extern "C" fn ibv_rereg_mr(
     let domainless = given(CHANGE_PD) && pd.is_null();
     let mistaken = access != 0 && !given(CHANGE_ACCESS);
     // SAFETY: the program passes a live MR.
-    let is_programs = unsafe { object::borrow::<Mr>(mr).is_programs() };
-    if flags == 0 || unknown || nowhere || domainless || mistaken || !is_programs {
+    let is_program_memory = unsafe { object::borrow::<Mr>(mr).is_program_memory() };
+    if flags == 0 || unknown || nowhere || domainless || mistaken || !is_program_memory {
         errno::set(libc::EINVAL);
         return INPUT;
     }
-    // SAFETY: the program passes a live MR, which no other thread uses meanwhile, a live PD where it changes, and
-    // answers for the memory.
+    // SAFETY: the program passes a live MR that no other thread uses during the call, a live PD if
+    // it changes the PD, and valid memory.
     let done = unsafe {
         let live = object::borrow::<Mr>(mr);
         let old = *live.abi.get();
-        let wanted = Wanted {
+        let wanted = MrConfig {
             pd: if given(CHANGE_PD) { pd } else { old.pd },
             addr: if given(CHANGE_TRANSLATION) { addr } else { old.addr },
             length: if given(CHANGE_TRANSLATION) { length } else { old.length },
@@ -361,9 +363,10 @@ unsafe extern "C" fn ibv_rereg_mr(
 }
 
 /// # Safety
-/// As for `ibv_rereg_mr`.
-unsafe fn reregister(live: &Mr, wanted: &Wanted, moves: bool) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+/// `live` and the PD of `wanted` are live, no other thread uses the MR during the call, and the
+/// memory of `wanted` is valid.
+unsafe fn reregister(live: &Mr, wanted: &MrConfig, moves: bool) -> Result<(), c_int> {
+    // SAFETY: both PDs are live and this thread alone uses the MR.
     unsafe {
         let old = *live.abi.get();
         let (before, after) = (object::borrow::<Pd>(old.pd), object::borrow::<Pd>(wanted.pd));
@@ -406,14 +409,14 @@ pub unsafe extern "C" fn advise_mr(
         IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Advice::PrefetchNoFault,
         _ => return libc::EOPNOTSUPP,
     };
-    // All advice is followed before the call returns, whether the program waits for it or not.
+    // Prefetch completes before the call returns, with or without IBV_ADVISE_MR_FLAG_FLUSH.
     if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || count == 0 {
         return libc::EINVAL;
     }
-    // SAFETY: the program passes a live PD, and a list of so many.
+    // SAFETY: the program passes a live PD and a list of `count` entries.
     let (live, list) =
         unsafe { (object::borrow::<Pd>(pd), std::slice::from_raw_parts(list, count as usize)) };
-    let list: Vec<_> = list.iter().map(post::entry).collect();
+    let list: Vec<_> = list.iter().map(sge_of).collect();
     object::code(live.shared.check().and_then(|()| {
         live.pd.advise(advice, &list).map_err(|error| match error {
             DeviceError::Access(AccessError::Key) => libc::ENOENT,

@@ -1,11 +1,8 @@
-//! `ibv_modify_qp` and `ibv_query_qp`: attributes in C and the engine's.
+//! `ibv_modify_qp` and `ibv_query_qp`: conversion between C attributes and the engine's.
 
 use std::ffi::{c_int, c_uint};
 
-use feroce_engine::device::Path;
-use feroce_engine::device::settings::Settings;
 use feroce_engine::memory::Access;
-use feroce_engine::net::Gid;
 use feroce_engine::qp::attributes::QpAttributes;
 use feroce_engine::qp::{QpAttrMask, QpState, Service, check_transition};
 use feroce_wire::{PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
@@ -16,13 +13,15 @@ use crate::abi::{
     IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
     IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    ibv_ah_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
 };
+use crate::convert::path_of;
 use crate::engine::Engine;
-use crate::qp::{Qp, State};
+use crate::qp::Qp;
+use crate::qp_state::State;
 use crate::{errno, object};
 
-/// Attributes that this kind of QP has.
+/// Attributes that this kind of QP supports.
 const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
@@ -42,9 +41,9 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_MAX_DEST_RD_ATOMIC
     | IBV_QP_DEST_QPN;
 
-/// Without what belongs to the other end of XRC: programs set up both ends alike, and the kernel's interface leaves it
-/// out, too.
-fn own_part(service: Service, mask: c_uint) -> c_uint {
+/// Removes attributes that belong to the other side of XRC: programs set up both sides alike, and
+/// the kernel ignores these attributes, too.
+fn applicable_attributes(service: Service, mask: c_uint) -> c_uint {
     mask & !match service {
         Service::XrcIni => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
         Service::XrcTgt => IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY,
@@ -52,21 +51,21 @@ fn own_part(service: Service, mask: c_uint) -> c_uint {
     }
 }
 
-/// Flags of regions that mean nothing to a QP, and that no device minds there.
-const OF_REGIONS: c_uint = IBV_ACCESS_OPTIONAL_RANGE
+/// MR access flags that have no meaning for a QP; like hardware drivers, ignore them.
+const MR_ONLY_FLAGS: c_uint = IBV_ACCESS_OPTIONAL_RANGE
     | IBV_ACCESS_HUGETLB
     | IBV_ACCESS_ON_DEMAND
     | IBV_ACCESS_ZERO_BASED
     | IBV_ACCESS_MW_BIND;
 
-/// The only partition's index.
+/// Index of the only partition key.
 const PKEY_INDEX: u16 = 0;
 
 fn state(number: c_uint) -> Result<QpState, c_int> {
     QpState::ALL.into_iter().find(|state| *state as c_uint == number).ok_or(libc::EINVAL)
 }
 
-/// The engine's attributes, but for the path.
+/// Returns the engine's attributes, without the path.
 fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
     if mask & !KNOWN != 0 {
         return Err(libc::EINVAL);
@@ -76,7 +75,7 @@ fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
         return Err(libc::EINVAL);
     }
     let mtu = || u8::try_from(attr.path_mtu).ok().and_then(PathMtu::from_code);
-    let rights = attr.qp_access_flags & !OF_REGIONS;
+    let rights = attr.qp_access_flags & !MR_ONLY_FLAGS;
     let given = |bit, value: u8| has(bit).then_some(value);
     Ok(QpAttributes {
         state: has(IBV_QP_STATE).then(|| state(attr.qp_state)).transpose()?,
@@ -107,57 +106,25 @@ fn attributes(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttributes, c_int> {
     })
 }
 
-/// The bytes of a GID, which C has as two big-endian halves.
-pub fn gid(halves: [u64; 2]) -> Gid {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&halves[0].to_ne_bytes());
-    bytes[8..].copy_from_slice(&halves[1].to_ne_bytes());
-    Gid(bytes)
-}
-
-/// The way to a peer, with the host's settings where the program has no wish.
-///
-/// # Errors
-/// EINVAL: RoCE has no address without a GRH.
-pub fn path(attr: &ibv_ah_attr, settings: &Settings) -> Result<Path, c_int> {
-    if attr.is_global == 0 || attr.port_num != 1 {
-        return Err(libc::EINVAL);
-    }
-    let mut path = Path::new(gid(attr.grh.dgid), u32::from(attr.grh.sgid_index));
-    path.traffic_class = match attr.grh.traffic_class {
-        0 => settings.traffic_class,
-        class => class,
-    };
-    // To a group, no limit means the link, as for sockets.
-    path.hop_limit = match (attr.grh.hop_limit, path.dgid.multicast_group()) {
-        (0, None) => settings.hop_limit,
-        (limit, _) => limit,
-    };
-    path.source_port = settings.source_port;
-    path.flow_label = attr.grh.flow_label;
-    path.service_level = attr.sl & 7;
-    Ok(path)
-}
-
 fn modify(
     engine: &Engine,
     held: &mut State,
     attr: &ibv_qp_attr,
     mask: c_uint,
 ) -> Result<QpState, c_int> {
-    let mask = own_part(held.qp.service(), mask);
+    let mask = applicable_attributes(held.qp.service(), mask);
     let mut wanted = attributes(attr, mask)?;
     if mask & IBV_QP_AV != 0 {
         let now = held.qp.query();
-        // A wrong transition shall not wait for a peer to answer.
+        // Check the transition first: an invalid one must not wait for address resolution.
         let from = now.state.unwrap_or(QpState::Reset);
         let given = QpAttrMask(wanted.mask().0 | QpAttrMask::AV.0);
         let to = wanted.state.unwrap_or(from);
         check_transition(held.qp.service(), from, to, given).map_err(|_| libc::EINVAL)?;
         let remote = wanted.dest_qp.or(now.dest_qp).ok_or(libc::EINVAL)?;
-        let flow = held.qp.resolve(&path(&attr.ah_attr, &engine.settings)?, remote);
+        let flow = held.qp.resolve(&path_of(&attr.ah_attr, &engine.settings)?, remote);
         wanted.flow = Some(flow.map_err(|error| {
-            crate::log::say(&error.to_string());
+            crate::log::print(&error.to_string());
             errno::of_device(&error)
         })?);
     }
@@ -176,7 +143,8 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         live.with(|held| modify(&live.shared.engine, held, attr, mask.cast_unsigned()))
     });
     object::code(done.map(|state| {
-        // SAFETY: threads that change the state of one QP at once get one of the states.
+        // SAFETY: the QP is live. If two threads change its state at once, the field is one of the
+        // two states.
         unsafe { (*live.abi.get()).qp_base.state = state as c_uint };
     }))
 }
@@ -193,7 +161,7 @@ unsafe extern "C" fn ibv_query_qp(
     if let Err(code) = live.shared.check() {
         return code;
     }
-    // SAFETY: the fields do not change once the QP is made.
+    // SAFETY: the fields read below do not change after creation.
     let base = unsafe { (*live.abi.get()).qp_base };
     let (now, made) = live.with(|held| {
         let made = ibv_qp_init_attr {
@@ -205,9 +173,9 @@ unsafe extern "C" fn ibv_query_qp(
             qp_type: base.qp_type,
             sq_sig_all: held.sq_sig_all,
         };
-        (shown(&held.qp.query(), held), made)
+        (c_attributes(&held.qp.query(), held), made)
     });
-    // SAFETY: the program passes two structures to fill in.
+    // SAFETY: the program passes two writable structures.
     unsafe {
         (*live.abi.get()).qp_base.state = now.qp_state;
         attr.write(now);
@@ -216,9 +184,9 @@ unsafe extern "C" fn ibv_query_qp(
     0
 }
 
-/// Attributes as C has them.
-fn shown(now: &QpAttributes, held: &State) -> ibv_qp_attr {
-    // SAFETY: zeros are values of the plain structure.
+/// Returns the attributes as a C structure.
+fn c_attributes(now: &QpAttributes, held: &State) -> ibv_qp_attr {
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
     let number = |state: Option<QpState>| state.map_or(0, |state| state as c_uint);
     attr.qp_state = number(now.state);
@@ -241,27 +209,4 @@ fn shown(now: &QpAttributes, held: &State) -> ibv_qp_attr {
     attr.retry_cnt = now.retry_cnt.unwrap_or(0);
     attr.rnr_retry = now.rnr_retry.unwrap_or(0);
     attr
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_hold_where_the_program_has_no_wish() {
-        let mut settings = Settings::default();
-        (settings.hop_limit, settings.traffic_class) = (7, 106);
-        let chosen = |dgid: &str, hop_limit: u8, traffic_class: u8| {
-            // SAFETY: zeros are values of the plain structure.
-            let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
-            (attr.is_global, attr.port_num) = (1, 1);
-            (attr.grh.hop_limit, attr.grh.traffic_class) = (hop_limit, traffic_class);
-            attr.grh.dgid = crate::query::halves(dgid.parse::<Gid>().unwrap().0);
-            let path = path(&attr, &settings).unwrap();
-            (path.hop_limit, path.traffic_class)
-        };
-        assert_eq!(chosen("::ffff:10.0.0.2", 0, 0), (7, 106));
-        assert_eq!(chosen("::ffff:10.0.0.2", 1, 4), (1, 4));
-        assert_eq!(chosen("ff0e::ffff:224.1.2.3", 0, 0), (0, 106), "a group: the link only");
-    }
 }

@@ -1,4 +1,4 @@
-//! What numbers are called.
+//! Names of status codes, events, port states and node types.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -93,7 +93,7 @@ mod tests {
     use feroce_engine::verbs::Status;
 
     #[test]
-    fn the_engines_words_are_the_same() {
+    fn engine_and_library_name_statuses_alike() {
         use Status as S;
         let all = [
             S::Success,
@@ -111,9 +111,9 @@ mod tests {
             S::Fatal,
         ];
         for status in all {
-            // SAFETY: a string of the table.
-            let told = unsafe { CStr::from_ptr(ibv_wc_status_str(status as c_uint)) };
-            assert_eq!(told.to_str(), Ok(status.text()));
+            // SAFETY: the function returns a string of its table.
+            let result = unsafe { CStr::from_ptr(ibv_wc_status_str(status as c_uint)) };
+            assert_eq!(result.to_str(), Ok(status.text()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The capture that `feroce run --pcap` asks for: what crosses the ports of a program that knows nothing of it.
+//! The capture file of `feroce run --pcap`: frames that cross the ports of an unmodified program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -8,12 +8,12 @@ use feroce_engine::port::pcap::PcapPort;
 
 use crate::device::DeviceEntry;
 
-/// The file.
+/// Environment variable: path of the capture file.
 const FILE: &str = "FEROCE_PCAP";
-/// Bytes of a frame that are kept.
+/// Environment variable: bytes kept of each frame.
 const SNAP: &str = "FEROCE_PCAP_SNAP";
 
-/// Whether there is one.
+/// Returns true if a capture was requested.
 pub fn is_wanted() -> bool {
     file().is_some()
 }
@@ -22,11 +22,11 @@ fn file() -> Option<OsString> {
     std::env::var_os(FILE).filter(|file| !file.is_empty())
 }
 
-/// Opens the device, captured if that is wanted. Other devices than the first and other cores than the first have
-/// files of their own: `FILE.feroce1`, `FILE.1`.
+/// Opens the device, with a capture if one was requested. Devices and cores after the first write
+/// to files of their own: `FILE.feroce1`, `FILE.1`.
 ///
 /// # Errors
-/// As for [`Device::open`], and when a file cannot be written.
+/// As for [`Device::open`], and if a capture file cannot be created.
 pub fn open(entry: &DeviceEntry, config: DeviceConfig) -> Result<Device, OpenError> {
     let Some(file) = file() else { return Device::open(&entry.interface, config) };
     let snap = std::env::var(SNAP).ok().and_then(|text| text.parse().ok()).unwrap_or(u32::MAX);

@@ -6,50 +6,29 @@ use std::slice;
 use feroce_engine::device::{Destination, PostError, QueuePair};
 use feroce_engine::qp::Service;
 use feroce_engine::verbs::{
-    Data, LocalOp, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
+    Data, LocalOp, MAX_SGE, RecvRequest, RemoteAddr, SendOp, SendRequest, Sge,
 };
 use feroce_wire::{Key, Qkey, Qpn};
 
 use crate::abi::{
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
-    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
-    send_wr_bind_mw, send_wr_ud,
+    IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE,
+    IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, send_wr_bind_mw, send_wr_ud,
 };
 use crate::address::Ah;
+use crate::convert::{bytes_at, send_flags, sge_of};
 use crate::qp::Qp;
-use crate::{errno, object, window};
+use crate::{batch, errno, object, window};
 
 const NO_SGE: Sge = Sge { addr: 0, length: 0, lkey: Key(0) };
 
-/// The engine's flags; others than these mean nothing to a connected QP.
-pub fn flags(bits: u32) -> SendFlags {
-    let table = [
-        (IBV_SEND_FENCE, SendFlags::FENCE),
-        (IBV_SEND_SIGNALED, SendFlags::SIGNALED),
-        (IBV_SEND_SOLICITED, SendFlags::SOLICITED),
-    ];
-    let mut flags = SendFlags::NONE;
-    for (bit, flag) in table {
-        if bits & bit != 0 {
-            flags |= flag;
-        }
-    }
-    flags
-}
-
-/// The engine's entry for one of C.
-pub fn entry(sge: &ibv_sge) -> Sge {
-    Sge { addr: sge.addr, length: sge.length, lkey: Key(sge.lkey) }
-}
-
-/// The operation of a request.
+/// Returns the operation of a work request.
 ///
 /// # Safety
-/// The fields that the opcode uses are filled in, with objects that live.
+/// The fields that the opcode uses are filled in, and objects in them are live.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
-    // SAFETY: the fields are plain numbers, which the caller filled in.
+    // SAFETY: both union fields are plain numbers, valid for any bytes.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let remote = RemoteAddr { addr: rdma.remote_addr, rkey: Key(rdma.rkey) };
     let counter = RemoteAddr { addr: atomic.remote_addr, rkey: Key(atomic.rkey) };
@@ -71,76 +50,71 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         IBV_WR_LOCAL_INV => SendOp::Local(LocalOp::Invalidate(Key(wr.imm_data))),
         IBV_WR_BIND_MW => {
             let send_wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
-            // SAFETY: the caller says so.
-            SendOp::Local(LocalOp::Bind(unsafe { window::bind_two(mw, rkey, &bind_info) }?))
+            // SAFETY: the window and region of a bind request are null or live.
+            SendOp::Local(LocalOp::Bind(unsafe { window::bind_type_2(mw, rkey, &bind_info) }?))
         }
         _ => return Err(libc::EINVAL),
     })
 }
 
-/// The list of a request.
+/// Returns the scatter/gather list of a work request.
 ///
 /// # Safety
-/// `list` has `count` entries.
+/// `list` points to `count` entries.
 unsafe fn list<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], c_int> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        // SAFETY: the caller says so.
+        // SAFETY: `list` points to `count` entries.
         Ok(count) if count <= MAX_SGE => Ok(unsafe { slice::from_raw_parts(list, count) }),
         _ => Err(libc::EINVAL),
     }
 }
 
-/// Where a request goes.
-#[derive(Clone, Copy)]
-pub enum To {
-    /// To the QP's peer.
-    Peer,
-    /// A datagram, by an address handle.
-    Datagram(send_wr_ud),
-    /// To the peer's shared receive queue with this number: XRC.
-    Srq(u32),
-}
-
-/// Posts a request to its queue.
+/// Posts a request to the send queue.
 ///
 /// # Safety
-/// The address handle, if there is one, is live.
+/// The address handle in `to` is null or live.
 #[inline]
 pub unsafe fn submit(
     qp: &mut QueuePair,
     request: &SendRequest<'_>,
-    to: To,
+    to: batch::Destination,
 ) -> Result<(), PostError> {
     match to {
-        To::Peer => qp.post_send(request),
-        To::Srq(number) => qp.post_send_xrc(request, number),
-        // SAFETY: the caller says so.
-        To::Datagram(to) => qp.post_send_to(request, &unsafe { destination(&to) }?),
+        batch::Destination::Peer => qp.post_send(request),
+        batch::Destination::Srq(number) => qp.post_send_xrc(request, number),
+        // SAFETY: the address handle is null or live.
+        batch::Destination::Datagram(to) => qp.post_send_to(request, &unsafe { destination(&to) }?),
     }
 }
 
-/// Says what posting it would say.
+/// Returns the error that posting the request would return.
 ///
 /// # Safety
-/// As of [`submit`].
-pub unsafe fn check(qp: &QueuePair, request: &SendRequest<'_>, to: To) -> Result<(), PostError> {
+/// The address handle in `to` is null or live.
+pub unsafe fn check(
+    qp: &QueuePair,
+    request: &SendRequest<'_>,
+    to: batch::Destination,
+) -> Result<(), PostError> {
     match to {
-        To::Peer => qp.check_send(request, None),
-        To::Srq(number) => qp.check_send(request, Some(number)),
-        // SAFETY: the caller says so.
-        To::Datagram(to) => qp.check_send_to(request, &unsafe { destination(&to) }?),
+        batch::Destination::Peer => qp.check_send(request, None),
+        batch::Destination::Srq(number) => qp.check_send(request, Some(number)),
+        // SAFETY: the address handle is null or live.
+        batch::Destination::Datagram(to) => {
+            qp.check_send_to(request, &unsafe { destination(&to) }?)
+        }
     }
 }
 
 /// # Safety
-/// The address handle, if there is one, is live.
+/// The address handle is null or live.
 #[inline]
 unsafe fn destination<'a>(to: &send_wr_ud) -> Result<Destination<'a>, PostError> {
     if to.ah.is_null() {
         return Err(PostError::Destination);
     }
-    // SAFETY: the caller says so.
+    // SAFETY: the address handle is not null, so it is live.
     let ah = unsafe { &object::borrow::<Ah>(to.ah).handle };
     Ok(Destination { ah, remote_qpn: Qpn::masked(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
 }
@@ -148,31 +122,32 @@ unsafe fn destination<'a>(to: &send_wr_ud) -> Result<Destination<'a>, PostError>
 /// Posts one request.
 ///
 /// # Safety
-/// The program answers for it and, if it is inline, for the bytes.
+/// The program filled the request in as `ibv_post_send` requires; inline data is readable.
 #[inline]
 unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: the program filled in the fields of the opcode, and `sg_list` has `num_sge` entries.
     let (op, list) = unsafe { (operation(wr)?, list(wr.sg_list, wr.num_sge)?) };
-    let (wr_id, flags) = (wr.wr_id, flags(wr.send_flags));
+    let (wr_id, flags) = (wr.wr_id, send_flags(wr.send_flags));
     let to = match qp.service() {
-        // SAFETY: the fields are plain numbers and a pointer.
-        Service::Ud => To::Datagram(unsafe { wr.wr.ud }),
-        #[allow(clippy::cast_possible_truncation)] // Of a union that is eight bytes long.
-        Service::XrcIni => To::Srq(wr.qp_type as u32),
-        _ => To::Peer,
+        // SAFETY: the union field is plain numbers and a pointer.
+        Service::Ud => batch::Destination::Datagram(unsafe { wr.wr.ud }),
+        // `qp_type` is an eight-byte union with a 32-bit SRQ number
+        #[allow(clippy::cast_possible_truncation)]
+        Service::XrcIni => batch::Destination::Srq(wr.qp_type as u32),
+        _ => batch::Destination::Peer,
     };
     let mut parts: [&[u8]; MAX_SGE] = [&[]; MAX_SGE];
     let mut sges = [NO_SGE; MAX_SGE];
     let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
         for (part, sge) in parts.iter_mut().zip(list) {
             let from = std::ptr::with_exposed_provenance(address(sge));
-            // SAFETY: the program answers for the bytes until the call returns.
-            *part = unsafe { bytes(from, sge.length as usize) };
+            // SAFETY: the program keeps inline data readable until the call returns.
+            *part = unsafe { bytes_at(from, sge.length as usize) };
         }
         Data::Inline(&parts[..list.len()])
     } else {
         for (to, from) in sges.iter_mut().zip(list) {
-            *to = entry(from);
+            *to = sge_of(from);
         }
         Data::Sges(&sges[..list.len()])
     };
@@ -181,21 +156,9 @@ unsafe fn send(qp: &mut QueuePair, wr: &ibv_send_wr) -> Result<(), c_int> {
     posted.map_err(errno::of_post)
 }
 
-/// An address of this process as a program writes it, in 64 bits.
+/// Returns the address of an entry, which programs write as 64 bits.
 fn address(sge: &ibv_sge) -> usize {
     usize::try_from(sge.addr).unwrap_or(usize::MAX)
-}
-
-/// Bytes of the program.
-///
-/// # Safety
-/// If `len` is not 0, they can be read at `from` until the result is no longer used.
-pub unsafe fn bytes<'a>(from: *const u8, len: usize) -> &'a [u8] {
-    match len {
-        0 => &[],
-        // SAFETY: the caller says so.
-        _ => unsafe { slice::from_raw_parts(from, len) },
-    }
 }
 
 /// `ibv_post_send`
@@ -211,7 +174,7 @@ pub unsafe extern "C" fn post_send(
         live.with(|held| {
             // SAFETY: the program passes a list of requests that ends with null.
             while let Some(wr) = unsafe { next.as_ref() } {
-                // SAFETY: as above.
+                // SAFETY: the program filled the request in as `ibv_post_send` requires.
                 unsafe { send(&mut held.qp, wr)? };
                 next = wr.next;
             }
@@ -219,17 +182,17 @@ pub unsafe extern "C" fn post_send(
         })
     });
     if done.is_err() {
-        // SAFETY: the program passes a place to say which one was not posted.
+        // SAFETY: the program passes a writable pointer for the first request that was not posted.
         unsafe { *bad = next };
     }
     object::code(done)
 }
 
-/// Posts a list of receives by `post`, if `allowed`.
+/// Posts a list of receives with `post`, unless `allowed` is an error.
 ///
 /// # Safety
-/// `first` begins a list of requests that ends with null; `bad` is a place to say which one was not posted.
-pub unsafe fn receives(
+/// `first` begins a list of requests that ends with null; `bad` is writable.
+pub unsafe fn post_receives(
     allowed: Result<(), c_int>,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
@@ -237,13 +200,13 @@ pub unsafe fn receives(
 ) -> c_int {
     let mut next = first;
     let done = allowed.and_then(|()| {
-        // SAFETY: the caller says so.
+        // SAFETY: the list ends with null.
         while let Some(wr) = unsafe { next.as_ref() } {
-            // SAFETY: as above.
+            // SAFETY: `sg_list` of each request has `num_sge` entries.
             let list = unsafe { list(wr.sg_list, wr.num_sge)? };
             let mut sges = [NO_SGE; MAX_SGE];
             for (to, from) in sges.iter_mut().zip(list) {
-                *to = entry(from);
+                *to = sge_of(from);
             }
             post(&RecvRequest { wr_id: wr.wr_id, sges: &sges[..list.len()] })?;
             next = wr.next;
@@ -251,7 +214,7 @@ pub unsafe fn receives(
         Ok(())
     });
     if done.is_err() {
-        // SAFETY: the caller says so.
+        // SAFETY: `bad` is writable.
         unsafe { *bad = next };
     }
     object::code(done)
@@ -263,11 +226,12 @@ pub unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the program passes a live QP, a list of requests that ends with null, and a place for the bad one.
+    // SAFETY: the program passes a live QP, a list of requests that ends with null, and a writable
+    // pointer for the first request that was not posted.
     unsafe {
         let live = object::borrow::<Qp>(qp);
         live.with(|held| {
-            receives(live.shared.check(), first, bad, |request| {
+            post_receives(live.shared.check(), first, bad, |request| {
                 held.qp.post_recv(request).map_err(errno::of_post)
             })
         })

@@ -1,7 +1,8 @@
-//! Symbols of rdma-core's own provider libraries, which some programs link: perftest and UCX load libmlx5 and
-//! libefa, and those do not start without them. They never run, for no device of theirs is ever found.
+//! Symbols for rdma-core's provider libraries. perftest and UCX load libmlx5 and libefa, which do
+//! not load without these symbols. The functions never run, because the providers find no device of
+//! theirs.
 
-#![allow(non_upper_case_globals)] // One of them is a variable.
+#![allow(non_upper_case_globals)] // one of the symbols is a variable
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -29,7 +30,7 @@ refused! {
     ibv_read_ibdev_sysfs_file verbs_init_cq verbs_set_ops verbs_uninit_context
 }
 
-/// Provider libraries announce themselves with this when they are loaded.
+/// Provider libraries call this when they are loaded.
 #[unsafe(no_mangle)]
 extern "C" fn verbs_register_driver_34(_ops: *const c_void) {}
 
@@ -49,12 +50,12 @@ extern "C" fn _verbs_init_and_alloc_context(
     crate::errno::fail(libc::EOPNOTSUPP)
 }
 
-/// How many attributes a command has: none.
+/// Number of attributes of a command: none.
 #[unsafe(no_mangle)]
 extern "C" fn __ioctl_final_num_attrs(_attributes: c_uint, _link: *const c_void) -> c_uint {
     0
 }
 
-/// A variable, not a function.
+/// The one symbol that is a variable.
 #[unsafe(no_mangle)]
 static verbs_allow_disassociate_destroy: bool = false;

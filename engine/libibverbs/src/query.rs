@@ -1,4 +1,5 @@
-//! What the device and its port are: `ibv_query_device` and its relatives. Nothing is told that does not work.
+//! Attributes of the device and its port: `ibv_query_device` and related functions. Only features
+//! that work are advertised.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -20,16 +21,17 @@ use crate::abi::{
     ibv_values_ex,
 };
 use crate::context::{self, Shared};
+use crate::convert::gid_to_halves;
 use crate::device::text;
 use crate::{errno, object};
 
 /// The only port.
 pub const PORT: u8 = 1;
-/// Completions are stamped in nanoseconds.
+/// Clock rate in kHz: completion timestamps are in nanoseconds.
 const KILOHERTZ: u64 = 1_000_000;
-/// No manufacturer's number, as rxe has it.
+/// "No vendor", the value that rxe uses.
 const NO_VENDOR: u32 = 0xff_ffff;
-/// The first revision.
+/// First hardware revision.
 const HARDWARE_VERSION: u32 = 1;
 
 fn number(value: impl TryInto<c_int>) -> c_int {
@@ -39,13 +41,13 @@ fn number(value: impl TryInto<c_int>) -> c_int {
 fn device(shared: &Shared) -> ibv_device_attr {
     let limits = &shared.engine.limits;
     let (max_qp, reads) = (number(limits.max_qp), number(limits.max_qp_rd_atom));
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
     attr.fw_ver = text(env!("CARGO_PKG_VERSION"));
     attr.node_guid = shared.entry.guid();
     attr.sys_image_guid = shared.entry.guid();
     attr.max_mr_size = u64::MAX;
-    attr.page_size_cap = !0xfff; // Memory is not divided into pages here: every size is as good.
+    attr.page_size_cap = !0xfff; // memory has no pages here: every page size is equal
     attr.vendor_id = NO_VENDOR;
     attr.hw_ver = HARDWARE_VERSION;
     attr.max_qp = max_qp;
@@ -67,7 +69,9 @@ fn device(shared: &Shared) -> ibv_device_attr {
     attr.max_qp_rd_atom = reads;
     attr.max_res_rd_atom = max_qp.saturating_mul(reads);
     attr.max_qp_init_rd_atom = reads;
-    attr.atomic_cap = IBV_ATOMIC_HCA; // They are the CPU's, and more than this; but UCX uses only those that are said to be an RNIC's.
+    // The CPU's atomics give more (IBV_ATOMIC_GLOB), but UCX uses only atomics reported as the
+    // RNIC's.
+    attr.atomic_cap = IBV_ATOMIC_HCA;
     attr.max_mw = number(limits.max_mr);
     attr.max_mcast_grp = c_int::MAX;
     attr.max_mcast_qp_attach = max_qp;
@@ -86,8 +90,8 @@ unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: the program passes an open context, and a structure to fill in.
-    unsafe { attr.write(device(context::of_any_process(context))) };
+    // SAFETY: the program passes an open context, and a writable structure.
+    unsafe { attr.write(device(context::shared_in_any_process(context))) };
     0
 }
 
@@ -98,13 +102,15 @@ pub unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     size: size_t,
 ) -> c_int {
-    // SAFETY: the program passes nothing or a structure that begins with a mask of what it wants more.
+    // SAFETY: the program passes null or a structure that begins with a `comp_mask` of requested
+    // extensions.
     if unsafe { input.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
         return libc::EINVAL;
     }
-    // SAFETY: the program passes an open context; zeros are values of the plain structure.
+    // SAFETY: the program passes an open context; all-zero bytes are a valid value of this C
+    // structure.
     let (shared, mut full): (_, ibv_device_attr_ex) =
-        unsafe { (context::of_any_process(context), std::mem::zeroed()) };
+        unsafe { (context::shared_in_any_process(context), std::mem::zeroed()) };
     full.orig_attr = device(shared);
     full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags)
         | IBV_DEVICE_ATOMIC_WRITE
@@ -117,12 +123,12 @@ pub unsafe extern "C" fn query_device_ex(
     full.hca_core_clock = KILOHERTZ;
     full.cq_mod_caps = [u16::MAX; 2];
     full.phys_port_cnt_ex = u32::from(PORT);
-    // SAFETY: the program passes a structure of the size that it was compiled with.
+    // SAFETY: the program passes a structure of `size` bytes.
     unsafe { fill(attr, &full, size) };
     0
 }
 
-/// What on-demand regions may be used for: by service, and by XRC.
+/// Returns the operations that on-demand regions support: by service, and for XRC.
 fn on_demand() -> (ibv_odp_caps, u32) {
     const MESSAGES: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     const UC: u32 = MESSAGES | IBV_ODP_SUPPORT_WRITE;
@@ -136,15 +142,15 @@ pub unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: the program passes an open context, and a structure that says what it wants.
+    // SAFETY: the program passes an open context and a structure whose mask says what it wants.
     let (shared, values) = unsafe { (context::shared(context), &mut *values) };
     object::code(shared.and_then(|shared| {
         if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(libc::EOPNOTSUPP);
         }
         if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-            // Of the clock that stamps completions, in its own unit, all of it in one field: programs take it for that of
-            // `ibv_wc_read_completion_ts`.
+            // The clock that stamps completions, in its own unit and entirely in `tv_nsec`:
+            // programs compare it with `ibv_wc_read_completion_ts`.
             let now = shared.engine.device.clock().as_nanos();
             let tv_nsec = libc::c_long::try_from(now).unwrap_or(libc::c_long::MAX);
             values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec };
@@ -153,22 +159,22 @@ pub unsafe extern "C" fn query_rt_values(
     }))
 }
 
-/// Fills in as much of `to` as the program has, and zeros what it has beyond.
+/// Copies as much of `from` as fits in the program's structure and zeros the rest.
 ///
 /// # Safety
-/// `to` has `size` bytes.
+/// `to` points to `size` writable bytes.
 unsafe fn fill<T>(to: *mut T, from: &T, size: usize) {
     let known = size.min(size_of::<T>());
-    // SAFETY: the caller says so, and `from` has the bytes.
+    // SAFETY: `to` has `size` writable bytes, and `from` has at least `known` bytes.
     unsafe {
         to.cast::<u8>().write_bytes(0, size);
         to.cast::<u8>().copy_from_nonoverlapping(std::ptr::from_ref(from).cast(), known);
     }
 }
 
-/// Width and speed codes of a link, as the kernel tells them of Ethernet.
+/// Returns the codes of link width and speed, as the kernel reports them for Ethernet.
 pub fn width_and_speed(bits_per_second: Option<u64>) -> (u8, u8) {
-    /// From so many Gb/s on: width code (1, 4, 8 or 2 lanes), speed code.
+    /// Minimum Gb/s, width code (1, 2, 4 or 8 lanes), speed code.
     const RATES: [(u64, u8, u8); 8] = [
         (400, 2, 128), // 4 x NDR
         (200, 2, 64),  // 4 x HDR
@@ -189,7 +195,7 @@ fn port(shared: &Shared) -> Result<ibv_port_attr, c_int> {
     let attributes = shared.engine.device.attributes();
     let code = |mtu: PathMtu| c_uint::from(mtu.code());
     let is_up = interface.is_usable();
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut attr: ibv_port_attr = unsafe { std::mem::zeroed() };
     attr.state = if is_up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     attr.max_mtu = code(PathMtu::Mtu4096);
@@ -207,7 +213,7 @@ fn port(shared: &Shared) -> Result<ibv_port_attr, c_int> {
     Ok(attr)
 }
 
-/// `ibv_query_port` as programs call it: with the size that they were compiled with.
+/// `ibv_query_port` of `verbs.h`, which passes the structure's size at compile time.
 pub unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     number: u8,
@@ -218,12 +224,12 @@ pub unsafe extern "C" fn query_port(
         return libc::EINVAL;
     }
     // SAFETY: the program passes an open context.
-    let told = unsafe { context::shared(context) }.and_then(|shared| port(shared));
-    // SAFETY: the program passes a structure of that size.
-    object::code(told.map(|told| unsafe { fill(attr, &told, size) }))
+    let result = unsafe { context::shared(context) }.and_then(|shared| port(shared));
+    // SAFETY: the program passes a structure of `size` bytes.
+    object::code(result.map(|result| unsafe { fill(attr, &result, size) }))
 }
 
-/// What the structure had before it grew: who calls the exported function has no more room.
+/// Size of the structure before it grew. Callers of the exported function have no more room.
 const OLD_PORT_ATTR: size_t = 48;
 
 #[unsafe(no_mangle)]
@@ -232,15 +238,8 @@ unsafe extern "C" fn ibv_query_port(
     number: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the program passes what the other function takes.
+    // SAFETY: the program passes an open context and a structure of at least `OLD_PORT_ATTR` bytes.
     unsafe { query_port(context, number, attr, OLD_PORT_ATTR) }
-}
-
-/// The halves of a GID as they stand in memory: how C has them.
-pub fn halves(gid: [u8; 16]) -> [u64; 2] {
-    let (one, two) = gid.split_at(8);
-    let half = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-    [half(one), half(two)]
 }
 
 fn gid_at(shared: &Shared, index: u32) -> Option<GidEntry> {
@@ -262,14 +261,14 @@ unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     let index = u32::try_from(index).unwrap_or(u32::MAX);
     // SAFETY: the program passes an open context.
-    let told = unsafe { context::shared(context) }.and_then(|shared| {
+    let result = unsafe { context::shared(context) }.and_then(|shared| {
         within_table(u32::from(port), index)?;
-        Ok(gid_at(shared, index).map_or([0; 2], |entry| halves(entry.gid.0)))
+        Ok(gid_at(shared, index).map_or([0; 2], |entry| gid_to_halves(entry.gid.0)))
     });
-    match told {
-        Ok(told) => {
-            // SAFETY: the program passes a GID to fill in; it need not be aligned to eight bytes.
-            unsafe { gid.write_unaligned(told) };
+    match result {
+        Ok(result) => {
+            // SAFETY: the program passes a writable GID, which need not be aligned to eight bytes.
+            unsafe { gid.write_unaligned(result) };
             0
         }
         Err(code) => {
@@ -281,7 +280,7 @@ unsafe extern "C" fn ibv_query_gid(
 
 fn gid_entry(index: u32, entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
-        gid: halves(entry.gid.0),
+        gid: gid_to_halves(entry.gid.0),
         gid_index: index,
         port_num: u32::from(PORT),
         gid_type: IBV_GID_TYPE_ROCE_V2,
@@ -299,15 +298,15 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     size: size_t,
 ) -> c_int {
     // SAFETY: the program passes an open context.
-    let told = unsafe { context::shared(context) }.and_then(|shared| {
+    let result = unsafe { context::shared(context) }.and_then(|shared| {
         within_table(port, index)?;
         if flags != 0 {
             return Err(libc::EOPNOTSUPP);
         }
         gid_at(shared, index).ok_or(libc::ENODATA)
     });
-    // SAFETY: the program passes a structure of that size.
-    object::code(told.map(|told| unsafe { fill(entry, &gid_entry(index, &told), size) }))
+    // SAFETY: the program passes a structure of `size` bytes.
+    object::code(result.map(|result| unsafe { fill(entry, &gid_entry(index, &result), size) }))
 }
 
 #[unsafe(no_mangle)]
@@ -332,7 +331,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
         return refused(libc::EINVAL);
     }
     for (at, (index, entry)) in gids.iter().enumerate() {
-        // SAFETY: the program passes room for `most` structures of that size.
+        // SAFETY: the program passes room for `most` structures of `size` bytes each.
         unsafe { fill(entries.byte_add(at * size), &gid_entry(*index, entry), size) };
     }
     ssize_t::try_from(gids.len()).unwrap_or(0)
@@ -341,7 +340,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2`
 const SYSFS_ROCE_V2: c_uint = 1;
 
-/// Private by name, and called by programs all the same.
+/// A private symbol of rdma-core that programs call nevertheless.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -350,10 +349,10 @@ unsafe extern "C" fn ibv_query_gid_type(
     kind: *mut c_uint,
 ) -> c_int {
     // SAFETY: the program passes an open context.
-    let told = unsafe { context::shared(context) };
-    match told.and_then(|_| within_table(u32::from(port), index)) {
+    let result = unsafe { context::shared(context) };
+    match result.and_then(|_| within_table(u32::from(port), index)) {
         Ok(()) => {
-            // SAFETY: the program passes a number to fill in.
+            // SAFETY: the program passes a writable pointer.
             unsafe { kind.write(SYSFS_ROCE_V2) };
             0
         }
@@ -375,7 +374,7 @@ unsafe extern "C" fn ibv_query_pkey(
         errno::set(libc::EINVAL);
         return -1;
     }
-    // SAFETY: the program passes a number to fill in.
+    // SAFETY: the program passes a writable pointer.
     unsafe { pkey.write(Pkey::DEFAULT.0.to_be()) };
     0
 }
@@ -394,8 +393,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_multiply_out() {
-        // Lanes by code, and Gb/s by code.
+    fn width_times_speed_equals_the_rate() {
+        // Lanes by width code, and Gb/s per lane by speed code.
         let lanes = |code| match code {
             1 => 1,
             16 => 2,

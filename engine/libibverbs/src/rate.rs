@@ -1,11 +1,11 @@
-//! Static rates: the codes of `ibv_rate`, as multiples of 2.5 Gb/s and in Mb/s.
+//! Static rates: the codes of `ibv_rate` as multiples of 2.5 Gb/s and in Mb/s.
 
 use std::ffi::{c_int, c_uint};
 
 /// `IBV_RATE_MAX`
 const MAX: c_uint = 0;
 
-/// Code, multiple of 2.5 Gb/s (0: it is none), Mb/s.
+/// Code, multiple of 2.5 Gb/s (0: not a multiple), Mb/s.
 const RATES: [(c_uint, c_int, c_int); 23] = [
     (2, 1, 2_500),
     (5, 2, 5_000),

@@ -27,48 +27,50 @@ use crate::{errno, post};
 pub struct Srq {
     abi: UnsafeCell<ibv_srq>,
     shared: Arc<Shared>,
-    /// The engine's.
+    /// The engine's SRQ.
     pub queue: SharedReceiveQueue,
-    /// Asynchronous events that the program has not acknowledged.
+    /// Asynchronous events that the program has read and not acknowledged.
     pub async_events: Arc<Unacknowledged>,
-    /// QPs that take receives from it.
+    /// Number of QPs that take receives from it.
     pub users: AtomicUsize,
-    /// Of XRC: its domain, and where its receives complete. Else null.
+    /// XRC only, else null: the XRC domain, and the CQ to which receives complete.
     xrcd: *mut ibv_xrcd,
     cq: *mut ibv_cq,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Srq {
     type Abi = ibv_srq;
 }
 
-/// What a queue is of besides its protection domain, if it is one of XRC.
-struct Extended {
+/// XRC domain and CQ of an XRC SRQ.
+struct XrcPart {
     xrcd: *mut ibv_xrcd,
     cq: *mut ibv_cq,
 }
 
+/// Creates the SRQ.
+///
 /// # Safety
-/// The PD, and what the queue is of, are live or null.
-unsafe fn make(
+/// The PD, and the XRC domain and CQ in `xrc`, are live or null.
+unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_srq_init_attr,
-    xrc: Option<Extended>,
+    xrc: Option<XrcPart>,
 ) -> Result<Box<Srq>, c_int> {
-    let none = Extended { xrcd: std::ptr::null_mut(), cq: std::ptr::null_mut() };
+    let none = XrcPart { xrcd: std::ptr::null_mut(), cq: std::ptr::null_mut() };
     let lacks = xrc.as_ref().is_some_and(|xrc| xrc.xrcd.is_null() || xrc.cq.is_null());
     if pd.is_null() || lacks || init.attr.max_wr == 0 {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller says so.
+    // SAFETY: the PD is not null, so it is live.
     let live = unsafe { object::borrow::<Pd>(pd) };
     live.shared.check()?;
     let wanted = SrqInit { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge };
     let queue = match &xrc {
         None => live.pd.create_srq(&wanted),
         Some(xrc) => {
-            // SAFETY: the caller says so.
+            // SAFETY: XRC domain and CQ are not null, so they are live.
             let (xrcd, cq) =
                 unsafe { (object::borrow::<Xrcd>(xrc.xrcd), object::borrow::<Cq>(xrc.cq)) };
             let made = live.pd.create_xrc_srq(&wanted, &xrcd.domain.xrc, &cq.queue);
@@ -80,11 +82,11 @@ unsafe fn make(
         }
     };
     let queue = queue.map_err(|error| errno::of_device(&error))?;
-    let Extended { xrcd, cq } = xrc.unwrap_or(none);
+    let XrcPart { xrcd, cq } = xrc.unwrap_or(none);
     init.attr.max_wr = queue.capacity();
     init.attr.max_sge = u32::try_from(queue.max_sge()).unwrap_or(u32::MAX);
     live.users.fetch_add(1, Ordering::AcqRel);
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     let mut abi: ibv_srq = unsafe { std::mem::zeroed() };
     abi.context = live.context();
     abi.srq_context = init.srq_context;
@@ -112,8 +114,8 @@ unsafe fn make(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    // SAFETY: the program passes a live PD and attributes.
-    object::give_or_fail(unsafe { make(pd, &mut *init, None) })
+    // SAFETY: the program passes valid attributes; the PD is live or null.
+    object::give_or_fail(unsafe { create(pd, &mut *init, None) })
 }
 
 /// `ibv_create_srq_ex`
@@ -121,31 +123,32 @@ pub unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    const KNOWN: u32 = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | OF_XRC;
-    const OF_XRC: u32 = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
-    // SAFETY: the program passes attributes, which begin with the shorter form.
+    const KNOWN: u32 = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | XRC_ATTRIBUTES;
+    const XRC_ATTRIBUTES: u32 = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    // SAFETY: the program passes valid attributes; `ibv_srq_init_attr_ex` begins with the fields of
+    // `ibv_srq_init_attr`.
     let (extended, init) = unsafe { (*init, &mut *init.cast::<ibv_srq_init_attr>()) };
     let given = |bits: u32| extended.comp_mask & bits == bits;
     let kind = if given(IBV_SRQ_INIT_ATTR_TYPE) { extended.srq_type } else { IBV_SRQT_BASIC };
     if extended.comp_mask & !KNOWN != 0 || kind > IBV_SRQT_XRC {
-        return errno::fail(libc::EOPNOTSUPP); // Tag matching.
+        return errno::fail(libc::EOPNOTSUPP); // tag matching is not supported
     }
     let is_xrc = kind == IBV_SRQT_XRC;
-    if !given(IBV_SRQ_INIT_ATTR_PD) || is_xrc && !given(OF_XRC) {
+    if !given(IBV_SRQ_INIT_ATTR_PD) || is_xrc && !given(XRC_ATTRIBUTES) {
         return errno::fail(libc::EINVAL);
     }
-    let xrc = is_xrc.then_some(Extended { xrcd: extended.xrcd, cq: extended.cq });
+    let xrc = is_xrc.then_some(XrcPart { xrcd: extended.xrcd, cq: extended.cq });
     // SAFETY: the program passes live objects.
-    object::give_or_fail(unsafe { make(extended.pd, init, xrc) })
+    object::give_or_fail(unsafe { create(extended.pd, init, xrc) })
 }
 
 /// `ibv_get_srq_num`
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: the program passes a live queue, and a number to fill in.
+    // SAFETY: the program passes a live SRQ and a writable number.
     unsafe {
         let live = object::borrow::<Srq>(srq);
         if !live.queue.is_xrc() {
-            return libc::EINVAL; // Peers cannot name it.
+            return libc::EINVAL; // only XRC SRQs have a number that peers use
         }
         number.write(live.queue.id().0);
     }
@@ -158,12 +161,12 @@ unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: the program passes a live queue and attributes.
+    // SAFETY: the program passes a live SRQ and valid attributes.
     let (live, attr) = unsafe { (object::borrow::<Srq>(srq), *attr) };
     let mask: c_uint = mask.cast_unsigned();
     object::code(live.shared.check().and_then(|()| {
         if mask & !IBV_SRQ_LIMIT != 0 {
-            return Err(libc::EOPNOTSUPP); // The size is what it was made with.
+            return Err(libc::EOPNOTSUPP); // resizing is not supported
         }
         if mask & IBV_SRQ_LIMIT == 0 {
             return Ok(());
@@ -174,7 +177,7 @@ unsafe extern "C" fn ibv_modify_srq(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: the program passes a live queue, and a structure to fill in.
+    // SAFETY: the program passes a live SRQ and a writable structure.
     unsafe {
         let live = object::borrow::<Srq>(srq);
         object::code(live.shared.check().map(|()| {
@@ -189,7 +192,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the program passes a live queue.
+    // SAFETY: the program passes a live SRQ.
     let live = unsafe { object::borrow::<Srq>(srq) };
     if let Err(code) = live.shared.check() {
         return code;
@@ -198,7 +201,8 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         return libc::EBUSY;
     }
     live.shared.engine.remove_srq(live.queue.id().0);
-    // SAFETY: as above, and the program does not use it from now on; what it is of lives.
+    // SAFETY: the program passes a live SRQ and does not use it again. PD, XRC domain and CQ are
+    // live: destroying them fails while the SRQ uses them.
     unsafe {
         let (pd, xrcd, cq) = ((*live.abi.get()).pd, live.xrcd, live.cq);
         drop(object::take::<Srq>(srq));
@@ -217,9 +221,10 @@ pub unsafe extern "C" fn post_srq_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the program passes a live queue.
+    // SAFETY: the program passes a live SRQ.
     let live = unsafe { object::borrow::<Srq>(srq) };
     let post = |request: &RecvRequest<'_>| live.queue.post_recv(request).map_err(errno::of_post);
-    // SAFETY: the program passes a list of requests that ends with null, and a place for the bad one.
-    unsafe { post::receives(live.shared.check(), first, bad, post) }
+    // SAFETY: the program passes a list of requests that ends with null, and a writable pointer for
+    // the first request that was not posted.
+    unsafe { post::post_receives(live.shared.check(), first, bad, post) }
 }

@@ -1,4 +1,4 @@
-//! Files of sysfs, for programs that ask the library to read them.
+//! Access to sysfs files, for programs that use the library's functions for it.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::io::Read;
@@ -21,28 +21,28 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     buffer: *mut c_char,
     size: size_t,
 ) -> c_int {
-    // SAFETY: the program passes two strings.
+    // SAFETY: the program passes two C strings.
     let [folder, file] = [folder, file].map(|text| unsafe { CStr::from_ptr(text) });
     let path = Path::new(OsStr::from_bytes(folder.to_bytes()));
     let path = path.join(OsStr::from_bytes(file.to_bytes()));
-    let mut told = Vec::new();
+    let mut text = Vec::new();
     let most = u64::try_from(size).unwrap_or(u64::MAX);
-    let read = std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut told));
+    let read = std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut text));
     if let Err(error) = read {
         errno::set(error.raw_os_error().unwrap_or(libc::EIO));
         return -1;
     }
-    // The last line's end makes way for the string's.
-    if told.last() == Some(&b'\n') || told.len() == size {
-        told.pop();
+    // The terminating zero replaces the newline at the end.
+    if text.last() == Some(&b'\n') || text.len() == size {
+        text.pop();
     }
-    let length = told.len();
-    told.push(0);
-    if told.len() > size {
+    let length = text.len();
+    text.push(0);
+    if text.len() > size {
         errno::set(libc::EINVAL);
         return -1;
     }
-    // SAFETY: the program passes a buffer of `size` bytes, which is not less.
-    unsafe { buffer.cast::<u8>().copy_from_nonoverlapping(told.as_ptr(), told.len()) };
+    // SAFETY: the program passes a buffer of `size` bytes, and `size` is at least `text.len()`.
+    unsafe { buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }

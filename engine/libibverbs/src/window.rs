@@ -14,24 +14,25 @@ use crate::abi::{
     ibv_pd, ibv_qp,
 };
 use crate::context::Shared;
+use crate::convert::send_flags;
 use crate::domain::Pd;
+use crate::errno;
 use crate::lock::HeldLock;
 use crate::memory::{Mr, rights};
 use crate::object::{self, Object};
 use crate::qp::Qp;
-use crate::{errno, post};
 
 /// A memory window.
 #[repr(C)]
 pub struct Mw {
     abi: UnsafeCell<ibv_mw>,
     shared: Arc<Shared>,
-    /// Held while the window below is bound.
+    /// Guards the window below while it is bound.
     lock: HeldLock,
     window: UnsafeCell<MemoryWindow>,
 }
 
-// SAFETY: the first field is the C structure.
+// SAFETY: `#[repr(C)]`, and the first field is the C structure.
 unsafe impl Object for Mw {
     type Abi = ibv_mw;
 }
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw 
 
 /// `ibv_dealloc_mw`
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the program passes a live window of a live PD, and does not use it from now on.
+    // SAFETY: the program passes a live window and does not use it again; its PD is live.
     unsafe {
         let live = object::borrow::<Mw>(mw);
         if let Err(code) = live.shared.check() {
@@ -76,18 +77,18 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     0
 }
 
-/// What the engine is to bind under `rkey`.
+/// Returns the engine's bind request for `rkey`.
 ///
 /// # Safety
-/// The region is null or live.
-pub unsafe fn bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBind, c_int> {
+/// The region in `info` is null or live.
+pub unsafe fn window_bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBind, c_int> {
     let lkey = match info.mr.is_null() {
         true if info.length > 0 => return Err(libc::EINVAL),
         true => Key(0),
-        // SAFETY: the caller says so.
+        // SAFETY: the region is not null, so it is live.
         false => unsafe { object::borrow::<Mr>(info.mr) }.lkey(),
     };
-    // A window is for peers: what this end may write is the region's.
+    // Windows give access to peers only; local write access depends on the region.
     let access = rights(info.mw_access_flags & !IBV_ACCESS_LOCAL_WRITE)?;
     let known = access.without(Access::REMOTE).without(Access::ZERO_BASED) == Access::NONE;
     if !known {
@@ -96,28 +97,28 @@ pub unsafe fn bind(info: &ibv_mw_bind_info, rkey: Key) -> Result<WindowBind, c_i
     Ok(WindowBind { rkey, lkey, addr: info.addr, length: info.length, access })
 }
 
-/// The engine's request for a window of type 2, whose next key the program chooses.
+/// Returns the engine's bind request for a type 2 window, for which the program chooses the key.
 ///
 /// # Safety
 /// The window and the region are null or live.
-pub unsafe fn bind_two(
+pub unsafe fn bind_type_2(
     mw: *mut ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<WindowBind, c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `mw` is null or live.
     let window = unsafe { mw.as_ref() }.ok_or(libc::EINVAL)?;
-    // The index is the window's: the program has the last eight bits.
+    // The program may change only the last eight bits of the key.
     let is_its = Key(rkey).index() == Key(window.rkey).index();
     if window.r#type != IBV_MW_TYPE_2 || !is_its || info.mr.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller says so.
+    // SAFETY: the region is not null, so it is live.
     if unsafe { object::borrow::<Mr>(info.mr) }.pd() != window.pd {
         return Err(libc::EPERM);
     }
-    // SAFETY: as above.
-    unsafe { bind(info, Key(rkey)) }
+    // SAFETY: the region is not null, so it is live.
+    unsafe { window_bind(info, Key(rkey)) }
 }
 
 /// `ibv_bind_mw`
@@ -126,18 +127,19 @@ pub unsafe extern "C" fn bind_mw(
     mw: *mut ibv_mw,
     bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: the program passes a live QP, a live window and what to bind.
-    let (qp, live, asked) = unsafe { (object::borrow::<Qp>(qp), object::borrow::<Mw>(mw), *bind) };
+    // SAFETY: the program passes a live QP, a live window and a valid `ibv_mw_bind`.
+    let (qp, live, request) =
+        unsafe { (object::borrow::<Qp>(qp), object::borrow::<Mw>(mw), *bind) };
     let done = live.shared.check().and_then(|()| {
-        // SAFETY: the program passes no or a live region.
-        let wanted = unsafe { self::bind(&asked.bind_info, Key(0)) }?;
+        // SAFETY: the region is null or live.
+        let wanted = unsafe { window_bind(&request.bind_info, Key(0)) }?;
         live.lock.lock();
-        // SAFETY: the lock is held.
+        // SAFETY: this thread holds the lock that guards the window.
         let window = unsafe { &mut *live.window.get() };
-        let flags = post::flags(asked.send_flags);
-        let bound = qp.with(|held| held.qp.bind_mw(asked.wr_id, window, &wanted, flags));
+        let flags = send_flags(request.send_flags);
+        let bound = qp.with(|held| held.qp.bind_mw(request.wr_id, window, &wanted, flags));
         if let Ok(key) = bound {
-            // SAFETY: as above.
+            // SAFETY: the window is live, and this thread holds its lock.
             unsafe { (*live.abi.get()).rkey = key.value() };
         }
         live.lock.unlock();

@@ -1,10 +1,11 @@
-//! The functions `ibv_wr_*`: requests put together call by call, and posted all or none.
+//! The `ibv_wr_*` functions: the program builds requests call by call and posts all of them or
+//! none.
 
 use std::ffi::{c_int, c_void};
 
 use feroce_engine::device::PostError;
 use feroce_engine::qp::Service;
-use feroce_engine::verbs::{Data, LocalOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+use feroce_engine::verbs::{LocalOp, RemoteAddr, SendOp};
 use feroce_wire::{Key, PlacementType, Selectivity};
 use libc::size_t;
 
@@ -16,15 +17,17 @@ use crate::abi::{
     IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
     ibv_qp_ex, ibv_sge, send_wr_ud,
 };
-use crate::post::To;
-use crate::qp::{Qp, State};
+use crate::batch::{Destination, LocalData, NO_DATA, Request};
+use crate::convert::{bytes_at, send_flags, sge_of};
+use crate::qp::Qp;
+use crate::qp_state::State;
 use crate::{errno, object, post, window};
 
-/// Operations that a QP of the service may be made for.
+/// Returns the operations that a QP of this service supports.
 pub const fn operations(service: Service) -> u64 {
     const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    const ANSWERED: u64 = IBV_QP_EX_WITH_SEND_WITH_INV
+    const RESPONDED: u64 = IBV_QP_EX_WITH_SEND_WITH_INV
         | IBV_QP_EX_WITH_RDMA_READ
         | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
         | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
@@ -34,107 +37,28 @@ pub const fn operations(service: Service) -> u64 {
         Service::XrcTgt => 0,
         Service::Ud => SENDS,
         Service::Uc => SENDS | WRITES | LOCAL,
-        Service::XrcIni => SENDS | WRITES | LOCAL | ANSWERED,
-        Service::Rc => SENDS | WRITES | LOCAL | ANSWERED | PLACED,
+        Service::XrcIni => SENDS | WRITES | LOCAL | RESPONDED,
+        Service::Rc => SENDS | WRITES | LOCAL | RESPONDED | PLACED,
     }
 }
 
 /// Bytes of an ATOMIC WRITE.
 pub const ATOMIC_LENGTH: u32 = 8;
 
-/// Requests that are being put together. The buffers are used again.
-#[derive(Default)]
-pub struct Batch {
-    requests: Vec<Request>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
-    /// The first thing that was wrong.
-    error: Option<c_int>,
-}
-
-struct Request {
-    wr_id: u64,
-    op: SendOp,
-    flags: SendFlags,
-    data: Local,
-    to: To,
-}
-
-/// The local side of a request: a range of one of the batch's buffers.
-#[derive(Debug)]
-enum Local {
-    Sges { from: usize, len: usize },
-    Inline { from: usize, len: usize },
-}
-
-const NOTHING: Local = Local::Sges { from: 0, len: 0 };
-
-impl Batch {
-    fn clear(&mut self) {
-        self.requests.clear();
-        self.sges.clear();
-        self.inline.clear();
-        self.error = None;
-    }
-
-    fn fail(&mut self, code: c_int) {
-        self.error.get_or_insert(code);
-    }
-
-    /// Does something with each request, until one is refused.
-    fn each(
-        &self,
-        mut act: impl FnMut(&SendRequest<'_>, To) -> Result<(), PostError>,
-    ) -> Option<c_int> {
-        self.requests.iter().find_map(|request| {
-            let inline: [&[u8]; 1];
-            let data = match &request.data {
-                Local::Sges { from, len } => Data::Sges(&self.sges[*from..from + len]),
-                Local::Inline { from, len } => {
-                    inline = [&self.inline[*from..from + len]];
-                    Data::Inline(&inline)
-                }
-            };
-            let Request { wr_id, op, flags, to, .. } = *request;
-            act(&SendRequest { wr_id, op, data, flags }, to).err().map(errno::of_post)
-        })
-    }
-
-    /// Gives the request under construction its data.
-    fn set(&mut self, data: Local) {
-        match self.requests.last_mut() {
-            Some(request) => request.data = data,
-            None => self.fail(libc::EINVAL),
-        }
-    }
-
-    fn set_inline<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>, most: u32) {
-        let from = self.inline.len();
-        for part in parts {
-            self.inline.extend_from_slice(part);
-        }
-        let len = self.inline.len() - from;
-        if len > most as usize {
-            return self.fail(libc::EINVAL);
-        }
-        self.set(Local::Inline { from, len });
-    }
-}
-
-/// Posts the batch: all of it or nothing.
+/// Posts the batch: all requests or none.
 fn complete(held: &mut State) -> c_int {
     let State { qp, cap, batch, .. } = held;
     let room = cap.max_send_wr.saturating_sub(qp.sends_posted()) as usize;
     if batch.requests.len() > room {
         batch.fail(errno::of_post(PostError::Full));
     }
-    // Of several, the last may be refused: none is posted before all were looked at.
+    // Check all requests before posting the first: the last one may be refused.
     if batch.error.is_none() && batch.requests.len() > 1 {
-        // SAFETY: the program has passed live address handles.
+        // SAFETY: the program passed live address handles.
         batch.error = batch.each(|request, to| unsafe { post::check(qp, request, to) });
     }
     if batch.error.is_none() {
-        // SAFETY: as above.
+        // SAFETY: the program passed live address handles.
         batch.error = batch.each(|request, to| unsafe { post::submit(qp, request, to) });
     }
     let code = batch.error.unwrap_or(0);
@@ -142,8 +66,8 @@ fn complete(held: &mut State) -> c_int {
     code
 }
 
-/// Gives a QP its functions.
-pub fn fill(qp: &mut ibv_qp_ex) {
+/// Installs the `ibv_wr_*` functions in a QP.
+pub fn install(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(abort);
@@ -168,55 +92,57 @@ pub fn fill(qp: &mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// The program passes a live QP.
-unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
-    // SAFETY: the caller says so.
+/// `qp` is a live QP.
+unsafe fn qp_of<'a>(qp: *mut ibv_qp_ex) -> &'a Qp {
+    // SAFETY: `qp` is a live QP.
     unsafe { object::borrow::<Qp>(qp.cast::<ibv_qp>()) }
 }
 
-/// The batch and the QP's limits.
+/// Returns the state of the QP, with the batch.
 ///
 /// # Safety
-/// The program passes a live QP and is between start and complete, so that this thread holds the lock.
+/// `qp` is a live QP, and this thread holds its lock: it is between `ibv_wr_start` and
+/// `ibv_wr_complete`.
 unsafe fn state<'a>(qp: *mut ibv_qp_ex) -> &'a mut State {
-    // SAFETY: the caller says so.
-    unsafe { of(qp).locked() }
+    // SAFETY: `qp` is a live QP and this thread holds its lock.
+    unsafe { qp_of(qp).locked() }
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: the program passes a live QP.
-    let live = unsafe { of(qp) };
+    let live = unsafe { qp_of(qp) };
     live.lock();
-    // SAFETY: the lock is held.
+    // SAFETY: the lock was taken on the line above.
     let batch = unsafe { &mut live.locked().batch };
     batch.clear();
     batch.error = live.shared.check().err();
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the program is between start and complete.
-    let (live, code) = unsafe { (of(qp), complete(state(qp))) };
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
+    let (live, code) = unsafe { (qp_of(qp), complete(state(qp))) };
     live.unlock();
     code
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe {
         state(qp).batch.clear();
-        of(qp).unlock();
+        qp_of(qp).unlock();
     }
 }
 
-/// Begins a request.
+/// Adds a request to the batch.
 ///
 /// # Safety
-/// The program is between start and complete.
+/// `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn add(qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: the caller says so; the program has written the two fields.
+    // SAFETY: `qp` is between `ibv_wr_start` and `ibv_wr_complete`, and the program has set `wr_id`
+    // and `wr_flags`.
     unsafe {
-        let (wr_id, flags) = ((*qp).wr_id, post::flags((*qp).wr_flags));
-        let (data, to) = (NOTHING, To::Peer);
+        let (wr_id, flags) = ((*qp).wr_id, send_flags((*qp).wr_flags));
+        let (data, to) = (NO_DATA, Destination::Peer);
         state(qp).batch.requests.push(Request { wr_id, op, flags, data, to });
     }
 }
@@ -226,32 +152,32 @@ fn remote(rkey: u32, addr: u64) -> RemoteAddr {
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::Send) };
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, data: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::SendImm(u32::from_be(data))) };
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::SendInvalidate(Key(rkey))) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::Write(remote(rkey, addr))) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, data: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::WriteImm(remote(rkey, addr), u32::from_be(data))) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::Read(remote(rkey, addr))) };
 }
 
@@ -262,17 +188,17 @@ unsafe extern "C" fn atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::CompareSwap { remote: remote(rkey, addr), compare, swap }) };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, operand: u64) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::FetchAdd { remote: remote(rkey, addr), add: operand }) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { add(qp, SendOp::Local(LocalOp::Invalidate(Key(rkey)))) };
 }
 
@@ -282,9 +208,10 @@ unsafe extern "C" fn bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the program is between start and complete, and passes a live window and what to bind it to.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
+    // passes a live window and a valid `ibv_mw_bind_info`.
     unsafe {
-        match window::bind_two(mw, rkey, &*info) {
+        match window::bind_type_2(mw, rkey, &*info) {
             Ok(bind) => add(qp, SendOp::Local(LocalOp::Bind(bind))),
             Err(code) => state(qp).batch.fail(code),
         }
@@ -292,10 +219,11 @@ unsafe extern "C" fn bind_mw(
 }
 
 unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
-    // SAFETY: the program is between start and complete, and passes eight bytes.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
+    // passes eight readable bytes.
     unsafe {
         add(qp, SendOp::AtomicWrite(remote(rkey, addr)));
-        let value = post::bytes(value.cast(), ATOMIC_LENGTH as usize);
+        let value = bytes_at(value.cast(), ATOMIC_LENGTH as usize);
         state(qp).batch.set_inline(std::iter::once(value), ATOMIC_LENGTH);
     }
 }
@@ -311,7 +239,7 @@ unsafe extern "C" fn flush(
     let (placement, selectivity) = (PlacementType(kind), Selectivity::from_bits(level));
     let known = PlacementType(PlacementType::GLOBAL.0 | PlacementType::PERSISTENT.0);
     let is_known = kind != 0 && known.contains(placement) && level <= 1;
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe {
         match u32::try_from(length) {
             Ok(length) if is_known => {
@@ -331,19 +259,21 @@ unsafe extern "C" fn set_ud_addr(
     remote_qpn: u32,
     remote_qkey: u32,
 ) {
-    // SAFETY: the program is between start and complete.
-    unsafe { set_to(qp, To::Datagram(send_wr_ud { ah, remote_qpn, remote_qkey })) };
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
+    unsafe { set_to(qp, Destination::Datagram(send_wr_ud { ah, remote_qpn, remote_qkey })) };
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the program is between start and complete.
-    unsafe { set_to(qp, To::Srq(remote_srqn)) };
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
+    unsafe { set_to(qp, Destination::Srq(remote_srqn)) };
 }
 
+/// Sets the destination of the last request.
+///
 /// # Safety
-/// The program is between start and complete.
-unsafe fn set_to(qp: *mut ibv_qp_ex, to: To) {
-    // SAFETY: the caller says so.
+/// `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
+unsafe fn set_to(qp: *mut ibv_qp_ex, to: Destination) {
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     let batch = unsafe { &mut state(qp).batch };
     match batch.requests.last_mut() {
         Some(request) => request.to = to,
@@ -352,38 +282,41 @@ unsafe fn set_to(qp: *mut ibv_qp_ex, to: To) {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { set_list(qp, &[ibv_sge { addr, length, lkey }]) };
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
     let list = match count {
         0 => &[],
-        // SAFETY: the program passes a list of so many.
+        // SAFETY: the program passes a list of `count` entries.
         _ => unsafe { std::slice::from_raw_parts(list, count) },
     };
-    // SAFETY: the program is between start and complete.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { set_list(qp, list) };
 }
 
+/// Sets the scatter/gather list of the last request.
+///
 /// # Safety
-/// The program is between start and complete.
+/// `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn set_list(qp: *mut ibv_qp_ex, entries: &[ibv_sge]) {
-    // SAFETY: the caller says so.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`.
     let State { cap, batch, .. } = unsafe { state(qp) };
     if entries.len() > cap.max_send_sge as usize {
         return batch.fail(libc::EINVAL);
     }
     let (from, len) = (batch.sges.len(), entries.len());
-    batch.sges.extend(entries.iter().map(post::entry));
-    batch.set(Local::Sges { from, len });
+    batch.sges.extend(entries.iter().map(sge_of));
+    batch.set_data(LocalData::Sges { from, len });
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
-    // SAFETY: the program is between start and complete, and passes bytes.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
+    // passes `length` readable bytes.
     unsafe {
         let State { cap, batch, .. } = state(qp);
-        batch.set_inline(std::iter::once(post::bytes(addr.cast(), length)), cap.max_inline_data);
+        batch.set_inline(std::iter::once(bytes_at(addr.cast(), length)), cap.max_inline_data);
     }
 }
 
@@ -392,11 +325,12 @@ unsafe extern "C" fn set_inline_data_list(
     count: size_t,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: the program is between start and complete, and passes a list of so many and their bytes.
+    // SAFETY: `qp` is a live QP between `ibv_wr_start` and `ibv_wr_complete`, and the program
+    // passes a list of `count` buffers.
     unsafe {
         let parts = (0..count).map(|index| {
             let part = &*list.add(index);
-            post::bytes(part.addr.cast(), part.length)
+            bytes_at(part.addr.cast(), part.length)
         });
         let State { cap, batch, .. } = state(qp);
         batch.set_inline(parts, cap.max_inline_data);

@@ -1,29 +1,29 @@
-//! The shared library as programs find it: names, versions, and what it needs of others.
+//! The shared library as programs see it: soname, symbols and versions, and its dependencies.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the distribution's library exports.
+/// Symbols of the distribution's library.
 const DISTRIBUTION: &str = include_str!("../symbols-44.txt");
 
-/// Links the library; its path.
+/// Links the library and returns its path.
 fn library() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-libs.sh");
     let built = Command::new(script).env("BUILD_PROFILE", "test").output().expect("a shell");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let told = String::from_utf8(built.stdout).expect("text");
-    PathBuf::from(told.lines().last().expect("the folder")).join("libibverbs.so.1")
+    let output = String::from_utf8(built.stdout).expect("text");
+    PathBuf::from(output.lines().last().expect("the folder")).join("libibverbs.so.1")
 }
 
-/// Type and name of each symbol that `path` exports, as `readelf` tells.
+/// Returns type and name of each symbol that `path` exports, by `readelf`.
 fn exported(path: &str) -> BTreeSet<String> {
-    let told = Command::new("readelf").args(["--wide", "--dyn-syms", path]).output();
-    let told = String::from_utf8(told.expect("binutils").stdout).expect("text");
-    let symbols = told.lines().filter_map(|line| {
+    let output = Command::new("readelf").args(["--wide", "--dyn-syms", path]).output();
+    let output = String::from_utf8(output.expect("binutils").stdout).expect("text");
+    let symbols = output.lines().filter_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
         let [_, _, _, kind, _, _, place, name] = columns.get(..8)?.try_into().ok()?;
-        // A version node is an object of its own name.
+        // A version node is an object symbol with the name of the version.
         let is_ours = place != "UND" && place != "ABS" && name.contains('@');
         is_ours.then(|| format!("{kind} {name}"))
     });
@@ -31,7 +31,7 @@ fn exported(path: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_symbol_of_the_distribution_is_there_in_its_version() {
+fn the_library_exports_every_symbol_of_the_distribution() {
     let wanted: BTreeSet<_> =
         DISTRIBUTION.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
     assert!(wanted.len() > 170, "{}", wanted.len());
@@ -39,7 +39,7 @@ fn every_symbol_of_the_distribution_is_there_in_its_version() {
     let ours = exported(library.to_str().expect("text"));
     let missing: Vec<_> = wanted.difference(&ours).collect();
     assert_eq!(missing, Vec::<&String>::new());
-    // Nothing else either, but for librdmacm: a stray symbol could stand in the way of a program's own.
+    // No other symbols, except librdmacm's: a stray symbol could replace one of the program's.
     let extra = ours.difference(&wanted).filter(|name| !name.ends_with("@@FEROCE_PRIVATE"));
     let extra: Vec<_> = extra.collect();
     assert_eq!(extra, Vec::<&String>::new());
@@ -50,7 +50,7 @@ fn the_list_is_what_the_installed_library_exports() {
     let installed = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
     let version = std::fs::read_link(installed).unwrap_or_default();
     if !version.to_string_lossy().ends_with(".44.0") {
-        return; // Another release: it has more.
+        return; // another release exports more
     }
     let wanted: BTreeSet<_> =
         DISTRIBUTION.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
@@ -58,12 +58,12 @@ fn the_list_is_what_the_installed_library_exports() {
 }
 
 #[test]
-fn it_has_the_name_that_programs_look_for_and_stays_loaded() {
+fn soname_and_flags_are_as_programs_expect() {
     let library = library();
-    let told = Command::new("readelf").args(["--wide", "--dynamic"]).arg(&library).output();
-    let told = String::from_utf8(told.expect("binutils").stdout).expect("text");
-    assert!(told.contains("Library soname: [libibverbs.so.1]"), "{told}");
-    assert!(told.contains("NODELETE") && told.contains("NOW"), "{told}");
+    let output = Command::new("readelf").args(["--wide", "--dynamic"]).arg(&library).output();
+    let output = String::from_utf8(output.expect("binutils").stdout).expect("text");
+    assert!(output.contains("Library soname: [libibverbs.so.1]"), "{output}");
+    assert!(output.contains("NODELETE") && output.contains("NOW"), "{output}");
     let unversioned = library.with_file_name("libibverbs.so");
     assert_eq!(std::fs::read_link(unversioned).expect("a link").to_str(), Some("libibverbs.so.1"));
 }

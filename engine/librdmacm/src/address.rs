@@ -1,4 +1,4 @@
-//! Addresses: binding, listening, and the way to a peer.
+//! Socket addresses of identifiers: binding, listening, and the path record.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -7,29 +7,28 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 use crate::abi::connections::{
     CmAddress, CmPath, feroce_cm_bind, feroce_cm_device_of, feroce_cm_listen,
-    feroce_cm_resolve_address, feroce_cm_resolve_route,
 };
 use crate::abi::{ibv_sa_path_rec, rdma_cm_id};
 use crate::device;
-use crate::event::complete;
 use crate::id::{self, Id};
-use crate::outcome::{checked, returned};
+use crate::outcome::{check_code, return_code};
 
-/// The only port of a device.
+/// Number of a device's only port.
 const PORT: u8 = 1;
 
-/// The only partition.
+/// The default partition key, the only one.
 pub const PKEY: u16 = 0xffff;
 
-/// The program's address; `None` for a family that is none of IP.
+/// Reads the program's address. Returns `None` for null and for families other than IPv4 and IPv6.
 ///
 /// # Safety
-/// `address` is null, or an address of its family.
+/// `address` is null or points to a socket address of its family.
 pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the caller says so; programs keep it where it fits, not always aligned for the longer form.
+    // SAFETY: `address` points to an address of its family. Reads are unaligned because programs
+    // may keep a `sockaddr_in6` at lower alignment.
     unsafe {
         match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -50,35 +49,36 @@ pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
 
 const _: () = assert!(size_of::<sockaddr_storage>() >= size_of::<sockaddr_in6>());
 
-/// As programs know it.
-fn write(to: &mut sockaddr_storage, address: SocketAddr) {
+/// Writes the address as a C structure.
+pub fn write(to: &mut sockaddr_storage, address: SocketAddr) {
     let to = std::ptr::from_mut(to);
-    // Families fit: the constants are small.
+    // The address families fit in 16 bits.
     #[allow(clippy::cast_possible_truncation)]
     let (inet, inet6) = (libc::AF_INET as u16, libc::AF_INET6 as u16);
-    // SAFETY: there is room for the longer of both, aligned for each, and zeros are values of them.
+    // SAFETY: `sockaddr_storage` has room and alignment for both types, and all-zero bytes are a
+    // valid value of them.
     unsafe {
         match address {
             SocketAddr::V4(v4) => {
-                let mut told: sockaddr_in = std::mem::zeroed();
-                told.sin_family = inet;
-                told.sin_port = v4.port().to_be();
-                told.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                to.cast::<sockaddr_in>().write(told);
+                let mut result: sockaddr_in = std::mem::zeroed();
+                result.sin_family = inet;
+                result.sin_port = v4.port().to_be();
+                result.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+                to.cast::<sockaddr_in>().write(result);
             }
             SocketAddr::V6(v6) => {
-                let mut told: sockaddr_in6 = std::mem::zeroed();
-                told.sin6_family = inet6;
-                told.sin6_port = v6.port().to_be();
-                told.sin6_addr.s6_addr = v6.ip().octets();
-                told.sin6_scope_id = v6.scope_id();
-                to.cast::<sockaddr_in6>().write(told);
+                let mut result: sockaddr_in6 = std::mem::zeroed();
+                result.sin6_family = inet6;
+                result.sin6_port = v6.port().to_be();
+                result.sin6_addr.s6_addr = v6.ip().octets();
+                result.sin6_scope_id = v6.scope_id();
+                to.cast::<sockaddr_in6>().write(result);
             }
         }
     }
 }
 
-/// The halves of a GID, as C has them.
+/// Returns the address as a GID in C form: two halves in memory order.
 pub fn gid(address: &CmAddress) -> [u64; 2] {
     let octets = match address.socket().map(|address| address.ip()) {
         Some(IpAddr::V4(ip)) => ip.to_ipv6_mapped().octets(),
@@ -92,23 +92,26 @@ pub fn gid(address: &CmAddress) -> [u64; 2] {
     [half(0), half(8)]
 }
 
-/// None in particular, as the manager has it: a device comes with the way to a peer.
+/// Returns true if the address selects no device, as in the connection manager: the device is then
+/// chosen with the path to the peer.
 fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()
 }
 
-/// Addresses and the device as they are now.
+/// Updates the addresses and the device in the program's structure to the identifier's current
+/// state.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 ///
 /// # Errors
-/// That there is no such device.
-pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
-    let live = unsafe { id::of(id) };
+/// ENODEV if the device does not exist.
+pub unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: `id` is live.
+    let live = unsafe { id::borrow(id) };
     let view = live.view()?;
-    // SAFETY: as above; its program does not read it meanwhile.
+    // SAFETY: `id` is live; the program does not read the addresses during the call or event that
+    // changes them.
     let addr = unsafe { &mut (*id).route.addr };
     if let Some(source) = view.source.socket() {
         write(&mut addr.src_storage, source);
@@ -126,8 +129,8 @@ pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
             Some(source) if !is_any(source.ip()) => {
                 addr.addr.sgid = gid(&view.source);
                 let (mut index, mut at) = (0, 0);
-                // SAFETY: both are written.
-                checked(unsafe {
+                // SAFETY: both out parameters are writable.
+                check_code(unsafe {
                     feroce_cm_device_of(&raw const view.source, &raw mut index, &raw mut at)
                 })?;
                 Some(index)
@@ -139,7 +142,7 @@ pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
         let device = device::by_index(index)?;
         live.private().device = Some(device);
         addr.addr.pkey = PKEY.to_be();
-        // SAFETY: as above.
+        // SAFETY: `id` is live.
         unsafe {
             (*id).verbs = device.context;
             (*id).pd = device.pd;
@@ -149,17 +152,18 @@ pub unsafe fn settle(id: *mut rdma_cm_id) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Notes the path where programs look for it.
+/// Writes the path record in the program's structure.
 ///
 /// # Safety
-/// The identifier is live.
-pub unsafe fn note_path(id: *mut rdma_cm_id) {
-    // SAFETY: the caller says so.
-    let view = unsafe { id::of(id) }.view();
+/// `id` is live.
+pub unsafe fn set_path_record(id: *mut rdma_cm_id) {
+    // SAFETY: `id` is live.
+    let view = unsafe { id::borrow(id) }.view();
     let Some(path) = view.ok().map(|view| view.path).filter(|path| path.local.version != 0) else {
         return;
     };
-    // SAFETY: as above; the record is the allocator's of C, for programs that put one of theirs in its place.
+    // SAFETY: `id` is live. The record is allocated with calloc because programs may replace it by
+    // one of their own.
     unsafe {
         let route = &mut (*id).route;
         if route.path_rec.is_null() {
@@ -172,7 +176,7 @@ pub unsafe fn note_path(id: *mut rdma_cm_id) {
     }
 }
 
-/// `IBV_RATE_10_GBPS`: nobody measures it.
+/// `IBV_RATE_10_GBPS`: a fixed value, the rate is not measured.
 const RATE: u8 = 3;
 
 fn record(path: &CmPath) -> ibv_sa_path_rec {
@@ -200,83 +204,50 @@ fn record(path: &CmPath) -> ibv_sa_path_rec {
     }
 }
 
+/// Binds the identifier to a local address.
+///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 unsafe fn bind(id: *mut rdma_cm_id, address: SocketAddr) -> Result<(), c_int> {
     let address = CmAddress::from(address);
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live.
     unsafe {
         id::check(id)?;
-        device::open()?;
-        checked(feroce_cm_bind(id::of(id).number(), &raw const address))?;
-        settle(id)
+        device::open_all()?;
+        check_code(feroce_cm_bind(id::borrow(id).number(), &raw const address))?;
+        refresh(id)
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
-    // SAFETY: the program passes a live identifier and an address.
-    returned(unsafe { read(address).ok_or(libc::EINVAL).and_then(|address| bind(id, address)) })
+    // SAFETY: the program passes a live identifier; the address is null or valid.
+    return_code(unsafe { read(address).ok_or(libc::EINVAL).and_then(|address| bind(id, address)) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: the program passes a live identifier.
-    let live: &Id = unsafe { id::of(id) };
-    // As many as there may be, if the program is not in its senses.
+    let live: &Id = unsafe { id::borrow(id) };
+    // A negative backlog becomes 0, which means the maximum.
     let backlog = u32::try_from(backlog).unwrap_or(0);
-    // SAFETY: as above.
-    returned(unsafe { id::check(id) }.and_then(|()| device::open()).and_then(|()| {
-        // SAFETY: as above.
+    // SAFETY: `id` is live.
+    return_code(unsafe { id::check(id) }.and_then(|()| device::open_all()).and_then(|()| {
+        // SAFETY: `id` is live.
         unsafe {
-            checked(feroce_cm_listen(live.number(), backlog))?;
-            settle(id)
+            check_code(feroce_cm_listen(live.number(), backlog))?;
+            refresh(id)
         }
     }))
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_addr(
-    id: *mut rdma_cm_id,
-    source: *mut sockaddr,
-    destination: *mut sockaddr,
-    timeout_ms: c_int,
-) -> c_int {
-    // SAFETY: the program passes a live identifier, a destination, and a source or none.
-    unsafe {
-        let Some(to) = read(destination) else { return returned(Err(libc::EINVAL)) };
-        let from = read(source);
-        if !source.is_null() && from.is_none() {
-            return returned(Err(libc::EINVAL));
-        }
-        let (from, to_address) = (CmAddress::from(from), CmAddress::from(to));
-        returned(id::check(id).and_then(|()| device::open()).and_then(|()| {
-            let number = id::of(id).number();
-            let patience = u32::try_from(timeout_ms).unwrap_or(0);
-            let (from, destination) = (&raw const from, &raw const to_address);
-            checked(feroce_cm_resolve_address(number, from, destination, patience))?;
-            write(&mut (*id).route.addr.dst_storage, to);
-            complete(id)
-        }))
-    }
-}
-
-/// The route is known with the address: there is nothing to wait for.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: the program passes a live identifier.
-    returned(unsafe {
-        checked(feroce_cm_resolve_route(id::of(id).number())).and_then(|()| complete(id))
-    })
-}
-
-/// The port of an address as it stands in memory.
+/// Returns the port of an address in network byte order, or 0.
 ///
 /// # Safety
-/// The storage begins with an address.
-unsafe fn port(of: &sockaddr_storage) -> u16 {
-    // SAFETY: the caller says so.
-    let address = unsafe { read(std::ptr::from_ref(of).cast()) };
+/// `storage` begins with a valid socket address.
+unsafe fn port(storage: &sockaddr_storage) -> u16 {
+    // SAFETY: `storage` begins with a valid socket address.
+    let address = unsafe { read(std::ptr::from_ref(storage).cast()) };
     address.map_or(0, |address| address.port().to_be())
 }
 

@@ -1,4 +1,4 @@
-//! What a QP is set to, to be connected: `rdma_init_qp_attr`.
+//! Attributes that connect a QP: `rdma_init_qp_attr`.
 
 use std::ffi::{c_int, c_uint};
 
@@ -13,27 +13,27 @@ use crate::abi::{
 };
 use crate::address::gid;
 use crate::id;
-use crate::outcome::{checked, returned};
+use crate::outcome::{check_code, return_code};
 
-/// `IBV_QPS_INIT`, `IBV_QPS_RTR`, `IBV_QPS_RTS`, `IBV_QPS_ERR`
+/// `ibv_qp_state`: `IBV_QPS_INIT`, `IBV_QPS_RTR`, `IBV_QPS_RTS`, `IBV_QPS_ERR`.
 pub const INIT: c_uint = 1;
 pub const RTR: c_uint = 2;
 pub const RTS: c_uint = 3;
 pub const ERR: c_uint = 6;
 
-/// Attributes that say nothing.
+/// Returns attributes with all fields 0.
 pub fn empty() -> ibv_qp_attr {
-    // SAFETY: zeros are values of the plain structure.
+    // SAFETY: all-zero bytes are a valid value of this C structure.
     unsafe { std::mem::zeroed() }
 }
 
-/// The way to a peer as verbs have it; without a way, zeros.
+/// Returns the address vector of a path; all zeros without a path.
 pub fn ah_attr(path: &CmPath) -> ibv_ah_attr {
     let mut attr = empty().ah_attr;
     if path.local.version != 0 {
         attr.grh.dgid = gid(&path.remote);
         attr.grh.sgid_index = u8::try_from(path.gid_index).unwrap_or(u8::MAX);
-        attr.grh.hop_limit = 0; // The host's: its setting, else its route's.
+        attr.grh.hop_limit = 0; // 0: the host's setting, else the route's value
         attr.grh.traffic_class = path.traffic_class;
         attr.is_global = 1;
         attr.port_num = 1;
@@ -41,16 +41,16 @@ pub fn ah_attr(path: &CmPath) -> ibv_ah_attr {
     attr
 }
 
-/// Attributes and their mask for the state `attr.qp_state`.
+/// Returns the attributes and their mask for the transition to `state`.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 ///
 /// # Errors
-/// EINVAL if it is too early or too late for the state.
+/// EINVAL if the identifier is not ready for the state or past it.
 pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c_uint), c_int> {
-    // SAFETY: the caller says so.
-    let (live, qp_type) = unsafe { (id::of(id), (*id).qp_type) };
+    // SAFETY: `id` is live.
+    let (live, qp_type) = unsafe { (id::borrow(id), (*id).qp_type) };
     live.device()?;
     if state > ERR {
         return Err(libc::EINVAL);
@@ -64,10 +64,11 @@ pub unsafe fn init(id: *mut rdma_cm_id, state: c_uint) -> Result<(ibv_qp_attr, c
         return Ok((attr, begin | IBV_QP_QKEY));
     }
     let mut known = CmQp::default();
-    // SAFETY: it is written.
-    checked(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) })?;
+    // SAFETY: `known` is writable.
+    check_code(unsafe { feroce_cm_qp_parameters(live.number(), &raw mut known) })?;
     match (state, known.stage) {
-        // As the kernel: the same for every state, while there is no conversation.
+        // Like the kernel: the same attributes for every state while there is no connection
+        // attempt.
         (_, stage::NOT_ASKED) => Ok((attr, begin | IBV_QP_ACCESS_FLAGS)),
         (INIT, _) => {
             attr.qp_access_flags = access(&known);
@@ -127,10 +128,11 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier, attributes with the state, and a place for the mask.
-    returned(unsafe {
-        init(id, (*attr).qp_state).map(|(told, known)| {
-            attr.write(told);
+    // SAFETY: the program passes a live identifier, attributes with `qp_state` set, and a writable
+    // mask.
+    return_code(unsafe {
+        init(id, (*attr).qp_state).map(|(attributes, known)| {
+            attr.write(attributes);
             mask.write(known.cast_signed());
         })
     })

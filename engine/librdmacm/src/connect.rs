@@ -1,4 +1,4 @@
-//! Connections: asking for one, accepting, refusing and ending it.
+//! Connections: requesting, accepting, rejecting and disconnecting.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -11,26 +11,26 @@ use crate::abi::{
     IBV_EVENT_COMM_EST, IBV_QPT_UD, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_PS_TCP,
     RDMA_UDP_QKEY, ibv_ece, rdma_cm_id, rdma_conn_param,
 };
-use crate::event::{acknowledge_last, complete};
+use crate::event::complete;
+use crate::event_channel::acknowledge_last;
 use crate::id::{self, Id};
-use crate::outcome::{checked, returned};
+use crate::outcome::{check_code, return_code};
 use crate::qp;
-use crate::verbs;
 
-/// Reasons to refuse: the program's own, and that it does not support the peer's enhancements.
+/// Reject reasons: consumer reject, and vendor option (ECE) not supported.
 const CONSUMER: u16 = 28;
 const VENDOR_OPTION: u16 = 35;
 
-/// How often is tried again if the program does not say.
+/// Retry counts if the program passes no parameters.
 const RETRIES: u8 = 7;
 
-/// Refuses what a device cannot do.
+/// Checks the requested resources against the device's limits.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 unsafe fn check(id: *mut rdma_cm_id, wanted: Option<&rdma_conn_param>) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
-    let (live, space, qp) = unsafe { (id::of(id), (*id).ps, (*id).qp) };
+    // SAFETY: `id` is live.
+    let (live, space, qp) = unsafe { (id::borrow(id), (*id).ps, (*id).qp) };
     if space != RDMA_PS_TCP {
         return Ok(());
     }
@@ -45,27 +45,27 @@ unsafe fn check(id: *mut rdma_cm_id, wanted: Option<&rdma_conn_param>) -> Result
     if responds && initiates { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// What is said to the peer, the QP's number and private data included.
+/// Returns the CM parameters and the private data for the peer.
 ///
 /// # Safety
-/// The identifier is live, and its QP.
+/// `id` is live, and its QP is null or live.
 unsafe fn parameters(
     id: *mut rdma_cm_id,
     wanted: Option<&rdma_conn_param>,
 ) -> (CmParameters, Vec<u8>) {
-    // SAFETY: the caller says so.
-    let (live, qp) = unsafe { (id::of(id), (*id).qp.as_ref()) };
+    // SAFETY: `id` is live, and its QP is null or live.
+    let (live, qp) = unsafe { (id::borrow(id), (*id).qp.as_ref()) };
     let private = live.private();
     let mut data = private.connect_data.clone();
     if let Some(wanted) = wanted.filter(|wanted| !wanted.private_data.is_null()) {
         let length = usize::from(wanted.private_data_len);
-        // SAFETY: the program passes so many bytes.
+        // SAFETY: the program passes `private_data_len` readable bytes.
         data.extend(unsafe {
             std::slice::from_raw_parts(wanted.private_data.cast::<u8>(), length)
         });
     }
     let given = wanted.map_or((0, 0), |wanted| (wanted.qp_num, wanted.srq));
-    let own = CmParameters {
+    let local = CmParameters {
         qpn: qp.map_or(given.0, |qp| qp.qp_num),
         qkey: RDMA_UDP_QKEY,
         responder_resources: private.responder_resources,
@@ -75,47 +75,49 @@ unsafe fn parameters(
         rnr_retry_count: wanted.map_or(RETRIES, |wanted| wanted.rnr_retry_count),
         srq: qp.map_or(given.1, |qp| u8::from(!qp.srq.is_null())),
     };
-    (own, data)
+    (local, data)
 }
 
-fn say_ece(live: &Id, ece: CmEce) -> Result<(), c_int> {
-    // SAFETY: it is read.
-    checked(unsafe { feroce_cm_set_local_ece(live.number(), &raw const ece) })
+fn set_local_ece(live: &Id, ece: CmEce) -> Result<(), c_int> {
+    // SAFETY: `ece` is readable.
+    check_code(unsafe { feroce_cm_set_local_ece(live.number(), &raw const ece) })
 }
 
-/// What the program wants, or the most that the device can.
-fn wanted_or(wanted: Option<u8>, any: u8, most: u8) -> u8 {
-    wanted.filter(|wanted| *wanted != any).unwrap_or(most)
+/// Returns the program's value, or `max` if it passed none or the value that stands for "maximum".
+fn value_or_max(wanted: Option<u8>, any: u8, max: u8) -> u8 {
+    wanted.filter(|wanted| *wanted != any).unwrap_or(max)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the program passes a live identifier, and parameters or none.
-    returned(unsafe { connect(id, param.as_ref()) })
+    // SAFETY: the program passes a live identifier; the parameters are null or valid.
+    return_code(unsafe { connect(id, param.as_ref()) })
 }
 
+/// Sends a connection request.
+///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 unsafe fn connect(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live.
     unsafe {
         check(id, param)?;
-        let live = id::of(id);
+        let live = id::borrow(id);
         let device = live.device()?;
         {
             let mut private = live.private();
             let initiates = param.map(|param| param.initiator_depth);
             let most = device.max_initiator_depth;
-            private.initiator_depth = wanted_or(initiates, RDMA_MAX_INIT_DEPTH, most);
+            private.initiator_depth = value_or_max(initiates, RDMA_MAX_INIT_DEPTH, most);
             let responds = param.map(|param| param.responder_resources);
             let most = device.max_responder_resources;
-            private.responder_resources = wanted_or(responds, RDMA_MAX_RESP_RES, most);
+            private.responder_resources = value_or_max(responds, RDMA_MAX_RESP_RES, most);
         }
-        let (own, data) = parameters(id, param);
+        let (local, data) = parameters(id, param);
         let ece = live.private().local_ece;
-        say_ece(live, ece)?;
+        set_local_ece(live, ece)?;
         let data_at = data.as_ptr().cast::<c_void>();
-        checked(feroce_cm_connect(live.number(), &raw const own, data_at, data.len()))?;
+        check_code(feroce_cm_connect(live.number(), &raw const local, data_at, data.len()))?;
         live.private().connect_data.clear();
         complete(id)
     }
@@ -123,42 +125,44 @@ unsafe fn connect(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Resul
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the program passes a live identifier, and parameters or none.
-    returned(unsafe { accept(id, param.as_ref()) })
+    // SAFETY: the program passes a live identifier; the parameters are null or valid.
+    return_code(unsafe { accept(id, param.as_ref()) })
 }
 
+/// Accepts a connection request.
+///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live.
     unsafe {
         check(id, param)?;
-        let live = id::of(id);
+        let live = id::borrow(id);
         let device = live.device()?;
         let (responds, initiates) = {
             let mut private = live.private();
             let initiates = param.map(|param| param.initiator_depth);
             let most = private.initiator_depth.min(device.max_initiator_depth);
-            private.initiator_depth = wanted_or(initiates, RDMA_MAX_INIT_DEPTH, most);
+            private.initiator_depth = value_or_max(initiates, RDMA_MAX_INIT_DEPTH, most);
             let responds = param.map(|param| param.responder_resources);
             let most = private.responder_resources.min(device.max_responder_resources);
-            private.responder_resources = wanted_or(responds, RDMA_MAX_RESP_RES, most);
+            private.responder_resources = value_or_max(responds, RDMA_MAX_RESP_RES, most);
             (private.responder_resources, private.initiator_depth)
         };
         let is_datagram = (*id).qp_type == IBV_QPT_UD;
         if !is_datagram {
             qp::modify_to_send(id, responds, initiates)?;
         }
-        let (own, data) = parameters(id, param);
+        let (local, data) = parameters(id, param);
         let CmEce { vendor_id, .. } = live.private().remote_ece;
         let options = live.private().local_ece.options;
         let data_at = data.as_ptr().cast::<c_void>();
-        live.heard.is_told.store(true, Ordering::Release);
-        let accepted = say_ece(live, CmEce { vendor_id, options }).and_then(|()| {
-            checked(feroce_cm_accept(live.number(), &raw const own, data_at, data.len()))
+        live.state.delivers_events.store(true, Ordering::Release);
+        let accepted = set_local_ece(live, CmEce { vendor_id, options }).and_then(|()| {
+            check_code(feroce_cm_accept(live.number(), &raw const local, data_at, data.len()))
         });
         if let Err(code) = accepted {
-            live.heard.is_told.store(false, Ordering::Release);
+            live.state.delivers_events.store(false, Ordering::Release);
             let _ = qp::modify_to_error(id);
             return Err(code);
         }
@@ -172,66 +176,26 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>) -> Result
     }
 }
 
-/// The peer has accepted: connects the QP, and says that it is.
-///
-/// # Safety
-/// The identifier is live, with its QP.
-///
-/// # Errors
-/// What verbs or the connection manager refuse.
-pub unsafe fn respond(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
-    unsafe {
-        let live = id::of(id);
-        let done = respond_with_ece(id).and_then(|()| {
-            qp::modify_to_send(id, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH)?;
-            checked(feroce_cm_establish(live.number()))
-        });
-        if done.is_err() {
-            let _ = qp::modify_to_error(id);
-        }
-        done
-    }
-}
-
-/// # Safety
-/// As of [`respond`].
-unsafe fn respond_with_ece(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
-    let (live, qp) = unsafe { (id::of(id), (*id).qp) };
-    let (local, remote) = {
-        let private = live.private();
-        (private.local_ece, private.remote_ece)
-    };
-    let (vendor_id, options) = match remote.vendor_id {
-        0 => (local.vendor_id, 0),
-        vendor if vendor == local.vendor_id => (vendor, remote.options),
-        _ => return Err(libc::EINVAL),
-    };
-    let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };
-    // SAFETY: as above.
-    let code = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
-    live.private().local_ece.options = options;
-    if code == libc::EOPNOTSUPP { Ok(()) } else { checked(code) }
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program passes a live identifier.
     unsafe {
         if !(*id).qp.is_null() {
-            return returned(Err(libc::EINVAL)); // It is established with its QP.
+            // `rdma_get_cm_event` establishes identifiers with a QP
+            return return_code(Err(libc::EINVAL));
         }
-        returned(checked(feroce_cm_establish(id::of(id).number())))
+        return_code(check_code(feroce_cm_establish(id::borrow(id).number())))
     }
 }
 
+/// Rejects a connection request.
+///
 /// # Safety
-/// The identifier is live, and `data` has `length` bytes or is null.
+/// `id` is live; `data` is null or points to `length` readable bytes.
 unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8, reason: u16) -> c_int {
-    // SAFETY: the caller says so.
-    returned(unsafe {
-        checked(feroce_cm_reject(id::of(id).number(), reason, data, usize::from(length)))
+    // SAFETY: `id` is live; `data` is null or points to `length` readable bytes.
+    return_code(unsafe {
+        check_code(feroce_cm_reject(id::borrow(id).number(), reason, data, usize::from(length)))
     })
 }
 
@@ -241,7 +205,7 @@ pub unsafe extern "C" fn rdma_reject(
     data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and private data.
+    // SAFETY: the program passes a live identifier and private data of `length` bytes.
     unsafe { reject(id, data, length, CONSUMER) }
 }
 
@@ -251,26 +215,26 @@ pub unsafe extern "C" fn rdma_reject_ece(
     data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and private data.
+    // SAFETY: the program passes a live identifier and private data of `length` bytes.
     unsafe { reject(id, data, length, VENDOR_OPTION) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
     if event != IBV_EVENT_COMM_EST {
-        return returned(Err(libc::EINVAL));
+        return return_code(Err(libc::EINVAL));
     }
     // SAFETY: the program passes a live identifier.
-    returned(checked(unsafe { feroce_cm_notify_established(id::of(id).number()) }))
+    return_code(check_code(unsafe { feroce_cm_notify_established(id::borrow(id).number()) }))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program passes a live identifier.
-    returned(unsafe {
-        id::of(id).device().and_then(|_| {
+    return_code(unsafe {
+        id::borrow(id).device().and_then(|_| {
             qp::modify_to_error(id)?;
-            checked(feroce_cm_disconnect(id::of(id).number()))?;
+            check_code(feroce_cm_disconnect(id::borrow(id).number()))?;
             complete(id)
         })
     })
@@ -279,15 +243,15 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     if id.is_null() || ece.is_null() {
-        return returned(Err(libc::EINVAL));
+        return return_code(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes a live identifier and enhancements.
+    // SAFETY: the program passes a live identifier and valid ECE options.
     unsafe {
         let ibv_ece { vendor_id, options, comp_mask } = *ece;
         if !(*id).qp.is_null() || vendor_id == 0 || comp_mask != 0 {
-            return returned(Err(libc::EINVAL));
+            return return_code(Err(libc::EINVAL));
         }
-        id::of(id).private().local_ece = CmEce { vendor_id, options };
+        id::borrow(id).private().local_ece = CmEce { vendor_id, options };
     }
     0
 }
@@ -295,14 +259,14 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     if id.is_null() || ece.is_null() {
-        return returned(Err(libc::EINVAL));
+        return return_code(Err(libc::EINVAL));
     }
-    // SAFETY: the program passes a live identifier and a place for the enhancements.
+    // SAFETY: the program passes a live identifier and a writable `ibv_ece`.
     unsafe {
         if !(*id).qp.is_null() {
-            return returned(Err(libc::EINVAL));
+            return return_code(Err(libc::EINVAL));
         }
-        let CmEce { vendor_id, options } = id::of(id).private().remote_ece;
+        let CmEce { vendor_id, options } = id::borrow(id).private().remote_ece;
         ece.write(ibv_ece { vendor_id, options, comp_mask: 0 });
     }
     0

@@ -1,5 +1,5 @@
-//! Devices: opened when the first identifier needs one, and open as long as the process, so that every identifier on a device has
-//! the same context. A forked child opens its own.
+//! Devices. All are opened when the first identifier needs one and stay open until the process
+//! ends, so that every identifier on a device has the same context. A forked child opens its own.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -7,50 +7,51 @@ use std::sync::{Mutex, PoisonError};
 use crate::abi::connections::feroce_cm_attach;
 use crate::abi::{ibv_context, ibv_device, ibv_device_attr, ibv_pd, ibv_xrcd};
 use crate::errno;
-use crate::event::sink;
-use crate::outcome::{checked, made};
+use crate::id_state::queue_event;
+use crate::outcome::{check_code, non_null};
 use crate::process::PerProcess;
 use crate::verbs;
 
-/// An open device that connections go through.
+/// An open device that connections use.
 #[derive(Debug)]
 pub struct Device {
-    /// Its context.
+    /// The verbs context.
     pub context: *mut ibv_context,
-    /// For QPs whose program has no domain of its own.
+    /// Protection domain for QPs whose program passes none.
     pub pd: *mut ibv_pd,
-    /// For XRC, made when it is needed.
+    /// XRC domain for programs that pass none; opened on first use.
     xrc_domain: Mutex<Option<XrcDomain>>,
-    /// By `ibv_get_device_index`.
+    /// Index from `ibv_get_device_index`.
     pub index: u32,
-    /// READs and atomics that a QP may have under way.
+    /// RDMA READs and atomics that a QP may have outstanding as requester.
     pub max_initiator_depth: u8,
-    /// READs and atomics that a QP answers at a time.
+    /// RDMA READs and atomics that a QP accepts at a time as responder.
     pub max_responder_resources: u8,
 }
 
 #[derive(Debug)]
 struct XrcDomain(*mut ibv_xrcd);
 
-// SAFETY: contexts and domains may be used by every thread.
+// SAFETY: verbs contexts and protection domains may be used from every thread.
 unsafe impl Sync for Device {}
-// SAFETY: as above.
+// SAFETY: verbs contexts and protection domains may be used from every thread.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: XRC domains may be used from every thread.
 unsafe impl Sync for XrcDomain {}
-// SAFETY: as above.
+// SAFETY: XRC domains may be used from every thread.
 unsafe impl Send for XrcDomain {}
 
-/// The devices of the process; those that do not open are left out, after libibverbs' word on standard error. If there are none,
-/// the next call tries again.
+/// Returns the devices of the process, opened on the first call. A device that cannot be opened is
+/// left out; libibverbs prints the reason on standard error. If there is none, the next call tries
+/// again.
 pub fn all() -> &'static [Device] {
     static DEVICES: PerProcess<Mutex<&[Device]>> = PerProcess::new(Mutex::default);
     let mut devices = DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
     if devices.is_empty() {
-        let opened: Vec<_> = list(|device| {
-            // SAFETY: it is one of the list.
+        let opened: Vec<_> = map_devices(|device| {
+            // SAFETY: the device is an element of the list.
             let context = unsafe { verbs::ibv_open_device(device) };
-            // SAFETY: it is open.
+            // SAFETY: the context was opened above.
             (!context.is_null()).then(|| unsafe { Device::new(context) }.ok()).flatten()
         });
         *devices = opened.leak();
@@ -58,8 +59,8 @@ pub fn all() -> &'static [Device] {
     *devices
 }
 
-/// What `make` makes of the devices that there are.
-fn list<T>(make: impl Fn(*mut ibv_device) -> Option<T>) -> Vec<T> {
+/// Collects what `make` returns for each device present.
+fn map_devices<T>(make: impl Fn(*mut ibv_device) -> Option<T>) -> Vec<T> {
     let mut count = 0;
     // SAFETY: the list has `count` devices, and is freed once.
     unsafe {
@@ -75,23 +76,23 @@ fn list<T>(make: impl Fn(*mut ibv_device) -> Option<T>) -> Vec<T> {
     }
 }
 
-/// Looks whether there are devices, and opens none.
+/// Checks that there are devices, without opening any.
 ///
 /// # Errors
 /// ENODEV
-pub fn find() -> Result<(), c_int> {
-    if list(Some).is_empty() { Err(libc::ENODEV) } else { Ok(()) }
+pub fn check_present() -> Result<(), c_int> {
+    if map_devices(Some).is_empty() { Err(libc::ENODEV) } else { Ok(()) }
 }
 
 /// Opens all devices.
 ///
 /// # Errors
-/// ENODEV if none can be had.
-pub fn open() -> Result<(), c_int> {
+/// ENODEV if none can be opened.
+pub fn open_all() -> Result<(), c_int> {
     if all().is_empty() { Err(libc::ENODEV) } else { Ok(()) }
 }
 
-/// The device with the index.
+/// Returns the device with this index.
 ///
 /// # Errors
 /// ENODEV
@@ -100,33 +101,35 @@ pub fn by_index(index: u32) -> Result<&'static Device, c_int> {
 }
 
 impl Device {
-    /// The domain of XRC queues whose program has none.
+    /// Returns the XRC domain for queues whose program passes none.
     ///
     /// # Errors
-    /// What verbs refuse.
+    /// The error number of `ibv_open_xrcd`.
     pub fn xrc_domain(&self) -> Result<*mut ibv_xrcd, c_int> {
         let mut domain = self.xrc_domain.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(domain) = &*domain {
             return Ok(domain.0);
         }
-        // SAFETY: the context stays open.
-        let opened = made(unsafe { verbs::open_xrcd(self.context) })?;
+        // SAFETY: the context stays open until the process ends.
+        let opened = non_null(unsafe { verbs::open_xrcd(self.context) })?;
         *domain = Some(XrcDomain(opened));
         Ok(opened)
     }
 
+    /// Attaches an open context to the connection manager. Closes the context on failure.
+    ///
     /// # Safety
-    /// The context is open; it is closed on failure.
+    /// `context` is open and nothing else uses it.
     unsafe fn new(context: *mut ibv_context) -> Result<Self, c_int> {
-        // SAFETY: zeros are values of the plain structure.
+        // SAFETY: all-zero bytes are a valid value of this C structure.
         let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
         let mut index = 0;
-        // SAFETY: the caller says that the context is open.
+        // SAFETY: `context` is open; the out parameters are writable.
         let opened = unsafe {
-            let asked = checked(verbs::ibv_query_device(context, &raw mut attr));
-            let attached =
-                asked.and_then(|()| checked(feroce_cm_attach(context, sink, &raw mut index)));
-            attached.and_then(|()| made(verbs::ibv_alloc_pd(context)))
+            let queried = check_code(verbs::ibv_query_device(context, &raw mut attr));
+            let attached = queried
+                .and_then(|()| check_code(feroce_cm_attach(context, queue_event, &raw mut index)));
+            attached.and_then(|()| non_null(verbs::ibv_alloc_pd(context)))
         };
         let most = |number: c_int| u8::try_from(number).unwrap_or(u8::MAX);
         match opened {
@@ -139,7 +142,7 @@ impl Device {
                 max_responder_resources: most(attr.max_qp_rd_atom),
             }),
             Err(code) => {
-                // SAFETY: nobody else has it.
+                // SAFETY: `context` is open and nothing else uses it.
                 unsafe { verbs::ibv_close_device(context) };
                 Err(code)
             }
@@ -149,8 +152,8 @@ impl Device {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
-    if let Err(code) = find() {
-        // SAFETY: `count` is null or may be written.
+    if let Err(code) = check_present() {
+        // SAFETY: `count` is null or writable.
         if let Some(count) = unsafe { count.as_mut() } {
             *count = 0;
         }
@@ -158,14 +161,14 @@ pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_co
     }
     let contexts = all().iter().map(|device| device.context);
     let mut list: Vec<_> = contexts.collect();
-    let told = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
+    let length = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
     list.push(std::ptr::null_mut());
-    // SAFETY: a plain allocation, checked below; `count` is null or may be written.
+    // SAFETY: a plain allocation, checked below; `count` is null or writable.
     unsafe {
         let memory = libc::calloc(list.len(), size_of::<*mut ibv_context>());
         let memory = memory.cast::<*mut ibv_context>();
         if let Some(count) = count.as_mut() {
-            *count = if memory.is_null() { 0 } else { told };
+            *count = if memory.is_null() { 0 } else { length };
         }
         if memory.is_null() {
             return errno::fail(libc::ENOMEM);
@@ -177,6 +180,6 @@ pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_co
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: it came from `calloc` above.
+    // SAFETY: the program passes a list from `rdma_get_devices`, which allocated it with `calloc`.
     unsafe { libc::free(list.cast()) };
 }

@@ -1,4 +1,5 @@
-//! Endpoints: identifiers that are made ready in one call, `rdma_create_ep`, and the requests to a listener that waits for them.
+//! Endpoints: `rdma_create_ep` prepares an identifier in one call; `rdma_get_request` waits for
+//! connection requests.
 
 use std::ffi::c_int;
 
@@ -6,21 +7,23 @@ use crate::abi::{
     RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, ibv_pd, ibv_qp_init_attr,
     rdma_addrinfo, rdma_cm_id,
 };
-use crate::address::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use crate::address::rdma_bind_addr;
 use crate::device;
 use crate::errno;
-use crate::event::{acknowledge_last, rdma_get_cm_event};
-use crate::id::{self, Begin, rdma_destroy_id};
+use crate::event::rdma_get_cm_event;
+use crate::event_channel::acknowledge_last;
+use crate::id::{self, NewId, rdma_destroy_id};
 use crate::option::rdma_set_option;
-use crate::outcome::returned;
+use crate::outcome::return_code;
 use crate::qp::{rdma_create_qp, rdma_destroy_qp};
+use crate::resolve::{rdma_resolve_addr, rdma_resolve_route};
 use crate::srq::rdma_destroy_srq;
 
-/// How long the way to a peer may be looked for.
-const PATIENCE_MS: c_int = 2000;
+/// Time limit of address and route resolution, in milliseconds.
+const RESOLVE_TIMEOUT_MS: c_int = 2000;
 
-/// What a function of ours that sets `errno` says.
-fn done(code: c_int) -> Result<(), c_int> {
+/// Returns the result of a function of this library that sets `errno`.
+fn last_result(code: c_int) -> Result<(), c_int> {
     if code == 0 { Ok(()) } else { Err(errno::last()) }
 }
 
@@ -31,19 +34,20 @@ pub unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program passes a place, an address, and a domain and attributes or none.
+    // SAFETY: the program passes a writable pointer and a valid `rdma_addrinfo`; PD and attributes
+    // are null or valid.
     unsafe {
-        let begin = Begin {
+        let new = NewId {
             channel: std::ptr::null_mut(),
             context: std::ptr::null_mut(),
             space: (*info).ai_port_space.cast_unsigned(),
             qp_type: (*info).ai_qp_type.cast_unsigned(),
             number: None,
         };
-        returned(device::find().and_then(|()| begin.make()).and_then(|made| {
+        return_code(device::check_present().and_then(|()| new.create()).and_then(|made| {
             let ready = match (*info).ai_flags & RAI_PASSIVE {
-                0 => active(made, &*info, pd, init.as_mut()),
-                _ => passive(made, &*info, pd, init.as_ref()),
+                0 => connect_endpoint(made, &*info, pd, init.as_mut()),
+                _ => listen_endpoint(made, &*info, pd, init.as_ref()),
             };
             match ready {
                 Ok(()) => id.write(made),
@@ -54,51 +58,55 @@ pub unsafe extern "C" fn rdma_create_ep(
     }
 }
 
+/// Prepares a listening endpoint.
+///
 /// # Safety
-/// As of [`rdma_create_ep`].
-unsafe fn passive(
+/// `id` is live, `info` is valid, `pd` is null or live.
+unsafe fn listen_endpoint(
     id: *mut rdma_cm_id,
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
     init: Option<&ibv_qp_init_attr>,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live and `info` is valid.
     unsafe {
-        done(rdma_bind_addr(id, info.ai_src_addr))?;
+        last_result(rdma_bind_addr(id, info.ai_src_addr))?;
         if !pd.is_null() {
             (*id).pd = pd;
         }
         let qp_type = info.ai_qp_type.cast_unsigned();
-        id::of(id).private().qp_init = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
+        id::borrow(id).private().qp_init = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
     }
     Ok(())
 }
 
+/// Prepares a connecting endpoint: resolves address and route, creates the QP.
+///
 /// # Safety
-/// As of [`rdma_create_ep`].
-unsafe fn active(
+/// `id` is live, `info` is valid, `pd` is null or live.
+unsafe fn connect_endpoint(
     id: *mut rdma_cm_id,
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
     init: Option<&mut ibv_qp_init_attr>,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live and `info` is valid; `ai_connect` has `ai_connect_len` bytes.
     unsafe {
-        done(rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, PATIENCE_MS))?;
+        last_result(rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_TIMEOUT_MS))?;
         if info.ai_route_len > 0 {
             use crate::abi::{RDMA_OPTION_IB, RDMA_OPTION_IB_PATH};
             let (route, length) = (info.ai_route, info.ai_route_len);
-            done(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, route, length))?;
+            last_result(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, route, length))?;
         }
-        done(rdma_resolve_route(id, PATIENCE_MS))?;
+        last_result(rdma_resolve_route(id, RESOLVE_TIMEOUT_MS))?;
         if let Some(init) = init {
             init.qp_type = info.ai_qp_type.cast_unsigned();
-            done(rdma_create_qp(id, pd, init))?;
+            last_result(rdma_create_qp(id, pd, init))?;
         }
         if info.ai_connect_len > 0 {
             let data =
                 std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len);
-            id::of(id).private().connect_data = data.to_vec();
+            id::borrow(id).private().connect_data = data.to_vec();
         }
     }
     Ok(())
@@ -106,7 +114,7 @@ unsafe fn active(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: the program passes a live identifier, and does not use it from now on.
+    // SAFETY: the program passes a live identifier and does not use it again.
     unsafe {
         if !(*id).qp.is_null() {
             rdma_destroy_qp(id);
@@ -123,24 +131,27 @@ pub unsafe extern "C" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    // SAFETY: the program passes a live listener and a place.
+    // SAFETY: the program passes a live listener and a writable pointer; events are live until they
+    // are acknowledged.
     unsafe {
-        if !id::of(listener).is_sync() {
-            return returned(Err(libc::EINVAL));
+        if !id::borrow(listener).is_sync() {
+            return return_code(Err(libc::EINVAL));
         }
         acknowledge_last(listener);
         let mut event = std::ptr::null_mut();
         if rdma_get_cm_event((*listener).channel, &raw mut event) != 0 {
             return -1;
         }
-        let told = &*event;
-        let ready = match (told.event, told.status) {
+        let read = &*event;
+        let ready = match (read.event, read.status) {
             (RDMA_CM_EVENT_REJECTED, _) => Err(libc::ECONNREFUSED),
             (_, status) if status != 0 => Err(status.abs()),
             (RDMA_CM_EVENT_CONNECT_REQUEST, _) => {
-                let init = id::of(listener).private().qp_init;
+                let init = id::borrow(listener).private().qp_init;
                 match init {
-                    Some(mut init) => done(rdma_create_qp(told.id, (*listener).pd, &raw mut init)),
+                    Some(mut init) => {
+                        last_result(rdma_create_qp(read.id, (*listener).pd, &raw mut init))
+                    }
                     None => Ok(()),
                 }
             }
@@ -148,11 +159,11 @@ pub unsafe extern "C" fn rdma_get_request(
         };
         match ready {
             Ok(()) => {
-                id.write(told.id);
-                (*told.id).event = event;
+                id.write(read.id);
+                (*read.id).event = event;
             }
             Err(_) => (*listener).event = event,
         }
-        returned(ready)
+        return_code(ready)
     }
 }

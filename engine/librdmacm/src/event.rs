@@ -1,183 +1,21 @@
-//! Event channels, and events from the connection manager to the program.
+//! The delivery of connection manager events to the program.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use crate::abi::connections::{
-    CmEvent, CmNumber, CmParameters, feroce_cm_destroy, feroce_cm_take_request,
-};
+use crate::abi::connections::{CmParameters, feroce_cm_destroy, feroce_cm_take_request};
 use crate::abi::{
     IBV_QPT_UD, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR,
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
-    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_REJECTED,
-    RDMA_CM_EVENT_ROUTE_RESOLVED, cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param,
-    rdma_event_channel, rdma_ud_param,
+    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_RESOLVED,
+    cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
-use crate::channel::Channel;
-use crate::id::{self, Begin, Heard, Id};
-use crate::multicast::Membership;
-use crate::object::{self, Object};
-use crate::outcome::{checked, returned};
-use crate::{address, attributes, connect, device, qp};
-
-/// Events that wait.
-pub type Queue = Channel<Waiting>;
-
-/// An event that waits.
-pub struct Waiting {
-    /// Whose account it is on: of a request, the listener's.
-    pub heard: Arc<Heard>,
-    /// The new identifier of a request.
-    child: Option<CmNumber>,
-    /// Of a group that was joined: on its account, too.
-    membership: Option<Arc<Membership>>,
-    kind: c_uint,
-    status: c_int,
-    parameters: CmParameters,
-    data: Vec<u8>,
-}
-
-impl Waiting {
-    fn note_taken(&self) {
-        self.heard.unacknowledged.add();
-        if let Some(membership) = &self.membership {
-            membership.unacknowledged.add();
-        }
-    }
-}
-
-/// A channel.
-#[repr(C)]
-pub struct EventChannel {
-    abi: rdma_event_channel,
-    queue: Arc<Queue>,
-    /// The process that it belongs to: a child shares the descriptor, but not the events.
-    process: u32,
-}
-
-// SAFETY: the first field is the C structure.
-unsafe impl Object for EventChannel {
-    type Abi = rdma_event_channel;
-}
-
-impl EventChannel {
-    /// An empty one.
-    ///
-    /// # Errors
-    /// The system's number when no descriptor is left.
-    pub fn new() -> Result<Box<Self>, c_int> {
-        let queue = Arc::new(Queue::new()?);
-        let abi = rdma_event_channel { fd: queue.fd() };
-        Ok(Box::new(Self { abi, queue, process: std::process::id() }))
-    }
-
-    /// Its events.
-    pub fn queue(&self) -> Arc<Queue> {
-        Arc::clone(&self.queue)
-    }
-
-    /// # Errors
-    /// EIO in a forked child.
-    pub fn check(&self) -> Result<(), c_int> {
-        if self.process == std::process::id() { Ok(()) } else { Err(libc::EIO) }
-    }
-}
-
-/// An event in the program's hands.
-#[repr(C)]
-pub struct Told {
-    abi: rdma_cm_event,
-    heard: Arc<Heard>,
-    membership: Option<Arc<Membership>>,
-    /// What `abi` points to.
-    _data: Vec<u8>,
-}
-
-// SAFETY: the first field is the C structure.
-unsafe impl Object for Told {
-    type Abi = rdma_cm_event;
-}
-
-/// Takes events of the connection manager.
-pub unsafe extern "C" fn sink(event: *const CmEvent) {
-    // SAFETY: libibverbs passes an event, and its data.
-    let (event, data) = unsafe {
-        let event = *event;
-        let data = match event.data_len {
-            0 => Vec::new(),
-            length => std::slice::from_raw_parts(event.data, length).to_vec(),
-        };
-        (event, data)
-    };
-    let is_request = event.kind == RDMA_CM_EVENT_CONNECT_REQUEST;
-    let Some(heard) = id::heard(if is_request { event.listener } else { event.id }) else { return };
-    if !heard.is_told.load(Ordering::Acquire) {
-        return; // As the kernel: the program learns of it when it tries to accept.
-    }
-    let waiting = Waiting {
-        heard: Arc::clone(&heard),
-        child: is_request.then_some(event.id),
-        membership: None,
-        kind: event.kind,
-        status: event.status,
-        parameters: event.parameters,
-        data,
-    };
-    heard.queue().push(waiting);
-}
-
-impl Heard {
-    /// The identifier has joined a group.
-    pub fn tell_joined(self: &Arc<Self>, membership: Arc<Membership>) {
-        let waiting = Waiting {
-            heard: Arc::clone(self),
-            child: None,
-            membership: Some(membership),
-            kind: RDMA_CM_EVENT_MULTICAST_JOIN,
-            status: 0,
-            parameters: CmParameters::default(),
-            data: Vec::new(),
-        };
-        self.queue().push(waiting);
-    }
-
-    /// It has left one.
-    pub fn forget_joined(&self, left: &Arc<Membership>) {
-        let its = |group: &Arc<Membership>| Arc::ptr_eq(group, left);
-        self.queue().remove(|waiting| waiting.membership.as_ref().is_some_and(its));
-    }
-}
-
-/// Takes back what waits about an identifier.
-pub fn forget(heard: &Arc<Heard>) {
-    heard.queue().remove(|waiting| Arc::ptr_eq(&waiting.heard, heard));
-}
-
-/// Events of the identifier go to `queue` from now on, those that wait included.
-pub fn move_to(heard: &Arc<Heard>, queue: Arc<Queue>) {
-    let mut place = heard.queue();
-    for waiting in place.remove(|waiting| Arc::ptr_eq(&waiting.heard, heard)) {
-        queue.push(waiting);
-    }
-    *place = queue;
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    object::give_or_fail(device::find().and_then(|()| EventChannel::new()))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: the program passes a live channel, and does not use it from now on.
-    let gone = unsafe { object::take::<EventChannel>(channel) };
-    // As the kernel, whose identifiers go with the descriptor that they were made through: their peers hear of it.
-    for number in id::through(&gone.queue) {
-        // SAFETY: no pointers are involved.
-        unsafe { feroce_cm_destroy(number) };
-    }
-}
+use crate::event_channel::{DeliveredEvent, EventChannel, acknowledge_last};
+use crate::id::{self, Id, NewId};
+use crate::id_state::PendingEvent;
+use crate::object;
+use crate::outcome::{check_code, return_code};
+use crate::{address, attributes, qp};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_cm_event(
@@ -185,60 +23,61 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     if channel.is_null() || event.is_null() {
-        return returned(Err(libc::EINVAL));
+        return return_code(Err(libc::EINVAL));
     }
     // SAFETY: the program passes a live channel.
     let live = unsafe { object::borrow::<EventChannel>(channel) };
     if let Err(code) = live.check() {
-        return returned(Err(code));
+        return return_code(Err(code));
     }
     let queue = live.queue();
-    returned(loop {
-        let waiting = match queue.get(Waiting::note_taken) {
-            Ok(waiting) => waiting,
+    return_code(loop {
+        let pending = match queue.get(PendingEvent::count_as_read) {
+            Ok(pending) => pending,
             Err(code) => break Err(code),
         };
-        let heard = Arc::clone(&waiting.heard);
-        // SAFETY: the identifier lives: destroying it waits until the event is acknowledged.
-        match unsafe { process(waiting) } {
-            Some(told) => {
-                // SAFETY: the program passes a place for it.
-                unsafe { event.write(object::give(told)) };
+        let state = Arc::clone(&pending.state);
+        // SAFETY: the identifier is live: destroying it waits until the event is acknowledged.
+        match unsafe { process(pending) } {
+            Some(delivered) => {
+                // SAFETY: the program passes a writable pointer.
+                unsafe { event.write(object::give(delivered)) };
                 break Ok(());
             }
-            None => heard.unacknowledged.acknowledge(1),
+            None => state.unacknowledged.acknowledge(1),
         }
     })
 }
 
-/// Does what the event asks for, and makes of it what the program is told; `None` for nothing.
+/// Does the work that belongs to an event and builds the event for the program. Returns `None` if
+/// the program gets no event.
 ///
 /// # Safety
-/// Its identifier is live.
-unsafe fn process(waiting: Waiting) -> Option<Box<Told>> {
-    let mut id = waiting.heard.id();
+/// The identifier of the event is live.
+unsafe fn process(pending: PendingEvent) -> Option<Box<DeliveredEvent>> {
+    let mut id = pending.state.id();
     let mut listen_id = std::ptr::null_mut();
-    let (mut kind, mut status) = (waiting.kind, waiting.status);
-    // SAFETY: the caller says that it is live.
+    let (mut kind, mut status) = (pending.kind, pending.status);
+    // SAFETY: the identifier of the event is live.
     unsafe {
-        let live = id::of(id);
+        let live = id::borrow(id);
         match kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => {
-                if let Err(code) = address::settle(id) {
+                if let Err(code) = address::refresh(id) {
                     (kind, status) = (RDMA_CM_EVENT_ADDR_ERROR, -code);
                 }
             }
-            RDMA_CM_EVENT_ROUTE_RESOLVED => address::note_path(id),
+            RDMA_CM_EVENT_ROUTE_RESOLVED => address::set_path_record(id),
             RDMA_CM_EVENT_CONNECT_REQUEST => {
                 listen_id = id;
-                id = request(live, id, &waiting)?;
+                id = create_requested(live, id, &pending)?;
             }
             RDMA_CM_EVENT_CONNECT_RESPONSE => {
                 if let Ok(view) = live.view() {
                     live.private().remote_ece = view.remote_ece;
                 }
                 if !(*id).qp.is_null() {
-                    (kind, status) = match connect::respond(id) {
+                    (kind, status) = match qp::establish(id) {
                         Ok(()) => (RDMA_CM_EVENT_ESTABLISHED, 0),
                         Err(code) => {
                             live.private().connect_failed = true;
@@ -256,28 +95,26 @@ unsafe fn process(waiting: Waiting) -> Option<Box<Told>> {
             _ => {}
         }
     }
-    let Waiting { heard, membership, parameters, data, .. } = waiting;
+    let PendingEvent { state, membership, parameters, data, .. } = pending;
     let at = if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast::<c_void>() };
     let length = u8::try_from(data.len()).unwrap_or(u8::MAX);
-    // SAFETY: as above, or it is new.
-    let (live, qp_type) = unsafe { (id::of(id), (*id).qp_type) };
+    // SAFETY: the identifier of the event is live, or it was created above.
+    let (live, qp_type) = unsafe { (id::borrow(id), (*id).qp_type) };
     let param = match (&membership, qp_type) {
         (Some(membership), _) => {
             let param;
-            // SAFETY: as above.
+            // SAFETY: the identifier is live.
             (kind, status, param) = unsafe { membership.joined(id) };
             param
         }
-        (None, IBV_QPT_UD) => {
-            cm_event_param { ud: about_datagrams(live, kind, &parameters, at, length) }
-        }
-        (None, _) => cm_event_param { conn: about_connection(&parameters, at, length) },
+        (None, IBV_QPT_UD) => cm_event_param { ud: ud_param(live, kind, &parameters, at, length) },
+        (None, _) => cm_event_param { conn: conn_param(&parameters, at, length) },
     };
     let abi = rdma_cm_event { id, listen_id, event: kind, status, param };
-    Some(Box::new(Told { abi, heard, membership, _data: data }))
+    Some(Box::new(DeliveredEvent { abi, state, membership, data }))
 }
 
-fn about_connection(
+fn conn_param(
     parameters: &CmParameters,
     private_data: *const c_void,
     private_data_len: u8,
@@ -295,7 +132,7 @@ fn about_connection(
     }
 }
 
-fn about_datagrams(
+fn ud_param(
     live: &Id,
     kind: c_uint,
     parameters: &CmParameters,
@@ -313,98 +150,72 @@ fn about_datagrams(
     }
 }
 
-/// The identifier of a request. `None` if it cannot be had, or is gone.
+/// Creates the identifier of a connection request. Returns `None` if that fails or the request is
+/// gone.
 ///
 /// # Safety
 /// The listener is live.
-unsafe fn request(
+unsafe fn create_requested(
     listener: &Id,
     listen_id: *mut rdma_cm_id,
-    waiting: &Waiting,
+    pending: &PendingEvent,
 ) -> Option<*mut rdma_cm_id> {
-    let number = waiting.child?;
-    // SAFETY: no pointers are involved.
-    checked(unsafe { feroce_cm_take_request(number) }).ok()?; // Else it went with its listener.
-    // SAFETY: the caller says that the listener is live, and so is its channel.
+    let number = pending.child?;
+    // SAFETY: the function takes no pointers.
+    // otherwise the request ended with its listener
+    check_code(unsafe { feroce_cm_take_request(number) }).ok()?;
+    // SAFETY: the listener is live, and so is its channel.
     let made = unsafe {
         let rdma_cm_id { context, ps: space, qp_type, channel, .. } = *listen_id;
         let channel = if listener.is_sync() { std::ptr::null_mut() } else { channel };
-        Begin { channel, context, space, qp_type, number: Some(number) }.make()
+        NewId { channel, context, space, qp_type, number: Some(number) }.create()
     };
     let Ok(id) = made else {
-        // SAFETY: no pointers are involved.
+        // SAFETY: the function takes no pointers.
         unsafe { feroce_cm_destroy(number) };
         return None;
     };
-    // SAFETY: it is new.
-    let live = unsafe { id::of(id) };
+    // SAFETY: the identifier was created above.
+    let live = unsafe { id::borrow(id) };
     {
         let mut private = live.private();
-        private.initiator_depth = waiting.parameters.initiator_depth;
-        private.responder_resources = waiting.parameters.responder_resources;
+        private.initiator_depth = pending.parameters.initiator_depth;
+        private.responder_resources = pending.parameters.responder_resources;
         private.remote_ece = live.view().map(|view| view.remote_ece).unwrap_or_default();
     }
-    // SAFETY: as above.
+    // SAFETY: the identifier was created above.
     unsafe {
-        if address::settle(id).is_err() {
+        if address::refresh(id).is_err() {
             id::rdma_destroy_id(id);
             return None;
         }
-        address::note_path(id);
+        address::set_path_record(id);
     }
     Some(id)
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    if event.is_null() {
-        return returned(Err(libc::EINVAL));
-    }
-    // SAFETY: the program passes an event that it was given, and does not use it from now on.
-    let told = unsafe { object::take::<Told>(event) };
-    if let Some(membership) = &told.membership {
-        membership.unacknowledged.acknowledge(1);
-    }
-    told.heard.unacknowledged.acknowledge(1);
-    0
-}
-
-/// Waits for the event of a call, if nobody else does.
+/// Waits for the event that ends a call, if the identifier is synchronous.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 ///
 /// # Errors
-/// What the event says.
+/// The error of the event.
 pub unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live; an event is live until it is acknowledged.
     unsafe {
-        if !id::of(id).is_sync() {
+        if !id::borrow(id).is_sync() {
             return Ok(());
         }
         acknowledge_last(id);
         if rdma_get_cm_event((*id).channel, &raw mut (*id).event) != 0 {
             return Err(crate::errno::last());
         }
-        let told = &*(*id).event;
-        match (told.status, told.event) {
+        let last = &*(*id).event;
+        match (last.status, last.event) {
             (0, _) => Ok(()),
             (_, RDMA_CM_EVENT_REJECTED) => Err(libc::ECONNREFUSED),
             (status, _) => Err(status.abs()),
-        }
-    }
-}
-
-/// The last event of a call that waited is the program's no more.
-///
-/// # Safety
-/// The identifier is live.
-pub unsafe fn acknowledge_last(id: *mut rdma_cm_id) {
-    // SAFETY: the caller says so.
-    unsafe {
-        let last = std::mem::replace(&mut (*id).event, std::ptr::null_mut());
-        if !last.is_null() {
-            rdma_ack_cm_event(last);
         }
     }
 }

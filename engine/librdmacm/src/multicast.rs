@@ -1,111 +1,41 @@
-//! Multicast groups: a QP of datagrams joins, and is told how to send to the group.
+//! Multicast groups: a UD QP joins a group and learns how to send to it.
 
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use libc::sockaddr;
 
 use crate::abi::connections::{CmAddress, feroce_cm_device_of};
 use crate::abi::{
-    IBV_QPT_UD, RDMA_CM_EVENT_MULTICAST_ERROR, RDMA_CM_EVENT_MULTICAST_JOIN,
-    RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_CM_JOIN_MC_ATTR_RESERVED,
-    RDMA_MC_JOIN_FLAG_FULLMEMBER, RDMA_MC_JOIN_FLAG_RESERVED,
-    RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, RDMA_UDP_QKEY, cm_event_param, ibv_ah_attr, rdma_cm_id,
-    rdma_cm_join_mc_attr_ex, rdma_ud_param,
+    IBV_QPT_UD, RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+    RDMA_CM_JOIN_MC_ATTR_RESERVED, RDMA_MC_JOIN_FLAG_FULLMEMBER, RDMA_MC_JOIN_FLAG_RESERVED,
+    RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, ibv_ah_attr, rdma_cm_id, rdma_cm_join_mc_attr_ex,
 };
 use crate::address::{gid, read};
 use crate::attributes;
 use crate::channel::Unacknowledged;
-use crate::event::{acknowledge_last, complete};
+use crate::event::complete;
+use crate::event_channel::acknowledge_last;
 use crate::id::{self, Id};
-use crate::outcome::{checked, returned};
-use crate::verbs;
+use crate::membership::Membership;
+use crate::outcome::{check_code, return_code};
 
-/// The number that stands for every QP in a group.
-const MULTICAST_QPN: u32 = 0xff_ffff;
-
-/// Hop limit of a group's packets.
+/// Hop limit of packets to a group.
 const HOP_LIMIT: u8 = 64;
 
-/// A membership.
-pub struct Membership {
-    address: SocketAddr,
-    /// The program's own, which its events carry.
-    context: usize,
-    /// Gets no datagrams.
-    is_send_only: bool,
-    ah_attr: ibv_ah_attr,
-    /// The program has left: its QP is not attached any more, and not by an event that another thread holds.
-    has_left: Mutex<bool>,
-    /// Events of it that the program has not acknowledged.
-    pub unacknowledged: Unacknowledged,
-}
-
-impl Membership {
-    fn group(&self) -> [u8; 16] {
-        let [first, second] = self.ah_attr.grh.dgid.map(u64::to_ne_bytes);
-        let mut group = [0; 16];
-        group[..8].copy_from_slice(&first);
-        group[8..].copy_from_slice(&second);
-        group
-    }
-
-    /// The program takes the event: its QP gets the group's datagrams from now on. What it is told: the kind, the status, and how
-    /// to send.
-    ///
-    /// # Safety
-    /// The identifier is live.
-    pub unsafe fn joined(&self, id: *mut rdma_cm_id) -> (u32, c_int, cm_event_param) {
-        let has_left = self.has_left.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the caller says so, and its QP is live.
-        let code = unsafe {
-            match (*id).qp {
-                qp if qp.is_null() || self.is_send_only || *has_left => 0,
-                qp => verbs::ibv_attach_mcast(qp, &self.group(), 0),
-            }
-        };
-        drop(has_left);
-        let ud = rdma_ud_param {
-            private_data: std::ptr::with_exposed_provenance(self.context),
-            private_data_len: 0,
-            ah_attr: self.ah_attr,
-            qp_num: MULTICAST_QPN,
-            qkey: RDMA_UDP_QKEY,
-        };
-        let kind =
-            if code == 0 { RDMA_CM_EVENT_MULTICAST_JOIN } else { RDMA_CM_EVENT_MULTICAST_ERROR };
-        (kind, -code, cm_event_param { ud })
-    }
-}
-
-impl Membership {
-    /// The identifier's QP gets nothing more of the group.
-    ///
-    /// # Safety
-    /// The identifier is live.
-    unsafe fn leave(&self, id: *mut rdma_cm_id) {
-        *self.has_left.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        // SAFETY: the caller says so, and its QP is live.
-        unsafe {
-            if !(*id).qp.is_null() && !self.is_send_only {
-                // Not attached, if the event was not taken.
-                verbs::ibv_detach_mcast((*id).qp, &self.group(), 0);
-            }
-        }
-    }
-}
-
-/// The way to the group from the identifier's own address.
-fn way(live: &Id, group: SocketAddr) -> Result<ibv_ah_attr, c_int> {
+/// Returns the address vector of the group, from the identifier's local address.
+fn path_to_group(live: &Id, group: SocketAddr) -> Result<ibv_ah_attr, c_int> {
     let view = live.view()?;
-    let own = match view.path.local.version {
+    let local = match view.path.local.version {
         0 => view.source,
         _ => view.path.local,
     };
     let (mut device, mut gid_index) = (0, 0);
-    // SAFETY: both are written.
-    checked(unsafe { feroce_cm_device_of(&raw const own, &raw mut device, &raw mut gid_index) })?;
+    // SAFETY: both out parameters are writable.
+    check_code(unsafe {
+        feroce_cm_device_of(&raw const local, &raw mut device, &raw mut gid_index)
+    })?;
     let mut attr = attributes::empty().ah_attr;
     attr.grh.dgid = gid(&CmAddress::from(group));
     attr.grh.sgid_index = u8::try_from(gid_index).unwrap_or(u8::MAX);
@@ -116,18 +46,20 @@ fn way(live: &Id, group: SocketAddr) -> Result<ibv_ah_attr, c_int> {
     Ok(attr)
 }
 
+/// Joins a group.
+///
 /// # Safety
-/// The identifier is live, and the address one of its family.
+/// `id` is live, and `address` is null or points to an address of its family.
 unsafe fn join(
     id: *mut rdma_cm_id,
     address: *const sockaddr,
     flag: u32,
     context: *mut c_void,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` is live, and `address` is null or points to an address of its family.
     unsafe {
         let address = read(address).ok_or(libc::EINVAL)?;
-        let live = id::of(id);
+        let live = id::borrow(id);
         live.device()?;
         let is_group = match address.ip() {
             IpAddr::V4(ip) => ip.is_multicast(),
@@ -140,12 +72,12 @@ unsafe fn join(
             address,
             context: context.expose_provenance(),
             is_send_only: flag == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
-            ah_attr: way(live, address)?,
+            ah_attr: path_to_group(live, address)?,
             has_left: Mutex::new(false),
             unacknowledged: Unacknowledged::default(),
         });
         live.private().memberships.push(Arc::clone(&membership));
-        live.heard.tell_joined(membership);
+        live.state.queue_join_event(membership);
         complete(id)
     }
 }
@@ -156,8 +88,8 @@ pub unsafe extern "C" fn rdma_join_multicast(
     address: *mut sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and an address.
-    returned(unsafe { join(id, address, RDMA_MC_JOIN_FLAG_FULLMEMBER, context) })
+    // SAFETY: the program passes a live identifier and a valid address.
+    return_code(unsafe { join(id, address, RDMA_MC_JOIN_FLAG_FULLMEMBER, context) })
 }
 
 #[unsafe(no_mangle)]
@@ -167,16 +99,16 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     const NEEDED: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
-    // SAFETY: the program passes a live identifier, and attributes with an address.
+    // SAFETY: the program passes a live identifier and attributes with a valid address.
     unsafe {
         let rdma_cm_join_mc_attr_ex { comp_mask, join_flags, addr } = *attr;
         if comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
-            return returned(Err(libc::ENOTSUP));
+            return return_code(Err(libc::ENOTSUP));
         }
         if comp_mask & NEEDED != NEEDED || join_flags >= RDMA_MC_JOIN_FLAG_RESERVED {
-            return returned(Err(libc::EINVAL));
+            return return_code(Err(libc::EINVAL));
         }
-        returned(join(id, addr, join_flags, context))
+        return_code(join(id, addr, join_flags, context))
     }
 }
 
@@ -185,19 +117,19 @@ pub unsafe extern "C" fn rdma_leave_multicast(
     id: *mut rdma_cm_id,
     address: *mut sockaddr,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier and an address.
-    returned(unsafe {
+    // SAFETY: the program passes a live identifier and a valid address.
+    return_code(unsafe {
         read(address).ok_or(libc::EINVAL).and_then(|address| {
-            let live = id::of(id);
+            let live = id::borrow(id);
             let left = {
                 let groups = &mut live.private().memberships;
                 let at = groups.iter().rposition(|group| group.address == address);
                 at.map(|at| groups.remove(at)).ok_or(libc::EADDRNOTAVAIL)?
             };
             left.leave(id);
-            live.heard.forget_joined(&left);
+            live.state.remove_join_event(&left);
             if live.is_sync() {
-                acknowledge_last(id); // It may be the one about this group.
+                acknowledge_last(id); // the last event may be the join event of this group
             }
             left.unacknowledged.wait();
             Ok(())

@@ -1,4 +1,4 @@
-//! What events are called.
+//! Names of events.
 
 use std::ffi::{CStr, c_char, c_uint};
 

@@ -1,11 +1,11 @@
-//! What functions return: 0, or -1 and `errno`.
+//! Conversions between `Result` and the ways C functions report errors.
 
 use std::ffi::c_int;
 
 use crate::errno;
 
-/// 0, or -1 and `errno`.
-pub fn returned(done: Result<(), c_int>) -> c_int {
+/// Returns 0 for success; otherwise sets `errno` and returns -1.
+pub fn return_code(done: Result<(), c_int>) -> c_int {
     match done {
         Ok(()) => 0,
         Err(code) => {
@@ -15,12 +15,12 @@ pub fn returned(done: Result<(), c_int>) -> c_int {
     }
 }
 
-/// What a function that returns an error number says.
-pub fn checked(code: c_int) -> Result<(), c_int> {
+/// Converts the return value of a function that returns an error number.
+pub fn check_code(code: c_int) -> Result<(), c_int> {
     if code == 0 { Ok(()) } else { Err(code) }
 }
 
-/// What a function that returns an object, or null and `errno`, says.
-pub fn made<T>(object: *mut T) -> Result<*mut T, c_int> {
+/// Converts the return value of a function that returns an object, or null with `errno` set.
+pub fn non_null<T>(object: *mut T) -> Result<*mut T, c_int> {
     if object.is_null() { Err(errno::last()) } else { Ok(object) }
 }

@@ -1,9 +1,9 @@
-//! QPs that belong to an identifier: making them, with the queues that the program does not make itself, and moving them from state
-//! to state.
+//! QPs that belong to an identifier: creating them, including the CQs that the program leaves to
+//! the library, and moving them through their states.
 
 use std::ffi::{c_int, c_uint};
 
-use crate::abi::connections::CmEce;
+use crate::abi::connections::{CmEce, feroce_cm_establish};
 use crate::abi::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPT_UD,
     IBV_QPT_XRC_RECV, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, ibv_cq, ibv_ece, ibv_pd, ibv_qp,
@@ -11,38 +11,41 @@ use crate::abi::{
 };
 use crate::attributes::{self, ERR, INIT, RTR, RTS};
 use crate::id;
-use crate::outcome::{checked, made, returned};
+use crate::outcome::{check_code, non_null, return_code};
 use crate::verbs;
 
+/// Modifies a QP.
+///
 /// # Safety
-/// The QP is live.
+/// `qp` is live.
 unsafe fn modify(
     qp: *mut ibv_qp,
     (mut attr, mask): (crate::abi::ibv_qp_attr, c_uint),
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
-    checked(unsafe { verbs::ibv_modify_qp(qp, &raw mut attr, mask.cast_signed()) })
+    // SAFETY: `qp` is live.
+    check_code(unsafe { verbs::ibv_modify_qp(qp, &raw mut attr, mask.cast_signed()) })
 }
 
-/// Connects the QP of the identifier, if it has one.
+/// Moves the identifier's QP, if any, through INIT and RTR to RTS.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 ///
 /// # Errors
-/// What verbs refuse.
+/// The error number of the failed verbs call.
 pub unsafe fn modify_to_send(
     id: *mut rdma_cm_id,
     responder_resources: u8,
     initiator_depth: u8,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller says so, and its QP is live, too.
+    // SAFETY: `id` is live, and its QP is live if it is not null.
     unsafe {
         let qp = (*id).qp;
         if qp.is_null() {
             return Ok(());
         }
-        modify(qp, attributes::init(id, INIT)?)?; // The rights follow from what both ends want.
+        // access rights depend on the resources that both peers asked for
+        modify(qp, attributes::init(id, INIT)?)?;
         let (mut attr, mask) = attributes::init(id, RTR)?;
         if responder_resources != RDMA_MAX_RESP_RES {
             attr.max_dest_rd_atomic = responder_resources;
@@ -56,37 +59,84 @@ pub unsafe fn modify_to_send(
     }
 }
 
-/// Ends the work of the QP of the identifier, if it has one.
+/// Moves the identifier's QP, if any, to the error state.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live.
 ///
 /// # Errors
-/// What verbs refuse.
+/// The error number of the failed verbs call.
 pub unsafe fn modify_to_error(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller says so, and its QP is live, too.
+    // SAFETY: `id` is live.
     let qp = unsafe { (*id).qp };
     if qp.is_null() {
         return Ok(());
     }
     let mut attr = attributes::empty();
     attr.qp_state = ERR;
-    // SAFETY: as above.
+    // SAFETY: the QP of a live identifier is live if it is not null.
     unsafe { modify(qp, (attr, IBV_QP_STATE)) }
 }
 
-/// Makes the queues that the program leaves to us, for so many completions; 0 for none.
+/// Connects the QP after the peer's REP and confirms the connection with an RTU.
 ///
 /// # Safety
-/// The identifier is live.
+/// `id` is live and has a live QP.
+///
+/// # Errors
+/// The error number of the verbs call or of the connection manager.
+pub unsafe fn establish(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: `id` is live and has a live QP.
+    unsafe {
+        let live = id::borrow(id);
+        let done = apply_peer_ece(id).and_then(|()| {
+            modify_to_send(id, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH)?;
+            check_code(feroce_cm_establish(live.number()))
+        });
+        if done.is_err() {
+            let _ = modify_to_error(id);
+        }
+        done
+    }
+}
+
+/// Applies the ECE options that the peer accepted.
+///
+/// # Safety
+/// `id` is live and has a live QP.
+unsafe fn apply_peer_ece(id: *mut rdma_cm_id) -> Result<(), c_int> {
+    // SAFETY: `id` is live.
+    let (live, qp) = unsafe { (id::borrow(id), (*id).qp) };
+    let (local, remote) = {
+        let private = live.private();
+        (private.local_ece, private.remote_ece)
+    };
+    let (vendor_id, options) = match remote.vendor_id {
+        0 => (local.vendor_id, 0),
+        vendor if vendor == local.vendor_id => (vendor, remote.options),
+        _ => return Err(libc::EINVAL),
+    };
+    let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };
+    // SAFETY: the QP is live.
+    let code = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
+    live.private().local_ece.options = options;
+    if code == libc::EOPNOTSUPP { Ok(()) } else { check_code(code) }
+}
+
+/// Creates the CQs that the program leaves to the library, with the given numbers of entries; 0
+/// creates none.
+///
+/// # Safety
+/// `id` is live.
 pub unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, receive: u32) -> Result<(), c_int> {
-    // SAFETY: the caller says so, and every pointer goes where the program finds it.
+    // SAFETY: `id` is live; the fields written here are the ones in which programs look for these
+    // objects.
     unsafe {
         let (context, cq_context) = ((*id).verbs, id.cast());
         let make = |entries: u32| {
-            let channel = made(verbs::ibv_create_comp_channel(context))?;
+            let channel = non_null(verbs::ibv_create_comp_channel(context))?;
             let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
-            match made(verbs::ibv_create_cq(context, entries, cq_context, channel, 0)) {
+            match non_null(verbs::ibv_create_cq(context, entries, cq_context, channel, 0)) {
                 Ok(cq) => Ok((channel, cq)),
                 Err(code) => {
                     verbs::ibv_destroy_comp_channel(channel);
@@ -110,12 +160,12 @@ pub unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, receive: u32) -> Result
     }
 }
 
-/// Destroys the queues that are ours, unless a shared receive queue of XRC completes there.
+/// Destroys the CQs that the library created, unless an XRC SRQ completes to them.
 ///
 /// # Safety
-/// The identifier is live, and nothing else uses the queues.
+/// `id` is live, and nothing else uses the CQs.
 pub unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: the caller says so. A queue goes before its channel.
+    // SAFETY: `id` is live and nothing else uses the CQs. Each CQ is destroyed before its channel.
     unsafe {
         if (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() {
             return;
@@ -136,14 +186,14 @@ pub unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     }
 }
 
-/// A QP as the program wants it, ready for the identifier's connection.
+/// Creates a QP from the program's attributes and prepares it for the connection.
 ///
 /// # Safety
-/// The identifier is live, and so is what the attributes name.
+/// `id` and the objects in the attributes are live.
 unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` and the objects in the attributes are live.
     unsafe {
-        let device = id::of(id).device()?;
+        let device = id::borrow(id).device()?;
         if !(*id).qp.is_null() {
             return Err(libc::EINVAL);
         }
@@ -158,14 +208,14 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
             init.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
             init.xrcd = device.xrc_domain()?;
         }
-        let differ = |own: *mut ibv_cq, given: *mut ibv_cq| {
-            !own.is_null() && !given.is_null() && own != given
+        let differ = |current: *mut ibv_cq, given: *mut ibv_cq| {
+            !current.is_null() && !given.is_null() && current != given
         };
         if differ((*id).recv_cq, init.recv_cq) || differ((*id).send_cq, init.send_cq) {
             return Err(libc::EINVAL);
         }
-        let needed = |own: *mut ibv_cq, given: *mut ibv_cq, entries: u32| {
-            if own.is_null() && given.is_null() { entries } else { 0 }
+        let needed = |current: *mut ibv_cq, given: *mut ibv_cq, entries: u32| {
+            if current.is_null() && given.is_null() { entries } else { 0 }
         };
         let send = needed((*id).send_cq, init.send_cq, init.cap.max_send_wr);
         let receive = needed((*id).recv_cq, init.recv_cq, init.cap.max_recv_wr);
@@ -185,24 +235,24 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_qp_init_attr_ex) -> Result<
             }
             _ => verbs::create_qp_ex((*id).verbs, init),
         };
-        let done = made(qp).and_then(|qp| {
+        let done = non_null(qp).and_then(|qp| {
             prepare(id, qp).inspect_err(|_| _ = verbs::ibv_destroy_qp(qp)).map(|()| qp)
         });
         let qp = done.inspect_err(|_| destroy_cqs(id))?;
-        (*id).pd = init.pd; // A target QP has none, but its identifier has.
+        (*id).pd = init.pd; // an XRC target QP has no PD, but its identifier has one
         (*id).qp = qp;
         Ok(())
     }
 }
 
-/// A new QP's enhancements, and its first states: datagrams can be sent at once.
+/// Negotiates ECE and moves a new QP to INIT; a UD QP goes on to RTS at once.
 ///
 /// # Safety
-/// The identifier and the QP are live.
+/// `id` and `qp` are live.
 unsafe fn prepare(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` and `qp` are live.
     unsafe {
-        agree(id, qp)?;
+        negotiate_ece(id, qp)?;
         let (attr, mask) = attributes::init(id, INIT)?;
         modify(qp, (attr, mask))?;
         if (*id).qp_type != IBV_QPT_UD {
@@ -216,29 +266,30 @@ unsafe fn prepare(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
     }
 }
 
-/// What the QP can, and what of it the peer has asked for.
+/// Stores the QP's ECE and, if the peer sent its own, sets the options that both support.
 ///
 /// # Safety
-/// The identifier and the QP are live.
-unsafe fn agree(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
+/// `id` and `qp` are live.
+unsafe fn negotiate_ece(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), c_int> {
     let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
-    let unless_unsupported = |code| if code == libc::EOPNOTSUPP { Ok(()) } else { checked(code) };
-    // SAFETY: the caller says so.
+    let unless_unsupported =
+        |code| if code == libc::EOPNOTSUPP { Ok(()) } else { check_code(code) };
+    // SAFETY: `id` and `qp` are live.
     unsafe {
         unless_unsupported(verbs::ibv_query_ece(qp, &raw mut ece))?;
         let remote = {
-            let mut private = id::of(id).private();
+            let mut private = id::borrow(id).private();
             private.local_ece = CmEce { vendor_id: ece.vendor_id, options: ece.options };
             private.remote_ece
         };
         if remote.vendor_id == 0 {
             return Ok(());
         }
-        // The options of another vendor mean something else.
+        // Options of another vendor have another meaning.
         ece.options = if remote.vendor_id == ece.vendor_id { remote.options } else { 0 };
         unless_unsupported(verbs::ibv_set_ece(qp, &raw mut ece))?;
         unless_unsupported(verbs::ibv_query_ece(qp, &raw mut ece))?;
-        id::of(id).private().local_ece.options = ece.options;
+        id::borrow(id).private().local_ece.options = ece.options;
     }
     Ok(())
 }
@@ -248,8 +299,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     init: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier, and attributes with live objects.
-    returned(unsafe { create(id, &mut *init) })
+    // SAFETY: the program passes a live identifier and attributes with live objects.
+    return_code(unsafe { create(id, &mut *init) })
 }
 
 #[unsafe(no_mangle)]
@@ -258,8 +309,8 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: zeros are values of the plain structure, which begins with the shorter form; the program passes a live identifier,
-    // and attributes with live objects.
+    // SAFETY: all-zero bytes are a valid `ibv_qp_init_attr_ex`, which begins with the fields of
+    // `ibv_qp_init_attr`; the program passes a live identifier and attributes with live objects.
     unsafe {
         let mut extended: ibv_qp_init_attr_ex = std::mem::zeroed();
         let shorter = (&raw mut extended).cast::<ibv_qp_init_attr>();
@@ -268,13 +319,13 @@ pub unsafe extern "C" fn rdma_create_qp(
         extended.pd = pd;
         let done = create(id, &mut extended);
         *init = shorter.read();
-        returned(done)
+        return_code(done)
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: the program passes a live identifier with a QP.
+    // SAFETY: the program passes a live identifier whose QP it no longer uses.
     unsafe {
         let qp = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
         if !qp.is_null() {

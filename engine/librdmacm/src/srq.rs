@@ -8,16 +8,18 @@ use crate::abi::{
     ibv_srq_init_attr_ex, rdma_cm_id,
 };
 use crate::id;
-use crate::outcome::{made, returned};
+use crate::outcome::{non_null, return_code};
 use crate::qp::{create_cqs, destroy_cqs};
 use crate::verbs;
 
+/// Creates an SRQ from the program's attributes.
+///
 /// # Safety
-/// The identifier is live, and so is what the attributes name.
+/// `id` and the objects in the attributes are live.
 unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_srq_init_attr_ex) -> Result<(), c_int> {
-    // SAFETY: the caller says so.
+    // SAFETY: `id` and the objects in the attributes are live.
     unsafe {
-        let device = id::of(id).device()?;
+        let device = id::borrow(id).device()?;
         if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
             return Err(libc::EINVAL);
         }
@@ -31,14 +33,14 @@ unsafe fn create(id: *mut rdma_cm_id, init: &mut ibv_srq_init_attr_ex) -> Result
             }
             if init.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || init.cq.is_null() {
                 if (*id).qp_type == IBV_QPT_XRC_RECV {
-                    destroy_cqs(id); // Made for the target QP, where nothing completes.
+                    destroy_cqs(id); // created for the XRC target QP, which has no completions
                 }
                 create_cqs(id, 0, init.attr.max_wr)?;
                 init.cq = (*id).recv_cq;
             }
             init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
         }
-        let srq = made(verbs::create_srq_ex((*id).verbs, init));
+        let srq = non_null(verbs::create_srq_ex((*id).verbs, init));
         let srq = srq.inspect_err(|_| destroy_cqs(id))?;
         if (*id).pd.is_null() {
             (*id).pd = init.pd;
@@ -53,8 +55,8 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     init: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    // SAFETY: the program passes a live identifier, and attributes with live objects.
-    returned(unsafe { create(id, &mut *init) })
+    // SAFETY: the program passes a live identifier and attributes with live objects.
+    return_code(unsafe { create(id, &mut *init) })
 }
 
 #[unsafe(no_mangle)]
@@ -63,8 +65,8 @@ pub unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: zeros are values of the plain structure, which begins with the shorter form; the program passes a live identifier
-    // and attributes.
+    // SAFETY: all-zero bytes are a valid `ibv_srq_init_attr_ex`, which begins with the fields of
+    // `ibv_srq_init_attr`; the program passes a live identifier and valid attributes.
     unsafe {
         let mut extended: ibv_srq_init_attr_ex = std::mem::zeroed();
         let shorter = (&raw mut extended).cast::<ibv_srq_init_attr>();
@@ -75,13 +77,13 @@ pub unsafe extern "C" fn rdma_create_srq(
         extended.srq_type = if is_xrc { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
         let done = create(id, &mut extended);
         *init = shorter.read();
-        returned(done)
+        return_code(done)
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    // SAFETY: the program passes a live identifier with a queue.
+    // SAFETY: the program passes a live identifier whose SRQ it no longer uses.
     unsafe {
         let srq = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
         if !srq.is_null() {

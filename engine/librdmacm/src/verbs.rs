@@ -38,26 +38,26 @@ unsafe extern "C" {
     pub fn ibv_detach_mcast(qp: *mut ibv_qp, group: *const [u8; 16], lid: u16) -> c_int;
 }
 
-/// The table of functions that are inline in `verbs.h`.
+/// Returns the function table behind the inline functions of `verbs.h`.
 ///
 /// # Safety
-/// The context is open.
+/// `context` is open.
 unsafe fn extended(context: *mut ibv_context) -> *const verbs_context {
-    // SAFETY: every context of Feroce's library lies in such a table.
+    // SAFETY: every context of Feroce's libibverbs is the `context` field of a `verbs_context`.
     unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast_const().cast() }
 }
 
 /// `ibv_create_qp_ex`
 ///
 /// # Safety
-/// The context is open, and the attributes name live objects.
+/// `context` is open, and the objects in the attributes are live.
 pub unsafe fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller says so.
+    // SAFETY: `context` is open, and the objects in the attributes are live.
     match unsafe { (*extended(context)).create_qp_ex } {
-        // SAFETY: as above.
+        // SAFETY: `context` is open, and the objects in the attributes are live.
         Some(create) => unsafe { create(context, init) },
         None => crate::errno::fail(libc::EOPNOTSUPP),
     }
@@ -66,13 +66,13 @@ pub unsafe fn create_qp_ex(
 /// `ibv_create_srq_ex`
 ///
 /// # Safety
-/// The context is open, and the attributes name live objects.
+/// `context` is open, and the objects in the attributes are live.
 pub unsafe fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     const PLAIN: u32 = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-    // SAFETY: the caller says so.
+    // SAFETY: `context` is open, and the objects in the attributes are live.
     unsafe {
         let ibv_srq_init_attr_ex { comp_mask, srq_type, pd, .. } = *init;
         if comp_mask == PLAIN && srq_type == IBV_SRQT_BASIC {
@@ -85,16 +85,16 @@ pub unsafe fn create_srq_ex(
     }
 }
 
-/// `ibv_open_xrcd`, of a domain that no other process has.
+/// `ibv_open_xrcd` without a file: the domain is not shared with other processes.
 ///
 /// # Safety
-/// The context is open.
+/// `context` is open.
 pub unsafe fn open_xrcd(context: *mut ibv_context) -> *mut ibv_xrcd {
     const COMP_MASK: u32 = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     let mut init = ibv_xrcd_init_attr { comp_mask: COMP_MASK, fd: -1, oflags: libc::O_CREAT };
-    // SAFETY: the caller says so.
+    // SAFETY: `context` is open.
     match unsafe { (*extended(context)).open_xrcd } {
-        // SAFETY: as above.
+        // SAFETY: `context` is open.
         Some(open) => unsafe { open(context, &raw mut init) },
         None => crate::errno::fail(libc::EOPNOTSUPP),
     }

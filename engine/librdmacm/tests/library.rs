@@ -1,33 +1,33 @@
-//! The shared library as programs find it: names, versions, and what it needs of others.
+//! The shared library as programs see it: soname, symbols and versions, and its dependencies.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the distribution's library exports.
+/// Symbols of the distribution's library.
 const DISTRIBUTION: &str = include_str!("../symbols-44.txt");
 
-/// Links the library; its path.
+/// Links the library and returns its path.
 fn library() -> PathBuf {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/build-libs.sh");
     let built = Command::new(script).env("BUILD_PROFILE", "test").output().expect("a shell");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let told = String::from_utf8(built.stdout).expect("text");
-    PathBuf::from(told.lines().last().expect("the folder")).join("librdmacm.so.1")
+    let output = String::from_utf8(built.stdout).expect("text");
+    PathBuf::from(output.lines().last().expect("the folder")).join("librdmacm.so.1")
 }
 
 fn readelf(what: &str, path: &str) -> String {
-    let told = Command::new("readelf").args(["--wide", what, path]).output();
-    String::from_utf8(told.expect("binutils").stdout).expect("text")
+    let output = Command::new("readelf").args(["--wide", what, path]).output();
+    String::from_utf8(output.expect("binutils").stdout).expect("text")
 }
 
-/// Type and name of each symbol that `path` exports.
+/// Returns type and name of each symbol that `path` exports.
 fn exported(path: &str) -> BTreeSet<String> {
-    let told = readelf("--dyn-syms", path);
-    let symbols = told.lines().filter_map(|line| {
+    let output = readelf("--dyn-syms", path);
+    let symbols = output.lines().filter_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
         let [_, _, _, kind, _, _, place, name] = columns.get(..8)?.try_into().ok()?;
-        // A version node is an object of its own name.
+        // A version node is an object symbol with the name of the version.
         let is_ours = place != "UND" && place != "ABS" && name.contains('@');
         is_ours.then(|| format!("{kind} {name}"))
     });
@@ -39,7 +39,7 @@ fn wanted() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_symbol_is_there_in_its_version_and_no_other() {
+fn the_library_exports_exactly_the_symbols_of_the_distribution() {
     let wanted = wanted();
     assert_eq!(wanted.iter().filter(|symbol| symbol.starts_with("FUNC r")).count(), 68);
     assert_eq!(exported(library().to_str().expect("text")), wanted);
@@ -51,18 +51,18 @@ fn the_list_is_what_the_installed_library_exports() {
     let version = std::fs::read_link(installed).unwrap_or_default();
     if version.to_string_lossy().ends_with(".44.0") {
         assert_eq!(exported(installed), wanted());
-    } // Another release has more.
+    } // another release exports more
 }
 
 #[test]
-fn it_asks_for_this_projects_verbs_by_a_version_of_their_own() {
+fn it_requires_the_private_version_of_libibverbs() {
     let library = library();
     let path = library.to_str().expect("text");
-    let told = readelf("--dynamic", path);
-    assert!(told.contains("Library soname: [librdmacm.so.1]"), "{told}");
-    assert!(told.contains("Shared library: [libibverbs.so.1]"), "{told}");
-    assert!(told.contains("NODELETE") && told.contains("NOW"), "{told}");
-    // With the distribution's libibverbs the loader says that this is missing.
+    let output = readelf("--dynamic", path);
+    assert!(output.contains("Library soname: [librdmacm.so.1]"), "{output}");
+    assert!(output.contains("Shared library: [libibverbs.so.1]"), "{output}");
+    assert!(output.contains("NODELETE") && output.contains("NOW"), "{output}");
+    // With the distribution's libibverbs, the loader reports that this version is missing.
     assert!(readelf("--version-info", path).contains("FEROCE_PRIVATE"));
     let unversioned = library.with_file_name("librdmacm.so");
     assert_eq!(std::fs::read_link(unversioned).expect("a link").to_str(), Some("librdmacm.so.1"));

@@ -1,21 +1,22 @@
-//! Calls that go to whoever has the socket.
+//! Calls that are passed on to the rsocket or kernel socket behind a descriptor.
 
 use std::ffi::{c_int, c_long, c_void};
 
 use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::forking;
-use crate::names::others;
+use crate::names::other_calls;
 use crate::table::{self, Kind};
 
-/// Declares functions that pass their arguments on; those that move data find out first what the socket is to be.
+/// Declares functions that pass their arguments on. Those that move data first decide whether a
+/// pending socket becomes an rsocket.
 macro_rules! pass {
     ($( $resolve:path: $name:ident($( $argument:ident: $type:ty ),*) -> $result:ty; )*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(fd: c_int $(, $argument: $type )*) -> $result {
-            let behind = $resolve(fd);
-            // SAFETY: the program answers for what it passes.
-            unsafe { (behind.calls().$name)(behind.fd $(, $argument )*) }
+            let backing = $resolve(fd);
+            // SAFETY: the program passes the arguments that the function of the C library requires.
+            unsafe { (backing.calls().$name)(backing.fd $(, $argument )*) }
         }
     )* };
 }
@@ -61,14 +62,14 @@ pass! {
     ) -> c_int;
 }
 
-/// Flags of the descriptor itself are those of the one that the program holds.
+/// `F_GETFD` and `F_SETFD` concern the program's own descriptor, not the socket behind it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     let own = matches!(command, libc::F_GETFD | libc::F_SETFD);
-    let behind =
-        if own { table::Behind::kernel(fd, table::Pending::None) } else { table::resolve(fd) };
-    // SAFETY: the program answers for what it passes.
-    unsafe { (behind.calls().fcntl)(behind.fd, command, argument) }
+    let backing =
+        if own { table::Backing::kernel(fd, table::Pending::None) } else { table::resolve(fd) };
+    // SAFETY: the program passes the arguments that the function of the C library requires.
+    unsafe { (backing.calls().fcntl)(backing.fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
@@ -79,23 +80,24 @@ unsafe extern "C" fn sendfile(
     count: size_t,
 ) -> ssize_t {
     const CHUNK: usize = 1 << 16;
-    let behind = forking::resolve(out);
-    if behind.kind == Kind::Kernel {
-        // SAFETY: the program answers for what it passes.
-        return unsafe { (others().sendfile)(behind.fd, file, offset, count) };
+    let backing = forking::resolve(out);
+    if backing.kind == Kind::Kernel {
+        // SAFETY: the program passes the arguments that the function of the C library requires.
+        return unsafe { (other_calls().sendfile)(backing.fd, file, offset, count) };
     }
     let mut chunk = vec![0u8; CHUNK.min(count)];
     let mut total: ssize_t = 0;
     while let left @ 1.. = count - total.cast_unsigned() {
         let want = left.min(CHUNK);
-        // SAFETY: the chunk has as many bytes; the program answers for the offset. What is not sent is read again.
+        // SAFETY: the chunk has `want` bytes; `offset` is null or valid. Bytes that could not be
+        // sent are read again.
         let sent = unsafe {
             let begin =
                 if offset.is_null() { libc::lseek(file, 0, libc::SEEK_CUR) } else { *offset };
             let got = libc::pread(file, chunk.as_mut_ptr().cast(), want, begin);
             let sent = match usize::try_from(got) {
                 Ok(0) => break,
-                Ok(got) => (behind.calls().write)(behind.fd, chunk.as_ptr().cast(), got),
+                Ok(got) => (backing.calls().write)(backing.fd, chunk.as_ptr().cast(), got),
                 Err(_) => got,
             };
             if sent > 0 && offset.is_null() {

@@ -1,18 +1,22 @@
-//! `librspreload.so.1`: with it in `LD_PRELOAD`, a program's TCP and UDP sockets are rsockets.
+//! `librspreload.so.1`: loaded by `LD_PRELOAD`, it turns a program's TCP and UDP sockets into
+//! rsockets.
 //!
-//! The program holds a descriptor of `/dev/null` for each socket; `table.rs` says which rsocket, or which socket of the kernel, is
-//! behind it. A socket that rsockets do not have, or that cannot connect by them, is the kernel's. Which programs and sockets
-//! are meant can be said in `/etc/rdma/rsocket/preload_config` (`choice.rs`).
+//! The program holds a descriptor of `/dev/null` for each socket; `table.rs` maps it to the rsocket
+//! or kernel socket behind it. A kernel socket is used where rsockets do not support the type of
+//! socket or cannot connect. `/etc/rdma/rsocket/preload_config` selects programs and sockets
+//! (`selection.rs`).
 //!
-//! The whole crate is a room for `unsafe`: it stands between programs and the C library, and passes their pointers on as they are.
-//! Its functions have the C library's names, so its own code must not use them on the way to them: the standard library's files
-//! are read in `choice.rs` alone, where no lock is held.
-#![allow(clippy::missing_safety_doc)] // The manual page of the function of that name.
+//! `unsafe` is allowed in the whole crate: it stands between programs and the C library and passes
+//! their pointers on unchanged. Its functions have the C library's names, so its own code must not
+//! call them by accident: only `selection.rs` reads files with the standard library, and no lock is
+//! held there.
+#![allow(clippy::missing_safety_doc)] // stated by the manual page of each function
 
 mod calls;
-mod choice;
 mod descriptors;
 mod forking;
 mod names;
 mod polling;
+mod selection;
+mod socket_options;
 mod table;

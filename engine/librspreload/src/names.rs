@@ -1,4 +1,4 @@
-//! The C library's functions behind this library's, and rsockets'.
+//! The functions of the C library that this library replaces, and those of rsockets.
 
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::sync::OnceLock;
@@ -7,24 +7,29 @@ use libc::{
     fd_set, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval,
 };
 
-/// Declares a table with one function per field, and how it is filled from the C library.
+/// Declares a table with one function per field, and its constructors.
 macro_rules! tables {
     ($( $real:ident, $ours:ident: fn($( $type:ty ),*) -> $result:ty; )*) => {
-        /// Calls of sockets, of either kind.
+        /// The socket calls of the C library or of rsockets.
         #[derive(Clone, Copy)]
         pub struct Calls { $( pub $real: unsafe extern "C" fn($( $type ),*) -> $result, )* }
 
         unsafe extern "C" { $( fn $ours($( _: $type ),*) -> $result; )* }
 
-        /// rsockets'.
+        /// The functions of rsockets.
         pub const RSOCKETS: Calls = Calls { $( $real: $ours, )* };
 
-        /// The C library's.
+        /// Finds the functions of the C library.
         fn load() -> Calls {
             Calls { $( $real: {
                 let name = concat!(stringify!($real), "\0");
-                // SAFETY: the C library has the function, with that type.
-                unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($( $type ),*) -> $result>(next(name)) }
+                // SAFETY: the C library exports the function with this type.
+                unsafe {
+                    std::mem::transmute::<
+                        *mut c_void,
+                        unsafe extern "C" fn($( $type ),*) -> $result,
+                    >(next(name))
+                }
             }, )* }
         }
     };
@@ -37,7 +42,8 @@ tables! {
     accept, raccept: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
     connect, rconnect: fn(c_int, *const sockaddr, socklen_t) -> c_int;
     recv, rrecv: fn(c_int, *mut c_void, size_t, c_int) -> ssize_t;
-    recvfrom, rrecvfrom: fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
+    recvfrom, rrecvfrom:
+        fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
     recvmsg, rrecvmsg: fn(c_int, *mut msghdr, c_int) -> ssize_t;
     read, rread: fn(c_int, *mut c_void, size_t) -> ssize_t;
     readv, rreadv: fn(c_int, *const iovec, c_int) -> ssize_t;
@@ -57,37 +63,38 @@ tables! {
     fcntl, rfcntl: fn(c_int, c_int, c_long) -> c_int;
 }
 
-/// What the C library has alone.
-pub struct Others {
+/// Functions that only the C library has.
+pub struct OtherCalls {
     /// `dup2`
     pub dup2: unsafe extern "C" fn(c_int, c_int) -> c_int,
     /// `sendfile`
     pub sendfile: unsafe extern "C" fn(c_int, c_int, *mut off_t, size_t) -> ssize_t,
 }
 
-/// The function of that name behind this library.
+/// Returns the next function of this name in the search order, after this library.
 fn next(name: &str) -> *mut c_void {
     let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or_default();
     // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
-        std::process::abort(); // No C library is like this, and nothing can be said without `write`.
+        // No usable C library. A message would need `write`, one of the missing functions.
+        std::process::abort();
     }
     found
 }
 
-/// The C library's calls.
+/// Returns the socket calls of the C library.
 pub fn kernel() -> &'static Calls {
     static LOADED: OnceLock<Calls> = OnceLock::new();
     LOADED.get_or_init(load)
 }
 
-/// The C library's others.
-pub fn others() -> &'static Others {
-    static LOADED: OnceLock<Others> = OnceLock::new();
-    // SAFETY: the C library has the functions, with those types.
+/// Returns the other functions of the C library.
+pub fn other_calls() -> &'static OtherCalls {
+    static LOADED: OnceLock<OtherCalls> = OnceLock::new();
+    // SAFETY: the C library exports the functions with these types.
     LOADED.get_or_init(|| unsafe {
-        Others {
+        OtherCalls {
             dup2: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> c_int>(
                 next("dup2\0"),
             ),

@@ -1,4 +1,4 @@
-//! What is behind the descriptors that programs hold for sockets.
+//! The sockets behind the descriptors that programs hold.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -7,56 +7,56 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::names::{Calls, RSOCKETS, kernel};
 
-/// Descriptors above are the program's own.
+/// Size of the table. Sockets behind higher descriptors stay kernel sockets.
 const DESCRIPTORS: usize = 1 << 16;
 
-/// Whose a socket is.
+/// Which implementation a socket belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The kernel's.
+    /// A kernel socket.
     Kernel,
     /// An rsocket.
     Rsocket,
 }
 
-/// What is left to do for a socket of the kernel that is to become an rsocket in whichever process uses it.
+/// Next step for a kernel socket that is to become an rsocket in the process that first uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pending {
-    /// Nothing.
+    /// None: the socket stays what it is.
     None,
-    /// It is not known yet what it will be.
+    /// Neither listening nor connecting yet.
     Undecided,
-    /// It listens.
+    /// Listening.
     Listening,
-    /// It connects, or has.
+    /// Connecting or connected.
     Active,
-    /// It was accepted.
+    /// Accepted.
     Passive,
 }
 
-/// What is behind a descriptor.
+/// The socket behind a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Behind {
-    /// Whose it is.
+pub struct Backing {
+    /// Implementation.
     pub kind: Kind,
-    /// What is left to do.
+    /// Next step.
     pub pending: Pending,
-    /// Its descriptor there.
+    /// Descriptor in that implementation.
     pub fd: c_int,
 }
 
-impl Behind {
-    /// An rsocket.
+impl Backing {
+    /// Returns an entry for an rsocket.
     pub fn rsocket(fd: c_int) -> Self {
         Self { kind: Kind::Rsocket, pending: Pending::None, fd }
     }
 
-    /// A socket of the kernel.
+    /// Returns an entry for a kernel socket.
     pub fn kernel(fd: c_int, pending: Pending) -> Self {
         Self { kind: Kind::Kernel, pending, fd }
     }
 
-    /// Who serves it.
+    /// Returns the functions of its implementation.
     pub fn calls(&self) -> &'static Calls {
         match self.kind {
             Kind::Kernel => kernel(),
@@ -85,7 +85,7 @@ impl Behind {
             4 => Pending::Passive,
             _ => Pending::None,
         };
-        #[allow(clippy::cast_possible_truncation)] // The lower half.
+        #[allow(clippy::cast_possible_truncation)] // the lower half is the descriptor
         Some(Self { kind, pending, fd: (word as u32).cast_signed() })
     }
 }
@@ -96,43 +96,43 @@ fn entry(fd: c_int) -> Option<&'static AtomicU64> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
-/// What is behind a descriptor, if it is one of a socket that the program made.
-pub fn find(fd: c_int) -> Option<Behind> {
-    Behind::unpack(entry(fd)?.load(Ordering::Acquire))
+/// Returns the socket behind a descriptor, if the program created it through this library.
+pub fn find(fd: c_int) -> Option<Backing> {
+    Backing::unpack(entry(fd)?.load(Ordering::Acquire))
 }
 
-/// What is behind any descriptor: itself, if nothing else is.
-pub fn resolve(fd: c_int) -> Behind {
-    find(fd).unwrap_or(Behind::kernel(fd, Pending::None))
+/// Returns the socket behind any descriptor: the descriptor itself if there is no entry.
+pub fn resolve(fd: c_int) -> Backing {
+    find(fd).unwrap_or(Backing::kernel(fd, Pending::None))
 }
 
-/// Puts something behind a descriptor.
-pub fn set(fd: c_int, behind: Behind) {
+/// Puts a socket behind a descriptor.
+pub fn set(fd: c_int, backing: Backing) {
     if let Some(entry) = entry(fd) {
-        entry.store(behind.pack(), Ordering::Release);
+        entry.store(backing.pack(), Ordering::Release);
     }
 }
 
-/// How many descriptors a socket has, if more than one.
+/// Number of descriptors of each socket that has more than one.
 fn shared() -> MutexGuard<'static, BTreeMap<c_int, usize>> {
     static SHARED: Mutex<BTreeMap<c_int, usize>> = Mutex::new(BTreeMap::new());
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Another descriptor has the same behind it.
-pub fn share(fd: c_int, behind: Behind) {
-    *shared().entry(behind.fd).or_insert(1) += 1;
-    set(fd, behind);
+/// Puts a socket behind a further descriptor.
+pub fn share(fd: c_int, backing: Backing) {
+    *shared().entry(backing.fd).or_insert(1) += 1;
+    set(fd, backing);
 }
 
-/// Takes what is behind a descriptor away from it, and says whether this was the last one.
-pub fn take(fd: c_int) -> Option<(Behind, bool)> {
-    let behind = Behind::unpack(entry(fd)?.swap(0, Ordering::AcqRel))?;
+/// Removes the entry of a descriptor. Returns the socket, and true if this was its last descriptor.
+pub fn take(fd: c_int) -> Option<(Backing, bool)> {
+    let backing = Backing::unpack(entry(fd)?.swap(0, Ordering::AcqRel))?;
     let mut shared = shared();
-    let Some(count) = shared.get_mut(&behind.fd) else { return Some((behind, true)) };
+    let Some(count) = shared.get_mut(&backing.fd) else { return Some((backing, true)) };
     *count -= 1;
     if *count == 1 {
-        shared.remove(&behind.fd);
+        shared.remove(&backing.fd);
     }
-    Some((behind, false))
+    Some((backing, false))
 }

@@ -1,4 +1,4 @@
-//! What programs ask for and are told.
+//! Attributes that programs pass and query.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -80,7 +80,7 @@ abi_structs! {
         xrc_odp_caps: u32,
         phys_port_cnt_ex: u32,
     }
-    // Release 44 ends ahead of the last field.
+    // Release 44 lacks the last field.
     struct ibv_port_attr [56] {
         state: c_uint,
         max_mtu: c_uint,
@@ -271,7 +271,9 @@ abi_structs! {
         pd: *mut ibv_pd,
         td: *mut ibv_td,
         comp_mask: u32,
-        alloc: Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, size_t, u64) -> *mut c_void>,
+        alloc: Option<
+            unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size_t, size_t, u64) -> *mut c_void,
+        >,
         free: Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64)>,
         pd_context: *mut c_void,
     }
@@ -286,7 +288,7 @@ abi_structs! {
     }
 }
 
-/// Fields that release 44 does not have.
+/// Fields that release 44 lacks.
 #[cfg(test)]
 pub(crate) const LATER_ATTRIBUTES: &[&str] = &["ibv_port_attr.active_speed_ex"];
 
@@ -420,7 +422,7 @@ constants! { u64:
     IBV_ODP_SUPPORT = 1,
     IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
 
-    // Of `device_cap_flags_ex`.
+    // bits of `device_cap_flags_ex`
     IBV_DEVICE_FLUSH_GLOBAL = 1 << 38,
     IBV_DEVICE_ATOMIC_WRITE = 1 << 40,
 

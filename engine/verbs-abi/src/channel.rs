@@ -1,7 +1,7 @@
-//! Queues of events behind a descriptor that programs poll, read and set non-blocking as they like.
+//! A queue of events with a descriptor that programs may poll, read and make nonblocking.
 //!
-//! The descriptor is an eventfd that counts as a semaphore: it is readable once per event, and reading it blocks or
-//! not as the program has set it, which is how it is with the kernel's.
+//! The descriptor is an eventfd in semaphore mode: it is readable once per event, and reading it
+//! blocks or not, as the program has set it. The kernel's descriptors behave the same.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::errno;
 
-/// A queue of `T`.
+/// A queue of events of type `T`.
 #[derive(Debug)]
 pub struct Channel<T> {
     fd: OwnedFd,
@@ -18,22 +18,22 @@ pub struct Channel<T> {
 }
 
 impl<T> Channel<T> {
-    /// An empty one.
+    /// Creates an empty queue.
     ///
     /// # Errors
-    /// The system's number when no descriptor is left.
+    /// The error number if no descriptor is left.
     pub fn new() -> Result<Self, c_int> {
-        // SAFETY: no pointers are involved.
+        // SAFETY: the function takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
         if fd < 0 {
             return Err(errno::last());
         }
-        // SAFETY: the kernel has just given this descriptor to us alone.
+        // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, events: Mutex::default() })
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -46,15 +46,15 @@ impl<T> Channel<T> {
     pub fn push(&self, event: T) {
         self.events().push_back(event);
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the eight bytes are read by the kernel. It blocks only at 2^64 events.
+        // SAFETY: the kernel reads the eight bytes. The call blocks only at 2^64 events.
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// The oldest event, once `take` has noted that it is taken; waits for one unless the program has set the
-    /// descriptor non-blocking.
+    /// Returns the oldest event, after calling `take` on it. Waits for one, unless the program made
+    /// the descriptor nonblocking.
     ///
     /// # Errors
-    /// EAGAIN, EINTR, as `read` gives them.
+    /// EAGAIN or EINTR, from `read`.
     pub fn get(&self, take: impl Fn(&T)) -> Result<T, c_int> {
         loop {
             let mut count = [0u8; 8];
@@ -63,8 +63,9 @@ impl<T> Channel<T> {
             if got < 0 {
                 return Err(errno::last());
             }
-            // None: the event's object was destroyed between the two steps.
-            let mut events = self.events(); // Held while it is noted: `remove` finds it here or there.
+            // The queue is empty if `remove` took the event between the read and this line.
+            // locked while `take` runs, so that `remove` sees the event either queued or counted
+            let mut events = self.events();
             if let Some(event) = events.pop_front() {
                 take(&event);
                 return Ok(event);
@@ -72,7 +73,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Takes out the events that `which` says.
+    /// Removes and returns the events for which `which` returns true.
     pub fn remove(&self, which: impl Fn(&T) -> bool) -> Vec<T> {
         let mut events = self.events();
         let (removed, kept): (VecDeque<T>, VecDeque<T>) =
@@ -82,15 +83,15 @@ impl<T> Channel<T> {
             let mut count = [0u8; 8];
             let mut part =
                 libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-            // Not `read`: a thread in `get` may have taken the count already.
-            // SAFETY: the kernel writes eight bytes to `count`, which outlives the call.
+            // `RWF_NOWAIT` instead of `read`: a thread in `get` may have consumed the count
+            // already. SAFETY: the kernel writes eight bytes to `count`, which outlives the call.
             unsafe { libc::preadv2(self.fd(), &raw mut part, 1, -1, libc::RWF_NOWAIT) };
         }
         removed.into()
     }
 }
 
-/// Events of an object that the program has taken and not yet acknowledged.
+/// Number of an object's events that the program has read and not acknowledged.
 #[derive(Debug, Default)]
 pub struct Unacknowledged {
     count: Mutex<u64>,
@@ -102,19 +103,19 @@ impl Unacknowledged {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more was taken.
+    /// Counts one more event as read.
     pub fn add(&self) {
         *self.count() += 1;
     }
 
-    /// So many were acknowledged.
+    /// Counts `events` events as acknowledged.
     pub fn acknowledge(&self, events: u64) {
         let mut count = self.count();
         *count = count.saturating_sub(events);
         self.changed.notify_all();
     }
 
-    /// Returns when none is left.
+    /// Waits until all events are acknowledged.
     pub fn wait(&self) {
         let mut count = self.count();
         while *count > 0 {
@@ -135,20 +136,20 @@ mod tests {
     }
 
     #[test]
-    fn it_is_readable_once_per_event_and_honours_non_blocking() {
+    fn the_descriptor_is_readable_once_per_event_and_may_be_nonblocking() {
         let channel = Channel::new().unwrap();
         channel.push(1);
         channel.push(2);
         assert!(readable(channel.fd()));
         assert_eq!((channel.get(|_| ()), readable(channel.fd())), (Ok(1), true));
         assert_eq!((channel.get(|_| ()), readable(channel.fd())), (Ok(2), false));
-        // SAFETY: no pointers are involved.
+        // SAFETY: the function takes no pointers.
         unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         assert_eq!(channel.get(|_| ()), Err(libc::EAGAIN));
     }
 
     #[test]
-    fn what_is_removed_is_not_announced() {
+    fn removed_events_do_not_make_it_readable() {
         let channel = Channel::new().unwrap();
         for event in [1, 2, 1] {
             channel.push(event);

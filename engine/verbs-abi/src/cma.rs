@@ -1,4 +1,4 @@
-//! What `rdma_cma.h` has more: identifiers, their events, and what they are told.
+//! The structures and constants of `rdma_cma.h`: identifiers, events and their parameters.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -115,7 +115,7 @@ abi_structs! {
     }
 }
 
-/// The union in [`rdma_cm_event`]: of datagrams, or of connections.
+/// The union in [`rdma_cm_event`]: parameters of UD or of connected services.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union cm_event_param {
@@ -123,7 +123,7 @@ pub union cm_event_param {
     pub ud: rdma_ud_param,
 }
 
-/// Members of unions, which C names by a path: structure, path, offset.
+/// Members of unions that C names by a path: structure, path, offset.
 #[cfg(test)]
 pub(crate) const CMA_PATHS: &[(&str, &str, usize)] = {
     use std::mem::offset_of;

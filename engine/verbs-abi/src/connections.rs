@@ -1,24 +1,25 @@
-//! How `librdmacm.so.1` reaches the connection manager, which lives with the engine in `libibverbs.so.1`: functions that are this
-//! project's own, in the version node `FEROCE_PRIVATE`. With another library of that name, the loader says that the node is missing.
+//! The private interface through which `librdmacm.so.1` uses the connection manager, which lives
+//! with the engine in `libibverbs.so.1`. The functions are in the version node `FEROCE_PRIVATE`:
+//! with another libibverbs, the loader reports that the node is missing.
 //!
-//! Identifiers go by number, addresses as [`CmAddress`], errors as error numbers. Events come to one function, which must neither
-//! block nor call back.
+//! Identifiers are numbers, addresses are [`CmAddress`], errors are error numbers. All events go to
+//! one function, which must neither block nor call back.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::ibv_context;
 
-/// An identifier, by a number that the process and its children use once.
+/// Number of an identifier, unique in a process and its children.
 pub type CmNumber = u64;
 
-/// An address and a port.
+/// An IP address and a port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmAddress {
-    /// The address; of IPv4, the first four.
+    /// The address; IPv4 uses the first four bytes.
     pub octets: [u8; 16],
-    /// The interface's index, of IPv6 on one link.
+    /// Interface index of a link-local IPv6 address.
     pub scope: u32,
     /// The port.
     pub port: u16,
@@ -27,7 +28,7 @@ pub struct CmAddress {
 }
 
 impl CmAddress {
-    /// As the standard library has it; `None` for no address.
+    /// Returns the address in the standard library's form; `None` for no address.
     pub fn socket(&self) -> Option<SocketAddr> {
         let [a, b, c, d, ..] = self.octets;
         match self.version {
@@ -69,148 +70,152 @@ impl From<IpAddr> for CmAddress {
     }
 }
 
-/// What ends tell each other about their QPs.
+/// Parameters that both sides exchange about their QPs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmParameters {
-    /// The QP.
+    /// QP number.
     pub qpn: u32,
-    /// Of a datagram QP.
+    /// Q_Key of a UD QP.
     pub qkey: u32,
-    /// READs and atomics answered at a time.
+    /// RDMA READs and atomics accepted at a time as responder.
     pub responder_resources: u8,
-    /// READs and atomics under way at a time.
+    /// RDMA READs and atomics outstanding at a time as requester.
     pub initiator_depth: u8,
-    /// End-to-end credits.
+    /// End-to-end flow control.
     pub flow_control: u8,
-    /// Retries.
+    /// Retry count.
     pub retry_count: u8,
-    /// RNR retries.
+    /// RNR retry count.
     pub rnr_retry_count: u8,
-    /// Has a shared receive queue.
+    /// The QP uses an SRQ.
     pub srq: u8,
 }
 
-/// Enhanced connection establishment.
+/// ECE (enhanced connection establishment) options.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmEce {
-    /// Who defines the options.
+    /// Vendor that defines the options.
     pub vendor_id: u32,
-    /// The options.
+    /// Option bits.
     pub options: u32,
 }
 
-/// Something has happened.
+/// An event of the connection manager.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CmEvent {
-    /// To whom.
+    /// The identifier.
     pub id: CmNumber,
-    /// Through which listener it came; 0 if through none.
+    /// The listener of a connection request; otherwise 0.
     pub listener: CmNumber,
     /// `rdma_cm_event_type`
     pub kind: c_uint,
-    /// As programs are told.
+    /// Status as reported to programs.
     pub status: c_int,
-    /// The peer's QP.
+    /// Parameters of the peer's QP.
     pub parameters: CmParameters,
     /// Private data, valid during the call.
     pub data: *const u8,
-    /// Its length.
+    /// Length of the private data in bytes.
     pub data_len: usize,
 }
 
-/// Takes events. It must neither block nor call back.
+/// Function that receives events. It must neither block nor call back.
 pub type CmSink = unsafe extern "C" fn(event: *const CmEvent);
 
-/// What is known of an identifier.
+/// Addresses, path and ECE of an identifier.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmView {
-    /// Own address, once bound.
+    /// Local address, once bound.
     pub source: CmAddress,
-    /// The peer's.
+    /// The peer's address.
     pub destination: CmAddress,
-    /// The way to the peer, once found.
+    /// Path to the peer, once resolved.
     pub path: CmPath,
-    /// What the peer says about enhancements.
+    /// The peer's ECE.
     pub remote_ece: CmEce,
 }
 
-/// The way to a peer.
+/// The path to a peer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmPath {
-    /// Own address; none if there is no way yet.
+    /// Local address; none before resolution.
     pub local: CmAddress,
-    /// The peer's.
+    /// The peer's address.
     pub remote: CmAddress,
-    /// The device, by `ibv_get_device_index`.
+    /// Device index of `ibv_get_device_index`.
     pub device: u32,
-    /// Index of the GID that is the own address.
+    /// Index of the local address in the GID table.
     pub gid_index: u32,
-    /// Path MTU, as its code.
+    /// Path MTU code.
     pub mtu: u8,
     /// IP hop limit.
     pub hop_limit: u8,
     /// DSCP and ECN.
     pub traffic_class: u8,
-    /// How long a packet may be under way, as a code.
+    /// Packet lifetime code.
     pub packet_lifetime: u8,
 }
 
-/// What a QP is set to, to be connected.
+/// Parameters for connecting a QP.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmQp {
-    /// A [`stage`]: how much of the rest is known.
+    /// A [`stage`]: which of the other fields are valid.
     pub stage: u8,
-    /// The peer's QP.
+    /// The peer's QP number.
     pub remote_qpn: u32,
-    /// PSN of the first packet that comes.
+    /// First PSN to receive.
     pub rq_psn: u32,
-    /// PSN of the first packet that goes.
+    /// First PSN to send.
     pub sq_psn: u32,
-    /// READs and atomics to answer at a time.
+    /// RDMA READs and atomics to accept at a time as responder.
     pub responder_resources: u8,
-    /// READs and atomics to have under way at a time.
+    /// RDMA READs and atomics to have outstanding at a time as requester.
     pub initiator_depth: u8,
-    /// Retries.
+    /// Retry count.
     pub retry_count: u8,
-    /// RNR retries.
+    /// RNR retry count.
     pub rnr_retry_count: u8,
-    /// Acknowledgement timeout, as a code.
+    /// ACK timeout code.
     pub ack_timeout: u8,
 }
 
-/// How much is known of what a QP is set to.
+/// How much is known of a QP's parameters.
 pub mod stage {
-    /// Nobody was asked: nothing.
+    /// No connection attempt: nothing is valid.
     pub const NOT_ASKED: u8 = 0;
-    /// The peer was asked: only how many READs and atomics to answer at a time.
+    /// Connection requested: only `responder_resources` is valid.
     pub const ASKED: u8 = 1;
-    /// All.
+    /// All fields are valid.
     pub const KNOWN: u8 = 2;
 }
 
-/// What can be set before an identifier is used.
+/// Options to set before an identifier is used.
 pub mod option {
     use std::ffi::c_uint;
 
     /// Traffic class.
     pub const TRAFFIC_CLASS: c_uint = 0;
-    /// Shares its port with others that say so, too.
+    /// Allows other identifiers with this option to use the same port.
     pub const REUSE_ADDRESS: c_uint = 1;
-    /// An unspecified IPv6 address is none of IPv4.
+    /// The unspecified IPv6 address does not accept IPv4.
     pub const V6_ONLY: c_uint = 2;
-    /// Acknowledgement timeout, as a code.
+    /// ACK timeout code.
     pub const ACK_TIMEOUT: c_uint = 3;
 }
 
-/// Declares the functions, and their types under the same names for whoever defines them.
+/// Declares the functions, and a type of the same name for each, which the definition is checked
+/// against.
 macro_rules! functions {
-    ($( $(#[$doc:meta])* fn $name:ident($( $argument:ident: $type:ty ),* $(,)?) -> $result:ty; )*) => {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($( $argument:ident: $type:ty ),* $(,)?) -> $result:ty;
+    )*) => {
         $( $(#[$doc])* pub type $name = unsafe extern "C" fn($( $argument: $type ),*) -> $result; )*
 
         unsafe extern "C" {
@@ -220,59 +225,63 @@ macro_rules! functions {
 }
 
 functions! {
-    /// Serves connections through an open device, whose index goes to `index`; `sink` takes the events of the process from the
-    /// first call on. Nothing changes if the device does so already.
+    /// Attaches an open device and returns its index. `sink` receives the events of the process;
+    /// only the first call sets it. Does nothing if the device is already attached.
     fn feroce_cm_attach(context: *mut ibv_context, sink: CmSink, index: *mut u32) -> c_int;
-    /// A new identifier for `rdma_port_space` and `ibv_qp_type`.
+    /// Creates an identifier for an `rdma_port_space` and `ibv_qp_type`.
     fn feroce_cm_create(sink: CmSink, space: c_uint, qp_type: c_uint, id: *mut CmNumber) -> c_int;
-    /// Destroys it: no event of it comes from now on.
+    /// Destroys an identifier. Its events are no longer delivered.
     fn feroce_cm_destroy(id: CmNumber) -> c_int;
-    /// Which attached device has the address of its own.
-    fn feroce_cm_device_of(address: *const CmAddress, index: *mut u32, gid_index: *mut u32) -> c_int;
-    /// Binds it to an address of a device, or to any.
+    /// Finds the attached device with this local address.
+    fn feroce_cm_device_of(
+        address: *const CmAddress,
+        index: *mut u32,
+        gid_index: *mut u32,
+    ) -> c_int;
+    /// Binds an identifier to a local or unspecified address.
     fn feroce_cm_bind(id: CmNumber, address: *const CmAddress) -> c_int;
-    /// Listens.
+    /// Starts to listen.
     fn feroce_cm_listen(id: CmNumber, backlog: u32) -> c_int;
-    /// The program has taken a request.
+    /// Takes a connection request for the program.
     fn feroce_cm_take_request(id: CmNumber) -> c_int;
-    /// Looks for the way to an address, so long at most; an event tells.
+    /// Starts address resolution with a time limit; an event reports the result.
     fn feroce_cm_resolve_address(
         id: CmNumber,
         source: *const CmAddress,
         destination: *const CmAddress,
         timeout_ms: u32,
     ) -> c_int;
-    /// The path is known with the address; an event tells.
+    /// Starts route resolution, which completes at once; an event reports the result.
     fn feroce_cm_resolve_route(id: CmNumber) -> c_int;
-    /// Asks for a connection.
+    /// Sends a connection request.
     fn feroce_cm_connect(
         id: CmNumber,
         parameters: *const CmParameters,
         data: *const c_void,
         data_len: usize,
     ) -> c_int;
-    /// Accepts one.
+    /// Accepts a connection request.
     fn feroce_cm_accept(
         id: CmNumber,
         parameters: *const CmParameters,
         data: *const c_void,
         data_len: usize,
     ) -> c_int;
-    /// Confirms one that the peer has accepted.
+    /// Confirms a connection that the peer has accepted (RTU).
     fn feroce_cm_establish(id: CmNumber) -> c_int;
-    /// Says no, for a reason of the specification.
+    /// Rejects a connection request with a reason of the InfiniBand specification.
     fn feroce_cm_reject(id: CmNumber, reason: u16, data: *const c_void, data_len: usize) -> c_int;
-    /// Ends a connection.
+    /// Disconnects.
     fn feroce_cm_disconnect(id: CmNumber) -> c_int;
-    /// The peer's data has come ahead of its confirmation.
+    /// Reports that data arrived before the RTU.
     fn feroce_cm_notify_established(id: CmNumber) -> c_int;
-    /// What is known.
+    /// Returns addresses, path and ECE.
     fn feroce_cm_query(id: CmNumber, view: *mut CmView) -> c_int;
-    /// What its QP is set to.
+    /// Returns the parameters for the QP.
     fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_int;
     /// Sets an [`option`].
     fn feroce_cm_set_option(id: CmNumber, option: c_uint, value: u32) -> c_int;
-    /// What it says about enhancements.
+    /// Sets the local ECE.
     fn feroce_cm_set_local_ece(id: CmNumber, ece: *const CmEce) -> c_int;
 }
 
@@ -281,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back() {
+    fn addresses_survive_the_conversion() {
         let v6 = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3);
         for address in ["10.0.0.1:80".parse().unwrap(), SocketAddr::V6(v6)] {
             assert_eq!(CmAddress::from(address).socket(), Some(address));

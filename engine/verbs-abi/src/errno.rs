@@ -1,10 +1,10 @@
-//! `errno`, which functions of C set when they fail.
+//! `errno`, the error number of C functions.
 
 use std::ffi::c_int;
 
 /// Sets `errno`.
 pub fn set(code: c_int) {
-    // SAFETY: the location is the thread's own and always there.
+    // SAFETY: the location belongs to this thread and is always valid.
     unsafe { *libc::__errno_location() = code };
 }
 
@@ -14,7 +14,7 @@ pub fn fail<T>(code: c_int) -> *mut T {
     std::ptr::null_mut()
 }
 
-/// The number of the last failed system call.
+/// Returns the error number of the last failed system call.
 pub fn last() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -1,10 +1,12 @@
-//! The structures that programs and library share, by the names that programs know them by.
+//! The C structures that programs and libraries share, under their names in C.
 //!
-//! They are an interface: fields are where rdma-core's `verbs.h` has them, and structures that later releases
-//! have made longer have their newest size (44 to 64 only appended). Only what the library touches is spelled
-//! out. A test compiles a C program against the system's headers and compares every offset.
-#![allow(non_camel_case_types, non_snake_case, missing_docs)] // Names as in C, which the manual pages explain.
-#![allow(missing_debug_implementations)] // Most are pointers to what C programs own.
+//! The layout is an ABI: fields are at the offsets of rdma-core's `verbs.h`, and structures that
+//! later releases extended have their newest size (releases 44 to 64 only appended). Only what the
+//! libraries use is declared. A test compiles a C program against the system's headers and compares
+//! every offset.
+// names as in C; the manual pages document them
+#![allow(non_camel_case_types, non_snake_case, missing_docs)]
+#![allow(missing_debug_implementations)] // most are pointers that C programs own
 
 mod attributes;
 pub mod channel;
@@ -26,20 +28,23 @@ pub use context::*;
 pub use objects::*;
 pub use work::*;
 
-/// Where a structure's fields are, for the test.
+/// Layout of a structure, for the test.
 #[derive(Debug)]
 pub struct Layout {
-    /// Its name in C.
+    /// Name in C.
     pub name: &'static str,
-    /// Its size here.
+    /// Size in bytes.
     pub size: usize,
-    /// Its fields: name, offset, size.
+    /// Name, offset and size of each field.
     pub fields: &'static [(&'static str, usize, usize)],
 }
 
-/// Declares structures of the interface and notes their layout in `LAYOUTS`.
+/// Declares C structures and records their layout in `LAYOUTS`.
 macro_rules! abi_structs {
-    ($( $(#[$meta:meta])* struct $name:ident [$size:literal] { $( $field:ident: $type:ty, )* } )*) => {
+    ($(
+        $(#[$meta:meta])*
+        struct $name:ident [$size:literal] { $( $field:ident: $type:ty, )* }
+    )*) => {
         $(
             $(#[$meta])*
             #[repr(C)]

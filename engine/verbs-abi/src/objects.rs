@@ -1,4 +1,4 @@
-//! The objects that a program holds pointers to.
+//! The C structures of objects that programs hold.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -116,7 +116,7 @@ abi_structs! {
         cond: pthread_cond_t,
         events_completed: u32,
     }
-    // The last one came after release 44: eight bytes that may stay empty.
+    // The last field came after release 44; it may be null.
     struct ibv_qp_ex [360] {
         qp_base: ibv_qp,
         comp_mask: u64,
@@ -124,7 +124,9 @@ abi_structs! {
         wr_flags: c_uint,
         wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>,
         wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64)>,
-        wr_bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
+        wr_bind_mw: Option<
+            unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_mw, u32, *const ibv_mw_bind_info),
+        >,
         wr_local_inv: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
         wr_rdma_read: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
         wr_rdma_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
@@ -136,7 +138,9 @@ abi_structs! {
         wr_set_ud_addr: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32)>,
         wr_set_xrc_srqn: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
         wr_set_inline_data: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, size_t)>,
-        wr_set_inline_data_list: Option<unsafe extern "C" fn(*mut ibv_qp_ex, size_t, *const ibv_data_buf)>,
+        wr_set_inline_data_list: Option<
+            unsafe extern "C" fn(*mut ibv_qp_ex, size_t, *const ibv_data_buf),
+        >,
         wr_set_sge: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,
         wr_set_sge_list: Option<unsafe extern "C" fn(*mut ibv_qp_ex, size_t, *const ibv_sge)>,
         wr_start: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
@@ -153,8 +157,12 @@ abi_structs! {
     }
     struct ibv_dm [32] {
         context: *mut ibv_context,
-        memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, size_t) -> c_int>,
-        memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, size_t) -> c_int>,
+        memcpy_to_dm: Option<
+            unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, size_t) -> c_int,
+        >,
+        memcpy_from_dm: Option<
+            unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, size_t) -> c_int,
+        >,
         comp_mask: u32,
         handle: u32,
     }
@@ -167,6 +175,6 @@ abi_structs! {
     }
 }
 
-/// Fields that release 44 does not have.
+/// Fields that release 44 lacks.
 #[cfg(test)]
 pub(crate) const LATER: &[&str] = &["ibv_qp_ex.wr_flush"];

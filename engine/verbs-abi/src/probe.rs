@@ -1,4 +1,5 @@
-//! The system's `verbs.h` and `rdma_cma.h` have every field where this crate has it: a C program tells.
+//! Compares the layout of every structure with the system's `verbs.h` and `rdma_cma.h`, by a C
+//! program.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -6,10 +7,11 @@ use std::process::Command;
 
 use super::{Layout, attributes, cma, context, objects, work};
 
-/// Longer here than in the headers of release 44; later ones have them as long.
+/// Structures that are longer than in the headers of release 44; later releases have the same
+/// length.
 const GROWN: [&str; 3] = ["ibv_qp_ex", "ibv_port_attr", "verbs_context"];
 
-/// Structures of ours without a name in C, spelled as one number or array there.
+/// Rust structures that C spells as one number or array, without a name.
 const SKIPPED: [&str; 3] = ["ibv_send_wr.wr", "ibv_send_wr.qp_type", "ibv_send_wr.bind_mw"];
 
 fn layouts() -> impl Iterator<Item = &'static Layout> {
@@ -18,7 +20,7 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
     tables.into_iter().flatten()
 }
 
-/// Members by their paths.
+/// Union members by their paths.
 fn paths() -> impl Iterator<Item = &'static (&'static str, &'static str, usize)> {
     work::PATHS.iter().chain(cma::CMA_PATHS)
 }
@@ -28,7 +30,7 @@ fn is_later(path: &str) -> bool {
     path == "verbs_context.later" || later.copied().any(|name| name == path)
 }
 
-/// What a structure's offsets count from: its begin, or the context in it.
+/// Returns the offset that field offsets count from: 0, or that of `context` in `verbs_context`.
 fn origin(layout: &Layout) -> usize {
     let context = layout.fields.iter().find(|(name, ..)| *name == "context");
     match (layout.name, context) {
@@ -37,7 +39,7 @@ fn origin(layout: &Layout) -> usize {
     }
 }
 
-/// The lines that the C program prints if it sees the same: `name offset size`.
+/// Returns the lines that the C program must print: `name offset size`.
 fn expected() -> Vec<String> {
     let mut lines = Vec::new();
     for layout in layouts() {
@@ -56,7 +58,7 @@ fn expected() -> Vec<String> {
     lines
 }
 
-/// A C program that prints the lines.
+/// Returns a C program that prints the lines.
 fn program() -> String {
     let mut text =
         "#include <rdma/rdma_cma.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n"
@@ -75,7 +77,8 @@ fn program() -> String {
             if !is_later(&path) && !SKIPPED.contains(&path.as_str()) {
                 writeln!(
                     text,
-                    "printf(\"{path} %ld %zu\\n\", (long)offsetof(struct {name}, {field}) - {from}, sizeof(((struct {name} *)0)->{field}));"
+                    "printf(\"{path} %ld %zu\\n\", (long)offsetof(struct {name}, {field}) - {from}, \
+                     sizeof(((struct {name} *)0)->{field}));"
                 )
                 .expect("a string");
             }
@@ -100,12 +103,12 @@ fn a_c_program_sees_the_same_offsets() {
     std::fs::write(&source, program()).expect("a file");
     let built = Command::new("cc").arg("-w").arg(&source).arg("-o").arg(&binary).status();
     assert!(built.expect("a C compiler").success(), "install libibverbs-dev and librdmacm-dev");
-    let told = Command::new(&binary).output().expect("it runs");
-    let told = String::from_utf8(told.stdout).expect("text");
+    let output = Command::new(&binary).output().expect("it runs");
+    let output = String::from_utf8(output.stdout).expect("text");
     let expected = expected();
     assert!(expected.len() > 300, "{} fields", expected.len());
     let differences: Vec<_> =
-        told.lines().zip(&expected).filter(|(told, expected)| told != expected).collect();
+        output.lines().zip(&expected).filter(|(output, expected)| output != expected).collect();
     assert_eq!(differences, [], "C and Rust");
-    assert_eq!(told.lines().count(), expected.len());
+    assert_eq!(output.lines().count(), expected.len());
 }

@@ -1,34 +1,35 @@
-//! What belongs to a process: a forked child has a copy of its parent's memory, but neither its threads nor, in the end, its
-//! descriptors, and begins anew.
+//! State that belongs to one process. A forked child has a copy of its parent's memory but not its
+//! threads, and must create its own state.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// How many forks lie between the program's first process and this one.
+/// Number of forks between the program's first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The generation of this process. From the first call on, forks are noticed.
+/// Returns the generation of this process. Forks are counted from the first call on.
 pub fn generation() -> u32 {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which is allowed in a child of a threaded process.
+        // SAFETY: the handler only increments an atomic, which is permitted in a child of a
+        // threaded process.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Whether something that was made in the generation `born` is this process' own.
+/// Returns true if this process created something that was created in the generation `born`.
 #[inline]
 pub fn is_own(born: u32) -> bool {
     GENERATION.load(Ordering::Relaxed) == born
 }
 
-/// A static value that each process makes for itself when it first asks for it. What a thread of the parent was doing to
-/// the parent's while it forked - holding a lock, say - is nothing to the child.
+/// A static value that each process creates on first use. The child does not use the parent's copy,
+/// which another thread may have locked during the fork.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
     newest: AtomicPtr<(u32, T)>,
@@ -36,16 +37,16 @@ pub struct PerProcess<T: 'static> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// Made by `make`.
+    /// Creates the static; `make` creates the value of each process.
     pub const fn new(make: fn() -> T) -> Self {
         Self { newest: AtomicPtr::new(std::ptr::null_mut()), make }
     }
 
-    /// This process' value.
+    /// Returns the value of this process.
     pub fn get(&'static self) -> &'static T {
         let generation = generation();
         let newest = self.newest.load(Ordering::Acquire);
-        // SAFETY: what the pointer once held is never freed: a child's copy of its parent's value is not the child's to drop.
+        // SAFETY: values are never freed: a child must not drop its copy of the parent's value.
         if let Some((born, value)) = unsafe { newest.as_ref() }
             && *born == generation
         {
@@ -53,12 +54,12 @@ impl<T: Send + Sync> PerProcess<T> {
         }
         let made = Box::into_raw(Box::new((generation, (self.make)())));
         match self.newest.compare_exchange(newest, made, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: as above.
+            // SAFETY: the value was created above and is never freed.
             Ok(_) => unsafe { &(*made).1 },
             Err(theirs) => {
-                // SAFETY: nobody else has it.
+                // SAFETY: the value was created above and not published.
                 drop(unsafe { Box::from_raw(made) });
-                // SAFETY: as above; another thread of this process has been faster.
+                // SAFETY: another thread of this process published its value, which is never freed.
                 unsafe { &(*theirs).1 }
             }
         }
@@ -72,21 +73,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_begins_anew() {
+    fn a_forked_child_creates_its_own_value() {
         static NUMBERS: PerProcess<Mutex<Vec<u32>>> = PerProcess::new(Mutex::default);
         NUMBERS.get().lock().unwrap().push(7);
         assert_eq!(*NUMBERS.get().lock().unwrap(), [7]);
         let held = NUMBERS.get().lock().unwrap();
-        // SAFETY: the child looks at its own value, whose lock nobody holds, and ends at once.
+        // SAFETY: the child only tries the lock of its own value, which no thread holds, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let is_empty = NUMBERS.get().try_lock().is_ok_and(|numbers| numbers.is_empty());
-            // SAFETY: nothing is left to do.
+            // SAFETY: the function takes no pointers.
             unsafe { libc::_exit(is_empty.into()) };
         }
         drop(held);
         let mut status = 0;
-        // SAFETY: the status is written.
+        // SAFETY: `status` is writable.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(libc::WEXITSTATUS(status), 1);
         assert_eq!(*NUMBERS.get().lock().unwrap(), [7]);

@@ -66,7 +66,7 @@ abi_structs! {
     }
 }
 
-/// The second union of [`ibv_send_wr`]: where the request goes.
+/// The second union of [`ibv_send_wr`]: the remote side.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union send_wr_target {
@@ -111,7 +111,7 @@ pub struct send_wr_bind_mw {
     pub bind_info: ibv_mw_bind_info,
 }
 
-/// Members of unions, which C names by a path: structure, path, offset.
+/// Members of unions that C names by a path: structure, path, offset.
 #[cfg(test)]
 pub(crate) const PATHS: &[(&str, &str, usize)] = {
     use std::mem::offset_of;
@@ -138,7 +138,7 @@ pub(crate) const PATHS: &[(&str, &str, usize)] = {
     ]
 };
 
-/// What the two numbers of an enumeration of C are called.
+/// Declares constants under their names in C.
 macro_rules! constants {
     ($type:ty: $( $name:ident = $value:expr, )*) => {
         $( #[doc = stringify!($name)] pub const $name: $type = $value; )*

@@ -1,4 +1,4 @@
-//! What the host's administrator has chosen, in the files that rdma-core's manual names.
+//! Defaults set by the host's administrator, in the files that rdma-core's manual page names.
 
 use std::fs;
 use std::path::Path;
@@ -8,30 +8,30 @@ use std::time::Duration;
 use super::protocol;
 use super::stream::SEND_LOW_WATER;
 
-/// Where the files are.
+/// Folder of the files.
 const FOLDER: &str = "/etc/rdma/rsocket";
 
-/// The defaults of sockets.
+/// Defaults of sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
-    /// How long calls look for completions before they sleep.
+    /// How long a call polls for completions before it sleeps.
     pub polling_time: Duration,
-    /// Bytes that go into work requests.
+    /// Bytes of inline data in a work request.
     pub inline: u16,
-    /// Work requests to send.
+    /// Work requests in the send queue.
     pub send_queue: u16,
-    /// Messages that can be received ahead.
+    /// Messages that can be received before the program reads.
     pub receive_queue: u16,
-    /// Bytes that can be received ahead.
+    /// Bytes that can be received before the program reads.
     pub receive_buffer: u32,
-    /// Bytes that can be sent ahead.
+    /// Bytes that can be queued for sending.
     pub send_buffer: u32,
-    /// Buffers that the peer may map.
+    /// Buffers that the peer may write directly (`riomap`).
     pub mappings: u16,
 }
 
 impl Configuration {
-    /// What the files in a folder say.
+    /// Reads the files in `folder`.
     fn read(folder: &Path) -> Self {
         let number = |name: &str, default: u32| {
             let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
@@ -56,7 +56,7 @@ impl Configuration {
         }
     }
 
-    /// What this host's files say.
+    /// Returns the defaults of this host; the first call reads the files.
     pub fn get() -> &'static Self {
         static READ: OnceLock<Configuration> = OnceLock::new();
         READ.get_or_init(|| Self::read(Path::new(FOLDER)))

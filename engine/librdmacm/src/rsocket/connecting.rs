@@ -1,18 +1,22 @@
-//! How a stream socket gets its peer: what the program asks for, and what the connection manager tells, which the service
-//! thread hands on.
+//! Connection set-up of a stream socket: the program's calls, and the connection manager events
+//! that the service thread delivers.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::mem;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use super::any_socket::Socket;
+use super::attempt::Attempt;
+use super::dispatch;
 use super::identifier::{Event, Identifier};
 use super::link::Ready;
 use super::protocol::ConnectData;
 use super::socket::{Inner, State, StreamSocket};
 use super::wait::{self, Awaited};
-use super::{Socket, service, table};
+use super::{service, table};
 use crate::abi::{
     RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR,
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED,
@@ -20,31 +24,8 @@ use crate::abi::{
     RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE, rdma_conn_param,
 };
 
-/// How often the way to a peer is looked for again.
-const RETRIES: u32 = 6;
-
-/// On the way to a peer: how far.
-#[derive(Debug, Clone, Copy)]
-pub struct Attempt {
-    peer: SocketAddr,
-    /// How often this step was tried.
-    tried: u32,
-}
-
-impl Attempt {
-    /// How long this try may take: a second, and twice as long each time.
-    fn timeout(&mut self) -> c_int {
-        self.tried += 1;
-        1000 << (self.tried - 1)
-    }
-
-    fn may_retry(&self, error: c_int) -> bool {
-        error == libc::ETIMEDOUT && self.tried <= RETRIES
-    }
-}
-
 impl StreamSocket {
-    /// Gives it an address.
+    /// Binds to a local address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), c_int> {
         let inner = self.lock();
         match inner.state {
@@ -53,7 +34,7 @@ impl StreamSocket {
         }
     }
 
-    /// Lets others connect.
+    /// Starts to listen.
     pub fn listen(&self, backlog: c_int) -> Result<(), c_int> {
         let mut inner = self.lock();
         match inner.state {
@@ -66,31 +47,31 @@ impl StreamSocket {
         service::watch(self.fd())
     }
 
-    /// Waits for somebody who has connected.
+    /// Waits for an incoming connection and returns its descriptor.
     ///
     /// # Errors
-    /// EBADF if it does not listen, EAGAIN, EINTR.
-    pub fn accept(&self) -> Result<Arc<Socket>, c_int> {
+    /// EBADF if the socket does not listen, EAGAIN, EINTR.
+    pub fn accept(&self) -> Result<RawFd, c_int> {
         self.wait(self.is_nonblocking(0), |inner| match &mut inner.state {
             State::Listening(accepted) => accepted.pop_front().map(Ok),
             _ => Some(Err(libc::EBADF)),
         })?
     }
 
-    /// Connects.
+    /// Connects to `peer`.
     ///
     /// # Errors
-    /// EINPROGRESS if it does not wait; what keeps it from being connected.
+    /// EINPROGRESS for a nonblocking socket; otherwise the reason of the failure.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), c_int> {
         let mut inner = self.lock();
         match inner.state {
             State::Idle => {
                 service::watch(self.fd())?;
-                let mut attempt = Attempt { peer, tried: 0 };
+                let mut attempt = Attempt { peer, tries: 0 };
                 let started = inner.identifier.resolve_address(peer, attempt.timeout());
                 inner.state = State::Opening(attempt);
                 if let Err(error) = started {
-                    inner.refuse(error);
+                    inner.fail_attempt(error);
                     return Err(error);
                 }
             }
@@ -102,23 +83,23 @@ impl StreamSocket {
             State::Listening(_) | State::Closed => return Err(libc::EINVAL),
         }
         drop(inner);
-        let settled = self.wait(self.is_nonblocking(0), |inner| match inner.state {
+        let connected = self.wait(self.is_nonblocking(0), |inner| match inner.state {
             State::Open(_) => Some(Ok(())),
             State::Opening(_) | State::Connecting(_) | State::Accepting(_) => None,
             State::Refused => Some(Err(inner.error)),
             _ => Some(Err(libc::EBADF)),
         });
-        settled.map_err(|code| if code == libc::EAGAIN { libc::EINPROGRESS } else { code })?
+        connected.map_err(|code| if code == libc::EAGAIN { libc::EINPROGRESS } else { code })?
     }
 
-    /// The connection manager has something: called by the service thread.
+    /// Handles pending connection manager events. Called by the service thread.
     pub fn on_readable(&self) {
         loop {
             let identifier = Arc::clone(&self.lock().identifier);
             match identifier.next_event() {
                 Ok(Some(event)) => self.on_event(event),
                 Ok(None) => return,
-                Err(error) => return self.lock().refuse(error),
+                Err(error) => return self.lock().fail_attempt(error),
             }
         }
     }
@@ -126,12 +107,12 @@ impl StreamSocket {
     fn on_event(&self, event: Event) {
         let mut inner = self.lock();
         if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
-            let Some((identifier, asked)) = event.request else { return };
+            let Some((identifier, request)) = event.request else { return };
             let options = inner.options.inherited();
-            drop(inner); // Others may come and go meanwhile.
+            drop(inner); // accepting must not block other calls on the listener
             let socket = StreamSocket::new(identifier, options);
-            if let Some(socket) = answer(socket, &asked, &event.data) {
-                self.offer(socket);
+            if let Some(socket) = respond(socket, &request, &event.data) {
+                self.queue_accepted(socket);
             }
             return;
         }
@@ -139,28 +120,28 @@ impl StreamSocket {
         inner.waiters.wake();
     }
 
-    /// Puts somebody who has connected before the program.
-    fn offer(&self, socket: Arc<Socket>) {
+    /// Queues an accepted connection for the program.
+    fn queue_accepted(&self, socket: Arc<Socket>) {
         let mut inner = self.lock();
         if let State::Listening(accepted) = &mut inner.state {
-            accepted.push_back(socket);
+            accepted.push_back(socket.fd());
             inner.waiters.wake();
         } else {
             drop(inner);
-            service::close(&socket);
+            dispatch::close(&socket);
         }
     }
 }
 
-/// Accepts or refuses a request to connect.
-fn answer(socket: StreamSocket, asked: &rdma_conn_param, data: &[u8]) -> Option<Arc<Socket>> {
+/// Accepts or rejects a connection request.
+fn respond(socket: StreamSocket, request: &rdma_conn_param, data: &[u8]) -> Option<Arc<Socket>> {
     let mut inner = socket.lock();
     let accepted = (|| {
         let peer = ConnectData::decode(data).ok_or(libc::ENOTSUP)?;
         let ready = inner.prepare()?;
-        let own = ready.connect_data().encode();
+        let local = ready.connect_data().encode();
         inner.state = State::Accepting(ready.connect(peer));
-        inner.identifier.accept(asked, &own)
+        inner.identifier.accept(request, &local)
     })();
     if accepted.is_err() {
         inner.identifier.reject();
@@ -171,21 +152,21 @@ fn answer(socket: StreamSocket, asked: &rdma_conn_param, data: &[u8]) -> Option<
     let socket = Arc::new(Socket::Stream(Box::new(socket)));
     table::insert(fd, Arc::clone(&socket));
     if service::watch(fd).is_err() {
-        service::close(&socket);
+        dispatch::close(&socket);
         return None;
     }
     Some(socket)
 }
 
 impl Inner {
-    /// Queues and memory, as the options say.
+    /// Creates queues and memory in the sizes that the options give.
     fn prepare(&self) -> Result<Ready, c_int> {
         let sizes = self.options.sizes();
         Ready::new(&self.identifier, sizes, self.options.inline, self.options.mappings)
     }
 
-    /// There will be no connection.
-    fn refuse(&mut self, error: c_int) {
+    /// Marks the connection attempt as failed.
+    fn fail_attempt(&mut self, error: c_int) {
         self.error = error;
         match &mut self.state {
             State::Open(link) => link.stream.fail(),
@@ -216,13 +197,13 @@ impl Inner {
             _ => Ok(()),
         };
         if let Err(error) = failed {
-            self.refuse(error);
+            self.fail_attempt(error);
         }
     }
 
     fn on_address(&mut self) -> Result<(), c_int> {
         let State::Opening(attempt) = &mut self.state else { return Ok(()) };
-        attempt.tried = 0;
+        attempt.tries = 0;
         self.identifier.resolve_route(attempt.timeout())
     }
 
@@ -231,9 +212,9 @@ impl Inner {
             return Ok(());
         }
         let ready = self.prepare()?;
-        let own = ready.connect_data().encode();
+        let local = ready.connect_data().encode();
         self.state = State::Connecting(ready);
-        self.identifier.connect(&own)
+        self.identifier.connect(&local)
     }
 
     fn retry(
@@ -264,7 +245,7 @@ impl Inner {
     fn on_disconnected(&mut self) -> Result<(), c_int> {
         match mem::replace(&mut self.state, State::Refused) {
             State::Open(mut link) | State::Accepting(mut link) => {
-                link.progress(); // What came before it counts.
+                link.progress(); // data that arrived before the disconnect counts
                 link.stream.disconnect();
                 self.state = State::Open(link);
                 Ok(())

@@ -1,7 +1,8 @@
-//! A datagram socket: a UDP socket, and a UD QP for each of its addresses.
+//! A datagram socket: a UDP socket, and a UD QP per local address.
 //!
-//! The first datagram to a peer goes over UDP, with a header that tells the own QP; the peer's answer tells its. From then on
-//! they go between the QPs. What arrives over UDP is taken by the service thread.
+//! The first datagram to a peer goes over UDP, with a header that contains the sender's QP number.
+//! The peer replies with its own QP number. From then on, datagrams go from QP to QP. The service
+//! thread receives what arrives over UDP.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -21,25 +22,26 @@ use super::stream::SEND_LOW_WATER;
 use super::udp::Udp;
 use super::wait::{self, Awaited, Waiters};
 
-/// What is known of a peer.
+/// State of a peer.
 #[derive(Debug)]
 struct Destination {
-    /// The own address that leads to it.
+    /// Index of the port (local address) that routes to the peer.
     port: usize,
-    /// How its QP is reached, once it has told its number.
+    /// Address handle and QP number; `None` until the peer has sent its QP number.
     handle: Option<Handle>,
 }
 
-/// What came.
+/// A received datagram.
 #[derive(Debug)]
 enum Received {
-    /// To the QP of this port.
+    /// Received by the QP of the port with this index.
     Port(usize, Arrived),
-    /// Over UDP.
+    /// Received over UDP.
     Udp(Vec<u8>, SocketAddr),
 }
 
-/// What the lock guards. The order is that in which it goes: handles need their port.
+/// State that the lock guards. Field order is drop order: address handles must go before their
+/// port.
 #[derive(Debug)]
 pub struct Inner {
     destinations: BTreeMap<SocketAddr, Destination>,
@@ -52,7 +54,7 @@ pub struct Inner {
     closed: bool,
 }
 
-/// The socket.
+/// A datagram socket.
 #[derive(Debug)]
 pub struct Datagram {
     udp: Udp,
@@ -61,7 +63,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// One of a family.
+    /// Creates a socket of the address family `domain`.
     pub fn new(domain: c_int) -> Result<Self, c_int> {
         let inner = Inner {
             destinations: BTreeMap::new(),
@@ -77,22 +79,22 @@ impl Datagram {
         Ok(Self { udp, inner, flags: AtomicI32::new(0) })
     }
 
-    /// Its descriptor.
+    /// Returns the descriptor.
     pub fn fd(&self) -> RawFd {
         self.udp.fd()
     }
 
-    /// Takes the lock.
+    /// Locks and returns the state.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         wait::lock(&self.inner)
     }
 
-    /// What `F_GETFL` says.
+    /// Returns the value of `F_GETFL`.
     pub fn flags(&self) -> c_int {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// What `F_SETFL` says.
+    /// Sets the value of `F_SETFL`.
     pub fn set_flags(&self, flags: c_int) {
         self.flags.store(flags, Ordering::Relaxed);
     }
@@ -101,18 +103,18 @@ impl Datagram {
         self.flags() & libc::O_NONBLOCK != 0 || flags & libc::MSG_DONTWAIT != 0
     }
 
-    /// The own address.
-    pub fn own(&self) -> Result<SocketAddr, c_int> {
-        self.udp.own()
+    /// Returns the local address.
+    pub fn local(&self) -> Result<SocketAddr, c_int> {
+        self.udp.local()
     }
 
-    /// The peer it is connected to.
+    /// Returns the address of the connected peer.
     pub fn peer(&self) -> Result<SocketAddr, c_int> {
         self.udp.peer()
     }
 
-    /// From now on, what arrives over UDP is taken.
-    fn begin(&self) -> Result<(), c_int> {
+    /// Makes the service thread receive what arrives over UDP.
+    fn start_receiving(&self) -> Result<(), c_int> {
         let mut inner = self.lock();
         if !inner.watched {
             service::watch(self.fd())?;
@@ -121,16 +123,16 @@ impl Datagram {
         Ok(())
     }
 
-    /// Gives it an address.
+    /// Binds to a local address.
     pub fn bind(&self, address: SocketAddr) -> Result<(), c_int> {
         self.udp.bind(address)?;
-        self.begin()
+        self.start_receiving()
     }
 
-    /// Sends to that peer from now on.
+    /// Sets the default destination.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), c_int> {
         self.udp.connect(peer)?;
-        self.begin()?;
+        self.start_receiving()?;
         let mut inner = self.lock();
         inner.destination(&self.udp, peer)?;
         inner.peer = Some(peer);
@@ -140,17 +142,17 @@ impl Datagram {
     /// Sends a datagram.
     ///
     /// # Errors
-    /// EDESTADDRREQ without a peer, EMSGSIZE, EAGAIN, EINTR, what posting says.
+    /// EDESTADDRREQ without a destination, EMSGSIZE, EAGAIN, EINTR, or the error of the post.
     ///
     /// # Safety
-    /// The bytes can be read.
+    /// The memory in `from` is readable.
     pub unsafe fn send(
         &self,
         mut from: Gather<'_>,
         to: Option<SocketAddr>,
         flags: c_int,
     ) -> Result<usize, c_int> {
-        self.begin()?;
+        self.start_receiving()?;
         let length = from.left();
         let mut inner = self.lock();
         let to = to.or(inner.peer).ok_or(libc::EDESTADDRREQ)?;
@@ -160,12 +162,12 @@ impl Datagram {
         let destination = inner.destination(&self.udp, to)?;
         let (port, known) = (destination.port, destination.handle.is_some());
         if !known {
-            // SAFETY: the caller says so.
+            // SAFETY: the memory in `from` is readable.
             unsafe { self.send_udp(&inner.ports[port], UdpOp::Data, from, to)? };
             return Ok(length);
         }
         drop(inner);
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `from` is readable.
         let sent = wait::until(&self.inner, self.is_nonblocking(flags), |inner| unsafe {
             let handle = inner.destinations.get(&to).and_then(|peer| peer.handle.as_ref());
             let (Some(handle), Some(port)) = (handle, inner.ports.get_mut(port)) else {
@@ -176,10 +178,10 @@ impl Datagram {
         sent.map(|()| length)
     }
 
-    /// Sends something over UDP.
+    /// Sends a message over UDP.
     ///
     /// # Safety
-    /// The bytes can be read.
+    /// The memory in `from` is readable.
     unsafe fn send_udp(
         &self,
         port: &Port,
@@ -191,7 +193,7 @@ impl Datagram {
         let (mut header, header_length) = UdpHeader { op, qpn: port.qpn(), address }.encode();
         let mut payload = [0u8; DATAGRAM_MAX];
         let length = from.left().min(DATAGRAM_MAX);
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `from` is readable.
         unsafe {
             from.take(length, |part, at| payload[at..at + part.len()].copy_from_slice(part));
         }
@@ -199,23 +201,23 @@ impl Datagram {
             iovec { iov_base: header.as_mut_ptr().cast(), iov_len: header_length },
             iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: length },
         ];
-        // SAFETY: both parts are there.
+        // SAFETY: both parts are local arrays of the given lengths.
         unsafe { self.udp.send(&mut parts, to, 0) }
     }
 
-    /// Receives a datagram; how many bytes of it there was room for, and who sent it.
+    /// Receives a datagram. Returns the bytes copied and the sender.
     ///
     /// # Errors
-    /// EAGAIN, EINTR, EBADF once it is closed.
+    /// EAGAIN, EINTR, EBADF if the socket is closed.
     ///
     /// # Safety
-    /// The memory can be written.
+    /// The memory in `to` is writable.
     pub unsafe fn receive(
         &self,
         mut to: Gather<'_>,
         flags: c_int,
     ) -> Result<(usize, SocketAddr), c_int> {
-        self.begin()?;
+        self.start_receiving()?;
         wait::until(&self.inner, self.is_nonblocking(flags), |inner| {
             if inner.closed {
                 return Some(Err(libc::EBADF));
@@ -228,7 +230,7 @@ impl Datagram {
             let mut left = payload;
             let length = to.fill(|begin, room| {
                 let (now, later) = left.split_at(room.min(left.len()));
-                // SAFETY: the caller says so.
+                // SAFETY: the memory in `to` is writable, and at most `room` bytes are copied.
                 unsafe { begin.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
                 left = later;
                 now.len()
@@ -240,12 +242,13 @@ impl Datagram {
         })?
     }
 
-    /// Something has come over UDP: called by the service thread.
+    /// Receives from the UDP socket. Called by the service thread.
     pub fn on_readable(&self) {
         let mut bytes = [0; DATAGRAM_MAX];
         while let Some((length, source)) = self.udp.receive(&mut bytes) {
             if let Some((header, payload)) = UdpHeader::decode(&bytes[..length]) {
-                // A datagram that is lost is sent again by whoever needs it.
+                // An error loses this datagram, as the network may; the sender retransmits if it
+                // needs to.
                 let _ = self.on_udp(header, payload, source);
             }
         }
@@ -262,7 +265,7 @@ impl Datagram {
         }
         if header.op == UdpOp::Data {
             let nothing = Gather::default();
-            // SAFETY: there is nothing to read.
+            // SAFETY: the gather list is empty.
             unsafe { self.send_udp(&inner.ports[port], UdpOp::Control, nothing, source)? };
             let room = usize::from(inner.receive_queue());
             if inner.received.len() < room {
@@ -273,7 +276,7 @@ impl Datagram {
         Ok(())
     }
 
-    /// Closes it: others that use it are told so.
+    /// Closes the socket after all sends have completed. Calls that wait on it return an error.
     pub fn close(&self) {
         let sent = |inner: &mut Inner| inner.ports.iter().all(Port::is_idle).then_some(());
         while wait::until(&self.inner, false, sent) == Err(libc::EINTR) {}
@@ -288,7 +291,7 @@ impl Datagram {
     /// Sets an option.
     ///
     /// # Safety
-    /// `value` has `length` bytes.
+    /// `value` has `length` readable bytes.
     pub unsafe fn set_option(
         &self,
         option: (c_int, c_int),
@@ -300,18 +303,19 @@ impl Datagram {
             return Err(libc::EINVAL);
         }
         if option.0 != SOL_RDMA {
-            // SAFETY: the caller says so.
+            // SAFETY: `value` has `length` readable bytes.
             unsafe { self.udp.set_option(option, value, length)? };
         }
-        // SAFETY: the caller says so.
+        // SAFETY: `value` has `length` readable bytes.
         let number = unsafe { options::number(value, length)? };
         match inner.options.set(option, number) {
-            Err(libc::ENOTSUP) if option.0 != SOL_RDMA => Ok(()), // The kernel has taken it.
+            // the kernel has set it on the UDP socket
+            Err(libc::ENOTSUP) if option.0 != SOL_RDMA => Ok(()),
             set => set,
         }
     }
 
-    /// What an option is set to.
+    /// Returns the value of an option.
     pub fn option(&self, option: (c_int, c_int)) -> Result<c_int, c_int> {
         match option {
             (libc::SOL_SOCKET, libc::SO_ERROR) => Ok(0),
@@ -322,14 +326,14 @@ impl Datagram {
 
 impl Inner {
     fn send_queue(&self) -> u16 {
-        datagrams(self.options.send_queue, self.options.send_buffer)
+        queue_entries(self.options.send_queue, self.options.send_buffer)
     }
 
     fn receive_queue(&self) -> u16 {
-        datagrams(self.options.receive_queue, self.options.receive_buffer)
+        queue_entries(self.options.receive_queue, self.options.receive_buffer)
     }
 
-    /// What is known of a peer; something is from now on.
+    /// Returns the state of a peer and creates it if there is none.
     fn destination(&mut self, udp: &Udp, peer: SocketAddr) -> Result<&mut Destination, c_int> {
         if !self.destinations.contains_key(&peer) {
             let source = udp.source_for(peer)?;
@@ -339,7 +343,7 @@ impl Inner {
                 None => {
                     let port = Port::new(source, self.send_queue(), self.receive_queue())?;
                     self.ports.push(port);
-                    self.waiters.wake(); // They are to sleep on its channel, too.
+                    self.waiters.wake(); // waiters must sleep on the new port's channel, too
                     self.ports.len() - 1
                 }
             };
@@ -349,18 +353,19 @@ impl Inner {
     }
 }
 
-/// How many datagrams a queue is for: as many as its buffer has room for.
-fn datagrams(queue: u16, buffer: u32) -> u16 {
-    let room = buffer / SEND_LOW_WATER; // A datagram's.
+/// Returns the number of queue entries for datagrams, limited by what fits in the buffer.
+fn queue_entries(queue: u16, buffer: u32) -> u16 {
+    let room = buffer / SEND_LOW_WATER; // bytes counted per datagram
     queue.min(u16::try_from(room).unwrap_or(u16::MAX)).max(1)
 }
 
 impl Awaited for Inner {
     fn progress(&mut self) {
-        let (mut heard, received) = (false, &mut self.received);
+        let (mut has_progressed, received) = (false, &mut self.received);
         for (at, port) in self.ports.iter_mut().enumerate() {
             let first = received.len();
-            heard |= port.progress(|arrived| received.push_back(Received::Port(at, arrived)));
+            has_progressed |=
+                port.progress(|arrived| received.push_back(Received::Port(at, arrived)));
             let new = received.split_off(first);
             for datagram in new {
                 match datagram {
@@ -371,7 +376,7 @@ impl Awaited for Inner {
                 }
             }
         }
-        if heard {
+        if has_progressed {
             self.waiters.wake();
         }
     }

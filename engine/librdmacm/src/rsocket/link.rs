@@ -1,4 +1,4 @@
-//! A stream with its QP and its memory: what the value says is done here.
+//! A connected stream with its QP and memory: performs what the `Stream` value decides.
 
 use std::ffi::c_int;
 
@@ -13,21 +13,21 @@ use crate::abi::{
     IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, ibv_send_wr, ibv_sge,
 };
 
-/// The mark of a request to receive.
+/// Bit that marks the work request id of a receive.
 const RECEIVE: u64 = 1 << 63;
-/// Most bytes that go into a work request.
+/// Largest inline data of a work request, in bytes.
 const INLINE_MAX: u16 = 256;
 
-/// Bytes of the longest entry of a table.
+/// Bytes of the longest table entry.
 const ENTRY_MAX: u32 = 24;
 const _: () = assert!(ENTRY_MAX as usize == MAPPING_LENGTH);
 
-/// What an end has before it is connected: queues and memory.
+/// The local side before the connection is established: queues and memory.
 #[derive(Debug)]
 pub struct Ready {
     queues: Queues,
     sizes: Sizes,
-    /// Most bytes that data has in a work request.
+    /// Largest number of data bytes sent inline.
     inline: u32,
     send: Region,
     receive: Region,
@@ -35,7 +35,7 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Makes it for an identifier that has a device, and receives.
+    /// Creates queues and memory on the identifier's device and posts the receives.
     pub fn new(
         identifier: &Identifier,
         sizes: Sizes,
@@ -47,12 +47,12 @@ impl Ready {
             kind: IBV_QPT_RC,
             send_queue: sizes.send_queue,
             receive_queue: sizes.receive_queue,
-            inline: inline.max(ENTRY_MAX), // Entries of tables always go inline.
+            inline: inline.max(ENTRY_MAX), // table entries are always sent inline
         };
         let queues = Queues::new(identifier, capacity)?;
         let pd = queues.pd();
         let written = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-        // SAFETY: the domain is the QP's.
+        // SAFETY: the PD is that of the QP; `Ready` drops the regions together with it.
         let region = |length: usize, access| unsafe { Region::new(pd, length, access) };
         let ready = Self {
             sizes,
@@ -68,7 +68,7 @@ impl Ready {
         Ok(ready)
     }
 
-    /// What it says to its peer.
+    /// Returns the private data for the peer.
     pub fn connect_data(&self) -> ConnectData {
         ConnectData {
             order: Order::Same,
@@ -79,29 +79,29 @@ impl Ready {
         }
     }
 
-    /// WRITEs with immediate data need a request without memory.
+    /// Posts a receive without memory: WRITEs with immediate data consume receives.
     fn post_receive(&self) -> Result<(), c_int> {
-        // SAFETY: it has no list.
+        // SAFETY: the list is empty.
         unsafe { self.queues.receive(RECEIVE, &mut []) }
     }
 
-    /// Connects it to a peer that has said that.
+    /// Connects to a peer that sent `peer` as private data.
     pub fn connect(self, peer: ConnectData) -> Link {
         let receive_buffer = self.receive.remote(self.sizes.receive_buffer);
         Link { stream: Stream::new(self.sizes, receive_buffer, peer), ready: self }
     }
 
-    /// Posts what the stream says, with bytes of the program where it says so.
+    /// Posts a work request of the stream. Bytes of the program come from `from`.
     ///
     /// # Safety
-    /// The program answers for the bytes of `from`.
+    /// The memory in `from` is readable.
     unsafe fn post(&self, post: Post, from: &mut Gather<'_>) -> Result<(), c_int> {
         let mut bytes = [0u8; INLINE_MAX as usize];
         let (mut entries, inline) = match post.source {
             Source::Nothing => ([ibv_sge { addr: 0, length: 0, lkey: 0 }; 2], false),
             Source::Buffer(pieces) => {
                 for piece in pieces {
-                    // SAFETY: the caller says so.
+                    // SAFETY: the memory in `from` is readable.
                     unsafe {
                         from.take(piece.length as usize, |part, at| {
                             let offset = piece.offset + u32::try_from(at).unwrap_or(0);
@@ -115,33 +115,34 @@ impl Ready {
             Source::Inline(length) => {
                 let take =
                     |part: &[u8], at: usize| bytes[at..at + part.len()].copy_from_slice(part);
-                // SAFETY: the caller says so; no more than the stream was allowed.
+                // SAFETY: the memory in `from` is readable.
                 unsafe { from.take(length as usize, take) };
-                (local(&bytes[..length as usize]), true)
+                (inline_list(&bytes[..length as usize]), true)
             }
             Source::Entry(entry, length) => {
                 bytes[..length].copy_from_slice(&entry[..length]);
-                (local(&bytes[..length]), true)
+                (inline_list(&bytes[..length]), true)
             }
         };
         let used = entries.iter().filter(|entry| entry.length > 0).count();
         let mut request = write(&post);
         (request.sg_list, request.num_sge) = (entries.as_mut_ptr(), used.try_into().unwrap_or(0));
         request.send_flags = if inline { IBV_SEND_INLINE } else { 0 };
-        // SAFETY: the list is there for the call; what it names is inline, or in the buffer until the completion.
+        // SAFETY: the list is valid during the call; its memory is inline data, or part of the send
+        // buffer, which stays reserved until the completion.
         unsafe { self.queues.send(&mut request) }
     }
 }
 
-fn local(bytes: &[u8]) -> [ibv_sge; 2] {
+fn inline_list(bytes: &[u8]) -> [ibv_sge; 2] {
     let length = u32::try_from(bytes.len()).unwrap_or(0);
     let addr = bytes.as_ptr().expose_provenance() as u64;
     [ibv_sge { addr, length, lkey: 0 }, ibv_sge { addr: 0, length: 0, lkey: 0 }]
 }
 
-/// The WRITE that a post is.
+/// Returns the RDMA WRITE for a post.
 fn write(post: &Post) -> ibv_send_wr {
-    // SAFETY: all zeros is a request without a list.
+    // SAFETY: all-zero bytes are a valid request without a list.
     let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
     request.wr_id = post.work.id();
     request.wr.rdma.remote_addr = post.address;
@@ -152,28 +153,29 @@ fn write(post: &Post) -> ibv_send_wr {
     request
 }
 
-/// A connected end.
+/// A connected stream.
 #[derive(Debug)]
 pub struct Link {
-    /// What is known of the connection.
+    /// State of the connection.
     pub stream: Stream,
     ready: Ready,
 }
 
 impl Link {
-    /// Takes what has come, and tells the peer what it may send; whether anything has come.
+    /// Processes completions, reposts receives and grants credits to the peer. Returns true if
+    /// there was a completion or the connection broke.
     pub fn progress(&mut self) -> bool {
         let (stream, mut received, mut broken) = (&mut self.stream, 0u32, false);
         let polled = self.ready.queues.poll(|completion| {
             let good = completion.status == 0;
             if completion.wr_id & RECEIVE != 0 {
-                // Those without success were not used: the QP is on its way down.
+                // Receives that failed carry no message: the QP is in the error state.
                 if good {
                     received += 1;
                     broken |= stream.on_message(u32::from_be(completion.imm_data)).is_err();
                 }
             } else {
-                stream.on_done(Work::of_id(completion.wr_id));
+                stream.on_completion(Work::from_id(completion.wr_id));
                 broken |= !good;
             }
         });
@@ -182,111 +184,113 @@ impl Link {
             self.stream.fail();
         }
         while let Some(post) = self.stream.grant() {
-            self.post_own(post);
+            self.post_without_data(post);
         }
         broken || polled != Ok(0)
     }
 
-    /// Posts what has no bytes of the program.
-    fn post_own(&mut self, post: Post) {
-        // SAFETY: there are none.
+    /// Posts a work request that has no bytes of the program.
+    fn post_without_data(&mut self, post: Post) {
+        // SAFETY: the gather list is empty.
         if unsafe { self.ready.post(post, &mut Gather::default()) }.is_err() {
             self.stream.fail();
         }
     }
 
-    /// Whether data can be sent now.
+    /// Returns true if data can be sent now.
     pub fn can_send(&mut self) -> bool {
         self.stream.can_send(&mut self.ready.tables)
     }
 
-    /// Sends the next piece, when it [can](Self::can_send).
+    /// Sends the next piece. Only if [`can_send`](Self::can_send).
     ///
     /// # Safety
-    /// The program answers for the bytes of `from`.
+    /// The memory in `from` is readable.
     pub unsafe fn send(&mut self, from: &mut Gather<'_>, pieces: &mut Pieces) -> Result<(), c_int> {
         let (post, _) = self.stream.send(from.left(), pieces, self.ready.inline);
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `from` is readable.
         unsafe { self.ready.post(post, from) }
     }
 
-    /// The buffer that the peer has mapped at an offset.
+    /// Returns the buffer that the peer has mapped at an offset.
     pub fn mapping(&self, offset: u64) -> Option<Mapping> {
         self.ready.tables.find(offset)
     }
 
-    /// Sends the next piece into a mapped buffer, when it [can](Self::can_send); how long it was.
+    /// Writes the next piece into a mapped buffer of the peer and returns its length. Only if
+    /// [`can_send`](Self::can_send).
     ///
     /// # Safety
-    /// The program answers for the bytes of `from`.
+    /// The memory in `from` is readable.
     pub unsafe fn send_mapped(
         &mut self,
         from: &mut Gather<'_>,
         (offset, mapping): (u64, &Mapping),
         pieces: &mut Pieces,
     ) -> Result<u32, c_int> {
-        let what = (from.left(), offset);
-        let (post, length) = self.stream.send_mapped(what, mapping, pieces, self.ready.inline);
-        // SAFETY: the caller says so.
+        let remaining = (from.left(), offset);
+        let (post, length) = self.stream.send_mapped(remaining, mapping, pieces, self.ready.inline);
+        // SAFETY: the memory in `from` is readable.
         unsafe { self.ready.post(post, from) }.map(|()| length)
     }
 
-    /// Tells the peer of a mapped buffer, when it [can](Self::can_send).
+    /// Announces a mapped buffer to the peer. Only if [`can_send`](Self::can_send).
     pub fn announce_mapping(&mut self, index: u32, mapping: &Mapping) {
         let post = self.stream.announce_mapping(index, mapping);
-        self.post_own(post);
+        self.post_without_data(post);
     }
 
-    /// Whether it ended other than in order.
+    /// Returns true if the connection broke instead of being closed.
     pub fn is_broken(&self) -> bool {
         self.stream.phase() == Phase::Failed
     }
 
-    /// Closes a half.
+    /// Closes one direction or both.
     pub fn close(&mut self, half: Half) {
         if let Some(post) = self.stream.close(half) {
-            self.post_own(post);
+            self.post_without_data(post);
         }
     }
 
-    /// Shows the peer's network card that this end lives, and finds out whether it does.
+    /// Sends an RDMA WRITE of no bytes. The peer's RNIC acknowledges it; without an acknowledgement
+    /// the connection breaks.
     pub fn keep_alive(&mut self) {
         if let Some(post) = self.stream.keep_alive() {
-            self.post_own(post);
+            self.post_without_data(post);
         }
     }
 
-    /// Copies what has come to the program, at most `length` bytes; how many.
+    /// Copies received bytes to `to`, at most `length`. Returns the number of bytes.
     ///
     /// # Safety
-    /// `to` has as many bytes.
+    /// `to` has `length` writable bytes.
     pub unsafe fn read(&mut self, to: *mut u8, length: usize) -> usize {
         let mut total = 0;
         while total < length
             && let Some(piece) = self.stream.read(length - total)
         {
-            // SAFETY: the caller says so.
+            // SAFETY: `to` has `length` writable bytes, of which `total` are filled.
             unsafe { self.ready.receive.copy_to(piece, to.add(total)) };
             total += piece.length as usize;
         }
         total
     }
 
-    /// The same, and what has come stays.
+    /// Like [`read`](Self::read), but leaves the bytes in the stream.
     ///
     /// # Safety
-    /// `to` has as many bytes.
+    /// `to` has `length` writable bytes.
     pub unsafe fn peek(&self, to: *mut u8, length: usize) -> usize {
         let mut total = 0;
         for piece in self.stream.peek(length) {
-            // SAFETY: the caller says so.
+            // SAFETY: `to` has `length` writable bytes, of which `total` are filled.
             unsafe { self.ready.receive.copy_to(piece, to.add(total)) };
             total += piece.length as usize;
         }
         total
     }
 
-    /// The queues, to wait for a completion and to register memory.
+    /// Returns the queues, for waiting on completions and registering memory.
     pub fn queues(&mut self) -> &mut Queues {
         &mut self.ready.queues
     }

@@ -1,78 +1,20 @@
-//! Buffers of the program that the peer may write: `riomap`.
+//! `riomap` and `riounmap`: buffers of the program that the peer may write.
 
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 
+use super::mapped_buffers::{Announcement, Buffer};
 use super::protocol::{Mapping, Remote};
 use super::socket::{State, StreamSocket};
-use super::verbs::{ibv_dereg_mr, ibv_reg_mr};
-use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_mr};
+use super::verbs::ibv_reg_mr;
+use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
 use crate::errno;
 
-/// A registered buffer.
-#[derive(Debug)]
-struct Buffer {
-    mr: *mut ibv_mr,
-    address: usize,
-    length: usize,
-    /// The peer's entry for it; `None` for one that only this end uses.
-    index: Option<u32>,
-}
-
-// SAFETY: the registration has this one owner.
-unsafe impl Send for Buffer {}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: this is the only owner.
-        unsafe { ibv_dereg_mr(self.mr) };
-    }
-}
-
-/// What to tell the peer.
-#[derive(Debug, Clone, Copy)]
-pub struct Announced {
-    /// In which entry.
-    pub index: u32,
-    /// The buffer.
-    pub mapping: Mapping,
-}
-
-/// The buffers of a socket.
-#[derive(Debug, Default)]
-pub struct Mappings {
-    buffers: Vec<Buffer>,
-    unannounced: VecDeque<Announced>,
-}
-
-impl Mappings {
-    /// Whether the peer is to be told of one.
-    pub fn has_unannounced(&self) -> bool {
-        !self.unannounced.is_empty()
-    }
-
-    /// The next to tell the peer of.
-    pub fn announce(&mut self) -> Option<Announced> {
-        self.unannounced.pop_front()
-    }
-
-    /// Takes all back.
-    pub fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    /// The first entry of the peer's so many that has no buffer.
-    fn free_index(&self, entries: u16) -> Option<u32> {
-        let used = |index| self.buffers.iter().any(|buffer| buffer.index == Some(index));
-        (0..u32::from(entries)).find(|&index| !used(index))
-    }
-}
-
 impl StreamSocket {
-    /// Maps a buffer, which is then at that offset, or at its address if none is given.
+    /// Maps a buffer at `offset`, or at its address if `offset` is `None`. Returns the offset.
     ///
     /// # Errors
-    /// EINVAL ahead of the connection and for other protections, ENOMEM when the peer has no entry left.
+    /// EINVAL before the connection is established and for other protections than PROT_WRITE,
+    /// ENOMEM if the peer's table is full.
     pub fn map(
         &self,
         buffer: *mut c_void,
@@ -94,7 +36,8 @@ impl StreamSocket {
             let index = inner.mappings.free_index(entries).ok_or(libc::ENOMEM)?;
             (Some(index), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
         };
-        // SAFETY: the domain is the QP's; the program answers for the buffer until it is unmapped.
+        // SAFETY: the PD is that of the QP; the program keeps the buffer valid until it is
+        // unmapped.
         let mr = unsafe { ibv_reg_mr(pd, buffer, length, access.cast_signed()) };
         if mr.is_null() {
             return Err(errno::last());
@@ -108,15 +51,15 @@ impl StreamSocket {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
             let buffer = Remote { address: address as u64, key, length };
             let mapping = Mapping { offset, buffer };
-            inner.mappings.unannounced.push_back(Announced { index, mapping });
+            inner.mappings.unannounced.push_back(Announcement { index, mapping });
         }
         Ok(offset)
     }
 
-    /// Takes a mapped buffer back.
+    /// Unmaps a buffer.
     ///
     /// # Errors
-    /// EINVAL if it is not mapped.
+    /// EINVAL if the buffer is not mapped.
     pub fn unmap(&self, buffer: *mut c_void, length: usize) -> Result<(), c_int> {
         let mappings = &mut self.lock().mappings;
         let wanted = (buffer.addr(), length);

@@ -1,4 +1,4 @@
-//! Registered memory of sockets: pages of their own.
+//! Registered memory of sockets, in whole pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{c_int, c_uint};
@@ -13,7 +13,7 @@ use crate::errno;
 
 const PAGE: usize = 4096;
 
-/// Memory that is registered as long as it is there.
+/// Registered memory; deregistered and freed on drop.
 #[derive(Debug)]
 pub struct Region {
     pages: NonNull<u8>,
@@ -21,35 +21,35 @@ pub struct Region {
     mr: *mut ibv_mr,
 }
 
-// SAFETY: the memory and its registration have this one owner.
+// SAFETY: the region is the only owner of the memory and its registration.
 unsafe impl Send for Region {}
-// SAFETY: what is shared is written by the engine, as the protocol says when.
+// SAFETY: shared parts are written by the engine only, at the times that the protocol defines.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// So many bytes of zeros.
+    /// Allocates and registers `length` bytes of zeros.
     ///
     /// # Safety
-    /// The protection domain is live, and outlives the region.
+    /// `pd` is a live PD that outlives the region.
     pub unsafe fn new(pd: *mut ibv_pd, length: usize, access: c_uint) -> Result<Self, c_int> {
         let size = length.max(1).next_multiple_of(PAGE);
         let layout = Layout::from_size_align(size, PAGE).map_err(|_| libc::ENOMEM)?;
-        // SAFETY: its size is not zero.
+        // SAFETY: the size is not zero.
         let pages = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(libc::ENOMEM)?;
         let mut region = Self { pages, layout, mr: std::ptr::null_mut() };
-        // SAFETY: the domain is live; the pages are there until the region is dropped.
+        // SAFETY: `pd` is live; the pages stay allocated until the region is dropped.
         region.mr = unsafe { ibv_reg_mr(pd, pages.as_ptr().cast(), size, access.cast_signed()) };
         if region.mr.is_null() { Err(errno::last()) } else { Ok(region) }
     }
 
-    /// How the peer names it, and says that it is so long.
+    /// Returns the region as the peer addresses it, with the given length.
     pub fn remote(&self, length: u32) -> Remote {
         // SAFETY: the registration is live.
         let key = unsafe { (*self.mr).rkey };
         Remote { address: self.pages.as_ptr().expose_provenance() as u64, key, length }
     }
 
-    /// Part of it in a work request.
+    /// Returns a scatter/gather entry for part of the region.
     pub fn entry(&self, piece: Piece) -> ibv_sge {
         // SAFETY: the registration is live.
         let lkey = unsafe { (*self.mr).lkey };
@@ -57,47 +57,49 @@ impl Region {
         ibv_sge { addr, length: piece.length, lkey }
     }
 
-    /// Where a part begins.
+    /// Returns the address of a piece.
     fn at(&self, piece: Piece) -> *mut u8 {
         let (offset, length) = (piece.offset as usize, piece.length as usize);
         assert!(offset + length <= self.layout.size(), "a piece of the buffer");
-        // SAFETY: it lies within the pages.
+        // SAFETY: the piece lies within the pages.
         unsafe { self.pages.as_ptr().add(offset) }
     }
 
-    /// Copies a part to the program.
+    /// Copies a piece to the program.
     ///
     /// # Safety
-    /// `to` has as many bytes.
+    /// `to` has `piece.length` writable bytes.
     pub unsafe fn copy_to(&self, piece: Piece, to: *mut u8) {
-        // SAFETY: the caller answers for its memory. The peer does not write there before it is told that it may.
+        // SAFETY: `to` has as many writable bytes. The peer does not write the piece before it is
+        // announced again.
         unsafe { self.at(piece).copy_to_nonoverlapping(to, piece.length as usize) };
     }
 
-    /// Copies a part from the program.
+    /// Copies bytes of the program to a piece.
     ///
     /// # Safety
-    /// `from` has as many bytes.
+    /// `from` has `piece.length` readable bytes.
     pub unsafe fn copy_from(&self, piece: Piece, from: *const u8) {
-        // SAFETY: the caller answers for its memory. No work request has the part.
+        // SAFETY: `from` has as many readable bytes. No posted work request uses the piece.
         unsafe { self.at(piece).copy_from_nonoverlapping(from, piece.length as usize) };
     }
 
-    /// What was received there.
+    /// Returns the received bytes of a piece.
     pub fn bytes(&self, piece: Piece) -> &[u8] {
-        // SAFETY: it lies within the pages, and nobody writes there before it is posted again.
+        // SAFETY: the piece lies within the pages, and nothing writes it before its receive is
+        // posted again.
         unsafe { std::slice::from_raw_parts(self.at(piece), piece.length as usize) }
     }
 
-    /// The word of 8 bytes at an offset, which the peer writes in one piece.
+    /// Returns the 8-byte word at an offset. The peer's writes to it are atomic.
     fn word(&self, offset: usize) -> &AtomicU64 {
         let length = size_of::<u64>();
         assert!(offset.is_multiple_of(length) && offset + length <= self.layout.size());
-        // SAFETY: it lies within the pages, is aligned, and is used as an atomic only.
+        // SAFETY: the word lies within the pages, is aligned, and is accessed only atomically.
         unsafe { AtomicU64::from_ptr(self.pages.as_ptr().add(offset).cast()) }
     }
 
-    /// An entry; its last word, which says how long it is, becomes visible last.
+    /// Reads an entry. Its last word, which holds the length, becomes visible last.
     fn remote_at(&self, offset: usize) -> Remote {
         let last = self.word(offset + 8).load(Ordering::Acquire).to_ne_bytes();
         let address = self.word(offset).load(Ordering::Relaxed).to_ne_bytes();
@@ -110,7 +112,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: this is the only owner; the memory was allocated with that layout.
+        // SAFETY: this is the only owner; the memory was allocated with this layout.
         unsafe {
             if !self.mr.is_null() {
                 ibv_dereg_mr(self.mr);
@@ -120,22 +122,22 @@ impl Drop for Region {
     }
 }
 
-/// Where the peer writes its targets and its mapped buffers.
+/// Tables that the peer writes: its targets and its mapped buffers.
 #[derive(Debug)]
 pub struct PeerTables {
-    /// The memory: targets first.
+    /// Memory of the tables; the targets come first.
     pub region: Region,
-    /// How many mapped buffers.
+    /// Number of entries for mapped buffers.
     pub mappings: u16,
 }
 
-/// How long the tables are.
+/// Returns the length of the tables in bytes.
 pub fn tables_length(mappings: u16) -> usize {
     TARGETS as usize * REMOTE_LENGTH + usize::from(mappings) * MAPPING_LENGTH
 }
 
 impl PeerTables {
-    /// The mapped buffer that has this offset.
+    /// Returns the mapped buffer that contains this offset.
     pub fn find(&self, offset: u64) -> Option<Mapping> {
         let entries = (0..usize::from(self.mappings)).map(|index| {
             let at = TARGETS as usize * REMOTE_LENGTH + index * MAPPING_LENGTH;

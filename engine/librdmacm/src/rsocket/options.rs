@@ -1,52 +1,47 @@
-//! What programs set and ask with `rsetsockopt` and `rgetsockopt`.
+//! Options that programs set with `rsetsockopt` and read with `rgetsockopt`.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
 use super::configuration::Configuration;
 use super::protocol;
-use super::socket::{State, StreamSocket};
 use super::stream::{SEND_LOW_WATER, Sizes};
-use super::wait::Awaited;
-use crate::abi::{
-    RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY,
-    RDMA_OPTION_ID_REUSEADDR,
-};
 
-/// The level of options that only rsockets have.
+/// Level of the options that only rsockets have.
 pub const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
-const RDMA_ROUTE: c_int = 4;
+/// Sets the path; its value is no integer.
+pub const RDMA_ROUTE: c_int = 4;
 
-/// Sizes of queues that any device has.
+/// Limits of queue sizes, which any device supports.
 const QUEUE_MIN: u16 = 16;
 const QUEUE_MAX: u16 = 0xfffe;
-/// What the host's connections do without an own setting: two hours.
+/// Linux' default keep-alive time: two hours, in seconds.
 const KEEP_ALIVE_TIME: u32 = 7200;
-/// What `TCP_MAXSEG` says ahead of a connection.
+/// Value of `TCP_MAXSEG`.
 const MAXSEG: c_int = 2048;
 
-/// What a socket is set to.
+/// The options of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Work requests to send.
+    /// Work requests in the send queue.
     pub send_queue: u16,
-    /// Messages that can be received ahead.
+    /// Messages that can be received before the program reads.
     pub receive_queue: u16,
-    /// Bytes that can be sent ahead.
+    /// Bytes that can be queued for sending.
     pub send_buffer: u32,
-    /// Bytes that can be received ahead.
+    /// Bytes that can be received before the program reads.
     pub receive_buffer: u32,
-    /// Most bytes of data in a work request.
+    /// Largest number of data bytes sent inline.
     pub inline: u16,
-    /// How many buffers the peer may map.
+    /// Number of buffers that the peer may map.
     pub mappings: u16,
     reuse_address: bool,
     keep_alive: bool,
-    /// Seconds; 0 for what the host says.
+    /// Seconds; 0 selects the host's value.
     keep_alive_time: u32,
     oob_inline: bool,
     linger_off: bool,
@@ -76,7 +71,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Those of a socket that a listener with these has accepted.
+    /// Returns the options of a socket accepted by a listener with these options.
     pub fn inherited(&self) -> Self {
         Self {
             send_queue: self.send_queue,
@@ -89,17 +84,18 @@ impl Options {
         }
     }
 
-    /// The sizes of a stream.
+    /// Returns the sizes of a stream, within their limits.
     pub fn sizes(&self) -> Sizes {
         Sizes {
             send_queue: self.send_queue.clamp(QUEUE_MIN, QUEUE_MAX),
             receive_queue: self.receive_queue.clamp(QUEUE_MIN, QUEUE_MAX),
             send_buffer: self.send_buffer,
-            receive_buffer: self.receive_buffer.max(2) & !1, // Two halves.
+            receive_buffer: self.receive_buffer.max(2) & !1, // even, for two halves
         }
     }
 
-    /// How long a connection may be silent before a sign of life is sent.
+    /// Returns how long a connection may be silent before a keep-alive is sent; `None` if
+    /// keep-alive is off.
     pub fn keep_alive_period(&self) -> Option<Duration> {
         self.keep_alive.then(|| Duration::from_secs(self.keep_alive_seconds().into()))
     }
@@ -112,10 +108,10 @@ impl Options {
         text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(KEEP_ALIVE_TIME)
     }
 
-    /// Sets one that is kept here alone.
+    /// Sets an option that is kept only here.
     ///
     /// # Errors
-    /// ENOTSUP for others, EINVAL for what cannot be.
+    /// ENOTSUP for unknown options, EINVAL for invalid values.
     pub fn set(&mut self, option: (c_int, c_int), value: c_int) -> Result<(), c_int> {
         let on = value != 0;
         match option {
@@ -134,7 +130,7 @@ impl Options {
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => return Err(libc::EINVAL),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => self.no_delay = on,
-            // A reliable connection counts its retries itself, and cuts messages as it likes.
+            // RC counts its retries itself, and message boundaries have no effect.
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG) => {}
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => self.v6_only = on,
             (SOL_RDMA, RDMA_SQSIZE) => self.send_queue = queue(value),
@@ -149,10 +145,10 @@ impl Options {
         Ok(())
     }
 
-    /// What one is set to.
+    /// Returns the value of an option.
     ///
     /// # Errors
-    /// ENOTSUP for those that there are not.
+    /// ENOTSUP for unknown options.
     pub fn get(&self, option: (c_int, c_int)) -> Result<c_int, c_int> {
         let size = |bytes: u32| c_int::try_from(bytes).unwrap_or(c_int::MAX);
         Ok(match option {
@@ -184,68 +180,16 @@ fn queue(value: c_int) -> u16 {
     u16::try_from(value.cast_unsigned()).unwrap_or(QUEUE_MAX).min(QUEUE_MAX)
 }
 
-/// The number that a program passes; of `SO_LINGER`, the first of two.
+/// Reads the number that a program passes; for `SO_LINGER` the first of its two.
 ///
 /// # Safety
-/// `value` has `length` bytes.
+/// `value` is null or has `length` readable bytes.
 pub unsafe fn number(value: *const c_void, length: usize) -> Result<c_int, c_int> {
     if value.is_null() || length < size_of::<c_int>() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: as many bytes are there.
+    // SAFETY: `value` is not null and has at least the bytes of an `int`.
     Ok(unsafe { value.cast::<c_int>().read_unaligned() })
-}
-
-impl StreamSocket {
-    /// Sets an option.
-    ///
-    /// # Safety
-    /// `value` has `length` bytes.
-    pub unsafe fn set_option(
-        &self,
-        option: (c_int, c_int),
-        value: *const c_void,
-        length: usize,
-    ) -> Result<(), c_int> {
-        let mut inner = self.lock();
-        let begun = !matches!(inner.state, State::Idle | State::Listening(_));
-        let of_manager = match option {
-            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR),
-            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY),
-            (SOL_RDMA, RDMA_ROUTE) => (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH),
-            _ => {
-                // Queues and buffers are made with the connection.
-                let made = matches!(option, (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF));
-                if begun && option.0 == SOL_RDMA {
-                    return Err(libc::EINVAL);
-                }
-                if begun && made {
-                    return Ok(());
-                }
-                // SAFETY: the caller says so.
-                return inner.options.set(option, unsafe { number(value, length)? });
-            }
-        };
-        // SAFETY: the caller says so.
-        unsafe { inner.identifier.set_option(of_manager, value.cast_mut(), length)? };
-        if option.0 == SOL_RDMA {
-            return Ok(());
-        }
-        // SAFETY: the caller says so.
-        inner.options.set(option, unsafe { number(value, length)? })
-    }
-
-    /// What an option is set to; `SO_ERROR` is forgotten with it.
-    pub fn option(&self, option: (c_int, c_int)) -> Result<c_int, c_int> {
-        let mut inner = self.lock();
-        match option {
-            (libc::SOL_SOCKET, libc::SO_ERROR) => {
-                inner.progress();
-                Ok(std::mem::take(&mut inner.error))
-            }
-            _ => inner.options.get(option),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -253,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_told() {
+    fn options_return_the_value_set() {
         let mut options = Options::default();
         let cases = [
             ((libc::SOL_SOCKET, libc::SO_REUSEADDR), 5, 1),
@@ -268,9 +212,9 @@ mod tests {
             ((SOL_RDMA, RDMA_INLINE), 16, 16),
             ((SOL_RDMA, RDMA_IOMAPSIZE), 300, 256),
         ];
-        for (option, value, told) in cases {
+        for (option, value, expected) in cases {
             assert_eq!(options.set(option, value), Ok(()));
-            assert_eq!(options.get(option), Ok(told), "{option:?}");
+            assert_eq!(options.get(option), Ok(expected), "{option:?}");
         }
         let inherited = options.inherited();
         assert_eq!((inherited.receive_buffer, inherited.no_delay), (20_000, false));
@@ -280,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_options_are_rejected() {
         let mut options = Options::default();
         assert_eq!(options.set((libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 0), Err(libc::EINVAL));
         assert_eq!(options.set((libc::SOL_SOCKET, libc::SO_BROADCAST), 1), Err(libc::ENOTSUP));
@@ -288,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_two_halves_and_enough_requests() {
+    fn stream_sizes_have_minimums() {
         let mut options = Options::default();
         (options.receive_buffer, options.send_queue) = (1, 2);
         let sizes = options.sizes();

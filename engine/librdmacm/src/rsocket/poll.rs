@@ -1,4 +1,4 @@
-//! `rpoll` and `rselect`: sockets and other descriptors side by side.
+//! `rpoll` and `rselect`: polls rsockets together with other descriptors.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -6,23 +6,25 @@ use std::sync::Arc;
 
 use libc::pollfd;
 
+use super::any_socket::Socket;
 use super::configuration::Configuration;
+use super::table;
 use super::wait::{self, Until};
-use super::{Socket, table};
 
-/// A descriptor that a program polls, and its socket if it is one.
+/// The socket of a polled descriptor, if it is an rsocket.
 type Polled = Option<Arc<Socket>>;
 
-/// Fills in what is ready; how many descriptors are.
+/// Waits until a descriptor is ready or the timeout expires. Sets `revents` and returns the number
+/// of ready descriptors.
 ///
 /// # Errors
-/// EINTR, and what `poll` says.
+/// EINTR, or the error of `poll`.
 pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
     let until = Until::milliseconds(timeout);
     let sockets: Vec<Polled> = fds.iter().map(|polled| table::find(polled.fd)).collect();
     let polling = wait::now() + Configuration::get().polling_time;
     loop {
-        let ready = look(fds, &sockets)?;
+        let ready = set_ready(fds, &sockets)?;
         if ready > 0 || until.is_over() {
             return Ok(ready);
         }
@@ -30,34 +32,34 @@ pub fn poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, c_int> {
             break;
         }
     }
-    let own = wait::own()?;
+    let eventfd = wait::thread_eventfd()?;
     loop {
-        let waiting = Waiting::begin(&sockets, own);
-        let mut slept_on = waiting.arm(fds);
-        let ready = look(fds, &sockets)?; // What came meanwhile is not announced.
+        let waiters = WaiterGuard::register(&sockets, eventfd);
+        let mut slept_on = waiters.arm(fds);
+        let ready = set_ready(fds, &sockets)?; // events before arming send no notification
         if ready > 0 || until.is_over() {
             return Ok(ready);
         }
-        slept_on.push(wait::readable(own));
+        slept_on.push(wait::readable(eventfd));
         wait::sleep(&mut slept_on, until)?;
     }
 }
 
-/// Threads are told of changes of these sockets as long as this is there.
-struct Waiting<'a> {
+/// Registers this thread as a waiter of the sockets; drop unregisters it.
+struct WaiterGuard<'a> {
     sockets: &'a [Polled],
-    own: RawFd,
+    eventfd: RawFd,
 }
 
-impl<'a> Waiting<'a> {
-    fn begin(sockets: &'a [Polled], own: RawFd) -> Self {
+impl<'a> WaiterGuard<'a> {
+    fn register(sockets: &'a [Polled], eventfd: RawFd) -> Self {
         for socket in sockets.iter().flatten() {
-            socket.with(|awaited| awaited.waiters().add(own));
+            socket.with(|awaited| awaited.waiters().add(eventfd));
         }
-        Self { sockets, own }
+        Self { sockets, eventfd }
     }
 
-    /// What to sleep on.
+    /// Arms the sockets and returns the descriptors to sleep on.
     fn arm(&self, fds: &[pollfd]) -> Vec<pollfd> {
         let mut slept_on = Vec::with_capacity(fds.len() + 1);
         for (polled, socket) in fds.iter().zip(self.sockets) {
@@ -73,19 +75,19 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         for socket in self.sockets.iter().flatten() {
             socket.with(|awaited| {
-                awaited.waiters().remove(self.own);
+                awaited.waiters().remove(self.eventfd);
                 awaited.disarm();
             });
         }
     }
 }
 
-/// What is ready now.
-fn look(fds: &mut [pollfd], sockets: &[Polled]) -> Result<usize, c_int> {
+/// Sets `revents` for what is ready now. Returns the number of ready descriptors.
+fn set_ready(fds: &mut [pollfd], sockets: &[Polled]) -> Result<usize, c_int> {
     let mut others: Vec<pollfd> = Vec::new();
     for (polled, socket) in fds.iter_mut().zip(sockets) {
         polled.revents = match socket {
@@ -97,7 +99,7 @@ fn look(fds: &mut [pollfd], sockets: &[Polled]) -> Result<usize, c_int> {
         };
     }
     if !others.is_empty() {
-        wait::look(&mut others)?;
+        wait::set_revents(&mut others)?;
         let places = fds.iter_mut().zip(sockets).filter(|(_, socket)| socket.is_none());
         for ((polled, _), other) in places.zip(&others) {
             polled.revents = other.revents;

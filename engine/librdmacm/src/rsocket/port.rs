@@ -1,4 +1,4 @@
-//! An address of a datagram socket: its UD QP and its memory.
+//! A local address of a datagram socket: its UD QP and its memory.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -17,27 +17,27 @@ use crate::abi::{
 };
 use crate::errno;
 
-/// Bytes of a datagram with its header, at most.
+/// Largest datagram with its header, in bytes.
 pub const DATAGRAM_MAX: usize = SEND_SLOT as usize;
-/// A slot for one that comes: what the network card says of it lies ahead.
+/// Bytes ahead of a received datagram that the RNIC fills with the GRH.
 const GRH: u32 = 40;
 const _: () = assert!(GRH as usize == size_of::<ibv_grh>());
 const SLOT: u32 = (GRH + SEND_SLOT).next_multiple_of(64);
 const SEND_SLOT: u32 = 2048;
-/// The mark of a request to receive.
+/// Bit that marks the work request id of a receive.
 const RECEIVE: u64 = 1 << 63;
-/// Entries of a table of GIDs that are looked at.
+/// Number of GID table entries that are searched.
 const GIDS: c_int = 256;
 
-/// How a peer's QP is reached.
+/// Address handle and QP number of a peer.
 #[derive(Debug)]
 pub struct Handle {
     ah: *mut ibv_ah,
-    /// The QP.
+    /// The peer's QP number.
     pub qpn: u32,
 }
 
-// SAFETY: the library's objects are shared between threads, and this is the only owner.
+// SAFETY: the library's objects may be used from any thread, and this is the only owner.
 unsafe impl Send for Handle {}
 
 impl Drop for Handle {
@@ -47,35 +47,35 @@ impl Drop for Handle {
     }
 }
 
-/// A datagram that came: a slot, and how long it is with its header.
+/// A received datagram: its slot, and its length including the header.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrived {
     slot: u32,
     length: u32,
 }
 
-/// The QP. The order is that in which it goes.
+/// The QP and memory of a local address. Field order is drop order.
 #[derive(Debug)]
 pub struct Port {
     queues: Queues,
     send: Region,
     receive: Region,
     identifier: Identifier,
-    /// Slots of `send` that no request has.
+    /// Slots of `send` that no posted request uses.
     free: Vec<u32>,
     slots: u16,
-    /// The address.
+    /// The local address.
     pub source: SocketAddr,
 }
 
 impl Port {
-    /// One for an address of this host, with room for so many datagrams each way.
+    /// Creates a port for a local address, with queues of the given sizes.
     pub fn new(source: SocketAddr, send_queue: u16, receive_queue: u16) -> Result<Self, c_int> {
         let identifier = Identifier::new(RDMA_PS_UDP)?;
         identifier.bind(source)?;
         let capacity = Capacity { kind: IBV_QPT_UD, send_queue, receive_queue, inline: 0 };
         let queues = Queues::new(&identifier, capacity)?;
-        // SAFETY: the domain is the QP's.
+        // SAFETY: the PD is that of the QP, which is dropped after deregistration.
         let region = |slots: u16, size: usize| unsafe {
             Region::new(queues.pd(), usize::from(slots) * size, IBV_ACCESS_LOCAL_WRITE)
         };
@@ -94,17 +94,17 @@ impl Port {
         Ok(port)
     }
 
-    /// Its QP's number.
+    /// Returns the QP number.
     pub fn qpn(&self) -> u32 {
         self.queues.qpn()
     }
 
-    /// Whether a datagram can be sent.
+    /// Returns true if a send slot is free.
     pub fn can_send(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Whether all that were sent are gone.
+    /// Returns true if all sends have completed.
     pub fn is_idle(&self) -> bool {
         self.free.len() == usize::from(self.slots)
     }
@@ -112,15 +112,16 @@ impl Port {
     fn post_receive(&self, slot: u32) -> Result<(), c_int> {
         let piece = Piece { offset: slot * SLOT, length: GRH + SEND_SLOT };
         let mut list = [self.receive.entry(piece)];
-        // SAFETY: the slot is there as long as the queue is, and nobody uses it.
+        // SAFETY: the slot is part of the receive region, and nothing uses it.
         unsafe { self.queues.receive(RECEIVE | u64::from(slot), &mut list) }
     }
 
-    /// Gives what has come to `take`; whether anything has, or a slot is free again.
+    /// Processes completions and passes received datagrams to `take`. Returns true if there was a
+    /// completion.
     pub fn progress(&mut self, mut take: impl FnMut(Arrived)) -> bool {
         let (mut failed, free) = (Vec::new(), &mut self.free);
         let polled = self.queues.poll(|completion| {
-            #[allow(clippy::cast_possible_truncation)] // The number of a slot.
+            #[allow(clippy::cast_possible_truncation)] // the lower half is the slot number
             let slot = completion.wr_id as u32;
             if completion.wr_id & RECEIVE == 0 {
                 free.push(slot);
@@ -131,30 +132,30 @@ impl Port {
             }
         });
         for slot in failed {
-            let _ = self.post_receive(slot); // A QP on its way down takes none.
+            let _ = self.post_receive(slot); // fails only in the error state of the QP
         }
         polled.is_ok_and(|count| count > 0)
     }
 
-    /// Who sent a datagram, and what; `None` if it has no header.
+    /// Returns the source and the payload of a datagram; `None` if it has no valid header.
     pub fn read(&self, arrived: Arrived) -> Option<(SocketAddr, &[u8])> {
         let piece = Piece { offset: arrived.slot * SLOT + GRH, length: arrived.length };
         let (DatagramHeader(source), payload) = DatagramHeader::decode(self.receive.bytes(piece))?;
         Some((source, payload))
     }
 
-    /// The slot of a datagram may be used again.
+    /// Posts the slot of a datagram again.
     pub fn release(&self, arrived: Arrived) {
-        let _ = self.post_receive(arrived.slot); // A QP on its way down takes none.
+        let _ = self.post_receive(arrived.slot); // fails only in the error state of the QP
     }
 
-    /// Sends a datagram, when it [can](Self::can_send).
+    /// Sends a datagram. Only if [`can_send`](Self::can_send).
     ///
     /// # Errors
-    /// EMSGSIZE if it is too long; what posting says.
+    /// EMSGSIZE if the datagram is too long, or the error of the post.
     ///
     /// # Safety
-    /// The program answers for the bytes.
+    /// The memory in `from` is readable.
     pub unsafe fn send(&mut self, from: &mut Gather<'_>, to: &Handle) -> Result<(), c_int> {
         let (header, header_length) = DatagramHeader(self.source).encode();
         let length = from.left();
@@ -165,59 +166,60 @@ impl Port {
         let mut datagram = [0; DATAGRAM_MAX + DATAGRAM_HEADER_MAX];
         datagram[..header_length].copy_from_slice(&header[..header_length]);
         let payload = &mut datagram[header_length..];
-        // SAFETY: the caller says so.
+        // SAFETY: the memory in `from` is readable.
         unsafe {
             from.take(length, |part, at| payload[at..at + part.len()].copy_from_slice(part));
         }
         let total = u32::try_from(header_length + length).unwrap_or(0);
         let piece = Piece { offset: slot * SEND_SLOT, length: total };
-        // SAFETY: there are as many bytes, and no request has the slot.
+        // SAFETY: `datagram` has as many bytes, and no posted request uses the slot.
         unsafe { self.send.copy_from(piece, datagram.as_ptr()) };
         let mut list = [self.send.entry(piece)];
-        // SAFETY: all zeros is a request without a list.
+        // SAFETY: all-zero bytes are a valid request without a list.
         let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
         (request.wr_id, request.opcode) = (slot.into(), IBV_WR_SEND);
         (request.sg_list, request.num_sge) = (list.as_mut_ptr(), 1);
         request.wr.ud = send_wr_ud { ah: to.ah, remote_qpn: to.qpn, remote_qkey: RDMA_UDP_QKEY };
-        // SAFETY: the slot is there as long as the queue is, and the handle is live.
+        // SAFETY: the list is valid during the call, the slot is part of the send region, and the
+        // address handle is live.
         let posted = unsafe { self.queues.send(&mut request) };
         posted.inspect_err(|_| self.free.push(slot))
     }
 
-    /// How the QP of a peer is reached from here.
+    /// Creates the address handle for a peer's QP.
     pub fn handle(&self, peer: IpAddr, qpn: u32) -> Result<Handle, c_int> {
-        // SAFETY: the identifier is live; all zeros is an attribute.
+        // SAFETY: the identifier is live; all-zero bytes are valid attributes.
         let (id, mut attributes) =
             unsafe { (&*self.identifier.raw(), std::mem::zeroed::<ibv_ah_attr>()) };
         (attributes.is_global, attributes.port_num) = (1, id.port_num);
         attributes.grh.dgid = gid(peer);
-        let own = gid(self.source.ip());
+        let local = gid(self.source.ip());
         let index = (0..GIDS).find(|&index| {
             let mut found = [0; 2];
-            // SAFETY: the context is the identifier's; there is room for a GID.
+            // SAFETY: the context is the identifier's; `found` is writable.
             let code = unsafe { ibv_query_gid(id.verbs, id.port_num, index, &raw mut found) };
-            code == 0 && found == own
+            code == 0 && found == local
         });
         attributes.grh.sgid_index =
             index.and_then(|index| u8::try_from(index).ok()).ok_or(libc::EADDRNOTAVAIL)?;
-        // SAFETY: the domain is the QP's, the attributes are there for the call.
+        // SAFETY: the PD is that of the QP; the attributes are valid during the call.
         let ah = unsafe { ibv_create_ah(self.queues.pd(), &raw mut attributes) };
         if ah.is_null() { Err(errno::last()) } else { Ok(Handle { ah, qpn }) }
     }
 
-    /// Asks to be told of the next completion; on which descriptor.
+    /// Requests a notification for the next completion. Returns the descriptor that reports it.
     pub fn arm(&mut self) -> RawFd {
         self.queues.arm();
         self.queues.fd()
     }
 
-    /// Takes the word that there is a completion.
+    /// Consumes the notification, if it has arrived.
     pub fn disarm(&mut self) {
         self.queues.disarm();
     }
 }
 
-/// The GID of an address, as it lies in memory.
+/// Returns the GID of an address in C form: two halves in memory order.
 fn gid(address: IpAddr) -> [u64; 2] {
     let octets = match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),

@@ -1,42 +1,43 @@
-//! The bytes of rsockets, as rdma-core's `docs/rsocket` describes them: what connecting carries as private data, what
-//! immediate data says, what is written into the peer's tables, and the headers of datagrams.
+//! The bytes of the rsocket protocol as rdma-core's `docs/rsocket` describes them: private data of
+//! the connection, immediate data, entries in the peer's tables, and the headers of datagrams.
 //!
-//! Private data and datagram headers are big-endian. The tables are written in the byte order of the host that reads
-//! them, which its private data names.
+//! Private data and datagram headers are big-endian. Table entries are in the byte order of the
+//! host that reads them, which its private data states.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// The only version.
+/// The only protocol version.
 const VERSION: u8 = 1;
-/// The sender is big-endian.
+/// Flag: the sender is big-endian.
 const FLAG_BIG_ENDIAN: u8 = 1;
-/// The sender says how many buffers it lets the peer map.
+/// Flag: the sender states how many buffers the peer may map.
 const FLAG_IOMAP: u8 = 1 << 1;
 
 /// Entries of a target table: while one half of a receive buffer fills, the other is announced.
 pub const TARGETS: u32 = 2;
 
-/// A message that an immediate value carries: three bits say what it is.
+/// A message in immediate data: three bits of type and 29 bits of value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes were written into the receive buffer.
+    /// This many bytes were written into the receive buffer.
     Data(u32),
-    /// The receiver lets the sender's count of messages go up to this; a target may have been written, too.
+    /// The sender may send until its message count reaches this value. A target entry may have been
+    /// written, too.
     Credits(u16),
-    /// The entry of this index in the table of mapped buffers was written.
+    /// The entry with this index was written in the table of mapped buffers.
     Mapped(u32),
-    /// About the connection.
+    /// A control message of the connection.
     Control(Control),
 }
 
 /// Control messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
-    /// Nothing comes any more, and nothing is taken.
+    /// The peer sends nothing more and accepts nothing more.
     Disconnect,
-    /// A sign of life.
+    /// Keep-alive.
     KeepAlive,
-    /// Nothing comes any more.
+    /// The peer sends nothing more.
     Shutdown,
 }
 
@@ -46,11 +47,11 @@ const OP_MAPPED: u32 = 6;
 const OP_CONTROL: u32 = 7;
 const VALUE_BITS: u32 = 29;
 
-/// Most bytes that one data message can announce.
+/// Largest number of bytes that one data message can report.
 pub const MESSAGE_MAX: u32 = (1 << VALUE_BITS) - 1;
 
 impl Message {
-    /// As immediate data, in the host's order.
+    /// Returns the immediate data in host byte order.
     pub fn encode(self) -> u32 {
         let (op, value) = match self {
             Self::Data(bytes) => (OP_DATA, bytes & MESSAGE_MAX),
@@ -63,8 +64,8 @@ impl Message {
         op << VALUE_BITS | value
     }
 
-    /// What an immediate value says; `None` for what no version has given a meaning.
-    #[allow(clippy::cast_possible_truncation)] // Credits count modulo 2^16.
+    /// Decodes immediate data. Returns `None` for reserved values.
+    #[allow(clippy::cast_possible_truncation)] // credits count modulo 2^16
     pub fn decode(immediate: u32) -> Option<Self> {
         let value = immediate & MESSAGE_MAX;
         match (immediate >> VALUE_BITS, value) {
@@ -79,12 +80,12 @@ impl Message {
     }
 }
 
-/// The byte order of the host that reads a table, seen from here.
+/// Byte order of the host that reads a table, relative to this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The same.
+    /// Same byte order.
     Same,
-    /// The other one.
+    /// Opposite byte order.
     Swapped,
 }
 
@@ -104,22 +105,22 @@ impl Order {
     }
 }
 
-/// Memory at some host: what an entry of a target table says.
+/// Remote memory: a target table entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Remote {
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// The key that opens it.
+    /// Remote key.
     pub key: u32,
-    /// How long it is: bytes, or entries of a table.
+    /// Length in bytes; for a table, in entries.
     pub length: u32,
 }
 
-/// Bytes of a [`Remote`].
+/// Encoded length of a [`Remote`] in bytes.
 pub const REMOTE_LENGTH: usize = 16;
 
 impl Remote {
-    /// As an entry in the table of a host with that byte order.
+    /// Encodes an entry for a host with this byte order.
     pub fn encode(&self, order: Order) -> [u8; REMOTE_LENGTH] {
         let mut bytes = [0; REMOTE_LENGTH];
         bytes[..8].copy_from_slice(&order.u64(self.address));
@@ -128,7 +129,7 @@ impl Remote {
         bytes
     }
 
-    /// An entry of a table of ours.
+    /// Decodes an entry of a local table.
     pub fn decode(bytes: &[u8; REMOTE_LENGTH]) -> Self {
         let word = |at: usize| u32::from_ne_bytes(array(bytes, at));
         Self { address: u64::from_ne_bytes(array(bytes, 0)), key: word(8), length: word(12) }
@@ -146,20 +147,20 @@ impl Remote {
     }
 }
 
-/// A mapped buffer, and the offset that names its first byte.
+/// A mapped buffer and the offset of its first byte.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// Chosen by whoever mapped it.
+    /// Offset, chosen by the side that mapped the buffer.
     pub offset: u64,
-    /// Where it is.
+    /// Memory of the buffer.
     pub buffer: Remote,
 }
 
-/// Bytes of a [`Mapping`].
+/// Encoded length of a [`Mapping`] in bytes.
 pub const MAPPING_LENGTH: usize = 24;
 
 impl Mapping {
-    /// As an entry in the table of a host with that byte order.
+    /// Encodes an entry for a host with this byte order.
     pub fn encode(&self, order: Order) -> [u8; MAPPING_LENGTH] {
         let mut bytes = [0; MAPPING_LENGTH];
         bytes[..8].copy_from_slice(&order.u64(self.offset));
@@ -167,7 +168,8 @@ impl Mapping {
         bytes
     }
 
-    /// How many bytes lie behind this offset in the buffer; none if it is not in it.
+    /// Returns the number of bytes from `offset` to the end of the buffer; 0 if the buffer does not
+    /// contain the offset.
     pub fn left_at(&self, offset: u64) -> u32 {
         let into = offset.wrapping_sub(self.offset);
         if offset < self.offset { 0 } else { remaining(self.buffer.length, into) }
@@ -178,26 +180,26 @@ fn remaining(length: u32, into: u64) -> u32 {
     u32::try_from(into).map_or(0, |into| length.saturating_sub(into))
 }
 
-/// What both ends say of themselves when they connect.
+/// Private data that both sides exchange when they connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectData {
-    /// How the sender's host orders bytes, seen from here.
+    /// Byte order of the sender's host, relative to this host.
     pub order: Order,
-    /// How many messages it can take.
+    /// Number of messages that the sender can receive.
     pub credits: u16,
-    /// Its table of targets; `length` is in entries.
+    /// The sender's target table; `length` is in entries.
     pub targets: Remote,
-    /// How many entries its table of mapped buffers has, behind the targets.
+    /// Entries of the sender's table of mapped buffers, which follows the targets.
     pub mappings: u16,
-    /// The first target.
+    /// The first target: half of the receive buffer.
     pub buffer: Remote,
 }
 
-/// Bytes of [`ConnectData`].
+/// Encoded length of [`ConnectData`] in bytes.
 pub const CONNECT_LENGTH: usize = 40;
 
 impl ConnectData {
-    /// As private data, of this host.
+    /// Encodes the private data of this host.
     pub fn encode(&self) -> [u8; CONNECT_LENGTH] {
         let big_endian = if cfg!(target_endian = "big") { FLAG_BIG_ENDIAN } else { 0 };
         let mut bytes = [0; CONNECT_LENGTH];
@@ -210,7 +212,8 @@ impl ConnectData {
         bytes
     }
 
-    /// What a peer's private data says; `None` if it is too short, of another version, or of a peer without targets.
+    /// Decodes a peer's private data. Returns `None` if it is too short, has another version, or
+    /// has no targets.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < CONNECT_LENGTH || bytes[0] != VERSION {
             return None;
@@ -227,7 +230,7 @@ impl ConnectData {
         (data.targets.length > 0).then_some(data)
     }
 
-    /// Where the peer's table of mapped buffers has this entry.
+    /// Returns the address of an entry in the peer's table of mapped buffers.
     pub fn mapping_address(&self, index: u32) -> u64 {
         let before = u64::from(self.targets.length) * REMOTE_LENGTH as u64;
         self.targets
@@ -237,7 +240,7 @@ impl ConnectData {
     }
 }
 
-/// Sizes of up to 32,512 entries in a byte: as they are up to 128, in steps of 256 above.
+/// Encodes a count of up to 32,512 in one byte: exactly up to 128, in steps of 256 above.
 fn to_scale(value: u16) -> u8 {
     if value <= 128 { value.to_le_bytes()[0] } else { 0x80 | (value >> 8).to_le_bytes()[0] }
 }
@@ -246,21 +249,21 @@ fn from_scale(scale: u8) -> u16 {
     if scale <= 128 { u16::from(scale) } else { u16::from(scale & 0x7f) << 8 }
 }
 
-/// The number of mapped buffers that can be said to a peer for so many.
+/// Rounds a number of mapped buffers to one that the private data can state.
 pub fn round_mappings(value: u16) -> u16 {
     from_scale(to_scale(value))
 }
 
-/// In front of a datagram between two QPs: who sent it.
+/// Header of a datagram between two QPs: its source address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramHeader(pub SocketAddr);
 
-/// Most bytes of a [`DatagramHeader`].
+/// Largest [`DatagramHeader`], in bytes.
 pub const DATAGRAM_HEADER_MAX: usize = 24;
 const DATAGRAM_HEADER_V4: usize = 8;
 
 impl DatagramHeader {
-    /// The bytes, and how many of them count.
+    /// Returns the encoded bytes and their length.
     pub fn encode(&self) -> ([u8; DATAGRAM_HEADER_MAX], usize) {
         let mut bytes = [0; DATAGRAM_HEADER_MAX];
         bytes[2..4].copy_from_slice(&self.0.port().to_be_bytes());
@@ -279,7 +282,7 @@ impl DatagramHeader {
         }
     }
 
-    /// The header, and the payload behind it.
+    /// Returns the header and the payload after it.
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&[version, length], rest) = bytes.split_first_chunk()?;
         let port = u16::from_be_bytes(array(rest.get(..2)?, 0));
@@ -297,34 +300,34 @@ impl DatagramHeader {
     }
 }
 
-/// What a message on the UDP socket wants.
+/// Type of a message on the UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UdpOp {
-    /// It carries a datagram; tell your QP.
+    /// Carries a datagram; the receiver replies with its QP number.
     Data,
-    /// It tells the QP.
+    /// Reports the sender's QP number.
     Control,
 }
 
-/// In front of what goes over the UDP socket while the peer's QP is not known.
+/// Header of messages over UDP, used while the peer's QP is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpHeader {
-    /// What is wanted.
+    /// Type of the message.
     pub op: UdpOp,
-    /// The sender's QP.
+    /// The sender's QP number.
     pub qpn: u32,
     /// The sender's address.
     pub address: IpAddr,
 }
 
 const UDP_TAG: [u8; 4] = [0x55; 4];
-/// Most bytes of a [`UdpHeader`].
+/// Largest [`UdpHeader`], in bytes.
 pub const UDP_HEADER_MAX: usize = 28;
 const UDP_HEADER_V4: usize = 16;
 
 impl UdpHeader {
-    /// The bytes, and how many of them count.
-    #[allow(clippy::cast_possible_truncation)] // 7 and 28.
+    /// Returns the encoded bytes and their length.
+    #[allow(clippy::cast_possible_truncation)] // the values are at most 7 and 28
     pub fn encode(&self) -> ([u8; UDP_HEADER_MAX], usize) {
         let mut bytes = [0; UDP_HEADER_MAX];
         bytes[..4].copy_from_slice(&UDP_TAG);
@@ -348,7 +351,7 @@ impl UdpHeader {
         (bytes, length)
     }
 
-    /// The header, and the payload behind it.
+    /// Returns the header and the payload after it.
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, address) = bytes.split_first_chunk::<12>()?;
         if head[..4] != UDP_TAG {
@@ -369,7 +372,7 @@ impl UdpHeader {
     }
 }
 
-/// `N` bytes from `at` on, of a slice that has them.
+/// Returns `N` bytes from offset `at`. The slice must contain them.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut taken = [0; N];
     taken.copy_from_slice(&bytes[at..at + N]);
@@ -410,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_lies_as_documented() {
+    fn private_data_has_the_documented_layout() {
         let bytes = connect_data().encode();
         assert_eq!(bytes[..8], [1, 2, 0x01, 0x80, 0, 0, 0, 100]);
         assert_eq!(bytes[8..16], [0x7f, 0, 0x12, 0x34, 0x56, 0x78, 0x90, 0]);
@@ -422,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_private_data_is_refused() {
+    fn invalid_private_data_is_rejected() {
         let bytes = connect_data().encode();
         assert_eq!(ConnectData::decode(&bytes[..39]), None);
         assert_eq!(ConnectData::decode(&[&[2], &bytes[1..]].concat()), None);
@@ -432,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_in_the_order_of_their_reader() {
+    fn table_entries_are_in_the_byte_order_of_their_reader() {
         let remote =
             Remote { address: 0x0102_0304_0506_0708, key: 0x1112_1314, length: 0x2122_2324 };
         let swapped = remote.encode(Order::Swapped);
@@ -445,14 +448,16 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_scaled_into_a_byte() {
-        for (said, kept) in [(0, 0), (1, 1), (128, 128), (129, 128), (300, 256), (32_767, 32_512)] {
-            assert_eq!(round_mappings(said), kept, "{said}");
+    fn table_sizes_are_encoded_in_one_byte() {
+        for (count, rounded) in
+            [(0, 0), (1, 1), (128, 128), (129, 128), (300, 256), (32_767, 32_512)]
+        {
+            assert_eq!(round_mappings(count), rounded, "{count}");
         }
     }
 
     #[test]
-    fn a_mapping_knows_what_is_left() {
+    fn a_mapping_counts_the_bytes_after_an_offset() {
         let buffer = Remote { address: 0, key: 0, length: 100 };
         let mapping = Mapping { offset: 50, buffer };
         let left = [49, 50, 149, 150, u64::MAX].map(|offset| mapping.left_at(offset));
@@ -460,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_headers_name_their_source() {
+    fn datagram_headers_contain_the_source() {
         let (bytes, length) = DatagramHeader("10.0.0.1:7471".parse().unwrap()).encode();
         assert_eq!(bytes[..length], [4, 8, 0x1d, 0x2f, 10, 0, 0, 1]);
         for source in ["10.0.0.1:7471", "[fd77::2]:9"] {
@@ -475,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_headers_tell_the_queue_pair() {
+    fn udp_headers_contain_the_qp_number() {
         let v4 = UdpHeader { op: UdpOp::Control, qpn: 0x12_3456, address: [10, 0, 0, 1].into() };
         let (bytes, length) = v4.encode();
         let expected = [0x55, 0x55, 0x55, 0x55, 4, 7, 16, 0, 0, 0x12, 0x34, 0x56, 10, 0, 0, 1];

@@ -1,4 +1,4 @@
-//! The QP of a socket, with its completion queue and the channel that says when to look at it.
+//! The QP of a socket, with its CQ and completion channel.
 
 use std::ffi::{c_int, c_uint};
 use std::os::fd::RawFd;
@@ -18,42 +18,42 @@ use crate::verbs::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
 
-/// How many completions are taken at a time.
+/// Completions taken per poll.
 const BATCH: usize = 32;
 
-/// What a QP is made for.
+/// Sizes of a QP.
 #[derive(Debug, Clone, Copy)]
 pub struct Capacity {
     /// `ibv_qp_type`
     pub kind: c_uint,
-    /// Work requests to send.
+    /// Work requests in the send queue.
     pub send_queue: u16,
-    /// Work requests to receive.
+    /// Work requests in the receive queue.
     pub receive_queue: u16,
-    /// Bytes in work requests.
+    /// Bytes of inline data.
     pub inline: u32,
 }
 
-/// The QP of an identifier.
+/// The QP, CQ and completion channel of an identifier.
 #[derive(Debug)]
 pub struct Queues {
     id: *mut rdma_cm_id,
     channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
     qp: *mut ibv_qp,
-    /// A completion will be announced on the channel.
+    /// A notification was requested and its event not consumed.
     armed: bool,
-    /// Bytes in work requests.
+    /// Bytes of inline data that the QP supports.
     pub inline: u32,
 }
 
-// SAFETY: the library's objects are shared between threads, and this is their only owner.
+// SAFETY: the library's objects may be used from any thread, and this is their only owner.
 unsafe impl Send for Queues {}
-// SAFETY: what changes does so behind the library's own locks.
+// SAFETY: the library guards the shared state with locks of its own.
 unsafe impl Sync for Queues {}
 
 impl Queues {
-    /// Makes them. They must be dropped before the identifier is.
+    /// Creates the QP. The result must be dropped before the identifier.
     pub fn new(identifier: &Identifier, capacity: Capacity) -> Result<Self, c_int> {
         let mut queues = Self {
             id: identifier.raw(),
@@ -75,12 +75,12 @@ impl Queues {
         }
         let entries = c_int::from(capacity.send_queue) + c_int::from(capacity.receive_queue);
         let user = identifier.raw().cast();
-        // SAFETY: all of them are live.
+        // SAFETY: the context and the channel are live.
         queues.cq = unsafe { ibv_create_cq(context, entries, user, queues.channel, 0) };
         if queues.cq.is_null() {
             return Err(errno::last());
         }
-        // SAFETY: the descriptor is the channel's.
+        // SAFETY: the channel owns the descriptor.
         unsafe { libc::fcntl(queues.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         let mut attributes = ibv_qp_init_attr {
             qp_context: user,
@@ -98,58 +98,60 @@ impl Queues {
             sq_sig_all: 1,
         };
         identifier.create_qp(&mut attributes)?;
-        // SAFETY: the identifier is live, and has a QP now.
+        // SAFETY: the identifier is live and now has a QP.
         queues.qp = unsafe { (*identifier.raw()).qp };
         queues.inline = attributes.cap.max_inline_data;
         Ok(queues)
     }
 
-    /// The protection domain of the QP.
+    /// Returns the PD of the QP.
     pub fn pd(&self) -> *mut ibv_pd {
         // SAFETY: the QP is live.
         unsafe { (*self.qp).pd }
     }
 
-    /// Its number.
+    /// Returns the QP number.
     pub fn qpn(&self) -> u32 {
         // SAFETY: the QP is live.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// The descriptor that is readable when there is a completion, once it was armed.
+    /// Returns the descriptor that becomes readable with the next completion after
+    /// [`arm`](Self::arm).
     pub fn fd(&self) -> RawFd {
         // SAFETY: the channel is live.
         unsafe { (*self.channel).fd }
     }
 
-    /// Posts a request to send.
+    /// Posts a send request.
     ///
     /// # Safety
-    /// Its list is valid, and so is what it names until the completion, if it is not inline.
+    /// The list is valid during the call; its memory is valid until the completion, unless it is
+    /// inline.
     pub unsafe fn send(&self, request: &mut ibv_send_wr) -> Result<(), c_int> {
-        // SAFETY: the QP is live; the caller answers for the request.
+        // SAFETY: the QP is live; the request's list and memory are valid.
         result(unsafe { post_send(self.qp, request) })
     }
 
-    /// Posts a request to receive.
+    /// Posts a receive.
     ///
     /// # Safety
-    /// Its list is valid, and so is what it names until the completion.
+    /// The list is valid during the call; its memory is valid until the completion.
     pub unsafe fn receive(&self, wr_id: u64, list: &mut [ibv_sge]) -> Result<(), c_int> {
         let num_sge = c_int::try_from(list.len()).unwrap_or(0);
         let mut request =
             ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list: list.as_mut_ptr(), num_sge };
-        // SAFETY: the QP is live; the caller answers for the request.
+        // SAFETY: the QP is live; the list and its memory are valid.
         result(unsafe { post_recv(self.qp, &mut request) })
     }
 
-    /// Gives each completion there is to `take`; how many there were.
+    /// Passes each completion to `take`. Returns the number of completions.
     pub fn poll(&self, mut take: impl FnMut(&ibv_wc)) -> Result<usize, c_int> {
-        // SAFETY: all zeros is a completion.
+        // SAFETY: all-zero bytes are a valid completion.
         let mut completions: [ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
         let mut total = 0;
         loop {
-            // SAFETY: the queue is live.
+            // SAFETY: the CQ is live.
             let found = unsafe { poll_cq(self.cq, &mut completions) };
             let found = usize::try_from(found).map_err(|_| libc::EIO)?;
             completions[..found].iter().for_each(&mut take);
@@ -160,24 +162,26 @@ impl Queues {
         }
     }
 
-    /// Asks for an event with the next completion; whether it was not asked for before, so that one must look again.
+    /// Requests a notification for the next completion. Returns true if none was requested before;
+    /// the caller must then poll again before it sleeps.
     pub fn arm(&mut self) -> bool {
         if self.armed {
             return false;
         }
         self.armed = true;
-        // SAFETY: the queue is live.
+        // SAFETY: the CQ is live.
         unsafe { req_notify_cq(self.cq) };
         true
     }
 
-    /// Takes the event, if there is one.
+    /// Consumes the notification, if it has arrived.
     pub fn disarm(&mut self) {
         if !self.armed {
             return;
         }
         let (mut cq, mut user) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is live and does not block; the event is the queue's, the only one of the channel.
+        // SAFETY: the channel is live and nonblocking; only this CQ uses it, so the event is the
+        // CQ's.
         unsafe {
             if ibv_get_cq_event(self.channel, &raw mut cq, &raw mut user) == 0 {
                 ibv_ack_cq_events(cq, 1);
@@ -189,7 +193,7 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        // SAFETY: this is their only owner, and the identifier is live.
+        // SAFETY: this is the only owner, and the identifier is live.
         unsafe {
             if !self.qp.is_null() {
                 rdma_destroy_qp(self.id);

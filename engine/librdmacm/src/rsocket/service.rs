@@ -1,24 +1,38 @@
-//! The thread that is told what happens while no call is made: connections that come and go, signs of life that are due,
-//! and what arrives on the UDP sockets of datagrams. It is there from the first socket that needs it on.
+//! The service thread: handles what happens while no call runs. It starts with the first socket
+//! that needs it.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use super::socket::{State, StreamSocket};
-use super::wait::{self, Awaited, lock};
-use super::{Socket, table};
+use super::wait::lock;
 use crate::errno;
 
-/// How often connections are looked at whose peers say nothing.
-const TICK: Duration = Duration::from_secs(5);
+/// Interval at which silent connections are checked.
+pub const TICK: Duration = Duration::from_secs(5);
 const EVENTS: c_int = 16;
 
-/// What the thread sleeps on, and the process that has the thread.
+/// What the thread calls.
+#[derive(Debug, Clone, Copy)]
+pub struct Handlers {
+    /// Handles a readable descriptor. Returns false if no socket has this descriptor.
+    pub on_readable: fn(RawFd) -> bool,
+    /// Called after each round of events, at least every [`TICK`].
+    pub on_tick: fn(),
+}
+
+static HANDLERS: OnceLock<Handlers> = OnceLock::new();
+
+/// Sets what the thread calls. Must precede the first [`watch`]; later calls have no effect.
+pub fn set_handlers(handlers: Handlers) {
+    HANDLERS.get_or_init(|| handlers);
+}
+
+/// The epoll descriptor of the thread, and the process that the thread belongs to.
 static SERVICE: Mutex<Option<(u32, OwnedFd)>> = Mutex::new(None);
 
-/// The descriptor of the thread, which is started if this process has none: a forked child has not.
+/// Returns the epoll descriptor. Starts the thread if this process has none, as after a fork.
 fn epoll() -> Result<RawFd, c_int> {
     let mut service = lock(&SERVICE);
     if let Some((process, epoll)) = &*service
@@ -26,12 +40,12 @@ fn epoll() -> Result<RawFd, c_int> {
     {
         return Ok(epoll.as_raw_fd());
     }
-    // SAFETY: no pointers are involved.
+    // SAFETY: the function takes no pointers.
     let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if fd < 0 {
         return Err(errno::last());
     }
-    // SAFETY: the kernel has just given this descriptor to us alone.
+    // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
     let thread = std::thread::Builder::new().name("feroce-rsocket".to_owned());
     thread.spawn(move || run(fd)).map_err(|_| libc::EAGAIN)?;
@@ -39,72 +53,42 @@ fn epoll() -> Result<RawFd, c_int> {
     Ok(fd)
 }
 
-/// Tells the thread to look after the socket of this descriptor.
+/// Makes the thread handle events on this descriptor.
 pub fn watch(fd: RawFd) -> Result<(), c_int> {
     control(epoll()?, libc::EPOLL_CTL_ADD, fd)
+}
+
+/// Makes the thread ignore this descriptor, which it may never have watched.
+pub fn unwatch(fd: RawFd) {
+    if let Ok(epoll) = epoll() {
+        let _ = control(epoll, libc::EPOLL_CTL_DEL, fd);
+    }
 }
 
 fn control(epoll: RawFd, operation: c_int, fd: RawFd) -> Result<(), c_int> {
     let data = u64::from(fd.cast_unsigned());
     let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: data };
-    // SAFETY: the event is there for the call.
+    // SAFETY: the event is valid during the call.
     if unsafe { libc::epoll_ctl(epoll, operation, fd, &raw mut event) } == 0 {
         return Ok(());
     }
     Err(errno::last())
 }
 
-/// Closes a socket, which nobody finds from now on.
-pub fn close(socket: &Arc<Socket>) {
-    table::remove(socket.fd());
-    if let Ok(epoll) = epoll() {
-        let _ = control(epoll, libc::EPOLL_CTL_DEL, socket.fd()); // It may never have been watched.
-    }
-    match &**socket {
-        Socket::Stream(stream) => stream.close(),
-        Socket::Datagram(datagram) => datagram.close(),
-    }
-}
-
 fn run(epoll: RawFd) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS as usize];
     let timeout = c_int::try_from(TICK.as_millis()).unwrap_or(c_int::MAX);
     loop {
-        // SAFETY: the kernel writes as many events as there is room for.
+        // SAFETY: the kernel writes at most `EVENTS` events.
         let ready = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), EVENTS, timeout) };
+        let Some(handlers) = HANDLERS.get() else { continue };
         for event in events.iter().take(usize::try_from(ready).unwrap_or(0)) {
             let data = event.u64;
             let Ok(fd) = RawFd::try_from(data) else { continue };
-            match table::find(fd).as_deref() {
-                Some(Socket::Stream(stream)) => stream.on_readable(),
-                Some(Socket::Datagram(datagram)) => datagram.on_readable(),
-                None => _ = control(epoll, libc::EPOLL_CTL_DEL, fd),
+            if !(handlers.on_readable)(fd) {
+                let _ = control(epoll, libc::EPOLL_CTL_DEL, fd);
             }
         }
-        for socket in table::all() {
-            if let Socket::Stream(stream) = &*socket {
-                stream.keep_alive();
-            }
-        }
-    }
-}
-
-impl StreamSocket {
-    /// Sends a sign of life if the program wants one, or if it waits for a peer that says nothing: a process that was
-    /// killed has taken its network card with it, and nobody else says that it is gone.
-    fn keep_alive(&self) {
-        let mut inner = self.lock();
-        let waited_for = !inner.waiters.is_empty();
-        let period = inner.options.keep_alive_period().or(waited_for.then_some(TICK));
-        let Some(period) = period else { return };
-        if !matches!(inner.state, State::Open(_)) || inner.quiet_since.elapsed() < period {
-            return;
-        }
-        inner.quiet_since = wait::now();
-        if let Some(link) = inner.link() {
-            link.keep_alive();
-            link.queues().arm(); // Whoever waits is told if it fails.
-        }
-        inner.progress();
+        (handlers.on_tick)();
     }
 }

@@ -1,7 +1,8 @@
-//! A stream socket: what state it is in, and how calls wait for another.
+//! A stream socket: its states, and waiting for state changes.
 //!
-//! One lock guards it, and nobody sleeps holding it: whoever has to wait says so in the list of waiters, and sleeps on the
-//! completion channel and a descriptor of the thread's own. So a thread that waits for credits keeps none from reading.
+//! One lock guards the state, and no thread sleeps while holding it: a waiting thread registers in
+//! the list of waiters and sleeps on the completion channel and on its own eventfd. So a thread
+//! that waits for credits does not block readers.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -11,70 +12,70 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use super::Socket;
-use super::connecting::Attempt;
+use super::attempt::Attempt;
 use super::identifier::Identifier;
 use super::link::{Link, Ready};
-use super::mapping::Mappings;
+use super::mapped_buffers::Mappings;
 use super::options::Options;
+use super::service;
 use super::stream::{Half, Phase};
 use super::wait::{self, Awaited, Waiters};
 
-/// What a socket is doing.
+/// State of a socket.
 #[derive(Debug)]
 pub enum State {
-    /// Nothing yet.
+    /// Neither connected nor listening.
     Idle,
-    /// Waiting for others: those that came, oldest first.
-    Listening(VecDeque<Arc<Socket>>),
-    /// On its way to a peer.
+    /// Listening; descriptors of accepted connections, oldest first.
+    Listening(VecDeque<RawFd>),
+    /// Resolving the peer's address and route.
     Opening(Attempt),
-    /// Asked for a connection.
+    /// Connection request sent.
     Connecting(Ready),
-    /// Accepted one, and waiting for the word that this was heard.
+    /// Connection request accepted; waiting for the RTU.
     Accepting(Link),
-    /// Connected, or no longer.
+    /// Connected, or closed after it was connected.
     Open(Link),
-    /// Did not come to be.
+    /// The connection attempt failed.
     Refused,
     /// Closed by the program.
     Closed,
 }
 
-/// What the lock guards. The order is that in which it goes: queues need their identifier.
+/// State that the lock guards. Field order is drop order: queues must go before their identifier.
 #[derive(Debug)]
 pub struct Inner {
-    /// What it is doing.
+    /// State of the connection.
     pub state: State,
-    /// Buffers for the peer to write.
+    /// Buffers that the peer may write.
     pub mappings: Mappings,
-    /// Its address, and what connects it.
+    /// The RDMA CM identifier.
     pub identifier: Arc<Identifier>,
-    /// What programs have set.
+    /// Options that the program has set.
     pub options: Options,
-    /// Who waits.
+    /// Waiting threads.
     pub waiters: Waiters,
-    /// What `SO_ERROR` says.
+    /// Value of `SO_ERROR`.
     pub error: c_int,
-    /// When something was last heard or asked.
+    /// Time of the last received message or keep-alive.
     pub quiet_since: Instant,
 }
 
-/// The socket.
+/// A stream socket.
 #[derive(Debug)]
 pub struct StreamSocket {
     fd: RawFd,
     inner: Mutex<Inner>,
-    /// What `F_SETFL` has set.
+    /// Flags set with `F_SETFL`.
     flags: AtomicI32,
-    /// One call sends at a time, and one receives.
+    /// One call sends at a time.
     pub sending: Mutex<()>,
-    /// See `sending`.
+    /// One call receives at a time.
     pub receiving: Mutex<()>,
 }
 
 impl StreamSocket {
-    /// One with that identifier.
+    /// Creates a socket with an identifier.
     pub fn new(identifier: Identifier, options: Options) -> Self {
         let inner = Inner {
             state: State::Idle,
@@ -94,40 +95,40 @@ impl StreamSocket {
         }
     }
 
-    /// Its descriptor.
+    /// Returns the descriptor.
     pub fn fd(&self) -> RawFd {
         self.fd
     }
 
-    /// Takes the lock.
+    /// Locks and returns the state.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         wait::lock(&self.inner)
     }
 
-    /// The own address, and the peer's.
+    /// Returns the local address and the peer's.
     pub fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         self.lock().identifier.addresses()
     }
 
-    /// What `F_GETFL` says.
+    /// Returns the value of `F_GETFL`.
     pub fn flags(&self) -> c_int {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// What `F_SETFL` says.
+    /// Sets the value of `F_SETFL`.
     pub fn set_flags(&self, flags: c_int) {
         self.flags.store(flags, Ordering::Relaxed);
     }
 
-    /// Whether a call with these flags does not wait.
+    /// Returns true if a call with these flags must not wait.
     pub fn is_nonblocking(&self, flags: c_int) -> bool {
         self.flags() & libc::O_NONBLOCK != 0 || flags & libc::MSG_DONTWAIT != 0
     }
 
-    /// Waits until `test` has an answer.
+    /// Waits until `test` returns a value.
     ///
     /// # Errors
-    /// EAGAIN if it is not to wait; EINTR.
+    /// EAGAIN if the call must not wait; EINTR.
     pub fn wait<T>(
         &self,
         nonblocking: bool,
@@ -136,13 +137,13 @@ impl StreamSocket {
         wait::until(&self.inner, nonblocking, test)
     }
 
-    /// Waits until a connection is there.
+    /// Waits until the socket is connected.
     ///
     /// # Errors
-    /// EAGAIN, EINTR; ENOTCONN if there will be none.
+    /// EAGAIN, EINTR; ENOTCONN if no connection is being set up.
     pub fn wait_open(&self, nonblocking: bool) -> Result<(), c_int> {
         if matches!(self.lock().state, State::Open(_)) {
-            return Ok(()); // Nothing has to have come.
+            return Ok(()); // succeeds even if no data has arrived
         }
         self.wait(nonblocking, |inner| match inner.state {
             State::Open(_) => Some(Ok(())),
@@ -151,7 +152,7 @@ impl StreamSocket {
         })?
     }
 
-    /// Closes a half, and waits until the peer has all that was sent.
+    /// Closes one direction or both, and waits until the peer has received all data.
     ///
     /// # Errors
     /// EINVAL for another `how`, ENOTCONN, EINTR.
@@ -184,8 +185,10 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Closes it: others that use it are told so.
-    pub fn close(&self) {
+    /// Closes the socket. Calls that wait on it return an error. Returns the accepted connections
+    /// that the program has not taken, which the caller must close.
+    #[must_use]
+    pub fn close(&self) -> VecDeque<RawFd> {
         while self.shutdown(libc::SHUT_RDWR) == Err(libc::EINTR) {}
         let mut inner = self.lock();
         if matches!(inner.state, State::Open(_) | State::Accepting(_)) {
@@ -195,16 +198,34 @@ impl StreamSocket {
         let before = std::mem::replace(&mut inner.state, State::Closed);
         inner.waiters.wake();
         drop(inner);
-        if let State::Listening(accepted) = before {
-            for socket in accepted {
-                super::service::close(&socket);
-            }
+        match before {
+            State::Listening(accepted) => accepted,
+            _ => VecDeque::new(),
         }
+    }
+
+    /// Sends a keep-alive if the program enabled it, or if a call waits for a silent peer: when the
+    /// peer process was killed together with its software RNIC, nothing else reports that the peer
+    /// is gone.
+    pub fn keep_alive(&self) {
+        let mut inner = self.lock();
+        let waited_for = !inner.waiters.is_empty();
+        let period = inner.options.keep_alive_period().or(waited_for.then_some(service::TICK));
+        let Some(period) = period else { return };
+        if !matches!(inner.state, State::Open(_)) || inner.quiet_since.elapsed() < period {
+            return;
+        }
+        inner.quiet_since = wait::now();
+        if let Some(link) = inner.link() {
+            link.keep_alive();
+            link.queues().arm(); // waiters learn about a failed keep-alive
+        }
+        inner.progress();
     }
 }
 
 impl Inner {
-    /// The connection, if it is or was there.
+    /// Returns the connection, if one was established.
     pub fn link(&mut self) -> Option<&mut Link> {
         match &mut self.state {
             State::Open(link) => Some(link),
@@ -217,12 +238,12 @@ impl Awaited for Inner {
     fn progress(&mut self) {
         let Some(link) = self.link() else { return };
         let before = link.stream.phase();
-        let heard = link.progress();
+        let has_progressed = link.progress();
         let broke = before == Phase::Connected && link.stream.phase() == Phase::Failed;
         if broke {
             self.error = libc::EIO;
         }
-        if heard {
+        if has_progressed {
             self.quiet_since = wait::now();
             self.waiters.wake();
         }
@@ -246,7 +267,7 @@ impl Awaited for Inner {
 
     fn ready(&mut self, events: i16) -> i16 {
         self.progress();
-        let asked = events & (libc::POLLIN | libc::POLLOUT);
+        let requested = events & (libc::POLLIN | libc::POLLOUT);
         match &mut self.state {
             State::Open(link) => {
                 let mut ready = 0;
@@ -258,19 +279,20 @@ impl Awaited for Inner {
                 }
                 let ended = match link.stream.phase() {
                     Phase::Connected => 0,
-                    // First what came before: rstream takes the word as an error.
+                    // First report data that arrived before the disconnect: rstream treats POLLHUP
+                    // as an error.
                     Phase::Disconnected
-                        if ready & asked & libc::POLLIN != 0 && link.stream.has_data() =>
+                        if ready & requested & libc::POLLIN != 0 && link.stream.has_data() =>
                     {
                         0
                     }
                     Phase::Disconnected => libc::POLLHUP,
                     Phase::Failed => libc::POLLERR,
                 };
-                ready & asked | ended
+                ready & requested | ended
             }
-            State::Listening(accepted) if !accepted.is_empty() => libc::POLLIN & asked,
-            State::Refused => asked | libc::POLLERR,
+            State::Listening(accepted) if !accepted.is_empty() => libc::POLLIN & requested,
+            State::Refused => requested | libc::POLLERR,
             State::Closed => libc::POLLNVAL,
             _ => 0,
         }

@@ -1,9 +1,10 @@
-//! A connected stream as a value: it eats messages, completions and calls, and says what to post. It owns no memory, no
-//! queue pair and no clock, so two of them can be played against each other.
+//! A connected stream as a value: it consumes messages, completions and calls, and returns the work
+//! requests to post. It owns no memory, no QP and no clock, so tests can connect two of them.
 //!
-//! Each end has a receive buffer of two halves. The peer writes into a half that it was told of by an entry in its table
-//! of targets, and says how much with each WRITE's immediate data. What it was told of is filled to the last byte before
-//! the next entry is used; a half that has been read is announced again. Credits bound the number of messages under way.
+//! Each side has a receive buffer of two halves. The peer writes into a half that an entry in its
+//! target table announced, and reports the number of bytes in the immediate data of each WRITE. An
+//! announced half is filled to the last byte before the next entry is used; a half that the program
+//! has read is announced again. Credits limit the number of messages in flight.
 
 use std::collections::VecDeque;
 
@@ -11,41 +12,42 @@ use super::protocol::{
     ConnectData, Control, MAPPING_LENGTH, Mapping, Message, Order, REMOTE_LENGTH, Remote, TARGETS,
 };
 
-/// A stream takes data to send while so much of its send buffer is free.
+/// A stream accepts data while this many bytes of its send buffer are free.
 pub const SEND_LOW_WATER: u32 = 2048;
-/// Work requests kept back for messages other than data.
+/// Work requests reserved for messages other than data.
 const CONTROL_REQUESTS: u16 = 4;
-/// The first piece of a send is small, so that the peer begins early; each next one is twice as long up to the most.
+/// The first piece of a send is small, so that the peer can start early; each next piece is twice
+/// as long, up to `LARGEST_PIECE` bytes.
 const FIRST_PIECE: u32 = 2048;
 const LARGEST_PIECE: u32 = 65536;
 
-/// How large queues and buffers are.
+/// Sizes of queues and buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Work requests to send.
+    /// Work requests in the send queue.
     pub send_queue: u16,
-    /// Messages that can be received ahead.
+    /// Messages that can be received before the program reads.
     pub receive_queue: u16,
-    /// Bytes that can be sent ahead.
+    /// Bytes that can be queued for sending.
     pub send_buffer: u32,
-    /// Bytes that can be received ahead.
+    /// Bytes that can be received before the program reads.
     pub receive_buffer: u32,
 }
 
-/// The tables that the peer writes into.
+/// The tables that the peer writes.
 pub trait Tables {
-    /// The target of this index if one is there, and takes it away.
+    /// Takes the target with this index out of the table, if there is one.
     fn take_target(&mut self, index: u32) -> Option<Remote>;
 }
 
-/// What a work request was for; it comes back with its completion.
+/// Purpose of a work request; returned with its completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Data, or an entry of the peer's tables: so many bytes of the send buffer.
+    /// Data or a table entry: this many bytes of the send buffer.
     Stream(u32),
-    /// A message that has nothing to do with credits.
+    /// A message that does not consume a credit.
     Control {
-        /// Nothing is sent after it.
+        /// The last message of the stream.
         last: bool,
     },
 }
@@ -54,7 +56,7 @@ impl Work {
     const CONTROL: u64 = 1 << 32;
     const LAST: u64 = 1 << 33;
 
-    /// As the identifier of a work request.
+    /// Encodes the purpose as work request id.
     pub fn id(self) -> u64 {
         match self {
             Self::Stream(bytes) => u64::from(bytes),
@@ -63,9 +65,9 @@ impl Work {
         }
     }
 
-    /// What an identifier of ours says.
-    #[allow(clippy::cast_possible_truncation)] // The lower half.
-    pub fn of_id(id: u64) -> Self {
+    /// Decodes a work request id.
+    #[allow(clippy::cast_possible_truncation)] // the lower half holds the bytes
+    pub fn from_id(id: u64) -> Self {
         if id & Self::CONTROL != 0 {
             return Self::Control { last: id & Self::LAST != 0 };
         }
@@ -73,70 +75,70 @@ impl Work {
     }
 }
 
-/// Part of the send buffer.
+/// Part of a buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
+    /// Offset of the first byte.
     pub offset: u32,
-    /// How long it is.
+    /// Length in bytes.
     pub length: u32,
 }
 
-/// Where the bytes of a work request lie.
+/// Where the bytes of a work request are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// There are none.
+    /// No bytes.
     Nothing,
-    /// So many, at the caller's: they go into the work request itself.
+    /// This many bytes of the caller, sent inline.
     Inline(u32),
-    /// So many, at the caller's: they are copied into the send buffer first, and go from there.
+    /// Bytes of the caller, copied into these pieces of the send buffer first.
     Buffer([Piece; 2]),
-    /// An entry of a table: the first so many bytes.
+    /// A table entry: the first bytes, as many as the number says.
     Entry([u8; MAPPING_LENGTH], usize),
 }
 
-/// A work request to post: a WRITE, with immediate data or without.
+/// A work request to post: an RDMA WRITE, with or without immediate data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Post {
-    /// What for.
+    /// Purpose.
     pub work: Work,
-    /// Its bytes.
+    /// Local bytes.
     pub source: Source,
-    /// Where to.
+    /// Remote address.
     pub address: u64,
-    /// The key that opens it.
+    /// Remote key.
     pub key: u32,
-    /// What it says.
+    /// Immediate data.
     pub message: Option<Message>,
 }
 
-/// Which way a stream is closed.
+/// Direction to close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
-    /// What comes in.
+    /// Receiving.
     Read,
-    /// What goes out.
+    /// Sending.
     Write,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
-/// Whether a stream is connected.
+/// Connection state of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// It is, at least one way.
+    /// Connected in at least one direction.
     Connected,
-    /// It was, and ended in order.
+    /// Closed in order.
     Disconnected,
-    /// It was, and broke.
+    /// Broken.
     Failed,
 }
 
-/// The peer does not keep to the protocol.
+/// The peer violated the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Violation;
 
-/// Pieces of a send: how long the next one is.
+/// Iterates over the lengths of the pieces of a send.
 #[derive(Debug, Clone, Copy)]
 pub struct Pieces(u32);
 
@@ -157,7 +159,7 @@ impl Pieces {
     }
 }
 
-/// The stream.
+/// A connected stream.
 #[derive(Debug)]
 pub struct Stream {
     phase: Phase,
@@ -168,31 +170,32 @@ pub struct Stream {
     receive_address: u64,
     receive_key: u32,
 
-    // What goes out.
+    // Sending.
     target: Remote,
     next_target: u32,
     sent: u16,
     sent_until: u16,
     requests_free: u16,
     controls_free: u16,
-    send_at: u32,
+    send_offset: u32,
     send_free: u32,
 
-    // What comes in.
+    // Receiving.
     arrived: VecDeque<u32>,
-    read_at: u32,
+    read_offset: u32,
     consumed: u16,
     credits_due: u16,
-    /// Bytes of halves that were read and are not announced again.
+    /// Bytes that the program has read and that are not announced again.
     read_free: u32,
-    announce_at: u32,
+    announce_offset: u32,
     announce_entry: u32,
-    /// Bytes that the peer was told of and has not filled.
+    /// Announced bytes that the peer has not filled.
     announced: u64,
 }
 
 impl Stream {
-    /// A stream of that size, whose receive buffer is there, to a peer that has said that.
+    /// Creates a stream of these sizes. `receive_buffer` is the local buffer, `peer` the peer's
+    /// private data.
     pub fn new(sizes: Sizes, receive_buffer: Remote, peer: ConnectData) -> Self {
         let half = sizes.receive_buffer / 2;
         Self {
@@ -209,55 +212,55 @@ impl Stream {
             sent_until: peer.credits,
             requests_free: sizes.send_queue - CONTROL_REQUESTS,
             controls_free: CONTROL_REQUESTS,
-            send_at: 0,
+            send_offset: 0,
             send_free: sizes.send_buffer,
             arrived: VecDeque::with_capacity(usize::from(sizes.receive_queue)),
-            read_at: 0,
+            read_offset: 0,
             consumed: 0,
             credits_due: sizes.receive_queue / 2,
             read_free: half,
-            announce_at: half,
+            announce_offset: half,
             announce_entry: 1 % peer.targets.length,
             announced: u64::from(half),
         }
     }
 
-    /// Whether it is connected.
+    /// Returns the connection state.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Whether more may come in.
+    /// Returns true if more data may arrive.
     pub fn is_readable(&self) -> bool {
         self.phase == Phase::Connected && self.readable
     }
 
-    /// Whether anything may go out.
+    /// Returns true if data may be sent.
     pub fn is_writable(&self) -> bool {
         self.phase == Phase::Connected && self.writable
     }
 
-    /// The connection broke.
+    /// Marks the connection as broken.
     pub fn fail(&mut self) {
         if self.phase == Phase::Connected {
             self.phase = Phase::Failed;
         }
     }
 
-    /// The connection ended.
+    /// Marks the connection as closed.
     pub fn disconnect(&mut self) {
         if self.phase == Phase::Connected {
             self.phase = Phase::Disconnected;
         }
     }
 
-    /// What the peer said of itself.
+    /// Returns the peer's private data.
     pub fn peer(&self) -> &ConnectData {
         &self.peer
     }
 
-    /// A work request is done.
-    pub fn on_done(&mut self, work: Work) {
+    /// Handles the completion of a work request.
+    pub fn on_completion(&mut self, work: Work) {
         match work {
             Work::Stream(bytes) => {
                 self.requests_free += 1;
@@ -272,10 +275,10 @@ impl Stream {
         }
     }
 
-    /// Immediate data came.
+    /// Handles immediate data from the peer.
     ///
     /// # Errors
-    /// When the peer says what it may not.
+    /// The message violates the protocol.
     pub fn on_message(&mut self, immediate: u32) -> Result<(), Violation> {
         match Message::decode(immediate).ok_or(Violation)? {
             Message::Data(bytes) => {
@@ -298,7 +301,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether data can be sent now.
+    /// Returns true if data can be sent now. Takes the next target if the current one is full.
     pub fn can_send(&mut self, tables: &mut impl Tables) -> bool {
         if self.target.length == 0
             && let Some(target) = tables.take_target(self.next_target)
@@ -314,10 +317,11 @@ impl Stream {
         room && self.sent != self.sent_until
     }
 
-    /// The next piece of `left` bytes, when [`can_send`](Self::can_send).
+    /// Returns the post for the next piece of `left` bytes, and its length. Only if
+    /// [`can_send`](Self::can_send).
     pub fn send(&mut self, left: usize, pieces: &mut Pieces, inline_max: u32) -> (Post, u32) {
         let length = self.piece(left, pieces).min(self.target.length);
-        let (source, work) = self.place(length, inline_max);
+        let (source, work) = self.reserve(length, inline_max);
         let post = Post {
             work,
             source,
@@ -331,7 +335,8 @@ impl Stream {
         (post, length)
     }
 
-    /// The next piece of `left` bytes into a mapped buffer, when [`can_send`](Self::can_send).
+    /// Returns the post that writes the next piece of `left` bytes into a mapped buffer, and its
+    /// length. Only if [`can_send`](Self::can_send).
     pub fn send_mapped(
         &mut self,
         (left, offset): (usize, u64),
@@ -340,12 +345,13 @@ impl Stream {
         inline_max: u32,
     ) -> (Post, u32) {
         let length = self.piece(left, pieces).min(mapping.left_at(offset));
-        let (source, work) = self.place(length, inline_max);
+        let (source, work) = self.reserve(length, inline_max);
         let address = mapping.buffer.address.wrapping_add(offset.wrapping_sub(mapping.offset));
         (Post { work, source, address, key: mapping.buffer.key, message: None }, length)
     }
 
-    /// Tells the peer of a buffer under this index, when [`can_send`](Self::can_send).
+    /// Returns the post that announces a mapped buffer under this index. Only if
+    /// [`can_send`](Self::can_send).
     pub fn announce_mapping(&mut self, index: u32, mapping: &Mapping) -> Post {
         self.requests_free -= 1;
         self.sent = self.sent.wrapping_add(1);
@@ -363,30 +369,31 @@ impl Stream {
         pieces.next(left).min(self.send_free)
     }
 
-    /// Takes a work request and, for what is longer than goes inline, a place in the send buffer.
-    fn place(&mut self, length: u32, inline_max: u32) -> (Source, Work) {
+    /// Takes a work request and, for data longer than `inline_max`, room in the send buffer.
+    fn reserve(&mut self, length: u32, inline_max: u32) -> (Source, Work) {
         self.requests_free -= 1;
         if length <= inline_max {
             return (Source::Inline(length), Work::Stream(0));
         }
-        let to_end = self.sizes.send_buffer - self.send_at;
-        let first = Piece { offset: self.send_at, length: length.min(to_end) };
+        let to_end = self.sizes.send_buffer - self.send_offset;
+        let first = Piece { offset: self.send_offset, length: length.min(to_end) };
         let second = Piece { offset: 0, length: length - first.length };
-        self.send_at = (self.send_at + length) % self.sizes.send_buffer;
+        self.send_offset = (self.send_offset + length) % self.sizes.send_buffer;
         self.send_free -= length;
         (Source::Buffer([first, second]), Work::Stream(length))
     }
 
-    /// Whether there is something to read.
+    /// Returns true if there is data to read.
     pub fn has_data(&self) -> bool {
         !self.arrived.is_empty()
     }
 
-    /// The parts of the receive buffer that hold what comes next, at most `left` bytes: for a look at it.
+    /// Returns the pieces of the receive buffer that hold the next data, at most `left` bytes,
+    /// without consuming them.
     pub fn peek(&self, left: usize) -> impl Iterator<Item = Piece> {
         let size = self.sizes.receive_buffer;
         let mut left = u32::try_from(left).unwrap_or(u32::MAX);
-        let mut at = self.read_at;
+        let mut at = self.read_offset;
         self.arrived.iter().flat_map(move |&bytes| {
             let length = bytes.min(left);
             let first = Piece { offset: at, length: length.min(size - at) };
@@ -397,25 +404,25 @@ impl Stream {
         })
     }
 
-    /// The part of the receive buffer that holds what comes next, at most `left` bytes. It must have been copied before
-    /// [`grant`](Self::grant) is called: the peer may fill it again.
+    /// Consumes and returns the next piece of received data, at most `left` bytes. The caller must
+    /// copy it before it calls [`grant`](Self::grant), after which the peer may overwrite it.
     pub fn read(&mut self, left: usize) -> Option<Piece> {
         let message = self.arrived.front_mut()?;
         let left = u32::try_from(left).unwrap_or(u32::MAX);
-        let to_end = self.sizes.receive_buffer - self.read_at;
+        let to_end = self.sizes.receive_buffer - self.read_offset;
         let length = left.min(*message).min(to_end);
-        let piece = Piece { offset: self.read_at, length };
+        let piece = Piece { offset: self.read_offset, length };
         *message -= length;
         if *message == 0 {
             self.arrived.pop_front();
             self.consumed = self.consumed.wrapping_add(1);
         }
-        self.read_at = (self.read_at + length) % self.sizes.receive_buffer;
+        self.read_offset = (self.read_offset + length) % self.sizes.receive_buffer;
         self.read_free += length;
         Some(piece)
     }
 
-    /// Tells the peer of what it may send, if it is time.
+    /// Returns the post that grants credits to the peer and announces a free half, if due.
     pub fn grant(&mut self) -> Option<Post> {
         let half = self.sizes.receive_buffer / 2;
         let due = self.consumed.wrapping_sub(self.credits_due) < 0x8000;
@@ -426,31 +433,32 @@ impl Stream {
         self.controls_free -= 1;
         self.credits_due = self.consumed.wrapping_add(self.sizes.receive_queue / 2);
         let until = self.consumed.wrapping_add(self.sizes.receive_queue);
-        let mut post = control(Message::Credits(until), false);
+        let mut post = control_post(Message::Credits(until), false);
         if has_half {
             let buffer = Remote {
-                address: self.receive_address.wrapping_add(u64::from(self.announce_at)),
+                address: self.receive_address.wrapping_add(u64::from(self.announce_offset)),
                 key: self.receive_key,
                 length: half,
             };
             let entry = u64::from(self.announce_entry) * REMOTE_LENGTH as u64;
-            post.source = entry_of(&buffer, self.peer.order);
+            post.source = table_entry(&buffer, self.peer.order);
             post.address = self.peer.targets.address.wrapping_add(entry);
             post.key = self.peer.targets.key;
             self.read_free -= half;
             self.announced += u64::from(half);
-            self.announce_at = if self.announce_at == 0 { half } else { 0 };
+            self.announce_offset = if self.announce_offset == 0 { half } else { 0 };
             self.announce_entry = (self.announce_entry + 1) % self.peer.targets.length;
         }
         Some(post)
     }
 
-    /// Whether a control message can be sent.
+    /// Returns true if a control message can be sent.
     pub fn can_control(&self) -> bool {
         self.controls_free > 0
     }
 
-    /// Closes a half; what to tell the peer, when [`can_control`](Self::can_control).
+    /// Closes one direction or both. Returns the post that informs the peer, if needed. Only if
+    /// [`can_control`](Self::can_control).
     pub fn close(&mut self, half: Half) -> Option<Post> {
         if self.phase != Phase::Connected || !(self.readable || self.writable) {
             return None;
@@ -464,31 +472,31 @@ impl Stream {
             _ => return None,
         };
         self.controls_free -= 1;
-        Some(control(Message::Control(message), message == Control::Disconnect))
+        Some(control_post(Message::Control(message), message == Control::Disconnect))
     }
 
-    /// A sign of life, which the peer's network card answers and its program does not see.
+    /// Returns a keep-alive: the peer's RNIC acknowledges it, and its program does not see it.
     pub fn keep_alive(&mut self) -> Option<Post> {
         if self.controls_free == 0 || self.phase != Phase::Connected {
             return None;
         }
         self.controls_free -= 1;
-        Some(Post { message: None, ..control(Message::Control(Control::KeepAlive), false) })
+        Some(Post { message: None, ..control_post(Message::Control(Control::KeepAlive), false) })
     }
 
-    /// Whether all that was posted is done.
+    /// Returns true if all posted work requests have completed.
     pub fn is_idle(&self) -> bool {
         self.requests_free == self.sizes.send_queue - CONTROL_REQUESTS
             && self.controls_free == CONTROL_REQUESTS
     }
 }
 
-fn control(message: Message, last: bool) -> Post {
+fn control_post(message: Message, last: bool) -> Post {
     let work = Work::Control { last };
     Post { work, source: Source::Nothing, address: 0, key: 0, message: Some(message) }
 }
 
-fn entry_of(buffer: &Remote, order: Order) -> Source {
+fn table_entry(buffer: &Remote, order: Order) -> Source {
     let mut bytes = [0; MAPPING_LENGTH];
     bytes[..REMOTE_LENGTH].copy_from_slice(&buffer.encode(order));
     Source::Entry(bytes, REMOTE_LENGTH)
@@ -500,7 +508,7 @@ mod tests {
 
     use super::*;
 
-    /// Where an end's memory lies for its peer.
+    /// Addresses of the memory of each side.
     const TABLES: u64 = 0x1000;
     const RECEIVE: u64 = 0x10_0000;
     const MAPPED: u64 = 0x20_0000;
@@ -518,7 +526,7 @@ mod tests {
         }
     }
 
-    /// One end: its memory, and what it has posted.
+    /// One side: its memory and its posted work requests.
     struct End {
         stream: Stream,
         targets: Targets,
@@ -526,7 +534,7 @@ mod tests {
         receive: Vec<u8>,
         mapped: Vec<u8>,
         send: Vec<u8>,
-        /// Posted and not delivered, delivered and not completed.
+        /// Posted but not delivered, and delivered but not completed.
         posted: VecDeque<(Post, Vec<u8>)>,
         delivered: VecDeque<Work>,
         written: u8,
@@ -543,15 +551,16 @@ mod tests {
         }
     }
 
-    fn end(own: Sizes, peer: Sizes) -> End {
-        let receive_buffer = Remote { address: RECEIVE, key: KEYS[1], length: own.receive_buffer };
+    fn end(local: Sizes, peer: Sizes) -> End {
+        let receive_buffer =
+            Remote { address: RECEIVE, key: KEYS[1], length: local.receive_buffer };
         End {
-            stream: Stream::new(own, receive_buffer, data(peer)),
+            stream: Stream::new(local, receive_buffer, data(peer)),
             targets: Targets([0; 2 * REMOTE_LENGTH]),
             mapping: [0; MAPPING_LENGTH],
-            receive: vec![0; own.receive_buffer as usize],
+            receive: vec![0; local.receive_buffer as usize],
             mapped: vec![0; 100],
-            send: vec![0; own.send_buffer as usize],
+            send: vec![0; local.send_buffer as usize],
             posted: VecDeque::new(),
             delivered: VecDeque::new(),
             written: 0,
@@ -572,14 +581,14 @@ mod tests {
                         place.copy_from_slice(&bytes[..length as usize]);
                         bytes = &bytes[length as usize..];
                     }
-                    // Read again when it is delivered, as a network card does.
+                    // Read again at delivery, as an RNIC does.
                     Vec::new()
                 }
             };
             self.posted.push_back((post, bytes));
         }
 
-        /// Sends what can be sent of so many bytes; how many.
+        /// Sends as much as possible of `left` bytes. Returns the number of bytes.
         fn write(&mut self, mut left: usize, inline_max: u32) -> usize {
             let mut pieces = Pieces::default();
             let before = left;
@@ -597,7 +606,7 @@ mod tests {
             before - left
         }
 
-        /// Reads what is there, at most so many bytes; checks it; how many.
+        /// Reads and checks at most `most` bytes. Returns the number of bytes.
         fn read(&mut self, most: usize) -> usize {
             let peeked: usize = self.stream.peek(most).map(|piece| piece.length as usize).sum();
             let mut total = 0;
@@ -620,7 +629,7 @@ mod tests {
             }
         }
 
-        fn arrives(&mut self, post: &Post, bytes: &[u8]) {
+        fn write_memory(&mut self, post: &Post, bytes: &[u8]) {
             let (place, base) = match post.address {
                 0 => return assert!(bytes.is_empty()),
                 MAPPED.. => (&mut self.mapped[..], MAPPED),
@@ -633,7 +642,7 @@ mod tests {
         }
     }
 
-    /// The oldest work request of `from` reaches `to`.
+    /// Delivers the oldest work request of `from` to `to`.
     fn deliver(from: &mut End, to: &mut End) {
         let Some((post, mut bytes)) = from.posted.pop_front() else { return };
         if let Source::Buffer(pieces) = post.source {
@@ -641,7 +650,7 @@ mod tests {
                 bytes.extend(&from.send[offset as usize..][..length as usize]);
             }
         }
-        to.arrives(&post, &bytes);
+        to.write_memory(&post, &bytes);
         if let Some(message) = post.message {
             to.stream.on_message(message.encode()).unwrap();
         }
@@ -650,14 +659,14 @@ mod tests {
 
     fn complete(end: &mut End) {
         if let Some(work) = end.delivered.pop_front() {
-            end.stream.on_done(Work::of_id(work.id()));
+            end.stream.on_completion(Work::from_id(work.id()));
         }
     }
 
     const SMALL: Sizes =
         Sizes { send_queue: 16, receive_queue: 16, send_buffer: 5000, receive_buffer: 3000 };
 
-    fn settle(ends: &mut [End; 2]) {
+    fn drain(ends: &mut [End; 2]) {
         for _ in 0..1000 {
             let [a, b] = ends;
             a.grant();
@@ -671,21 +680,21 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of calls, deliveries and completions, the bytes that come out are those that went in, and
-        /// nothing is stuck.
+        /// For any order of calls, deliveries and completions, the received bytes equal the sent
+        /// bytes, and no data is stuck.
         #[test]
-        fn what_goes_in_comes_out(
+        fn received_bytes_equal_sent_bytes(
             sizes in (16u16..40, 16u16..40, 2100u32..9000, 1u32..5000),
             inline_max in 0u32..300,
             steps in prop::collection::vec((0u8..5, 0usize..2, 1usize..7000), 0..400),
         ) {
-            let own = Sizes {
+            let local = Sizes {
                 send_queue: sizes.0,
                 receive_queue: sizes.1,
                 send_buffer: sizes.2,
                 receive_buffer: sizes.3 * 2,
             };
-            let mut ends = [end(own, SMALL), end(SMALL, own)];
+            let mut ends = [end(local, SMALL), end(SMALL, local)];
             let mut under_way = [0, 0];
             for (step, at, amount) in steps {
                 let [a, b] = &mut ends;
@@ -702,7 +711,7 @@ mod tests {
                 for at in 0..2 {
                     under_way[1 - at] -= ends[at].read(1 << 20);
                 }
-                settle(&mut ends);
+                drain(&mut ends);
             }
             prop_assert_eq!(under_way, [0, 0]);
             let [a, b] = &mut ends;
@@ -723,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_was_announced_is_a_violation() {
+    fn data_beyond_the_announced_room_is_a_violation() {
         let mut end = end(SMALL, SMALL);
         assert_eq!(end.stream.on_message(Message::Data(1500).encode()), Ok(()));
         assert_eq!(end.stream.on_message(Message::Data(1).encode()), Err(Violation));
@@ -735,9 +744,9 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_buffer_is_written_ahead_of_what_follows() {
+    fn a_mapped_buffer_is_written_before_later_data() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
-        settle(&mut ends);
+        drain(&mut ends);
         let [a, b] = &mut ends;
         let buffer = Remote { address: MAPPED, key: KEYS[2], length: 100 };
         assert!(b.stream.can_send(&mut b.targets));
@@ -760,11 +769,11 @@ mod tests {
         assert_eq!((&b.mapped[10..60], b.mapped[60]), (&[7; 50][..], 0));
         deliver(a, b);
         assert_eq!(b.read(1), 1);
-        settle(&mut ends);
+        drain(&mut ends);
     }
 
     #[test]
-    fn a_half_that_is_closed_stays_closed() {
+    fn a_closed_direction_stays_closed() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
         let [a, _] = &mut ends;
         a.write(10, 16);
@@ -772,7 +781,7 @@ mod tests {
         assert_eq!(shutdown.message, Some(Message::Control(Control::Shutdown)));
         assert_eq!(a.stream.close(Half::Write), None);
         a.post(shutdown, &[]);
-        settle(&mut ends);
+        drain(&mut ends);
         let [a, b] = &mut ends;
         assert_eq!((a.stream.is_writable(), a.stream.is_readable()), (false, true));
         assert_eq!((b.stream.is_writable(), b.stream.is_readable()), (true, false));
@@ -781,29 +790,29 @@ mod tests {
         let disconnect = b.stream.close(Half::Both).unwrap();
         assert_eq!(disconnect.message, Some(Message::Control(Control::Disconnect)));
         b.post(disconnect, &[]);
-        settle(&mut ends);
+        drain(&mut ends);
         assert!(ends.iter().all(|end| end.stream.phase() == Phase::Disconnected));
         assert_eq!(ends[0].read(100), 5);
         assert_eq!(ends[0].stream.close(Half::Both), None);
     }
 
     #[test]
-    fn one_end_may_close_both_ways() {
+    fn one_side_may_close_both_directions() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
         let disconnect = ends[0].stream.close(Half::Both).unwrap();
         assert_eq!(ends[0].stream.close(Half::Both), None);
         ends[0].post(disconnect, &[]);
         assert_eq!(ends[0].stream.phase(), Phase::Connected, "until it is delivered");
-        settle(&mut ends);
+        drain(&mut ends);
         assert!(ends.iter().all(|end| end.stream.phase() == Phase::Disconnected));
     }
 
     #[test]
-    fn a_sign_of_life_says_nothing() {
+    fn a_keep_alive_carries_no_message() {
         let mut ends = [end(SMALL, SMALL), end(SMALL, SMALL)];
         let post = ends[0].stream.keep_alive().unwrap();
         assert_eq!((post.message, post.source), (None, Source::Nothing));
         ends[0].post(post, &[]);
-        settle(&mut ends);
+        drain(&mut ends);
     }
 }

@@ -3,17 +3,17 @@
 use std::ffi::c_int;
 
 use super::gather::Gather;
-use super::mapping::Announced;
+use super::mapped_buffers::Announcement;
 use super::socket::{Inner, StreamSocket};
 use super::stream::Pieces;
 use super::wait::lock;
 
-/// Whether a call can go on.
+/// Whether a transfer can continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// It can.
+    /// Data can be transferred.
     Go,
-    /// The other half is closed, or both are.
+    /// The direction is closed.
     Ended,
 }
 
@@ -33,8 +33,8 @@ fn may_receive(inner: &mut Inner) -> Option<Turn> {
     (!link.stream.is_readable()).then_some(Turn::Ended)
 }
 
-/// What a call returns that has done so much before it failed.
-fn partly(done: usize, result: Result<(), c_int>) -> Result<usize, c_int> {
+/// Returns the number of bytes transferred, or the error if there were none.
+fn partial_result(done: usize, result: Result<(), c_int>) -> Result<usize, c_int> {
     match result {
         Err(error) if done == 0 => Err(error),
         _ => Ok(done),
@@ -42,10 +42,11 @@ fn partly(done: usize, result: Result<(), c_int>) -> Result<usize, c_int> {
 }
 
 impl StreamSocket {
-    /// Sends the program's bytes; how many, which is less than all only if it does not wait or the connection ends.
+    /// Sends the program's bytes. Returns their number; fewer than all only for a nonblocking call
+    /// or if the connection ends.
     ///
     /// # Safety
-    /// The bytes can be read.
+    /// The memory in `from` is readable.
     pub unsafe fn send(&self, mut from: Gather<'_>, flags: c_int) -> Result<usize, c_int> {
         let nonblocking = self.is_nonblocking(flags);
         self.wait_open(nonblocking)?;
@@ -56,7 +57,7 @@ impl StreamSocket {
             while from.left() > 0 {
                 self.wait(nonblocking, |inner| {
                     may_send(inner).map(|turn| match (turn, inner.link()) {
-                        // SAFETY: the caller says so.
+                        // SAFETY: the memory in `from` is readable.
                         (Turn::Go, Some(link)) => unsafe { link.send(&mut from, &mut pieces) },
                         _ => Err(libc::ECONNRESET),
                     })
@@ -64,13 +65,14 @@ impl StreamSocket {
             }
             Ok(())
         });
-        partly(all - from.left(), sent)
+        partial_result(all - from.left(), sent)
     }
 
-    /// Writes the program's bytes into what the peer has mapped at an offset; how many.
+    /// Writes the program's bytes into the buffer that the peer has mapped at `offset`. Returns
+    /// their number.
     ///
     /// # Safety
-    /// The bytes can be read.
+    /// The memory in `from` is readable.
     pub unsafe fn write_mapped(
         &self,
         mut from: Gather<'_>,
@@ -88,7 +90,7 @@ impl StreamSocket {
                 let Some(mapping) = mapped else { break };
                 let length = self.wait(nonblocking, |inner| {
                     may_send(inner).map(|turn| match (turn, inner.link()) {
-                        // SAFETY: the caller says so.
+                        // SAFETY: the memory in `from` is readable.
                         (Turn::Go, Some(link)) => unsafe {
                             link.send_mapped(&mut from, (offset, &mapping), &mut pieces)
                         },
@@ -99,10 +101,10 @@ impl StreamSocket {
             }
             Ok(())
         });
-        partly(all - from.left(), sent)
+        partial_result(all - from.left(), sent)
     }
 
-    /// Tells the peer of buffers that were mapped since.
+    /// Announces newly mapped buffers to the peer.
     fn announce_mappings(&self, nonblocking: bool) -> Result<(), c_int> {
         while self.lock().mappings.has_unannounced() {
             self.wait(nonblocking, |inner| {
@@ -110,7 +112,7 @@ impl StreamSocket {
                     if turn == Turn::Ended {
                         return Err(libc::ECONNRESET);
                     }
-                    if let Some(Announced { index, mapping }) = inner.mappings.announce()
+                    if let Some(Announcement { index, mapping }) = inner.mappings.next_unannounced()
                         && let Some(link) = inner.link()
                     {
                         link.announce_mapping(index, &mapping);
@@ -122,13 +124,13 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Receives into the program's memory; how many bytes, 0 at the end.
+    /// Receives into the program's memory. Returns the number of bytes; 0 at the end of the stream.
     ///
     /// # Errors
     /// EAGAIN, EINTR, ENOTCONN; ECONNRESET if the connection broke.
     ///
     /// # Safety
-    /// The memory can be written.
+    /// The memory in `to` is writable.
     pub unsafe fn receive(&self, mut to: Gather<'_>, flags: c_int) -> Result<usize, c_int> {
         let nonblocking = self.is_nonblocking(flags);
         self.wait_open(nonblocking)?;
@@ -143,12 +145,14 @@ impl StreamSocket {
                     }
                     let link = inner.link()?;
                     if flags & libc::MSG_PEEK != 0 {
-                        // SAFETY: the caller says so. One part is looked at.
+                        // SAFETY: the memory in `to` is writable, and at most `length` bytes are
+                        // copied.
                         to.fill(|begin, length| unsafe { link.peek(begin, length) });
                     } else {
-                        // SAFETY: the caller says so.
+                        // SAFETY: the memory in `to` is writable, and at most `length` bytes are
+                        // copied.
                         to.fill(|begin, length| unsafe { link.read(begin, length) });
-                        link.progress(); // Room for the peer.
+                        link.progress(); // grants the freed space to the peer
                     }
                     Some(Ok(Turn::Go))
                 })??;
@@ -159,12 +163,12 @@ impl StreamSocket {
             }
             Ok(())
         })();
-        partly(all - to.left(), received)
+        partial_result(all - to.left(), received)
     }
 }
 
 impl Inner {
-    /// What a program is told that wants to read and will get nothing more.
+    /// Returns what a read returns when no more data will arrive: end of stream, or ECONNRESET.
     fn end_of_data(&mut self) -> Result<Turn, c_int> {
         let broke = self.link().is_some_and(|link| link.is_broken());
         if broke { Err(libc::ECONNRESET) } else { Ok(Turn::Ended) }

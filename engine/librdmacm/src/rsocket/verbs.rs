@@ -1,4 +1,4 @@
-//! More functions of `libibverbs.so.1`: those that move data, which only sockets use.
+//! Data path functions of `libibverbs.so.1`, which only rsockets use.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -31,12 +31,12 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// `ibv_poll_cq`, which is an inline function of the header.
+/// `ibv_poll_cq`, an inline function of `verbs.h`.
 ///
 /// # Safety
-/// As for the header's.
+/// `cq` is a live CQ.
 pub unsafe fn poll_cq(cq: *mut ibv_cq, completions: &mut [ibv_wc]) -> c_int {
-    // SAFETY: the caller passes a live queue, whose context has the function.
+    // SAFETY: `cq` is a live CQ, so its context is open.
     unsafe {
         let Some(poll) = (*(*cq).context).ops.poll_cq else { return -libc::EOPNOTSUPP };
         let room = c_int::try_from(completions.len()).unwrap_or(c_int::MAX);
@@ -47,19 +47,19 @@ pub unsafe fn poll_cq(cq: *mut ibv_cq, completions: &mut [ibv_wc]) -> c_int {
 /// `ibv_req_notify_cq`
 ///
 /// # Safety
-/// As for the header's.
+/// `cq` is a live CQ.
 pub unsafe fn req_notify_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller passes a live queue, whose context has the function.
+    // SAFETY: `cq` is a live CQ, so its context is open.
     unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |notify| notify(cq, 0)) }
 }
 
 /// `ibv_post_send`
 ///
 /// # Safety
-/// As for the header's.
+/// `qp` is a live QP; the request is as `ibv_post_send` requires.
 pub unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> c_int {
     let mut bad = std::ptr::null_mut();
-    // SAFETY: the caller passes a live QP, whose context has the function.
+    // SAFETY: `qp` is a live QP, so its context is open; the request is valid.
     unsafe {
         let post = (*(*qp).context).ops.post_send;
         post.map_or(libc::EOPNOTSUPP, |post| post(qp, request, &raw mut bad))
@@ -69,10 +69,10 @@ pub unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> c_int {
 /// `ibv_post_recv`
 ///
 /// # Safety
-/// As for the header's.
+/// `qp` is a live QP; the request is as `ibv_post_recv` requires.
 pub unsafe fn post_recv(qp: *mut ibv_qp, request: &mut ibv_recv_wr) -> c_int {
     let mut bad = std::ptr::null_mut();
-    // SAFETY: the caller passes a live QP, whose context has the function.
+    // SAFETY: `qp` is a live QP, so its context is open; the request is valid.
     unsafe {
         let post = (*(*qp).context).ops.post_recv;
         post.map_or(libc::EOPNOTSUPP, |post| post(qp, request, &raw mut bad))

@@ -1,6 +1,6 @@
-//! Threads that wait for a socket: each has an eventfd of its own, which it sleeps on beside the descriptors it is interested
-//! in. Whoever changes a socket's state wakes all that wait for it, so that it does not matter which of them has seen the
-//! event.
+//! Waiting for a socket. Each thread has an eventfd, on which it sleeps together with the
+//! descriptors of the socket. A thread that changes the state of a socket wakes all its waiters, so
+//! it does not matter which thread consumed the event.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -10,103 +10,104 @@ use std::time::{Duration, Instant};
 use super::configuration::Configuration;
 use crate::errno;
 
-/// Locks, whoever has panicked.
+/// Locks a mutex, also if a thread panicked while it held it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    static OWN: Option<OwnedFd> = eventfd();
+    static EVENTFD: Option<OwnedFd> = create_eventfd();
 }
 
-fn eventfd() -> Option<OwnedFd> {
-    // SAFETY: no pointers are involved.
+fn create_eventfd() -> Option<OwnedFd> {
+    // SAFETY: the function takes no pointers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    // SAFETY: the kernel has just given this descriptor to us alone.
+    // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What wakes this thread.
+/// Returns the eventfd that wakes this thread.
 ///
 /// # Errors
-/// EMFILE when no descriptor is left.
-pub fn own() -> Result<RawFd, c_int> {
-    OWN.with(|fd| fd.as_ref().map(AsRawFd::as_raw_fd)).ok_or(libc::EMFILE)
+/// EMFILE if no descriptor is left.
+pub fn thread_eventfd() -> Result<RawFd, c_int> {
+    EVENTFD.with(|fd| fd.as_ref().map(AsRawFd::as_raw_fd)).ok_or(libc::EMFILE)
 }
 
-/// The threads that wait for a socket.
+/// Eventfds of the threads that wait for a socket.
 #[derive(Debug, Default)]
 pub struct Waiters(Vec<RawFd>);
 
 impl Waiters {
-    /// A thread begins to wait.
+    /// Registers a waiting thread.
     pub fn add(&mut self, thread: RawFd) {
         self.0.push(thread);
     }
 
-    /// A thread ends it.
+    /// Removes a thread.
     pub fn remove(&mut self, thread: RawFd) {
         if let Some(at) = self.0.iter().position(|&fd| fd == thread) {
             self.0.swap_remove(at);
         }
     }
 
-    /// Whether nobody waits.
+    /// Returns true if no thread waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Wakes them.
+    /// Wakes all waiting threads.
     pub fn wake(&self) {
         let one = 1u64.to_ne_bytes();
         for &fd in &self.0 {
-            // SAFETY: the eight bytes are read by the kernel. It does not block.
+            // SAFETY: the kernel reads the eight bytes; the descriptor is nonblocking.
             unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
         }
     }
 }
 
-/// The time, which only waiting needs.
-#[allow(clippy::disallowed_methods)] // Nothing here is repeated from a seed.
+/// Returns the current time, for waiting only.
+#[allow(clippy::disallowed_methods)] // rsockets are not replayed from a seed
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// What can be waited for, behind its lock.
+/// A socket that threads can wait for; methods are called with its lock held.
 pub trait Awaited {
-    /// Takes what has come.
+    /// Processes completions.
     fn progress(&mut self);
 
-    /// Asks to be told of the next completions, on these descriptors. One must look once more before one sleeps.
+    /// Requests notifications for the next completions. Returns the descriptors that report them.
+    /// The caller must check the socket again before it sleeps.
     fn arm(&mut self) -> Vec<RawFd>;
 
-    /// Takes the word that there are completions.
+    /// Consumes the notifications that have arrived.
     fn disarm(&mut self);
 
-    /// Who waits.
+    /// Returns the waiting threads.
     fn waiters(&mut self) -> &mut Waiters;
 
-    /// What `poll` says of it.
+    /// Returns the `revents` for `poll`.
     fn ready(&mut self, events: i16) -> i16;
 }
 
-/// Waits until `test` has an answer.
+/// Waits until `test` returns a value.
 ///
 /// # Errors
-/// EAGAIN if it is not to wait; EINTR.
+/// EAGAIN if the call must not wait; EINTR.
 pub fn until<W: Awaited, T>(
     awaited: &Mutex<W>,
     nonblocking: bool,
     mut test: impl FnMut(&mut W) -> Option<T>,
 ) -> Result<T, c_int> {
-    let mut look = |awaited: &mut W| {
+    let mut progress_and_test = |awaited: &mut W| {
         awaited.progress();
         test(awaited)
     };
     let polling = now() + Configuration::get().polling_time;
     loop {
-        if let Some(answer) = look(&mut lock(awaited)) {
-            return Ok(answer);
+        if let Some(value) = progress_and_test(&mut lock(awaited)) {
+            return Ok(value);
         }
         if nonblocking {
             return Err(libc::EAGAIN);
@@ -115,19 +116,19 @@ pub fn until<W: Awaited, T>(
             break;
         }
     }
-    let own = own()?;
+    let eventfd = thread_eventfd()?;
     loop {
         let mut guarded = lock(awaited);
         let mut fds: Vec<_> = guarded.arm().into_iter().map(readable).collect();
-        if let Some(answer) = look(&mut guarded) {
-            return Ok(answer);
+        if let Some(value) = progress_and_test(&mut guarded) {
+            return Ok(value);
         }
-        guarded.waiters().add(own);
+        guarded.waiters().add(eventfd);
         drop(guarded);
-        fds.push(readable(own));
+        fds.push(readable(eventfd));
         let slept = sleep(&mut fds, Until::Forever);
         let mut guarded = lock(awaited);
-        guarded.waiters().remove(own);
+        guarded.waiters().remove(eventfd);
         guarded.disarm();
         drop(guarded);
         slept?;
@@ -137,65 +138,65 @@ pub fn until<W: Awaited, T>(
 /// When waiting ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
-    /// Never.
+    /// No limit.
     Forever,
-    /// Then.
-    Then(Instant),
+    /// At this time.
+    At(Instant),
 }
 
 impl Until {
-    /// So many milliseconds from now, or never if negative.
+    /// Returns the time `timeout` milliseconds from now; no limit if it is negative.
     pub fn milliseconds(timeout: c_int) -> Self {
         match u64::try_from(timeout) {
-            Ok(timeout) => Self::Then(now() + Duration::from_millis(timeout)),
+            Ok(timeout) => Self::At(now() + Duration::from_millis(timeout)),
             Err(_) => Self::Forever,
         }
     }
 
-    /// Whether it is over.
+    /// Returns true if the time has passed.
     pub fn is_over(self) -> bool {
-        matches!(self, Self::Then(then) if now() >= then)
+        matches!(self, Self::At(time) if now() >= time)
     }
 
-    /// For `poll`, rounded up.
+    /// Returns the remaining milliseconds for `poll`, rounded up; -1 for no limit.
     fn left(self) -> c_int {
         match self {
             Self::Forever => -1,
-            Self::Then(then) => {
-                let left = then.saturating_duration_since(now());
+            Self::At(time) => {
+                let left = time.saturating_duration_since(now());
                 c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
             }
         }
     }
 }
 
-/// What to sleep for.
+/// Returns a `pollfd` that waits until the descriptor is readable.
 pub fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Sleeps until one of the descriptors, the last of which is this thread's own, is ready.
+/// Sleeps until a descriptor is ready. The last one is this thread's eventfd, which is then reset.
 ///
 /// # Errors
-/// EINTR, as `poll` gives it.
+/// EINTR, or the error of `poll`.
 pub fn sleep(fds: &mut [libc::pollfd], until: Until) -> Result<(), c_int> {
-    // SAFETY: the kernel reads and writes the array.
+    // SAFETY: the kernel reads and writes the array of `fds.len()` entries.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, until.left()) };
     let failed = if ready < 0 { Err(errno::last()) } else { Ok(()) };
-    if let Some(own) = fds.last() {
+    if let Some(eventfd) = fds.last() {
         let mut count = [0u8; 8];
-        // SAFETY: the kernel writes eight bytes at most. It does not block.
-        unsafe { libc::read(own.fd, count.as_mut_ptr().cast(), count.len()) };
+        // SAFETY: the kernel writes at most eight bytes; the descriptor is nonblocking.
+        unsafe { libc::read(eventfd.fd, count.as_mut_ptr().cast(), count.len()) };
     }
     failed
 }
 
-/// Fills in what is ready now.
+/// Sets `revents` for what is ready now.
 ///
 /// # Errors
-/// What `poll` says.
-pub fn look(fds: &mut [libc::pollfd]) -> Result<(), c_int> {
-    // SAFETY: the kernel reads and writes the array.
+/// The error of `poll`.
+pub fn set_revents(fds: &mut [libc::pollfd]) -> Result<(), c_int> {
+    // SAFETY: the kernel reads and writes the array of `fds.len()` entries.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) };
     if ready < 0 { Err(errno::last()) } else { Ok(()) }
 }
