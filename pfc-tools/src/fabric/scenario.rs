@@ -1,7 +1,15 @@
-//! Scenarios: TOML files that say what is connected, who sends, what is measured, and what was published.
+//! Scenarios: TOML files that describe the network, the traffic, the measurements and the published
+//! values.
 //!
-//! A file has one or more *cases*: the same with some values changed, `[[case]]`. What the command line changes by `--set` holds
-//! for all of them.
+//! A file has one or more *cases*, `[[case]]`: variants with some values changed. Changes from the
+//! command line (`--set`) apply to all cases.
+//!
+//! The tables are read by hand (`tree`, `section`) and not with serde. A case is a tree merged from
+//! the file, the case's `set` and `--set`, and every value keeps its own origin: an error names
+//! file and line, or the option, with the full key, the value as written and what was expected.
+//! serde's errors carry a span only while it reads one TOML document, and a merged tree is no
+//! document. serde also cannot report keys without effect beside other keys, or whose effect
+//! `--set` removed.
 
 mod engine;
 mod figure;
@@ -24,7 +32,7 @@ use parts::DEFAULT_PRIORITY;
 use section::Section;
 use tree::{Node, Origin, Value};
 
-/// Why a scenario cannot be run. The culprit is whoever wrote it.
+/// Why a scenario cannot be run. Always an error in the scenario or in the options.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
@@ -32,7 +40,7 @@ pub enum ScenarioError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -44,39 +52,39 @@ pub enum ScenarioError {
         /// What is wrong.
         message: String,
     },
-    /// Nothing reads this key.
+    /// No such key exists.
     #[error("{place}: nothing is called `{key}`; here are {known}")]
     UnknownKey {
         /// File and line.
         place: String,
         /// The key.
         key: String,
-        /// Those that there are.
+        /// The keys that exist.
         known: String,
     },
-    /// A value is not what its key takes.
+    /// A value is not valid for its key.
     #[error("{place}: `{key}` is `{value}`, expected {expected}")]
     Value {
         /// File and line.
         place: String,
         /// The key.
         key: String,
-        /// As given.
+        /// The value as given.
         value: String,
-        /// What it takes.
+        /// What is expected.
         expected: String,
     },
-    /// Something must be said and is not.
+    /// A required key is missing.
     #[error("{place}: `{key}` is missing, expected {expected}")]
     Missing {
-        /// File and line of what it is missing in.
+        /// File and line of the table that lacks the key.
         place: String,
         /// The key.
         key: String,
-        /// What it takes.
+        /// What is expected.
         expected: String,
     },
-    /// The parts do not fit together.
+    /// Parts of the scenario do not fit together.
     #[error("{place}: {message}")]
     Misfit {
         /// The file.
@@ -86,12 +94,12 @@ pub enum ScenarioError {
     },
 }
 
-/// A change of the command line: a key and its value.
+/// A change from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// As `switch.alpha` or `traffic.0.priority`.
+    /// A path such as `switch.alpha` or `traffic.0.priority`.
     pub key: String,
-    /// TOML, or text.
+    /// A TOML value, or a plain string.
     pub value: String,
 }
 
@@ -106,34 +114,34 @@ impl std::fmt::Display for Change {
 pub struct Scenario {
     /// File name.
     pub file: String,
-    /// What it shows.
+    /// What the scenario shows.
     pub title: String,
-    /// Where the published numbers are from.
+    /// Source of the published numbers.
     pub source: String,
-    /// Its cases, in order.
+    /// The cases, in order.
     pub cases: Vec<Case>,
-    /// What a reader of its report should know.
+    /// Notes for the reader of the report.
     pub notes: String,
-    /// It takes minutes: a quick report is made without it.
+    /// The scenario takes minutes; a quick report leaves it out.
     pub long: bool,
-    /// What a report draws of it.
+    /// Figures of the report.
     pub figures: Vec<Figure>,
 }
 
-/// One run, or several that differ in their seed only.
+/// A case: one run, or several that differ only in the seed.
 #[derive(Debug)]
 pub struct Case {
-    /// Its name; empty if the file has only one.
+    /// Name; empty if the file has only one case.
     pub name: String,
-    /// The seeds of its runs.
+    /// Seeds of the runs.
     pub seeds: Vec<u64>,
     /// No drop, NAK or time-out may happen.
     pub lossless: bool,
-    /// What is expected.
+    /// Expected results.
     pub gates: Vec<Gate>,
-    /// Names of the traffics.
+    /// Names of the traffic groups.
     pub groups: Vec<String>,
-    /// Where they are written.
+    /// File and line of each traffic group.
     places: Vec<String>,
     file: String,
     base: FabricConfig,
@@ -141,12 +149,12 @@ pub struct Case {
 }
 
 impl Case {
-    /// Nodes and lines.
+    /// Topology of the case.
     pub const fn network(&self) -> &Network {
         &self.base.network
     }
 
-    /// Whether hosts of it are engines.
+    /// Returns true if any host runs the engine.
     pub const fn has_engines(&self) -> bool {
         !self.base.engines.is_empty()
     }
@@ -156,15 +164,15 @@ impl Case {
         ScenarioError::Misfit { place: self.file.clone(), message }
     }
 
-    /// The network alone, for real hosts.
+    /// Configuration without traffic, for external hosts.
     pub fn network_config(&self, seed: u64) -> FabricConfig {
         FabricConfig { seed, ..self.base.clone() }
     }
 
-    /// What is run for one seed.
+    /// Configuration of the run with this seed.
     ///
     /// # Errors
-    /// [`ScenarioError::Misfit`] if traffic cannot be drawn.
+    /// [`ScenarioError::Misfit`] if the traffic cannot be generated.
     pub fn config(&self, seed: u64, keep_samples: bool) -> Result<FabricConfig, ScenarioError> {
         let mut config = self.base.clone();
         (config.seed, config.keep_samples) = (seed, keep_samples);
@@ -182,10 +190,10 @@ impl Case {
 }
 
 impl Scenario {
-    /// Keeps the case of this name only.
+    /// Keeps only the case of this name.
     ///
     /// # Errors
-    /// The names of those that there are, if none is called so.
+    /// The names of the existing cases, if none has this name.
     pub fn choose(&mut self, name: &str) -> Result<(), String> {
         let known: Vec<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
         let known = known.join(", ");
@@ -193,7 +201,8 @@ impl Scenario {
         if self.cases.is_empty() { Err(known) } else { Ok(()) }
     }
 
-    /// Whether there is something to run: a network and its routes can be looked at without.
+    /// Checks that every case has traffic. A network and its routes can be analysed without
+    /// traffic.
     ///
     /// # Errors
     /// [`ScenarioError::Missing`] if a case has no traffic.
@@ -208,13 +217,13 @@ impl Scenario {
         }
     }
 
-    /// The file's name without its folder and its ending.
+    /// The file name without folder and extension.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.file).file_stem();
         stem.map_or_else(|| self.file.clone(), |stem| stem.to_string_lossy().into_owned())
     }
 
-    /// Reads a file.
+    /// Reads a scenario file.
     ///
     /// # Errors
     /// See [`ScenarioError`].
@@ -224,7 +233,7 @@ impl Scenario {
         Self::parse(&path.display().to_string(), &text, changes, seed)
     }
 
-    /// The scenario in `text`, which is said to be the file `file`.
+    /// Parses a scenario. `file` is the name for error messages.
     ///
     /// # Errors
     /// See [`ScenarioError`].
@@ -253,7 +262,7 @@ impl Scenario {
     }
 }
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Debug, Clone, Copy)]
 struct Given<'a> {
     changes: &'a [Change],
@@ -261,7 +270,7 @@ struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// The tree with the changes, which win over everything in the file.
+    /// Applies the changes to the tree. They override everything in the file.
     fn change(&self, tree: &Node) -> Result<Node, ScenarioError> {
         let mut tree = tree.clone();
         for Change { key, value } in self.changes {
@@ -286,7 +295,7 @@ fn figures(list: Option<&Node>, cases: &[Case]) -> Result<Vec<Figure>, ScenarioE
     sections.into_iter().map(|section| figure::read(section, cases)).collect()
 }
 
-/// A table that has nothing but `list`.
+/// A table with `list` as its only entry.
 fn holder(key: &str, list: &Node) -> Node {
     let table = [(key.to_owned(), list.clone())].into();
     Node { value: Value::Table(table), origin: list.origin.clone() }
@@ -335,7 +344,8 @@ fn cases(
     Ok(cases)
 }
 
-/// One case. `number` is its place among the values of its `[[case]]`, for gates with a published number for each.
+/// Reads one case. `number` is its index among the values of its `[[case]]`, for gates with one
+/// published number per value.
 fn case(
     file: &str,
     name: &str,
@@ -395,7 +405,7 @@ fn case(
         base,
         traffic,
     };
-    // What does not fit together is told now, not after an hour.
+    // Report a configuration error now and not after an hour.
     super::Fabric::check(&case.config(first, false)?).map_err(|misfit| {
         let place = tree.place(&misfit.key).unwrap_or_else(|| file.to_owned());
         ScenarioError::Misfit { place, message: format!("`{}`: {}", misfit.key, misfit.message) }
@@ -403,8 +413,8 @@ fn case(
     Ok(case)
 }
 
-/// The last seed that others may follow.
+/// Largest first seed: the following seeds must fit.
 const LAST_SEED: u64 = u64::MAX - 10_000;
 
-/// Shortest time that is a time: samples every zero seconds never end.
+/// Shortest sampling interval: with zero the run would not end.
 pub(super) const SHORTEST: Time = Time::from_nanos(1);

@@ -1,4 +1,4 @@
-//! What hosts that are the engine cannot be asked for: they do it in their own way.
+//! Rejects settings that engine hosts do not support.
 
 use feroce_congestion::params::NVIDIA;
 use feroce_wire::PathMtu;
@@ -8,10 +8,11 @@ use super::section::Section;
 use crate::fabric::config::{FabricConfig, PacketConfig};
 use crate::fabric::traffic::{Pattern, Traffic};
 
-/// Fewest packets of a window: the engine asks for an acknowledgement every 16.
+/// Smallest window in packets: the engine requests an acknowledgement every 16 packets.
 const LEAST_WINDOW: u64 = 32;
 
-/// An error about the first key that engine hosts, if there are any, cannot have.
+/// Returns an error about the first setting that engine hosts do not support, if there are engine
+/// hosts.
 pub(super) fn check(
     all: &Section<'_>,
     config: &FabricConfig,
@@ -59,7 +60,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// An error about `key` if it is given and `cannot_be`.
+/// Returns an error about `key` if the key is present and `cannot_be` is true.
 fn refuse(
     section: &Section<'_>,
     key: &'static str,

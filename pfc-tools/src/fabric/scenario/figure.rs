@@ -1,29 +1,29 @@
-//! `[[figure]]`: what a report draws of a scenario.
+//! `[[figure]]`: a figure of the report.
 
 use serde::{Deserialize, Serialize};
 
 use super::ScenarioError;
 use super::section::Section;
 
-/// What is drawn.
+/// The quantity that a figure shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shows {
-    /// What arrived of each flow, in Gb/s of payload, over time.
+    /// Goodput of each flow in Gb/s over time.
     Goodput,
-    /// The rate that each flow's controller allows, in Gb/s, over time.
+    /// Rate allowed by each flow's controller, in Gb/s, over time.
     Rate,
-    /// DCQCN's alpha of each flow over time.
+    /// Alpha of DCQCN of each flow over time.
     Alpha,
-    /// The length of each watched queue in KB over time.
+    /// Length of each watched queue in KB over time.
     Queue,
-    /// The part of the time for which a queue was no longer than so many KB.
+    /// Distribution of queue lengths in KB over time (CDF).
     QueueCdf,
-    /// The part of the flows that had no more than so many Gb/s.
+    /// Distribution of the flows' goodput in Gb/s (CDF).
     GoodputCdf,
-    /// How many times as long flows took as they would have alone, by their size: median, 95th and 99th percentile.
+    /// Slowdown of flows by size: median, 95th and 99th percentile.
     Slowdown,
-    /// Values of gates, case by case, beside those that were published.
+    /// Values of gates for each case, beside the published values.
     Gates,
 }
 
@@ -38,20 +38,20 @@ const SHOWS: [(&str, Shows); 8] = [
     ("gates", Shows::Gates),
 ];
 
-/// A chart of a report.
+/// A figure of the report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Above it.
+    /// Title above the figure.
     pub title: String,
-    /// What is drawn.
+    /// The quantity shown.
     pub shows: Shows,
     /// Names of cases, or of gates for [`Shows::Gates`]; all if empty.
     pub of: Vec<String>,
-    /// Axes by logarithms.
+    /// Logarithmic axes.
     pub log: bool,
-    /// From when to when, in milliseconds.
+    /// Time range in milliseconds.
     pub between: Option<(f64, f64)>,
-    /// What others published: names, and files of x and y below `published/`.
+    /// Published curves: a name, and a file of x and y values in `published/`.
     pub published: Vec<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! `[topology]` and `[[link]]`: what is connected; with [`ways`], how packets get through.
+//! `[topology]` and `[[link]]`: nodes and links. Routing is read by [`routes`].
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,14 +10,14 @@ use crate::fabric::config::Network;
 use crate::fabric::time::{LineRate, Time};
 use crate::fabric::topology::{self, Clos, Line};
 
-/// The kinds of `[topology]`.
+/// The values of `kind` in `[topology]`.
 const KINDS: [&str; 7] =
     ["single", "dumbbell", "parking-lot", "two-tier", "clos", "fat-tree", "explicit"];
 
-/// Most lines: for each host, all of them are looked at once.
+/// Most links. Building the network takes links times hosts steps.
 const MOST_LINES: usize = 20_000;
 
-/// Reads the network.
+/// Reads topology, links and routing.
 pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
     let mut network = topology(all.section("topology")?)?;
     let mut down = BTreeSet::new();
@@ -142,8 +142,8 @@ fn explicit(
     topology::explicit(hosts, switches, &lines).map_err(misfit)
 }
 
-/// `[[link]]`: what is different about some lines, those with `between`'s nodes at their ends; `"s1 - *"` are all of s1's.
-/// Numbers of lines that are not there go into `down`.
+/// `[[link]]`: overrides for the links between the nodes of `between`; `"s1 - *"` stands for all
+/// links of s1. Numbers of links that are down go into `down`.
 fn change_link(
     section: Section<'_>,
     network: &mut Network,
@@ -185,7 +185,7 @@ fn change_link(
     section.finish()
 }
 
-/// The nodes that `text` names: one, or a range of numbered ones as `h1..h4`.
+/// The nodes that `text` names: one node, or a range of numbered nodes such as `h1..h4`.
 pub(super) fn nodes(text: &str, network: &Network) -> Option<Vec<usize>> {
     let Some((from, to)) = text.split_once("..") else {
         return Some(vec![network.node(text.trim())?]);
@@ -194,7 +194,7 @@ pub(super) fn nodes(text: &str, network: &Network) -> Option<Vec<usize>> {
     (from <= to).then(|| (from..=to).collect())
 }
 
-/// The two nodes of `s1->h3`.
+/// The two nodes of a link direction such as `s1->h3`.
 pub(super) fn direction(text: &str, network: &Network) -> Option<(usize, usize)> {
     let (from, to) = text.split_once("->")?;
     let (from, to) = (network.node(from.trim())?, network.node(to.trim())?);

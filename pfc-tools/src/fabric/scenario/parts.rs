@@ -1,4 +1,4 @@
-//! `[packet]`, `[switch]`, `[pfc]`, `[host]`, `[congestion]`, `[measure]` and `[[traffic]]`: everything but what is connected.
+//! `[packet]`, `[switch]`, `[pfc]`, `[host]`, `[congestion]`, `[measure]` and `[[traffic]]`.
 
 use feroce_congestion::Params;
 use feroce_congestion::params::{ParamError, SETS};
@@ -13,7 +13,7 @@ use crate::fabric::scheduler::Plan;
 use crate::fabric::time::Time;
 use crate::fabric::traffic::{Distribution, Pattern, Traffic};
 
-/// Of traffic and of queues that are measured, unless they say another.
+/// Default priority of traffic and of measured queues.
 pub(super) const DEFAULT_PRIORITY: u8 = 3;
 
 /// Most samples of a run.
@@ -95,7 +95,8 @@ fn switch(section: Section<'_>, pfc: Section<'_>) -> Result<SwitchConfig, Scenar
     Ok(config)
 }
 
-/// `strict`: the priorities that go ahead; `weights`: of the eight others' shares, in KB per round.
+/// Reads `strict`, the strict priorities, and `weights`, the DWRR weights of the priorities in KB
+/// per round.
 fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
     let strict = section.priorities("strict")?;
     let expected = "eight weights from 1 to 1000, priority 0 first";
@@ -116,7 +117,7 @@ fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
     Ok(Plan { strict: strict.unwrap_or(0), quantum })
 }
 
-/// Every host, and the numbers of those that are engines.
+/// Reads the configuration of the hosts, and the numbers of those that run the engine.
 fn host(section: Section<'_>, network: &Network) -> Result<(HostConfig, Vec<u32>), ScenarioError> {
     let default = HostConfig::default();
     let recoveries = ["go-back-n", "go-back-0"];
@@ -141,7 +142,7 @@ fn host(section: Section<'_>, network: &Network) -> Result<(HostConfig, Vec<u32>
     Ok((host, engines))
 }
 
-/// `set`, and every parameter of the congestion crate by its name, ours or NVIDIA's.
+/// Reads `set`, and every parameter of the congestion crate by its own or NVIDIA's name.
 fn congestion(section: Section<'_>) -> Result<Params, ScenarioError> {
     let names: Vec<&str> = SETS.iter().map(|set| set.name).collect();
     let set = section.choice("set", &names)?.and_then(|set| Params::named(names[set]));
@@ -235,7 +236,7 @@ pub(super) fn traffic(
     Ok(traffic)
 }
 
-/// How long a flow's messages are, and how many there are, if they end.
+/// Reads the message size of a flow, and the number of messages if the flow has an end.
 fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), ScenarioError> {
     let message = section.bytes("message")?.unwrap_or(1 << 20);
     if let (0, Some(node)) = (message, section.get("message")) {
@@ -252,7 +253,7 @@ fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), S
     }
 }
 
-/// What `sizes` names.
+/// Reads the distribution that `sizes` names.
 fn sizes(section: &Section<'_>, file: &str, payload: u32) -> Result<Distribution, ScenarioError> {
     let sizes = section.text("sizes")?;
     let sizes =

@@ -1,4 +1,4 @@
-//! A scenario file as a tree whose values know where they were written, and what the command line puts in their place.
+//! A scenario file as a tree. Every value knows its origin, in the file or on the command line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,9 +11,9 @@ use super::ScenarioError;
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// In a file, at a line from 1.
+    /// In a file, at a line counted from 1.
     File(String, usize),
-    /// On the command line: what is shown.
+    /// On the command line, as shown in errors.
     Set(String),
 }
 
@@ -31,18 +31,18 @@ impl fmt::Display for Origin {
 pub(super) enum Value {
     /// A string.
     Text(String),
-    /// A number or a truth value as it is written.
+    /// A number or boolean as written.
     Plain(String),
-    /// Several.
+    /// A list.
     List(Vec<Node>),
-    /// By name.
+    /// A table.
     Table(BTreeMap<String, Node>),
 }
 
-/// No key of a scenario is as deep.
+/// Most levels of a key.
 const DEEPEST: usize = 16;
 
-/// A value and its place.
+/// A value and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub value: Value,
@@ -50,7 +50,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The tree of the TOML `text` of `file`.
+    /// Parses the TOML `text` of `file`.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let starts: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
         let origin = |at: usize| {
@@ -63,7 +63,7 @@ impl Node {
         Ok(table(document.get_ref(), &origin, origin(0)))
     }
 
-    /// The value as one would write it.
+    /// The value as it would be written.
     pub fn shown(&self) -> String {
         match &self.value {
             Value::Text(text) | Value::Plain(text) => text.clone(),
@@ -74,7 +74,8 @@ impl Node {
         }
     }
 
-    /// Where the value at `key` was written, or the innermost table that would have it; `None` if that is the whole file.
+    /// Origin of the value at `key`, or of the innermost table on its path; `None` for the whole
+    /// file.
     pub fn place(&self, key: &str) -> Option<String> {
         let (mut node, mut place) = (self, None);
         for part in key.split('.') {
@@ -89,7 +90,7 @@ impl Node {
         place
     }
 
-    /// Whether the command line has put something in its place, or added something.
+    /// Returns true if the command line has replaced or added this value or one inside it.
     pub fn is_changed(&self) -> bool {
         let inner = match &self.value {
             Value::Table(table) => table.values().any(Self::is_changed),
@@ -99,7 +100,8 @@ impl Node {
         inner || matches!(self.origin, Origin::Set(_))
     }
 
-    /// Puts `value` in the place that `key` names: names and, in lists, numbers from 0, with dots between.
+    /// Replaces the value at `key`, a path of names and list indexes (from 0) separated by dots.
+    /// The index after the last one appends.
     pub fn set(&mut self, key: &str, value: Self) -> Result<(), ScenarioError> {
         let origin = value.origin.clone();
         let wrong = |expected: String| ScenarioError::Value {
@@ -126,7 +128,7 @@ impl Node {
                     let count = list.len();
                     let index = part.parse::<usize>().ok();
                     if index == Some(count) && rest.is_none() {
-                        // One more.
+                        // Append.
                         list.push(value);
                         return Ok(());
                     }
@@ -146,7 +148,7 @@ impl Node {
         Ok(())
     }
 
-    /// The tree of a value that was not written in a file: TOML, or else a string.
+    /// A value that was not written in a file: TOML, or else a string.
     pub fn given(text: &str, origin: &Origin) -> Self {
         let document = format!("value = {text}");
         let parsed = DeTable::parse(&document).ok().and_then(|document| {
@@ -157,7 +159,8 @@ impl Node {
             .unwrap_or_else(|| Self { value: Value::Text(text.to_owned()), origin: origin.clone() })
     }
 
-    /// The same with `{}` in every string replaced by `by`; what was a string with it may become another value.
+    /// A copy with `{}` replaced by `by` in every string. A string with `{}` may become a value of
+    /// another type.
     pub fn filled(&self, by: &str) -> Self {
         let value = match &self.value {
             Value::Text(text) if text.contains("{}") => {
@@ -176,7 +179,7 @@ impl Node {
 fn table(of: &DeTable<'_>, origin: &dyn Fn(usize) -> Origin, at: Origin) -> Node {
     let entries = of.iter().map(|(name, value)| {
         let mut node = tree(value, origin);
-        // A key's place is where it is named, not where its value begins.
+        // The origin of a key is where its name is written, not its value.
         node.origin = origin(name.span().start + 1);
         (name.get_ref().to_string(), node)
     });

@@ -1,4 +1,4 @@
-//! `[routing]` and `[[route]]`: which ways packets take, other than the shortest.
+//! `[routing]` and `[[route]]`: deviations from shortest-path routing.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::fabric::routing::{Wiring, wiring};
 
 const KINDS: [&str; 2] = ["shortest", "up-down"];
 
-/// Reads the rules for the ways through `network`.
+/// Reads the routing rules of `network`.
 pub(super) fn read(all: &Section<'_>, network: &Network) -> Result<Routing, ScenarioError> {
     let section = all.section("routing")?;
     let mut routing = Routing::default();
@@ -42,7 +42,7 @@ pub(super) fn read(all: &Section<'_>, network: &Network) -> Result<Routing, Scen
     Ok(routing)
 }
 
-/// The nodes that a key names; none if there is no such key.
+/// The nodes named by `key`; `None` if the key is absent.
 fn some_nodes(
     section: &Section<'_>,
     key: &'static str,
@@ -57,7 +57,7 @@ fn some_nodes(
     Ok(Some(all))
 }
 
-/// The turn `s1 > s2 > s3` between neighbours.
+/// Parses a turn such as `s1 > s2 > s3` between neighbours.
 fn turn(text: &str, network: &Network) -> Option<Turn> {
     let mut nodes = text.split('>').map(|name| network.node(name.trim()));
     let (from, at, to) = (nodes.next()??, nodes.next()??, nodes.next()??);
@@ -65,7 +65,7 @@ fn turn(text: &str, network: &Network) -> Option<Turn> {
     (nodes.next().is_none() && is_line(from, at) && is_line(at, to)).then_some((from, at, to))
 }
 
-/// `[[route]]`: where packets to some hosts go on to from some switches.
+/// Reads a `[[route]]`: the next hops from some switches to some hosts.
 fn route(
     section: Section<'_>,
     network: &Network,
@@ -100,7 +100,8 @@ fn route(
     section.finish()
 }
 
-/// The turns that lead down and then up again. Up is nearer to a root; among switches that are as near, towards the first.
+/// The turns that lead down and then up again (up*/down* routing). Up means nearer to a root; among
+/// switches at the same distance, towards the one with the lower number.
 fn turns_up_again(wiring: &Wiring, hosts: usize, roots: &[usize]) -> Vec<Turn> {
     let mut level = vec![usize::MAX; wiring.len()];
     let mut queue: VecDeque<usize> = roots.iter().copied().filter(|&n| n >= hosts).collect();
