@@ -1,4 +1,4 @@
-//! Runs the cases of a scenario and judges what comes out.
+//! Runs the cases of a scenario and evaluates their gates.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use crate::fabric::measure::{FlowResult, Results, per_second};
 use crate::fabric::scenario::{Bound, Case, Gate, Measure, ScenarioError, Stat};
 use crate::fabric::time::Time;
 
-/// How far a run is.
+/// How far a run has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Virtual time.
+    /// Current virtual time.
     pub now: Time,
-    /// When the run ends.
+    /// Virtual time at which the run ends.
     pub duration: Time,
-    /// Events so far.
+    /// Events processed so far.
     pub events: u64,
 }
 
-/// A gate and what came out.
+/// A gate and the value measured for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The gate.
     pub gate: Gate,
-    /// The value; none if nothing was measured.
+    /// The measured value; `None` if nothing was measured.
     pub value: Option<f64>,
 }
 
 impl Outcome {
-    /// Whether the value is what was expected.
+    /// Returns true if the value is within all bounds of the gate.
     pub fn holds(&self) -> bool {
         let is_fine = |bound: &Bound| match (self.value, *bound) {
             (_, Bound::Shown { .. }) => true,
@@ -43,12 +43,12 @@ impl Outcome {
         self.gate.bounds.iter().all(is_fine)
     }
 
-    /// Whether nothing has to be done about it: it holds, or the scenario explains why it does not.
+    /// Returns true if the gate holds or the scenario explains why it does not.
     pub fn is_settled(&self) -> bool {
         self.holds() || self.gate.explained.is_some()
     }
 
-    /// What was published.
+    /// The published value, if the gate has one.
     pub fn published(&self) -> Option<f64> {
         self.gate.bounds.iter().find_map(|bound| match *bound {
             Bound::Within { published, .. } => Some(published),
@@ -58,25 +58,26 @@ impl Outcome {
     }
 }
 
-/// A case that has been run.
+/// The results of one case.
 #[derive(Debug)]
 pub struct Judged {
-    /// What came out for each seed.
+    /// Results, one for each seed.
     pub results: Vec<Results>,
-    /// Gates.
+    /// The gates and their values.
     pub outcomes: Vec<Outcome>,
-    /// What may not happen and has: losses of a lossless case, and a deadlock that no gate is about.
+    /// Violations: lost packets in a lossless case, and a deadlock in a case without a gate on
+    /// deadlocks.
     pub losses: Vec<String>,
 }
 
 impl Judged {
-    /// Whether everything is as expected, or explained.
+    /// Returns true if there is no violation and each gate holds or is explained.
     pub fn holds(&self) -> bool {
         self.losses.is_empty() && self.outcomes.iter().all(Outcome::is_settled)
     }
 }
 
-/// Runs a case for all its seeds.
+/// Runs a case for all its seeds. Calls `progress` every 2^18 events.
 ///
 /// # Errors
 /// See [`ScenarioError`].
@@ -113,7 +114,7 @@ pub fn run(
     Ok(Judged { outcomes, losses, results })
 }
 
-/// What a gate looks at, over all runs.
+/// Computes a gate's value over the results of all seeds.
 #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
 fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
     let flows = |group: &Option<u32>| {
@@ -163,7 +164,7 @@ fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
     stat(gate.stat, values)
 }
 
-/// Gb/s of each flow; of a closed loop, of all its transfers together.
+/// Goodput of each flow in Gb/s. The transfers of a closed loop count as one flow.
 fn goodputs(group: Option<u32>, results: &[Results]) -> Vec<f64> {
     let mut values = Vec::new();
     for result in results {
@@ -180,7 +181,7 @@ fn goodputs(group: Option<u32>, results: &[Results]) -> Vec<f64> {
     values
 }
 
-/// A queue's length in KB.
+/// A statistic of a queue's length, in KB.
 #[allow(clippy::cast_precision_loss)]
 fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
     let mut lengths = TimeHistogram::default();
@@ -203,7 +204,7 @@ fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
     Some(bytes / 1e3)
 }
 
-/// One number of several.
+/// Reduces several values to one number.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn stat(stat: Stat, mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -219,7 +220,7 @@ fn stat(stat: Stat, mut values: Vec<f64>) -> Option<f64> {
             (squares / values.len() as f64).sqrt() / mean
         }
         Stat::Quantile(permille) => {
-            // Between the two values that are nearest to the place.
+            // Interpolates linearly between the two neighbouring values.
             let place = f64::from(permille) / 1000.0 * (values.len() - 1) as f64;
             let (low, part) = (place.floor() as usize, place.fract());
             let high = values.get(low + 1).copied().unwrap_or(last);

@@ -1,4 +1,4 @@
-//! From a configuration to a network at time zero.
+//! Builds a network at time zero from a configuration.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use super::switch::Switch;
 use super::switch::buffer::{BufferConfig, SharedBuffer};
 use super::time::Time;
 
-/// Which part of a network a generator is for.
+/// The component of a network that a random generator belongs to.
 #[derive(Clone, Copy)]
 enum Part {
     Routes,
@@ -33,14 +33,17 @@ enum Part {
     Faults,
 }
 
-/// The seed of one part of a run. No two parts of a run have one in common: what is mixed holds number and kind in bits of their own, and mixing
-/// loses nothing. Nor have parts of one kind in runs whose seeds are below 256, as those of `repeat` usually are; of larger ones, switch 1 of seed 0
-/// draws as switch 0 of seed 256. To mix twice would end that, and change every result that was ever published with its seed.
+/// Derives the seed of one component of a run. All components of a run have different seeds: the
+/// mixed value holds number and kind in separate bits, and SplitMix64 is a bijection. Components of
+/// the same kind also differ between runs with seeds below 256, the usual seeds of `repeat`. With
+/// larger seeds, switch 1 of seed 0 draws the same numbers as switch 0 of seed 256. Mixing twice
+/// would avoid this, but would change every result published with its seed.
 fn seed_of(seed: u64, part: Part, number: u64) -> u64 {
     SplitMix64::seed_from_u64(seed ^ (number << 8 | part as u64)).next_u64()
 }
 
-/// What cannot be measured, or begin.
+/// Checks that the run measures something, that every packet takes time, and that each flow starts
+/// before it stops.
 fn times_fit(config: &FabricConfig) -> Result<(), Misfit> {
     if config.warmup >= config.duration {
         let told = "the warm-up is as long as the run: nothing is measured";
@@ -63,21 +66,22 @@ fn times_fit(config: &FabricConfig) -> Result<(), Misfit> {
 }
 
 impl Fabric {
-    /// The network of `config` at time zero.
+    /// Builds the network of `config` at time zero.
     ///
     /// # Errors
-    /// Says what does not fit together: a buffer too small for its headroom, a host without a line, a flow without a way, a
-    /// queue that does not exist; and what the system refuses to hosts that are engines.
+    /// Parts of the configuration that do not fit together: a buffer smaller than its headroom, a
+    /// host without a link, a flow without a path, a queue that does not exist. Also system errors
+    /// when engine hosts are opened.
     pub fn new(config: &FabricConfig) -> Result<Self, Misfit> {
         let mut fabric = Self::without_engines(config)?;
         fabric.open_engines(config)?;
         Ok(fabric)
     }
 
-    /// Whether the parts of `config` fit together. Opens nothing.
+    /// Checks that the parts of `config` fit together. Opens nothing.
     ///
     /// # Errors
-    /// Those of [`Fabric::new`], but for what the system refuses.
+    /// The errors of [`Fabric::new`], except system errors.
     pub fn check(config: &FabricConfig) -> Result<(), Misfit> {
         Self::without_engines(config)?;
         engine::check(config)
@@ -147,7 +151,7 @@ impl Fabric {
             let nth = per_pair.entry((flow.from, flow.to)).or_default();
             let chain = flow.chain.map(|chain| (flow.group, chain));
             let ahead = chain.and_then(|chain| chains.insert(chain, number));
-            // The transfers of a loop are of one QP, and take one way.
+            // The transfers of a closed loop share one QP, so they take the same path.
             *nth += u32::from(ahead.is_none());
             let entropy = match ahead {
                 None => mix(mix(flow.from ^ mix(flow.to ^ mix(*nth)))),
@@ -181,7 +185,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// The nodes that a flow's packets pass, from its sender to its receiver.
+    /// The nodes that a flow's packets visit, from its sender to its receiver.
     pub fn way(&self, flow: usize) -> Vec<usize> {
         let flow = &self.flows[flow];
         let reached = |port: &u32| self.node_of(self.ports[*port as usize].peer);
@@ -190,7 +194,7 @@ impl Fabric {
             .collect()
     }
 
-    /// The node, as the network numbers them, that has `port`.
+    /// The node that has `port`, numbered as in [`config::Network`](super::config::Network).
     pub(super) fn node_of(&self, port: u32) -> usize {
         match self.ports[port as usize].node {
             Node::Switch(number) => self.hosts.len() + number as usize,
@@ -198,17 +202,18 @@ impl Fabric {
         }
     }
 
-    /// The ports by which a flow's packets leave the nodes on their way.
+    /// The egress ports on a flow's path.
     pub(super) fn way_of(&self, flow: &Flow) -> Vec<u32> {
         let way = self.find_way(flow.config.from, flow.config.to, flow.sender.entropy);
         way.unwrap_or_default() // Looked at when the flow was added.
     }
 
-    /// The ports by which packets leave the nodes on their way between two hosts; an error if they do not arrive.
+    /// The egress ports on the path between two hosts; an error if the path does not reach the
+    /// receiver.
     fn find_way(&self, from: u32, to: u32, entropy: u32) -> Result<Vec<u32>, &'static str> {
         let mut last = self.hosts[from as usize].port;
         let mut way = vec![last];
-        // A way without a circle comes to each port once.
+        // A path without a loop visits each port once.
         while way.len() <= self.ports.len() {
             let entered = &self.ports[self.ports[last as usize].peer as usize];
             let Node::Switch(number) = entered.node else {
@@ -224,7 +229,7 @@ impl Fabric {
     }
 }
 
-/// All ports, and the numbers of each node's.
+/// Builds all ports, and for each node the list of its port numbers.
 fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
     let network = &config.network;
     let hosts = network.hosts.len();
@@ -298,7 +303,7 @@ fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, 
         .collect()
 }
 
-/// An error if no full packet of a lossy flow will ever be taken.
+/// Returns an error if a lossy queue can never accept a full packet.
 fn fits(config: &FabricConfig, buffer: &SharedBuffer) -> Result<(), String> {
     let frame = u64::from(config.packet.payload + config.packet.headers);
     let most = buffer.threshold() + config.switch.guaranteed;
@@ -311,7 +316,7 @@ fn fits(config: &FabricConfig, buffer: &SharedBuffer) -> Result<(), String> {
     Ok(())
 }
 
-/// The buffer that `config` asks for.
+/// The buffer configuration of a switch.
 fn buffer(config: &FabricConfig) -> BufferConfig {
     let SwitchConfig { buffer, guaranteed, alpha, threshold, lossless, .. } = config.switch;
     let frame = u64::from(config.packet.payload + config.packet.headers);
@@ -327,8 +332,9 @@ fn buffer(config: &FabricConfig) -> BufferConfig {
     }
 }
 
-/// What can still come after the decision to pause: a frame that keeps the PFC frame waiting, the PFC frame, its way, the response, the
-/// way back, a frame that was begun before it took effect; and a frame for rounding.
+/// Headroom: the bytes that can still arrive after the decision to pause. It covers one frame ahead
+/// of the PFC frame, the PFC frame itself, the round-trip propagation delay, the response time, one
+/// frame whose transmission began before the pause took effect, and one frame for rounding.
 pub(super) fn headroom(config: &FabricConfig, link: &Link) -> u64 {
     let frame = u64::from(config.packet.payload + config.packet.headers + config.packet.gap);
     let control = u64::from(config.packet.control + config.packet.gap);

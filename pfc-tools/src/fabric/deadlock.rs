@@ -1,8 +1,10 @@
-//! Deadlocks: ingress queues that have paused their senders, and whose packets all wait for lines that another such queue has paused.
+//! Deadlock detection: finds ingress queues that have paused their senders and whose packets all
+//! wait for links that another such queue has paused.
 //!
-//! Seen from outside, and exactly: a queue is *stuck* if its line is paused and every packet in it stands in a queue that a stuck one has
-//! paused. That is the largest set of queues for which it is true; it is for ever if nobody in it has been let go for as long as a PFC
-//! frame can have been on its way.
+//! The detector sees the whole network, so its answer is exact. A queue is *stuck* if it has paused
+//! its link and every packet in it waits in a queue that a stuck queue has paused. The stuck queues
+//! are the largest set with this property. They form a deadlock if none of them has been resumed
+//! for as long as a PFC frame can be in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +12,12 @@ use super::Fabric;
 use super::config::Network;
 use super::time::Time;
 
-/// An ingress queue: what comes to a switch from a neighbour, of one priority.
+/// An ingress queue of a switch: the packets of one priority from one neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stuck {
     /// The switch.
     pub node: usize,
-    /// The neighbour that it has paused.
+    /// The neighbour whose transmission is paused.
     pub from: usize,
     /// The priority.
     pub priority: u8,
@@ -24,16 +26,16 @@ pub struct Stuck {
 /// Queues that wait for each other for ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deadlock {
-    /// When the last line of the cycle was paused.
+    /// Time at which the last link of the cycle was paused.
     pub since: Time,
-    /// Each waits for the next, the last for the first.
+    /// The cycle: each queue waits for the next, the last for the first.
     pub cycle: Vec<Stuck>,
-    /// All queues that are stuck: those of the cycle and behind it.
+    /// Number of stuck queues, in the cycle and behind it.
     pub stuck: usize,
 }
 
 impl Deadlock {
-    /// In words.
+    /// A description in words.
     pub fn told(&self, network: &Network) -> String {
         let line =
             |queue: &Stuck| format!("{}->{}", network.name(queue.from), network.name(queue.node));
@@ -47,20 +49,22 @@ impl Deadlock {
     }
 }
 
-/// An ingress queue: the fabric's number of its port, and its priority.
+/// An ingress queue: its port (numbered within the fabric) and its priority.
 type Queue = (u32, u8);
 
-/// Whom each queue waits for: every queue that has paused a line that a packet of it waits for, or `None` for a line that is not paused.
+/// The wait-for graph: for each queue, the queues that have paused a link its packets wait for;
+/// `None` stands for a link that is not paused.
 type Waits = BTreeMap<Queue, BTreeSet<Option<Queue>>>;
 
-/// A queue under suspicion: since when its line has been paused without a break, and when it was first seen stuck.
+/// A queue that may be stuck: the time since which its link has been paused without interruption,
+/// and the time at which the queue was first seen stuck.
 #[derive(Debug, Clone, Copy)]
 struct Suspect {
     paused: Time,
     seen: Time,
 }
 
-/// What looks for deadlocks.
+/// The deadlock detector.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     suspects: BTreeMap<Queue, Suspect>,
@@ -74,7 +78,7 @@ impl Detector {
 }
 
 impl Fabric {
-    /// Looks at all queues now. Changes nothing but what is known of deadlocks.
+    /// Checks all queues at the current time. Changes only the state of the detector.
     pub(super) fn look_for_deadlock(&mut self) {
         if self.detector.found.is_some() {
             return;
@@ -99,7 +103,7 @@ impl Fabric {
         self.detector.found = self.deadlock(&stuck, &waits);
     }
 
-    /// After so long, every PFC frame that was on its way has arrived.
+    /// Upper bound on the time that a PFC frame can be in flight.
     fn settle(&self) -> Time {
         let frame = self.packet.payload + self.packet.headers + self.packet.gap;
         let longest = |port: &super::Port| {
@@ -108,7 +112,8 @@ impl Fabric {
         self.pause_response + self.ports.iter().map(longest).max().unwrap_or_default()
     }
 
-    /// The ingress queues of switches whose senders obey a pause now that is repeated for as long as it must, and since when.
+    /// The ingress queues whose senders obey a pause now, and since when. Only switches that repeat
+    /// their pauses are considered.
     fn paused_queues(&mut self) -> BTreeMap<Queue, Time> {
         let mut paused = BTreeMap::new();
         for switch in self.switches.iter().filter(|switch| switch.pfc.repeat) {
@@ -125,7 +130,7 @@ impl Fabric {
         paused
     }
 
-    /// Whom packets wait for that are in one of the `paused` queues.
+    /// The wait-for graph of the packets in the `paused` queues.
     fn waits(&self, paused: &BTreeMap<Queue, Time>) -> Waits {
         let mut waits = Waits::new();
         for switch in &self.switches {
@@ -144,12 +149,12 @@ impl Fabric {
         waits
     }
 
-    /// The deadlock that `stuck` queues make, if there are any.
+    /// The deadlock among the `stuck` queues, if any.
     fn deadlock(&self, stuck: &BTreeMap<Queue, Time>, waits: &Waits) -> Option<Deadlock> {
         let (mut way, mut at) = (Vec::new(), *stuck.keys().next()?);
         while !way.contains(&at) {
             way.push(at);
-            // All that a stuck queue waits for is stuck.
+            // A stuck queue waits only for stuck queues.
             at = waits[&at].iter().flatten().copied().next()?;
         }
         let begin = way.iter().position(|&queue| queue == at)?;
@@ -165,7 +170,8 @@ impl Fabric {
     }
 }
 
-/// Takes out of `queues`, again and again, what holds a packet that waits for none of them.
+/// Reduces `queues` to the stuck ones: repeatedly removes each queue with a packet that waits for
+/// none of the others.
 fn largest_stuck(queues: &mut BTreeMap<Queue, Time>, waits: &Waits) {
     loop {
         let is_stuck = |queue: &Queue| {

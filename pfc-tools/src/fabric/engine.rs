@@ -1,11 +1,13 @@
-//! Hosts that are the engine itself: a device in virtual time, with a core, QPs and rates of its own, on a shm port whose other end is the host's
-//! NIC in the fabric.
+//! Hosts that run the engine: each has a device in virtual time, with its own core, QPs and rates,
+//! on a shm port. The other end of the shm port is the host's NIC in the fabric.
 //!
-//! A host is turned when a frame has come for it, when its own deadline is there, and when its NIC has room again. What it sends are
-//! real frames: the fabric sees their size, priority (DSCP), ECN bits and destination; what it does to them - marks, flipped bits - is done to
-//! their bytes when they reach the end of their way. Flows are RC WRITEs.
+//! A host is polled when a frame arrives for it, when its own deadline expires, and when its NIC
+//! has room again. The host sends real frames. The fabric sees their size, priority (DSCP), ECN
+//! bits and destination; marks and corruption are applied to the bytes of a frame when it reaches
+//! its destination. Flows are RC WRITEs.
 //!
-//! The NIC takes a few frames from the ring, and no more until the line has taken some: so a pause stops the core, as a full ring does on every port.
+//! The NIC takes a few frames from the ring, and more only when the link has transmitted some. So a
+//! pause stops the core, as a full ring does on every port.
 
 mod host;
 
@@ -26,14 +28,15 @@ use super::time::Time;
 use crate::frame::{damage, line_size, mark};
 use host::{EngineHost, LONGEST, News, host_of};
 
-/// Frames that wait in a NIC when it takes no more.
+/// Frames queued in a NIC before it stops taking more.
 const NIC: u32 = 4;
 
-/// Descriptors that an engine host has open, and those of the process beside them.
+/// Descriptors that an engine host holds open, and descriptors that the rest of the process needs.
 const DESCRIPTORS: u64 = 12;
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// What does not fit together about engine hosts: a flow to a light one, controls of one host that differ, messages that are too long.
+/// Checks the flows of engine hosts: both ends are engines, all flows of one host have the same
+/// congestion control, and messages are not too long.
 pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
     let is_engine = |host: u32| config.engines.contains(&host);
     let name = |host: u32| config.network.name(host as usize);
@@ -62,7 +65,8 @@ pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Raises the limit of open descriptors, if so many engine hosts need it: as far as it goes, for others in this process need some, too.
+/// Raises the limit of open descriptors if `hosts` engine hosts need it. Raises it to the hard
+/// limit, since other parts of the process need descriptors too.
 fn room_for_descriptors(hosts: usize) -> Result<(), String> {
     let needed = hosts as u64 * DESCRIPTORS + OTHER_DESCRIPTORS;
     let failed = |error: Errno| format!("the limit of open descriptors: {error}");
@@ -78,7 +82,7 @@ fn room_for_descriptors(hosts: usize) -> Result<(), String> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed)
 }
 
-/// The flows that begin or end at a host, with their numbers.
+/// The flows that start or end at a host, with their numbers.
 fn flows_of(config: &FabricConfig, host: u32) -> Vec<(u32, FlowConfig)> {
     let flows = (0..).zip(config.flows.iter().copied());
     flows.filter(|(_, flow)| flow.from == host || flow.to == host).collect()
@@ -88,15 +92,16 @@ fn flows_of(config: &FabricConfig, host: u32) -> Vec<(u32, FlowConfig)> {
 #[derive(Debug, Default)]
 pub(super) struct Engines {
     hosts: Vec<Option<Box<EngineHost>>>,
-    /// Of each flow the places of its QPs at the sender and at the receiver.
+    /// For each flow, the indexes of its QPs at the sender and at the receiver.
     places: Vec<Option<(usize, usize)>>,
-    /// Frames on their way, by the number of their packet.
+    /// Frames in flight, indexed by the number of their packet.
     frames: Vec<Vec<u8>>,
     news: Vec<News>,
 }
 
 impl Engines {
-    /// Rate and alpha of an engine's flow now, in bit/s and units of 2^-31; `None` of others, and without congestion control.
+    /// Current rate and alpha of a flow, in bit/s and units of 2^-31; `None` for a flow of a
+    /// simulated host and without congestion control.
     pub fn rate(&self, from: u32, flow: usize, now: Time) -> Option<(u64, u32)> {
         let (place, _) = (*self.places.get(flow)?)?;
         self.hosts[from as usize].as_ref()?.ends[place].rate(now.instant())
@@ -108,10 +113,10 @@ impl Engines {
 }
 
 impl Fabric {
-    /// Makes the hosts that `config` says so engines, and connects the QPs of their flows.
+    /// Opens the engine hosts of `config` and connects the QPs of their flows.
     ///
     /// # Errors
-    /// Those of [`check`], or what the engine or the system refuses.
+    /// The errors of [`check`], and refusals by the engine or the system.
     pub(super) fn open_engines(&mut self, config: &FabricConfig) -> Result<(), Misfit> {
         check(config)?;
         let mut used: Vec<u32> =
@@ -163,7 +168,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// The line out of an engine host's `port` is free. Whether something was sent.
+    /// Transmits the next frame of an engine host when its link is free. Returns true if a frame
+    /// was sent.
     pub(super) fn engine_sends(&mut self, host: u32, port: u32) -> bool {
         let Some(id) = self.ports[port as usize].dequeue(&mut self.packets, self.now) else {
             return false;
@@ -176,7 +182,7 @@ impl Fabric {
         true
     }
 
-    /// A frame has come to an engine host.
+    /// Delivers a frame to an engine host.
     pub(super) fn engine_receives(&mut self, host: u32, id: PacketId) {
         let packet = *self.packets.get(id);
         self.packets.remove(id);
@@ -208,7 +214,7 @@ impl Fabric {
         self.see_to_engine(host);
     }
 
-    /// An engine host's deadline is there.
+    /// Handles an expired deadline of an engine host.
     pub(super) fn wake_engine(&mut self, host: u32) {
         let wakes_at = &mut self.engines.host(host).wakes_at;
         if *wakes_at == self.now {
@@ -217,7 +223,7 @@ impl Fabric {
         }
     }
 
-    /// A flow of an engine host begins.
+    /// Starts a flow of an engine host. Returns false if the flow's host is not an engine.
     pub(super) fn start_engine(&mut self, number: u32) -> bool {
         let place = self.engines.places.get(number as usize).copied().flatten();
         let Some((place, _)) = place else { return false };
@@ -228,7 +234,7 @@ impl Fabric {
         true
     }
 
-    /// A flow of an engine host sends no more.
+    /// Stops a flow of an engine host. Returns false if the flow's host is not an engine.
     pub(super) fn stop_engine(&mut self, number: u32) -> bool {
         let place = self.engines.places.get(number as usize).copied().flatten();
         let Some((place, _)) = place else { return false };
@@ -247,7 +253,7 @@ impl Fabric {
         }
     }
 
-    /// Lets an engine host do what it can do now, and sends what it has sent.
+    /// Polls an engine host and starts the transmission of its frames.
     fn see_to_engine(&mut self, host: u32) {
         self.turn_engine(host);
         let port = self.hosts[host as usize].port;
@@ -256,7 +262,8 @@ impl Fabric {
         }
     }
 
-    /// Turns an engine host until nothing can be done at this time, or its NIC is full.
+    /// Polls an engine host until there is nothing more to do at the current time, or its NIC is
+    /// full.
     fn turn_engine(&mut self, host: u32) {
         let now = self.now.instant();
         loop {
@@ -297,7 +304,7 @@ impl Fabric {
         self.count_timeouts(host);
     }
 
-    /// Counts the time-outs of an engine host that nothing that was sent again has told of.
+    /// Counts time-outs of an engine host that no retransmitted packet has accounted for.
     fn count_timeouts(&mut self, host: u32) {
         let engine = self.engines.host(host);
         let timeouts = engine.new_timeouts();
@@ -308,7 +315,7 @@ impl Fabric {
         }
     }
 
-    /// What is due at engine hosts is done and counted, although their NICs are full.
+    /// Performs and counts the work that is due at engine hosts although their NICs are full.
     pub(super) fn settle_engines(&mut self) {
         let now = self.now.instant();
         for host in (0..).take(self.engines.hosts.len()) {
@@ -319,7 +326,8 @@ impl Fabric {
         }
     }
 
-    /// Takes frames from an engine host's ring into its NIC, unless that is full; how many.
+    /// Moves frames from an engine host's ring into its NIC until the NIC is full. Returns their
+    /// number.
     fn take_frames(&mut self, host: u32) -> usize {
         let mut taken = 0;
         while self.hosts[host as usize].waiting < NIC {
@@ -353,7 +361,7 @@ impl Fabric {
         let size = line_size(bytes.len());
         let mut packet = Packet::new(kind, number, to, size, seen.ip.traffic_class() >> 5);
         packet.ecn_capable = seen.ip.ecn() != Ecn::NotEct;
-        // Of one flow's packets ECMP sees what it sees of a light host's: both take the same ways.
+        // ECMP hashes the same entropy as for a simulated host, so the flow takes the same path.
         let entropy = self.flows[number as usize].sender.entropy;
         packet.entropy = if matches!(kind, Kind::Data { .. }) { entropy } else { !entropy };
         let id = self.packets.add(packet);
@@ -369,7 +377,7 @@ impl Fabric {
         self.ports[port as usize].enqueue(packet.priority, id, &mut self.packets, self.now);
     }
 
-    /// A frame of a flow leaves an engine host.
+    /// Counts a frame that leaves an engine host.
     fn count_frame(&mut self, host: u32, number: u32, kind: Kind) {
         let flow = &mut self.flows[number as usize];
         match kind {
@@ -392,5 +400,5 @@ impl Fabric {
     }
 }
 
-/// Memory for the rings of a port: its few frames both ways.
+/// Memory for the rings of one port, both directions.
 const PORT_BYTES: usize = 64 << 10;

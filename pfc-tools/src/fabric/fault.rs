@@ -1,21 +1,22 @@
-//! What a line does to frames: loses them, or flips their bits.
+//! Faults of a link: loss and bit errors.
 
 use rand_xoshiro::Xoshiro128PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Which frames are hit.
+/// Selects the frames that a fault applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Hits {
     /// None.
     #[default]
     None,
-    /// Each with a chance of n / 2^32.
+    /// Each frame with a probability of n / 2^32.
     Chance(u32),
-    /// Every n-th data packet, the first time the n-th.
+    /// Every n-th data packet.
     Every(u32),
 }
 
-/// The faults of one direction of a line. PFC frames are spared: their loss would be hidden by their repetition only sometimes.
+/// The faults of one direction of a link. PFC frames are exempt: repetition would hide their loss
+/// in some cases only.
 #[derive(Debug, Clone)]
 pub(crate) struct Faults {
     loss: Hits,
@@ -24,7 +25,7 @@ pub(crate) struct Faults {
     random: Xoshiro128PlusPlus,
 }
 
-/// What happens to one frame.
+/// The outcome for one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Arrives,
@@ -33,7 +34,7 @@ pub(crate) enum Fate {
 }
 
 impl Faults {
-    /// Faults with randomness from `seed`; `None` if nothing is ever hit.
+    /// Faults with random numbers from `seed`; `None` if no frame is ever affected.
     pub fn new(loss: Hits, corruption: Hits, seed: u64) -> Option<Self> {
         let some = loss != Hits::None || corruption != Hits::None;
         some.then(|| Self {
@@ -44,7 +45,7 @@ impl Faults {
         })
     }
 
-    /// The fate of the next data packet.
+    /// The outcome for the next data packet.
     pub fn next(&mut self) -> Fate {
         self.seen = self.seen.wrapping_add(1);
         let mut hit = |hits| match hits {

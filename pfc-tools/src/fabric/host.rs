@@ -1,4 +1,4 @@
-//! A host: a NIC whose flows share a line, sends answers ahead of data, and obeys pauses.
+//! A host: a NIC whose flows share a link. It sends responses ahead of data and obeys pauses.
 
 pub mod receiver;
 pub mod sender;
@@ -13,11 +13,11 @@ use super::time::Time;
 use receiver::{Answer, Notifier, Receiver};
 use sender::{Look, Sender};
 
-/// A flow that a host sends.
+/// A flow that a host is sending.
 #[derive(Debug, Clone, Copy)]
 struct Active {
     flow: u32,
-    /// Nothing is sent before.
+    /// Earliest time at which the flow may send.
     look_at: Time,
     priority: u8,
 }
@@ -25,14 +25,14 @@ struct Active {
 /// A host.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// The fabric's number of its port.
+    /// Number of its port within the fabric.
     pub port: u32,
     active: Vec<Active>,
-    /// Which flow is asked first.
+    /// Index of the flow to serve first (round robin).
     turn: usize,
-    /// Packets whose ICRC was wrong.
+    /// Packets with a wrong ICRC.
     pub corrupted: u64,
-    /// Of an engine host: frames in its NIC.
+    /// Frames in the NIC of an engine host.
     pub waiting: u32,
 }
 
@@ -41,31 +41,31 @@ impl Host {
         Self { port, active: Vec::new(), turn: 0, corrupted: 0, waiting: 0 }
     }
 
-    /// When a flow may send next, if its priority need not wait.
+    /// Time at which a flow may send next, among the flows whose priority is not paused.
     fn next_look(&self, waiting: u8) -> Time {
         let may = self.active.iter().filter(|active| waiting >> active.priority & 1 == 0);
         may.map(|active| active.look_at).min().unwrap_or(Time::FAR)
     }
 
-    /// The priorities that have a flow, a bit each.
+    /// Priorities of the active flows, one bit each.
     fn priorities(&self) -> u8 {
         self.active.iter().fold(0, |all, active| all | 1 << active.priority)
     }
 }
 
-/// A flow, at both its ends.
+/// Both ends of a flow.
 #[derive(Debug, Clone)]
 pub(crate) struct Flow {
     pub config: FlowConfig,
     pub sender: Sender,
     pub receiver: Receiver,
-    /// Which notifier tells its sender of marks.
+    /// The notifier that sends its CNPs.
     pub notifier: u32,
-    /// The flow whose QP this one goes on with: it begins when that one has ended.
+    /// The previous flow on the same QP: this flow starts when that one has finished.
     pub predecessor: Option<u32>,
-    /// The flow that begins when this one has ended.
+    /// The flow that starts when this one has finished.
     pub successor: Option<u32>,
-    /// Its place among its host's flows, while it is active.
+    /// Its index among the active flows of its host, while it is active.
     place: Option<usize>,
 }
 
@@ -81,7 +81,8 @@ impl Flow {
 }
 
 impl Fabric {
-    /// The line out of a host's `port` is free. Whether something was sent.
+    /// Transmits the next packet of a host when its link is free. Returns true if a packet was
+    /// sent.
     pub(super) fn host_sends(&mut self, host: u32, port: u32) -> bool {
         let out = &mut self.ports[port as usize];
         if out.backlog() != 0
@@ -146,7 +147,7 @@ impl Fabric {
         self.transmit(port, id);
     }
 
-    /// When a host's port may have something to send next, that has nothing now.
+    /// The next time at which a host's port may have something to send.
     pub(super) fn host_next(&mut self, host: u32, port: u32) -> Time {
         let out = &mut self.ports[port as usize];
         let waiting = out.pauses.waiting(self.now);
@@ -162,7 +163,7 @@ impl Fabric {
         next
     }
 
-    /// A packet has come in at a host.
+    /// Handles a packet that arrives at a host.
     pub(super) fn host_receives(&mut self, host: u32, id: PacketId) {
         let packet = *self.packets.get(id);
         self.packets.remove(id);
@@ -245,7 +246,7 @@ impl Fabric {
         }
     }
 
-    /// An answer is ready to be sent.
+    /// Queues a response that is ready to be sent.
     pub(super) fn host_queues(&mut self, host: u32, id: PacketId) {
         let port = self.hosts[host as usize].port;
         let priority = self.packets.get(id).priority;
@@ -262,7 +263,7 @@ impl Fabric {
         }
     }
 
-    /// An interval of a notification point has ended.
+    /// Handles the end of a notification point's interval.
     pub(super) fn notify(&mut self, point: u32) {
         let now = self.now.instant();
         let notifier = &mut self.notifiers[point as usize];
@@ -276,7 +277,7 @@ impl Fabric {
         self.arm_notifier(point);
     }
 
-    /// A flow begins.
+    /// Starts a flow.
     pub(super) fn start(&mut self, number: u32) {
         let line = {
             let host = &self.hosts[self.flows[number as usize].config.from as usize];
@@ -304,14 +305,14 @@ impl Fabric {
         self.kick(port);
     }
 
-    /// A flow sends no more than it has sent.
+    /// Stops a flow: it sends no new packets.
     pub(super) fn stop(&mut self, number: u32) {
         if !self.stop_engine(number) && self.flows[number as usize].sender.stop() {
             self.finish(number);
         }
     }
 
-    /// All that a flow had to send has arrived.
+    /// Finishes a flow: all its data has been acknowledged.
     fn finish(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         let Some(place) = flow.place.take() else { return };
@@ -328,7 +329,7 @@ impl Fabric {
         }
     }
 
-    /// A flow's retransmission timer has run out.
+    /// Handles a flow's retransmission timer.
     pub(super) fn timeout(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         if let Some(at) = flow.sender.on_timer(self.now) {
@@ -337,7 +338,7 @@ impl Fabric {
         self.look_again(number);
     }
 
-    /// Something has changed for a flow: it may send earlier or later than was thought.
+    /// Recomputes when a flow may send next, after a change of its state.
     fn look_again(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         let Some(place) = flow.place else { return };

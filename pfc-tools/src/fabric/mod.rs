@@ -1,7 +1,9 @@
-//! A network in virtual time: hosts, lines and switches that hand packets to each other in the order of (time, sequence).
+//! A network in virtual time: hosts, links and switches exchange packets in the order of (time,
+//! sequence number).
 //!
-//! A run is a function of its configuration: no clock, no floating point before the final statistics, every random number from
-//! the seed, each part with a generator of its own.
+//! A run is a function of its configuration: it reads no clock, uses no floating point before the
+//! final statistics, and derives every random number from the seed. Each component has its own
+//! generator.
 
 mod alone;
 mod build;
@@ -43,7 +45,7 @@ use time::Time;
 pub use host::sender::SenderCounts;
 pub use switch::buffer;
 
-/// A network, and what happens in it.
+/// A network and its state at the current virtual time.
 #[derive(Debug)]
 pub struct Fabric {
     now: Time,
@@ -62,9 +64,9 @@ pub struct Fabric {
     duration: Time,
     warmup: Time,
     finished: usize,
-    /// Events that happened.
+    /// Events processed.
     happened: u64,
-    /// Frames that reached the end of a line.
+    /// Frames that reached the end of a link.
     hops: u64,
     samples: Samples,
     detector: Detector,
@@ -74,28 +76,28 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// The time now.
+    /// Current virtual time.
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// When the run ends.
+    /// Virtual time at which the run ends.
     pub const fn duration(&self) -> Time {
         self.duration
     }
 
-    /// How many events have happened.
+    /// Number of events processed.
     pub const fn events(&self) -> u64 {
         self.happened
     }
 
-    /// How many frames have reached the end of a line.
+    /// Number of frames that reached the end of a link.
     pub const fn hops(&self) -> u64 {
         self.hops
     }
 
-    /// Runs until the end, or until `most` events more have happened. Whether the end is reached: the configured time, or
-    /// the last flow's.
+    /// Processes up to `most` events. Returns true if the run is over: the configured time is
+    /// reached, or all flows have finished.
     pub fn run(&mut self, most: u64) -> bool {
         for _ in 0..most {
             if self.finished == self.flows.len() && self.packets.live() == 0 {
@@ -144,7 +146,7 @@ impl Fabric {
         }
     }
 
-    /// A frame has come to the port `at`.
+    /// Handles a frame that arrives at the port `at`.
     #[inline]
     fn arrive(&mut self, at: u32, id: PacketId) {
         self.hops += 1;
@@ -170,7 +172,7 @@ impl Fabric {
         }
     }
 
-    /// Sends what goes next out of `port`, if its line is free.
+    /// Transmits the next frame of `port` if its link is free, and schedules the next attempt.
     fn kick(&mut self, port: u32) {
         let out = &mut self.ports[port as usize];
         if self.now < out.free_at {
@@ -203,7 +205,7 @@ impl Fabric {
         self.wake(port, next.max(free_at));
     }
 
-    /// Looks at `port` at `at`, if that is not done earlier.
+    /// Schedules a transmission attempt of `port` at `at`, unless an earlier one is scheduled.
     #[inline]
     fn wake(&mut self, port: u32, at: Time) {
         let wakes = &mut self.ports[port as usize].wake_at;
@@ -213,7 +215,7 @@ impl Fabric {
         }
     }
 
-    /// Puts a frame on the line.
+    /// Starts the transmission of a frame.
     #[inline]
     fn transmit(&mut self, port: u32, id: PacketId) {
         let packet = self.packets.get_mut(id);

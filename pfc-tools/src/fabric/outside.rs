@@ -1,6 +1,7 @@
-//! Hosts that are real: what they send comes in from outside, and what is for them goes out, in real time.
+//! External hosts: frames enter the fabric from real hosts and leave it to them, in real time.
 //!
-//! A host's line is there all the same, with its rate: what comes in faster waits as in a NIC, or is lost if that has no more room.
+//! The link of an external host keeps its rate: frames that arrive faster queue as in a NIC and are
+//! lost when its buffer is full.
 
 use super::Fabric;
 use super::measure::histogram::TimeHistogram;
@@ -8,76 +9,77 @@ use super::packet::{Kind, Packet, PacketId};
 use super::port::{ALL, Node, PortCounts, Watch};
 use super::time::Time;
 
-/// Something that has reached the end of its line, and leaves the fabric for a real host.
+/// A frame that has reached the end of its link and leaves the fabric for an external host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// A frame.
     Frame {
         /// The host.
         host: u32,
-        /// What [`Fabric::enter`] called it.
+        /// The number returned by [`Fabric::enter`].
         frame: usize,
-        /// It was marked on its way, or before.
+        /// True if the frame was marked, in the fabric or before.
         marked: bool,
-        /// Bits flipped on its way.
+        /// True if bits of the frame were flipped in the fabric.
         corrupted: bool,
     },
-    /// A PFC frame: of the priorities in `enabled` those in `paused` stop for `quanta`, the others go.
+    /// A PFC frame: of the priorities in `enabled`, those in `paused` stop for `quanta`, the others
+    /// resume.
     Pause {
         /// The host.
         host: u32,
-        /// Priorities that it is about, a bit each.
+        /// Enabled priorities, one bit each.
         enabled: u8,
-        /// Those of them that stop.
+        /// Priorities to pause, one bit each.
         paused: u8,
-        /// For how long, in 512 bit times of the host's line.
+        /// Pause time, in units of 512 bit times of the host's link.
         quanta: u16,
     },
 }
 
-/// A frame from a real host, as far as the fabric cares.
+/// The properties of a frame from an external host that the fabric uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The host that it goes to.
+    /// Destination host.
     pub to: u32,
-    /// Bytes, with FCS.
+    /// Size in bytes, including FCS.
     pub size: u32,
     /// Priority.
     pub priority: u8,
-    /// What ECMP sees of its addresses and ports.
+    /// Flow hash for ECMP, computed from addresses and ports.
     pub entropy: u32,
-    /// It may be marked.
+    /// True if the frame is ECN-capable.
     pub ecn_capable: bool,
-    /// It was marked before.
+    /// True if the frame was already marked.
     pub marked: bool,
 }
 
-/// What real hosts have.
+/// Settings of external hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outside {
-    /// Bytes that wait for a host's line at most.
+    /// Most bytes that may queue for a host's link.
     pub nic_buffer: u64,
-    /// Whether NICs hold back what the switch has paused, whatever the host does.
+    /// Whether the NIC model obeys the switch's pauses, whatever the host does.
     pub nics_obey: bool,
 }
 
-/// What a real host's line has seen.
+/// Statistics of an external host's link.
 #[derive(Debug, Clone)]
 pub struct LineReport {
     /// From the host to the switch: frames, marks and faults of this direction.
     pub sent: PortCounts,
-    /// From the switch to the host, and what the switch dropped of what came in.
+    /// From the switch to the host; also packets from the host that the switch dropped.
     pub received: PortCounts,
-    /// Bytes that wait for the line to the host, now.
+    /// Bytes queued for the link to the host, now.
     pub queue: u64,
-    /// The same over time.
+    /// Bytes queued for the link to the host, over time.
     pub queues: TimeHistogram,
-    /// For how long the line to the host was paused, its priorities added up.
+    /// Pause time of the link to the host, summed over the priorities.
     pub paused: Time,
 }
 
 impl Fabric {
-    /// Makes every host of `hosts` a real one.
+    /// Makes the hosts in `hosts` external.
     pub fn open(&mut self, hosts: &[u32], outside: Outside) {
         self.outside = outside;
         for &host in hosts {
@@ -88,7 +90,7 @@ impl Fabric {
         }
     }
 
-    /// Does everything that is due up to `now`. What left the fabric is in `exits`.
+    /// Processes all events up to `now`. Frames that left the fabric are appended to `exits`.
     pub fn run_until(&mut self, now: Time, exits: &mut Vec<Exit>) {
         while let Some((at, event)) = self.events.pop_until(now) {
             self.now = at;
@@ -99,8 +101,9 @@ impl Fabric {
         exits.append(&mut self.exits);
     }
 
-    /// A frame comes from real host `from` now. What it is called until it leaves or another has its name: a small number.
-    /// `None` if the host's NIC has no room.
+    /// A frame enters from external host `from` now. Returns a small number that identifies the
+    /// frame until it leaves the fabric or the number is used again; `None` if the host's NIC has
+    /// no room.
     pub fn enter(&mut self, from: u32, entry: Entry) -> Option<usize> {
         let port = self.hosts[from as usize].port;
         let nic = &self.ports[port as usize];
@@ -116,7 +119,7 @@ impl Fabric {
         Some(id.index())
     }
 
-    /// A PFC frame comes from real host `from` now.
+    /// A PFC frame enters from external host `from` now.
     pub fn enter_pause(&mut self, from: u32, enabled: u8, paused: u8, quanta: u16) {
         let port = self.hosts[from as usize].port;
         let kind = Kind::Pfc { enabled, paused: paused & enabled, quanta };
@@ -125,7 +128,7 @@ impl Fabric {
         self.kick(port);
     }
 
-    /// What the line of a real host has seen.
+    /// Statistics of an external host's link.
     pub fn line_report(&mut self, host: u32) -> LineReport {
         let now = self.now;
         let port = self.hosts[host as usize].port as usize;
@@ -140,12 +143,12 @@ impl Fabric {
         LineReport { sent, received: out.counts, queue, queues, paused: out.pauses.total(now) }
     }
 
-    /// Packets that switches had no way for.
+    /// Packets dropped by switches because no route exists.
     pub fn unroutable(&self) -> u64 {
         self.switches.iter().map(|switch| switch.unroutable).sum()
     }
 
-    /// The next frame of a real host goes onto its line. Whether there was one that may.
+    /// Transmits the next frame of an external host on its link. Returns true if a frame was sent.
     pub(super) fn outside_sends(&mut self, port: u32) -> bool {
         let Some(id) = self.ports[port as usize].dequeue(&mut self.packets, self.now) else {
             return false;
@@ -154,7 +157,7 @@ impl Fabric {
         true
     }
 
-    /// A frame has reached a real host.
+    /// A frame has reached an external host.
     pub(super) fn outside_receives(&mut self, host: u32, id: PacketId) {
         let Packet { marked, corrupted, .. } = *self.packets.get(id);
         self.packets.remove(id);

@@ -1,13 +1,13 @@
-//! Which way packets go: shortest paths that make no forbidden turn, and a seeded hash where there are several (ECMP).
+//! Routing: shortest paths without forbidden turns, and a seeded hash among equal paths (ECMP).
 
 use std::collections::VecDeque;
 
 use super::config::{Network, Routing};
 
-/// What is at the other end of each port of each node, hosts first: the node, and its port there.
+/// For each node (hosts first) and port: the node at the other end of the link, and the port there.
 pub(crate) type Wiring = Vec<Vec<(usize, usize)>>;
 
-/// How `network` is wired. Ports are numbered in the order of its lines.
+/// The wiring of `network`. Ports are numbered in the order of the links.
 pub(crate) fn wiring(network: &Network) -> Wiring {
     let mut wiring = vec![Vec::new(); network.hosts.len() + network.switches.len()];
     for link in &network.links {
@@ -18,26 +18,26 @@ pub(crate) fn wiring(network: &Network) -> Wiring {
     wiring
 }
 
-/// A switch's way to every host.
+/// Routing table of a switch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes {
-    /// Where the choices for a host and a port begin; one more entry ends the last.
+    /// For each host and ingress port, the index of its first choice; a last entry marks the end.
     begin: Vec<u32>,
     choices: Vec<u16>,
     salt: u32,
-    /// For each host: as many entries as ports if it matters where a packet comes in, else one.
+    /// Entries for each host: the number of ports if the ingress port matters, else one.
     stride: usize,
 }
 
 impl Routes {
-    /// The local ports through which a packet to host `to` may leave that came in through `ingress`.
+    /// The egress ports (local numbers) of a packet to host `to` that arrived at `ingress`.
     #[inline]
     pub fn choices(&self, ingress: u16, to: u32) -> &[u16] {
         let at = to as usize * self.stride + usize::from(ingress).min(self.stride - 1);
         &self.choices[self.begin[at] as usize..self.begin[at + 1] as usize]
     }
 
-    /// The one of them that a packet takes; `None` if no way leads there.
+    /// The egress port that a packet takes; `None` if there is no route.
     #[inline]
     pub fn port(&self, ingress: u16, to: u32, entropy: u32) -> Option<u16> {
         match self.choices(ingress, to) {
@@ -63,7 +63,7 @@ pub(crate) const fn mix(mut x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// Routes of all switches.
+/// Computes the routing tables of all switches.
 pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) -> Vec<Routes> {
     let mut all: Vec<Routes> = (0_u32..)
         .zip(&wiring[hosts..])
@@ -87,7 +87,7 @@ pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) 
     all
 }
 
-/// The ways to one host.
+/// The shortest paths to one host.
 struct Ways<'a> {
     host: usize,
     hosts: usize,
@@ -96,11 +96,11 @@ struct Ways<'a> {
     far: Far,
 }
 
-/// How many lines are still ahead.
+/// Distances to the host, in links.
 enum Far {
-    /// Of a packet at a node.
+    /// From each node.
     Node(Vec<Option<u32>>),
-    /// Of a packet that has come to a node through a port.
+    /// From each node and ingress port.
     Port(Vec<Vec<Option<u32>>>),
 }
 
@@ -113,13 +113,13 @@ impl<'a> Ways<'a> {
         Self { host, hosts, wiring, rules, far }
     }
 
-    /// Whether a packet may make this turn.
+    /// Returns true if a packet may take this turn.
     fn allows(&self, node: usize, ingress: usize, port: usize) -> bool {
         let (from, next) = (self.wiring[node][ingress].0, self.wiring[node][port].0);
         !self.rules.forbidden.contains(&(from, node, next))
     }
 
-    /// The ports that lead on from `node`, in order.
+    /// The ports of `node` on a route to the host, in order.
     fn choices(&self, node: usize, ingress: usize) -> Box<dyn Iterator<Item = usize> + '_> {
         let ports = 0..self.wiring[node].len();
         if let Some(chosen) = self.rules.fixed.get(&(node, self.host)) {
@@ -149,8 +149,8 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// How many lines a packet still has to go to `host` that has come to a node through one of its ports, if it makes no forbidden turn and
-/// does not go back.
+/// Distance to `host`, in links, for each node and ingress port, without forbidden turns and
+/// without U-turns.
 fn distances_by_port(
     wiring: &Wiring,
     hosts: usize,
@@ -177,7 +177,7 @@ fn distances_by_port(
     far
 }
 
-/// How many lines lie between each node and `host`. Packets pass through switches only.
+/// Distance of each node to `host`, in links. Only switches forward packets.
 fn distances(wiring: &Wiring, hosts: usize, host: usize) -> Vec<Option<u32>> {
     let mut distance = vec![None; wiring.len()];
     distance[host] = Some(0);
@@ -197,7 +197,7 @@ fn distances(wiring: &Wiring, hosts: usize, host: usize) -> Vec<Option<u32>> {
 mod tests {
     use super::*;
 
-    /// Lists of neighbours as wires; no two lines lead to the same.
+    /// Wiring from lists of neighbours; two nodes share at most one link.
     fn wires(neighbours: &[Vec<usize>]) -> Wiring {
         let back = |from: usize, to: usize| {
             (to, neighbours[to].iter().position(|&other| other == from).expect("both ways"))
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn packets_take_all_shortest_paths_and_a_flow_takes_one() {
-        // Hosts 0 and 1 at leaves 2 and 3; spines 4 and 5, and a way round through 6 and 7.
+        // Hosts 0 and 1 at leaves 2 and 3; spines 4 and 5, and a detour through 6 and 7.
         let neighbours = [
             vec![2],
             vec![3],
@@ -233,14 +233,14 @@ mod tests {
 
     #[test]
     fn hosts_forward_nothing() {
-        // 0 and 2 are hosts of switches 3 and 4, which only host 1 connects.
+        // Hosts 0 and 2 at switches 3 and 4, which only host 1 connects.
         let neighbours = [vec![3], vec![3, 4], vec![4], vec![0, 1], vec![1, 2]];
         let routes = routes(&wires(&neighbours), 3, 1, &Routing::default());
         assert_eq!(routes[0].port(0, 2, 0), None);
         assert_eq!(routes[0].port(0, 1, 0), Some(1));
     }
 
-    /// Hosts 0 to 4 of switches 5 to 9 in a ring.
+    /// Hosts 0 to 4 at switches 5 to 9 in a ring.
     fn ring() -> Vec<Vec<usize>> {
         let host = |n: usize| vec![n + 5];
         let switch = |n: usize| vec![n, (n + 1) % 5 + 5, (n + 4) % 5 + 5];

@@ -1,32 +1,34 @@
-//! Which queue of a port sends next: strict priorities first, the highest ahead, then the others in turn by weight (DWRR).
+//! The egress scheduler of a port: strict priorities first, highest first, then deficit weighted
+//! round robin (DWRR) among the others.
 
-/// What an administrator chooses for the eight priorities.
+/// Configuration of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Priorities that go ahead of all others, a bit each.
+    /// Strict priorities, one bit each.
     pub strict: u8,
-    /// Bytes that each of the others may send per round.
+    /// DWRR quantum of each priority in bytes per round.
     pub quantum: [u32; 8],
 }
 
 impl Default for Plan {
-    /// All strict.
+    /// All priorities are strict.
     fn default() -> Self {
         Self { strict: 0xff, quantum: [0; 8] }
     }
 }
 
-/// Whose turn it is.
+/// State of the scheduler.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Scheduler {
     deficit: [u32; 8],
     turn: u8,
-    /// The queue whose turn it is has had its quantum.
+    /// True if the current queue has received its quantum of this round.
     granted: bool,
 }
 
 impl Scheduler {
-    /// The queue among `ready` (a bit each) that sends its first packet, of `head` bytes.
+    /// Picks the queue to send from, among `ready` (one bit each). `head` returns the size of a
+    /// queue's first packet.
     #[inline]
     pub fn pick(&mut self, ready: u8, plan: &Plan, head: impl Fn(u8) -> u32) -> Option<u8> {
         let strict = ready & plan.strict;
@@ -54,7 +56,7 @@ impl Scheduler {
         }
     }
 
-    /// A queue is empty: what it had left of its share is lost.
+    /// Resets the deficit of a queue that has become empty.
     #[inline]
     pub fn emptied(&mut self, priority: u8) {
         self.deficit[usize::from(priority)] = 0;
@@ -65,7 +67,7 @@ impl Scheduler {
 mod tests {
     use super::*;
 
-    /// Bytes that each priority sends of a total of about `total`, with packets of `sizes`.
+    /// Bytes sent by each priority out of about `total`, with packets of `sizes`.
     fn shares(plan: &Plan, ready: u8, sizes: [u32; 8], total: u32) -> [u32; 8] {
         let (mut scheduler, mut sent) = (Scheduler::default(), [0; 8]);
         while sent.iter().sum::<u32>() < total {

@@ -1,10 +1,11 @@
-//! The usual networks, by their measures. Hosts are called `h1`, `h2`, ...; switches by their layer.
+//! Common topologies by their dimensions. Hosts are called `h1`, `h2` and so on; switches are named
+//! after their layer.
 
 use super::config::{Link, Network};
 use super::fault::Hits;
 use super::time::{LineRate, Time};
 
-/// A kind of line.
+/// Properties of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
     /// Rate.
@@ -13,7 +14,7 @@ pub struct Line {
     pub delay: Time,
 }
 
-/// Puts nodes and lines together.
+/// Builds a network from nodes and links.
 #[derive(Debug, Default)]
 struct Builder {
     network: Network,
@@ -25,7 +26,7 @@ impl Builder {
         Self { network: Network { hosts, ..Network::default() } }
     }
 
-    /// A new switch; its number.
+    /// Adds a switch and returns its number.
     fn switch(&mut self, name: String) -> usize {
         self.network.switches.push(name);
         self.network.hosts.len() + self.network.switches.len() - 1
@@ -48,7 +49,7 @@ pub fn dumbbell(left: usize, right: usize, host: Line, trunk: Line) -> Network {
     chain(&[left, right], host, trunk)
 }
 
-/// Switches `s1`, `s2`, ... in a row, each with so many hosts: a parking lot.
+/// A parking lot: switches `s1`, `s2` and so on in a row, each with the given number of hosts.
 pub fn chain(hosts: &[usize], host: Line, trunk: Line) -> Network {
     let mut builder = Builder::new(hosts.iter().sum());
     let mut next = 0;
@@ -65,7 +66,8 @@ pub fn chain(hosts: &[usize], host: Line, trunk: Line) -> Network {
     builder.network
 }
 
-/// Leaves `leaf1`, ... with so many hosts each, every one connected to every spine `spine1`, ...
+/// Leaf-spine: leaves `leaf1` and so on with `hosts` hosts each; every leaf is connected to every
+/// spine `spine1` and so on.
 pub fn two_tier(leaves: usize, hosts: usize, spines: usize, host: Line, trunk: Line) -> Network {
     let mut builder = Builder::new(leaves * hosts);
     let leaf: Vec<usize> = (1..=leaves).map(|n| builder.switch(format!("leaf{n}"))).collect();
@@ -81,42 +83,43 @@ pub fn two_tier(leaves: usize, hosts: usize, spines: usize, host: Line, trunk: L
     builder.network
 }
 
-/// The measures of a network of three layers.
+/// Dimensions of a three-tier Clos network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clos {
-    /// Pods.
+    /// Number of pods.
     pub pods: usize,
-    /// ToR switches of a pod, `t1`, ...
+    /// ToR switches per pod, called `t1` and so on.
     pub tors: usize,
-    /// Leaf switches of a pod, `l1`, ..., each connected to every ToR of it.
+    /// Leaf switches per pod, called `l1` and so on, each connected to every ToR of the pod.
     pub leaves: usize,
-    /// Spine switches, `s1`, ...
+    /// Spine switches, called `s1` and so on.
     pub spines: usize,
-    /// Hosts of a ToR.
+    /// Hosts per ToR.
     pub hosts: usize,
-    /// The spines are divided among the leaves of a pod, as in a fat-tree; otherwise every leaf has every spine.
+    /// If true, the spines are divided among the leaves of a pod, as in a fat-tree; otherwise every
+    /// leaf is connected to every spine.
     pub planes: bool,
 }
 
 impl Clos {
-    /// At most so many lines.
+    /// Upper bound on the number of links.
     pub const fn lines(&self) -> usize {
         let Self { pods, tors, leaves, spines, hosts, .. } = *self;
         let of_tors = tors.saturating_mul(hosts.saturating_add(leaves));
         pods.saturating_mul(of_tors.saturating_add(leaves.saturating_mul(spines)))
     }
 
-    /// Switches of such a network.
+    /// Number of switches.
     pub const fn switches(&self) -> usize {
         let Self { pods, tors, leaves, spines, .. } = *self;
         pods.saturating_mul(tors.saturating_add(leaves)).saturating_add(spines)
     }
 }
 
-/// A network of three layers.
+/// A three-tier Clos network.
 ///
 /// # Errors
-/// If spines shall be divided and do not go round.
+/// If `planes` is set and the number of spines is not a multiple of the number of leaves.
 pub fn clos(measures: Clos, host: Line, trunk: Line) -> Result<Network, String> {
     let Clos { pods, tors, leaves, spines, hosts, planes } = measures;
     if planes && (leaves == 0 || spines % leaves != 0) {
@@ -146,7 +149,8 @@ pub fn clos(measures: Clos, host: Line, trunk: Line) -> Result<Network, String> 
     Ok(builder.network)
 }
 
-/// A fat-tree of `k`-port switches: k pods of k/2 ToRs and k/2 leaves, (k/2)^2 spines, k/2 hosts for each ToR.
+/// A fat-tree of `k`-port switches: k pods of k/2 ToRs and k/2 leaves, (k/2)^2 spines, k/2 hosts
+/// per ToR.
 ///
 /// # Errors
 /// If `k` is odd or less than 2.
@@ -162,7 +166,7 @@ pub fn fat_tree(k: usize, host: Line, trunk: Line) -> Result<Network, String> {
     )
 }
 
-/// Nodes and lines one by one.
+/// A network from lists of nodes and links.
 ///
 /// # Errors
 /// If a name is unknown.

@@ -1,11 +1,12 @@
-//! How long a quantity had which value: a histogram weighted by time, with values to within 1/128.
+//! Distribution of a quantity over time: an HDR histogram weighted by time. Mean and maximum are
+//! exact.
 
 use crate::fabric::time::Time;
 
 const SUB_BITS: u32 = 7;
 const SUBS: usize = 1 << SUB_BITS;
 
-/// Time per value. Values below 128 are exact, larger ones are known to within 1/128.
+/// Time spent at each value. Values below 256 are exact, larger ones accurate to 1/128.
 #[derive(Debug, Clone)]
 pub struct TimeHistogram {
     weights: Vec<u64>,
@@ -22,7 +23,7 @@ impl Default for TimeHistogram {
 }
 
 impl TimeHistogram {
-    /// The quantity had this `value` for `span`.
+    /// Records that the quantity had `value` for `span`.
     #[inline]
     pub fn add(&mut self, value: u64, span: Time) {
         if span == Time::ZERO {
@@ -35,7 +36,7 @@ impl TimeHistogram {
         self.most = self.most.max(value);
     }
 
-    /// Adds what `other` has seen.
+    /// Adds the records of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (own, others) in self.weights.iter_mut().zip(&other.weights) {
             *own += others;
@@ -45,7 +46,7 @@ impl TimeHistogram {
         self.most = self.most.max(other.most);
     }
 
-    /// Whether nothing was added.
+    /// Returns true if nothing was recorded.
     pub const fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -75,8 +76,8 @@ impl TimeHistogram {
         self.most
     }
 
-    /// The smallest value (rounded down to what the histogram can tell) that the quantity did not exceed for `permille` of
-    /// the time.
+    /// The smallest value that the quantity did not exceed for `permille` of the time, rounded down
+    /// to the histogram's resolution.
     pub fn quantile(&self, permille: u64) -> u64 {
         let wanted = (u128::from(self.total) * u128::from(permille)).div_ceil(1000);
         let mut seen = 0;
