@@ -1,4 +1,4 @@
-//! Messages of DCB netlink: `struct dcbmsg` with its attributes, from and to bytes.
+//! DCB netlink messages: `struct dcbmsg` with its attributes, encoding and decoding.
 
 use netlink_packet_core::{
     DecodeError, DefaultNla, Emitable, NLA_F_NESTED, NetlinkDeserializable, NetlinkHeader,
@@ -10,7 +10,7 @@ use super::{DcbError, Setting};
 
 const RTM_GETDCB: u16 = 78;
 const RTM_SETDCB: u16 = 79;
-/// `struct dcbmsg`: address family, command, two bytes of nothing.
+/// Size of `struct dcbmsg`: address family, command, two bytes of padding.
 const HEAD: usize = 4;
 
 const IEEE_SET: u8 = 20;
@@ -21,7 +21,7 @@ const ATTR_IFNAME: u16 = 1;
 const ATTR_IEEE: u16 = 13;
 const ATTR_DCBX: u16 = 14;
 
-/// Within [`ATTR_IEEE`].
+/// Attributes nested in [`ATTR_IEEE`].
 mod within {
     pub const ETS: u16 = 1;
     pub const PFC: u16 = 2;
@@ -33,16 +33,16 @@ mod within {
     pub const TRUST_TABLE: u16 = 11;
 }
 
-/// Within tables: what IEEE knows, and what Linux added.
+/// Attribute types of table entries: IEEE, and Linux's extension.
 const APP: u16 = 1;
 const APP_OF_LINUX: u16 = 2;
 
-/// A message.
+/// A DCB message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DcbMessage {
     kind: u16,
     command: u8,
-    /// Attributes as they are on the socket.
+    /// Encoded attributes.
     attributes: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ impl NetlinkDeserializable for DcbMessage {
     }
 }
 
-/// The kind and the value of each attribute.
+/// Type and value of each attribute.
 fn attributes(bytes: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, DcbError> {
     let broken = |_| DcbError::Malformed("an attribute is longer than its message");
     NlasIterator::new(bytes)
@@ -126,7 +126,7 @@ fn one(message: &DcbMessage, kind: u16) -> Result<Option<Vec<u8>>, DcbError> {
     Ok(found.map(|(_, value)| value))
 }
 
-/// What an answer to `DCB_CMD_IEEE_GET` says.
+/// Decodes a response to `DCB_CMD_IEEE_GET`.
 pub(super) fn ieee(message: &DcbMessage) -> Result<Ieee, DcbError> {
     let missing = DcbError::Malformed("an answer without DCB_ATTR_IEEE");
     let value = one(message, ATTR_IEEE)?.ok_or(missing)?;
@@ -150,26 +150,26 @@ pub(super) fn ieee(message: &DcbMessage) -> Result<Ieee, DcbError> {
                 let selector = |(_, entry): (u16, Vec<u8>)| Reader(&entry).byte().map(Into::into);
                 ieee.trust = Some(entries.map(selector).collect::<Result<_, _>>()?);
             }
-            // Whatever newer kernels, or QCN, have to say.
+            // Unknown attributes, of newer kernels or QCN.
             _ => {}
         }
     }
     Ok(ieee)
 }
 
-/// What an answer to `DCB_CMD_GDCBX` says.
+/// Decodes a response to `DCB_CMD_GDCBX`.
 pub(super) fn dcbx(message: &DcbMessage) -> Result<Dcbx, DcbError> {
     let value = one(message, ATTR_DCBX)?.ok_or(DcbError::Malformed("no DCB_ATTR_DCBX"))?;
     Ok(Reader(&value).byte()?.into())
 }
 
-/// The outcome of setting: 0, or a negated error number in a signed byte.
+/// Result of a set request: 0, or a negated error number in a signed byte.
 pub(super) fn set_outcome(message: &DcbMessage) -> Result<i32, DcbError> {
     let value = one(message, ATTR_IEEE)?.ok_or(DcbError::Malformed("no outcome of setting"))?;
     Ok(i32::from(Reader(&value).byte()?.cast_signed()))
 }
 
-/// The bytes of a structure in the machine's order, one field after the other.
+/// Reads the fields of a structure in native byte order.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -260,7 +260,7 @@ mod tests {
         let request = DcbMessage::get_ieee("eth0");
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
-        // AF_UNSPEC, the command; an attribute of 9 bytes, of kind 1, and padding.
+        // AF_UNSPEC and the command; an attribute of 9 bytes and type 1, and padding.
         let mut expected = vec![0, 21, 0, 0];
         expected.extend(9_u16.to_ne_bytes());
         expected.extend(1_u16.to_ne_bytes());
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn structures_are_read_as_the_headers_have_them() {
-        // As mlx5 answers: PFC on priority 3 of eight, a frame sent and two received there.
+        // A response of mlx5: PFC on priority 3 of eight, one frame sent and two received there.
         let mut value = vec![8, 1 << 3, 0, 0];
         value.extend(7_u16.to_ne_bytes());
         value.extend([0, 0]);

@@ -1,10 +1,11 @@
-//! The fabric in real time: real interfaces in place of hosts, so that what runs behind them meets the same switches, queues, marks and
-//! pauses as in virtual time.
+//! The fabric in real time: real interfaces replace hosts, so that endpoints behind them see the
+//! same switches, queues, marks and pauses as in virtual time.
 //!
-//! One thread reads the clock once per turn, lets everything happen that is due, hands out what has come to the end of its line, and
-//! takes in what the interfaces have got. A line keeps its rate exactly over time, as each frame begins when the last one has ended, not when
-//! the thread looks; what is late leaves at the next look. How long the looks are apart is measured and told: a machine that is
-//! too slow or too busy for the rates shows there.
+//! One thread reads the clock once per iteration, processes all due events, sends the frames that
+//! have reached the end of their link, and receives frames from the interfaces. A link keeps its
+//! rate exactly over time: each frame starts when the previous one has ended, not when the thread
+//! notices. A late frame leaves at the next iteration. The time between iterations is measured and
+//! reported; it shows a machine that is too slow or too busy for the rates.
 
 pub mod command;
 pub mod report;
@@ -23,22 +24,22 @@ use crate::fabric::time::Time;
 use crate::frame::{self, Pause, Seen, mark};
 use table::MacTable;
 
-/// Bytes that the kernel keeps for each interface.
+/// Receive buffer of each interface in the kernel, in bytes.
 const RX_BYTES: u32 = 8 << 20;
 
-/// From here on it is told at once that a look was late.
+/// From this gap on, a warning about a late iteration is printed.
 const TOO_LATE: Time = Time::from_millis(10);
 
-/// What a user can choose beside the scenario.
+/// Settings beside the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveConfig {
-    /// Mark packets of endpoints that do not say that they know ECN.
+    /// Mark packets of endpoints that do not announce ECN.
     pub mark_not_ect: bool,
-    /// What endpoints have for a NIC.
+    /// NIC model of the endpoints.
     pub outside: Outside,
 }
 
-/// Why it cannot run, or go on.
+/// Why a live run cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The scenario has no host of that name.
@@ -46,15 +47,15 @@ pub enum LiveError {
     NoHost {
         /// As given.
         host: String,
-        /// Its interface.
+        /// The interface given for the host.
         interface: String,
-        /// Those that there are.
+        /// The hosts of the scenario.
         known: String,
     },
     /// A host or an interface was given twice.
     #[error("--port: `{0}` is given twice")]
     Twice(String),
-    /// The parts of the scenario do not fit together.
+    /// Parts of the scenario do not fit together.
     #[error("{0}")]
     Misfit(String),
     /// An interface cannot be opened.
@@ -62,49 +63,50 @@ pub enum LiveError {
     Open {
         /// Its host.
         host: String,
-        /// What was refused.
+        /// The port's error.
         #[source]
         source: PacketError,
     },
-    /// An interface is gone.
+    /// An interface is down or gone.
     #[error("{interface} cannot be read any more: {source}")]
     Receive {
-        /// Which.
+        /// The interface.
         interface: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// What an interface has counted, beside what its line has.
+/// Counters of an interface, beside those of its link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EdgeCounts {
-    /// Frames that came in.
+    /// Frames received from the endpoint.
     pub frames: u64,
-    /// Their bytes without FCS.
+    /// Bytes received, without FCS.
     pub bytes: u64,
-    /// Frames that went out to the endpoint.
+    /// Frames sent to the endpoint.
     pub frames_out: u64,
-    /// Their bytes.
+    /// Bytes sent.
     pub bytes_out: u64,
-    /// Frames lost because the endpoint sent faster than its line and filled its NIC.
+    /// Frames lost because the endpoint sent faster than its link rate and filled its NIC buffer.
     pub overrun: u64,
-    /// Super-frames of segmentation offload, but for RoCE's.
+    /// Super-frames of segmentation offload, other than RoCE's.
     pub too_long: u64,
-    /// Frames that go nowhere: too short, for this end of the line only, or to where they came from.
+    /// Frames that are not forwarded: too short, link-local, or destined to the host they came
+    /// from.
     pub unroutable: u64,
-    /// Frames that the kernel lost because this program was too slow.
+    /// Frames dropped by the kernel because this program was too slow.
     pub missed: u64,
-    /// Frames that the interface refused.
+    /// Frames refused by the interface.
     pub refused: u64,
-    /// PFC and PAUSE frames from the endpoint.
+    /// PFC and PAUSE frames received from the endpoint.
     pub pauses_in: u64,
-    /// PFC frames to the endpoint that pause something.
+    /// PFC frames sent to the endpoint that pause at least one priority.
     pub pauses_out: u64,
 }
 
-/// An interface, and the host that it stands for.
+/// An interface and the host that it stands for.
 #[derive(Debug)]
 struct Edge {
     host: u32,
@@ -114,35 +116,35 @@ struct Edge {
     has_warned: bool,
 }
 
-/// A frame on its way.
+/// A frame inside the fabric.
 #[derive(Debug, Default)]
 struct Held {
     bytes: Vec<u8>,
     offload: Offload,
 }
 
-/// The figures of one interface.
+/// Statistics of one interface.
 #[derive(Debug, Clone)]
 pub struct EdgeReport {
     /// The host's name in the scenario.
     pub host: String,
     /// The interface's name.
     pub interface: String,
-    /// What the interface has counted.
+    /// Counters of the interface.
     pub counts: EdgeCounts,
-    /// What its line has seen.
+    /// Statistics of the link.
     pub line: LineReport,
 }
 
-/// A network with real hosts.
+/// A network with external hosts.
 #[derive(Debug)]
 pub struct Live {
     fabric: Fabric,
     edges: Vec<Edge>,
-    /// Of each host its place in `edges`.
+    /// Index in `edges` of each host.
     places: Vec<Option<usize>>,
     table: MacTable,
-    /// By the number that the fabric calls a frame.
+    /// Frames inside the fabric, indexed by the fabric's frame number.
     held: Vec<Held>,
     exits: Vec<Exit>,
     config: LiveConfig,
@@ -153,7 +155,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Opens the interfaces of `ports`, each a host's name and its interface's, on the network of `network`.
+    /// Connects the interfaces of `ports`, pairs of a host and an interface, to the network of
+    /// `network`.
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -189,7 +192,8 @@ impl Live {
                 has_warned: false,
             });
         }
-        // Figures count from the beginning: a warm-up is for traffic that begins with the run.
+        // Measurements start immediately: a warm-up makes sense only for the scenario's own
+        // traffic.
         let network = FabricConfig { warmup: Time::ZERO, ..network.clone() };
         let mut fabric =
             Fabric::new(&network).map_err(|misfit| LiveError::Misfit(misfit.to_string()))?;
@@ -210,7 +214,7 @@ impl Live {
         })
     }
 
-    /// Does what is due at `now`.
+    /// Processes everything due at `now`.
     ///
     /// # Errors
     /// [`LiveError::Receive`] if an interface is down or gone.
@@ -226,7 +230,7 @@ impl Live {
         Ok(())
     }
 
-    /// Hands what has arrived to the interfaces.
+    /// Sends the frames that have left the fabric to their interfaces.
     fn hand_out(&mut self) {
         for exit in self.exits.drain(..) {
             let (Exit::Frame { host, .. } | Exit::Pause { host, .. }) = exit;
@@ -239,7 +243,8 @@ impl Live {
                         mark(bytes);
                     }
                     if corrupted {
-                        // Of what was sent: a checksum that is still to do would be that of the damage.
+                        // Complete the checksum of the original bytes first; otherwise the device
+                        // would compute one over the damaged bytes.
                         *offload = offload.complete(bytes);
                         frame::damage(bytes);
                     }
@@ -257,7 +262,7 @@ impl Live {
         }
     }
 
-    /// Takes in what an interface has got.
+    /// Receives the frames of an interface.
     fn take_in(&mut self, place: usize) -> Result<(), LiveError> {
         let edge = &mut self.edges[place];
         let count = match edge.tap.receive() {
@@ -319,7 +324,7 @@ impl Live {
         }
     }
 
-    /// Puts a frame onto the line of the host that it comes from.
+    /// Queues a frame on the link of its sending host.
     fn enter(&mut self, place: usize, index: usize, seen: &Seen, to: u32) {
         let edge = &mut self.edges[place];
         let frame = edge.tap.frame(index);
@@ -349,7 +354,7 @@ impl Live {
         held.offload = frame.offload;
     }
 
-    /// Warnings that are to be told now, each once.
+    /// New warnings, each reported once.
     pub fn warnings(&mut self) -> Vec<String> {
         let mut told = Vec::new();
         if !self.has_warned_late && self.gaps.most() > TOO_LATE.0 / 1000 {
@@ -378,12 +383,13 @@ impl Live {
         told
     }
 
-    /// Nanoseconds from one look to the next, by time: what was due in such a gap was late by up to its length.
+    /// Nanoseconds between iterations, weighted by time: an event due in such a gap was late by up
+    /// to the gap's length.
     pub const fn gaps(&self) -> &TimeHistogram {
         &self.gaps
     }
 
-    /// All figures.
+    /// Statistics of all interfaces.
     pub fn report(&mut self) -> Vec<EdgeReport> {
         let fabric = &mut self.fabric;
         let report = |edge: &mut Edge| EdgeReport {
@@ -400,5 +406,5 @@ impl Live {
     }
 }
 
-/// Whom PFC frames are from: an address of ours, locally administered.
+/// Source address of PFC frames: locally administered.
 const SWITCH: MacAddr = MacAddr([0x02, 0xfe, 0x20, 0xce, 0, 1]);

@@ -1,4 +1,4 @@
-//! Figures of a live run: a table at its end, and samples as CSV.
+//! Output of a live run: a table at the end, and samples as CSV.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,10 +8,10 @@ use super::EdgeReport;
 use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::time::Time;
 
-/// A column of the table: its name, and what is in it.
+/// A column of the table: its name and its value.
 type Column = (&'static str, fn(&EdgeReport) -> String);
 
-/// The columns. `in` is from the endpoint, `out` to it.
+/// The columns. `in` is from the endpoint, `out` to the endpoint.
 const COLUMNS: [Column; 19] = [
     ("host", |r| r.host.clone()),
     ("interface", |r| r.interface.clone()),
@@ -37,7 +37,7 @@ const COLUMNS: [Column; 19] = [
 /// Prints the table.
 ///
 /// # Errors
-/// Of `out`.
+/// Errors of `out`.
 pub fn print(out: &mut impl Write, reports: &[EdgeReport]) -> io::Result<()> {
     let rows: Vec<Vec<String>> = reports
         .iter()
@@ -56,10 +56,10 @@ pub fn print(out: &mut impl Write, reports: &[EdgeReport]) -> io::Result<()> {
     rows.iter().try_for_each(|row| line(&mut row.iter().map(String::as_str)))
 }
 
-/// Prints how far apart the looks were, by time.
+/// Prints quantiles of the time between iterations.
 ///
 /// # Errors
-/// Of `out`.
+/// Errors of `out`.
 pub fn print_gaps(out: &mut impl Write, gaps: &TimeHistogram) -> io::Result<()> {
     let micros = |permille| in_micros(gaps.quantile(permille));
     writeln!(
@@ -76,25 +76,25 @@ fn in_micros(nanos: u64) -> String {
     format!("{}.{}", nanos / 1000, nanos % 1000 / 100)
 }
 
-/// A file of samples as CSV: the columns of the table at regular times.
+/// Samples as a CSV file: the columns of the table at regular intervals.
 #[derive(Debug)]
 pub struct Samples(csv::Writer<File>);
 
 impl Samples {
-    /// Makes the file, with its first line.
+    /// Creates the file and writes its header.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut writer = csv::Writer::from_path(path)?;
         writer.write_record(["microseconds"].into_iter().chain(COLUMNS.map(|(name, _)| name)))?;
         Ok(Self(writer))
     }
 
-    /// Writes what the counters are at `now`.
+    /// Writes the counters at `now`.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub fn add(&mut self, now: Time, reports: &[EdgeReport]) -> io::Result<()> {
         for report in reports {
             self.0.write_field((now.0 / 1_000_000).to_string())?;
@@ -103,10 +103,10 @@ impl Samples {
         Ok(())
     }
 
-    /// Writes what is still in memory.
+    /// Flushes the file.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub fn finish(mut self) -> io::Result<()> {
         self.0.flush()
     }
