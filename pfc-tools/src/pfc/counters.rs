@@ -1,11 +1,11 @@
-//! What a NIC counts of flow control, by the names that drivers give (`ethtool -S`).
+//! Flow control counters of a NIC, by their driver-specific names (`ethtool -S`).
 
 use std::collections::BTreeMap;
 use std::io;
 
 use feroce_engine::port::ethtool::Ethtool;
 
-/// Whose frames.
+/// Direction of the counted frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// Received.
@@ -15,7 +15,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// As drivers have it.
+    /// The direction as in drivers' names.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rx => "rx",
@@ -24,30 +24,31 @@ impl Direction {
     }
 }
 
-/// What is counted.
+/// The counted quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     /// Frames.
     Frames,
-    /// Microseconds of pause.
+    /// Pause time in microseconds.
     Micros,
-    /// Changes between paused and not.
+    /// Transitions between paused and not paused.
     Transitions,
 }
 
-/// What a counter is about.
+/// The meaning of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct About {
-    /// Whose frames.
+    /// Direction of the frames.
     pub direction: Direction,
-    /// `None` of PAUSE, or of all together.
+    /// Priority; `None` for PAUSE, or for a total over all priorities.
     pub priority: Option<u8>,
-    /// What is counted.
+    /// The counted quantity.
     pub what: What,
 }
 
-/// What a name says, if it is about flow control: mlx5 `rx_prio3_pause_duration`, mlxsw `rx_pause_prio_3`, ixgbe `rx_pb_3_pxoff`, i40e and ice
-/// `port.rx_priority_3_xoff`, bnxt `rx_pfc_ena_frames_pri3` and `pfc_pri3_rx_duration_us`.
+/// The meaning of a counter's name, if it counts flow control: mlx5 `rx_prio3_pause_duration`,
+/// mlxsw `rx_pause_prio_3`, ixgbe `rx_pb_3_pxoff`, i40e and ice `port.rx_priority_3_xoff`, bnxt
+/// `rx_pfc_ena_frames_pri3` and `pfc_pri3_rx_duration_us`.
 pub fn about(name: &str) -> Option<About> {
     let has = |part: &str| name.contains(part);
     if !(has("pause") || has("pfc") || has("xoff") || has("xon")) {
@@ -61,7 +62,7 @@ pub fn about(name: &str) -> Option<About> {
     let what = match () {
         () if has("duration") => What::Micros,
         () if has("transition") => What::Transitions,
-        // Errors, warnings of storms, watermarks: no frames.
+        // Errors, storm warnings and watermarks are not frames.
         () if has("err") || has("storm") || has("ctrl_phy") || has("watermark") => return None,
         () => What::Frames,
     };
@@ -78,7 +79,7 @@ fn priority(name: &str) -> Option<u8> {
     rest[..digits].parse().ok().filter(|&priority| priority < 8)
 }
 
-/// The counters of an interface, and what they were when it was opened.
+/// The counters of an interface, and their values when it was opened.
 #[derive(Debug)]
 pub struct Counters {
     ethtool: Ethtool,
@@ -86,7 +87,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Looks at the counters of an interface.
+    /// Opens the counters of an interface and reads their values.
     ///
     /// # Errors
     /// If the kernel has no descriptor left.
@@ -96,7 +97,7 @@ impl Counters {
         Ok(Self { ethtool, start })
     }
 
-    /// What has been counted since the beginning, by name; what has not moved is left out.
+    /// Increases since the start, by name; unchanged counters are left out.
     pub fn moved(&self) -> BTreeMap<String, u64> {
         let now = self.ethtool.statistics().unwrap_or_default();
         let named = now.into_iter().filter(|(name, _)| about(name).is_some());
@@ -110,16 +111,17 @@ impl Counters {
     }
 }
 
-/// What a NIC has counted of a priority, in one direction.
+/// Frames and pause time of a priority in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counted {
-    /// Frames that are about it.
+    /// Frames for this priority.
     pub frames: u64,
-    /// Microseconds of pause, if the NIC tells.
+    /// Pause time in microseconds, if the NIC counts it.
     pub micros: Option<u64>,
 }
 
-/// Frames and pauses by direction and priority (`None`: of PAUSE, or of all together), of what has moved.
+/// Frames and pause times by direction and priority (`None`: PAUSE, or a total over all
+/// priorities), from the increases.
 pub fn counted(moved: &BTreeMap<String, u64>) -> BTreeMap<(Direction, Option<u8>), Counted> {
     let mut rows = BTreeMap::<_, Counted>::new();
     for (name, moved) in moved {
@@ -134,7 +136,7 @@ pub fn counted(moved: &BTreeMap<String, u64>) -> BTreeMap<(Direction, Option<u8>
     rows
 }
 
-/// What has moved between two looks, each since the beginning.
+/// Increases between two readings, each relative to the start.
 pub fn difference(
     now: &BTreeMap<String, u64>,
     before: &BTreeMap<String, u64>,

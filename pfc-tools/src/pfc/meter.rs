@@ -1,8 +1,11 @@
-//! What frames of flow control do to a link, as a value that eats (frame, now): for how long each priority is paused, how often, by whom.
+//! Statistics of flow control frames on a link: how long and how often each priority is paused, and
+//! by which sender. A value without I/O; the caller passes frames and times.
 //!
-//! A frame pauses those who send to its sender; so every sender has its own pauses. A new pause replaces the one before, and what of
-//! both overlaps counts once; a pause ends with its quanta, or with a frame of 0 quanta (XON). PFC and PAUSE have timers of their own
-//! (802.3 annexes 31D and 31B): neither ends what the other has begun, and a priority stands still while its own or that of PAUSE runs.
+//! A frame pauses the stations that send to its sender, so every sender has its own pauses. A new
+//! pause replaces the previous one, and overlapping time counts once. A pause ends when its quanta
+//! expire, or with a frame of 0 quanta (XON). PFC and PAUSE have separate timers (IEEE 802.3
+//! annexes 31D and 31B): neither ends a pause of the other. A priority is blocked while its own
+//! timer or that of PAUSE runs.
 
 use std::collections::BTreeMap;
 
@@ -13,49 +16,49 @@ use super::timeline::Timeline;
 use crate::fabric::pause::Pauses;
 use crate::fabric::time::{LineRate, Time};
 
-/// Senders that are told apart; the frames of more are counted, without times.
+/// Most senders with statistics of their own; frames of further senders are only counted.
 const SENDERS_MAX: usize = 1024;
-/// Classes of pause durations: each twice as long as the one before, from a nanosecond on.
+/// Bins of the histogram of pause durations: from 1 ns on, each twice as wide as the previous one.
 pub const DURATIONS: usize = 40;
 
-/// Timers of a receiver: one of each priority, and [`PAUSE`].
+/// Timers of a receiver: one for each priority, and [`PAUSE`].
 pub const TIMERS: usize = 9;
-/// The timer of PAUSE, which stops every priority.
+/// The timer of PAUSE, which blocks every priority.
 pub const PAUSE: usize = 8;
 
 const SECOND: u64 = 1_000_000_000_000;
 
-/// Frames by kind.
+/// Numbers of frames by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Frames {
     /// PFC.
     pub pfc: u64,
     /// PAUSE.
     pub pause: u64,
-    /// What is neither, or cannot be read.
+    /// Neither, or unreadable.
     pub other: u64,
-    /// With something wrong.
+    /// Malformed.
     pub wrong: u64,
-    /// That no receiver obeys.
+    /// Ignored by receivers.
     pub ignored: u64,
 }
 
-/// What a sender does to a timer.
+/// Statistics of one sender and timer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Priority {
-    /// Frames that pause it.
+    /// Frames that pause the priority.
     pub xoff: u64,
-    /// Frames that let it go.
+    /// Frames that resume the priority.
     pub xon: u64,
-    /// Of the former, those that came while it was paused.
+    /// XOFF frames received while the priority was paused.
     pub refreshed: u64,
     /// Pauses that have ended.
     pub pauses: u64,
-    /// Of those, the ones whose time was over.
+    /// Pauses that ended because their time expired.
     pub expired: u64,
-    /// For how long it was paused.
+    /// Total pause time.
     pub paused: Time,
-    /// The longest pause.
+    /// Longest pause.
     pub longest: Time,
 }
 
@@ -67,25 +70,26 @@ impl Priority {
     }
 }
 
-/// A source address of flow control.
+/// A sender of flow control frames.
 #[derive(Debug, Clone)]
 pub struct Sender {
-    /// The address.
+    /// Source address.
     pub mac: MacAddr,
-    /// Its frames that a receiver obeys.
+    /// Frames that receivers obey.
     pub frames: u64,
     figures: [Priority; TIMERS],
-    /// Of PFC.
+    /// PFC pauses.
     pauses: Pauses,
-    /// Of PAUSE: its first place only.
+    /// The PAUSE pause, in the first entry.
     pause: Pauses,
-    /// For how long each priority's timer and that of PAUSE ran together, as far as one of them has ended.
+    /// For each priority, the time for which its timer and that of PAUSE ran at the same time.
+    /// Complete for ended pauses.
     together: [Time; PAUSE],
     durations: [[u64; DURATIONS]; TIMERS],
     timeline: Timeline,
 }
 
-/// Eats frames.
+/// Collects the statistics.
 #[derive(Debug, Clone)]
 pub struct Meter {
     rate: Option<LineRate>,
@@ -93,7 +97,7 @@ pub struct Meter {
     findings: BTreeMap<&'static str, u64>,
     senders: Vec<Sender>,
     places: BTreeMap<MacAddr, usize>,
-    /// The one before: most frames come from the same.
+    /// Index of the last sender: consecutive frames usually have the same sender.
     recent: usize,
     unnamed: u64,
     now: Time,
@@ -104,7 +108,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For a link of this rate; without one, frames are counted and no times are known.
+    /// A meter for a link of this rate. Without a rate, frames are counted but pause times are
+    /// unknown.
     pub fn new(rate: Option<LineRate>) -> Self {
         Self {
             rate,
@@ -122,7 +127,7 @@ impl Meter {
         }
     }
 
-    /// Time has passed until `now`. A time before the last one counts as that.
+    /// Advances the time to `now`. A time before the previous one is replaced by the previous one.
     pub fn advance(&mut self, now: Time) {
         if now < self.now {
             self.disordered += 1;
@@ -130,7 +135,7 @@ impl Meter {
         self.now = self.now.max(now);
     }
 
-    /// Takes a frame that came at `now`.
+    /// Takes a frame that arrived at `now`.
     pub fn take(&mut self, frame: &Inspection, now: Time) {
         self.advance(now);
         let second = self.now.0 / SECOND;
@@ -147,7 +152,7 @@ impl Meter {
                 *self.findings.entry(finding.kind()).or_default() += 1;
             }
         }
-        // Only who is obeyed gets a place among the senders.
+        // Only senders of valid frames get an entry.
         match frame.obeyed() {
             Some(control) => match self.sender(frame.src) {
                 Some(sender) => self.senders[sender].obey(control, self.rate, self.now),
@@ -175,18 +180,18 @@ impl Meter {
         Some(self.recent)
     }
 
-    /// Ends every pause whose time is over.
+    /// Ends all expired pauses.
     pub fn settle(&mut self) {
         let now = self.now;
         self.senders.iter_mut().for_each(|sender| sender.expire(now));
     }
 
-    /// The link's rate.
+    /// Link rate.
     pub const fn rate(&self) -> Option<LineRate> {
         self.rate
     }
 
-    /// The latest time.
+    /// The current time.
     pub const fn now(&self) -> Time {
         self.now
     }
@@ -196,12 +201,12 @@ impl Meter {
         self.frames
     }
 
-    /// What was wrong, and with how many frames.
+    /// Kinds of findings, and the number of frames with each.
     pub const fn findings(&self) -> &BTreeMap<&'static str, u64> {
         &self.findings
     }
 
-    /// Times that lay before the one before.
+    /// Number of timestamps that were before the previous one.
     pub const fn disordered(&self) -> u64 {
         self.disordered
     }
@@ -211,12 +216,12 @@ impl Meter {
         self.unnamed
     }
 
-    /// Most frames within a second of the clock.
+    /// Most frames within one second.
     pub const fn peak(&self) -> u64 {
         self.peak
     }
 
-    /// Who has sent, in the order of their first frames.
+    /// Senders, in the order of their first frames.
     pub fn senders(&self) -> &[Sender] {
         &self.senders
     }
@@ -263,7 +268,7 @@ impl Sender {
         });
     }
 
-    /// Ends the pauses whose time is over.
+    /// Ends expired pauses.
     fn expire(&mut self, now: Time) {
         let Self { figures, pauses, pause, together, durations, timeline, .. } = self;
         let mut ended = |timer: usize, since, until, others: &Pauses| {
@@ -277,12 +282,12 @@ impl Sender {
         pause.expire(now, |_, since, until| ended(PAUSE, since, until, pauses));
     }
 
-    /// Since when a timer runs, if it does.
+    /// Start of the current pause of a timer, if it runs.
     fn since(&self, timer: usize) -> Option<Time> {
         if timer == PAUSE { self.pause.since(0) } else { self.pauses.since(timer) }
     }
 
-    /// What it has done to a timer until `now`, which no pause outlasts in the figures.
+    /// Statistics of a timer until `now`. A running pause counts up to `now`.
     pub fn figures(&self, timer: usize, now: Time) -> Priority {
         let mut own = self.figures[timer];
         if let Some(since) = self.since(timer) {
@@ -292,7 +297,7 @@ impl Sender {
         own
     }
 
-    /// For how long a priority stood still until `now`, by its own timer or that of PAUSE.
+    /// Total time until `now` for which a priority was blocked, by its own timer or that of PAUSE.
     pub fn stood_still(&self, priority: usize, now: Time) -> Time {
         let both = self.since(priority).zip(self.since(PAUSE));
         let open = both.map_or(Time::ZERO, |(own, all)| now - own.max(all));
@@ -300,12 +305,13 @@ impl Sender {
         each - (self.together[priority] + open)
     }
 
-    /// Whether a timer runs.
+    /// Returns true if the timer runs.
     pub fn is_paused(&self, timer: usize) -> bool {
         self.since(timer).is_some()
     }
 
-    /// How many pauses of a timer were in which class of [`DURATIONS`], that which lasts `now` as long as it has been.
+    /// Histogram of the pause durations of a timer, with the bins of [`DURATIONS`]. A running pause
+    /// counts with its duration up to `now`.
     pub fn durations(&self, timer: usize, now: Time) -> [u64; DURATIONS] {
         let mut durations = self.durations[timer];
         if let Some(since) = self.since(timer).filter(|since| *since < now) {
@@ -314,7 +320,7 @@ impl Sender {
         durations
     }
 
-    /// When its timers ran until `now`.
+    /// The timers over time, until `now`.
     pub fn timeline(&self, now: Time) -> Timeline {
         let mut timeline = self.timeline.clone();
         for timer in 0..TIMERS {
@@ -326,8 +332,9 @@ impl Sender {
     }
 }
 
-/// A pause of `timer` has ended: for how long did those of the other kind that go on run with it? Of two that overlap, the first to end
-/// finds the other one open; so each pair meets here once.
+/// Accounts for the overlap of an ended pause of `timer` with the running pauses of the other kind.
+/// Of two overlapping pauses, the first to end finds the other one running, so each pair is counted
+/// once.
 fn meet(together: &mut [Time; PAUSE], timer: usize, pause: (Time, Time), others: &Pauses) {
     let (priorities, is_all) =
         if timer == PAUSE { (0..PAUSE, true) } else { (timer..timer + 1, false) };
@@ -338,12 +345,12 @@ fn meet(together: &mut [Time; PAUSE], timer: usize, pause: (Time, Time), others:
     }
 }
 
-/// What a timer is called.
+/// Name of a timer.
 pub fn timer_name(timer: usize) -> String {
     if timer == PAUSE { "PAUSE".to_owned() } else { format!("priority {timer}") }
 }
 
-/// The class of a duration: that of 1 ns and less is 0.
+/// Histogram bin of a duration; 1 ns and less is bin 0.
 fn class(span: Time) -> usize {
     let nanos = span.0 / 1000;
     (usize::try_from(nanos.max(1).ilog2()).unwrap_or(0)).min(DURATIONS - 1)
@@ -358,7 +365,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// A quantum is a nanosecond.
+    /// One quantum is 1 ns.
     const RATE: LineRate = LineRate::new(512_000_000_000);
 
     fn frame(src: u8, control: FlowControl) -> Inspection {
@@ -428,7 +435,7 @@ mod tests {
             "0 to 80 by PAUSE, 70 to 170 by PFC"
         );
         assert_eq!(sender.stood_still(2, meter.now()), at(80));
-        // The pause that is still open is in the pictures, too.
+        // The running pause is in the charts too.
         assert_eq!(sender.durations(3, meter.now()).iter().sum::<u64>(), 2);
         let shares = sender.timeline(meter.now()).shares(3, meter.now());
         assert!((shares[0].1 - 110.0 / 170.0).abs() < 1e-9, "{shares:?}");
@@ -462,7 +469,8 @@ mod tests {
         assert_eq!((meter.senders().len(), meter.unnamed()), (SENDERS_MAX, 5000 - 1024));
     }
 
-    /// What pauses are, a nanosecond at a time: for how long each timer ran, its longest run, and for how long its priority stood still.
+    /// Reference model in steps of 1 ns: for each timer its total run time, its longest run, and
+    /// the time its priority was blocked.
     fn model(frames: &[(u64, FlowControl)], end: u64) -> [(u64, u64, u64); TIMERS] {
         let mut until = [0_u64; TIMERS];
         let (mut run, mut found) = ([0_u64; TIMERS], [(0, 0, 0); TIMERS]);
@@ -492,7 +500,7 @@ mod tests {
         ) {
             frames.sort_by_key(|(at, ..)| *at);
             let frames: Vec<_> = frames.into_iter().map(|(at, enabled, spans, kind, opcode)| {
-                // Pauses of all lengths, short ones that end in between, and those that end others.
+                // Pauses of all lengths, short pauses that end in between, and XONs.
                 let quanta = spans.map(|span| match kind { 0 => 0, 1 => u16::from(span) % 8, _ => u16::from(span) });
                 let pause = FlowControl::Pause { quanta: quanta[0] };
                 (at, if opcode == 0 { pause } else { FlowControl::Pfc { enabled, quanta } })
@@ -508,7 +516,8 @@ mod tests {
             for sender in meter.senders() {
                 for (timer, expected) in expected.iter().enumerate() {
                     let own = sender.figures(timer, meter.now());
-                    // In the model two pauses that touch are one; here, too, unless the first has expired.
+                    // In the model two adjacent pauses are one; in the meter they are two if the
+                    // first has expired.
                     prop_assert_eq!(own.paused.0 / 1000, expected.0, "timer {}", timer);
                     prop_assert!(own.longest.0 / 1000 <= expected.1);
                     if timer < PAUSE {

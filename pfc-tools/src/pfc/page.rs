@@ -1,4 +1,4 @@
-//! What a [`Meter`] has seen as a page: figures, when priorities were paused, and for how long at a time.
+//! HTML page with the statistics of a [`Meter`]: tables, timelines and pause durations.
 
 use std::path::Path;
 
@@ -8,19 +8,19 @@ use super::report::{share, shown};
 use crate::fabric::time::Time;
 use crate::plot::{Axis, Cell, Chart, Kind, Page, Part, Series, Table};
 
-/// Senders that get a timeline: those that paused most.
+/// Most senders with a timeline, those with the longest pause time first.
 const TIMELINES: usize = 8;
 
-/// Writes the page into a file.
+/// Writes the page to a file.
 ///
 /// # Errors
-/// If that cannot be written: which.
+/// If the file cannot be written.
 pub fn write(file: &Path, title: &str, meter: &Meter) -> Result<(), Failure> {
     std::fs::write(file, page(title, meter).html())
         .map_err(|error| Failure::Unusable(format!("cannot write {}: {error}", file.display())))
 }
 
-/// The page.
+/// Builds the page.
 pub fn page(title: &str, meter: &Meter) -> Page {
     let frames = meter.frames();
     let counts = format!(
@@ -44,7 +44,7 @@ pub fn page(title: &str, meter: &Meter) -> Page {
 fn figures(meter: &Meter) -> Table {
     let known = meter.rate().is_some();
     let head = ["sender", "priority", "XOFF", "XON", "paused", "share", "longest"];
-    // Without a rate nobody knows for how long.
+    // Pause times are unknown without a rate.
     let columns = if known { head.len() } else { 4 };
     let now = meter.now();
     let rows =
@@ -75,7 +75,7 @@ fn findings(meter: &Meter) -> Table {
     Table { head: ["what is wrong", "frames"].map(String::from).into(), rows: rows.collect() }
 }
 
-/// A timeline of each sender that paused something, and the lengths of all pauses.
+/// A timeline for each sender that paused a priority, and a histogram of all pauses.
 fn charts(meter: &Meter) -> Vec<Chart> {
     let now = meter.now();
     let total = |sender: &Sender| {
@@ -88,7 +88,7 @@ fn charts(meter: &Meter) -> Vec<Chart> {
     timelines.chain([histogram(meter)]).collect()
 }
 
-/// The share of time that a sender paused each priority.
+/// The share of time for which a sender paused each priority.
 fn timeline(sender: &Sender, now: Time) -> Chart {
     let timeline = sender.timeline(now);
     let mut chart = Chart::new(
@@ -104,7 +104,7 @@ fn timeline(sender: &Sender, now: Time) -> Chart {
     chart
 }
 
-/// How many pauses took how long.
+/// Histogram of pause durations.
 #[allow(clippy::cast_precision_loss)] // Counts of pauses.
 fn histogram(meter: &Meter) -> Chart {
     let mut chart =

@@ -1,4 +1,4 @@
-//! Sends a [`Schedule`], each frame when its time has come, and lets go of what it has paused.
+//! Transmits a [`Schedule`], each frame at its time, and resumes paused priorities at the end.
 
 use std::io::{self, ErrorKind};
 
@@ -7,42 +7,43 @@ use nix::errno::Errno;
 use super::schedule::{LetGo, Schedule};
 use crate::fabric::time::Time;
 
-/// How long a line that has no room is left alone.
+/// Delay before a frame is retried that the port had no room for.
 const RETRY: Time = Time::from_micros(50);
-/// For how long an XON is tried that the line has no room for.
+/// Total time for which the final XON is retried if the port has no room.
 const XON_TRIES: Time = Time::from_millis(100);
 
-/// Where frames go, and the time there.
+/// A port to transmit on, with a clock.
 pub trait Line {
-    /// Time since the beginning.
+    /// Time since the start.
     fn now(&self) -> Time;
-    /// Waits until `due`, or not at all if that is over; whether a signal has come, which ends the waiting.
+    /// Waits until `due`; returns at once if `due` is over. Returns true if a signal arrived, which
+    /// ends the wait.
     fn wait(&mut self, due: Time) -> bool;
-    /// Sends a frame.
+    /// Transmits a frame.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// How sending ended.
+/// How the transmission ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All was sent, or the time was over.
+    /// All frames were sent, or the time was over.
     Done,
-    /// A signal has come.
+    /// A signal arrived.
     Signal,
 }
 
-/// What became of a schedule.
+/// The result of playing a schedule.
 #[derive(Debug)]
 pub struct Played {
-    /// Frames that went out, without the last XON.
+    /// Frames sent, without the final XON.
     pub sent: u64,
-    /// How sending ended.
+    /// How the transmission ended.
     pub ended: io::Result<End>,
-    /// Whether the last XON went out, if there was to be one.
+    /// Result of the final XON, if one was due.
     pub xon: Option<io::Result<()>>,
 }
 
-/// Sends all of it; whatever happens, nothing stays paused then that the schedule lets go.
+/// Plays the schedule. If the schedule has a final XON, the XON is sent even after an error.
 pub fn play(line: &mut impl Line, schedule: &Schedule) -> Played {
     let mut sent = 0;
     let ended = steps(line, schedule, &mut sent);
@@ -51,7 +52,8 @@ pub fn play(line: &mut impl Line, schedule: &Schedule) -> Played {
     Played { sent, ended, xon }
 }
 
-/// What is late goes at once, so that the rate holds over time; nothing goes when the time of all is over.
+/// Sends the steps. A late frame is sent at once, so that the average rate is kept. No frame is
+/// sent after the end of the schedule.
 fn steps(line: &mut impl Line, schedule: &Schedule, sent: &mut u64) -> io::Result<End> {
     let end = schedule.end();
     let mut start = Time::ZERO;
@@ -59,7 +61,7 @@ fn steps(line: &mut impl Line, schedule: &Schedule, sent: &mut u64) -> io::Resul
         let mut due = start;
         for n in 0..step.count {
             let bytes = step.bytes(n);
-            // A signal is looked for now and then, also when there is no time to wait.
+            // Check for a signal every 64 frames, even without time to wait.
             let mut looks = n.is_multiple_of(64);
             loop {
                 if (looks || line.now() < due) && line.wait(due.min(end)) {
@@ -82,7 +84,7 @@ fn steps(line: &mut impl Line, schedule: &Schedule, sent: &mut u64) -> io::Resul
         }
         start = start + step.span;
     }
-    // A pause is as long as was asked for, that of the last frame included.
+    // Wait for the requested pause time, including that of the last frame.
     let is_stopped = schedule.lets_go == LetGo::Always && line.wait(start);
     Ok(if is_stopped { End::Signal } else { End::Done })
 }
@@ -92,7 +94,7 @@ fn let_go(line: &mut impl Line, xon: &[u8]) -> io::Result<()> {
     loop {
         match line.send(xon) {
             Err(error) if is_full(&error) && line.now() < until => {
-                // Nothing stops this: it is what a signal asks for.
+                // A signal does not stop the XON: the XON is what a signal asks for.
                 let _signal = line.wait(line.now() + RETRY);
             }
             done => return done,
@@ -112,14 +114,14 @@ mod tests {
 
     use super::super::schedule::{Step, pfc};
 
-    /// A line in virtual time.
+    /// A port in virtual time.
     #[derive(Default)]
     struct Model {
         now: Time,
         frames: Vec<(Time, Vec<u8>)>,
-        /// How long a frame takes to be taken.
+        /// Time to transmit a frame.
         slow: Time,
-        /// There is no room between these.
+        /// Interval without room.
         full: (Time, Time),
         signal: Option<Time>,
     }
@@ -202,7 +204,7 @@ mod tests {
         let mut line = Model { signal: Some(MS(35)), ..Model::default() };
         let played = play(&mut line, &schedule);
         assert!(played.sent == 4 && matches!(played.xon, Some(Ok(()))), "{played:?}");
-        // A slow line gets all of them, late.
+        // A slow port gets all frames, late.
         let mut line = Model { slow: MS(20), ..Model::default() };
         assert_eq!(play(&mut line, &schedule).sent, 10);
     }

@@ -1,4 +1,4 @@
-//! What has changed between two looks at a [`Meter`].
+//! Changes between two readings of a [`Meter`].
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,24 +12,24 @@ use super::report::{share, shown, stood_still};
 use super::watch::Watched;
 use crate::fabric::time::Time;
 
-/// What a sender did to a timer since the look before.
+/// Activity of a sender and timer since the previous reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The sender.
     pub mac: MacAddr,
-    /// The timer: that of a priority, or of PAUSE.
+    /// The timer of a priority, or of PAUSE.
     pub timer: usize,
-    /// Frames that pause it.
+    /// Frames that pause.
     pub xoff: u64,
-    /// Frames that let it go.
+    /// Frames that resume.
     pub xon: u64,
-    /// Part of the time that it was paused, if the rate is known.
+    /// Share of the time paused, if the rate is known.
     pub share: Option<f64>,
-    /// Whether it is paused now, if the rate is known.
+    /// Whether the timer runs now, if the rate is known.
     pub is_paused: Option<bool>,
-    /// Part of all the time that it was paused, if the rate is known.
+    /// Share of the whole time paused, if the rate is known.
     pub of_all: Option<f64>,
-    /// All since the beginning.
+    /// Statistics since the start.
     pub total: Priority,
 }
 
@@ -46,7 +46,7 @@ pub struct Recent {
     span: Time,
     before: Vec<[Priority; TIMERS]>,
     still_before: Vec<[Time; TIMERS]>,
-    /// Parts of the time: of the sender that stopped each most.
+    /// For each timer, the largest share of time for which a sender blocked it.
     stood_still: [Option<f64>; TIMERS],
     frames_before: u64,
     frames: u64,
@@ -55,27 +55,27 @@ pub struct Recent {
     counted: Vec<CountedRow>,
 }
 
-/// What the NIC counted of a priority since the look before.
+/// The NIC's counters of a priority, increase since the previous reading.
 #[derive(Debug, Clone, Copy)]
 pub struct CountedRow {
     direction: Direction,
-    /// `None` of PAUSE, or of all together.
+    /// Priority; `None` for PAUSE, or for a total over all priorities.
     pub priority: Option<u8>,
-    /// Frames, and for how long they paused.
+    /// Frames and pause time.
     pub counted: Counted,
-    /// Part of the time that was paused, if the NIC tells.
+    /// Share of the time paused, if the NIC counts pause time.
     pub share: Option<f64>,
 }
 
 impl CountedRow {
-    /// Whether the link partner pauses this host, or else this host its partner.
+    /// Returns true if the link partner pauses this host, false if this host pauses its partner.
     pub fn is_received(&self) -> bool {
         self.direction == Direction::Rx
     }
 }
 
 impl Recent {
-    /// Looks again; `counters` are the NIC's own since the beginning.
+    /// Takes a reading. `counters` are the NIC's increases since the start.
     pub fn look(&mut self, meter: &Meter, counters: &BTreeMap<String, u64>) {
         let (now, known) = (meter.now(), meter.rate().is_some());
         self.span = now - self.at;
@@ -121,7 +121,7 @@ impl Recent {
         }
     }
 
-    /// For which part of the time what each timer stops stood still.
+    /// Computes the share of time for which each timer was blocked.
     fn look_at_stops(&mut self, meter: &Meter) {
         self.stood_still = [None; TIMERS];
         self.still_before.resize(meter.senders().len(), [Time::ZERO; TIMERS]);
@@ -138,39 +138,40 @@ impl Recent {
         }
     }
 
-    /// For which part of the time what a timer stops stood still since the look before, if that is known: a priority by PAUSE, too.
+    /// Share of the time since the previous reading for which a timer was blocked, if known. A
+    /// priority is also blocked by PAUSE.
     pub const fn stood_still(&self, timer: usize) -> Option<f64> {
         self.stood_still[timer]
     }
 
-    /// Whether anything was ever seen of a timer, or counted since the look before.
+    /// Returns true if any frame of a timer was ever seen, or counted since the previous reading.
     pub fn has(&self, timer: usize) -> bool {
         self.rows.iter().any(|row| row.timer == timer)
             || self.counted.iter().any(|row| row.priority.map_or(PAUSE, usize::from) == timer)
     }
 
-    /// What the NIC counted since the look before.
+    /// Increases of the NIC's counters since the previous reading.
     pub fn counted(&self) -> &[CountedRow] {
         &self.counted
     }
 
-    /// Frames a second since the look before.
+    /// Frames per second since the previous reading.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn frames_per_second(&self) -> u64 {
         if self.span == Time::ZERO { 0 } else { (self.frames as f64 / self.span.seconds()) as u64 }
     }
 
-    /// Of every sender and priority that was ever paused or let go.
+    /// A row for every sender and timer with at least one frame.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// Frames since the look before.
+    /// Frames since the previous reading.
     pub const fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// When the last look was.
+    /// Time of the last reading.
     pub const fn at(&self) -> Time {
         self.at
     }
@@ -201,10 +202,10 @@ impl Recent {
         })
     }
 
-    /// A line about all, and one for each priority that something happened to.
+    /// A line with totals, and one for each active priority.
     ///
     /// # Errors
-    /// Of `out`.
+    /// Errors of `out`.
     pub fn lines(&self, out: &mut impl Write, watched: &Watched<'_>) -> io::Result<()> {
         let frames = watched.meter.frames();
         let [behind, _] = watched.behind;
@@ -248,7 +249,7 @@ impl Recent {
     }
 }
 
-/// The larger of what is known.
+/// The larger of two values, of which any may be unknown.
 fn most(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.max(other)),
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn shares_are_of_the_time_since_the_look_before() {
-        // A quantum is a nanosecond.
+        // One quantum is 1 ns.
         let mut meter = Meter::new(Some(LineRate::new(512_000_000_000)));
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 500, 0, 0, 0, 0] };
         let bytes = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();

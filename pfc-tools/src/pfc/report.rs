@@ -1,4 +1,4 @@
-//! What a [`Meter`] has seen, as text and as JSON; frames one by one, too.
+//! Statistics of a [`Meter`] as text and JSON; also single frames.
 
 use std::io::{self, Write};
 
@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 use super::meter::{Meter, PAUSE, Priority, Sender, TIMERS};
 use crate::fabric::time::{LineRate, Time};
 
-/// A line about a frame.
+/// Prints a frame on one line.
 ///
 /// # Errors
-/// Of `out`.
+/// Errors of `out`.
 pub fn frame_line(
     out: &mut impl Write,
     at: u64,
@@ -49,7 +49,7 @@ pub fn frame_line(
     writeln!(out, "{}", if seen.findings.is_empty() { "" } else { "]" })
 }
 
-/// A frame as JSON, in one line.
+/// A frame as one line of JSON.
 #[derive(Debug, Serialize)]
 pub struct FrameLine<'a> {
     at_ns: u64,
@@ -74,7 +74,7 @@ impl From<Finding> for FindingLine {
 }
 
 impl FrameLine<'_> {
-    /// Of a frame that was seen at `at_ns`.
+    /// A frame seen at `at_ns`.
     pub fn new(at_ns: u64, seen: &Inspection) -> Self {
         let (kind, enabled, quanta) = match seen.control {
             Some(FlowControl::Pfc { enabled, quanta }) => {
@@ -89,7 +89,7 @@ impl FrameLine<'_> {
     }
 }
 
-/// A time with three digits that count.
+/// Formats a time with three significant digits.
 #[allow(clippy::cast_precision_loss)]
 pub fn shown(time: Time) -> String {
     let units = [(1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns")];
@@ -106,10 +106,10 @@ pub fn shown(time: Time) -> String {
     if picos == 0.0 { "0".to_owned() } else { format!("{value:.digits$} {unit}") }
 }
 
-/// The figures as text.
+/// Prints the statistics as text.
 ///
 /// # Errors
-/// Of `out`.
+/// Errors of `out`.
 pub fn text(out: &mut impl Write, meter: &Meter) -> io::Result<()> {
     let (frames, now) = (meter.frames(), meter.now());
     writeln!(
@@ -195,7 +195,7 @@ fn table(meter: &Meter) -> Table {
     table
 }
 
-/// For how long what a timer stops stood still: a priority by that of PAUSE, too.
+/// Time for which a timer was blocked; a priority is also blocked by PAUSE.
 pub(super) fn stood_still(sender: &Sender, timer: usize, now: Time) -> Time {
     match timer {
         PAUSE => sender.figures(PAUSE, now).paused,
@@ -203,7 +203,7 @@ pub(super) fn stood_still(sender: &Sender, timer: usize, now: Time) -> Time {
     }
 }
 
-/// Part of a time.
+/// A time as a share of another.
 pub fn share(part: Time, whole: Time) -> f64 {
     if whole == Time::ZERO { 0.0 } else { part.seconds() / whole.seconds() }
 }
@@ -217,7 +217,7 @@ fn per_second(count: u64, time: Time) -> String {
     }
 }
 
-/// The figures as JSON.
+/// The statistics as JSON.
 pub fn json(meter: &Meter) -> Value {
     let now = meter.now();
     let figures = |sender: &Sender, timer: usize| {
@@ -253,7 +253,8 @@ pub fn json(meter: &Meter) -> Value {
     })
 }
 
-/// Whether it runs is known if the rate is, as all that follows from times.
+/// Statistics of a timer. `is_paused` is `None` if the rate is unknown; then all values that depend
+/// on times are null.
 fn of_timer(own: &Priority, is_paused: Option<bool>, now: Time) -> Value {
     let timed = |value: u64| is_paused.map(|_| value);
     json!({
@@ -269,7 +270,7 @@ fn of_timer(own: &Priority, is_paused: Option<bool>, now: Time) -> Value {
     })
 }
 
-/// A whole report as JSON, for programs.
+/// Prints a whole report as JSON.
 pub(super) fn print_json(out: &mut impl Write, report: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     writeln!(out)

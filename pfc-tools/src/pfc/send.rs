@@ -1,4 +1,4 @@
-//! `feroce pfc send`: frames of flow control, to an interface or into a file.
+//! `feroce pfc send`: sends flow control frames to an interface or into a file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -27,11 +27,11 @@ use super::units;
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 
-/// The address that frames in a file come from unless told otherwise.
+/// Default source address of frames in a file.
 const NOBODY: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x01]);
-/// Frames of a storm a second, if the link's rate is not known.
+/// Frames per second of a storm if the link rate is unknown.
 const STORM_PER_SECOND: u64 = 2000;
-/// No storm chooses to send faster.
+/// Shortest interval that a storm chooses by itself.
 const STORM_GAP_MIN: Time = Time::from_micros(1);
 
 /// Options of `send`.
@@ -43,31 +43,32 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// A frame, or several of the same
+    /// Send one frame, or the same frame several times
     Frame(FrameOptions),
-    /// Let priorities go
+    /// Resume priorities
     Xon(XonOptions),
-    /// Keep priorities paused for a stated time, and then let them go
+    /// Keep priorities paused for a given time, then resume them
     Storm(StormOptions),
-    /// Every combination of some rates, quanta and priorities, one after the other
+    /// Send every combination of the given rates, quanta and priorities, one after the other
     Sweep(SweepOptions),
-    /// Random frames, every third with something wrong, for other decoders to judge
+    /// Send random frames, every third malformed, to test other decoders
     Random(RandomOptions),
 }
 
-/// Where frames go.
+/// Destination of the frames.
 #[derive(Debug, Args)]
 struct To {
-    /// The interface that sends
+    /// Interface to send on
     #[arg(required_unless_present = "pcap")]
     interface: Option<String>,
-    /// Write the frames into a file instead, with the times at which they would be sent
+    /// Write the frames into a capture file instead, with the times at which they would be sent
     #[arg(long, value_name = "FILE", conflicts_with = "interface")]
     pcap: Option<PathBuf>,
-    /// Also write the frames that go out into a file, with the times at which they do: what other programs capture on the interface lacks them
+    /// Also write the sent frames into a capture file, with their send times; captures by other
+    /// programs on the interface lack them
     #[arg(long, value_name = "FILE", conflicts_with = "pcap")]
     record: Option<PathBuf>,
-    /// Source address, in place of the interface's
+    /// Source address, instead of the interface's
     #[arg(long, value_name = "MAC")]
     src: Option<MacAddr>,
 }
@@ -79,19 +80,19 @@ struct FrameOptions {
     /// Priorities
     #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
     priorities: Vec<u8>,
-    /// For how long, in times of 512 bits; 0 lets go
+    /// Pause time in units of 512 bit times; 0 resumes
     #[arg(long, value_name = "QUANTA", default_value = "65535")]
     quanta: u16,
-    /// PAUSE (802.3x), which stops every priority
+    /// Send PAUSE (802.3x), which stops every priority
     #[arg(long, conflicts_with = "priorities")]
     pause: bool,
-    /// Make one field wrong
+    /// Make one field invalid
     #[arg(long, value_enum, value_name = "FIELD")]
     malformed: Option<Malformed>,
-    /// How often
+    /// Number of frames
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     count: u64,
-    /// Frames a second
+    /// Frames per second
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     per_second: u64,
 }
@@ -109,19 +110,20 @@ struct XonOptions {
 struct StormOptions {
     #[command(flatten)]
     to: To,
-    /// How long: it always ends, and lets go then
+    /// Duration of the storm; the priorities are resumed at its end
     #[arg(long = "for", value_name = "TIME", value_parser = span)]
     duration: Time,
     /// Priorities
     #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
     priorities: Vec<u8>,
-    /// For how long each frame pauses, in times of 512 bits
+    /// Pause time of each frame, in units of 512 bit times
     #[arg(long, value_name = "QUANTA", default_value = "65535", value_parser = clap::value_parser!(u16).range(1..))]
     quanta: u16,
-    /// PAUSE (802.3x), which stops every priority
+    /// Send PAUSE (802.3x), which stops every priority
     #[arg(long, conflicts_with = "priorities")]
     pause: bool,
-    /// Frames a second; without it, two for the time of a pause at the link's rate, or 2000 if that is not known
+    /// Frames per second; by default two per pause time at the link rate, or 2000 if the rate is
+    /// unknown
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     per_second: Option<u64>,
 }
@@ -130,16 +132,16 @@ struct StormOptions {
 struct SweepOptions {
     #[command(flatten)]
     to: To,
-    /// Priorities; given several times, one after the other
+    /// Priorities; repeat the option for several sets, sent one after the other
     #[arg(long, value_name = "P+P", default_value = "3", value_parser = mask)]
     priorities: Vec<u8>,
     /// Quanta
     #[arg(long, value_name = "Q,Q", default_value = "1000,65535", value_delimiter = ',')]
     quanta: Vec<u16>,
-    /// Frames a second
+    /// Frames per second
     #[arg(long, value_name = "N,N", default_value = "100,1000", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     per_second: Vec<u64>,
-    /// How long each combination is sent
+    /// Duration of each combination
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span)]
     each: Time,
 }
@@ -148,10 +150,10 @@ struct SweepOptions {
 struct RandomOptions {
     #[command(flatten)]
     to: To,
-    /// How many
+    /// Number of frames
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     count: u64,
-    /// The same seed gives the same frames
+    /// Seed: the same seed gives the same frames
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
 }
@@ -161,7 +163,7 @@ fn span(text: &str) -> Result<Time, String> {
     if time <= LONGEST { Ok(time) } else { Err("an hour is the most".to_owned()) }
 }
 
-/// Priorities joined by `+`, a bit each.
+/// Priorities joined by `+`, one bit each.
 fn mask(text: &str) -> Result<u8, String> {
     text.split('+').try_fold(0, |mask, p| Ok(mask | 1 << units::priority(p)?))
 }
@@ -174,7 +176,7 @@ fn gap(per_second: u64) -> Time {
     Time(1_000_000_000_000 / per_second)
 }
 
-/// From one frame of a storm to the next: what is asked for, else half of a pause.
+/// Interval between frames of a storm: as requested, else half of a pause.
 fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LineRate>) -> Time {
     match (per_second, rate) {
         (Some(n), _) => gap(n),
@@ -183,7 +185,7 @@ fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LineRate>) -> Ti
     }
 }
 
-/// What is to be known of a storm whose pauses end before the next begins.
+/// A note if each pause ends before the next frame.
 fn of_gaps(gap: Time, quanta: u16, rate: LineRate) -> Option<String> {
     let pause = rate.quanta(quanta);
     (gap > pause).then(|| {
@@ -219,10 +221,10 @@ impl To {
     }
 }
 
-/// Sends.
+/// Sends the frames.
 ///
 /// # Errors
-/// If the interface cannot be used or the file not be written.
+/// If the interface cannot be used or the file cannot be written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let (to, schedule) = match &options.what {
         What::Frame(options) => (&options.to, frame(options)?),
@@ -266,7 +268,7 @@ fn frame(options: &FrameOptions) -> Result<Schedule, Failure> {
         Some(kind) => kind.bytes(&frame, 0x55),
         None => frame.to_bytes().to_vec(),
     };
-    // What is asked for is sent and stays; what is stopped half way lets go.
+    // A completed schedule leaves its pauses in place; an interrupted one resumes them.
     let xon = (options.malformed.is_none() && options.quanta > 0).then(|| {
         let frame = FlowControlFrame { control: xon(control), ..frame };
         frame.to_bytes().to_vec()
@@ -290,7 +292,7 @@ fn cannot_write(file: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::Unusable(format!("cannot write {}: {error}", file.display()))
 }
 
-/// A capture that begins at 0.
+/// A capture file with times from 0.
 struct Capture(PcapWriter<BufWriter<File>>);
 
 impl Capture {
@@ -310,7 +312,7 @@ impl Capture {
         self.0.write_packet(&packet).map(|_len| ()).map_err(io::Error::other)
     }
 
-    /// What does not fit on the disk is noticed here at the latest.
+    /// Flushes the file; reports a full disk at the latest here.
     fn finish(self) -> io::Result<()> {
         self.0.into_writer().flush()
     }
@@ -334,14 +336,14 @@ fn write(file: &Path, schedule: &Schedule) -> io::Result<()> {
     capture.finish()
 }
 
-/// An interface, until a signal comes.
+/// An interface to send on, until a signal arrives.
 struct Port {
     tap: Tap,
     signals: SignalFd,
     clock: Clock,
     scratch: Vec<nix::libc::pollfd>,
     record: Option<Capture>,
-    /// The first refusal of the record: what goes out does not wait for a disk that is full.
+    /// The first error of the recording. Sending continues without it.
     unrecorded: io::Result<()>,
 }
 
@@ -374,7 +376,7 @@ impl Line for Port {
 }
 
 fn send(interface: &str, record: Option<&Path>, schedule: &Schedule) -> Result<Outcome, Failure> {
-    // A terminal that goes away leaves nothing paused, either.
+    // SIGHUP included: nothing stays paused when the terminal goes away.
     let signals =
         watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT])?;
     let tap = Tap::open_flow_control(interface, 1 << 16)?;

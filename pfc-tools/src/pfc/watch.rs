@@ -1,4 +1,4 @@
-//! `feroce pfc watch`: what arrives of flow control at an interface, as it arrives.
+//! `feroce pfc watch`: live statistics of the flow control frames arriving at an interface.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -23,56 +23,57 @@ use super::{page, report, units};
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 
-/// A frame that waits for so long to be looked at is worth a word.
+/// A processing delay of this length is reported.
 const BEHIND: Time = Time::from_millis(100);
 
 /// Options of `watch`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The interface
+    /// Interface to listen on
     interface: String,
-    /// Rate of the link, as 100G, in place of what its driver says
+    /// Link rate, such as 100G, instead of the rate reported by the driver
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<LineRate>,
-    /// How often figures are shown
+    /// Interval between updates
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::time)]
     interval: Time,
-    /// End after this time; without it, SIGINT or SIGTERM ends it
+    /// Stop after this time; without it, SIGINT or SIGTERM stops the program
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     duration: Option<Time>,
-    /// Print lines, also to a terminal
+    /// Print lines even on a terminal
     #[arg(long, conflicts_with = "json")]
     plain: bool,
-    /// Print JSON: a line of figures at each interval, and one of all at the end
+    /// Print JSON: a line of statistics at each interval, and a summary at the end
     #[arg(long)]
     json: bool,
-    /// Write a picture of the dashboard as it is at the end
+    /// Write an SVG image of the dashboard at the end
     #[arg(long, value_name = "FILE.svg")]
     snapshot: Option<PathBuf>,
-    /// Write a page with the figures, a timeline and a histogram at the end
+    /// Write an HTML page with statistics, timelines and a histogram at the end
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
-/// What is known at a moment.
+/// The current state.
 #[derive(Debug)]
 pub struct Watched<'a> {
-    /// The interface.
+    /// Name of the interface.
     pub interface: &'a str,
-    /// The frames that were seen.
+    /// Statistics of the frames seen.
     pub meter: &'a Meter,
-    /// What came since the moment before.
+    /// Changes since the previous update.
     pub recent: &'a Recent,
-    /// The NIC's own counters, since the beginning.
+    /// Increases of the NIC's counters since the start.
     pub counters: &'a BTreeMap<String, u64>,
-    /// Frames that the kernel dropped: they came too fast to be looked at.
+    /// Frames dropped by the kernel because they arrived too fast.
     pub lost: u64,
-    /// The longest that a frame waited to be looked at: since the moment before, and ever.
+    /// Longest processing delay of a frame: since the previous update, and overall.
     pub behind: [Time; 2],
 }
 
 impl Watched<'_> {
-    /// Whether the NIC has counted more frames of flow control than were seen or lost: it takes them for itself.
+    /// Returns true if the NIC has counted more flow control frames than were seen or lost: the NIC
+    /// consumes them itself.
     pub fn is_swallowed(&self) -> bool {
         let (frames, now) = (self.meter.frames(), self.meter.now());
         let seen = |priority: Option<u8>| match priority {
@@ -87,12 +88,12 @@ impl Watched<'_> {
         })
     }
 
-    /// Whether frames waited for a while to be looked at.
+    /// Returns true if processing was delayed noticeably.
     pub fn is_behind(&self) -> bool {
         self.behind[1] >= BEHIND
     }
 
-    /// What is to be known about the figures.
+    /// Notes on the accuracy of the statistics.
     pub fn notes(&self) -> Vec<String> {
         let swallowed = self.is_swallowed().then(|| {
             "the NIC takes frames for itself: its own counters tell what was not seen".to_owned()
@@ -130,20 +131,20 @@ impl Watched<'_> {
     }
 }
 
-/// Watches until the time is over, a signal comes, or `q` is pressed.
+/// Watches until the time is over, a signal arrives, or `q` is pressed.
 ///
 /// # Errors
-/// If the interface cannot be opened, or goes away.
+/// If the interface cannot be opened or goes away.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let mut watch = Watch::open(options)?;
     let wants_lines = options.plain || options.json || !Dashboard::is_possible();
     let mut screen = if wants_lines { None } else { Some(Dashboard::open()?) };
     let mut ended = watch.run(&signals, screen.as_mut());
-    // Figures go to the terminal as it was.
+    // Restore the terminal before the summary is printed.
     drop(screen);
     if !matches!(ended, Err(Failure::Output(_))) {
-        // What still waits belongs to them.
+        // Include the frames still in the socket.
         ended = ended.and(watch.count());
         finish(&watch.watched(), &watch.history, options)?;
     }
@@ -151,14 +152,14 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     Ok(Outcome::of(watch.listener.meter().frames().wrong > 0))
 }
 
-/// An interface, and what is known of it.
+/// An interface and its statistics.
 struct Watch<'a> {
     options: &'a Options,
     listener: Listener,
     counters: Counters,
     recent: Recent,
     history: History,
-    /// The NIC's own counters, since the beginning.
+    /// Increases of the NIC's counters since the start.
     moved: BTreeMap<String, u64>,
     lost: u64,
     behind: [Time; 2],
@@ -179,7 +180,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// Shows what happens until it is over.
+    /// Updates the output until the end.
     fn run(
         &mut self,
         signals: &SignalFd,
@@ -215,16 +216,16 @@ impl<'a> Watch<'a> {
         Failure::Interface { name: self.options.interface.clone(), source }
     }
 
-    /// Brings the figures up to date.
+    /// Updates the statistics.
     fn count(&mut self) -> Result<(), Failure> {
-        // The counters first: what they have, the socket has by then.
+        // Read the counters first: the frames they count are in the socket by then.
         self.moved = self.counters.moved();
         let settled = self.listener.settle();
         self.lost = self.listener.lost();
         settled.map_err(|error| self.failure(error))
     }
 
-    /// Brings the figures up to date, those of the time since the look before, too.
+    /// Updates the statistics and the changes since the previous update.
     fn look(&mut self) -> Result<(), Failure> {
         self.count()?;
         let behind = self.listener.take_behind();
@@ -247,7 +248,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Shows what is known now: on the dashboard, as a line of JSON, or as lines for people.
+    /// Shows the current state: on the dashboard, as a line of JSON, or as text.
     fn show(&self, screen: Option<&mut Dashboard>) -> io::Result<()> {
         let watched = self.watched();
         if let Some(screen) = screen {
@@ -261,7 +262,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// All figures at the end.
+/// Prints the summary and writes the requested files.
 fn finish(watched: &Watched<'_>, history: &History, options: &Options) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if options.json {

@@ -1,4 +1,5 @@
-//! The figures of `watch` on a terminal: who pauses whom, and for which part of the time each priority stood still, now and before.
+//! The dashboard of `watch`: who pauses whom, and the share of time for which each priority was
+//! blocked, now and before.
 
 pub mod history;
 mod svg;
@@ -23,9 +24,9 @@ use super::report::shown;
 use super::watch::Watched;
 use history::{FULL, History};
 
-/// Columns and rows of a picture.
+/// Columns and rows of an SVG image.
 const PICTURE: (u16, u16) = (110, 30);
-/// Columns ahead of a priority's line: its name, and its share now.
+/// Columns before a priority's sparkline: its name, and its current share.
 const NAME: u16 = 12;
 const SHARE: u16 = 10;
 
@@ -34,7 +35,7 @@ const DIM: Style = Style::new().fg(Color::DarkGray);
 const PAUSED: Style = Style::new().fg(Color::Red);
 const WARNING: Style = Style::new().fg(Color::Yellow);
 
-/// A terminal, which is given back as it was: when this is dropped, and on a panic.
+/// A terminal in raw mode. It is restored on drop and on a panic.
 pub struct Dashboard {
     terminal: DefaultTerminal,
 }
@@ -45,43 +46,43 @@ impl std::fmt::Debug for Dashboard {
     }
 }
 
-/// What someone at the terminal has done.
+/// User input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
-    /// Nothing that matters.
+    /// No relevant input.
     Nothing,
-    /// The window has another size.
+    /// The window was resized.
     Resized,
-    /// `q`, Escape or Control-C, which in raw mode is no signal.
+    /// `q`, Escape or Control-C (which is no signal in raw mode).
     Quit,
 }
 
 impl Dashboard {
-    /// Whether someone is there to look at it, and to press `q`.
+    /// Returns true if standard input and output are terminals.
     pub fn is_possible() -> bool {
         io::stdout().is_terminal() && io::stdin().is_terminal()
     }
 
-    /// Takes the terminal.
+    /// Opens the dashboard.
     ///
     /// # Errors
-    /// If it is none.
+    /// If standard output is not a terminal.
     pub fn open() -> io::Result<Self> {
         ratatui::try_init().map(|terminal| Self { terminal })
     }
 
-    /// Shows what is known now.
+    /// Draws the current state.
     ///
     /// # Errors
-    /// Of the terminal.
+    /// Errors of the terminal.
     pub fn draw(&mut self, watched: &Watched<'_>, history: &History) -> io::Result<()> {
         self.terminal.draw(|frame| draw(frame, watched, history)).map(|_| ())
     }
 
-    /// What has been done since the last call.
+    /// Input since the last call.
     ///
     /// # Errors
-    /// Of the terminal.
+    /// Errors of the terminal.
     pub fn input(&mut self) -> io::Result<Input> {
         let mut input = Input::Nothing;
         while event::poll(Duration::ZERO)? {
@@ -116,10 +117,10 @@ impl Drop for Dashboard {
     }
 }
 
-/// Writes what a terminal would show now into a file, as a picture.
+/// Writes the dashboard to a file as SVG.
 ///
 /// # Errors
-/// If that cannot be written: which.
+/// If the file cannot be written.
 pub fn write(file: &Path, watched: &Watched<'_>, history: &History) -> Result<(), Failure> {
     let (columns, rows) = PICTURE;
     let text = svg::svg(&buffer(watched, history, columns, rows));
@@ -127,7 +128,7 @@ pub fn write(file: &Path, watched: &Watched<'_>, history: &History) -> Result<()
         .map_err(|error| Failure::Unusable(format!("cannot write {}: {error}", file.display())))
 }
 
-/// What a terminal of this size shows.
+/// The dashboard on a terminal of this size.
 pub fn buffer(watched: &Watched<'_>, history: &History, columns: u16, rows: u16) -> Buffer {
     let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
     let Ok(_done) = terminal.draw(|frame| draw(frame, watched, history));
@@ -142,7 +143,7 @@ fn draw(frame: &mut Frame<'_>, watched: &Watched<'_>, history: &History) {
     let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
     let [head, senders, priorities, wrong_place, foot] = Layout::vertical([
         Constraint::Length(3),
-        // Its line, its head, and a row for each.
+        // Title, head, and one row for each pair.
         Constraint::Length(2 + count(pairs.len().max(1))),
         Constraint::Min(1 + count(lines.len())),
         Constraint::Length(count(wrong.len()) + u16::from(!wrong.is_empty())),
@@ -190,13 +191,13 @@ fn heading(frame: &mut Frame<'_>, place: Rect, watched: &Watched<'_>) {
     frame.render_widget(Paragraph::new(quits), place);
 }
 
-/// A row of the table: who pauses whom, and whether that is so now.
+/// A table row: who pauses whom, and whether the pause is active.
 struct Pair {
     cells: [String; 10],
     is_paused: bool,
 }
 
-/// Who pauses whom: by frames that were seen, those that pause most first; by what the NIC has counted.
+/// Who pauses whom: from the frames seen, longest share first; then from the NIC's counters.
 fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
     let (recent, here) = (watched.recent, watched.interface);
     let percent =
@@ -237,7 +238,7 @@ fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
 }
 
 fn table(frame: &mut Frame<'_>, place: Rect, pairs: &[Pair]) {
-    // The line above, and the table's head.
+    // Title and table head.
     let room = usize::from(place.height.saturating_sub(2));
     let hidden = pairs.len().saturating_sub(room);
     let title = match hidden {
@@ -264,7 +265,7 @@ fn table(frame: &mut Frame<'_>, place: Rect, pairs: &[Pair]) {
     frame.render_widget(table, place);
 }
 
-/// For which part of the time each priority stood still, a column each look.
+/// Share of time for which each priority was blocked, one column per update.
 fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History) {
     if lines.is_empty() {
         return;
@@ -298,13 +299,13 @@ fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History
     }
 }
 
-/// The lowest row of a place, where a sparkline begins.
+/// The lowest row of an area, where a sparkline starts.
 const fn bottom(place: Rect) -> Rect {
     let height = if place.height > 0 { 1 } else { 0 };
     Rect { y: place.y + place.height - height, height, ..place }
 }
 
-/// What was wrong with frames, some kinds in a line.
+/// Kinds of findings with their counts, several on a line.
 fn wrong(watched: &Watched<'_>) -> Vec<Line<'static>> {
     let findings: Vec<_> = watched.meter.findings().iter().collect();
     let line = |some: &[(&&str, &u64)]| {
@@ -327,7 +328,7 @@ mod tests {
     use crate::pfc::meter::Meter;
     use crate::pfc::recent::Recent;
 
-    /// A quantum is a nanosecond.
+    /// One quantum is 1 ns.
     const RATE: LineRate = LineRate::new(512_000_000_000);
 
     fn text(buffer: &Buffer) -> Vec<String> {
@@ -341,7 +342,8 @@ mod tests {
         meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(at));
     }
 
-    /// Three looks, a microsecond apart: priority 3 stood still for half of the first, PAUSE for a quarter of the second, which it still does.
+    /// Two updates, 1 us apart: priority 3 was paused for half of the first interval; PAUSE ran for
+    /// a quarter of the second and is still running.
     fn watched<T>(
         rate: Option<LineRate>,
         counters: &BTreeMap<String, u64>,
@@ -390,7 +392,7 @@ mod tests {
         has(&["02:02:02:02:02:02", " 3 ", "PAUSED", "20.0 %", "10.0 %", "200 ns"]);
         has(&["padding 1"]);
         has(&["dropped 5 frames"]);
-        // The look before the last one is one column to the left: half of the time, and then that of PAUSE.
+        // The first update is one column to the left: half of the time, then the share of PAUSE.
         let line = lines.iter().find(|line| line.contains("priority 3 ")).unwrap();
         assert!(line.contains("25.0 %") && line.ends_with('▄'), "{line:?}");
         let above = &lines[lines.iter().position(|other| other == line).unwrap() - 1];
@@ -419,7 +421,7 @@ mod tests {
         let lines = watched(Some(RATE), &counters, |watched, history| {
             text(&buffer(watched, history, 110, 30))
         });
-        // They moved ahead of the first look, and not since.
+        // The counters increased before the first update and not since.
         assert!(lines.iter().any(|line| line.contains("the NIC takes frames")), "{lines:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a terminal shows, as a picture: every cell has its place, whatever the font is.
+//! The terminal's content as SVG. Every cell has a fixed position, independent of the font.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,16 @@ use ratatui::style::{Color, Modifier};
 
 use crate::plot::escaped;
 
-/// Units of a cell.
+/// Size of a cell in SVG units.
 const WIDTH: f64 = 8.4;
 const HEIGHT: f64 = 18.0;
-/// Around all.
+/// Margin around the content.
 const MARGIN: f64 = 12.0;
-/// From the top of a row to the line that letters stand on.
+/// Distance from the top of a row to the text baseline.
 const BASELINE: f64 = 13.5;
 const GROUND: &str = "#16181d";
 
-/// The picture.
+/// Renders the buffer as SVG.
 pub fn svg(buffer: &Buffer) -> String {
     let (columns, rows) = (f64::from(buffer.area.width), f64::from(buffer.area.height));
     let (width, height) = (columns * WIDTH + 2.0 * MARGIN, rows * HEIGHT + 2.0 * MARGIN);
@@ -39,7 +39,7 @@ pub fn svg(buffer: &Buffer) -> String {
     text
 }
 
-/// How many cells at the beginning are one word, one line or one piece of a bar.
+/// Number of leading cells that form one word, one line or one piece of a bar.
 fn alike(cells: &[Cell]) -> usize {
     let kind = |cell: &Cell| match cell.symbol() {
         " " => 0,
@@ -93,7 +93,7 @@ fn draw(out: &mut String, cells: &[Cell], column: usize, top: f64) {
     }
 }
 
-/// How high a piece of a bar is, from the bottom of its cell.
+/// Height of a bar character in eighths of a cell.
 fn eighths(symbol: &str) -> Option<u32> {
     let code = u32::from(symbol.chars().next()?);
     (0x2581..=0x2588).contains(&code).then(|| code - 0x2580)

@@ -1,49 +1,51 @@
-//! The fewest things to take out of a graph so that it has no cycle: a minimum feedback set, exactly where the graph is small enough.
+//! Minimum feedback arc set: the fewest removals that leave a graph without cycles. Exact where the
+//! graph is small enough.
 //!
-//! A branch for each thing of a shortest cycle, as one of them must go; cycles that share nothing tell how many must go at least.
+//! Branch and bound: some removal must break a shortest cycle, so each candidate on it is a branch.
+//! The number of disjoint cycles is the lower bound.
 
 use std::collections::VecDeque;
 
-/// Arcs that are looked at before the search is given up.
+/// Arcs visited before the search gives up.
 const PATIENCE: u64 = 20_000_000;
 
-/// An arc, and the thing that takes it away, if one does.
+/// An arc, and the removal that takes it away, if any. Several arcs may share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arc {
-    /// Where it begins.
+    /// Start vertex.
     pub from: usize,
-    /// Where it ends.
+    /// End vertex.
     pub to: usize,
-    /// The number of the thing.
+    /// Number of the removal.
     pub thing: Option<usize>,
 }
 
-/// A graph whose arcs can be taken away.
+/// A graph with removable arcs.
 #[derive(Debug)]
 pub struct Graph {
     arcs: Vec<Arc>,
-    /// Numbers of the arcs from each vertex.
+    /// For each vertex, indexes of the outgoing arcs.
     out: Vec<Vec<usize>>,
     things: usize,
 }
 
-/// Things whose removal leaves no cycle.
+/// Removals that leave no cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Feedback {
-    /// Their numbers.
+    /// Numbers of the removals.
     pub things: Vec<usize>,
-    /// No fewer would do; they are the fewest if there are just as many.
+    /// Lower bound on their number.
     pub at_least: usize,
 }
 
 impl Feedback {
-    /// Whether it is sure that there are no fewer.
+    /// Returns true if the set is known to be minimal.
     pub fn is_minimum(&self) -> bool {
         self.things.len() == self.at_least
     }
 }
 
-/// What a search has taken out, what it must leave, and how long it may still take.
+/// State of a search: what is removed, what must be kept, and the remaining effort.
 struct Search {
     gone: Vec<bool>,
     kept: Vec<bool>,
@@ -51,7 +53,7 @@ struct Search {
 }
 
 impl Graph {
-    /// A graph of `arcs` between vertices below `vertices`, with things below `things`.
+    /// A graph of `arcs` between vertices below `vertices`, with removals below `things`.
     pub fn new(vertices: usize, things: usize, arcs: Vec<Arc>) -> Self {
         let mut out = vec![Vec::new(); vertices];
         for (number, arc) in arcs.iter().enumerate() {
@@ -65,7 +67,7 @@ impl Graph {
         self.shortest(&mut Search::new(self.things))
     }
 
-    /// The fewest things, or few if it is too hard to tell. Without a cycle, none.
+    /// A minimum feedback set, or a small one if the search gives up; empty without a cycle.
     pub fn feedback(&self) -> Feedback {
         let mut search = Search::new(self.things);
         let things = self.some(&mut search);
@@ -84,7 +86,7 @@ impl Graph {
         Feedback { things, at_least }
     }
 
-    /// Whether `most` things more are enough; those are then gone.
+    /// Returns true if `most` more removals suffice; they are then marked as removed.
     fn is_enough(&self, search: &mut Search, most: usize) -> bool {
         let Some(cycle) = self.shortest(search) else { return search.patience > 0 };
         if most == 0 || self.disjoint(search) > most {
@@ -100,14 +102,15 @@ impl Graph {
                 break;
             }
             search.gone[thing] = false;
-            // Sets with it have been tried.
+            // All sets with this removal have been tried.
             search.kept[thing] = true;
         }
         things.iter().for_each(|&thing| search.kept[thing] = false);
         is_enough
     }
 
-    /// Enough things, without a search: of each cycle the one that most arcs meet at, and of those no more than needed.
+    /// A feedback set by a greedy heuristic: from each cycle the arc with most neighbours; then
+    /// superfluous removals are dropped.
     fn some(&self, search: &mut Search) -> Vec<usize> {
         let mut into = vec![0; self.out.len()];
         self.arcs.iter().for_each(|arc| into[arc.to] += 1);
@@ -128,7 +131,7 @@ impl Graph {
         things
     }
 
-    /// How many cycles there are that share nothing, found one after the other.
+    /// Number of disjoint cycles, found one after the other.
     fn disjoint(&self, search: &mut Search) -> usize {
         let before = search.gone.clone();
         let mut count = 0;
@@ -141,7 +144,7 @@ impl Graph {
         count
     }
 
-    /// A shortest cycle of what is left.
+    /// A shortest cycle of the remaining graph.
     fn shortest(&self, search: &mut Search) -> Option<Vec<usize>> {
         let mut best: Option<Vec<usize>> = None;
         let vertices = self.on_cycles(search);
@@ -152,7 +155,8 @@ impl Graph {
         best
     }
 
-    /// Vertices that may lie on a cycle: what is left when those without a way in or out are gone.
+    /// Vertices that may lie on a cycle: repeatedly drops vertices without incoming or outgoing
+    /// arcs.
     fn on_cycles(&self, search: &mut Search) -> Vec<bool> {
         let mut stay = vec![true; self.out.len()];
         loop {
@@ -233,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// Every arc is a thing of its own.
+    /// A graph in which every arc has a removal of its own.
     fn graph(vertices: usize, arcs: &[(usize, usize)]) -> Graph {
         let arcs = arcs.iter().enumerate();
         let arcs =
@@ -243,7 +247,7 @@ mod tests {
 
     #[test]
     fn one_arc_of_two_cycles_is_enough() {
-        // 0 -> 1 is part of both.
+        // 0 -> 1 is part of both cycles.
         let both = graph(4, &[(0, 1), (1, 2), (2, 0), (1, 3), (3, 0)]);
         assert_eq!(both.feedback(), Feedback { things: vec![0], at_least: 1 });
         assert_eq!(both.cycle().map(|cycle| cycle.len()), Some(3));
@@ -253,13 +257,13 @@ mod tests {
 
     #[test]
     fn what_nothing_takes_away_is_left() {
-        // Vertices 0 and 1 are the ends of a line, which is the only thing.
+        // Vertices 0 and 1 are the ends of a link, the only removal.
         let arcs =
             vec![Arc { from: 0, to: 1, thing: Some(0) }, Arc { from: 1, to: 0, thing: None }];
         assert_eq!(Graph::new(2, 1, arcs).feedback().things, [0]);
     }
 
-    /// Against every subset of the arcs.
+    /// Compares with every subset of the arcs.
     #[test]
     fn no_smaller_set_would_do() {
         let mut random = Xoshiro128PlusPlus::seed_from_u64(1);

@@ -1,4 +1,4 @@
-//! `feroce pfc deadlock`: whether PFC can bring a network to a stand for ever, why, and what to change.
+//! `feroce pfc deadlock`: whether PFC can deadlock a network, why, and what to change.
 
 pub mod feedback;
 pub mod graph;
@@ -21,18 +21,19 @@ use graph::{Dependencies, Dependency, Pairs};
 #[command(after_help = "\
 Exit codes: 0 no cycle; 1 a cycle: PFC can bring this network to a stand; 2 the scenario cannot be used, and the message says why.")]
 pub struct Options {
-    /// A scenario file, or the name of one that `feroce fabric list` shows: topology, routing and PFC are used
+    /// Scenario file, or the name of a built-in scenario (see `feroce fabric list`); topology,
+    /// routing and PFC are used
     scenario: String,
-    /// The case of the scenario [default: its first]
+    /// Case of the scenario [default: the first]
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// Give a key of the scenario another value: link.0.down=true
+    /// Set a key of the scenario: link.0.down=true
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
     changes: Vec<Change>,
-    /// Only between the hosts that the scenario's traffic is between, on its priorities [default: between all hosts, whatever traffic there is]
+    /// Only consider hosts and priorities of the scenario's traffic [default: all pairs of hosts]
     #[arg(long)]
     traffic: bool,
-    /// Also play it in the fabric, with and without what is to be changed: flows along the cycle, for 10 ms
+    /// Also simulate the deadlock, with and without the changes: flows along the cycle, for 10 ms
     #[arg(long)]
     run: bool,
     /// Print JSON
@@ -40,59 +41,59 @@ pub struct Options {
     json: bool,
 }
 
-/// Rounds of forbidding turns: packets that go other ways may close another cycle.
+/// Most rounds of forbidding turns: rerouted packets may close another cycle.
 const ROUNDS: usize = 16;
 
 /// A step of a cycle, by names.
 #[derive(Debug, Serialize)]
 struct Step {
-    /// The switch that pauses.
+    /// The pausing switch.
     switch: String,
-    /// The switch that it pauses.
+    /// The paused switch.
     paused: String,
-    /// The port of the paused switch, counted from 1.
+    /// Port of the paused switch, counted from 1.
     port: usize,
-    /// It waits for the line to this switch.
+    /// The pausing switch waits for its link to this switch.
     waits_for: String,
-    /// Hosts between which packets go this way.
+    /// Two hosts whose packets cause the dependency.
     between: [String; 2],
 }
 
-/// Things to change.
+/// A set of changes.
 #[derive(Debug, Serialize)]
 struct Set {
-    /// Each as `s1 > s2 > s3`, or `s1->s2`.
+    /// Turns as `s1 > s2 > s3`, or links as `s1->s2`.
     what: Vec<String>,
-    /// It is sure that no fewer do.
+    /// True if the set is known to be minimal.
     is_minimum: bool,
-    /// No fewer than so many do.
+    /// Lower bound on the number of changes.
     at_least: usize,
 }
 
-/// What comes of forbidding the turns.
+/// The result of forbidding the turns.
 #[derive(Debug, Serialize)]
 struct Rerouted {
-    /// Turns that had to be forbidden beside the first, as packets took other ways.
+    /// Further turns that had to be forbidden because of rerouted packets.
     more: Vec<String>,
-    /// Hosts between which no way is left.
+    /// Two hosts without a route.
     cut_off: Option<[String; 2]>,
-    /// No cycle is left, and all hosts reach each other.
+    /// True if no cycle is left and all hosts reach each other.
     is_free: bool,
 }
 
-/// All that is known of a network.
+/// The result of the analysis.
 #[derive(Debug, Serialize)]
 struct Report {
     title: String,
     case: String,
-    /// Between which hosts packets were taken to go.
+    /// The pairs of hosts considered.
     pairs: &'static str,
-    /// Lossless priorities; each has the same dependencies.
+    /// Lossless priorities; all have the same dependencies.
     priorities: Vec<u8>,
-    /// Directions of lines between switches that wait or are waited for.
+    /// Number of link directions that are part of a dependency.
     lines: usize,
     dependencies: usize,
-    /// Each waits for the next.
+    /// Each link waits for the next.
     cycle: Vec<Step>,
     turns: Option<Set>,
     lines_to_change: Option<Set>,
@@ -100,10 +101,10 @@ struct Report {
     runs: Vec<witness::Seen>,
 }
 
-/// Analyses the network, and shows what it found.
+/// Analyses the network and prints the result.
 ///
 /// # Errors
-/// If the scenario cannot be used, or the output not be written.
+/// If the scenario cannot be used or the output cannot be written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let mut scenario = load(&options.scenario, &options.changes, None)?;
     if let Some(name) = &options.case {
@@ -202,7 +203,7 @@ fn step(network: &Network, of: &Dependencies, one: &Dependency) -> Step {
     }
 }
 
-/// The dependencies as a graph in which turns can be taken away.
+/// The dependencies as a graph with turns as removals.
 fn by_turns(of: &Dependencies) -> Graph {
     let arc = |(number, one): (usize, &Dependency)| Arc {
         from: one.line,
@@ -213,7 +214,8 @@ fn by_turns(of: &Dependencies) -> Graph {
     Graph::new(of.lines.len(), of.all.len(), arcs)
 }
 
-/// The same in which lines can: each has two vertices, and an arc between them.
+/// The dependencies as a graph with links as removals: each link is two vertices with an arc
+/// between them.
 fn by_lines(of: &Dependencies) -> Graph {
     let count = of.lines.len();
     let line = |line: usize| Arc { from: 2 * line, to: 2 * line + 1, thing: Some(line) };
@@ -222,7 +224,7 @@ fn by_lines(of: &Dependencies) -> Graph {
     Graph::new(2 * count, count, arcs)
 }
 
-/// Forbids `turns`, and more for as long as packets close a cycle on the ways that they then take.
+/// Forbids `turns`, and more turns as long as rerouted packets close a cycle.
 fn reroute(network: &Network, pairs: &Pairs, turns: &[Turn]) -> (Network, Rerouted) {
     let mut changed = network.clone();
     changed.routing.forbidden.extend(turns);

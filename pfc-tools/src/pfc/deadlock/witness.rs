@@ -1,4 +1,4 @@
-//! The deadlock as it happens, and as it does not: flows along a cycle, in the fabric.
+//! Simulates the deadlock, and the network without it: flows along a cycle.
 
 use std::fmt;
 
@@ -8,28 +8,28 @@ use crate::fabric::Fabric;
 use crate::fabric::config::{Control, FabricConfig, FlowConfig, Misfit, Network, Turn};
 use crate::fabric::time::{LineRate, Time};
 
-/// How long a run lasts.
+/// Duration of a run.
 const LENGTH: Time = Time::from_millis(10);
-/// Figures count from then on.
+/// Warm-up of a run.
 const WARMUP: Time = Time::from_millis(5);
-/// Flows between two hosts that are tried for one that makes a certain turn.
+/// Flows tried between two hosts to find one that takes a certain turn.
 const TRIED: u32 = 64;
-/// Lines of the cycle have their rate, and if that is not enough, a part of it.
+/// Divisors of the link rate on the cycle: the full rate is tried first, then a tenth.
 const SLOWNESS: [u64; 2] = [1, 10];
 
-/// What was seen in a run.
+/// The result of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
-    /// The turns were forbidden.
+    /// True if the turns were forbidden.
     changed: bool,
-    /// The lines of the cycle had one of so many parts of their rate.
+    /// Divisor of the link rates on the cycle.
     slowness: u64,
     flows: usize,
-    /// The deadlock, in words.
+    /// Description of the deadlock.
     deadlock: Option<String>,
-    /// Payload that arrived in the second half of the run, in Gb/s.
+    /// Goodput in the second half of the run, in Gb/s.
     goodput: f64,
-    /// Flows of which nothing arrived in it.
+    /// Flows without any goodput in the second half.
     starved: usize,
 }
 
@@ -49,7 +49,8 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Plays flows that make `turns`, each between its hosts, in the network as it is; if that ends in a deadlock, the same in `changed`.
+/// Simulates flows that take `turns`, each between its two hosts, in the unchanged network; after a
+/// deadlock, also in `changed`.
 pub(super) fn runs(
     base: &FabricConfig,
     priority: u8,
@@ -82,7 +83,8 @@ pub(super) fn runs(
     Ok(seen)
 }
 
-/// A flow without end for each turn, of those between its hosts the first that makes it. The others never begin.
+/// One endless flow for each turn: the first flow between its hosts that takes the turn. The others
+/// never start.
 fn flows(
     config: &mut FabricConfig,
     priority: u8,
@@ -121,7 +123,8 @@ fn flows(
     Ok(flows)
 }
 
-/// The same with lines of a part of their rate where the cycle lies: hosts that are slower than these would never fill them.
+/// The configuration with slower links on the cycle: slow hosts could not fill the cycle at the
+/// full rate.
 fn slowed(config: &FabricConfig, turns: &[(Turn, (u32, u32))], slowness: u64) -> FabricConfig {
     let mut slow = config.clone();
     for link in &mut slow.network.links {

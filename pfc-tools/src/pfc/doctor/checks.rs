@@ -1,16 +1,16 @@
-//! What lossless RoCE needs of an interface, as a table of checks.
+//! The checks of `doctor`: what lossless RoCE needs on an interface.
 
 use super::facts::{Facts, RdmaPort};
 use super::{Severity, Verdict, Wanted};
 use crate::dcb::{DcbError, Ieee, Selector, Tsa};
 
-/// A row of the table.
+/// A check.
 pub(super) struct Check {
-    /// Its name, for scripts.
+    /// Identifier, for scripts.
     pub id: &'static str,
-    /// What is looked at.
+    /// What is checked.
     pub what: &'static str,
-    /// Looks; `None` where the question does not arise.
+    /// Runs the check; `None` if it does not apply.
     pub run: fn(&Facts, &Wanted) -> Option<Verdict>,
 }
 
@@ -57,7 +57,8 @@ fn link(facts: &Facts, _: &Wanted) -> Option<Verdict> {
     }
 }
 
-/// Headers of a RoCEv2 packet in IP: IPv6 40, UDP 8, BTH 12, RETH and immediate 20, ICRC 4.
+/// Largest headers of a RoCEv2 packet, from IP on: IPv6 40, UDP 8, BTH 12, RETH and immediate 20,
+/// ICRC 4.
 const HEADERS: u32 = 84;
 
 fn mtu(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
@@ -90,7 +91,7 @@ fn dcb(facts: &Facts, _: &Wanted) -> Option<Verdict> {
     }
 }
 
-/// Priorities as `3` or `3, 4`, or nothing.
+/// Priorities as `3` or `3, 4`, or `none`.
 fn list(priorities: impl Iterator<Item = u8>) -> String {
     let all: Vec<String> = priorities.map(|priority| priority.to_string()).collect();
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
@@ -281,7 +282,7 @@ fn cc_params(facts: &Facts, _: &Wanted) -> Option<Verdict> {
 
 fn tos(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     let RdmaPort { device, port } = facts.files.rdma.as_ref()?;
-    // ECT(0) in the lower two bits: without it switches drop what they would mark.
+    // ECT(0) in the lower two bits: switches drop packets without ECT instead of marking them.
     let tos = wanted.dscp << 2 | 2;
     let remedy = [format!("cma_roce_tos -d {device} -p {port} -t {tos}")];
     match facts.files.roce_tos {

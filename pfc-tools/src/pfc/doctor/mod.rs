@@ -1,6 +1,7 @@
-//! `feroce pfc doctor`: what lossless RoCE lacks on an interface, and the commands that help.
+//! `feroce pfc doctor`: checks an interface for lossless RoCE and names commands that fix problems.
 //!
-//! A check is a row of the table in `checks`, on the facts of an interface. Nothing is changed by looking.
+//! The checks are a table in `checks`, evaluated on the collected state of an interface. Nothing is
+//! changed.
 
 mod checks;
 mod facts;
@@ -20,18 +21,18 @@ use facts::Facts;
 Exit codes: 0 nothing worse than a remark; 1 warnings or errors; 2 there is no such interface. mlx5's parameters below \
 /sys/kernel/debug are seen by root only.")]
 pub struct Options {
-    /// The interface
+    /// Interface to check
     interface: String,
-    /// RoCE's lossless priority
+    /// Lossless priority of RoCE
     #[arg(long, value_name = "P", default_value = "3", value_parser = units::priority)]
     priority: u8,
-    /// RoCE's DSCP
+    /// DSCP of RoCE
     #[arg(long, value_name = "DSCP", default_value = "26", value_parser = clap::value_parser!(u8).range(..64))]
     dscp: u8,
     /// DSCP of CNPs
     #[arg(long, value_name = "DSCP", default_value = "48", value_parser = clap::value_parser!(u8).range(..64))]
     cnp_dscp: u8,
-    /// RoCE's path MTU
+    /// Path MTU of RoCE
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
     path_mtu: String,
     /// Print JSON
@@ -39,7 +40,7 @@ pub struct Options {
     json: bool,
 }
 
-/// What a deployment of RoCE wants.
+/// The intended RoCE configuration.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     priority: u8,
@@ -48,30 +49,30 @@ struct Wanted {
     path_mtu: u32,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Severity {
     /// As it should be.
     Ok,
-    /// Worth knowing.
+    /// For information.
     Info,
-    /// It will work, worse than it could.
+    /// Works, but not as well as possible.
     Warning,
-    /// It will not be lossless.
+    /// Not lossless.
     Error,
 }
 
-/// What a check says.
+/// The result of a check.
 #[derive(Debug)]
 struct Verdict {
     severity: Severity,
     found: String,
-    /// Commands, each of which helps on some hosts.
+    /// Alternative commands; which one works depends on the host.
     remedies: Vec<String>,
 }
 
-/// A check's answer.
+/// A check with its result.
 #[derive(Debug, Serialize)]
 struct Finding {
     id: &'static str,
@@ -81,7 +82,7 @@ struct Finding {
     remedies: Vec<String>,
 }
 
-/// All answers.
+/// All results.
 #[derive(Debug, Serialize)]
 struct Report {
     interface: String,
@@ -89,10 +90,10 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Looks at the interface, and shows what it found.
+/// Checks the interface and prints the results.
 ///
 /// # Errors
-/// If there is no such interface, or the output cannot be written.
+/// If the interface does not exist or the output cannot be written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let Options { priority, dscp, cnp_dscp, ref path_mtu, .. } = *options;
     let path_mtu = path_mtu.parse().expect("one of the values that are taken");
@@ -145,7 +146,7 @@ mod tests {
         App { selector: Selector::Dscp, protocol, priority }
     }
 
-    /// A host on which everything is right.
+    /// A correctly configured host.
     fn right() -> Facts {
         let buffers = Buffers { buffer_of: [0, 0, 0, 1, 0, 0, 0, 0], sizes: [99; 8], total: 999 };
         let ieee = Ieee {
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// What is worse than a remark, and the first command that helps.
+    /// Warnings and errors, each with its first command.
     fn complaints(facts: &Facts) -> Vec<(&'static str, Severity, String)> {
         let found = examine(facts, &WANTED).findings.into_iter();
         found
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(examine(&right(), &WANTED).worst, Severity::Info);
     }
 
-    /// What is done to a host that is right, what is found then, and the command that helps.
+    /// A fault of a correct host, the expected finding, and its command.
     type Fault = (fn(&mut Facts, &mut Ieee), &'static str, Severity, &'static str);
 
     const FAULTS: [Fault; 14] = [
@@ -303,7 +304,7 @@ mod tests {
         put("proc/17/comm", "lldpad\n");
         put("proc/18/comm", "sh\n");
         put("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/ndevs/0", "eth1\n");
-        // Its second port, whose first GID has gone.
+        // The second port; its first GID has been deleted.
         put("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "eth2\n");
         put("sys/class/infiniband/mlx5_0/ports/2/gid_attrs/ndevs/1", "eth0\n");
         put("sys/class/net/eth0/ecn/roce_rp/enable/3", "1\n");

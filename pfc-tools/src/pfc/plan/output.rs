@@ -1,4 +1,4 @@
-//! A plan as text, as JSON, and as configuration.
+//! Prints a plan as text, as JSON, and as configuration.
 
 use std::io::{self, Write};
 
@@ -21,7 +21,7 @@ fn document(out: &mut impl Write, value: &Value) -> io::Result<()> {
     writeln!(out, "{value:#}")
 }
 
-/// Of a row of the table, its name and its value in a column.
+/// A row of the table: its name, and its value in a column.
 type Row = (&'static str, fn(&Thresholds) -> String);
 
 const ROWS: [Row; 7] = [
@@ -143,7 +143,7 @@ fn chosen(plan: &Plan) -> u64 {
     plan.columns[plan.chosen].headroom.as_ref().map_or(0, |headroom| headroom.bytes)
 }
 
-/// A buffer of its own for each lossless priority: its headroom, and two frames ahead of it.
+/// A separate buffer for each lossless priority: its headroom and two frames.
 fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     let (name, priorities) = (&options.interface, priorities(options));
     let list = |of: &dyn Fn(usize, u8) -> String| {
@@ -154,7 +154,7 @@ fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     writeln!(out, "dcb pfc set dev {name} prio-pfc all:off {}", list(&|_, p| format!("{p}:on")))?;
     let is_mlxsw = options.headroom.is_none() && options.by == Formula::Mlxsw;
     if let Some(delay) = is_mlxsw.then(|| mlxsw_delay(&options.link()).ok()).flatten() {
-        // DCB has 16 bits for it.
+        // The delay has 16 bits in DCB.
         let (bits, most) = (8 * delay, u64::from(u16::MAX));
         writeln!(out, "# The delay is {bits} bits, of which DCB takes {most} at most.")?;
         writeln!(out, "dcb pfc set dev {name} delay {}", bits.min(most))?;
@@ -179,13 +179,13 @@ fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     )
 }
 
-/// What SONiC's tables want to have as text.
+/// Tables for SONiC. All values are strings.
 fn sonic(options: &Options, plan: &Plan) -> Value {
     let megabits = options.rate.bits_per_second() / 1_000_000;
     let profile = format!("pg_lossless_{megabits}_{}m_profile", options.cable);
     let name = options.interface.as_str();
     let priorities: Vec<_> = priorities(options).iter().map(u8::to_string).collect();
-    // As its model has it: what the pipeline holds goes on.
+    // As in SONiC's model: resume at the size of the pipeline.
     let xon = options.link().cells.pipeline;
     let mut buffer = json!({
         "pool": "ingress_lossless_pool",
@@ -198,7 +198,7 @@ fn sonic(options: &Options, plan: &Plan) -> Value {
             let most = plan.columns[plan.chosen].thresholds.map_or(0, |t| t.xoff_static);
             buffer["static_th"] = most.to_string().into();
         }
-        // SAI has powers of two: the exponent.
+        // SAI expects the exponent of a power of two.
         false => buffer["dynamic_th"] = options.exponent().map(|power| power.to_string()).into(),
     }
     let groups: Map<_, _> =

@@ -1,4 +1,4 @@
-//! `feroce pfc watchdog`: waits for storms of pauses and stuck queues at an interface.
+//! `feroce pfc watchdog`: detects PFC storms and stuck queues at an interface.
 
 pub mod state;
 
@@ -25,7 +25,7 @@ use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;
 use state::{Config, Event, Sample, Watchdog};
 
-/// What ends it.
+/// Signals that stop the program.
 const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// Options of `feroce pfc watchdog`.
@@ -36,45 +36,47 @@ or send it in spite of pauses (forward), until the queue is restored. `--on-stor
 `dcb pfc set dev eth0 prio-pfc 3:off`.\n\n\
 Exit codes: 0 ended by a signal or --for, without a storm; 1 there was one, or it failed; 2 what was given cannot be used.")]
 pub struct Options {
-    /// The interface
+    /// Interface to watch
     interface: String,
     /// Lossless priorities
     #[arg(long, value_name = "P,P", value_delimiter = ',', default_value = "3", value_parser = units::priority)]
     priorities: Vec<u8>,
-    /// A storm is one that has lasted so long
+    /// Report a storm after this time
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::time)]
     detection: Time,
-    /// It is over when no pause has come for so long
+    /// Report the end of a storm when no pause has arrived for this time
     #[arg(long, value_name = "TIME", default_value = "400ms", value_parser = units::time)]
     restoration: Time,
-    /// How often is looked
+    /// Polling interval
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::time)]
     poll: Time,
-    /// Count the frames that reach the host, in place of the NIC's counters: for links that swallow none
+    /// Count the frames that reach the host instead of using the NIC's counters; for links that do
+    /// not consume PFC frames
     #[arg(long)]
     frames: bool,
-    /// Rate of the link for --frames, in place of what its driver says
+    /// Link rate for --frames, instead of the rate reported by the driver
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<LineRate>,
-    /// Run this by the shell when a storm begins; PFC_INTERFACE and PFC_PRIORITY are set
+    /// Shell command to run when a storm starts; PFC_INTERFACE and PFC_PRIORITY are set
     #[arg(long, value_name = "COMMAND")]
     on_storm: Option<String>,
-    /// Run this by the shell when it is over
+    /// Shell command to run when a storm ends
     #[arg(long, value_name = "COMMAND")]
     on_restore: Option<String>,
-    /// Keep this file up to date with figures for Prometheus, as node_exporter's textfile collector reads them; `-` prints them at the end
+    /// Write metrics for Prometheus to this file at every poll, for node_exporter's textfile
+    /// collector; `-` prints them at the end
     #[arg(long, value_name = "FILE")]
     prometheus: Option<PathBuf>,
-    /// End after this time; without it, SIGINT or SIGTERM ends it
+    /// Stop after this time; without it, SIGINT or SIGTERM stops the program
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     duration: Option<Time>,
 }
 
-/// Where figures come from.
+/// Source of the samples.
 enum Source {
-    /// What the NIC counts.
+    /// The NIC's counters.
     Nic(Ethtool),
-    /// Frames that arrive.
+    /// Frames that reach the host.
     Frames(Box<Listener>),
 }
 
@@ -105,7 +107,7 @@ impl Source {
         }
     }
 
-    /// What is known of each of `priorities` now.
+    /// Samples of `priorities` now.
     fn look(&mut self, priorities: &[u8]) -> io::Result<Vec<Sample>> {
         match self {
             Self::Nic(ethtool) => {
@@ -130,11 +132,11 @@ impl Source {
     }
 }
 
-/// What a NIC's counters say of a priority.
+/// The sample of a priority from a NIC's counters.
 fn of_counters(counters: &BTreeMap<String, u64>, priority: u8) -> Sample {
     let mut sample = Sample::default();
     for (name, &value) in counters {
-        // As mlx5 calls them.
+        // Name of mlx5.
         if *name == format!("tx_prio{priority}_packets") {
             sample.sent = Some(value);
         }
@@ -151,10 +153,10 @@ fn of_counters(counters: &BTreeMap<String, u64>, priority: u8) -> Sample {
     sample
 }
 
-/// Watches until the time is over or a signal comes.
+/// Watches until the time is over or a signal arrives.
 ///
 /// # Errors
-/// If the interface cannot be watched, or goes away.
+/// If the interface cannot be watched or goes away.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let name = &options.interface;
     let Options { detection, restoration, .. } = *options;
@@ -201,7 +203,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     Ok(Outcome::of(dogs.iter().any(|dog| dog.storms > 0)))
 }
 
-/// Whether the link is there, and how often that has changed.
+/// State of the link, and the number of its changes.
 #[derive(Debug, Default)]
 struct Link {
     is_up: bool,
@@ -212,7 +214,7 @@ impl Link {
     fn look(&mut self, name: &str) -> Result<(), NetError> {
         let interface = Interface::read(name)?;
         let is_up = interface.is_usable();
-        // Changes between two looks, where the kernel counts them.
+        // The kernel's count includes changes between two polls.
         let counted = interface.carrier_changes.map(u64::from);
         self.changes = counted.unwrap_or(self.changes + u64::from(is_up != self.is_up));
         self.is_up = is_up;
@@ -220,7 +222,7 @@ impl Link {
     }
 }
 
-/// Prints what has happened, and runs the command for it.
+/// Prints an event and runs its command.
 fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<Option<Child>> {
     let name = &options.interface;
     let (what, command) = match event {
@@ -234,7 +236,8 @@ fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).stdin(Stdio::null());
     shell.env("PFC_INTERFACE", name).env("PFC_PRIORITY", priority.to_string());
-    // A child inherits which signals are blocked, and these have to end it, too. One that comes just now ends this program at once.
+    // A child inherits the signal mask, and the signals must be able to stop it. A signal that
+    // arrives during the spawn stops this program at once.
     let mask: SigSet = SIGNALS.into_iter().collect();
     mask.thread_unblock()?;
     let child = shell.spawn();
@@ -248,7 +251,7 @@ fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<
     }
 }
 
-/// Figures in Prometheus' text format.
+/// Metrics in Prometheus' text format.
 fn figures(name: &str, priorities: &[u8], dogs: &[Watchdog], samples: &[Sample]) -> String {
     let rows = [
         ("storm", "gauge", "whether there is a storm"),
@@ -281,7 +284,7 @@ fn figures(name: &str, priorities: &[u8], dogs: &[Watchdog], samples: &[Sample])
     text
 }
 
-/// Whoever reads the file sees all of it, or all of what it was.
+/// Replaces the file atomically.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let beside = file.with_extension("tmp");
     std::fs::write(&beside, text)?;

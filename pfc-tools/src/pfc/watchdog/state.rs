@@ -1,50 +1,52 @@
-//! The watchdog as a value: it eats what a priority has counted, with the time, and says when a storm begins and ends.
+//! The watchdog's state machine, a value without I/O: takes samples with their times and reports
+//! the start and end of storms.
 //!
-//! As SONiC's pfcwd: a priority is stormed if, poll after poll for the detection time, pause frames came, it was paused for nearly all of the
-//! time and sent nothing; it is restored if for the restoration time no pause frame came. A poll that is late counts
-//! for the time that it really took. What was counted across a change of the link, or backwards, says nothing.
+//! Like SONiC's pfcwd: a priority is stormed if in every poll of the detection time pause frames
+//! arrived, the priority was paused for nearly all of the time, and it sent nothing. It is restored
+//! if no pause frame arrived for the restoration time. A late poll counts with its actual time.
+//! Samples are not compared across a link change or when counters decrease.
 
 use crate::fabric::time::Time;
 
-/// What is chosen.
+/// Configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// So long it must be stormed.
+    /// Detection time.
     pub detection: Time,
-    /// So long it must be quiet.
+    /// Restoration time.
     pub restoration: Time,
-    /// The part of a poll's time in per cent that it must be paused.
+    /// Least share of a poll's time that the priority must be paused, in percent.
     pub paused: u64,
 }
 
-/// What is known of a priority at a time, counted from whenever.
+/// Counters of a priority at some time, counted from any start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Pause frames received.
     pub frames: u64,
-    /// For how long they have paused it, if that is known.
+    /// Total pause time, if known.
     pub paused: Option<Time>,
-    /// Packets that it has sent, if that is known.
+    /// Packets sent, if known.
     pub sent: Option<u64>,
-    /// How often the link has come or gone.
+    /// Number of link changes.
     pub link_changes: u64,
-    /// Whether the link is there.
+    /// Link state.
     pub is_up: bool,
 }
 
 impl Sample {
-    /// Whether it can tell a storm from traffic that is paused now and then.
+    /// Returns true if the sample can tell a storm from occasional pauses.
     pub const fn is_enough(&self) -> bool {
         self.paused.is_some() || self.sent.is_some()
     }
 }
 
-/// What has happened.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A storm began.
+    /// A storm started.
     Storm,
-    /// It ended.
+    /// The storm ended.
     Restored,
 }
 
@@ -54,27 +56,27 @@ pub struct Watchdog {
     config: Config,
     last: Option<(Time, Sample)>,
     is_stormed: bool,
-    /// For how long it has been stormed, or quiet in a storm.
+    /// Time for which the priority has been stormed, or quiet during a storm.
     for_now: Time,
-    /// Storms that began.
+    /// Storms started.
     pub storms: u64,
-    /// Storms that ended.
+    /// Storms ended.
     pub restored: u64,
 }
 
 impl Watchdog {
-    /// Nothing is known yet.
+    /// A watchdog without samples.
     pub const fn new(config: Config) -> Self {
         let for_now = Time::ZERO;
         Self { config, last: None, is_stormed: false, for_now, storms: 0, restored: 0 }
     }
 
-    /// Whether there is a storm.
+    /// Returns true during a storm.
     pub const fn is_stormed(&self) -> bool {
         self.is_stormed
     }
 
-    /// Takes what is known at `now`.
+    /// Takes a sample at `now`.
     pub fn poll(&mut self, now: Time, sample: Sample) -> Option<Event> {
         let before = self.last.replace((now, sample));
         let comparable = before.filter(|(at, before)| {
@@ -85,7 +87,7 @@ impl Watchdog {
             *at < now && sample.is_up && before.is_up && is_same_link && !is_back
         });
         let Some((at, before)) = comparable else {
-            // Frames that nobody can send now do not come either: a storm ends with the link.
+            // A storm ends with the link: no frames can arrive.
             let is_over = self.is_stormed && !sample.is_up;
             self.for_now = Time::ZERO;
             return if is_over { self.restore() } else { None };
@@ -107,7 +109,7 @@ impl Watchdog {
         Some(Event::Storm)
     }
 
-    /// Whether frames have kept the priority from sending for all of `gap`.
+    /// Returns true if pauses kept the priority from sending for all of `gap`.
     fn is_held(&self, gap: Time, before: Sample, now: Sample) -> bool {
         let is_still = now.sent.zip(before.sent).is_none_or(|(now, before)| now == before);
         let is_paused = now.paused.zip(before.paused).is_none_or(|(now, before)| {
@@ -132,7 +134,8 @@ mod tests {
         paused: 80,
     };
 
-    /// Polls every 100 ms: frames that came, milliseconds paused, packets sent in between.
+    /// Polls every 100 ms: pause frames, milliseconds paused, and packets sent since the previous
+    /// poll.
     fn play(dog: &mut Watchdog, polls: &[(u64, u64, u64)]) -> Vec<(usize, Event)> {
         let (mut at, mut sample) = dog.last.unwrap_or((Time::ZERO, UP));
         if dog.last.is_none() {
@@ -162,7 +165,7 @@ mod tests {
         let mut dog = Watchdog::new(CONFIG);
         let storm = (1000, 100, 0);
         assert_eq!(play(&mut dog, &[storm, storm, storm]), [(2, Event::Storm)]);
-        // Three quiet polls, a frame, and four quiet ones.
+        // Three quiet polls, one with a frame, and five quiet ones.
         let quiet = (0, 0, 50);
         let polls = [quiet, quiet, quiet, (1, 0, 50), quiet, quiet, quiet, quiet, quiet];
         assert_eq!(play(&mut dog, &polls), [(8, Event::Restored)]);
@@ -172,11 +175,12 @@ mod tests {
     #[test]
     fn traffic_that_is_paused_now_and_then_is_no_storm() {
         let mut dog = Watchdog::new(CONFIG);
-        // Heavy congestion: paused for nine tenths of the time, but packets leave; paused for little; stormed for too short.
+        // Not storms: congestion with 90 % pause time but packets sent, too little pause time, too
+        // short.
         assert_eq!(play(&mut dog, &[(900, 90, 3); 20]), []);
         assert_eq!(play(&mut dog, &[(900, 79, 0); 20]), []);
         assert_eq!(play(&mut dog, &[(900, 100, 0), (0, 0, 9)].repeat(10)), []);
-        // Paused by one long frame only once: nothing came in the second poll.
+        // Paused by one long frame: no frame in the second poll.
         assert_eq!(play(&mut dog, &[(1, 100, 0), (0, 100, 0), (0, 100, 0)]), []);
     }
 
@@ -189,7 +193,8 @@ mod tests {
             at = at + Time::from_millis(100);
             dog.poll(at, sample)
         };
-        // Down, and up again with counters that leap: as drivers do that convert quanta by the rate of a link that is not there.
+        // The link goes down and comes up again with jumping counters, as with drivers that convert
+        // quanta by the rate of a link that is down.
         for flap in 0..10 {
             let link_changes = 3 + 2 * flap;
             let paused = Some(Time::from_millis(10_000 * (flap + 1)));
@@ -198,7 +203,7 @@ mod tests {
             let up = Sample { is_up: true, link_changes: link_changes + 1, ..down };
             assert_eq!([poll(&mut dog, down), poll(&mut dog, up)], [None, None]);
         }
-        // A flap between two polls is seen by its count; counters that begin again are, too.
+        // A flap between two polls is detected by its count, and so are counters that restart.
         let between = Sample {
             link_changes: 100,
             frames: 5000,
