@@ -10,7 +10,7 @@ use super::{Axis, Chart, Kind, Scale, Series};
 
 const SIZE: (u32, u32) = (640, 400);
 const FONT: &str = "sans-serif";
-/// Okabe and Ito's colours, which the colour-blind tell apart.
+/// The Okabe-Ito palette, suitable for colour-blind readers.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -20,15 +20,15 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
 ];
-/// Pixels of a letter of the legend, no font being measured.
+/// Width in pixels of a legend character; an estimate, since no font is measured.
 const LETTER: usize = 7;
 const LEGEND_LINE: i32 = 16;
-/// Of the space between two categories, what bars take.
+/// Share of the space between two categories that bars take.
 const BARS: f64 = 0.8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Grid<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-/// Drawing into text fails only for a range that is none, and [`range`] gives none such.
+/// Drawing into a string fails only for an empty range, and [`range`] never returns one.
 const INTO_TEXT: &str = "drawing into text does not fail";
 
 pub(super) fn svg(chart: &Chart) -> String {
@@ -49,7 +49,7 @@ fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// The numbers of the series of each line of the legend, with where they begin.
+/// The legend's rows: indexes of the series, with their x positions.
 fn legend_rows(chart: &Chart) -> Vec<Vec<(usize, i32)>> {
     let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
     let (mut at, end) = (i32::MAX, 620);
@@ -80,7 +80,7 @@ fn draw_head(area: &Area<'_>, chart: &Chart) {
     }
 }
 
-/// What stands before a name in the legend.
+/// The symbol before a name in the legend.
 fn draw_sign(area: &Area<'_>, series: &Series, colour: RGBColor, (x, y): (i32, i32)) {
     match (series.kind, series.published) {
         (Kind::Points, true) => area.draw(&Circle::new((x + 9, y), 3, colour.stroke_width(1))),
@@ -172,7 +172,7 @@ fn draw_series(grid: &mut Grid<'_, '_>, chart: &Chart, series: &Series, colour: 
     drawn.expect(INTO_TEXT);
 }
 
-/// Bars of series `bar` of `bars` that share the place of a category.
+/// Bars of series number `bar` of `bars` series that share each category.
 fn draw_bars(
     grid: &mut Grid<'_, '_>,
     chart: &Chart,
@@ -191,7 +191,7 @@ fn draw_bars(
     grid.draw_series(rectangles).map(drop).expect(INTO_TEXT);
 }
 
-/// Where points lie along the axes. Those that cannot be shown are left out.
+/// Positions of the points along the axes, without those that cannot be shown.
 fn placed(chart: &Chart, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let is_within = |x: f64| chart.x.range.is_none_or(|(from, to)| (from..=to).contains(&x));
     let shown = points.iter().filter(|(x, _)| is_within(*x));
@@ -207,13 +207,13 @@ fn place(axis: &Axis, value: f64) -> f64 {
     }
 }
 
-/// Corners of a line that holds each value until the next.
+/// Corners of a step line: each value holds until the next.
 fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let corners = points.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
     corners.chain(points.last().copied()).collect()
 }
 
-/// From where to where an axis goes, along it.
+/// Start and end of an axis.
 fn range(axis: &Axis, values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     if let Some((from, to)) = axis.range {
         let (from, to) = (place(axis, from), place(axis, to));
@@ -238,7 +238,7 @@ fn range(axis: &Axis, values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     }
 }
 
-/// What stands beside a line of the grid.
+/// Label of a grid line.
 fn label(axis: &Axis, at: f64) -> String {
     if !axis.names.is_empty() {
         let near = axis.names.iter().find(|(value, _)| (value - at).abs() < 1e-6);
@@ -251,7 +251,7 @@ fn label(axis: &Axis, at: f64) -> String {
     number(value)
 }
 
-/// A number of at most four digits, with the customary letter for what is larger.
+/// A number with at most four digits and a unit prefix.
 fn number(value: f64) -> String {
     let units = [(1e9, "G"), (1e6, "M"), (1e4, "k")];
     let (divisor, letter) = match units.iter().find(|(from, _)| value.abs() >= *from) {

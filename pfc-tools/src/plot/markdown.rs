@@ -1,11 +1,11 @@
-//! A page as Markdown, its charts as files beside it.
+//! A page as Markdown, with its charts as files beside it.
 
 use std::fmt::Write as _;
 
 use super::{Page, Part, Table};
 
 impl Page {
-    /// Its text, and the names and contents of the pictures that it shows from `folder`.
+    /// The text, and the names and contents of the images that it references in `folder`.
     pub fn markdown(&self, folder: &str) -> (String, Vec<(String, String)>) {
         let mut writer =
             Writer { text: format!("# {}\n", self.title), folder, pictures: Vec::new() };

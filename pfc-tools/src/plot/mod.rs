@@ -1,6 +1,6 @@
-//! Pictures for people: charts as values, drawn as SVG that goes into a page or a paper as it is.
+//! Charts as values, drawn as SVG.
 //!
-//! The same chart gives the same bytes on every machine: no font of the machine is measured.
+//! The same chart gives the same bytes on every machine, since no font of the machine is measured.
 
 mod draw;
 mod markdown;
@@ -10,86 +10,86 @@ mod thin;
 pub(crate) use page::escaped;
 pub use page::{Cell, Page, Part, Section, Table, Verdict};
 
-/// What an axis shows.
+/// An axis of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// Quantity and unit, as `queue / KB`.
+    /// Quantity and unit, such as `queue / KB`.
     pub label: String,
-    /// How values lie along it.
+    /// Linear or logarithmic.
     pub scale: Scale,
-    /// What is shown; what the series need if `None`. A linear axis begins at 0 unless a value is below.
+    /// Range to show; `None` fits the series. A linear axis starts at 0 unless a value is below 0.
     pub range: Option<(f64, f64)>,
-    /// Names of values, in place of numbers: categories.
+    /// Category names, shown instead of numbers.
     pub names: Vec<(f64, String)>,
 }
 
-/// How values lie along an axis.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// By their logarithms; values that are not above 0 are left out.
+    /// Logarithmic; values that are not above 0 are left out.
     Log,
 }
 
 /// How a series is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Straight lines from point to point.
+    /// Straight lines between points.
     Line,
     /// Each value holds until the next.
     Steps,
-    /// Marks only.
+    /// Markers only.
     Points,
-    /// Bars from the axis, beside those of the other series.
+    /// Bars from the axis, beside those of other series.
     Bars,
 }
 
-/// What belongs together.
+/// A data series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// How the series is drawn.
     pub kind: Kind,
-    /// Numbers of others, to compare with: drawn dashed, marks open.
+    /// Published values for comparison: drawn dashed, with open markers.
     pub published: bool,
-    /// x and y, by x.
+    /// x and y, sorted by x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// A picture with axes.
+/// A chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// Above it.
+    /// Title above the chart.
     pub title: String,
-    /// Below it.
+    /// Horizontal axis.
     pub x: Axis,
-    /// Left of it.
+    /// Vertical axis.
     pub y: Axis,
-    /// In the order of the legend.
+    /// Series, in the order of the legend.
     pub series: Vec<Series>,
 }
 
 impl Axis {
-    /// An axis of even numbers, with the range that the series need.
+    /// A linear axis that fits the series.
     pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Linear, range: None, names: Vec::new() }
     }
 
-    /// The same, by logarithms.
+    /// A logarithmic axis that fits the series.
     pub fn log(label: impl Into<String>) -> Self {
         Self { scale: Scale::Log, ..Self::linear(label) }
     }
 
-    /// Categories, at 0, 1, 2 and so on.
+    /// Categories at 0, 1, 2 and so on.
     pub fn named(label: impl Into<String>, names: impl IntoIterator<Item = String>) -> Self {
         let names: Vec<_> = (0_u32..).map(f64::from).zip(names).collect();
         let last = names.last().map_or(0.0, |(at, _)| *at);
         Self { range: Some((-0.5, last + 0.5)), names, ..Self::linear(label) }
     }
 
-    /// Shows no more and no less than `from..=to`.
+    /// Restricts the axis to `from..=to`.
     #[must_use]
     pub fn between(self, from: f64, to: f64) -> Self {
         Self { range: Some((from, to)), ..self }
@@ -102,13 +102,13 @@ impl Series {
         Self { name: name.into(), kind: Kind::Line, published: false, points }
     }
 
-    /// Drawn as `kind`.
+    /// Sets how the series is drawn.
     #[must_use]
     pub fn drawn(self, kind: Kind) -> Self {
         Self { kind, ..self }
     }
 
-    /// Numbers of others.
+    /// Marks the values as published by others.
     #[must_use]
     pub fn published(self) -> Self {
         Self { published: true, ..self }
@@ -121,14 +121,14 @@ impl Chart {
         Self { title: title.into(), x, y, series: Vec::new() }
     }
 
-    /// With `series` as the last.
+    /// Appends `series`.
     #[must_use]
     pub fn with(mut self, series: Series) -> Self {
         self.series.push(series);
         self
     }
 
-    /// As SVG, 640 by 400 units.
+    /// Draws the chart as SVG of 640 by 400 units.
     pub fn svg(&self) -> String {
         draw::svg(self)
     }

@@ -1,72 +1,72 @@
-//! A page that needs nothing else: charts and tables in one HTML file.
+//! Pages as self-contained HTML files with charts and tables.
 
 use std::fmt::Write as _;
 
 use super::Chart;
 
-/// A report.
+/// A page.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Page {
-    /// Above everything.
+    /// Title.
     pub title: String,
-    /// What follows it, before the contents.
+    /// Introduction, before the table of contents.
     pub parts: Vec<Part>,
-    /// In order; the contents list them.
+    /// Sections, in the order of the table of contents.
     pub sections: Vec<Section>,
 }
 
-/// A part of a report with a heading.
+/// A section with a heading.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Section {
-    /// What links name: letters, digits, hyphens.
+    /// Anchor of the section: letters, digits, hyphens.
     pub id: String,
-    /// Above it.
+    /// Heading.
     pub heading: String,
-    /// What is in it.
+    /// Content.
     pub parts: Vec<Part>,
 }
 
-/// What a page is made of.
+/// A part of a page.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     /// Text.
     Paragraph(String),
     /// Rows and columns.
     Table(Table),
-    /// Charts, side by side where there is room.
+    /// Charts, side by side if there is room.
     Charts(Vec<Chart>),
 }
 
-/// Rows and columns.
+/// A table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
-    /// Above the columns.
+    /// Column headings.
     pub head: Vec<String>,
-    /// Each as long as the head.
+    /// Rows, each as long as the head.
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// What stands in a table.
+/// A table cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
-    /// Words, to the left.
+    /// Text, left-aligned.
     Text(String),
-    /// A number with its unit, to the right.
+    /// A number with its unit, right-aligned.
     Number(String),
-    /// What was found.
+    /// The verdict of a gate.
     Verdict(Verdict),
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
+    /// The expectation holds.
     Holds,
-    /// Otherwise.
+    /// The expectation does not hold.
     Fails,
-    /// Not as it should be, and it is told why.
+    /// The expectation does not hold, and the reason is given.
     Explained,
-    /// Nothing was expected.
+    /// No expectation.
     Shown,
 }
 
@@ -82,7 +82,7 @@ td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}td.explained{colo
 ";
 
 impl Page {
-    /// As HTML with the style and the charts in it.
+    /// The page as HTML, with style and charts inline.
     pub fn html(&self) -> String {
         let title = escaped(&self.title);
         let mut html = format!(
@@ -158,7 +158,7 @@ impl Table {
 }
 
 impl Cell {
-    /// Its kind and its text.
+    /// CSS class and text.
     pub fn shown(&self) -> (&'static str, &str) {
         match self {
             Self::Text(text) => ("text", text),

@@ -1,10 +1,10 @@
-//! Fewer points where several fall on one pixel: the first, the lowest, the highest and the last stay, so that the
-//! picture does not change.
+//! Thins out points: where several fall into one pixel column, keeps the first, the lowest, the
+//! highest and the last, so that the chart looks the same.
 
-/// About as many columns as a chart is wide.
+/// Approximate width of a chart in pixels.
 const COLUMNS: usize = 600;
 
-/// `points`, by x, as few as show the same.
+/// The thinned-out `points`, which are sorted by x.
 pub(super) fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     if points.len() <= 4 * COLUMNS {

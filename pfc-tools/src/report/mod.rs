@@ -1,4 +1,5 @@
-//! The report: every scenario with its gates and figures, as one page, and as Markdown with pictures beside it.
+//! The report: every scenario with its gates and figures, as HTML and as Markdown with images
+//! beside it.
 
 mod data;
 mod figures;
@@ -13,7 +14,7 @@ use crate::plot::{Cell, Page, Part, Section, Table, Verdict};
 use crate::results::number as shown;
 use data::{number, text};
 
-/// A page of what was measured.
+/// Builds the report page.
 ///
 /// # Errors
 /// See [`ReportError`].
@@ -26,7 +27,8 @@ pub fn page(title: &str, measured: &[Measured]) -> Result<Page, ReportError> {
     Ok(Page { title: title.to_owned(), parts, sections })
 }
 
-/// Whether every gate of every scenario holds or is explained, and no lossless network lost anything.
+/// Returns true if every gate of every scenario holds or is explained, and no lossless network lost
+/// packets.
 ///
 /// # Errors
 /// See [`ReportError`].
@@ -40,10 +42,10 @@ pub fn holds(measured: &[Measured]) -> Result<bool, ReportError> {
     Ok(true)
 }
 
-/// Writes `report.html`, `report.md` and its pictures into `folder`.
+/// Writes `report.html`, `report.md` and its images into `folder`.
 ///
 /// # Errors
-/// Of the file system.
+/// Errors of the file system.
 pub fn write(page: &Page, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder.join("plots"))?;
     fs::write(folder.join("report.html"), page.html())?;
@@ -54,7 +56,8 @@ pub fn write(page: &Page, folder: &Path) -> io::Result<()> {
     fs::write(folder.join("report.md"), markdown)
 }
 
-/// How many gates hold, how many do not and are explained, and of how many. A loss in a lossless network counts as a gate that does not hold.
+/// Numbers of gates that hold, that fail but are explained, and of all gates. A loss in a lossless
+/// network counts as a gate that fails.
 fn count_gates(measured: &Measured) -> Result<(usize, usize, usize), ReportError> {
     let rows = measured.rows("gates")?;
     let verdicts: Vec<Verdict> = rows.iter().map(verdict).collect();
@@ -76,7 +79,7 @@ fn is_gate(row: &Row) -> bool {
     !text(row, "least").is_empty() || !text(row, "most").is_empty()
 }
 
-/// A line for each scenario.
+/// The summary table: one row for each scenario.
 #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
 fn summary(measured: &[Measured]) -> Result<Part, ReportError> {
     let head = ["scenario", "gates that hold", "runs", "simulated", "packet hops"];
@@ -128,7 +131,7 @@ fn section(measured: &Measured) -> Result<Section, ReportError> {
     Ok(Section { id, heading: description.title.clone(), parts })
 }
 
-/// How much of time was simulated for the figures.
+/// The simulated time of the runs.
 fn simulated(measured: &Measured) -> Result<Part, ReportError> {
     let mut cases: Vec<(String, u32, f64)> = Vec::new();
     for row in measured.rows("runs")? {
@@ -165,7 +168,7 @@ fn simulated(measured: &Measured) -> Result<Part, ReportError> {
     Ok(Part::Paragraph(format!("Simulated: {text}.")))
 }
 
-/// What was measured, beside what was published and what is expected.
+/// The table of gates: measured, published and expected values.
 fn gates(measured: &Measured) -> Result<Vec<Part>, ReportError> {
     let head = ["case", "value", "Feroce", "published", "ns-3", "expected", "gate"];
     let cells = |row: &Row| {

@@ -1,43 +1,43 @@
-//! What is written of a run: tables, with the case and the seed in each row, so that files of several runs can be put
-//! behind each other.
+//! The result tables of a run. Each row holds case and seed, so that files of several runs can be
+//! concatenated.
 
 use crate::fabric::measure::Results;
 use crate::fabric::scenario::{Bound, Case};
 use crate::fabric::time::Time;
 use crate::run::{Judged, Outcome};
 
-/// What a column holds. Any value may be missing.
+/// The type of a column. Any value may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
-    /// Words.
+    /// Text.
     Text,
-    /// Whole numbers.
+    /// Unsigned integers.
     Count,
-    /// Other numbers.
+    /// Real numbers.
     Real,
-    /// True or false.
+    /// Booleans.
     Flag,
 }
 
-/// A value of a column of the same type.
+/// A value in a column of the same type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Words.
+    /// Text.
     Text(String),
-    /// A whole number.
+    /// An unsigned integer.
     Count(u64),
-    /// Another number.
+    /// A real number.
     Real(f64),
-    /// True or false.
+    /// A boolean.
     Flag(bool),
-    /// Nothing, in a column of any type.
+    /// A missing value, in a column of any type.
     Missing,
 }
 
-/// Names and types of columns.
+/// Names and types of the columns.
 pub type Columns = &'static [(&'static str, Type)];
 
-/// Where a row belongs.
+/// The table that a row belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // Named as the tables are.
 pub enum Table {
@@ -53,7 +53,7 @@ pub enum Table {
 
 use Type::{Count, Flag, Real, Text};
 
-/// All tables: their names, which files have, and their columns.
+/// All tables: file name and columns.
 pub const TABLES: [(Table, &str, Columns); 8] = [
     (
         Table::Gates,
@@ -187,16 +187,16 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
     ),
 ];
 
-/// Steps of a queue's cumulative lengths, in thousandths of the time.
+/// Step of a queue's cumulative distribution, in thousandths of the time.
 const LENGTH_STEP: usize = 5;
 
-/// Takes rows.
+/// Receives rows.
 pub type Sink<'a> = dyn FnMut(Table, Vec<Value>) -> std::io::Result<()> + 'a;
 
-/// Gives every row of a case to `sink`.
+/// Passes every row of a case to `sink`.
 ///
 /// # Errors
-/// Of `sink`.
+/// Errors of `sink`.
 pub fn rows(case: &Case, judged: &Judged, sink: &mut Sink<'_>) -> std::io::Result<()> {
     for outcome in &judged.outcomes {
         sink(Table::Gates, gate(case, outcome))?;
@@ -230,7 +230,7 @@ fn gate(case: &Case, outcome: &Outcome) -> Vec<Value> {
     ]
 }
 
-/// That nothing was lost, as a gate like the others.
+/// Losslessness as a gate like the others.
 #[allow(clippy::cast_precision_loss)] // A handful of kinds.
 fn lossless(case: &Case, judged: &Judged) -> Vec<Value> {
     let losses = judged.losses.len();
@@ -255,7 +255,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// `values` with what tells the run before them.
+    /// Prepends case and seed to `values`.
     fn row(&self, values: impl IntoIterator<Item = Value>) -> Vec<Value> {
         let head = [self.case.name.as_str().into(), Value::Count(self.seed)];
         head.into_iter().chain(values).collect()
@@ -374,7 +374,7 @@ impl Run<'_> {
     }
 }
 
-/// Nanoseconds, with what is less behind the point.
+/// Nanoseconds with a fraction.
 #[allow(clippy::cast_precision_loss)] // Runs are shorter than 2^53 ps.
 fn nanos(time: Time) -> Value {
     Value::Real(time.0 as f64 / 1000.0)

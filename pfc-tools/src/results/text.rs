@@ -1,11 +1,11 @@
-//! Gates as text, for people.
+//! Gates as text.
 
 use std::io::{self, Write};
 
 use crate::fabric::scenario::{Bound, Case, Measure, Scenario};
 use crate::run::Judged;
 
-/// A report of gates as text, for people.
+/// Prints the gates of a case as text.
 pub fn print(
     out: &mut impl Write,
     scenario: &Scenario,
@@ -58,7 +58,7 @@ fn bound(bound: &Bound) -> Option<String> {
     }
 }
 
-/// Four digits, for people.
+/// Formats a number with about four significant digits.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 1000.0 || size.fract() == 0.0 => 0,
