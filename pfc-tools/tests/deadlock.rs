@@ -1,4 +1,4 @@
-//! Cyclic buffer dependencies, and the deadlocks that they become.
+//! Cyclic buffer dependencies and the deadlocks they cause.
 
 use std::process::{Command, Output};
 
@@ -10,7 +10,7 @@ use feroce_pfc_tools::fabric::time::Time;
 use feroce_pfc_tools::pfc::deadlock::graph::{Dependencies, Pairs};
 use feroce_pfc_tools::scenarios;
 
-/// The cases of one of the scenarios, with changes.
+/// The cases of a built-in scenario, with changes.
 fn cases(name: &str, changes: &[(&str, &str)]) -> Vec<Case> {
     let change = |&(key, value): &(&str, &str)| Change { key: key.into(), value: value.into() };
     let changes: Vec<Change> = changes.iter().map(change).collect();
@@ -30,7 +30,7 @@ fn short(case: &Case) -> FabricConfig {
     FabricConfig { duration: times.0, warmup: times.1, sample: Time::from_micros(20), ..config }
 }
 
-/// Whether all flows stand still in the last millisecond.
+/// Returns true if no flow makes progress in the last millisecond.
 fn stands_still(results: &Results) -> bool {
     results.flows.iter().all(|flow| flow.goodput == Some(0.0))
 }
@@ -56,12 +56,12 @@ fn a_ring_of_shortest_paths_comes_to_a_stand() {
         assert_eq!(results.deadlock, None, "{}", case.name);
         assert!(results.flows.iter().all(|flow| flow.goodput > Some(1e9)), "{}", case.name);
     }
-    // Each of the ten directions goes on over the next.
+    // Each of the ten link directions continues on the next.
     assert_eq!(dependencies(network), 10);
     assert_eq!(dependencies(fewer.network()), 8);
 }
 
-/// A pause that is not repeated ends by itself: nothing is for ever, and nothing is said to be.
+/// A pause that is not repeated expires, so there is no deadlock and none is reported.
 #[test]
 fn pauses_that_expire_are_no_deadlock() {
     let cases = cases(
@@ -70,8 +70,9 @@ fn pauses_that_expire_are_no_deadlock() {
     );
     let results = play(&short(&cases[0]));
     assert_eq!(results.deadlock, None);
-    // Everything moves, on all lines of the ring and all the time: what comes after a pause has no room and is dropped, of each flow at once, and
-    // again when it comes again. So no flow gets on, for go-back-N's sake and not for PFC's.
+    // Packets move on all links of the ring all the time. After a pause expires, the next packets
+    // find no room and are dropped, and so are their retransmissions. Hence no flow makes progress:
+    // because of go-back-N and not because of PFC.
     let hosts = cases[0].network().hosts.len();
     let is_on_ring = |port: &&PortResult| port.node >= hosts && port.peer >= hosts;
     let busy = results.ports.iter().filter(is_on_ring).filter(|port| port.wire > 39e9).count();
@@ -90,7 +91,7 @@ fn a_fat_tree_comes_to_a_stand_only_with_detours() {
     assert_eq!(found.cycle.len(), 8);
 }
 
-/// Runs `feroce-pfc deadlock` on one of the scenarios.
+/// Runs `feroce-pfc deadlock` on a built-in scenario.
 fn told(arguments: &[&str]) -> (String, Option<i32>) {
     let program = env!("CARGO_BIN_EXE_feroce-pfc");
     let Output { stdout, stderr, status } =
@@ -138,7 +139,8 @@ fn the_command_finds_the_cycle_and_what_to_change() {
     }
 }
 
-/// Topology, routes and priorities are enough: packets between all hosts are what counts, and the flows of a run are made for the cycle.
+/// Topology, routes and priorities suffice: packets between all hosts are considered, and the
+/// simulated flows are created for the cycle.
 #[test]
 fn no_traffic_is_needed() {
     let ring = scenarios::find("deadlock-ring").expect("it comes with the program");
@@ -177,7 +179,7 @@ fn the_fabric_shows_both() {
 
 #[test]
 fn routes_by_hand_and_nonsense() {
-    // Two switches that send what is for h3 to each other.
+    // Two switches that send packets for h3 to each other.
     let circle =
         ["--set", "route=[{at=\"s1\",to=\"h4\",via=\"s2\"},{at=\"s2\",to=\"h4\",via=\"s1\"}]"];
     let (text, code) = told(&[&["deadlock-ring"][..], &circle].concat());

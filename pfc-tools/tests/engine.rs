@@ -1,4 +1,5 @@
-//! Hosts that are the engine: the rates of light ones, and what a network does to real frames.
+//! Engine hosts: their rates compared with simulated hosts, and the network's effects on real
+//! frames.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use feroce_pfc_tools::fabric::measure::Results;
 use feroce_pfc_tools::fabric::scenario::{Change, Scenario};
 use feroce_pfc_tools::scenarios;
 
-/// Two hosts send to one through a switch, at 10 Gb/s.
+/// Two hosts send to a third through a switch, at 10 Gb/s.
 const SMALL: &str = "\
 title = \"two to one, engines\"
 duration = \"2ms\"
@@ -55,7 +56,7 @@ fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
     let scenario = scenario(text, &[]);
     let [light, engine] = [0, 1].map(|case| run(&scenario, case));
     assert!(light.flows.iter().all(|flow| flow.cnps > 50 && flow.marked > flow.cnps), "{light:?}");
-    // Each flow's: their sum is the line's rate, whatever hosts do. Which is ahead is chance.
+    // Of each flow: the sum is the link rate, whatever the hosts do. Which flow is ahead is random.
     let alphas = |results: &Results| {
         let all = results.flows.iter().map(|flow| flow.alpha.expect("DCQCN has one"));
         all.collect::<Vec<f64>>()
@@ -83,7 +84,7 @@ fn pauses_stop_an_engine_and_nothing_is_lost() {
     assert!(pauses >= 2, "{pauses} pauses");
     let goodputs = goodputs(&results);
     let all: f64 = goodputs.iter().sum();
-    // 1024 of 1106 bytes on the line are payload; the first packet takes its time.
+    // 1024 of 1106 bytes on the link are payload; the first packet has a latency.
     assert!((9.1..9.26).contains(&all), "{goodputs:?}");
     assert!(goodputs.iter().all(|&rate| rate > 0.45 * all), "{goodputs:?}");
 }
@@ -110,11 +111,12 @@ fn lost_and_damaged_frames_are_sent_again() {
     let faults = results.ports.iter().map(|port| port.counts.lost).sum::<u64>() + results.corrupted;
     assert!(results.corrupted >= 5 && faults >= 10, "{faults}, {} damaged", results.corrupted);
     assert!(flow.sender.retransmitted >= faults, "{flow:?}");
-    // Each of the 490 packets, and those again.
+    // Each of the 490 packets, and the retransmissions.
     assert_eq!(flow.sender.packets, 490 + flow.sender.retransmitted);
 }
 
-/// A time-out is counted when it happens: while the line is paused, nothing that is sent again tells of it.
+/// A time-out is counted when it happens: while the link is paused, no retransmitted packet reports
+/// it.
 #[test]
 fn timeouts_of_hosts_that_are_paused_are_counted() {
     let text = SMALL
@@ -125,7 +127,7 @@ fn timeouts_of_hosts_that_are_paused_are_counted() {
     assert!(results.losses()[0].ends_with(" time-outs"), "{:?}", results.losses());
 }
 
-/// Nobody answers: the QPs give up, and send no more.
+/// All packets to the receiver are lost: the QPs fail and stop sending.
 #[test]
 fn qps_in_error_are_losses() {
     let text = SMALL
@@ -133,12 +135,13 @@ fn qps_in_error_are_losses() {
         .replace("[host]", "[host]\ntimeout = \"20us\"");
     let results = run(&scenario(&text, &[("pfc.priorities", "[]")]), 0);
     assert!(results.flows.iter().all(|flow| flow.sender.failed == 1), "{:?}", results.flows);
-    // The first and seven more.
+    // The first time-out and seven retries.
     assert!(results.flows.iter().all(|flow| flow.sender.timeouts == 8), "{:?}", results.flows);
     assert!(results.losses().contains(&"2 QPs in error".to_owned()), "{:?}", results.losses());
 }
 
-/// Runs the program on [`SMALL`] after `before` in a shell; its exit code and what it says of errors.
+/// Runs the program on [`SMALL`] in a shell, after the command `before`. Returns its exit code and
+/// standard error.
 fn in_shell(before: &str, program: &str) -> (Option<i32>, String) {
     let folder = std::env::temp_dir().join(format!("feroce-engine-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");

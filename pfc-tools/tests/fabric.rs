@@ -12,12 +12,12 @@ use feroce_pfc_tools::fabric::scheduler::Plan;
 use feroce_pfc_tools::fabric::time::{LineRate, Time};
 use feroce_pfc_tools::fabric::topology::{self, Line};
 
-/// 40 Gb/s: 200 ps for a byte, 1 us of delay.
+/// 40 Gb/s: 200 ps per byte; 1 us of delay.
 const LINE: Line = Line { rate: LineRate::new(40_000_000_000), delay: Time::from_micros(1) };
 /// 10 Gb/s.
 const SLOW: Line = Line { rate: LineRate::new(10_000_000_000), ..LINE };
 
-/// 1000 bytes in buffers and on the line.
+/// 1000 bytes in buffers and on the link.
 const PACKET: PacketConfig = PacketConfig { payload: 1000, headers: 0, gap: 0, control: 64 };
 
 fn flow(from: u32, to: u32) -> FlowConfig {
@@ -71,8 +71,8 @@ fn a_message_takes_as_long_as_its_lines() {
     let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let config = config(topology::single(2, LINE), vec![one]);
     let results = run(&config);
-    // Ten packets of 200 ns on the first line, the last one again on the second, two delays; an acknowledgement of 64 bytes
-    // back over two lines.
+    // Ten packets of 200 ns on the first link, the last one again on the second link, and two
+    // delays; an acknowledgement of 64 bytes back over two links.
     let there = 10 * 200_000 + 1_000_000 + 200_000 + 1_000_000;
     let back = 2 * (64 * 200 + 1_000_000);
     assert_eq!(results.flows[0].ended, Some(Time(there + back)));
@@ -80,7 +80,8 @@ fn a_message_takes_as_long_as_its_lines() {
     assert_eq!(results.losses(), Vec::<String>::new());
 }
 
-/// A flow that ends before figures count has no rate; one that the end of the run cuts off is told.
+/// A flow that ends before the end of the warm-up has no goodput; a flow cut off by the end of the
+/// run is counted as unfinished.
 #[test]
 fn flows_that_figures_do_not_hold() {
     let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
@@ -92,7 +93,8 @@ fn flows_that_figures_do_not_hold() {
     assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 0, 1]);
 }
 
-/// What has arrived before figures count, and is acknowledged after that, has no rate either.
+/// A flow whose data arrives before the end of the warm-up and is acknowledged after it has no
+/// goodput either.
 #[test]
 fn a_flow_that_ends_just_after_the_warm_up_has_no_rate() {
     let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
@@ -103,7 +105,7 @@ fn a_flow_that_ends_just_after_the_warm_up_has_no_rate() {
     assert_eq!((results.flows[0].ended, results.flows[0].goodput), (Some(ended), None));
 }
 
-/// Who is stopped before its end has not finished; who had sent all has.
+/// A flow that is stopped early has not finished; a flow that had sent everything has.
 #[test]
 fn a_flow_that_is_stopped_has_not_finished() {
     let stop = Time::from_micros(100);
@@ -117,7 +119,8 @@ fn a_flow_that_is_stopped_has_not_finished() {
     assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 1, 0]);
 }
 
-/// What a flow's slowdown is measured by: alone it is 1, whatever the lines on its way and the sizes of its packets.
+/// The reference of the slowdown: without other traffic the slowdown is 1, for any link rates and
+/// packet sizes.
 #[test]
 fn a_flow_alone_is_not_slowed_down() {
     let dumbbells = [(LINE, SLOW), (SLOW, LINE), (LINE, LINE)];
@@ -165,15 +168,15 @@ fn fixed_rates_are_exact() {
         let paced = FlowConfig { control: Control::Fixed(gigabits * 1_000_000_000), ..flow(0, 1) };
         let config = config(topology::single(2, LINE), vec![paced]);
         let goodput = run(&config).flows[0].goodput.expect("measured") / 1e9;
-        // Of 10 ms the first two microseconds are empty lines.
+        // Of 10 ms the first two microseconds are without packets.
         #[allow(clippy::cast_precision_loss)]
         let exact = gigabits as f64;
         assert!((goodput - exact).abs() < exact * 1e-3, "{goodput} for {gigabits}");
     }
 }
 
-/// Where nothing is lost no timer runs out: not of a flow so slow that 16 packets take longer, nor of one that stops
-/// amid a message.
+/// Without losses no timer expires, even for a flow so slow that 16 packets take longer than the
+/// timeout, and for a flow that stops in the middle of a message.
 #[test]
 fn no_timer_runs_out_without_a_loss() {
     let slow = FlowConfig { control: Control::Fixed(10_000_000), ..flow(0, 1) };
@@ -203,7 +206,7 @@ fn times_that_do_not_fit_are_refused() {
     assert_eq!(Fabric::new(&unmeasured).unwrap_err().key, "warmup");
 }
 
-/// Two senders at line rate to one receiver: PFC halves them and nothing is lost.
+/// Two senders at link rate to one receiver: PFC halves their rates and nothing is lost.
 #[test]
 fn pfc_keeps_an_incast_lossless() {
     let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
@@ -222,8 +225,9 @@ fn pfc_keeps_an_incast_lossless() {
     assert!(port(&results, &config, "s1", "h3").wire > 39.9e9);
     let pauses = port(&results, &config, "s1", "h1").counts.pauses_sent;
     assert!(pauses > 100, "{pauses}");
-    // The threshold T = (pool - 2 T) / 8 with 1 MB less headroom of 3 x 13064 bytes: 96.1 KB for each of the two, and what comes
-    // before a pause has its effect: 2 us of line and three packets.
+    // The threshold is T = (pool - 2 T) / 8, where the pool is 1 MB less the headroom of 3 x 13064
+    // bytes: 96.1 KB for each sender. The bytes that arrive before a pause takes effect are added:
+    // 2 us of link delay and three packets.
     let most = results.queues[0].lengths.most();
     assert!((192_000..2 * (96_100 + 13_064)).contains(&most), "{most}");
 }
@@ -240,18 +244,17 @@ fn without_headroom_pfc_is_too_late() {
         "{:?}",
         results.losses()
     );
-    // The headroom that the line needs absorbs what comes.
+    // The headroom computed from the link absorbs the bytes in flight.
     config.switch.headroom = None;
     assert_eq!(run(&config).losses(), Vec::<String>::new());
 }
 
-/// A sender that may not hear of the end of its pause, because the frame that says so is as good as never sent, goes on when
-/// the quanta are over.
+/// A sender resumes when the quanta expire, without an XON.
 #[test]
 fn a_pause_expires() {
     let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
     config.switch.buffer = 1_000_000;
-    // Far too short, and not repeated: 100 quanta are 1.28 us.
+    // Much too short and not repeated: 100 quanta are 1.28 us.
     config.switch.pfc = PfcConfig { quanta: 100, repeat: false, response: Time::ZERO };
     config.switch.threshold = Some(100_000);
     let results = run(&config);
@@ -291,10 +294,10 @@ fn weights_share_a_line() {
     }
 }
 
-/// A pause of one priority leaves the other alone, on the same line.
+/// A pause of one priority does not affect another on the same link.
 #[test]
 fn a_pause_stops_its_priority_only() {
-    // h1 sends to a slow receiver by priority 3 and to a fast one by 4.
+    // h1 sends to a slow receiver on priority 3 and to a fast one on priority 4.
     let mut network = topology::single(3, LINE);
     network.links[1].rate = SLOW.rate;
     let slow = FlowConfig { priority: 3, ..flow(0, 1) };
@@ -335,7 +338,7 @@ fn corruption_travels_to_the_receiver() {
     assert!(results.losses().iter().any(|loss| loss.ends_with("packets with a wrong ICRC")));
 }
 
-/// The last packet of a message is lost: nobody tells, and the timer does.
+/// The last packet of a message is lost: there is no NAK, and the timer recovers.
 #[test]
 fn a_lost_end_is_found_by_the_timer() {
     let mut network = topology::single(2, LINE);
@@ -346,12 +349,13 @@ fn a_lost_end_is_found_by_the_timer() {
     let results = run(&config);
     let flow = &results.flows[0];
     assert_eq!((flow.sender.timeouts, flow.sender.retransmitted), (1, 1));
-    // The ninth acknowledgement comes at 6025.6 ns, 4 ms later the timer runs out; the NIC sends with the next whole nanosecond.
+    // The ninth acknowledgement arrives at 6025.6 ns and the timer expires 4 ms later. The NIC
+    // sends at the next whole nanosecond.
     let round = 2 * (200_000 + 1_000_000) + 2 * (12_800 + 1_000_000);
     assert_eq!(flow.ended, Some(Time(4_006_026_000 + round)));
 }
 
-/// The first mark, its way and its answer, to the nanosecond.
+/// The first mark, its path and its CNP, to the nanosecond.
 #[test]
 fn a_cnp_halves_the_rate_when_it_arrives() {
     let mut network = topology::single(2, LINE);
@@ -360,8 +364,9 @@ fn a_cnp_halves_the_rate_when_it_arrives() {
     config.switch.ecn = true;
     (config.congestion.marking.kmin, config.congestion.marking.kmax) = (4500, 4500);
     (config.sample, config.keep_samples) = (Time::from_nanos(1), true);
-    // Packets come each 200 ns, the first at 1200 ns, and leave each 800 ns: when the eighth comes at 2600 ns, five wait. It leaves at 6800 ns and
-    // is received 1800 ns later; the CNP takes 51.2 ns on the receiver's line, 12.8 ns on the sender's and their delays.
+    // Packets arrive every 200 ns from 1200 ns on, and leave every 800 ns. When the eighth arrives
+    // at 2600 ns, five are queued. The eighth leaves at 6800 ns and is received 1800 ns later. The
+    // CNP takes 51.2 ns on the receiver's link, 12.8 ns on the sender's, and their delays.
     for (delay, halves_at) in [(0, 10_664), (10_000, 20_664)] {
         config.host.cnp_delay = Time::from_nanos(delay);
         config.duration = Time::from_nanos(halves_at + 100);

@@ -1,4 +1,5 @@
-//! Nonsense in scenario files: told with file, line, key and what was expected, in no time, and never a panic.
+//! Invalid scenario files: errors with file, line, key and expected value, quickly and without a
+//! panic.
 
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::scenario::Scenario;
@@ -29,7 +30,7 @@ fn told(from: &str, to: &str) -> String {
     Scenario::parse("x.toml", &text, &[], None).expect_err(to).to_string()
 }
 
-/// What is replaced, by what, and what is told.
+/// The text replaced, its replacement, and the expected error.
 const NONSENSE: &[(&str, &str, &str)] = &[
     ("\"2ms\"", "0", "x.toml: `warmup`: the warm-up is as long as the run"),
     ("\"2ms\"", "\"2m\"", "x.toml:2: `duration` is `2m`, expected a time"),
@@ -96,7 +97,7 @@ fn nonsense_is_told_with_its_place() {
     }
 }
 
-/// Measures that no memory is for.
+/// Dimensions that exceed the memory.
 #[test]
 fn networks_that_are_too_large_are_refused_at_once() {
     for measures in [
@@ -117,7 +118,7 @@ fn networks_that_are_too_large_are_refused_at_once() {
     assert!(told.contains("expected names that differ; there is another `h1`"), "{told}");
 }
 
-/// `a.a.a. ... = 1`, as deep as nothing is.
+/// `a.a.a. ... = 1`, deeper than any key.
 #[test]
 fn depth_overflows_no_stack() {
     let deep = vec!["a"; 20_000].join(".");
@@ -127,7 +128,7 @@ fn depth_overflows_no_stack() {
     told("[[gate]]", &format!("[[case]]\nname = \"a\"\nset = {{ \"{deep}\" = 1 }}\n[[gate]]"));
 }
 
-/// What takes the place of a number or of a word.
+/// Replacements for a number or a word.
 const STRANGE: [&str; 14] = [
     "0",
     "-1",
@@ -146,7 +147,7 @@ const STRANGE: [&str; 14] = [
 ];
 const UNITS: [&str; 8] = ["ns", "us", "ms", "s", "Gb/s", "KB", "%", ""];
 
-/// `text` with one to three things wrong.
+/// `text` with one to three errors.
 fn mutated(text: &str, random: &mut Xoshiro128PlusPlus) -> String {
     let mut below = |limit: usize| random.next_u32() as usize % limit.max(1);
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -184,7 +185,7 @@ fn mutated(text: &str, random: &mut Xoshiro128PlusPlus) -> String {
     lines.join("\n")
 }
 
-/// Scenarios that come with the program, with something wrong in each: an error that names the file, or it runs.
+/// Mutations of the built-in scenarios: either an error that names the file, or the scenario runs.
 #[test]
 fn no_mutation_panics() {
     let (mut refused, mut taken) = (0, 0);

@@ -1,4 +1,5 @@
-//! `feroce-pfc` as people run it: captures of each kind, bad input of each kind, and what goes through a pair of interfaces. The latter needs root.
+//! `feroce-pfc` on the command line: captures of each format, invalid input of each kind, and a
+//! pair of interfaces. The latter needs root.
 
 use std::fs;
 use std::io::Write;
@@ -31,7 +32,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -57,7 +58,8 @@ impl Drop for Folder {
     }
 }
 
-/// Pauses of priority 3 for 1000 quanta, one each millisecond, and an XON half a millisecond behind the last.
+/// Pauses of priority 3 for 1000 quanta, one each millisecond, and an XON half a millisecond after
+/// the last.
 fn frames() -> Vec<(Duration, [u8; 60])> {
     let frame = |quanta| {
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, quanta, 0, 0, 0, 0] };
@@ -77,14 +79,14 @@ fn pcap(endianness: Endianness, ts_resolution: TsResolution, datalink: DataLink)
     writer.into_writer()
 }
 
-/// Ticks of a nanosecond if `resolution` is 9, of a microsecond if it is 6.
+/// Timestamps in nanoseconds if `resolution` is 9, in microseconds if it is 6.
 fn pcapng(endianness: Endianness, resolution: u8, linktype: DataLink) -> Vec<u8> {
     let mut writer = PcapNgWriter::with_endianness(Vec::new(), endianness).unwrap();
     let options = vec![InterfaceDescriptionOption::IfTsResol(resolution)];
     writer.write_pcapng_block(InterfaceDescriptionBlock { linktype, snaplen: 0, options }).unwrap();
     for (at, bytes) in frames() {
         let ticks = at.as_nanos() / if resolution == 9 { 1 } else { 1000 };
-        // The writer takes ticks for nanoseconds, as the reader does.
+        // The writer takes timestamps for nanoseconds, as the reader does.
         let timestamp = Duration::from_nanos(ticks.try_into().unwrap());
         let data = (&bytes[..]).into();
         let block = EnhancedPacketBlock {
@@ -127,14 +129,14 @@ fn captures_of_each_kind_say_the_same() {
     let level = ruzstd::encoding::CompressionLevel::Fastest;
     let packed = |bytes: &[u8]| ruzstd::encoding::compress_to_vec(bytes, level);
     captures.push(packed(&captures[0]));
-    // Two frames of zstd, and one that is to be skipped between.
+    // Two zstd frames, with a skippable frame between them.
     let (head, tail) = captures[0].split_at(300);
     let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
     let zstd = [packed(head), skipped.to_vec(), packed(tail)].concat();
-    // Two members of gzip, as it is allowed.
+    // Two gzip members, as the format allows.
     let gzip = [zipped(head), zipped(tail)].concat();
     captures.extend([zstd, gzip]);
-    // The word of the link type says that frames have check sequences of 4 bytes.
+    // The link type word says that frames have check sequences of 4 bytes.
     let mut with_fcs = captures[0].clone();
     with_fcs[23] = 0x24;
     captures.push(with_fcs);
@@ -143,7 +145,7 @@ fn captures_of_each_kind_say_the_same() {
         let output = pfc(&["decode", &file, "--rate", "1G", "--json"]);
         assert_eq!(output.status.code(), Some(0), "{n}: {output:?}");
         let summary = summary(&output);
-        // 1000 quanta at 1 Gb/s are 512 us, which each of nine pauses takes; the last one has 500 us.
+        // 1000 quanta at 1 Gb/s are 512 us: nine pauses last that long, and the last one 500 us.
         let priority = &summary["senders"][0]["priorities"]["3"];
         assert_eq!(priority["paused_ns"], 9 * 512_000 + 500_000, "{n}: {summary}");
         assert_eq!(summary["duration_ns"], 9_500_000, "{n}");
@@ -154,7 +156,7 @@ fn captures_of_each_kind_say_the_same() {
     }
 }
 
-/// Each gets one line that says so, and exit code 2.
+/// Each invalid input gets one line of error message and exit code 2.
 fn refused(rows: &[(&[&str], &str)]) {
     for (arguments, due) in rows {
         let output = pfc(arguments);
@@ -188,7 +190,7 @@ fn bad_captures_get_one_line_and_exit_code_2() {
         (&["decode", &folder.path("none")], "No such file"),
         (&["decode", here], "Is a directory"),
     ]);
-    // What comes ahead of the fault is shown.
+    // The frames before the error are printed.
     let summary = summary(&pfc(&["decode", &cut, "--json"]));
     assert_eq!(summary["frames"]["pfc"], 10);
     let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
@@ -307,7 +309,7 @@ fn what_is_sent_is_decoded_and_wrong_frames_are_named() {
     }
 }
 
-/// A namespace with a pair of interfaces, which goes with the test.
+/// A namespace with a pair of interfaces, removed at the end of the test.
 struct Pair(String);
 
 impl Pair {
@@ -379,7 +381,8 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
     for due in ["<svg ", ">02:00:00:00:00:0a<", ">padding<", ">priority<"] {
         assert!(drawn.contains(due), "{due}: {drawn}");
     }
-    // 65535 quanta at 10 Mb/s are 3.4 s: nothing ends until the XON, however late a busy machine sends.
+    // 65535 quanta at 10 Mb/s are 3.4 s: no pause expires before the XON, even if a busy machine
+    // sends late.
     let longest = |figures: &Value| {
         let longest = &figures["senders"][0]["priorities"]["3"]["longest_ns"];
         assert!((400_000_000..30_000_000_000).contains(&longest.as_u64().unwrap()), "{figures}");
@@ -420,7 +423,7 @@ fn frames_count_from_when_they_arrived_however_late_they_are_looked_at() {
     let watcher = pair.command(&["watch", "v1", "--rate", "1G", "--json"]).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
     signal(&watcher, Signal::SIGSTOP);
-    // A quantum at 1 Gb/s is 512 ns: every pause is over when the next frame comes.
+    // A quantum at 1 Gb/s is 512 ns: every pause is over when the next frame arrives.
     let send = ["send", "frame", "v0", "--quanta", "1", "--count", "5", "--per-second", "50"];
     assert_eq!(pair.command(&send).output().unwrap().status.code(), Some(0));
     thread::sleep(Duration::from_millis(150));
@@ -438,7 +441,7 @@ fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
     let Some(pair) = Pair::new("dog") else { return };
     let folder = Folder::new("dog");
     let [figures, told] = ["figures.prom", "told"].map(|name| folder.path(name));
-    // A signal that would end a watchdog ends its command.
+    // A signal that stops a watchdog also stops its command.
     let command =
         format!("echo $PFC_INTERFACE $PFC_PRIORITY >> {told}; kill $$; echo lives >> {told}");
     let watch = ["watchdog", "v1", "--frames", "--rate", "10M", "--poll", "20ms"];
@@ -482,7 +485,8 @@ fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
 #[test]
 fn a_link_that_flaps_and_pauses_that_are_short_are_no_storm() {
     let Some(pair) = Pair::new("flap") else { return };
-    // Between two frames of the first, the link goes and comes; a frame of the second pauses for 6.5 ms only.
+    // Between two frames of the first case the link goes down and up; a frame of the second case
+    // pauses for 6.5 ms only.
     for (quanta, flaps) in [("65535", true), ("128", false)] {
         let times =
             ["--poll", "50ms", "--detection", "700ms", "--for", "1200ms", "--prometheus", "-"];

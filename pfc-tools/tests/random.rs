@@ -1,4 +1,5 @@
-//! Random networks with random traffic: everything that is sent arrives once, and a lossless network loses nothing.
+//! Random networks with random traffic: everything arrives exactly once, and a lossless network
+//! loses nothing.
 
 use feroce_congestion::Params;
 use feroce_pfc_tools::fabric::Fabric;
@@ -14,11 +15,11 @@ use feroce_pfc_tools::fabric::topology::{self, Line};
 use rand_xoshiro::Xoshiro128PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Draws of one seed.
+/// Random draws from one seed.
 struct Draw(Xoshiro128PlusPlus);
 
 impl Draw {
-    /// A number of `from..=to`.
+    /// A number in `from..=to`.
     fn number(&mut self, from: u32, to: u32) -> u32 {
         from + self.0.next_u32() % (to - from + 1)
     }
@@ -118,7 +119,7 @@ impl Draw {
             }
             config.host.recovery = Recovery::GoBackN;
         } else {
-            // Acknowledgements are lossless too, or they would be dropped at a full buffer.
+            // Acknowledgements are lossless too; otherwise a full buffer would drop them.
             config.switch.lossless |= 1 << 6;
         }
         config

@@ -1,4 +1,4 @@
-//! Scenario files: errors that name the culprit, and output that is the same byte for byte.
+//! Scenario files: precise error messages, and reproducible output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ fn errors_name_file_line_key_and_what_was_expected() {
         with("[switch]", "[congestion]\nkmini = 1\n[switch]")
             .starts_with("x.toml:10: nothing is called `congestion.kmini`; here are set, ")
     );
-    // What is wrong with the network as a whole is told where it was written, or would be.
+    // Errors about the whole network name the place where the network is defined.
     assert_eq!(with("\"h3\"", "\"h1\""), "x.toml:12: `traffic.0`: h1 sends to itself");
     assert!(
         with("alpha =", "headroom = \"11MB\"\nalpha =")
@@ -87,7 +87,7 @@ fn errors_name_file_line_key_and_what_was_expected() {
     );
 }
 
-/// A key that nothing looks at is a mistake of who wrote it.
+/// A key without effect is an error.
 #[test]
 fn keys_without_effect_are_errors() {
     let with = |from: &str, to: &str| told(&SMALL.replace(from, to));
@@ -117,7 +117,8 @@ fn keys_without_effect_are_errors() {
     );
 }
 
-/// A sweep goes on where one of its values takes another key's effect away; what the command line itself says must have one.
+/// A sweep continues if one of its values removes another key's effect; a key on the command line
+/// must have an effect.
 #[test]
 fn what_the_command_line_makes_idle_is_no_error() {
     let text =
@@ -136,7 +137,7 @@ fn what_the_command_line_makes_idle_is_no_error() {
     );
 }
 
-/// Numbers of packets have 32 bits.
+/// Packet numbers have 32 bits.
 #[test]
 fn sizes_that_nothing_counts_are_refused() {
     let folder = Folder::new("sizes");
@@ -153,7 +154,7 @@ fn sizes_that_nothing_counts_are_refused() {
     );
 }
 
-/// The priority of a gate's queue is what `[measure]` says.
+/// The priority of a gate's queue comes from `[measure]`.
 #[test]
 fn gates_look_at_the_priority_that_is_measured() {
     let queue = SMALL.replace("measure = \"wire\"", "measure = \"queue\"");
@@ -168,7 +169,7 @@ fn gates_look_at_the_priority_that_is_measured() {
     assert!(longest(&other) < 0.001, "nothing of that priority is sent");
 }
 
-/// What is too large is told, and panics nowhere.
+/// Values that are too large are errors and cause no panic.
 #[test]
 fn huge_values_are_refused() {
     let with = |from: &str, to: &str| told(&SMALL.replace(from, to));
@@ -221,7 +222,7 @@ fn a_case_for_each_value() {
     let flows = |case: usize| scenario.cases[case].config(1, false).expect("fine").flows.len();
     assert_eq!((flows(0), flows(1)), (1, 2));
     assert_eq!(scenario.cases[1].gates.len(), 2);
-    // The command line wins over a case.
+    // The command line overrides a case.
     let changes = [Change { key: "traffic.0.senders".to_owned(), value: "2".to_owned() }];
     let scenario = Scenario::parse("x.toml", &text, &changes, None).expect("fine");
     assert_eq!(scenario.cases[0].config(1, false).expect("fine").flows.len(), 2);
@@ -245,7 +246,7 @@ fn every_scenario_in_the_folder_comes_with_the_program_and_is_right() {
     }
 }
 
-/// Each table is asked for its keys, which it tells when it gets one that it does not know.
+/// Reads each table's keys from the error message about an unknown key.
 #[test]
 fn every_key_is_in_the_documentation() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fabric.md");
@@ -292,7 +293,7 @@ fn feroce_fabric(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(arguments).output().expect("it runs")
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -314,7 +315,7 @@ impl Drop for Folder {
     }
 }
 
-/// All files of a folder, behind each other.
+/// Concatenates all files of a folder.
 fn contents(folder: &str) -> Vec<u8> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .expect("a folder")
@@ -325,14 +326,14 @@ fn contents(folder: &str) -> Vec<u8> {
     paths.iter().flat_map(|path| fs::read(path).expect("a file")).collect()
 }
 
-/// FNV-1a, so that a change of one byte anywhere is seen.
+/// FNV-1a hash, to detect a change of any byte.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// What `OUTPUT` stands for: a scenario in which packets are marked, paced, paused and hashed onto paths.
+/// The scenario behind `OUTPUT`: packets are marked, paced, paused and hashed onto paths.
 const MIXED: &str = "\
 title = \"a little of everything\"
 duration = \"3ms\"
@@ -387,13 +388,14 @@ fn the_same_scenario_and_seed_give_the_same_bytes() {
     assert!(first == second, "two runs differ");
     assert_ne!(first, other, "a seed matters");
     assert!(first.len() > 20_000);
-    // The same in every build profile: whoever changes what a fabric does changes this number.
+    // The hash is the same in every build profile. A change of the fabric's behaviour changes this
+    // number.
     assert_eq!(hash(&first), OUTPUT, "{:#018x}", hash(&first));
 }
 
 const OUTPUT: u64 = 0x75bc_ba85_5283_6e82;
 
-/// A miss that the scenario explains is shown as one, and is no failure.
+/// A miss that the scenario explains is reported and is not a failure.
 #[test]
 fn a_miss_that_is_explained_is_no_failure() {
     let folder = Folder::new("explained");
@@ -445,7 +447,8 @@ fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {
     assert_eq!(feroce_fabric(&["list"]).status.code(), Some(0));
 }
 
-/// A lossless network in which a packet is lost or damaged, a NAK is seen, or a timer runs out fails, whatever the gates say.
+/// A lossless network fails, whatever its gates, if a packet is lost or damaged, a NAK is sent, or
+/// a timer expires.
 #[test]
 fn each_kind_of_loss_fails_a_lossless_network() {
     let folder = Folder::new("kinds");
