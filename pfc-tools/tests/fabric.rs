@@ -6,7 +6,7 @@ use feroce_pfc_tools::fabric::config::{
     Control, FabricConfig, FlowConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery,
     SwitchConfig,
 };
-use feroce_pfc_tools::fabric::fault::Hits;
+use feroce_pfc_tools::fabric::error_model::Hits;
 use feroce_pfc_tools::fabric::measure::{PortResult, Results};
 use feroce_pfc_tools::fabric::scheduler::Plan;
 use feroce_pfc_tools::fabric::time::{LineRate, Time};

@@ -2,7 +2,7 @@
 //! compressed with zstd or gzip.
 
 mod records;
-mod unpacked;
+mod zstd;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -16,7 +16,7 @@ use pcap_file::pcapng::{Block, PcapNgParser};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
 use records::{Records, Source};
-use unpacked::Unpacked;
+use zstd::Unpacked;
 
 /// Why a capture cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]

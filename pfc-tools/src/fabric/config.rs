@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use feroce_congestion::Params;
 
-use super::fault::Hits;
+use super::error_model::Hits;
 use super::scheduler::Plan;
 use super::time::{LineRate, Time};
 

@@ -5,22 +5,22 @@
 //! final statistics, and derives every random number from the seed. Each component has its own
 //! generator.
 
-mod alone;
 mod build;
 pub mod config;
 pub mod deadlock;
 mod engine;
+pub mod error_model;
 mod events;
-pub mod fault;
+pub mod external;
 mod host;
 pub mod measure;
-pub mod outside;
 mod packet;
 pub(crate) mod pause;
 pub mod port;
 pub(crate) mod routing;
 pub mod scenario;
 pub mod scheduler;
+mod standalone;
 mod switch;
 pub mod time;
 pub mod topology;
@@ -31,12 +31,12 @@ use feroce_congestion::Params;
 use config::{HostConfig, PacketConfig};
 use deadlock::Detector;
 use engine::Engines;
+use error_model::Fate;
 use events::{Event, Events};
-use fault::Fate;
+use external::{Exit, Outside};
 use host::receiver::Notifier;
 use host::{Flow, Host};
 use measure::Samples;
-use outside::{Exit, Outside};
 use packet::{Kind, PacketId, Packets};
 use port::{Node, Port};
 use switch::Switch;

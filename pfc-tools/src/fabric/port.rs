@@ -1,6 +1,6 @@
 //! A port: its egress queues, their scheduling and their PFC state.
 
-use super::fault::Faults;
+use super::error_model::Faults;
 use super::measure::histogram::TimeHistogram;
 use super::packet::{Fifo, PacketId, Packets};
 use super::pause::Pauses;

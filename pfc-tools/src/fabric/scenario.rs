@@ -11,14 +11,14 @@
 //! document. serde also cannot report keys without effect beside other keys, or whose effect
 //! `--set` removed.
 
+mod config;
 mod engine;
 mod figure;
 mod gate;
 mod network;
-mod parts;
+mod routes;
 mod section;
 mod tree;
-mod ways;
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub use gate::{Bound, Gate, Measure, Stat};
 use super::config::{FabricConfig, FlowConfig, Network};
 use super::time::Time;
 use super::traffic::Traffic;
-use parts::DEFAULT_PRIORITY;
+use config::DEFAULT_PRIORITY;
 use section::Section;
 use tree::{Node, Origin, Value};
 
@@ -362,12 +362,12 @@ fn case(
     let first = seed.or(first).unwrap_or(1).min(LAST_SEED);
     let repeat = all.count("repeat", 1..=10_000)?.unwrap_or(1);
     let network = network::read(&all)?;
-    let mut base = parts::read(&all, network)?;
+    let mut base = config::read(&all, network)?;
     let (mut traffic, mut places) = (Vec::new(), Vec::new());
     for section in all.sections("traffic")? {
         places.push(section.place());
         let name = section.get("name");
-        let read = parts::traffic(section, &base, file)?;
+        let read = config::traffic(section, &base, file)?;
         if let Some(node) = name.filter(|_| traffic.iter().any(|t: &Traffic| t.name == read.name)) {
             return Err(all.wrong("traffic.name", node, "a name that no other traffic has"));
         }

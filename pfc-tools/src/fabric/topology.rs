@@ -2,7 +2,7 @@
 //! after their layer.
 
 use super::config::{Link, Network};
-use super::fault::Hits;
+use super::error_model::Hits;
 use super::time::{LineRate, Time};
 
 /// Properties of a link.

@@ -10,7 +10,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::report::{self, Samples};
 use super::{Live, LiveConfig, LiveError};
-use crate::fabric::outside::Outside;
+use crate::fabric::external::Outside;
 use crate::fabric::scenario::{Case, Change};
 use crate::fabric::time::Time;
 

@@ -18,8 +18,8 @@ use feroce_wire::{Ecn, MacAddr};
 
 use crate::fabric::Fabric;
 use crate::fabric::config::FabricConfig;
+use crate::fabric::external::{Entry, Exit, LineReport, Outside};
 use crate::fabric::measure::histogram::TimeHistogram;
-use crate::fabric::outside::{Entry, Exit, LineReport, Outside};
 use crate::fabric::time::Time;
 use crate::frame::{self, Pause, Seen, mark};
 use table::MacTable;

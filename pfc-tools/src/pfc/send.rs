@@ -20,9 +20,9 @@ use pcap_file::{DataLink, TsResolution};
 
 use super::cli::{Failure, Outcome};
 use super::malformed::Malformed;
-use super::play::{End, Line, Played, play};
 use super::report::{share, shown};
 use super::schedule::{LONGEST, LetGo, Schedule, Step, pfc, xon};
+use super::transmit::{End, Line, Played, play};
 use super::units;
 use crate::fabric::time::{LineRate, Time};
 use crate::live::command::watch_signals;

@@ -5,7 +5,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::thin::thin;
+use super::downsample::thin;
 use super::{Axis, Chart, Kind, Scale, Series};
 
 const SIZE: (u32, u32) = (640, 400);

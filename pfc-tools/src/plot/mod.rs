@@ -2,10 +2,10 @@
 //!
 //! The same chart gives the same bytes on every machine, since no font of the machine is measured.
 
+mod downsample;
 mod draw;
 mod markdown;
 mod page;
-mod thin;
 
 pub(crate) use page::escaped;
 pub use page::{Cell, Page, Part, Section, Table, Verdict};

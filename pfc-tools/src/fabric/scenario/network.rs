@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::section::Section;
 use super::tree::Node;
-use super::{ScenarioError, ways};
+use super::{ScenarioError, routes};
 use crate::fabric::config::Network;
 use crate::fabric::time::{LineRate, Time};
 use crate::fabric::topology::{self, Clos, Line};
@@ -26,7 +26,7 @@ pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
     }
     let mut number = 0..;
     network.links.retain(|_| number.next().is_some_and(|number| !down.contains(&number)));
-    network.routing = ways::read(all, &network)?;
+    network.routing = routes::read(all, &network)?;
     Ok(network)
 }
 

@@ -8,7 +8,7 @@ use feroce_congestion::params::Kind;
 
 use super::ScenarioError;
 use super::tree::{Node, Origin, Value};
-use crate::fabric::fault::Hits;
+use crate::fabric::error_model::Hits;
 use crate::fabric::time::{LineRate, Time};
 
 type Result<T> = std::result::Result<T, ScenarioError>;

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::super::delta::Recent;
 use super::super::meter::TIMERS;
-use super::super::recent::Recent;
 
 /// A share of 100 %, in thousandths.
 pub const FULL: u64 = 1000;

@@ -325,8 +325,8 @@ mod tests {
     use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 
     use crate::fabric::time::{LineRate, Time};
+    use crate::pfc::delta::Recent;
     use crate::pfc::meter::Meter;
-    use crate::pfc::recent::Recent;
 
     /// One quantum is 1 ns.
     const RATE: LineRate = LineRate::new(512_000_000_000);

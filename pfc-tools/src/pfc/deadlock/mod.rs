@@ -1,8 +1,8 @@
 //! `feroce pfc deadlock`: whether PFC can deadlock a network, why, and what to change.
 
-pub mod feedback;
+pub mod feedback_set;
 pub mod graph;
-mod witness;
+mod simulate;
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use super::report::print_json;
 use crate::cli::{change, load};
 use crate::fabric::config::{Network, Turn};
 use crate::fabric::scenario::{Case, Change};
-use feedback::{Arc, Feedback, Graph};
+use feedback_set::{Arc, Feedback, Graph};
 use graph::{Dependencies, Dependency, Pairs};
 
 /// Options of `feroce pfc deadlock`.
@@ -98,7 +98,7 @@ struct Report {
     turns: Option<Set>,
     lines_to_change: Option<Set>,
     rerouted: Option<Rerouted>,
-    runs: Vec<witness::Seen>,
+    runs: Vec<simulate::Seen>,
 }
 
 /// Analyses the network and prints the result.
@@ -177,7 +177,7 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
     if options.run {
         let turns: Vec<_> = cycle.iter().map(|one| (dependencies.turn(one), one.between)).collect();
         let priority = report.priorities[0];
-        report.runs = witness::runs(&config, priority, &turns, is_free.then_some(&changed))
+        report.runs = simulate::runs(&config, priority, &turns, is_free.then_some(&changed))
             .map_err(|misfit| Failure::Unusable(misfit.to_string()))?;
     }
     Ok(report)
