@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::processor_seconds;
 use feroce_pfc_tools::capture::Capture;
-use feroce_pfc_tools::fabric::time::LineRate;
+use feroce_pfc_tools::fabric::time::LinkRate;
 use feroce_pfc_tools::pfc::decode;
 use feroce_pfc_tools::pfc::meter::Meter;
 use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
@@ -67,7 +67,7 @@ fn write(file: &Path) -> std::io::Result<()> {
 
 /// CPU time in seconds for the whole capture.
 fn seconds(file: &Path) -> f64 {
-    let mut meter = Meter::new(Some(LineRate::new(100_000_000_000)));
+    let mut meter = Meter::new(Some(LinkRate::new(100_000_000_000)));
     let before = processor_seconds();
     let mut capture = Capture::open(file).expect("it was just written");
     decode::take(&mut capture, &mut meter, |_, _| {}).expect("it is whole");

@@ -184,7 +184,7 @@ fn run_live(options: &LiveOptions) -> Result<(), Failure> {
     let case = &scenario.cases[0];
     if case.has_engines() {
         let told = "`host.engine` makes hosts of the engine; `live` has interfaces in their places";
-        return Err(case.misfit(told.to_owned()).into());
+        return Err(case.inconsistent(told.to_owned()).into());
     }
     Ok(command::run(options, case, case.seeds[0])?)
 }

@@ -45,7 +45,7 @@ impl Seen {
 
     /// Returns true if bridges do not forward the frame: LLDP, spanning tree, MAC control (IEEE
     /// 802.1Q, 8.6.3).
-    pub fn is_of_the_line(&self) -> bool {
+    pub fn is_link_local(&self) -> bool {
         let MacAddr([a, b, c, d, e, f]) = self.to;
         [a, b, c, d, e] == [0x01, 0x80, 0xc2, 0, 0] && f < 0x10
     }
@@ -86,7 +86,7 @@ const FCS: usize = 4;
 const SHORTEST: usize = 64;
 
 /// Size on the link of a frame of `len` bytes without FCS.
-pub fn line_size(len: usize) -> u32 {
+pub fn size_on_link(len: usize) -> u32 {
     u32::try_from((len + FCS).max(SHORTEST)).unwrap_or(u32::MAX)
 }
 
@@ -267,7 +267,7 @@ mod tests {
         arp.extend([8, 6, 0, 1]);
         let seen = Seen::new(&arp).unwrap();
         assert_eq!((seen.priority, seen.ecn), (0, None));
-        assert!(seen.to.is_multicast() && !seen.is_of_the_line());
+        assert!(seen.to.is_multicast() && !seen.is_link_local());
         assert!(!mark(&mut arp));
         assert_eq!(Seen::new(&arp[..13]), None);
     }
@@ -311,7 +311,7 @@ mod tests {
         let pause = Pause::new(0b1001, 0b1000, 500);
         let frame = pause.to_bytes(MacAddr([2, 0, 0, 0, 0, 9]));
         assert_eq!(Pause::parse(&frame), Some(Some(pause)));
-        assert!(Seen::new(&frame).unwrap().is_of_the_line());
+        assert!(Seen::new(&frame).unwrap().is_link_local());
         assert_eq!(pause.groups().collect::<Vec<_>>(), [(0b0001, 0), (0b1000, 500)]);
         assert_eq!(Pause::parse(&ipv4()), None);
         let mut other = frame;

@@ -21,14 +21,14 @@ pub struct Progress {
 
 /// A gate and the value measured for it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct GateResult {
     /// The gate.
     pub gate: Gate,
     /// The measured value; `None` if nothing was measured.
     pub value: Option<f64>,
 }
 
-impl Outcome {
+impl GateResult {
     /// Returns true if the value is within all bounds of the gate.
     pub fn holds(&self) -> bool {
         let is_fine = |bound: &Bound| match (self.value, *bound) {
@@ -44,7 +44,7 @@ impl Outcome {
     }
 
     /// Returns true if the gate holds or the scenario explains why it does not.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_accepted(&self) -> bool {
         self.holds() || self.gate.explained.is_some()
     }
 
@@ -60,20 +60,20 @@ impl Outcome {
 
 /// The results of one case.
 #[derive(Debug)]
-pub struct Judged {
+pub struct CaseResult {
     /// Results, one for each seed.
     pub results: Vec<Results>,
     /// The gates and their values.
-    pub outcomes: Vec<Outcome>,
+    pub gate_results: Vec<GateResult>,
     /// Violations: lost packets in a lossless case, and a deadlock in a case without a gate on
     /// deadlocks.
-    pub losses: Vec<String>,
+    pub violations: Vec<String>,
 }
 
-impl Judged {
+impl CaseResult {
     /// Returns true if there is no violation and each gate holds or is explained.
     pub fn holds(&self) -> bool {
-        self.losses.is_empty() && self.outcomes.iter().all(Outcome::is_settled)
+        self.violations.is_empty() && self.gate_results.iter().all(GateResult::is_accepted)
     }
 }
 
@@ -85,12 +85,13 @@ pub fn run(
     case: &Case,
     keep_samples: bool,
     mut progress: impl FnMut(Progress),
-) -> Result<Judged, ScenarioError> {
+) -> Result<CaseResult, ScenarioError> {
     let mut results = Vec::new();
-    let mut losses = Vec::new();
+    let mut violations = Vec::new();
     for &seed in &case.seeds {
         let config = case.config(seed, keep_samples)?;
-        let mut fabric = Fabric::new(&config).map_err(|misfit| case.misfit(misfit.to_string()))?;
+        let mut fabric =
+            Fabric::new(&config).map_err(|error| case.inconsistent(error.to_string()))?;
         while !fabric.run(1 << 18) {
             progress(Progress {
                 now: fabric.now(),
@@ -102,16 +103,21 @@ pub fn run(
         if !case.gates.iter().any(|gate| gate.measure == Measure::Deadlocks)
             && let Some(deadlock) = &result.deadlock
         {
-            losses.push(format!("seed {seed}: {}", deadlock.told(case.network())));
+            violations.push(format!("seed {seed}: {}", deadlock.describe(case.network())));
         }
         if case.lossless {
-            losses.extend(result.losses().into_iter().map(|loss| format!("seed {seed}: {loss}")));
+            violations.extend(
+                result
+                    .violations()
+                    .into_iter()
+                    .map(|violation| format!("seed {seed}: {violation}")),
+            );
         }
         results.push(result);
     }
-    let judge = |gate: &Gate| Outcome { gate: gate.clone(), value: value(gate, case, &results) };
-    let outcomes = case.gates.iter().map(judge).collect();
-    Ok(Judged { outcomes, losses, results })
+    let judge = |gate: &Gate| GateResult { gate: gate.clone(), value: value(gate, case, &results) };
+    let gate_results = case.gates.iter().map(judge).collect();
+    Ok(CaseResult { gate_results, violations, results })
 }
 
 /// Computes a gate's value over the results of all seeds.
@@ -197,7 +203,7 @@ fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
         Stat::Variation => {
             return Some(lengths.deviation() / lengths.mean().max(f64::MIN_POSITIVE));
         }
-        Stat::Max | Stat::Sum => lengths.most() as f64,
+        Stat::Max | Stat::Sum => lengths.max() as f64,
         Stat::Min => lengths.quantile(0) as f64,
         Stat::Quantile(permille) => lengths.quantile(u64::from(permille)) as f64,
     };
@@ -253,15 +259,15 @@ mod tests {
             ns3: None,
             explained: None,
         };
-        let holds = |bound, value| Outcome { gate: gate(bound), value }.holds();
+        let holds = |bound, value| GateResult { gate: gate(bound), value }.holds();
         let within = Bound::Within { published: 10.0, part: 0.1 };
         assert!(holds(within, Some(9.0)) && holds(within, Some(11.0)));
         assert!(!holds(within, Some(8.9)) && !holds(within, None));
         assert!(holds(Bound::AtLeast(1.0), Some(1.0)) && !holds(Bound::AtMost(1.0), Some(1.1)));
         assert!(holds(Bound::Shown { published: None }, None));
-        let missed = Outcome { gate: gate(within), value: Some(8.0) };
+        let missed = GateResult { gate: gate(within), value: Some(8.0) };
         let explained = Gate { explained: Some("why".to_owned()), ..gate(within) };
-        let explained = Outcome { gate: explained, value: Some(8.0) };
-        assert!(!missed.is_settled() && !explained.holds() && explained.is_settled());
+        let explained = GateResult { gate: explained, value: Some(8.0) };
+        assert!(!missed.is_accepted() && !explained.holds() && explained.is_accepted());
     }
 }

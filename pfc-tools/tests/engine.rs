@@ -73,13 +73,13 @@ fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
         assert!(flow.cnps > 50 && flow.marked > flow.cnps, "{flow:?}");
         assert!(flow.sender.cnps + 1 >= flow.cnps, "one may be on its way: {flow:?}");
     }
-    assert_eq!(engine.losses(), Vec::<String>::new());
+    assert_eq!(engine.violations(), Vec::<String>::new());
 }
 
 #[test]
 fn pauses_stop_an_engine_and_nothing_is_lost() {
     let results = run(&scenario(SMALL, &[]), 0);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     let pauses: u64 = results.ports.iter().map(|port| port.counts.pauses_received).sum();
     assert!(pauses >= 2, "{pauses} pauses");
     let goodputs = goodputs(&results);
@@ -124,7 +124,7 @@ fn timeouts_of_hosts_that_are_paused_are_counted() {
         .replace("[host]", "[host]\ntimeout = \"100us\"");
     let results = run(&scenario(&text, &[]), 0);
     assert!(results.flows.iter().all(|flow| flow.sender.timeouts > 0), "{:?}", results.flows);
-    assert!(results.losses()[0].ends_with(" time-outs"), "{:?}", results.losses());
+    assert!(results.violations()[0].ends_with(" time-outs"), "{:?}", results.violations());
 }
 
 /// All packets to the receiver are lost: the QPs fail and stop sending.
@@ -137,7 +137,11 @@ fn qps_in_error_are_losses() {
     assert!(results.flows.iter().all(|flow| flow.sender.failed == 1), "{:?}", results.flows);
     // The first time-out and seven retries.
     assert!(results.flows.iter().all(|flow| flow.sender.timeouts == 8), "{:?}", results.flows);
-    assert!(results.losses().contains(&"2 QPs in error".to_owned()), "{:?}", results.losses());
+    assert!(
+        results.violations().contains(&"2 QPs in error".to_owned()),
+        "{:?}",
+        results.violations()
+    );
 }
 
 /// Runs the program on [`SMALL`] in a shell, after the command `before`. Returns its exit code and
@@ -180,10 +184,10 @@ fn a_flow_stops_and_priorities_are_those_of_the_scenario() {
         [("traffic.0.stop", "1ms"), ("traffic.0.priority", "5"), ("host.ack_priority", "2")];
     let text = SMALL.replace("[[traffic]]", "[pfc]\npriorities = [5]\n[[traffic]]");
     let results = run(&scenario(&text, &changes), 0);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     let ended = results.flows.iter().map(|flow| flow.ended.map(|at| at.0));
     assert!(ended.eq([Some(1_000_000_000); 2]));
-    assert!(results.flows.iter().all(|flow| flow.is_cut && flow.completion().is_none()));
+    assert!(results.flows.iter().all(|flow| flow.is_truncated && flow.completion().is_none()));
     assert!(results.ports.iter().any(|port| port.counts.pauses_received > 0), "priority 5 has PFC");
 }
 

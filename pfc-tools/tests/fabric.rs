@@ -6,16 +6,17 @@ use feroce_pfc_tools::fabric::config::{
     Control, FabricConfig, FlowConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery,
     SwitchConfig,
 };
-use feroce_pfc_tools::fabric::error_model::Hits;
+use feroce_pfc_tools::fabric::error_model::ErrorModel;
 use feroce_pfc_tools::fabric::measure::{PortResult, Results};
-use feroce_pfc_tools::fabric::scheduler::Plan;
-use feroce_pfc_tools::fabric::time::{LineRate, Time};
-use feroce_pfc_tools::fabric::topology::{self, Line};
+use feroce_pfc_tools::fabric::scheduler::SchedulerConfig;
+use feroce_pfc_tools::fabric::time::{LinkRate, Time};
+use feroce_pfc_tools::fabric::topology::{self, LinkSpec};
 
 /// 40 Gb/s: 200 ps per byte; 1 us of delay.
-const LINE: Line = Line { rate: LineRate::new(40_000_000_000), delay: Time::from_micros(1) };
+const LINE: LinkSpec =
+    LinkSpec { rate: LinkRate::new(40_000_000_000), delay: Time::from_micros(1) };
 /// 10 Gb/s.
-const SLOW: Line = Line { rate: LineRate::new(10_000_000_000), ..LINE };
+const SLOW: LinkSpec = LinkSpec { rate: LinkRate::new(10_000_000_000), ..LINE };
 
 /// 1000 bytes in buffers and on the link.
 const PACKET: PacketConfig = PacketConfig { payload: 1000, headers: 0, gap: 0, control: 64 };
@@ -77,7 +78,7 @@ fn a_message_takes_as_long_as_its_lines() {
     let back = 2 * (64 * 200 + 1_000_000);
     assert_eq!(results.flows[0].ended, Some(Time(there + back)));
     assert_eq!(results.flows[0].delivered, 10_000);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
 }
 
 /// A flow that ends before the end of the warm-up has no goodput; a flow cut off by the end of the
@@ -131,12 +132,12 @@ fn a_flow_alone_is_not_slowed_down() {
             let one = FlowConfig { message, messages: Some(messages), ..flow(0, 1) };
             let config = config(topology::dumbbell(1, 1, outer, trunk), vec![one]);
             let results = run(&config);
-            let (took, alone) = (results.flows[0].completion(), results.flows[0].alone);
+            let (took, standalone) = (results.flows[0].completion(), results.flows[0].standalone);
             if messages == 1 {
-                assert_eq!(took, alone, "{message} bytes, {outer:?}, {trunk:?}");
+                assert_eq!(took, standalone, "{message} bytes, {outer:?}, {trunk:?}");
             } else {
                 let slowdown = results.flows[0].slowdown().expect("it has ended");
-                assert!((slowdown - 1.0).abs() < 0.02, "{slowdown}: {took:?} {alone:?}");
+                assert!((slowdown - 1.0).abs() < 0.02, "{slowdown}: {took:?} {standalone:?}");
             }
         }
     }
@@ -186,7 +187,7 @@ fn no_timer_runs_out_without_a_loss() {
         config.duration = Time::from_millis(50);
         let results = run(&config);
         assert!(results.flows[0].sender.packets > 40, "{:?}", results.flows[0]);
-        assert_eq!(results.losses(), Vec::<String>::new());
+        assert_eq!(results.violations(), Vec::<String>::new());
         let retransmitted = results.flows[0].sender.retransmitted;
         assert_eq!(retransmitted, 0);
     }
@@ -214,7 +215,7 @@ fn pfc_keeps_an_incast_lossless() {
     config.switch.alpha = (1, 8);
     config.watch = vec![(3, 2, 3)];
     let results = run(&config);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     let goodput = |n: usize| results.flows[n].goodput.expect("measured") / 1e9;
     assert!(
         (goodput(0) - 20.0).abs() < 0.2 && (goodput(1) - 20.0).abs() < 0.2,
@@ -228,7 +229,7 @@ fn pfc_keeps_an_incast_lossless() {
     // The threshold is T = (pool - 2 T) / 8, where the pool is 1 MB less the headroom of 3 x 13064
     // bytes: 96.1 KB for each sender. The bytes that arrive before a pause takes effect are added:
     // 2 us of link delay and three packets.
-    let most = results.queues[0].lengths.most();
+    let most = results.queues[0].lengths.max();
     assert!((192_000..2 * (96_100 + 13_064)).contains(&most), "{most}");
 }
 
@@ -240,13 +241,13 @@ fn without_headroom_pfc_is_too_late() {
     config.switch.threshold = Some(400_000);
     let results = run(&config);
     assert!(
-        results.losses().iter().any(|loss| loss.ends_with("packets dropped at switches")),
+        results.violations().iter().any(|loss| loss.ends_with("packets dropped at switches")),
         "{:?}",
-        results.losses()
+        results.violations()
     );
     // The headroom computed from the link absorbs the bytes in flight.
     config.switch.headroom = None;
-    assert_eq!(run(&config).losses(), Vec::<String>::new());
+    assert_eq!(run(&config).violations(), Vec::<String>::new());
 }
 
 /// A sender resumes when the quanta expire, without an XON.
@@ -258,9 +259,9 @@ fn a_pause_expires() {
     config.switch.pfc = PfcConfig { quanta: 100, repeat: false, response: Time::ZERO };
     config.switch.threshold = Some(100_000);
     let results = run(&config);
-    assert!(!results.losses().is_empty(), "senders went on though they were still to wait");
+    assert!(!results.violations().is_empty(), "senders went on though they were still to wait");
     config.switch.pfc.repeat = true;
-    assert_eq!(run(&config).losses(), Vec::<String>::new(), "repeated, a short pause does");
+    assert_eq!(run(&config).violations(), Vec::<String>::new(), "repeated, a short pause does");
 }
 
 #[test]
@@ -281,13 +282,13 @@ fn without_pfc_packets_are_dropped_and_sent_again() {
 fn weights_share_a_line() {
     let of = |from, priority| FlowConfig { priority, ..flow(from, 3) };
     let mut config = config(topology::single(4, LINE), vec![of(0, 1), of(1, 3), of(2, 4)]);
-    let mut plan = Plan { strict: 1 << 6, quantum: [1000; 8] };
-    (plan.quantum[1], plan.quantum[3], plan.quantum[4]) = (1000, 2000, 5000);
-    config.switch.plan = plan;
+    let mut scheduling = SchedulerConfig { strict: 1 << 6, quantum: [1000; 8] };
+    (scheduling.quantum[1], scheduling.quantum[3], scheduling.quantum[4]) = (1000, 2000, 5000);
+    config.switch.scheduling = scheduling;
     config.switch.lossless = 1 << 1 | 1 << 3 | 1 << 4;
     config.host.ack_priority = Some(6);
     let results = run(&config);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     for (flow, share) in results.flows.iter().zip([5.0, 10.0, 25.0]) {
         let goodput = flow.goodput.expect("measured") / 1e9;
         assert!((goodput - share).abs() < 0.1, "{goodput} of {share}");
@@ -306,7 +307,7 @@ fn a_pause_stops_its_priority_only() {
     config.switch.lossless = 1 << 3 | 1 << 4;
     config.switch.threshold = Some(50_000);
     let results = run(&config);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     let goodput = |n: usize| results.flows[n].goodput.expect("measured") / 1e9;
     assert!((goodput(0) - 10.0).abs() < 0.1, "{}", goodput(0));
     assert!((goodput(1) - 30.0).abs() < 0.2, "{}", goodput(1));
@@ -315,7 +316,7 @@ fn a_pause_stops_its_priority_only() {
 #[test]
 fn one_loss_in_256_is_the_end_of_go_back_0_only() {
     let mut network = topology::single(2, LINE);
-    network.links[0].loss = Hits::Every(256);
+    network.links[0].loss = ErrorModel::Every(256);
     let endless = FlowConfig { message: 4_194_304, ..flow(0, 1) };
     let mut config = config(network, vec![endless]);
     config.duration = Time::from_millis(20);
@@ -330,19 +331,19 @@ fn one_loss_in_256_is_the_end_of_go_back_0_only() {
 #[test]
 fn corruption_travels_to_the_receiver() {
     let mut network = topology::single(2, LINE);
-    network.links[0].corruption = Hits::Every(1000);
+    network.links[0].corruption = ErrorModel::Every(1000);
     let one = FlowConfig { message: 5_000_000, messages: Some(1), ..flow(0, 1) };
     let results = run(&config(network, vec![one]));
     assert!(results.corrupted >= 5, "{}", results.corrupted);
     assert_eq!(results.flows[0].delivered, 5_000_000);
-    assert!(results.losses().iter().any(|loss| loss.ends_with("packets with a wrong ICRC")));
+    assert!(results.violations().iter().any(|loss| loss.ends_with("packets with a wrong ICRC")));
 }
 
 /// The last packet of a message is lost: there is no NAK, and the timer recovers.
 #[test]
 fn a_lost_end_is_found_by_the_timer() {
     let mut network = topology::single(2, LINE);
-    network.links[0].loss = Hits::Every(10);
+    network.links[0].loss = ErrorModel::Every(10);
     let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let mut config = config(network, vec![one]);
     config.host.ack_every = 1;

@@ -8,18 +8,18 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
 
 use super::Fabric;
-use super::config::{FabricConfig, FlowConfig, Link, Misfit, SwitchConfig};
+use super::config::{ConfigError, FabricConfig, FlowConfig, Link, SwitchConfig};
 use super::deadlock::Detector;
 use super::engine::{self, Engines};
-use super::error_model::Faults;
+use super::error_model::LinkErrors;
 use super::events::{Event, Events};
-use super::external::Outside;
+use super::external::ExternalConfig;
 use super::host::receiver::{Notifier, Receiver};
 use super::host::sender::Sender;
 use super::host::{Flow, Host};
 use super::measure::Samples;
 use super::packet::Packets;
-use super::port::{Node, Port, Watch};
+use super::port::{Node, Port, QueueMonitor};
 use super::routing::{mix, routes, wiring};
 use super::switch::Switch;
 use super::switch::buffer::{BufferConfig, SharedBuffer};
@@ -44,23 +44,25 @@ fn seed_of(seed: u64, part: Part, number: u64) -> u64 {
 
 /// Checks that the run measures something, that every packet takes time, and that each flow starts
 /// before it stops.
-fn times_fit(config: &FabricConfig) -> Result<(), Misfit> {
+fn times_fit(config: &FabricConfig) -> Result<(), ConfigError> {
     if config.warmup >= config.duration {
         let told = "the warm-up is as long as the run: nothing is measured";
-        return Err(Misfit::about("warmup")(told));
+        return Err(ConfigError::about("warmup")(told));
     }
     let packet = &config.packet;
     let shortest = packet.control.min(packet.headers + 1) + packet.gap;
     if config.network.links.iter().any(|link| link.rate.time_of(shortest) == Time::ZERO) {
         let told = format!("a packet of {shortest} bytes takes no time: the run would have no end");
-        return Err(Misfit::about("topology.rate")(told));
+        return Err(ConfigError::about("topology.rate")(told));
     }
     let name = |flow: &FlowConfig| {
         let name = |host: u32| config.network.name(host as usize);
         format!("the flow from {} to {}", name(flow.from), name(flow.to))
     };
     match config.flows.iter().find(|flow| flow.stop <= flow.start) {
-        Some(flow) => Err(Misfit::of_flow(flow, format!("{} stops before it starts", name(flow)))),
+        Some(flow) => {
+            Err(ConfigError::of_flow(flow, format!("{} stops before it starts", name(flow))))
+        }
         None => Ok(()),
     }
 }
@@ -72,7 +74,7 @@ impl Fabric {
     /// Parts of the configuration that do not fit together: a buffer smaller than its headroom, a
     /// host without a link, a flow without a path, a queue that does not exist. Also system errors
     /// when engine hosts are opened.
-    pub fn new(config: &FabricConfig) -> Result<Self, Misfit> {
+    pub fn new(config: &FabricConfig) -> Result<Self, ConfigError> {
         let mut fabric = Self::without_engines(config)?;
         fabric.open_engines(config)?;
         Ok(fabric)
@@ -82,20 +84,20 @@ impl Fabric {
     ///
     /// # Errors
     /// The errors of [`Fabric::new`], except system errors.
-    pub fn check(config: &FabricConfig) -> Result<(), Misfit> {
+    pub fn check(config: &FabricConfig) -> Result<(), ConfigError> {
         Self::without_engines(config)?;
         engine::check(config)
     }
 
-    fn without_engines(config: &FabricConfig) -> Result<Self, Misfit> {
+    fn without_engines(config: &FabricConfig) -> Result<Self, ConfigError> {
         times_fit(config)?;
-        let (ports, numbers) = ports(config).map_err(Misfit::about("topology"))?;
+        let (ports, numbers) = ports(config).map_err(ConfigError::about("topology"))?;
         let mut fabric = Self {
             now: Time::ZERO,
             events: Events::new(),
             packets: Packets::new(),
-            switches: switches(config, &numbers).map_err(Misfit::about("switch.buffer"))?,
-            hosts: hosts(config, &numbers).map_err(Misfit::about("topology"))?,
+            switches: switches(config, &numbers).map_err(ConfigError::about("switch.buffer"))?,
+            hosts: hosts(config, &numbers).map_err(ConfigError::about("topology"))?,
             ports,
             flows: Vec::new(),
             notifiers: Vec::new(),
@@ -107,17 +109,17 @@ impl Fabric {
             duration: config.duration,
             warmup: config.warmup,
             finished: 0,
-            happened: 0,
+            processed: 0,
             hops: 0,
             samples: Samples::new(config),
             detector: Detector::default(),
-            outside: Outside { nic_buffer: 0, nics_obey: false },
-            exits: Vec::new(),
+            external: ExternalConfig { nic_buffer: 0, nics_obey: false },
+            departures: Vec::new(),
             engines: Engines::default(),
         };
-        fabric.watch(config, &numbers).map_err(Misfit::about("measure.queues"))?;
+        fabric.watch(config, &numbers).map_err(ConfigError::about("measure.queues"))?;
         fabric.add_flows(config)?;
-        fabric.events.push(config.warmup, Event::Warm);
+        fabric.events.push(config.warmup, Event::WarmupEnd);
         fabric.events.push(config.sample, Event::Sample);
         Ok(fabric)
     }
@@ -131,13 +133,13 @@ impl Fabric {
             let name = |node| config.network.name(node);
             let port =
                 port.ok_or_else(|| format!("no line leads from {} to {}", name(node), name(next)))?;
-            self.ports[port as usize].watch = Some(Box::new(Watch::new(priority)));
+            self.ports[port as usize].watch = Some(Box::new(QueueMonitor::new(priority)));
             self.samples.add_queue(port);
         }
         Ok(())
     }
 
-    fn add_flows(&mut self, config: &FabricConfig) -> Result<(), Misfit> {
+    fn add_flows(&mut self, config: &FabricConfig) -> Result<(), ConfigError> {
         let mut scopes = BTreeMap::new();
         let params = &config.congestion.notification;
         let mut per_pair = BTreeMap::<(u32, u32), u32>::new();
@@ -146,7 +148,7 @@ impl Fabric {
             let name = |host: u32| config.network.name(host as usize);
             if flow.from == flow.to {
                 let told = format!("{} sends to itself", name(flow.from));
-                return Err(Misfit::of_flow(flow, told));
+                return Err(ConfigError::of_flow(flow, told));
             }
             let nth = per_pair.entry((flow.from, flow.to)).or_default();
             let chain = flow.chain.map(|chain| (flow.group, chain));
@@ -178,19 +180,19 @@ impl Fabric {
                 }
                 None => self.events.push(flow.start, Event::Start { flow: number }),
             }
-            self.find_way(flow.from, flow.to, entropy)
+            self.find_path(flow.from, flow.to, entropy)
                 .map_err(|what| format!("{what} from {} to {}", name(flow.from), name(flow.to)))
-                .map_err(|told| Misfit::of_flow(flow, told))?;
+                .map_err(|told| ConfigError::of_flow(flow, told))?;
         }
         Ok(())
     }
 
     /// The nodes that a flow's packets visit, from its sender to its receiver.
-    pub fn way(&self, flow: usize) -> Vec<usize> {
+    pub fn path(&self, flow: usize) -> Vec<usize> {
         let flow = &self.flows[flow];
         let reached = |port: &u32| self.node_of(self.ports[*port as usize].peer);
         std::iter::once(flow.config.from as usize)
-            .chain(self.way_of(flow).iter().map(reached))
+            .chain(self.path_of(flow).iter().map(reached))
             .collect()
     }
 
@@ -198,34 +200,34 @@ impl Fabric {
     pub(super) fn node_of(&self, port: u32) -> usize {
         match self.ports[port as usize].node {
             Node::Switch(number) => self.hosts.len() + number as usize,
-            Node::Host(number) | Node::Outside(number) | Node::Engine(number) => number as usize,
+            Node::Host(number) | Node::External(number) | Node::Engine(number) => number as usize,
         }
     }
 
     /// The egress ports on a flow's path.
-    pub(super) fn way_of(&self, flow: &Flow) -> Vec<u32> {
-        let way = self.find_way(flow.config.from, flow.config.to, flow.sender.entropy);
-        way.unwrap_or_default() // Looked at when the flow was added.
+    pub(super) fn path_of(&self, flow: &Flow) -> Vec<u32> {
+        let path = self.find_path(flow.config.from, flow.config.to, flow.sender.entropy);
+        path.unwrap_or_default() // Looked at when the flow was added.
     }
 
     /// The egress ports on the path between two hosts; an error if the path does not reach the
     /// receiver.
-    fn find_way(&self, from: u32, to: u32, entropy: u32) -> Result<Vec<u32>, &'static str> {
+    fn find_path(&self, from: u32, to: u32, entropy: u32) -> Result<Vec<u32>, &'static str> {
         let mut last = self.hosts[from as usize].port;
-        let mut way = vec![last];
+        let mut path = vec![last];
         // A path without a loop visits each port once.
-        while way.len() <= self.ports.len() {
+        while path.len() <= self.ports.len() {
             let entered = &self.ports[self.ports[last as usize].peer as usize];
             let Node::Switch(number) = entered.node else {
                 let end = self.ports[self.hosts[to as usize].port as usize].node;
-                return if entered.node == end { Ok(way) } else { Err("no way leads") };
+                return if entered.node == end { Ok(path) } else { Err("no route leads") };
             };
             let switch = &self.switches[number as usize];
-            let out = switch.routes.port(entered.local, to, entropy).ok_or("no way leads")?;
+            let out = switch.routes.port(entered.local, to, entropy).ok_or("no route leads")?;
             last = switch.ports[usize::from(out)];
-            way.push(last);
+            path.push(last);
         }
-        Err("the routes go round in circles")
+        Err("the routes form a loop")
     }
 }
 
@@ -248,9 +250,9 @@ fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
             let own: &mut Vec<u32> = &mut numbers[end];
             let local = u16::try_from(own.len()).map_err(|_| "a switch has at most 65535 ports")?;
             own.push(u32::try_from(ports.len()).map_err(|_| "too many ports")?);
-            let mut port = Port::new(node, local, link.rate, link.delay, config.switch.plan);
+            let mut port = Port::new(node, local, link.rate, link.delay, config.switch.scheduling);
             let seed = seed_of(config.seed, Part::Faults, number * 2 + u64::from(end == link.b));
-            port.faults = Faults::new(link.loss, link.corruption, seed).map(Box::new);
+            port.faults = LinkErrors::new(link.loss, link.corruption, seed).map(Box::new);
             ports.push(port);
         }
         let last = u32::try_from(ports.len() - 1).unwrap_or(u32::MAX);
@@ -338,8 +340,8 @@ fn buffer(config: &FabricConfig) -> BufferConfig {
 pub(super) fn headroom(config: &FabricConfig, link: &Link) -> u64 {
     let frame = u64::from(config.packet.payload + config.packet.headers + config.packet.gap);
     let control = u64::from(config.packet.control + config.packet.gap);
-    let way = link.delay + link.delay + config.switch.pfc.response;
-    link.rate.bytes_in(way).saturating_add(3 * frame + control)
+    let path = link.delay + link.delay + config.switch.pfc.response;
+    link.rate.bytes_in(path).saturating_add(3 * frame + control)
 }
 
 #[cfg(test)]

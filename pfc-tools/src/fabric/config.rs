@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use feroce_congestion::Params;
 
-use super::error_model::Hits;
-use super::scheduler::Plan;
-use super::time::{LineRate, Time};
+use super::error_model::ErrorModel;
+use super::scheduler::SchedulerConfig;
+use super::time::{LinkRate, Time};
 
 /// An error in a configuration: parts that do not fit together, or a refusal by the system.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Misfit {
+pub struct ConfigError {
     /// The scenario key at fault, such as `switch.buffer`, or the table that holds the key.
     pub key: String,
     /// What is wrong.
     pub message: String,
 }
 
-impl Misfit {
+impl ConfigError {
     /// Returns a function that turns a message into an error about `key`.
     pub(super) fn about<T: Into<String>>(key: impl Into<String>) -> impl FnOnce(T) -> Self {
         let key = key.into();
@@ -89,7 +89,7 @@ pub struct SwitchConfig {
     /// PFC.
     pub pfc: PfcConfig,
     /// Scheduling of the priorities at a port.
-    pub plan: Plan,
+    pub scheduling: SchedulerConfig,
     /// Mark packets (ECN) according to the congestion parameters.
     pub ecn: bool,
 }
@@ -106,7 +106,7 @@ impl Default for SwitchConfig {
             resume_offset: None,
             lossless: 1 << 3,
             pfc: PfcConfig::default(),
-            plan: Plan::default(),
+            scheduling: SchedulerConfig::default(),
             ecn: true,
         }
     }
@@ -183,13 +183,13 @@ pub struct Link {
     /// Number of the other.
     pub b: usize,
     /// Rate of each direction.
-    pub rate: LineRate,
+    pub rate: LinkRate,
     /// Propagation delay.
     pub delay: Time,
     /// Frames lost, in each direction.
-    pub loss: Hits,
+    pub loss: ErrorModel,
     /// Frames corrupted, in each direction.
-    pub corruption: Hits,
+    pub corruption: ErrorModel,
 }
 
 /// Topology: nodes, links and routing.

@@ -36,7 +36,7 @@ pub struct Deadlock {
 
 impl Deadlock {
     /// A description in words.
-    pub fn told(&self, network: &Network) -> String {
+    pub fn describe(&self, network: &Network) -> String {
         let line =
             |queue: &Stuck| format!("{}->{}", network.name(queue.from), network.name(queue.node));
         let lines: Vec<String> = self.cycle.iter().map(line).collect();
@@ -79,7 +79,7 @@ impl Detector {
 
 impl Fabric {
     /// Checks all queues at the current time. Changes only the state of the detector.
-    pub(super) fn look_for_deadlock(&mut self) {
+    pub(super) fn detect_deadlock(&mut self) {
         if self.detector.found.is_some() {
             return;
         }
@@ -96,15 +96,15 @@ impl Fabric {
             (queue, Suspect { paused: since, seen: known.map_or(now, |known| known.seen) })
         };
         let suspects: BTreeMap<Queue, Suspect> = paused.into_iter().map(suspect).collect();
-        let settled = suspects.iter().filter(|(_, one)| now - one.seen >= self.settle());
-        let mut stuck: BTreeMap<Queue, Time> = settled.map(|(&q, one)| (q, one.paused)).collect();
+        let confirmed = suspects.iter().filter(|(_, one)| now - one.seen >= self.max_in_flight());
+        let mut stuck: BTreeMap<Queue, Time> = confirmed.map(|(&q, one)| (q, one.paused)).collect();
         largest_stuck(&mut stuck, &waits);
         self.detector.suspects = suspects;
         self.detector.found = self.deadlock(&stuck, &waits);
     }
 
     /// Upper bound on the time that a PFC frame can be in flight.
-    fn settle(&self) -> Time {
+    fn max_in_flight(&self) -> Time {
         let frame = self.packet.payload + self.packet.headers + self.packet.gap;
         let longest = |port: &super::Port| {
             port.delay + port.rate.time_of(frame) + port.rate.time_of(2 * self.packet.control)
@@ -151,22 +151,22 @@ impl Fabric {
 
     /// The deadlock among the `stuck` queues, if any.
     fn deadlock(&self, stuck: &BTreeMap<Queue, Time>, waits: &Waits) -> Option<Deadlock> {
-        let (mut way, mut at) = (Vec::new(), *stuck.keys().next()?);
-        while !way.contains(&at) {
-            way.push(at);
+        let (mut path, mut at) = (Vec::new(), *stuck.keys().next()?);
+        while !path.contains(&at) {
+            path.push(at);
             // A stuck queue waits only for stuck queues.
             at = waits[&at].iter().flatten().copied().next()?;
         }
-        let begin = way.iter().position(|&queue| queue == at)?;
-        let cycle = way.split_off(begin);
+        let begin = path.iter().position(|&queue| queue == at)?;
+        let cycle = path.split_off(begin);
         let since = cycle.iter().map(|queue| stuck[queue]).max()?;
         let owner = |port: u32| self.node_of(port);
-        let told = |&(port, priority): &Queue| Stuck {
+        let stuck_queue = |&(port, priority): &Queue| Stuck {
             node: owner(port),
             from: owner(self.ports[port as usize].peer),
             priority,
         };
-        Some(Deadlock { since, cycle: cycle.iter().map(told).collect(), stuck: stuck.len() })
+        Some(Deadlock { since, cycle: cycle.iter().map(stuck_queue).collect(), stuck: stuck.len() })
     }
 }
 

@@ -20,16 +20,16 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::Fabric;
-use super::config::{FabricConfig, FlowConfig, Misfit};
+use super::config::{ConfigError, FabricConfig, FlowConfig};
 use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
 use super::port::Node;
 use super::time::Time;
-use crate::frame::{damage, line_size, mark};
-use host::{EngineHost, LONGEST, News, host_of};
+use crate::frame::{damage, mark, size_on_link};
+use host::{EngineHost, FlowEvent, MAX_MESSAGE, host_of};
 
 /// Frames queued in a NIC before it stops taking more.
-const NIC: u32 = 4;
+const NIC_FRAMES: u32 = 4;
 
 /// Descriptors that an engine host holds open, and descriptors that the rest of the process needs.
 const DESCRIPTORS: u64 = 12;
@@ -37,7 +37,7 @@ const OTHER_DESCRIPTORS: u64 = 64;
 
 /// Checks the flows of engine hosts: both ends are engines, all flows of one host have the same
 /// congestion control, and messages are not too long.
-pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
+pub(super) fn check(config: &FabricConfig) -> Result<(), ConfigError> {
     let is_engine = |host: u32| config.engines.contains(&host);
     let name = |host: u32| config.network.name(host as usize);
     for flow in &config.flows {
@@ -45,12 +45,13 @@ pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
             let (from, to) = (name(flow.from), name(flow.to));
             let told =
                 format!("{from} sends to {to}, of which one is an engine and the other is not");
-            return Err(Misfit::about("host.engine")(told));
+            return Err(ConfigError::about("host.engine")(told));
         }
-        if is_engine(flow.from) && flow.message > LONGEST {
+        if is_engine(flow.from) && flow.message > MAX_MESSAGE {
             let message = flow.message;
-            let told = format!("a message of {message} bytes; an engine's has {LONGEST} at most");
-            return Err(Misfit::of_flow(flow, told));
+            let told =
+                format!("a message of {message} bytes; an engine's has {MAX_MESSAGE} at most");
+            return Err(ConfigError::of_flow(flow, told));
         }
     }
     let mut controls = BTreeMap::new();
@@ -59,7 +60,7 @@ pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
         if *controls.entry(host).or_insert(flow.control) != flow.control {
             let told =
                 format!("{} is an engine, whose flows have the same `control` all", name(host));
-            return Err(Misfit::of_flow(flow, told));
+            return Err(ConfigError::of_flow(flow, told));
         }
     }
     Ok(())
@@ -67,7 +68,7 @@ pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
 
 /// Raises the limit of open descriptors if `hosts` engine hosts need it. Raises it to the hard
 /// limit, since other parts of the process need descriptors too.
-fn room_for_descriptors(hosts: usize) -> Result<(), String> {
+fn raise_descriptor_limit(hosts: usize) -> Result<(), String> {
     let needed = hosts as u64 * DESCRIPTORS + OTHER_DESCRIPTORS;
     let failed = |error: Errno| format!("the limit of open descriptors: {error}");
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
@@ -96,7 +97,7 @@ pub(super) struct Engines {
     places: Vec<Option<(usize, usize)>>,
     /// Frames in flight, indexed by the number of their packet.
     frames: Vec<Vec<u8>>,
-    news: Vec<News>,
+    flow_events: Vec<FlowEvent>,
 }
 
 impl Engines {
@@ -117,7 +118,7 @@ impl Fabric {
     ///
     /// # Errors
     /// The errors of [`check`], and refusals by the engine or the system.
-    pub(super) fn open_engines(&mut self, config: &FabricConfig) -> Result<(), Misfit> {
+    pub(super) fn open_engines(&mut self, config: &FabricConfig) -> Result<(), ConfigError> {
         check(config)?;
         let mut used: Vec<u32> =
             config.flows.iter().flat_map(|flow| [flow.from, flow.to]).collect();
@@ -127,10 +128,10 @@ impl Fabric {
         if used.is_empty() {
             return Ok(());
         }
-        room_for_descriptors(used.len())
+        raise_descriptor_limit(used.len())
             .and_then(|()| self.make_engines(config, &used))
             .and_then(|()| self.connect_engines(config))
-            .map_err(Misfit::about("host.engine"))
+            .map_err(ConfigError::about("host.engine"))
     }
 
     fn make_engines(&mut self, config: &FabricConfig, used: &[u32]) -> Result<(), String> {
@@ -161,9 +162,9 @@ impl Fabric {
             self.engines.places[number as usize] = Some((from, to));
             let sender = self.engines.host(flow.from).endpoint(from)?;
             let receiver = self.engines.host(flow.to).endpoint(to)?;
-            let answers = config.host.ack_priority.unwrap_or(flow.priority);
+            let ack_priority = config.host.ack_priority.unwrap_or(flow.priority);
             self.engines.host(flow.from).connect(from, &receiver, config, flow.priority)?;
-            self.engines.host(flow.to).connect(to, &sender, config, answers)?;
+            self.engines.host(flow.to).connect(to, &sender, config, ack_priority)?;
         }
         Ok(())
     }
@@ -176,8 +177,8 @@ impl Fabric {
         };
         self.hosts[host as usize].waiting -= 1;
         self.transmit(port, id);
-        if self.engines.host(host).is_held_back {
-            self.turn_engine(host);
+        if self.engines.host(host).is_blocked {
+            self.poll_engine(host);
         }
         true
     }
@@ -195,10 +196,10 @@ impl Fabric {
         }
         let now = self.now.instant();
         let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
-        let before = engine.counted();
+        let before = engine.rx_counters();
         engine.deliver(frame);
         engine.device.turn(now);
-        let after = engine.counted();
+        let after = engine.rx_counters();
         let flow = &mut self.flows[packet.flow as usize];
         self.hosts[host as usize].corrupted += after.damaged - before.damaged;
         flow.sender.counts.naks += after.naks - before.naks;
@@ -211,7 +212,7 @@ impl Fabric {
             let payload = WirePacket::parse(frame, &[]).map_or(0, |packet| packet.payload.len());
             flow.receiver.delivered += payload as u64;
         }
-        self.see_to_engine(host);
+        self.run_engine(host);
     }
 
     /// Handles an expired deadline of an engine host.
@@ -219,7 +220,7 @@ impl Fabric {
         let wakes_at = &mut self.engines.host(host).wakes_at;
         if *wakes_at == self.now {
             *wakes_at = Time::FAR;
-            self.see_to_engine(host);
+            self.run_engine(host);
         }
     }
 
@@ -230,7 +231,7 @@ impl Fabric {
         let flow = self.flows[number as usize].config;
         let remote = self.engines.host(flow.to).target();
         self.engines.host(flow.from).start(place, &flow, remote);
-        self.see_to_engine(flow.from);
+        self.run_engine(flow.from);
         true
     }
 
@@ -239,9 +240,9 @@ impl Fabric {
         let place = self.engines.places.get(number as usize).copied().flatten();
         let Some((place, _)) = place else { return false };
         let from = self.flows[number as usize].config.from;
-        self.flows[number as usize].sender.is_cut |= self.engines.host(from).stop(place);
+        self.flows[number as usize].sender.is_truncated |= self.engines.host(from).stop(place);
         self.engine_finishes(number);
-        self.see_to_engine(from);
+        self.run_engine(from);
         true
     }
 
@@ -254,8 +255,8 @@ impl Fabric {
     }
 
     /// Polls an engine host and starts the transmission of its frames.
-    fn see_to_engine(&mut self, host: u32) {
-        self.turn_engine(host);
+    fn run_engine(&mut self, host: u32) {
+        self.poll_engine(host);
         let port = self.hosts[host as usize].port;
         if self.ports[port as usize].backlog() != 0 {
             self.kick(port);
@@ -264,24 +265,24 @@ impl Fabric {
 
     /// Polls an engine host until there is nothing more to do at the current time, or its NIC is
     /// full.
-    fn turn_engine(&mut self, host: u32) {
+    fn poll_engine(&mut self, host: u32) {
         let now = self.now.instant();
         loop {
             let engine = self.engines.host(host);
             let done = engine.device.turn(now);
             let taken = self.take_frames(host);
             let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
-            let reaped = engine.reap(&mut self.engines.news);
+            let reaped = engine.reap(&mut self.engines.flow_events);
             if reaped {
                 continue; // What was posted rang the doorbell.
             }
             let next = engine.device.next_deadline(now);
-            let is_full = self.hosts[host as usize].waiting >= NIC;
+            let is_full = self.hosts[host as usize].waiting >= NIC_FRAMES;
             let waits = next.is_some_and(|next| next <= now);
             if waits && (done > 0 || taken > 0) && !is_full {
                 continue;
             }
-            engine.is_held_back = is_full || waits;
+            engine.is_blocked = is_full || waits;
             let next = next.filter(|_| !waits).map_or(Time::FAR, Time::from_instant);
             if next < engine.wakes_at {
                 engine.wakes_at = next;
@@ -289,10 +290,10 @@ impl Fabric {
             }
             break;
         }
-        for at in 0..self.engines.news.len() {
-            match self.engines.news[at] {
-                News::Finished(flow) => self.engine_finishes(flow),
-                News::Failed(flow) => {
+        for at in 0..self.engines.flow_events.len() {
+            match self.engines.flow_events[at] {
+                FlowEvent::Finished(flow) => self.engine_finishes(flow),
+                FlowEvent::Failed(flow) => {
                     let timeouts = self.engines.host(host).new_timeouts();
                     let counts = &mut self.flows[flow as usize].sender.counts;
                     counts.timeouts += timeouts;
@@ -300,7 +301,7 @@ impl Fabric {
                 }
             }
         }
-        self.engines.news.clear();
+        self.engines.flow_events.clear();
         self.count_timeouts(host);
     }
 
@@ -316,12 +317,12 @@ impl Fabric {
     }
 
     /// Performs and counts the work that is due at engine hosts although their NICs are full.
-    pub(super) fn settle_engines(&mut self) {
+    pub(super) fn drain_engines(&mut self) {
         let now = self.now.instant();
         for host in (0..).take(self.engines.hosts.len()) {
             if let Some(engine) = &self.engines.hosts[host as usize] {
                 engine.device.turn(now);
-                self.turn_engine(host);
+                self.poll_engine(host);
             }
         }
     }
@@ -330,7 +331,7 @@ impl Fabric {
     /// number.
     fn take_frames(&mut self, host: u32) -> usize {
         let mut taken = 0;
-        while self.hosts[host as usize].waiting < NIC {
+        while self.hosts[host as usize].waiting < NIC_FRAMES {
             let count = self.engines.host(host).line.rx_burst();
             if count == 0 {
                 break;
@@ -358,7 +359,7 @@ impl Fabric {
             (.., Some(aeth)) if matches!(aeth.syndrome, Syndrome::Nak(_)) => Kind::Nak { psn },
             _ => Kind::Ack { psn },
         };
-        let size = line_size(bytes.len());
+        let size = size_on_link(bytes.len());
         let mut packet = Packet::new(kind, number, to, size, seen.ip.traffic_class() >> 5);
         packet.ecn_capable = seen.ip.ecn() != Ecn::NotEct;
         // ECMP hashes the same entropy as for a simulated host, so the flow takes the same path.

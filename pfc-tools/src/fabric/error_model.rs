@@ -1,16 +1,16 @@
-//! Faults of a link: loss and bit errors.
+//! LinkErrors of a link: loss and bit errors.
 
 use rand_xoshiro::Xoshiro128PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// Selects the frames that a fault applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Hits {
+pub enum ErrorModel {
     /// None.
     #[default]
     None,
     /// Each frame with a probability of n / 2^32.
-    Chance(u32),
+    Rate(u32),
     /// Every n-th data packet.
     Every(u32),
 }
@@ -18,25 +18,25 @@ pub enum Hits {
 /// The faults of one direction of a link. PFC frames are exempt: repetition would hide their loss
 /// in some cases only.
 #[derive(Debug, Clone)]
-pub(crate) struct Faults {
-    loss: Hits,
-    corruption: Hits,
+pub(crate) struct LinkErrors {
+    loss: ErrorModel,
+    corruption: ErrorModel,
     seen: u32,
     random: Xoshiro128PlusPlus,
 }
 
 /// The outcome for one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Arrives,
+pub(crate) enum Delivery {
+    Intact,
     Corrupted,
     Lost,
 }
 
-impl Faults {
-    /// Faults with random numbers from `seed`; `None` if no frame is ever affected.
-    pub fn new(loss: Hits, corruption: Hits, seed: u64) -> Option<Self> {
-        let some = loss != Hits::None || corruption != Hits::None;
+impl LinkErrors {
+    /// LinkErrors with random numbers from `seed`; `None` if no frame is ever affected.
+    pub fn new(loss: ErrorModel, corruption: ErrorModel, seed: u64) -> Option<Self> {
+        let some = loss != ErrorModel::None || corruption != ErrorModel::None;
         some.then(|| Self {
             loss,
             corruption,
@@ -46,19 +46,19 @@ impl Faults {
     }
 
     /// The outcome for the next data packet.
-    pub fn next(&mut self) -> Fate {
+    pub fn next(&mut self) -> Delivery {
         self.seen = self.seen.wrapping_add(1);
         let mut hit = |hits| match hits {
-            Hits::None => false,
-            Hits::Chance(chance) => self.random.next_u32() < chance,
-            Hits::Every(n) => self.seen.is_multiple_of(n),
+            ErrorModel::None => false,
+            ErrorModel::Rate(chance) => self.random.next_u32() < chance,
+            ErrorModel::Every(n) => self.seen.is_multiple_of(n),
         };
         if hit(self.loss) {
-            Fate::Lost
+            Delivery::Lost
         } else if hit(self.corruption) {
-            Fate::Corrupted
+            Delivery::Corrupted
         } else {
-            Fate::Arrives
+            Delivery::Intact
         }
     }
 }
@@ -69,16 +69,16 @@ mod tests {
 
     #[test]
     fn every_256th_packet_is_lost() {
-        let mut faults = Faults::new(Hits::Every(256), Hits::None, 1).unwrap();
-        let lost = (1..=1024).filter(|_| faults.next() == Fate::Lost).count();
+        let mut faults = LinkErrors::new(ErrorModel::Every(256), ErrorModel::None, 1).unwrap();
+        let lost = (1..=1024).filter(|_| faults.next() == Delivery::Lost).count();
         assert_eq!(lost, 4);
     }
 
     #[test]
     fn a_chance_is_what_it_says() {
-        let mut faults = Faults::new(Hits::None, Hits::Chance(1 << 29), 7).unwrap();
-        let hit = (0..80_000).filter(|_| faults.next() == Fate::Corrupted).count();
+        let mut faults = LinkErrors::new(ErrorModel::None, ErrorModel::Rate(1 << 29), 7).unwrap();
+        let hit = (0..80_000).filter(|_| faults.next() == Delivery::Corrupted).count();
         assert!((9_700..10_300).contains(&hit), "{hit}");
-        assert!(Faults::new(Hits::None, Hits::None, 1).is_none());
+        assert!(LinkErrors::new(ErrorModel::None, ErrorModel::None, 1).is_none());
     }
 }

@@ -20,7 +20,7 @@ pub(crate) enum Event {
     /// A switch checks whether it must repeat a pause at this port.
     Refresh { port: u32, priority: u8 },
     /// A host's response is ready to be sent.
-    Answer { host: u32, packet: PacketId },
+    Response { host: u32, packet: PacketId },
     /// A flow starts.
     Start { flow: u32 },
     /// A flow stops sending.
@@ -32,7 +32,7 @@ pub(crate) enum Event {
     /// Rates and queues are sampled.
     Sample,
     /// The warm-up ends.
-    Warm,
+    WarmupEnd,
     /// An engine host's deadline expires.
     Engine { host: u32 },
 }

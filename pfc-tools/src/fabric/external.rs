@@ -6,17 +6,17 @@
 use super::Fabric;
 use super::measure::histogram::TimeHistogram;
 use super::packet::{Kind, Packet, PacketId};
-use super::port::{ALL, Node, PortCounts, Watch};
+use super::port::{ALL, Node, PortCounts, QueueMonitor};
 use super::time::Time;
 
 /// A frame that has reached the end of its link and leaves the fabric for an external host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum Departure {
     /// A frame.
     Frame {
         /// The host.
         host: u32,
-        /// The number returned by [`Fabric::enter`].
+        /// The number returned by [`Fabric::inject`].
         frame: usize,
         /// True if the frame was marked, in the fabric or before.
         marked: bool,
@@ -39,7 +39,7 @@ pub enum Exit {
 
 /// The properties of a frame from an external host that the fabric uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct ExternalFrame {
     /// Destination host.
     pub to: u32,
     /// Size in bytes, including FCS.
@@ -56,7 +56,7 @@ pub struct Entry {
 
 /// Settings of external hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outside {
+pub struct ExternalConfig {
     /// Most bytes that may queue for a host's link.
     pub nic_buffer: u64,
     /// Whether the NIC model obeys the switch's pauses, whatever the host does.
@@ -65,7 +65,7 @@ pub struct Outside {
 
 /// Statistics of an external host's link.
 #[derive(Debug, Clone)]
-pub struct LineReport {
+pub struct LinkReport {
     /// From the host to the switch: frames, marks and faults of this direction.
     pub sent: PortCounts,
     /// From the switch to the host; also packets from the host that the switch dropped.
@@ -80,37 +80,37 @@ pub struct LineReport {
 
 impl Fabric {
     /// Makes the hosts in `hosts` external.
-    pub fn open(&mut self, hosts: &[u32], outside: Outside) {
-        self.outside = outside;
+    pub fn open(&mut self, hosts: &[u32], external: ExternalConfig) {
+        self.external = external;
         for &host in hosts {
             let port = self.hosts[host as usize].port as usize;
-            self.ports[port].node = Node::Outside(host);
+            self.ports[port].node = Node::External(host);
             let peer = self.ports[port].peer as usize;
-            self.ports[peer].watch = Some(Box::new(Watch::new(ALL)));
+            self.ports[peer].watch = Some(Box::new(QueueMonitor::new(ALL)));
         }
     }
 
-    /// Processes all events up to `now`. Frames that left the fabric are appended to `exits`.
-    pub fn run_until(&mut self, now: Time, exits: &mut Vec<Exit>) {
+    /// Processes all events up to `now`. Frames that left the fabric are appended to `departures`.
+    pub fn run_until(&mut self, now: Time, departures: &mut Vec<Departure>) {
         while let Some((at, event)) = self.events.pop_until(now) {
             self.now = at;
-            self.happened += 1;
+            self.processed += 1;
             self.handle(event);
         }
         self.now = self.now.max(now);
-        exits.append(&mut self.exits);
+        departures.append(&mut self.departures);
     }
 
     /// A frame enters from external host `from` now. Returns a small number that identifies the
     /// frame until it leaves the fabric or the number is used again; `None` if the host's NIC has
     /// no room.
-    pub fn enter(&mut self, from: u32, entry: Entry) -> Option<usize> {
+    pub fn inject(&mut self, from: u32, frame: ExternalFrame) -> Option<usize> {
         let port = self.hosts[from as usize].port;
         let nic = &self.ports[port as usize];
-        if nic.queued_all() + u64::from(entry.size) > self.outside.nic_buffer {
+        if nic.queued_all() + u64::from(frame.size) > self.external.nic_buffer {
             return None;
         }
-        let Entry { to, size, priority, entropy, ecn_capable, marked } = entry;
+        let ExternalFrame { to, size, priority, entropy, ecn_capable, marked } = frame;
         let mut packet = Packet::new(Kind::Frame, u32::MAX, to, size, priority);
         (packet.entropy, packet.ecn_capable, packet.marked) = (entropy, ecn_capable, marked);
         let id = self.packets.add(packet);
@@ -120,7 +120,7 @@ impl Fabric {
     }
 
     /// A PFC frame enters from external host `from` now.
-    pub fn enter_pause(&mut self, from: u32, enabled: u8, paused: u8, quanta: u16) {
+    pub fn inject_pause(&mut self, from: u32, enabled: u8, paused: u8, quanta: u16) {
         let port = self.hosts[from as usize].port;
         let kind = Kind::Pfc { enabled, paused: paused & enabled, quanta };
         let id = self.packets.add(Packet::new(kind, u32::MAX, u32::MAX, self.packet.control, 7));
@@ -129,7 +129,7 @@ impl Fabric {
     }
 
     /// Statistics of an external host's link.
-    pub fn line_report(&mut self, host: u32) -> LineReport {
+    pub fn link_report(&mut self, host: u32) -> LinkReport {
         let now = self.now;
         let port = self.hosts[host as usize].port as usize;
         let sent = self.ports[port].counts;
@@ -140,7 +140,7 @@ impl Fabric {
             watch.set(queue, now);
         }
         let queues = out.watch.as_ref().map(|watch| watch.histogram.clone()).unwrap_or_default();
-        LineReport { sent, received: out.counts, queue, queues, paused: out.pauses.total(now) }
+        LinkReport { sent, received: out.counts, queue, queues, paused: out.pauses.total(now) }
     }
 
     /// Packets dropped by switches because no route exists.
@@ -149,7 +149,7 @@ impl Fabric {
     }
 
     /// Transmits the next frame of an external host on its link. Returns true if a frame was sent.
-    pub(super) fn outside_sends(&mut self, port: u32) -> bool {
+    pub(super) fn external_sends(&mut self, port: u32) -> bool {
         let Some(id) = self.ports[port as usize].dequeue(&mut self.packets, self.now) else {
             return false;
         };
@@ -158,9 +158,9 @@ impl Fabric {
     }
 
     /// A frame has reached an external host.
-    pub(super) fn outside_receives(&mut self, host: u32, id: PacketId) {
+    pub(super) fn external_receives(&mut self, host: u32, id: PacketId) {
         let Packet { marked, corrupted, .. } = *self.packets.get(id);
         self.packets.remove(id);
-        self.exits.push(Exit::Frame { host, frame: id.index(), marked, corrupted });
+        self.departures.push(Departure::Frame { host, frame: id.index(), marked, corrupted });
     }
 }

@@ -1,4 +1,4 @@
-//! A host: a NIC whose flows share a link. It sends responses ahead of data and obeys pauses.
+//! A host: a NIC whose flows share a link. It sends responses previous of data and obeys pauses.
 
 pub mod receiver;
 pub mod sender;
@@ -10,15 +10,15 @@ use super::config::FlowConfig;
 use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
 use super::time::Time;
-use receiver::{Answer, Notifier, Receiver};
-use sender::{Look, Sender};
+use receiver::{Notifier, Receiver, Response};
+use sender::{SendDecision, Sender};
 
 /// A flow that a host is sending.
 #[derive(Debug, Clone, Copy)]
 struct Active {
     flow: u32,
     /// Earliest time at which the flow may send.
-    look_at: Time,
+    check_at: Time,
     priority: u8,
 }
 
@@ -42,9 +42,9 @@ impl Host {
     }
 
     /// Time at which a flow may send next, among the flows whose priority is not paused.
-    fn next_look(&self, waiting: u8) -> Time {
+    fn next_check(&self, waiting: u8) -> Time {
         let may = self.active.iter().filter(|active| waiting >> active.priority & 1 == 0);
-        may.map(|active| active.look_at).min().unwrap_or(Time::FAR)
+        may.map(|active| active.check_at).min().unwrap_or(Time::FAR)
     }
 
     /// Priorities of the active flows, one bit each.
@@ -99,13 +99,13 @@ impl Fabric {
             let place =
                 if nic.turn + step < count { nic.turn + step } else { nic.turn + step - count };
             let active = &mut nic.active[place];
-            if active.look_at > self.now || waiting >> active.priority & 1 == 1 {
+            if active.check_at > self.now || waiting >> active.priority & 1 == 1 {
                 continue;
             }
             let flow = &mut self.flows[active.flow as usize];
-            match flow.sender.look(now) {
-                Look::Later(at) => active.look_at = Time::from_instant(at),
-                Look::Send => {
+            match flow.sender.poll(now) {
+                SendDecision::Later(at) => active.check_at = Time::from_instant(at),
+                SendDecision::Send => {
                     let number = active.flow;
                     nic.turn = if place + 1 < count { place + 1 } else { 0 };
                     self.send_data(number, port);
@@ -130,15 +130,15 @@ impl Fabric {
         packet.sent = now;
         packet.entropy = flow.sender.entropy;
         packet.ecn_capable = flow.sender.ecn_capable;
-        packet.ack_requested = flow.sender.sent(now);
-        let look_at = flow.sender.next_look(now.instant());
+        packet.ack_requested = flow.sender.on_sent(now);
+        let check_at = flow.sender.next_check(now.instant());
         if was_idle {
             flow.sender.progress_at = now;
         }
         let timer = flow.sender.arm(now);
         let (host, place) = (flow.config.from, flow.place);
         if let Some(place) = place {
-            self.hosts[host as usize].active[place].look_at = Time::from_instant(look_at);
+            self.hosts[host as usize].active[place].check_at = Time::from_instant(check_at);
         }
         if let Some(at) = timer {
             self.events.push(at, Event::Timeout { flow: number });
@@ -152,7 +152,7 @@ impl Fabric {
         let out = &mut self.ports[port as usize];
         let waiting = out.pauses.waiting(self.now);
         let nic = &self.hosts[host as usize];
-        let mut next = nic.next_look(waiting);
+        let mut next = nic.next_check(waiting);
         if out.backlog() & !waiting != 0 {
             next = self.now;
         }
@@ -179,16 +179,16 @@ impl Fabric {
                 if flow.sender.on_ack(psn, packet.sent, at) {
                     self.finish(packet.flow);
                 } else {
-                    self.look_again(packet.flow);
+                    self.reschedule(packet.flow);
                 }
             }
             Kind::Nak { psn } => {
                 self.flows[packet.flow as usize].sender.on_nak(psn, self.now);
-                self.look_again(packet.flow);
+                self.reschedule(packet.flow);
             }
             Kind::Cnp => {
                 self.flows[packet.flow as usize].sender.on_cnp(now);
-                self.look_again(packet.flow);
+                self.reschedule(packet.flow);
             }
             Kind::Pfc { .. } | Kind::Frame => {}
         }
@@ -197,7 +197,7 @@ impl Fabric {
     fn data_arrives(&mut self, packet: &Packet, psn: u32) {
         let flow = &mut self.flows[packet.flow as usize];
         flow.receiver.note_arrival(packet.marked);
-        let answer = flow.receiver.on_data(psn, packet.ack_requested);
+        let response = flow.receiver.on_data(psn, packet.ack_requested);
         let point = flow.notifier;
         let notifier = &mut self.notifiers[point as usize];
         if packet.marked {
@@ -207,15 +207,15 @@ impl Fabric {
             self.send_cnp(point);
         }
         self.arm_notifier(point);
-        if let Some(answer) = answer {
-            self.send_answer(packet, answer);
+        if let Some(response) = response {
+            self.send_response(packet, response);
         }
     }
 
-    fn send_answer(&mut self, to: &Packet, answer: Answer) {
-        let kind = match answer {
-            Answer::Ack(psn) => Kind::Ack { psn },
-            Answer::Nak(psn) => Kind::Nak { psn },
+    fn send_response(&mut self, to: &Packet, response: Response) {
+        let kind = match response {
+            Response::Ack(psn) => Kind::Ack { psn },
+            Response::Nak(psn) => Kind::Nak { psn },
         };
         let flow = &self.flows[to.flow as usize];
         let priority = self.host.ack_priority.unwrap_or(flow.config.priority);
@@ -223,7 +223,7 @@ impl Fabric {
         let mut packet = Packet::new(kind, to.flow, back, self.packet.control, priority);
         packet.sent = to.sent;
         packet.entropy = !flow.sender.entropy;
-        self.answer(from, packet, self.host.ack_delay);
+        self.respond(from, packet, self.host.ack_delay);
     }
 
     fn send_cnp(&mut self, point: u32) {
@@ -234,20 +234,20 @@ impl Fabric {
         let mut packet =
             Packet::new(Kind::Cnp, number, back, self.packet.control, self.cnp_priority);
         packet.entropy = !flow.sender.entropy;
-        self.answer(from, packet, self.host.cnp_delay);
+        self.respond(from, packet, self.host.cnp_delay);
     }
 
-    fn answer(&mut self, host: u32, packet: Packet, delay: Time) {
+    fn respond(&mut self, host: u32, packet: Packet, delay: Time) {
         let packet = self.packets.add(packet);
         if delay > Time::ZERO {
-            self.events.push(self.now + delay, Event::Answer { host, packet });
+            self.events.push(self.now + delay, Event::Response { host, packet });
         } else {
-            self.host_queues(host, packet);
+            self.enqueue_response(host, packet);
         }
     }
 
     /// Queues a response that is ready to be sent.
-    pub(super) fn host_queues(&mut self, host: u32, id: PacketId) {
+    pub(super) fn enqueue_response(&mut self, host: u32, id: PacketId) {
         let port = self.hosts[host as usize].port;
         let priority = self.packets.get(id).priority;
         self.ports[port as usize].enqueue(priority, id, &mut self.packets, self.now);
@@ -284,12 +284,12 @@ impl Fabric {
             self.ports[host.port as usize].rate
         };
         let now = self.now;
-        let ahead = self.flows[number as usize].predecessor;
-        let ahead = ahead.map(|ahead| self.flows[ahead as usize].sender.clone());
+        let previous = self.flows[number as usize].predecessor;
+        let previous = previous.map(|previous| self.flows[previous as usize].sender.clone());
         let flow = &mut self.flows[number as usize];
         flow.sender.start(line, &self.congestion, now);
-        if let Some(ahead) = ahead {
-            flow.sender.go_on_from(&ahead);
+        if let Some(previous) = previous {
+            flow.sender.continue_from(&previous);
         }
         if flow.config.stop < Time::FAR {
             self.events.push(flow.config.stop, Event::Stop { flow: number });
@@ -300,7 +300,7 @@ impl Fabric {
         let flow = &mut self.flows[number as usize];
         let host = &mut self.hosts[flow.config.from as usize];
         flow.place = Some(host.active.len());
-        host.active.push(Active { flow: number, look_at: now, priority: flow.config.priority });
+        host.active.push(Active { flow: number, check_at: now, priority: flow.config.priority });
         let port = host.port;
         self.kick(port);
     }
@@ -335,17 +335,17 @@ impl Fabric {
         if let Some(at) = flow.sender.on_timer(self.now) {
             self.events.push(at, Event::Timeout { flow: number });
         }
-        self.look_again(number);
+        self.reschedule(number);
     }
 
     /// Recomputes when a flow may send next, after a change of its state.
-    fn look_again(&mut self, number: u32) {
+    fn reschedule(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         let Some(place) = flow.place else { return };
-        let look_at = Time::from_instant(flow.sender.next_look(self.now.instant()));
+        let check_at = Time::from_instant(flow.sender.next_check(self.now.instant()));
         let host = &mut self.hosts[flow.config.from as usize];
-        let before = std::mem::replace(&mut host.active[place].look_at, look_at);
-        if look_at < before {
+        let before = std::mem::replace(&mut host.active[place].check_at, check_at);
+        if check_at < before {
             let port = host.port;
             self.kick(port);
         }

@@ -84,11 +84,11 @@ pub struct FlowResult {
     /// Time at which the last byte sent was acknowledged.
     pub ended: Option<Time>,
     /// True if the flow was stopped before it had sent everything.
-    pub is_cut: bool,
+    pub is_truncated: bool,
     /// Payload bytes to send; `None` for an endless flow.
     pub size: Option<u64>,
     /// Standalone completion time: without other traffic.
-    pub alone: Option<Time>,
+    pub standalone: Option<Time>,
     /// Payload bytes delivered.
     pub delivered: u64,
     /// Payload bits per second; `None` if everything was delivered before the end of the warm-up,
@@ -109,13 +109,13 @@ pub struct FlowResult {
 impl FlowResult {
     /// Flow completion time, if everything was sent.
     pub fn completion(&self) -> Option<Time> {
-        let ended = self.ended.filter(|_| !self.is_cut)?;
+        let ended = self.ended.filter(|_| !self.is_truncated)?;
         Some(ended - self.started?)
     }
 
     /// Completion time divided by the standalone completion time.
     pub fn slowdown(&self) -> Option<f64> {
-        Some(self.completion()?.seconds() / self.alone?.seconds())
+        Some(self.completion()?.seconds() / self.standalone?.seconds())
     }
 }
 
@@ -175,7 +175,7 @@ pub struct Results {
 
 impl Results {
     /// Events that must not happen in a lossless network, one line for each kind.
-    pub fn losses(&self) -> Vec<String> {
+    pub fn violations(&self) -> Vec<String> {
         let ports = |count: fn(&PortCounts) -> u64| {
             self.ports.iter().map(|p| count(&p.counts)).sum::<u64>()
         };
@@ -196,12 +196,12 @@ impl Results {
     /// Number of flows of `group` that started and have an end but did not reach it. Completion
     /// times do not include these flows. `None` stands for all groups.
     pub fn unfinished(&self, group: Option<u32>) -> usize {
-        let is_cut = |flow: &&FlowResult| {
+        let is_truncated = |flow: &&FlowResult| {
             group.is_none_or(|group| flow.group == group)
                 && (flow.started.is_some() && flow.size.is_some())
-                && (flow.ended.is_none() || flow.is_cut)
+                && (flow.ended.is_none() || flow.is_truncated)
         };
-        self.flows.iter().filter(is_cut).count()
+        self.flows.iter().filter(is_truncated).count()
     }
 }
 
@@ -233,12 +233,12 @@ impl Fabric {
                 self.samples.queues.push(watch.map_or(0, |watch| watch.bytes()));
             }
         }
-        self.look_for_deadlock();
+        self.detect_deadlock();
         self.events.push(self.now + self.samples.every, Event::Sample);
     }
 
     /// Ends the warm-up: measurements count from now on.
-    pub(super) fn warm(&mut self) {
+    pub(super) fn end_warmup(&mut self) {
         for port in &mut self.ports {
             port.counts_before = port.counts;
             if let Some(watch) = &mut port.watch {
@@ -253,8 +253,8 @@ impl Fabric {
 
     /// All results up to now.
     pub fn results(mut self) -> Results {
-        self.look_for_deadlock();
-        self.settle_engines();
+        self.detect_deadlock();
+        self.drain_engines();
         let (now, warmup) = (self.now, self.warmup);
         let owners: Vec<usize> =
             (0..).take(self.ports.len()).map(|port| self.node_of(port)).collect();
@@ -279,13 +279,13 @@ impl Fabric {
         Results {
             counted_from: warmup,
             ended: now,
-            events: self.happened,
+            events: self.processed,
             hops: self.hops,
             ports: ports.collect(),
             queues,
             flows: self.flow_results(),
             corrupted: self.hosts.iter().map(|host| host.corrupted).sum(),
-            buffers: self.switches.iter().map(|switch| switch.buffer.most_used()).collect(),
+            buffers: self.switches.iter().map(|switch| switch.buffer.peak_used()).collect(),
             deadlock: self.detector.into_found(),
             samples: self.samples,
         }
@@ -310,9 +310,9 @@ impl Fabric {
                     to: flow.config.to,
                     started: sender.started,
                     ended: sender.ended,
-                    is_cut: sender.is_cut,
+                    is_truncated: sender.is_truncated,
                     size,
-                    alone: messages.map(|messages| self.time_alone(flow, messages)),
+                    standalone: messages.map(|messages| self.standalone_fct(flow, messages)),
                     delivered,
                     goodput: counts.then(|| per_second(delivered, until - from)),
                     alpha: sender

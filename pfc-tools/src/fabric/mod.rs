@@ -31,9 +31,9 @@ use feroce_congestion::Params;
 use config::{HostConfig, PacketConfig};
 use deadlock::Detector;
 use engine::Engines;
-use error_model::Fate;
+use error_model::Delivery;
 use events::{Event, Events};
-use external::{Exit, Outside};
+use external::{Departure, ExternalConfig};
 use host::receiver::Notifier;
 use host::{Flow, Host};
 use measure::Samples;
@@ -65,13 +65,13 @@ pub struct Fabric {
     warmup: Time,
     finished: usize,
     /// Events processed.
-    happened: u64,
+    processed: u64,
     /// Frames that reached the end of a link.
     hops: u64,
     samples: Samples,
     detector: Detector,
-    outside: Outside,
-    exits: Vec<Exit>,
+    external: ExternalConfig,
+    departures: Vec<Departure>,
     engines: Engines,
 }
 
@@ -88,7 +88,7 @@ impl Fabric {
 
     /// Number of events processed.
     pub const fn events(&self) -> u64 {
-        self.happened
+        self.processed
     }
 
     /// Number of frames that reached the end of a link.
@@ -107,7 +107,7 @@ impl Fabric {
                 Some((at, event)) if at <= self.duration => {
                     debug_assert!(at >= self.now, "time goes on");
                     self.now = at;
-                    self.happened += 1;
+                    self.processed += 1;
                     self.handle(event);
                 }
                 _ => {
@@ -135,13 +135,13 @@ impl Fabric {
                     self.refresh(number, port, priority);
                 }
             }
-            Event::Answer { host, packet } => self.host_queues(host, packet),
+            Event::Response { host, packet } => self.enqueue_response(host, packet),
             Event::Start { flow } => self.start(flow),
             Event::Stop { flow } => self.stop(flow),
             Event::Timeout { flow } => self.timeout(flow),
             Event::Notify { point } => self.notify(point),
             Event::Sample => self.sample(),
-            Event::Warm => self.warm(),
+            Event::WarmupEnd => self.end_warmup(),
             Event::Engine { host } => self.wake_engine(host),
         }
     }
@@ -153,9 +153,9 @@ impl Fabric {
         if let Kind::Pfc { enabled, paused, quanta } = self.packets.get(id).kind {
             self.packets.remove(id);
             let to = &mut self.ports[at as usize];
-            if let Node::Outside(host) = to.node {
-                self.exits.push(Exit::Pause { host, enabled, paused, quanta });
-                if !self.outside.nics_obey {
+            if let Node::External(host) = to.node {
+                self.departures.push(Departure::Pause { host, enabled, paused, quanta });
+                if !self.external.nics_obey {
                     return;
                 }
             }
@@ -167,7 +167,7 @@ impl Fabric {
         match self.ports[at as usize].node {
             Node::Switch(number) => self.switch_receives(number, at, id),
             Node::Host(number) => self.host_receives(number, id),
-            Node::Outside(number) => self.outside_receives(number, id),
+            Node::External(number) => self.external_receives(number, id),
             Node::Engine(number) => self.engine_receives(number, id),
         }
     }
@@ -189,7 +189,7 @@ impl Fabric {
             None => match node {
                 Node::Switch(number) => self.switch_sends(number, port),
                 Node::Host(number) => self.host_sends(number, port),
-                Node::Outside(_) => self.outside_sends(port),
+                Node::External(_) => self.external_sends(port),
                 Node::Engine(number) => self.engine_sends(number, port),
             },
         };
@@ -228,14 +228,14 @@ impl Fabric {
         match packet.kind {
             Kind::Pfc { .. } => arrives = arrives + self.pause_response,
             Kind::Data { .. } | Kind::Frame => {
-                let fate = out.faults.as_mut().map_or(Fate::Arrives, |faults| faults.next());
+                let fate = out.faults.as_mut().map_or(Delivery::Intact, |faults| faults.next());
                 match fate {
-                    Fate::Arrives => {}
-                    Fate::Corrupted => {
+                    Delivery::Intact => {}
+                    Delivery::Corrupted => {
                         packet.corrupted = true;
                         out.counts.corrupted += 1;
                     }
-                    Fate::Lost => {
+                    Delivery::Lost => {
                         out.counts.lost += 1;
                         self.packets.remove(id);
                         return;

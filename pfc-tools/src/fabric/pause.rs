@@ -1,7 +1,7 @@
 //! The PFC state of a transmitter: the time until which each priority is paused. IEEE 802.1Qbb: a
 //! pause lasts for its quanta, a new pause replaces it, and zero quanta end it.
 
-use super::time::{LineRate, Time};
+use super::time::{LinkRate, Time};
 
 /// Pause state of the eight priorities of a port.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Pauses {
 
 impl Pauses {
     /// Applies a PFC frame that takes effect now.
-    pub fn take(&mut self, enabled: u8, paused: u8, quanta: u16, rate: LineRate, now: Time) {
+    pub fn take(&mut self, enabled: u8, paused: u8, quanta: u16, rate: LinkRate, now: Time) {
         let quanta =
             [0, 1, 2, 3, 4, 5, 6, 7].map(|p| if paused >> p & 1 == 1 { quanta } else { 0 });
         self.take_each(enabled, &quanta, rate, now, |_, _, _| {});
@@ -28,7 +28,7 @@ impl Pauses {
         &mut self,
         enabled: u8,
         quanta: &[u16; 8],
-        rate: LineRate,
+        rate: LinkRate,
         now: Time,
         mut ended: impl FnMut(usize, Time, Time),
     ) {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     /// A quantum is 12.8 ns.
-    const RATE: LineRate = LineRate::new(40_000_000_000);
+    const RATE: LinkRate = LinkRate::new(40_000_000_000);
     const P3: u8 = 1 << 3;
     const P4: u8 = 1 << 4;
 

@@ -1,11 +1,11 @@
 //! A port: its egress queues, their scheduling and their PFC state.
 
-use super::error_model::Faults;
+use super::error_model::LinkErrors;
 use super::measure::histogram::TimeHistogram;
 use super::packet::{Fifo, PacketId, Packets};
 use super::pause::Pauses;
-use super::scheduler::{Plan, Scheduler};
-use super::time::{LineRate, Time};
+use super::scheduler::{Scheduler, SchedulerConfig};
+use super::time::{LinkRate, Time};
 
 /// The node that owns a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) enum Node {
     Host(u32),
     Switch(u32),
     /// An external host, with its number.
-    Outside(u32),
+    External(u32),
     /// An engine host, with its number.
     Engine(u32),
 }
@@ -49,14 +49,14 @@ pub(crate) const ALL: u8 = u8::MAX;
 
 /// Records the length of a queue over time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Watch {
+pub(crate) struct QueueMonitor {
     pub priority: u8,
     since: Time,
     bytes: u64,
     pub histogram: TimeHistogram,
 }
 
-impl Watch {
+impl QueueMonitor {
     pub fn new(priority: u8) -> Self {
         Self { priority, ..Self::default() }
     }
@@ -90,19 +90,19 @@ pub(crate) struct Port {
     /// Number of the port within its node.
     pub local: u16,
     backlog: u8,
-    pub rate: LineRate,
+    pub rate: LinkRate,
     pub delay: Time,
     /// Time at which the current transmission ends.
     pub free_at: Time,
     /// Time of the next scheduled transmission attempt.
     pub wake_at: Time,
-    pub faults: Option<Box<Faults>>,
-    pub watch: Option<Box<Watch>>,
+    pub faults: Option<Box<LinkErrors>>,
+    pub watch: Option<Box<QueueMonitor>>,
     /// PFC frames, sent before all other frames.
     pub control: Fifo,
     pub counts: PortCounts,
     pub pauses: Pauses,
-    plan: Plan,
+    scheduling: SchedulerConfig,
     scheduler: Scheduler,
     queues: [Fifo; 8],
     /// Counters at the end of the warm-up.
@@ -110,7 +110,13 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub fn new(node: Node, local: u16, rate: LineRate, delay: Time, plan: Plan) -> Self {
+    pub fn new(
+        node: Node,
+        local: u16,
+        rate: LinkRate,
+        delay: Time,
+        scheduling: SchedulerConfig,
+    ) -> Self {
         Self {
             node,
             local,
@@ -124,7 +130,7 @@ impl Port {
             queues: [Fifo::EMPTY; 8],
             backlog: 0,
             pauses: Pauses::default(),
-            plan,
+            scheduling,
             scheduler: Scheduler::default(),
             watch: None,
             counts: PortCounts::default(),
@@ -158,7 +164,7 @@ impl Port {
         let queue = &mut self.queues[usize::from(priority)];
         queue.push(id, packets);
         self.backlog |= 1 << priority;
-        self.note_length(priority, now);
+        self.record_length(priority, now);
     }
 
     /// Removes and returns the next packet among the priorities that are not paused.
@@ -167,14 +173,14 @@ impl Port {
         let ready = self.backlog & !self.pauses.waiting(now);
         let queues = &self.queues;
         let head = |p| queues[usize::from(p)].front().map_or(0, |id| packets.get(id).size);
-        let priority = self.scheduler.pick(ready, &self.plan, head)?;
+        let priority = self.scheduler.pick(ready, &self.scheduling, head)?;
         let queue = &mut self.queues[usize::from(priority)];
         let id = queue.pop(packets)?;
         if queue.is_empty() {
             self.backlog &= !(1 << priority);
             self.scheduler.emptied(priority);
         }
-        self.note_length(priority, now);
+        self.record_length(priority, now);
         Some(id)
     }
 
@@ -185,7 +191,7 @@ impl Port {
     }
 
     #[inline]
-    fn note_length(&mut self, priority: u8, now: Time) {
+    fn record_length(&mut self, priority: u8, now: Time) {
         if let Some(watch) = &mut self.watch {
             if watch.priority == priority {
                 watch.set(self.queues[usize::from(priority)].bytes(), now);

@@ -75,10 +75,10 @@ pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) 
         })
         .collect();
     for host in 0..hosts {
-        let ways = Ways::to(host, wiring, hosts, rules);
+        let paths = ShortestPaths::to(host, wiring, hosts, rules);
         for (switch, routes) in all.iter_mut().enumerate() {
             for ingress in 0..routes.stride {
-                let ports = ways.choices(hosts + switch, ingress);
+                let ports = paths.choices(hosts + switch, ingress);
                 routes.choices.extend(ports.map(|port| u16::try_from(port).expect("16 bits")));
                 routes.begin.push(u32::try_from(routes.choices.len()).expect("32 bits"));
             }
@@ -88,29 +88,29 @@ pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) 
 }
 
 /// The shortest paths to one host.
-struct Ways<'a> {
+struct ShortestPaths<'a> {
     host: usize,
     hosts: usize,
     wiring: &'a Wiring,
     rules: &'a Routing,
-    far: Far,
+    distances: Distances,
 }
 
 /// Distances to the host, in links.
-enum Far {
+enum Distances {
     /// From each node.
     Node(Vec<Option<u32>>),
     /// From each node and ingress port.
     Port(Vec<Vec<Option<u32>>>),
 }
 
-impl<'a> Ways<'a> {
+impl<'a> ShortestPaths<'a> {
     fn to(host: usize, wiring: &'a Wiring, hosts: usize, rules: &'a Routing) -> Self {
-        let far = match rules.forbidden.is_empty() {
-            true => Far::Node(distances(wiring, hosts, host)),
-            false => Far::Port(distances_by_port(wiring, hosts, host, rules)),
+        let distances = match rules.forbidden.is_empty() {
+            true => Distances::Node(distances(wiring, hosts, host)),
+            false => Distances::Port(distances_by_port(wiring, hosts, host, rules)),
         };
-        Self { host, hosts, wiring, rules, far }
+        Self { host, hosts, wiring, rules, distances }
     }
 
     /// Returns true if a packet may take this turn.
@@ -130,20 +130,20 @@ impl<'a> Ways<'a> {
                 return Box::new(ports.filter(is_chosen));
             }
         }
-        Box::new(ports.filter(move |&port| self.leads_on(node, ingress, port)))
+        Box::new(ports.filter(move |&port| self.is_next_hop(node, ingress, port)))
     }
 
-    fn leads_on(&self, node: usize, ingress: usize, port: usize) -> bool {
+    fn is_next_hop(&self, node: usize, ingress: usize, port: usize) -> bool {
         let (next, there) = self.wiring[node][port];
         if next < self.hosts && next != self.host {
             return false;
         }
-        let (ahead, here) = match &self.far {
-            Far::Node(far) => (far[next], far[node]),
-            Far::Port(far) if self.allows(node, ingress, port) => {
-                (far[next][there], far[node][ingress])
+        let (ahead, here) = match &self.distances {
+            Distances::Node(distances) => (distances[next], distances[node]),
+            Distances::Port(distances) if self.allows(node, ingress, port) => {
+                (distances[next][there], distances[node][ingress])
             }
-            Far::Port(_) => return false,
+            Distances::Port(_) => return false,
         };
         ahead.is_some_and(|ahead| Some(ahead + 1) == here)
     }
@@ -157,9 +157,9 @@ fn distances_by_port(
     host: usize,
     rules: &Routing,
 ) -> Vec<Vec<Option<u32>>> {
-    let mut far: Vec<Vec<Option<u32>>> =
+    let mut distances: Vec<Vec<Option<u32>>> =
         wiring.iter().map(|ports| vec![None; ports.len()]).collect();
-    far[host].fill(Some(0));
+    distances[host].fill(Some(0));
     let mut queue: VecDeque<_> = (0..wiring[host].len()).map(|port| (host, port, 0)).collect();
     while let Some((node, port, ahead)) = queue.pop_front() {
         let (before, _) = wiring[node][port];
@@ -168,13 +168,13 @@ fn distances_by_port(
         }
         for (ingress, &(origin, _)) in wiring[before].iter().enumerate() {
             let may = origin != node && !rules.forbidden.contains(&(origin, before, node));
-            if may && far[before][ingress].is_none() {
-                far[before][ingress] = Some(ahead + 1);
+            if may && distances[before][ingress].is_none() {
+                distances[before][ingress] = Some(ahead + 1);
                 queue.push_back((before, ingress, ahead + 1));
             }
         }
     }
-    far
+    distances
 }
 
 /// Distance of each node to `host`, in links. Only switches forward packets.
@@ -182,11 +182,11 @@ fn distances(wiring: &Wiring, hosts: usize, host: usize) -> Vec<Option<u32>> {
     let mut distance = vec![None; wiring.len()];
     distance[host] = Some(0);
     let mut queue = VecDeque::from([(host, 0)]);
-    while let Some((node, far)) = queue.pop_front() {
+    while let Some((node, distances)) = queue.pop_front() {
         for &(next, _) in &wiring[node] {
             if distance[next].is_none() && (next >= hosts) {
-                distance[next] = Some(far + 1);
-                queue.push_back((next, far + 1));
+                distance[next] = Some(distances + 1);
+                queue.push_back((next, distances + 1));
             }
         }
     }
@@ -200,7 +200,7 @@ mod tests {
     /// Wiring from lists of neighbours; two nodes share at most one link.
     fn wires(neighbours: &[Vec<usize>]) -> Wiring {
         let back = |from: usize, to: usize| {
-            (to, neighbours[to].iter().position(|&other| other == from).expect("both ways"))
+            (to, neighbours[to].iter().position(|&other| other == from).expect("both paths"))
         };
         let all = neighbours.iter().enumerate();
         all.map(|(from, to)| to.iter().map(|&to| back(from, to)).collect()).collect()
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_forbidden_turn_sends_packets_the_long_way() {
         let wiring = wires(&ring());
-        let way = |rules: &Routing, from: usize, to: u32| {
+        let path = |rules: &Routing, from: usize, to: u32| {
             let routes = routes(&wiring, 5, 1, rules);
             let (mut nodes, (mut node, mut ingress)) = (Vec::new(), wiring[from][0]);
             while node >= 5 {
@@ -261,9 +261,9 @@ mod tests {
             nodes
         };
         let rules = Routing { forbidden: [(5, 6, 7)].into(), ..Routing::default() };
-        assert_eq!(way(&Routing::default(), 0, 2), [5, 6, 7]);
-        assert_eq!(way(&rules, 0, 2), [5, 9, 8, 7]);
-        assert_eq!(way(&rules, 1, 2), [6, 7], "the turn alone is forbidden, not the line");
+        assert_eq!(path(&Routing::default(), 0, 2), [5, 6, 7]);
+        assert_eq!(path(&rules, 0, 2), [5, 9, 8, 7]);
+        assert_eq!(path(&rules, 1, 2), [6, 7], "the turn alone is forbidden, not the line");
         let fixed = Routing { fixed: [((5, 1), vec![9])].into(), ..Routing::default() };
         assert_eq!(
             routes(&wiring, 5, 1, &fixed)[0].choices(0, 1),

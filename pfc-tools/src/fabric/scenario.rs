@@ -86,7 +86,7 @@ pub enum ScenarioError {
     },
     /// Parts of the scenario do not fit together.
     #[error("{place}: {message}")]
-    Misfit {
+    Inconsistent {
         /// The file.
         place: String,
         /// What does not fit.
@@ -160,8 +160,8 @@ impl Case {
     }
 
     /// An error about parts that do not fit together.
-    pub(crate) fn misfit(&self, message: String) -> ScenarioError {
-        ScenarioError::Misfit { place: self.file.clone(), message }
+    pub(crate) fn inconsistent(&self, message: String) -> ScenarioError {
+        ScenarioError::Inconsistent { place: self.file.clone(), message }
     }
 
     /// Configuration without traffic, for external hosts.
@@ -172,13 +172,13 @@ impl Case {
     /// Configuration of the run with this seed.
     ///
     /// # Errors
-    /// [`ScenarioError::Misfit`] if the traffic cannot be generated.
+    /// [`ScenarioError::Inconsistent`] if the traffic cannot be generated.
     pub fn config(&self, seed: u64, keep_samples: bool) -> Result<FabricConfig, ScenarioError> {
         let mut config = self.base.clone();
         (config.seed, config.keep_samples) = (seed, keep_samples);
         for (group, traffic) in (0_u32..).zip(&self.traffic) {
             traffic.draw(&config.network, seed, group, &mut config.flows).map_err(|message| {
-                ScenarioError::Misfit {
+                ScenarioError::Inconsistent {
                     place: self.places[group as usize].clone(),
                     message: format!("`traffic.{group}`: {message}"),
                 }
@@ -406,9 +406,12 @@ fn case(
         traffic,
     };
     // Report a configuration error now and not after an hour.
-    super::Fabric::check(&case.config(first, false)?).map_err(|misfit| {
-        let place = tree.place(&misfit.key).unwrap_or_else(|| file.to_owned());
-        ScenarioError::Misfit { place, message: format!("`{}`: {}", misfit.key, misfit.message) }
+    super::Fabric::check(&case.config(first, false)?).map_err(|error| {
+        let place = tree.place(&error.key).unwrap_or_else(|| file.to_owned());
+        ScenarioError::Inconsistent {
+            place,
+            message: format!("`{}`: {}", error.key, error.message),
+        }
     })?;
     Ok(case)
 }

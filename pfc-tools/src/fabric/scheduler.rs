@@ -3,14 +3,14 @@
 
 /// Configuration of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct SchedulerConfig {
     /// Strict priorities, one bit each.
     pub strict: u8,
     /// DWRR quantum of each priority in bytes per round.
     pub quantum: [u32; 8],
 }
 
-impl Default for Plan {
+impl Default for SchedulerConfig {
     /// All priorities are strict.
     fn default() -> Self {
         Self { strict: 0xff, quantum: [0; 8] }
@@ -30,8 +30,13 @@ impl Scheduler {
     /// Picks the queue to send from, among `ready` (one bit each). `head` returns the size of a
     /// queue's first packet.
     #[inline]
-    pub fn pick(&mut self, ready: u8, plan: &Plan, head: impl Fn(u8) -> u32) -> Option<u8> {
-        let strict = ready & plan.strict;
+    pub fn pick(
+        &mut self,
+        ready: u8,
+        config: &SchedulerConfig,
+        head: impl Fn(u8) -> u32,
+    ) -> Option<u8> {
+        let strict = ready & config.strict;
         if strict != 0 {
             return Some(strict.ilog2().to_le_bytes()[0]);
         }
@@ -42,7 +47,7 @@ impl Scheduler {
             let (priority, index) = (self.turn, usize::from(self.turn));
             if ready >> priority & 1 == 1 {
                 if !self.granted {
-                    self.deficit[index] += plan.quantum[index].max(1);
+                    self.deficit[index] += config.quantum[index].max(1);
                     self.granted = true;
                 }
                 let size = head(priority);
@@ -68,10 +73,10 @@ mod tests {
     use super::*;
 
     /// Bytes sent by each priority out of about `total`, with packets of `sizes`.
-    fn shares(plan: &Plan, ready: u8, sizes: [u32; 8], total: u32) -> [u32; 8] {
+    fn shares(config: &SchedulerConfig, ready: u8, sizes: [u32; 8], total: u32) -> [u32; 8] {
         let (mut scheduler, mut sent) = (Scheduler::default(), [0; 8]);
         while sent.iter().sum::<u32>() < total {
-            let next = scheduler.pick(ready, plan, |p| sizes[usize::from(p)]).unwrap();
+            let next = scheduler.pick(ready, config, |p| sizes[usize::from(p)]).unwrap();
             sent[usize::from(next)] += sizes[usize::from(next)];
         }
         sent
@@ -79,31 +84,31 @@ mod tests {
 
     #[test]
     fn the_highest_strict_priority_goes_first() {
-        let sent = shares(&Plan::default(), 0b0010_1001, [1000; 8], 10_000);
+        let sent = shares(&SchedulerConfig::default(), 0b0010_1001, [1000; 8], 10_000);
         assert_eq!(sent, [0, 0, 0, 0, 0, 10_000, 0, 0]);
     }
 
     #[test]
     fn weights_share_what_strict_priorities_leave_whatever_the_packets_sizes() {
-        let mut plan = Plan { strict: 1 << 6, quantum: [0; 8] };
-        (plan.quantum[1], plan.quantum[3]) = (1000, 3000);
-        let sent = shares(&plan, 1 << 1 | 1 << 3, [1000; 8], 400_000);
+        let mut config = SchedulerConfig { strict: 1 << 6, quantum: [0; 8] };
+        (config.quantum[1], config.quantum[3]) = (1000, 3000);
+        let sent = shares(&config, 1 << 1 | 1 << 3, [1000; 8], 400_000);
         assert_eq!((sent[1], sent[3]), (100_000, 300_000));
         let mut sizes = [1000; 8];
         sizes[1] = 100;
         sizes[3] = 1500;
-        let sent = shares(&plan, 1 << 1 | 1 << 3, sizes, 400_000);
+        let sent = shares(&config, 1 << 1 | 1 << 3, sizes, 400_000);
         assert_eq!((sent[1], sent[3]), (100_000, 300_000));
-        let sent = shares(&plan, 1 << 1 | 1 << 3 | 1 << 6, [1000; 8], 10_000);
+        let sent = shares(&config, 1 << 1 | 1 << 3 | 1 << 6, [1000; 8], 10_000);
         assert_eq!(sent[6], 10_000);
     }
 
     #[test]
     fn a_queue_that_was_empty_has_saved_nothing() {
-        let mut plan = Plan { strict: 0, quantum: [1; 8] };
-        plan.quantum[0] = 10_000;
+        let mut config = SchedulerConfig { strict: 0, quantum: [1; 8] };
+        config.quantum[0] = 10_000;
         let mut scheduler = Scheduler::default();
-        assert_eq!(scheduler.pick(1, &plan, |_| 100), Some(0));
+        assert_eq!(scheduler.pick(1, &config, |_| 100), Some(0));
         assert_eq!(scheduler.deficit[0], 9900);
         scheduler.emptied(0);
         assert_eq!(scheduler.deficit[0], 0);

@@ -9,7 +9,7 @@ use super::time::Time;
 impl Fabric {
     /// Time from the first bit of `messages` to their last acknowledgement, at link rate and with
     /// store-and-forward at each switch of the flow's path.
-    pub(super) fn time_alone(&self, flow: &Flow, messages: u64) -> Time {
+    pub(super) fn standalone_fct(&self, flow: &Flow, messages: u64) -> Time {
         let (config, sizes) = (&flow.config, &self.packet);
         let packets = packets_of(config.message, sizes.payload);
         let rest = config.message - u64::from(packets - 1) * u64::from(sizes.payload);
@@ -21,7 +21,7 @@ impl Fabric {
         let shorter = u64::from(full - last) * (messages - 1);
         let (mut arrives, mut first, mut slowest) = (Time::ZERO, Time::ZERO, Time::ZERO);
         let mut back = self.host.ack_delay;
-        for port in self.way_of(flow) {
+        for port in self.path_of(flow) {
             let port = &self.ports[port as usize];
             // The last but one packet leaves after all packets have passed the slowest link so far.
             // The last packet leaves when it has arrived and the link is free.

@@ -87,14 +87,14 @@ impl fmt::Display for Time {
 
 /// The rate of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LineRate {
+pub struct LinkRate {
     bits_per_second: u64,
     /// Picoseconds per byte in units of 2^-16, rounded: the error of a 9 KB frame at an odd rate is
     /// at most 0.07 ps.
     per_byte: u64,
 }
 
-impl LineRate {
+impl LinkRate {
     /// The lowest rate of a scenario, in bits per second: the longest packet takes less than 2^55
     /// ps.
     pub const SLOWEST: u64 = 1000;
@@ -143,14 +143,14 @@ mod tests {
     #[test]
     fn the_usual_rates_have_no_remainder() {
         for (gigabits, picoseconds) in [(10, 800), (25, 320), (40, 200), (100, 80), (400, 20)] {
-            let rate = LineRate::new(gigabits * 1_000_000_000);
+            let rate = LinkRate::new(gigabits * 1_000_000_000);
             assert_eq!(rate.time_of(1500), Time(1500 * picoseconds));
         }
     }
 
     #[test]
     fn a_quantum_is_512_bit_times() {
-        assert_eq!(LineRate::new(40_000_000_000).quanta(0xffff), Time(65_535 * 12_800));
+        assert_eq!(LinkRate::new(40_000_000_000).quanta(0xffff), Time(65_535 * 12_800));
     }
 
     #[test]

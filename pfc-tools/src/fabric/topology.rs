@@ -2,14 +2,14 @@
 //! after their layer.
 
 use super::config::{Link, Network};
-use super::error_model::Hits;
-use super::time::{LineRate, Time};
+use super::error_model::ErrorModel;
+use super::time::{LinkRate, Time};
 
 /// Properties of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line {
+pub struct LinkSpec {
     /// Rate.
-    pub rate: LineRate,
+    pub rate: LinkRate,
     /// Propagation delay.
     pub delay: Time,
 }
@@ -32,25 +32,25 @@ impl Builder {
         self.network.hosts.len() + self.network.switches.len() - 1
     }
 
-    fn link(&mut self, a: usize, b: usize, line: Line) {
-        let Line { rate, delay } = line;
-        let (loss, corruption) = (Hits::None, Hits::None);
+    fn link(&mut self, a: usize, b: usize, line: LinkSpec) {
+        let LinkSpec { rate, delay } = line;
+        let (loss, corruption) = (ErrorModel::None, ErrorModel::None);
         self.network.links.push(Link { a, b, rate, delay, loss, corruption });
     }
 }
 
 /// One switch, `s1`.
-pub fn single(hosts: usize, line: Line) -> Network {
+pub fn single(hosts: usize, line: LinkSpec) -> Network {
     chain(&[hosts], line, line)
 }
 
 /// Two switches, `s1` and `s2`, with `left` and `right` hosts.
-pub fn dumbbell(left: usize, right: usize, host: Line, trunk: Line) -> Network {
+pub fn dumbbell(left: usize, right: usize, host: LinkSpec, trunk: LinkSpec) -> Network {
     chain(&[left, right], host, trunk)
 }
 
 /// A parking lot: switches `s1`, `s2` and so on in a row, each with the given number of hosts.
-pub fn chain(hosts: &[usize], host: Line, trunk: Line) -> Network {
+pub fn chain(hosts: &[usize], host: LinkSpec, trunk: LinkSpec) -> Network {
     let mut builder = Builder::new(hosts.iter().sum());
     let mut next = 0;
     for (number, count) in hosts.iter().enumerate() {
@@ -68,7 +68,13 @@ pub fn chain(hosts: &[usize], host: Line, trunk: Line) -> Network {
 
 /// Leaf-spine: leaves `leaf1` and so on with `hosts` hosts each; every leaf is connected to every
 /// spine `spine1` and so on.
-pub fn two_tier(leaves: usize, hosts: usize, spines: usize, host: Line, trunk: Line) -> Network {
+pub fn two_tier(
+    leaves: usize,
+    hosts: usize,
+    spines: usize,
+    host: LinkSpec,
+    trunk: LinkSpec,
+) -> Network {
     let mut builder = Builder::new(leaves * hosts);
     let leaf: Vec<usize> = (1..=leaves).map(|n| builder.switch(format!("leaf{n}"))).collect();
     let spine: Vec<usize> = (1..=spines).map(|n| builder.switch(format!("spine{n}"))).collect();
@@ -120,7 +126,7 @@ impl Clos {
 ///
 /// # Errors
 /// If `planes` is set and the number of spines is not a multiple of the number of leaves.
-pub fn clos(measures: Clos, host: Line, trunk: Line) -> Result<Network, String> {
+pub fn clos(measures: Clos, host: LinkSpec, trunk: LinkSpec) -> Result<Network, String> {
     let Clos { pods, tors, leaves, spines, hosts, planes } = measures;
     if planes && (leaves == 0 || spines % leaves != 0) {
         return Err(format!("{spines} spines cannot be divided among {leaves} leaves of each pod"));
@@ -154,7 +160,7 @@ pub fn clos(measures: Clos, host: Line, trunk: Line) -> Result<Network, String> 
 ///
 /// # Errors
 /// If `k` is odd or less than 2.
-pub fn fat_tree(k: usize, host: Line, trunk: Line) -> Result<Network, String> {
+pub fn fat_tree(k: usize, host: LinkSpec, trunk: LinkSpec) -> Result<Network, String> {
     if k < 2 || k % 2 == 1 {
         return Err(format!("a fat-tree of {k}-port switches: the number is even and at least 2"));
     }
@@ -173,7 +179,7 @@ pub fn fat_tree(k: usize, host: Line, trunk: Line) -> Result<Network, String> {
 pub fn explicit(
     hosts: Vec<String>,
     switches: Vec<String>,
-    lines: &[(String, String, Line)],
+    lines: &[(String, String, LinkSpec)],
 ) -> Result<Network, String> {
     let mut builder = Builder { network: Network { hosts, switches, ..Network::default() } };
     for (a, b, line) in lines {
@@ -190,7 +196,7 @@ pub fn explicit(
 mod tests {
     use super::*;
 
-    const LINE: Line = Line { rate: LineRate::new(40_000_000_000), delay: Time(1_000_000) };
+    const LINE: LinkSpec = LinkSpec { rate: LinkRate::new(40_000_000_000), delay: Time(1_000_000) };
 
     fn measures(network: &Network) -> (usize, usize, usize) {
         (network.hosts.len(), network.switches.len(), network.links.len())

@@ -7,7 +7,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
 use super::config::{Control, FlowConfig, Network};
-use super::time::{LineRate, Time};
+use super::time::{LinkRate, Time};
 
 pub use distribution::Distribution;
 
@@ -168,7 +168,7 @@ impl Traffic {
         random: &mut impl Rng,
         flows: &mut Vec<FlowConfig>,
     ) -> Result<(), String> {
-        let line = LineRate::new(rate_of(network, pair.0));
+        let line = LinkRate::new(rate_of(network, pair.0));
         let mut rest = line.bytes_in(self.stop.min(self.end) - self.start);
         while rest > 0 {
             let message = sizes.draw(random.next_u32());

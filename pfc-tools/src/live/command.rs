@@ -10,7 +10,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::report::{self, Samples};
 use super::{Live, LiveConfig, LiveError};
-use crate::fabric::external::Outside;
+use crate::fabric::external::ExternalConfig;
 use crate::fabric::scenario::{Case, Change};
 use crate::fabric::time::Time;
 
@@ -91,7 +91,7 @@ pub enum Failure {
 /// See [`Failure`].
 pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure> {
     let LiveOptions { mark_not_ect, nic_buffer, nics_obey, .. } = *options;
-    let config = LiveConfig { mark_not_ect, outside: Outside { nic_buffer, nics_obey } };
+    let config = LiveConfig { mark_not_ect, external: ExternalConfig { nic_buffer, nics_obey } };
     let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut recorder = Recorder::new(options)?;
     let mut live = Live::open(&case.network_config(seed), &options.ports, config)?;

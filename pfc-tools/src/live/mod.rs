@@ -18,7 +18,7 @@ use feroce_wire::{Ecn, MacAddr};
 
 use crate::fabric::Fabric;
 use crate::fabric::config::FabricConfig;
-use crate::fabric::external::{Entry, Exit, LineReport, Outside};
+use crate::fabric::external::{Departure, ExternalConfig, ExternalFrame, LinkReport};
 use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::time::Time;
 use crate::frame::{self, Pause, Seen, mark};
@@ -36,7 +36,7 @@ pub struct LiveConfig {
     /// Mark packets of endpoints that do not announce ECN.
     pub mark_not_ect: bool,
     /// NIC model of the endpoints.
-    pub outside: Outside,
+    pub external: ExternalConfig,
 }
 
 /// Why a live run cannot start or continue.
@@ -57,7 +57,7 @@ pub enum LiveError {
     Twice(String),
     /// Parts of the scenario do not fit together.
     #[error("{0}")]
-    Misfit(String),
+    Config(String),
     /// An interface cannot be opened.
     #[error("{host}: {source}")]
     Open {
@@ -133,7 +133,7 @@ pub struct EdgeReport {
     /// Counters of the interface.
     pub counts: EdgeCounts,
     /// Statistics of the link.
-    pub line: LineReport,
+    pub link: LinkReport,
 }
 
 /// A network with external hosts.
@@ -146,12 +146,12 @@ pub struct Live {
     table: MacTable,
     /// Frames inside the fabric, indexed by the fabric's frame number.
     held: Vec<Held>,
-    exits: Vec<Exit>,
+    departures: Vec<Departure>,
     config: LiveConfig,
     looked: Time,
     gaps: TimeHistogram,
     has_warned_late: bool,
-    has_warned_way: bool,
+    has_warned_route: bool,
 }
 
 impl Live {
@@ -196,21 +196,21 @@ impl Live {
         // traffic.
         let network = FabricConfig { warmup: Time::ZERO, ..network.clone() };
         let mut fabric =
-            Fabric::new(&network).map_err(|misfit| LiveError::Misfit(misfit.to_string()))?;
+            Fabric::new(&network).map_err(|error| LiveError::Config(error.to_string()))?;
         let hosts: Vec<u32> = edges.iter().map(|edge| edge.host).collect();
-        fabric.open(&hosts, config.outside);
+        fabric.open(&hosts, config.external);
         Ok(Self {
             fabric,
             edges,
             places,
             table: MacTable::default(),
             held: Vec::new(),
-            exits: Vec::new(),
+            departures: Vec::new(),
             config,
             looked: Time::ZERO,
             gaps: TimeHistogram::default(),
             has_warned_late: false,
-            has_warned_way: false,
+            has_warned_route: false,
         })
     }
 
@@ -222,7 +222,7 @@ impl Live {
         let gap = now - self.looked;
         self.gaps.add(gap.0 / 1000, gap);
         self.looked = now;
-        self.fabric.run_until(now, &mut self.exits);
+        self.fabric.run_until(now, &mut self.departures);
         self.hand_out();
         for place in 0..self.edges.len() {
             self.take_in(place)?;
@@ -232,12 +232,12 @@ impl Live {
 
     /// Sends the frames that have left the fabric to their interfaces.
     fn hand_out(&mut self) {
-        for exit in self.exits.drain(..) {
-            let (Exit::Frame { host, .. } | Exit::Pause { host, .. }) = exit;
+        for departure in self.departures.drain(..) {
+            let (Departure::Frame { host, .. } | Departure::Pause { host, .. }) = departure;
             let Some(place) = self.places[host as usize] else { continue };
             let edge = &mut self.edges[place];
-            let sent = match exit {
-                Exit::Frame { frame, marked, corrupted, .. } => {
+            let sent = match departure {
+                Departure::Frame { frame, marked, corrupted, .. } => {
                     let Held { bytes, offload } = &mut self.held[frame];
                     if marked {
                         mark(bytes);
@@ -252,7 +252,7 @@ impl Live {
                     edge.counts.frames_out += 1;
                     edge.tap.send(bytes, *offload)
                 }
-                Exit::Pause { enabled, paused, quanta, .. } => {
+                Departure::Pause { enabled, paused, quanta, .. } => {
                     edge.counts.pauses_out += u64::from(paused != 0);
                     let frame = Pause::new(enabled, paused, quanta).to_bytes(SWITCH);
                     edge.tap.send(&frame, Offload::default())
@@ -298,7 +298,7 @@ impl Live {
                 edge.counts.pauses_in += 1;
                 for (group, quanta) in pause.groups() {
                     let paused = if quanta > 0 { group } else { 0 };
-                    self.fabric.enter_pause(edge.host, group, paused, quanta);
+                    self.fabric.inject_pause(edge.host, group, paused, quanta);
                 }
                 return;
             }
@@ -310,14 +310,14 @@ impl Live {
         self.table.learn(seen.from, edge.host);
         let from = edge.host;
         match self.table.host(seen.to) {
-            _ if seen.is_of_the_line() => edge.counts.unroutable += 1,
+            _ if seen.is_link_local() => edge.counts.unroutable += 1,
             Some(to) if to == from => edge.counts.unroutable += 1,
-            Some(to) => self.enter(place, index, &seen, to),
+            Some(to) => self.inject(place, index, &seen, to),
             None => {
                 for other in 0..self.edges.len() {
                     if other != place {
                         let to = self.edges[other].host;
-                        self.enter(place, index, &seen, to);
+                        self.inject(place, index, &seen, to);
                     }
                 }
             }
@@ -325,13 +325,13 @@ impl Live {
     }
 
     /// Queues a frame on the link of its sending host.
-    fn enter(&mut self, place: usize, index: usize, seen: &Seen, to: u32) {
+    fn inject(&mut self, place: usize, index: usize, seen: &Seen, to: u32) {
         let edge = &mut self.edges[place];
         let frame = edge.tap.frame(index);
         let marked = seen.ecn == Some(Ecn::Ce);
-        let entry = Entry {
+        let external = ExternalFrame {
             to,
-            size: frame::line_size(frame.bytes.len()),
+            size: frame::size_on_link(frame.bytes.len()),
             priority: seen.priority,
             entropy: seen.entropy,
             ecn_capable: match seen.ecn {
@@ -341,7 +341,7 @@ impl Live {
             },
             marked,
         };
-        let Some(number) = self.fabric.enter(edge.host, entry) else {
+        let Some(number) = self.fabric.inject(edge.host, external) else {
             edge.counts.overrun += 1;
             return;
         };
@@ -357,16 +357,16 @@ impl Live {
     /// New warnings, each reported once.
     pub fn warnings(&mut self) -> Vec<String> {
         let mut told = Vec::new();
-        if !self.has_warned_late && self.gaps.most() > TOO_LATE.0 / 1000 {
+        if !self.has_warned_late && self.gaps.max() > TOO_LATE.0 / 1000 {
             self.has_warned_late = true;
             told.push(format!(
                 "{} ms late at {:.1} s: what passes comes in bursts that are this machine's. It needs a processor for itself, or lower rates",
-                self.gaps.most() / 1_000_000,
+                self.gaps.max() / 1_000_000,
                 self.looked.seconds()
             ));
         }
-        if !self.has_warned_way && self.fabric.unroutable() > 0 {
-            self.has_warned_way = true;
+        if !self.has_warned_route && self.fabric.unroutable() > 0 {
+            self.has_warned_route = true;
             told.push("frames are lost for which the network has no way".to_owned());
         }
         for edge in &mut self.edges {
@@ -400,7 +400,7 @@ impl Live {
                 missed: edge.tap.drops(),
                 ..edge.counts
             },
-            line: fabric.line_report(edge.host),
+            link: fabric.link_report(edge.host),
         };
         self.edges.iter_mut().map(report).collect()
     }

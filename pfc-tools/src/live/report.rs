@@ -19,19 +19,19 @@ const COLUMNS: [Column; 19] = [
     ("in_bytes", |r| r.counts.bytes.to_string()),
     ("out_frames", |r| r.counts.frames_out.to_string()),
     ("out_bytes", |r| r.counts.bytes_out.to_string()),
-    ("marked", |r| r.line.received.marked.to_string()),
-    ("dropped", |r| r.line.received.dropped.to_string()),
+    ("marked", |r| r.link.received.marked.to_string()),
+    ("dropped", |r| r.link.received.dropped.to_string()),
     ("overrun", |r| r.counts.overrun.to_string()),
-    ("lost", |r| (r.line.sent.lost + r.line.received.lost).to_string()),
-    ("corrupted", |r| (r.line.sent.corrupted + r.line.received.corrupted).to_string()),
+    ("lost", |r| (r.link.sent.lost + r.link.received.lost).to_string()),
+    ("corrupted", |r| (r.link.sent.corrupted + r.link.received.corrupted).to_string()),
     ("missed", |r| (r.counts.missed + r.counts.too_long + r.counts.refused).to_string()),
     ("unroutable", |r| r.counts.unroutable.to_string()),
     ("pauses_in", |r| r.counts.pauses_in.to_string()),
     ("pauses_out", |r| r.counts.pauses_out.to_string()),
-    ("paused_us", |r| (r.line.paused.0 / 1_000_000).to_string()),
-    ("queue", |r| r.line.queue.to_string()),
-    ("queue_mean", |r| format!("{:.0}", r.line.queues.mean())),
-    ("queue_max", |r| r.line.queues.most().to_string()),
+    ("paused_us", |r| (r.link.paused.0 / 1_000_000).to_string()),
+    ("queue", |r| r.link.queue.to_string()),
+    ("queue_mean", |r| format!("{:.0}", r.link.queues.mean())),
+    ("queue_max", |r| r.link.queues.max().to_string()),
 ];
 
 /// Prints the table.
@@ -68,7 +68,7 @@ pub fn print_gaps(out: &mut impl Write, gaps: &TimeHistogram) -> io::Result<()> 
         micros(500),
         micros(990),
         micros(999),
-        in_micros(gaps.most())
+        in_micros(gaps.max())
     )
 }
 

@@ -12,7 +12,7 @@ use super::meter::Meter;
 use super::report::{self, FrameLine, shown};
 use super::{page, units};
 use crate::capture::{Capture, CaptureError, Frame};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Options of `decode`.
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ pub struct Options {
     file: PathBuf,
     /// Link rate, such as 100G; without it, pause times are unknown
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    rate: Option<LineRate>,
+    rate: Option<LinkRate>,
     /// Which frames to print
     #[arg(long, value_enum, default_value = "all")]
     frames: Which,

@@ -264,12 +264,12 @@ mod tests {
     use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControl, FlowControlFrame};
 
-    use crate::fabric::time::LineRate;
+    use crate::fabric::time::LinkRate;
 
     #[test]
     fn shares_are_of_the_time_since_the_look_before() {
         // One quantum is 1 ns.
-        let mut meter = Meter::new(Some(LineRate::new(512_000_000_000)));
+        let mut meter = Meter::new(Some(LinkRate::new(512_000_000_000)));
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 500, 0, 0, 0, 0] };
         let bytes = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();
         let mut recent = Recent::default();

@@ -12,7 +12,7 @@ use feroce_wire::pause::inspect;
 
 use super::cli::Failure;
 use super::meter::Meter;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Receive buffer in the kernel in bytes. A frame takes some hundred bytes: enough for a third of a
 /// second at a million frames per second.
@@ -30,9 +30,9 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Listens on an interface. The link rate is `rate`, or else the rate reported by the driver.
-    pub fn open(interface: &str, rate: Option<LineRate>) -> Result<Self, Failure> {
+    pub fn open(interface: &str, rate: Option<LinkRate>) -> Result<Self, Failure> {
         let tap = Tap::open_flow_control(interface, RX_BYTES)?;
-        let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
+        let known = || Ethtool::open(interface).ok()?.rate().map(LinkRate::new);
         let meter = Meter::new(rate.or_else(known));
         Ok(Self { tap, meter, clock: Clock::start(), behind: Time::ZERO })
     }

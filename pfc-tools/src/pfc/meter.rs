@@ -14,7 +14,7 @@ use feroce_wire::{FlowControl, MacAddr};
 
 use super::timeline::Timeline;
 use crate::fabric::pause::Pauses;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Most senders with statistics of their own; frames of further senders are only counted.
 const SENDERS_MAX: usize = 1024;
@@ -92,7 +92,7 @@ pub struct Sender {
 /// Collects the statistics.
 #[derive(Debug, Clone)]
 pub struct Meter {
-    rate: Option<LineRate>,
+    rate: Option<LinkRate>,
     frames: Frames,
     findings: BTreeMap<&'static str, u64>,
     senders: Vec<Sender>,
@@ -110,7 +110,7 @@ pub struct Meter {
 impl Meter {
     /// A meter for a link of this rate. Without a rate, frames are counted but pause times are
     /// unknown.
-    pub fn new(rate: Option<LineRate>) -> Self {
+    pub fn new(rate: Option<LinkRate>) -> Self {
         Self {
             rate,
             frames: Frames::default(),
@@ -187,7 +187,7 @@ impl Meter {
     }
 
     /// Link rate.
-    pub const fn rate(&self) -> Option<LineRate> {
+    pub const fn rate(&self) -> Option<LinkRate> {
         self.rate
     }
 
@@ -241,7 +241,7 @@ impl Sender {
         }
     }
 
-    fn obey(&mut self, control: FlowControl, rate: Option<LineRate>, now: Time) {
+    fn obey(&mut self, control: FlowControl, rate: Option<LinkRate>, now: Time) {
         self.expire(now);
         let Self { figures, pauses, pause, together, durations, timeline, .. } = self;
         let (first, pauses, others, enabled, quanta) = match control {
@@ -366,7 +366,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// One quantum is 1 ns.
-    const RATE: LineRate = LineRate::new(512_000_000_000);
+    const RATE: LinkRate = LinkRate::new(512_000_000_000);
 
     fn frame(src: u8, control: FlowControl) -> Inspection {
         let bytes = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, src]), control }.to_bytes();

@@ -133,11 +133,11 @@ mod tests {
     use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 
-    use crate::fabric::time::LineRate;
+    use crate::fabric::time::LinkRate;
 
     #[test]
     fn a_page_shows_who_paused_what() {
-        let mut meter = Meter::new(Some(LineRate::new(100_000_000_000)));
+        let mut meter = Meter::new(Some(LinkRate::new(100_000_000_000)));
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 1000, 0, 0, 0, 0] };
         let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();
         let seen = inspect(&frame, frame.len()).unwrap();
@@ -170,7 +170,7 @@ mod tests {
             }
             page("x", &meter).html()
         };
-        let known = page_of(Some(LineRate::new(100_000_000_000)));
+        let known = page_of(Some(LinkRate::new(100_000_000_000)));
         for due in ["Paused by 02:00:00:00:00:01", "Paused by 02:00:00:00:00:02", "100.00 %"] {
             assert!(known.contains(due), "{due}: {known}");
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::meter::{Meter, PAUSE, Priority, Sender, TIMERS};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Prints a frame on one line.
 ///
@@ -18,7 +18,7 @@ use crate::fabric::time::{LineRate, Time};
 pub fn frame_line(
     out: &mut impl Write,
     at: u64,
-    rate: Option<LineRate>,
+    rate: Option<LinkRate>,
     seen: &Inspection,
 ) -> io::Result<()> {
     write!(out, "{}.{:09} {} ", at / 1_000_000_000, at % 1_000_000_000, seen.src)?;
@@ -242,7 +242,7 @@ pub fn json(meter: &Meter) -> Value {
     };
     let senders: Vec<_> = meter.senders().iter().map(of_sender).collect();
     json!({
-        "rate": meter.rate().map(LineRate::bits_per_second),
+        "rate": meter.rate().map(LinkRate::bits_per_second),
         "duration_ns": now.0 / 1000,
         "frames": meter.frames(),
         "peak_per_second": meter.peak(),

@@ -24,7 +24,7 @@ use super::report::{share, shown};
 use super::schedule::{LONGEST, LetGo, Schedule, Step, pfc, xon};
 use super::transmit::{End, Line, Played, play};
 use super::units;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
 
 /// Default source address of frames in a file.
@@ -177,7 +177,7 @@ fn gap(per_second: u64) -> Time {
 }
 
 /// Interval between frames of a storm: as requested, else half of a pause.
-fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LineRate>) -> Time {
+fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LinkRate>) -> Time {
     match (per_second, rate) {
         (Some(n), _) => gap(n),
         (None, Some(rate)) => Time(rate.quanta(quanta).0 / 2).max(STORM_GAP_MIN),
@@ -186,7 +186,7 @@ fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LineRate>) -> Ti
 }
 
 /// A note if each pause ends before the next frame.
-fn of_gaps(gap: Time, quanta: u16, rate: LineRate) -> Option<String> {
+fn of_gaps(gap: Time, quanta: u16, rate: LinkRate) -> Option<String> {
     let pause = rate.quanta(quanta);
     (gap > pause).then(|| {
         let percent = 100.0 * share(pause, gap);
@@ -216,8 +216,8 @@ impl To {
 }
 
 impl To {
-    fn rate(&self) -> Option<LineRate> {
-        Ethtool::open(self.interface.as_deref()?).ok()?.rate().map(LineRate::new)
+    fn rate(&self) -> Option<LinkRate> {
+        Ethtool::open(self.interface.as_deref()?).ok()?.rate().map(LinkRate::new)
     }
 }
 
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_storm_pauses_all_the_time_if_it_may_choose_its_rate() {
-        let rate = |gigabits: u64| LineRate::new(gigabits * 1_000_000_000);
+        let rate = |gigabits: u64| LinkRate::new(gigabits * 1_000_000_000);
         for (gigabits, quanta) in [(1, 65_535), (100, 65_535), (400, 65_535), (100, 1000)] {
             let gap = storm_gap(None, quanta, Some(rate(gigabits)));
             assert_eq!(of_gaps(gap, quanta, rate(gigabits)), None, "{gigabits} {quanta}");

@@ -3,16 +3,16 @@
 
 use feroce_congestion::params::Kind;
 
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Lowest rate accepted, in bits per second.
 const RATE_MIN: u64 = 1_000_000;
 
 /// Parses a rate: `100G`, `2.5G`, `40Gb/s`, `100Gbps`.
-pub fn rate(text: &str) -> Result<LineRate, String> {
+pub fn rate(text: &str) -> Result<LinkRate, String> {
     let unit = if text.ends_with(['G', 'M', 'k']) { "b/s" } else { "" };
     let bits = Kind::Rate.parse(&format!("{text}{unit}")).filter(|&bits| bits >= RATE_MIN);
-    bits.map(LineRate::new).ok_or_else(|| "expected a rate from 1M on, as 100G".to_owned())
+    bits.map(LinkRate::new).ok_or_else(|| "expected a rate from 1M on, as 100G".to_owned())
 }
 
 /// Parses metres: `100` or `100m`.
@@ -46,9 +46,9 @@ mod tests {
     #[test]
     fn rates_are_read_with_and_without_their_unit() {
         for text in ["100G", "100Gb/s", "100Gbps", "100000M"] {
-            assert_eq!(rate(text), Ok(LineRate::new(100_000_000_000)), "{text}");
+            assert_eq!(rate(text), Ok(LinkRate::new(100_000_000_000)), "{text}");
         }
-        assert_eq!(rate("2.5G"), Ok(LineRate::new(2_500_000_000)));
+        assert_eq!(rate("2.5G"), Ok(LinkRate::new(2_500_000_000)));
         for text in ["", "G", "0", "0G", "1", "999k", "fast", "-1G", "1T"] {
             assert!(rate(text).is_err(), "{text}");
         }

@@ -20,7 +20,7 @@ use super::listener::Listener;
 use super::meter::Meter;
 use super::report::shown;
 use super::{page, report, units};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
 
 /// A processing delay of this length is reported.
@@ -33,7 +33,7 @@ pub struct Options {
     interface: String,
     /// Link rate, such as 100G, instead of the rate reported by the driver
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    rate: Option<LineRate>,
+    rate: Option<LinkRate>,
     /// Interval between updates
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::time)]
     interval: Time,

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::fabric::scenario::{Case, Scenario};
-use crate::run::Judged;
+use crate::run::CaseResult;
 use tables::{Columns, TABLES, Value};
 
 pub use text::{number, print};
@@ -116,8 +116,8 @@ impl Files {
     ///
     /// # Errors
     /// Errors of the file system.
-    pub fn add(&mut self, case: &Case, judged: &Judged) -> io::Result<()> {
-        tables::rows(case, judged, &mut |table, values| {
+    pub fn add(&mut self, case: &Case, case_result: &CaseResult) -> io::Result<()> {
+        tables::rows(case, case_result, &mut |table, values| {
             let number =
                 TABLES.iter().position(|(other, ..)| *other == table).expect("all are there");
             self.writers[number].row(values)

@@ -4,7 +4,7 @@
 use crate::fabric::measure::Results;
 use crate::fabric::scenario::{Bound, Case};
 use crate::fabric::time::Time;
-use crate::run::{Judged, Outcome};
+use crate::run::{CaseResult, GateResult};
 
 /// The type of a column. Any value may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,14 +197,14 @@ pub type Sink<'a> = dyn FnMut(Table, Vec<Value>) -> std::io::Result<()> + 'a;
 ///
 /// # Errors
 /// Errors of `sink`.
-pub fn rows(case: &Case, judged: &Judged, sink: &mut Sink<'_>) -> std::io::Result<()> {
-    for outcome in &judged.outcomes {
-        sink(Table::Gates, gate(case, outcome))?;
+pub fn rows(case: &Case, case_result: &CaseResult, sink: &mut Sink<'_>) -> std::io::Result<()> {
+    for gate_result in &case_result.gate_results {
+        sink(Table::Gates, gate(case, gate_result))?;
     }
     if case.lossless {
-        sink(Table::Gates, lossless(case, judged))?;
+        sink(Table::Gates, lossless(case, case_result))?;
     }
-    for (&seed, results) in case.seeds.iter().zip(&judged.results) {
+    for (&seed, results) in case.seeds.iter().zip(&case_result.results) {
         let run = Run { case, seed, results };
         sink(Table::Runs, run.row(run.whole()))?;
         run.flows(sink)?;
@@ -215,25 +215,26 @@ pub fn rows(case: &Case, judged: &Judged, sink: &mut Sink<'_>) -> std::io::Resul
     Ok(())
 }
 
-fn gate(case: &Case, outcome: &Outcome) -> Vec<Value> {
-    let bounds = |pick: fn(&Bound) -> Option<f64>| outcome.gate.bounds.iter().find_map(pick).into();
+fn gate(case: &Case, gate_result: &GateResult) -> Vec<Value> {
+    let bounds =
+        |pick: fn(&Bound) -> Option<f64>| gate_result.gate.bounds.iter().find_map(pick).into();
     vec![
         case.name.as_str().into(),
-        outcome.gate.name.as_str().into(),
-        outcome.value.into(),
-        outcome.published().into(),
-        outcome.gate.ns3.into(),
-        bounds(Bound::least),
-        bounds(Bound::most),
-        Value::Flag(outcome.holds()),
-        outcome.gate.explained.as_deref().map_or(Value::Missing, Value::from),
+        gate_result.gate.name.as_str().into(),
+        gate_result.value.into(),
+        gate_result.published().into(),
+        gate_result.gate.ns3.into(),
+        bounds(Bound::lower),
+        bounds(Bound::upper),
+        Value::Flag(gate_result.holds()),
+        gate_result.gate.explained.as_deref().map_or(Value::Missing, Value::from),
     ]
 }
 
 /// Losslessness as a gate like the others.
 #[allow(clippy::cast_precision_loss)] // A handful of kinds.
-fn lossless(case: &Case, judged: &Judged) -> Vec<Value> {
-    let losses = judged.losses.len();
+fn lossless(case: &Case, case_result: &CaseResult) -> Vec<Value> {
+    let losses = case_result.violations.len();
     vec![
         case.name.as_str().into(),
         "kinds of losses in a lossless network".into(),
@@ -268,7 +269,7 @@ impl Run<'_> {
     fn whole(&self) -> [Value; 6] {
         let Results { ended, events, hops, buffers, .. } = self.results;
         let largest = buffers.iter().copied().max().unwrap_or(0);
-        let losses = self.results.losses().join("; ");
+        let losses = self.results.violations().join("; ");
         [
             nanos(*ended),
             Value::Count(*events),
@@ -338,7 +339,7 @@ impl Run<'_> {
             let quantiles =
                 [500, 950, 990].map(|permille| Value::Count(lengths.quantile(permille)));
             let ends = [node.clone(), peer.clone(), Value::Real(lengths.mean())];
-            let values = ends.into_iter().chain(quantiles).chain([Value::Count(lengths.most())]);
+            let values = ends.into_iter().chain(quantiles).chain([Value::Count(lengths.max())]);
             sink(Table::Queues, self.row(values))?;
             for permille in (0..=1000_u16).step_by(LENGTH_STEP) {
                 let part = Value::Real(f64::from(permille) / 1000.0);

@@ -25,7 +25,7 @@ use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::fabric::config::{Control, FabricConfig, FlowConfig, HostConfig};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Slots of the ring between core and NIC. Few, so that acknowledgements do not queue behind much
 /// data.
@@ -33,10 +33,10 @@ const RING: usize = 4;
 /// Number of the first QP; the following QPs count up from here.
 const FIRST_QPN: u32 = 0x10;
 /// An endless flow keeps at least this many bytes of WRITEs posted, in at most this many WRITEs.
-const POSTED_BYTES: u64 = 4 << 20;
-const POSTED_MOST: u64 = 1024;
+const MIN_POSTED_BYTES: u64 = 4 << 20;
+const MAX_POSTED: u64 = 1024;
 /// Longest message: both ends allocate memory for a whole message.
-pub(super) const LONGEST: u64 = 64 << 20;
+pub(super) const MAX_MESSAGE: u64 = 64 << 20;
 /// Arena size for work queues, rings and other parts of a device beside its buffer. Pages are only
 /// allocated on use.
 const ARENA: usize = 1 << 30;
@@ -97,7 +97,7 @@ impl End {
 
 /// An event of a flow, reported to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum FlowEvent {
     /// All messages of the flow have arrived.
     Finished(u32),
     /// The QP has failed.
@@ -106,7 +106,7 @@ pub(super) enum News {
 
 /// Counters of a device that a received frame may change.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counted {
+pub(super) struct RxCounters {
     pub writes: u64,
     pub out_of_sequence: u64,
     pub marked: u64,
@@ -127,7 +127,7 @@ pub(super) struct EngineHost {
     /// Time of the next scheduled poll.
     pub wakes_at: Time,
     /// True if the NIC was full at the last poll.
-    pub is_held_back: bool,
+    pub is_blocked: bool,
     timeouts: u64,
 }
 
@@ -140,7 +140,7 @@ impl EngineHost {
     pub fn new(
         config: &FabricConfig,
         host: u32,
-        line: LineRate,
+        line: LinkRate,
         flows: &[(u32, FlowConfig)],
         arena: &Arc<Arena>,
     ) -> Result<Self, String> {
@@ -190,7 +190,7 @@ impl EngineHost {
             memory,
             ends,
             wakes_at: Time::FAR,
-            is_held_back: false,
+            is_blocked: false,
             timeouts: 0,
         })
     }
@@ -270,8 +270,8 @@ impl EngineHost {
     }
 
     /// Polls completions and posts the next WRITEs. Returns true if there was a completion; events
-    /// of flows go into `news`.
-    pub fn reap(&mut self, news: &mut Vec<News>) -> bool {
+    /// of flows go into `flow_events`.
+    pub fn reap(&mut self, flow_events: &mut Vec<FlowEvent>) -> bool {
         let mut any = false;
         while let Some(completion) = self.cq.pop() {
             any = true;
@@ -281,10 +281,10 @@ impl EngineHost {
             sending.posted -= 1;
             if !completion.is_success() {
                 end.sending = None;
-                news.push(News::Failed(end.flow));
+                flow_events.push(FlowEvent::Failed(end.flow));
             } else if !end.post(&self.memory) {
                 end.sending = None;
-                news.push(News::Finished(end.flow));
+                flow_events.push(FlowEvent::Finished(end.flow));
             }
         }
         any
@@ -301,9 +301,9 @@ impl EngineHost {
     }
 
     /// Reads the device's receive counters.
-    pub fn counted(&self) -> Counted {
+    pub fn rx_counters(&self) -> RxCounters {
         let count = |counter| self.device.counter(counter);
-        Counted {
+        RxCounters {
             writes: count(Counter::RxWriteRequests),
             out_of_sequence: count(Counter::OutOfSequence),
             marked: count(Counter::NpEcnMarkedRocePackets),
@@ -322,7 +322,7 @@ impl EngineHost {
 
 /// WRITEs that a flow keeps posted.
 fn depth(flow: &FlowConfig) -> u64 {
-    let enough = POSTED_BYTES.div_ceil(flow.message.max(1)).clamp(2, POSTED_MOST);
+    let enough = MIN_POSTED_BYTES.div_ceil(flow.message.max(1)).clamp(2, MAX_POSTED);
     flow.messages.map_or(enough, |messages| enough.min(u64::from(messages)))
 }
 
@@ -349,7 +349,7 @@ fn device_config(
         max_mr: 1,
         first_qpn: FIRST_QPN,
         arena_bytes,
-        window: u32::try_from(window.min(MOST_WINDOW)).unwrap_or(u32::MAX),
+        window: u32::try_from(window.min(MAX_WINDOW)).unwrap_or(u32::MAX),
         congestion: CongestionConfig {
             control: control(flows),
             params: config.congestion,
@@ -367,7 +367,7 @@ fn seed_of(seed: u64, host: u32) -> u64 {
 }
 
 /// Window in packets where the scenario sets none: the engine's maximum.
-const MOST_WINDOW: u64 = 1 << 20;
+const MAX_WINDOW: u64 = 1 << 20;
 
 /// The congestion control of a host: a device has one for all its QPs.
 fn control(flows: &[(u32, FlowConfig)]) -> EngineControl {

@@ -8,7 +8,7 @@ use super::sender::packets_of;
 
 /// A response of the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     Ack(u32),
     Nak(u32),
 }
@@ -73,12 +73,12 @@ impl Receiver {
 
     /// Handles data packet `psn` and returns the response, if any.
     #[inline]
-    pub fn on_data(&mut self, psn: u32, ack_requested: bool) -> Option<Answer> {
+    pub fn on_data(&mut self, psn: u32, ack_requested: bool) -> Option<Response> {
         if psn == self.expected {
             return self.in_order(ack_requested);
         }
         if psn < self.expected {
-            return Some(Answer::Ack(self.expected));
+            return Some(Response::Ack(self.expected));
         }
         self.out_of_sequence += 1;
         if self.nak_sent {
@@ -89,11 +89,11 @@ impl Receiver {
         if self.recovery == Recovery::GoBack0 {
             self.expected -= self.expected % self.message_packets;
         }
-        Some(Answer::Nak(self.expected))
+        Some(Response::Nak(self.expected))
     }
 
     #[inline]
-    fn in_order(&mut self, ack_requested: bool) -> Option<Answer> {
+    fn in_order(&mut self, ack_requested: bool) -> Option<Response> {
         self.expected += 1;
         self.nak_sent = false;
         let is_last = self.expected == self.message_end;
@@ -110,7 +110,7 @@ impl Receiver {
         self.unacknowledged += 1;
         if is_last || ack_requested || self.unacknowledged >= self.ack_every {
             self.unacknowledged = 0;
-            return Some(Answer::Ack(self.expected));
+            return Some(Response::Ack(self.expected));
         }
         None
     }

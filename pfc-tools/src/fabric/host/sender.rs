@@ -5,11 +5,11 @@ use feroce_congestion::{
 };
 
 use crate::fabric::config::{Control, FlowConfig, HostConfig, PacketConfig, Recovery};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Whether a packet may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum SendDecision {
     /// Now.
     Send,
     /// Not before this time.
@@ -67,11 +67,11 @@ pub(crate) struct Sender {
     /// idle period.
     pub progress_at: Time,
     /// Time at which a packet last requested an acknowledgement.
-    asked_at: Time,
+    ack_requested_at: Time,
     pub started: Option<Time>,
     pub ended: Option<Time>,
     /// True if the flow was stopped before it had sent everything.
-    pub is_cut: bool,
+    pub is_truncated: bool,
     pub counts: SenderCounts,
 }
 
@@ -106,16 +106,16 @@ impl Sender {
             controller: Controller::Fixed(Rate::ZERO),
             pacer: Pacer::new(0, Instant::ZERO),
             progress_at: Time::ZERO,
-            asked_at: Time::ZERO,
+            ack_requested_at: Time::ZERO,
             started: None,
             ended: None,
-            is_cut: false,
+            is_truncated: false,
             counts: SenderCounts::default(),
         }
     }
 
     /// Starts sending on a link of rate `line`.
-    pub fn start(&mut self, line: LineRate, params: &Params, now: Time) {
+    pub fn start(&mut self, line: LinkRate, params: &Params, now: Time) {
         let (rate, at) = (Rate::from_bps(line.bits_per_second()), now.instant());
         self.controller = match self.control {
             Control::None => Controller::Fixed(rate),
@@ -127,13 +127,13 @@ impl Sender {
         let packet = self.full + self.gap;
         self.pacer = Pacer::new(packet.saturating_mul(self.burst), at);
         self.started = Some(now);
-        (self.progress_at, self.asked_at) = (now, now);
+        (self.progress_at, self.ack_requested_at) = (now, now);
     }
 
-    /// Takes over the rate of `ahead`, the previous flow on the same QP.
-    pub fn go_on_from(&mut self, ahead: &Self) {
-        self.controller = ahead.controller;
-        self.pacer = ahead.pacer;
+    /// Takes over the rate of `previous`, the previous flow on the same QP.
+    pub fn continue_from(&mut self, previous: &Self) {
+        self.controller = previous.controller;
+        self.pacer = previous.pacer;
     }
 
     /// Number of the next packet.
@@ -148,7 +148,7 @@ impl Sender {
     }
 
     /// Makes packet `psn` the next one.
-    fn go_to(&mut self, psn: u32) {
+    fn set_next(&mut self, psn: u32) {
         if psn != self.next {
             self.next = psn;
             let messages = psn / self.message_packets + 1;
@@ -171,20 +171,20 @@ impl Sender {
     }
 
     /// Runs expired timers and returns whether the next packet may be sent.
-    pub fn look(&mut self, now: Instant) -> Look {
+    pub fn poll(&mut self, now: Instant) -> SendDecision {
         if !self.may_send() {
-            return Look::Later(Instant::FAR);
+            return SendDecision::Later(Instant::FAR);
         }
         self.run_timers(now);
         match self.pacer.is_ready(self.next_cost(), self.controller.rate(), now) {
-            true => Look::Send,
-            false => Look::Later(self.ready_at().min(self.controller.next_event())),
+            true => SendDecision::Send,
+            false => SendDecision::Later(self.ready_at().min(self.controller.next_event())),
         }
     }
 
     /// Time at which this sender must be checked next.
     #[inline]
-    pub fn next_look(&mut self, now: Instant) -> Instant {
+    pub fn next_check(&mut self, now: Instant) -> Instant {
         if !self.may_send() {
             return Instant::FAR;
         }
@@ -217,7 +217,7 @@ impl Sender {
     /// controller needs every acknowledgement, or at this rate the timer would expire before one
     /// arrives.
     #[inline]
-    pub fn sent(&mut self, now: Time) -> bool {
+    pub fn on_sent(&mut self, now: Time) -> bool {
         let (bytes, at) = (self.next_cost(), now.instant());
         self.pacer.spend(bytes, self.controller.rate(), at);
         self.controller.on_sent(bytes, at);
@@ -228,15 +228,15 @@ impl Sender {
             self.message_end = self.message_end.saturating_add(self.message_packets);
         }
         self.highest = self.highest.max(self.next);
-        let is_late = now >= self.progress_at.max(self.asked_at) + Time(self.timeout.0 / 4);
-        let asks = matches!(self.controller, Controller::Swift(_))
+        let is_late = now >= self.progress_at.max(self.ack_requested_at) + Time(self.timeout.0 / 4);
+        let requests_ack = matches!(self.controller, Controller::Swift(_))
             || self.next == self.total
             || (self.window != u64::MAX && !self.may_send())
             || (is_late && self.timeout > Time::ZERO);
-        if asks {
-            self.asked_at = now;
+        if requests_ack {
+            self.ack_requested_at = now;
         }
-        asks
+        requests_ack
     }
 
     /// Handles an acknowledgement of all packets before `psn`; the newest of them was sent at
@@ -245,7 +245,7 @@ impl Sender {
         if psn > self.una {
             let bytes = u64::from(psn - self.una) * u64::from(self.full);
             self.una = psn;
-            self.go_to(self.next.max(psn));
+            self.set_next(self.next.max(psn));
             self.progress_at = now;
             let rtt = Duration::from_nanos((now - sent).0.div_ceil(1000));
             self.before_change(now.instant());
@@ -261,7 +261,7 @@ impl Sender {
             return;
         }
         self.una = psn;
-        self.go_to(psn);
+        self.set_next(psn);
         self.progress_at = now;
         self.before_change(now.instant());
         self.controller.on_loss(now.instant());
@@ -299,7 +299,7 @@ impl Sender {
                 Recovery::GoBackN => self.una,
                 Recovery::GoBack0 => self.una - self.una % self.message_packets,
             };
-            self.go_to(self.una);
+            self.set_next(self.una);
             self.progress_at = now;
             self.before_change(now.instant());
             self.controller.on_loss(now.instant());
@@ -312,7 +312,7 @@ impl Sender {
     /// others. Returns true if nothing is unacknowledged.
     pub fn stop(&mut self) -> bool {
         let more = u32::from(self.una < self.highest);
-        self.is_cut = self.highest + more < self.total;
+        self.is_truncated = self.highest + more < self.total;
         self.total = self.total.min(self.highest + more);
         self.una == self.total
     }

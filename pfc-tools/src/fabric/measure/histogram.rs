@@ -13,12 +13,12 @@ pub struct TimeHistogram {
     total: u64,
     /// Sum of value times picoseconds.
     area: u128,
-    most: u64,
+    max: u64,
 }
 
 impl Default for TimeHistogram {
     fn default() -> Self {
-        Self { weights: vec![0; SUBS * 40], total: 0, area: 0, most: 0 }
+        Self { weights: vec![0; SUBS * 40], total: 0, area: 0, max: 0 }
     }
 }
 
@@ -33,7 +33,7 @@ impl TimeHistogram {
         self.weights[index] += span.0;
         self.total += span.0;
         self.area += u128::from(value) * u128::from(span.0);
-        self.most = self.most.max(value);
+        self.max = self.max.max(value);
     }
 
     /// Adds the records of `other`.
@@ -43,7 +43,7 @@ impl TimeHistogram {
         }
         self.total += other.total;
         self.area += other.area;
-        self.most = self.most.max(other.most);
+        self.max = self.max.max(other.max);
     }
 
     /// Returns true if nothing was recorded.
@@ -72,8 +72,8 @@ impl TimeHistogram {
     }
 
     /// The largest value.
-    pub const fn most(&self) -> u64 {
-        self.most
+    pub const fn max(&self) -> u64 {
+        self.max
     }
 
     /// The smallest value that the quantity did not exceed for `permille` of the time, rounded down
@@ -87,7 +87,7 @@ impl TimeHistogram {
                 return value_of(index);
             }
         }
-        self.most
+        self.max
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(histogram.quantile(900), 0);
         let q95 = histogram.quantile(950);
         assert!((99_200..=100_000).contains(&q95), "{q95}");
-        assert_eq!(histogram.most(), 1_000_000);
+        assert_eq!(histogram.max(), 1_000_000);
         assert!((histogram.mean() - 19_000.0).abs() < 1e-9);
     }
 

@@ -9,7 +9,7 @@ use super::{SHORTEST, ScenarioError};
 use crate::fabric::config::{
     Control, FabricConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery, SwitchConfig,
 };
-use crate::fabric::scheduler::Plan;
+use crate::fabric::scheduler::SchedulerConfig;
 use crate::fabric::time::Time;
 use crate::fabric::traffic::{Distribution, Pattern, Traffic};
 
@@ -87,7 +87,7 @@ fn switch(section: Section<'_>, pfc: Section<'_>) -> Result<SwitchConfig, Scenar
             repeat: pfc.flag("repeat", true)?,
             response: pfc.time("response")?.unwrap_or_default(),
         },
-        plan: plan(&section)?,
+        scheduling: scheduling(&section)?,
         ecn: section.flag("ecn", true)?,
     };
     pfc.finish()?;
@@ -97,13 +97,13 @@ fn switch(section: Section<'_>, pfc: Section<'_>) -> Result<SwitchConfig, Scenar
 
 /// Reads `strict`, the strict priorities, and `weights`, the DWRR weights of the priorities in KB
 /// per round.
-fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
+fn scheduling(section: &Section<'_>) -> Result<SchedulerConfig, ScenarioError> {
     let strict = section.priorities("strict")?;
     let expected = "eight weights from 1 to 1000, priority 0 first";
     let Some(weights) = section.list("weights", expected)? else {
         return Ok(match strict {
-            None => Plan::default(),
-            Some(strict) => Plan { strict, quantum: [1000; 8] },
+            None => SchedulerConfig::default(),
+            Some(strict) => SchedulerConfig { strict, quantum: [1000; 8] },
         });
     };
     let mut quantum = [0; 8];
@@ -114,7 +114,7 @@ fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
         let weight = node.shown().parse().ok().filter(|n| (1..=1000_u32).contains(n));
         *quantum = weight.ok_or_else(|| section.wrong("weights", node, expected))? * 1000;
     }
-    Ok(Plan { strict: strict.unwrap_or(0), quantum })
+    Ok(SchedulerConfig { strict: strict.unwrap_or(0), quantum })
 }
 
 /// Reads the configuration of the hosts, and the numbers of those that run the engine.
@@ -246,7 +246,7 @@ fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), S
     let packets = message.div_ceil(payload.into()).checked_mul(messages.unwrap_or(1).into());
     match packets {
         Some(packets) if packets < 1 << 32 => Ok((message, messages)),
-        _ => Err(ScenarioError::Misfit {
+        _ => Err(ScenarioError::Inconsistent {
             place: section.place(),
             message: "a flow has 2^32 packets or more, which nothing counts".to_owned(),
         }),

@@ -80,7 +80,7 @@ pub enum Bound {
 
 impl Bound {
     /// The lower bound, if any.
-    pub fn least(&self) -> Option<f64> {
+    pub fn lower(&self) -> Option<f64> {
         match *self {
             Self::Within { published, part } => Some(published - part * published.abs()),
             Self::AtLeast(least) => Some(least),
@@ -89,7 +89,7 @@ impl Bound {
     }
 
     /// The upper bound, if any.
-    pub fn most(&self) -> Option<f64> {
+    pub fn upper(&self) -> Option<f64> {
         match *self {
             Self::Within { published, part } => Some(published + part * published.abs()),
             Self::AtMost(most) => Some(most),

@@ -7,8 +7,8 @@ use super::section::Section;
 use super::tree::Node;
 use super::{ScenarioError, routes};
 use crate::fabric::config::Network;
-use crate::fabric::time::{LineRate, Time};
-use crate::fabric::topology::{self, Clos, Line};
+use crate::fabric::time::{LinkRate, Time};
+use crate::fabric::topology::{self, Clos, LinkSpec};
 
 /// The values of `kind` in `[topology]`.
 const KINDS: [&str; 7] =
@@ -33,20 +33,20 @@ pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
 fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
     let kind =
         section.choice("kind", &KINDS)?.ok_or_else(|| section.missing("kind", KINDS.join(", ")))?;
-    let rate = section.rate("rate")?.unwrap_or(LineRate::new(40_000_000_000));
+    let rate = section.rate("rate")?.unwrap_or(LinkRate::new(40_000_000_000));
     let delay = section.time("delay")?.unwrap_or(Time::from_micros(1));
-    let host = Line { rate, delay };
+    let host = LinkSpec { rate, delay };
     if matches!(KINDS[kind], "single" | "explicit") {
         section.idle(&["trunk_rate", "trunk_delay"], "where all lines are alike")?;
     }
-    let trunk = Line {
+    let trunk = LinkSpec {
         rate: section.rate("trunk_rate")?.unwrap_or(rate),
         delay: section.time("trunk_delay")?.unwrap_or(delay),
     };
-    let misfit = |message| ScenarioError::Misfit { place: section.place(), message };
+    let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
     let fit = |lines: usize| match lines {
         0..=MOST_LINES => Ok(()),
-        _ => Err(misfit(format!("{lines} lines or switches; there may be {MOST_LINES}"))),
+        _ => Err(inconsistent(format!("{lines} lines or switches; there may be {MOST_LINES}"))),
     };
     let network = match KINDS[kind] {
         "single" => {
@@ -80,12 +80,12 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
                 planes: section.flag("planes", false)?,
             };
             fit(measures.lines().max(measures.switches()))?;
-            topology::clos(measures, host, trunk).map_err(misfit)?
+            topology::clos(measures, host, trunk).map_err(inconsistent)?
         }
         "fat-tree" => {
             let ports = section.size("ports", 4)?;
             fit(ports.saturating_pow(3) / 4 * 3)?;
-            topology::fat_tree(ports, host, trunk).map_err(misfit)?
+            topology::fat_tree(ports, host, trunk).map_err(inconsistent)?
         }
         _ => explicit(&section, host, fit)?,
     };
@@ -107,7 +107,7 @@ fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
 
 fn explicit(
     section: &Section<'_>,
-    line: Line,
+    line: LinkSpec,
     fit: impl Fn(usize) -> Result<(), ScenarioError>,
 ) -> Result<Network, ScenarioError> {
     let known = RefCell::new(BTreeSet::new());
@@ -138,8 +138,8 @@ fn explicit(
         }
         lines.push((a, b, line));
     }
-    let misfit = |message| ScenarioError::Misfit { place: section.place(), message };
-    topology::explicit(hosts, switches, &lines).map_err(misfit)
+    let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
+    topology::explicit(hosts, switches, &lines).map_err(inconsistent)
 }
 
 /// `[[link]]`: overrides for the links between the nodes of `between`; `"s1 - *"` stands for all

@@ -8,8 +8,8 @@ use feroce_congestion::params::Kind;
 
 use super::ScenarioError;
 use super::tree::{Node, Origin, Value};
-use crate::fabric::error_model::Hits;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::error_model::ErrorModel;
+use crate::fabric::time::{LinkRate, Time};
 
 type Result<T> = std::result::Result<T, ScenarioError>;
 
@@ -108,9 +108,9 @@ impl<'a> Section<'a> {
         self.parsed(key, "a time up to 1000000s, as \"55us\"", parse)
     }
 
-    pub fn rate(&self, key: &'static str) -> Result<Option<LineRate>> {
-        let is_rate = |rate: &u64| (LineRate::SLOWEST..=LineRate::FASTEST).contains(rate);
-        let parse = |text: &str| Kind::Rate.parse(text).filter(is_rate).map(LineRate::new);
+    pub fn rate(&self, key: &'static str) -> Result<Option<LinkRate>> {
+        let is_rate = |rate: &u64| (LinkRate::SLOWEST..=LinkRate::FASTEST).contains(rate);
+        let parse = |text: &str| Kind::Rate.parse(text).filter(is_rate).map(LinkRate::new);
         self.parsed(key, "a rate from 1kb/s to 100000Gb/s, as \"40Gb/s\"", parse)
     }
 
@@ -135,7 +135,7 @@ impl<'a> Section<'a> {
         let is_wrong = |node: &Node| !self.is_changed || matches!(node.origin, Origin::Set(_));
         match given.into_iter().find(|(_, node)| is_wrong(node)) {
             None => Ok(()),
-            Some((key, node)) => Err(ScenarioError::Misfit {
+            Some((key, node)) => Err(ScenarioError::Inconsistent {
                 place: node.origin.to_string(),
                 message: format!("`{}{key}` has no effect {because}", self.prefix),
             }),
@@ -188,10 +188,11 @@ impl<'a> Section<'a> {
     }
 
     /// Reads an error model: a probability, or every n-th frame.
-    pub fn hits(&self, chance: &'static str, every: &'static str) -> Result<Option<Hits>> {
-        let every = self.small(every, 1)?.map(Hits::Every);
+    pub fn hits(&self, chance: &'static str, every: &'static str) -> Result<Option<ErrorModel>> {
+        let every = self.small(every, 1)?.map(ErrorModel::Every);
         let chance = self.fraction(chance)?;
-        Ok(every.or_else(|| chance.map(|chance| Hits::Chance(chance.units().saturating_mul(2)))))
+        Ok(every
+            .or_else(|| chance.map(|chance| ErrorModel::Rate(chance.units().saturating_mul(2)))))
     }
 
     /// Reads one of several names and returns its index.

@@ -53,7 +53,7 @@ pub struct SharedBuffer {
     pool: u64,
     pool_used: u64,
     used: u64,
-    most_used: u64,
+    peak_used: u64,
 }
 
 impl SharedBuffer {
@@ -79,7 +79,7 @@ impl SharedBuffer {
             pool: config.total - set_aside,
             pool_used: 0,
             used: 0,
-            most_used: 0,
+            peak_used: 0,
         })
     }
 
@@ -115,8 +115,8 @@ impl SharedBuffer {
     }
 
     /// Peak of the bytes in use.
-    pub const fn most_used(&self) -> u64 {
-        self.most_used
+    pub const fn peak_used(&self) -> u64 {
+        self.peak_used
     }
 
     const fn is_lossless(&self, priority: u8) -> bool {
@@ -146,7 +146,7 @@ impl SharedBuffer {
             return Admission::Dropped;
         };
         self.used += size;
-        self.most_used = self.most_used.max(self.used);
+        self.peak_used = self.peak_used.max(self.used);
         went
     }
 
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(paused_after, Some(9));
         assert_eq!(buffer.admit(0, 3, 1000), Admission::Headroom);
         assert_eq!(buffer.admit(0, 3, 1000), Admission::Dropped, "ten in headroom are all");
-        assert_eq!((buffer.used(), buffer.most_used()), (19_000, 19_000));
+        assert_eq!((buffer.used(), buffer.peak_used()), (19_000, 19_000));
         // Headroom empties first; the sender resumes 2000 bytes below the threshold.
         let mut resumed_at = None;
         for left in (0..19).rev() {

@@ -324,12 +324,12 @@ mod tests {
     use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 
-    use crate::fabric::time::{LineRate, Time};
+    use crate::fabric::time::{LinkRate, Time};
     use crate::pfc::delta::Recent;
     use crate::pfc::meter::Meter;
 
     /// One quantum is 1 ns.
-    const RATE: LineRate = LineRate::new(512_000_000_000);
+    const RATE: LinkRate = LinkRate::new(512_000_000_000);
 
     fn text(buffer: &Buffer) -> Vec<String> {
         let width = usize::from(buffer.area.width);
@@ -345,7 +345,7 @@ mod tests {
     /// Two updates, 1 us apart: priority 3 was paused for half of the first interval; PAUSE ran for
     /// a quarter of the second and is still running.
     fn watched<T>(
-        rate: Option<LineRate>,
+        rate: Option<LinkRate>,
         counters: &BTreeMap<String, u64>,
         then: impl FnOnce(&Watched<'_>, &History) -> T,
     ) -> T {

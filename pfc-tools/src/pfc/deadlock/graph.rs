@@ -60,7 +60,7 @@ pub struct Dependencies {
     /// The dependencies between them.
     pub all: Vec<Dependency>,
     /// Two hosts without a route.
-    pub no_way: Option<(u32, u32)>,
+    pub no_route: Option<(u32, u32)>,
 }
 
 impl Dependencies {
@@ -71,7 +71,7 @@ impl Dependencies {
         let routes = routes(&wiring, hosts, 0, &network.routing);
         let (lines, numbers) = lines(&wiring);
         let count = u32::try_from(hosts).unwrap_or(u32::MAX);
-        let (mut found, mut no_way) = (BTreeMap::new(), None);
+        let (mut found, mut no_route) = (BTreeMap::new(), None);
         for to in 0..count {
             let mut has_come = vec![false; lines.len()];
             let sources = pairs.to(to, count).into_iter();
@@ -87,7 +87,7 @@ impl Dependencies {
                 let ingress = u16::try_from(ingress).unwrap_or(u16::MAX);
                 let choices = routes[node - hosts].choices(ingress, to);
                 if choices.is_empty() {
-                    no_way = no_way.or(Some((source, to)));
+                    no_route = no_route.or(Some((source, to)));
                 }
                 for &port in choices {
                     let next = numbers[node][usize::from(port)];
@@ -100,7 +100,7 @@ impl Dependencies {
         }
         let all = found.into_iter();
         let all = all.map(|((line, next), between)| Dependency { line, next, between }).collect();
-        Self { lines, all, no_way }
+        Self { lines, all, no_route }
     }
 
     /// The turn of packets that causes a dependency.

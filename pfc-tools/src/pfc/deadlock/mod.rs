@@ -178,7 +178,7 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
         let turns: Vec<_> = cycle.iter().map(|one| (dependencies.turn(one), one.between)).collect();
         let priority = report.priorities[0];
         report.runs = simulate::runs(&config, priority, &turns, is_free.then_some(&changed))
-            .map_err(|misfit| Failure::Unusable(misfit.to_string()))?;
+            .map_err(|error| Failure::Unusable(error.to_string()))?;
     }
     Ok(report)
 }
@@ -231,7 +231,7 @@ fn reroute(network: &Network, pairs: &Pairs, turns: &[Turn]) -> (Network, Rerout
     let mut rerouted = Rerouted { more: Vec::new(), cut_off: None, is_free: false };
     for _ in 0..ROUNDS {
         let dependencies = Dependencies::of(&changed, pairs);
-        if let Some((from, to)) = dependencies.no_way {
+        if let Some((from, to)) = dependencies.no_route {
             let name = |host: u32| network.name(host as usize).to_owned();
             rerouted.cut_off = Some([name(from), name(to)]);
             break;

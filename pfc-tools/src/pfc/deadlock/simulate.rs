@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::fabric::Fabric;
-use crate::fabric::config::{Control, FabricConfig, FlowConfig, Misfit, Network, Turn};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::config::{ConfigError, Control, FabricConfig, FlowConfig, Network, Turn};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Duration of a run.
 const LENGTH: Time = Time::from_millis(10);
@@ -56,7 +56,7 @@ pub(super) fn runs(
     priority: u8,
     turns: &[(Turn, (u32, u32))],
     changed: Option<&Network>,
-) -> Result<Vec<Seen>, Misfit> {
+) -> Result<Vec<Seen>, ConfigError> {
     let mut config = FabricConfig {
         duration: LENGTH,
         warmup: WARMUP,
@@ -89,7 +89,7 @@ fn flows(
     config: &mut FabricConfig,
     priority: u8,
     turns: &[(Turn, (u32, u32))],
-) -> Result<Vec<FlowConfig>, Misfit> {
+) -> Result<Vec<FlowConfig>, ConfigError> {
     let idle = |(from, to): (u32, u32)| FlowConfig {
         from,
         to,
@@ -112,9 +112,9 @@ fn flows(
     let mut flows = config.flows.clone();
     for ((from, at, to), pair) in turns {
         let makes_it = |number: &usize| {
-            let way = fabric.way(*number);
+            let path = fabric.path(*number);
             (flows[*number].from, flows[*number].to) == *pair
-                && way.windows(3).any(|nodes| nodes == [*from, *at, *to])
+                && path.windows(3).any(|nodes| nodes == [*from, *at, *to])
         };
         if let Some(number) = (0..flows.len()).find(makes_it) {
             flows[number].start = Time::ZERO;
@@ -131,13 +131,13 @@ fn slowed(config: &FabricConfig, turns: &[(Turn, (u32, u32))], slowness: u64) ->
         let is_here =
             |(from, at, _): Turn| (link.a, link.b) == (from, at) || (link.a, link.b) == (at, from);
         if turns.iter().any(|turn| is_here(turn.0)) {
-            link.rate = LineRate::new((link.rate.bits_per_second() / slowness).max(1));
+            link.rate = LinkRate::new((link.rate.bits_per_second() / slowness).max(1));
         }
     }
     slow
 }
 
-fn play(config: &FabricConfig, changed: bool, slowness: u64) -> Result<Seen, Misfit> {
+fn play(config: &FabricConfig, changed: bool, slowness: u64) -> Result<Seen, ConfigError> {
     let mut fabric = Fabric::new(config)?;
     while !fabric.run(1 << 20) {}
     let results = fabric.results();
@@ -146,7 +146,7 @@ fn play(config: &FabricConfig, changed: bool, slowness: u64) -> Result<Seen, Mis
         changed,
         slowness,
         flows: flows.len(),
-        deadlock: results.deadlock.map(|deadlock| deadlock.told(&config.network)),
+        deadlock: results.deadlock.map(|deadlock| deadlock.describe(&config.network)),
         goodput: flows.iter().filter_map(|flow| flow.goodput).sum::<f64>() / 1e9,
         starved: flows.iter().filter(|flow| flow.goodput == Some(0.0)).count(),
     })

@@ -3,7 +3,7 @@
 
 use feroce_wire::pause::QUANTUM_BITS;
 
-use crate::fabric::time::LineRate;
+use crate::fabric::time::LinkRate;
 
 /// Bits of a PFC frame on the link: 64 bytes, preamble and inter-frame gap.
 const PFC_FRAME_BITS: u64 = 672;
@@ -16,7 +16,7 @@ const PICOS_PER_METRE: u64 = 5000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
     /// Link rate.
-    pub rate: LineRate,
+    pub rate: LinkRate,
     /// Cable length in metres.
     pub cable: u32,
     /// Largest frame of the lossless class, in bytes.
@@ -138,11 +138,11 @@ const CISCO: [(u64, u64, u64); 4] = [
     (100_000, 122_880, 201_728),
 ];
 
-fn megabits(rate: LineRate) -> u64 {
+fn megabits(rate: LinkRate) -> u64 {
     rate.bits_per_second() / 1_000_000
 }
 
-fn no_value(of: &str, rate: LineRate) -> String {
+fn no_value(of: &str, rate: LinkRate) -> String {
     format!("no {of} is published for {} Mb/s (--response-quanta states one)", megabits(rate))
 }
 
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     fn link(gigabits: u64, cable: u32, mtu: u64) -> Link {
-        let rate = LineRate::new(gigabits * 1_000_000_000);
+        let rate = LinkRate::new(gigabits * 1_000_000_000);
         Link { rate, cable, mtu, port_mtu: 9216, response_quanta: None, cells: Cells::default() }
     }
 

@@ -8,7 +8,7 @@ use std::io;
 
 use super::cli::{Failure, Outcome};
 use super::units;
-use crate::fabric::time::LineRate;
+use crate::fabric::time::LinkRate;
 use formulas::{Cells, Formula, Headroom, Link};
 use thresholds::{Switch, Thresholds};
 
@@ -17,7 +17,7 @@ use thresholds::{Switch, Thresholds};
 pub struct Options {
     /// Link rate, such as 100G
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub rate: LineRate,
+    pub rate: LinkRate,
     /// Cable length in metres
     #[arg(long, value_name = "METRES", default_value = "100", value_parser = units::metres)]
     pub cable: u32,

@@ -21,7 +21,7 @@ use super::counters::{Direction, What, about};
 use super::listener::Listener;
 use super::meter::PAUSE;
 use super::units;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
 use state::{Config, Event, Sample, Watchdog};
 
@@ -56,7 +56,7 @@ pub struct Options {
     frames: bool,
     /// Link rate for --frames, instead of the rate reported by the driver
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    rate: Option<LineRate>,
+    rate: Option<LinkRate>,
     /// Shell command to run when a storm starts; PFC_INTERFACE and PFC_PRIORITY are set
     #[arg(long, value_name = "COMMAND")]
     on_storm: Option<String>,
