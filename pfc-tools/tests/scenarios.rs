@@ -161,8 +161,8 @@ fn gates_look_at_the_priority_that_is_measured() {
     let longest = |text: &str| {
         let text = text.replace("at_least = 5", "stat = \"max\"");
         let scenario = Scenario::parse("x.toml", &text, &[], None).expect("a scenario");
-        let judged = feroce_pfc_tools::run::run(&scenario.cases[0], false, |_| {}).expect("a run");
-        judged.outcomes[0].value.expect("a queue")
+        let case_result = feroce_pfc_tools::run::run(&scenario.cases[0], false, |_| {}).expect("a run");
+        case_result.gate_results[0].value.expect("a queue")
     };
     assert!(longest(&queue) > 10.0);
     let other = queue.replace("[switch]", "[measure]\npriority = 5\n[switch]");

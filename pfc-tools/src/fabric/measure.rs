@@ -30,7 +30,7 @@ pub struct Samples {
     /// Times of the samples.
     pub times: Vec<Time>,
     /// For each time, one sample of every flow; empty if there are more than
-    /// [`MOST_FLOWS`](Self::MOST_FLOWS) flows.
+    /// [`MAX_FLOWS`](Self::MAX_FLOWS) flows.
     pub flows: Vec<FlowSample>,
     /// For each time, the length in bytes of every watched queue.
     pub queues: Vec<u64>,
@@ -41,7 +41,7 @@ pub struct Samples {
 
 impl Samples {
     /// Up to this number of flows, each flow is sampled.
-    pub const MOST_FLOWS: usize = 1000;
+    pub const MAX_FLOWS: usize = 1000;
 
     /// Number of flows that are sampled.
     pub const fn flows_per_time(&self) -> usize {
@@ -57,7 +57,7 @@ impl Samples {
             queues: Vec::new(),
             watched: Vec::new(),
             alphas: match config.flows.len() {
-                few @ ..=Self::MOST_FLOWS => vec![(0, 0); few],
+                few @ ..=Self::MAX_FLOWS => vec![(0, 0); few],
                 _ => Vec::new(),
             },
         }

@@ -22,7 +22,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-pub use figure::{Figure, Shows};
+pub use figure::{Figure, FigureKind};
 pub use gate::{Bound, Gate, Measure, Stat};
 
 use super::config::{FabricConfig, FlowConfig, Network};
@@ -252,10 +252,10 @@ impl Scenario {
         let source = head.text("source")?.unwrap_or_default();
         let notes = head.text("notes")?.unwrap_or_default();
         let long = head.flag("long", false)?;
-        let given = Given { changes, seed };
+        let overrides = Overrides { changes, seed };
         let cases = match &cases {
-            None => vec![case(file, "", given.change(&tree)?, &[], 0, seed)?],
-            Some(node) => self::cases(file, &tree, node, &given)?,
+            None => vec![case(file, "", overrides.apply(&tree)?, &[], 0, seed)?],
+            Some(node) => self::cases(file, &tree, node, &overrides)?,
         };
         let figures = self::figures(figures.as_ref(), &cases)?;
         Ok(Self { file: file.to_owned(), title, source, cases, notes, long, figures })
@@ -264,18 +264,18 @@ impl Scenario {
 
 /// Options of the command line.
 #[derive(Debug, Clone, Copy)]
-struct Given<'a> {
+struct Overrides<'a> {
     changes: &'a [Change],
     seed: Option<u64>,
 }
 
-impl Given<'_> {
+impl Overrides<'_> {
     /// Applies the changes to the tree. They override everything in the file.
-    fn change(&self, tree: &Node) -> Result<Node, ScenarioError> {
+    fn apply(&self, tree: &Node) -> Result<Node, ScenarioError> {
         let mut tree = tree.clone();
         for Change { key, value } in self.changes {
             let origin = Origin::Set(format!("--set {key}={value}"));
-            tree.set(key, Node::given(value, &origin))?;
+            tree.set(key, Node::from_command_line(value, &origin))?;
         }
         Ok(tree)
     }
@@ -306,7 +306,7 @@ fn cases(
     file: &str,
     tree: &Node,
     list: &Node,
-    given: &Given<'_>,
+    overrides: &Overrides<'_>,
 ) -> Result<Vec<Case>, ScenarioError> {
     let holder = holder("case", list);
     let all = Section::new("", Some(&holder))?;
@@ -314,7 +314,7 @@ fn cases(
     for entry in all.sections("case")? {
         let name = entry.text("name")?.ok_or_else(|| entry.missing("name", "the case's name"))?;
         let values = entry.texts("values")?;
-        let set = entry.section("set")?.rest();
+        let set = entry.section("set")?.unread();
         let gates = entry.sections("gate")?;
         let same = entry.get("name").map(|node| {
             entry.wrong("name", node, "a name that no other case has; `{}` is each of `values`")
@@ -335,10 +335,18 @@ fn cases(
             }
             let mut changed = tree.clone();
             for (key, node) in &set {
-                let node = value.as_ref().map_or_else(|| (*node).clone(), |by| node.filled(by));
+                let node =
+                    value.as_ref().map_or_else(|| (*node).clone(), |by| node.substituted(by));
                 changed.set(&filled(key), node)?;
             }
-            cases.push(case(file, &name, given.change(&changed)?, &gates, number, given.seed)?);
+            cases.push(case(
+                file,
+                &name,
+                overrides.apply(&changed)?,
+                &gates,
+                number,
+                overrides.seed,
+            )?);
         }
     }
     Ok(cases)
@@ -354,7 +362,7 @@ fn case(
     number: usize,
     seed: Option<u64>,
 ) -> Result<Case, ScenarioError> {
-    let all = Section::new("", Some(&tree))?.of_changed(tree.is_changed());
+    let all = Section::new("", Some(&tree))?.with_overrides(tree.has_overrides());
     for key in ["title", "source", "notes", "long"] {
         all.get(key);
     }
@@ -391,7 +399,7 @@ fn case(
         expected.push(gate);
     }
     if base.watch.is_empty() {
-        measure.idle(&["priority"], "without queues to measure")?;
+        measure.reject_ineffective(&["priority"], "without queues to measure")?;
     }
     all.finish()?;
     let case = Case {

@@ -109,7 +109,7 @@ pub struct Clos {
 
 impl Clos {
     /// Upper bound on the number of links.
-    pub const fn lines(&self) -> usize {
+    pub const fn links(&self) -> usize {
         let Self { pods, tors, leaves, spines, hosts, .. } = *self;
         let of_tors = tors.saturating_mul(hosts.saturating_add(leaves));
         pods.saturating_mul(of_tors.saturating_add(leaves.saturating_mul(spines)))

@@ -75,7 +75,7 @@ pub struct Traffic {
 }
 
 /// Most flows of a run: each takes about 1 KB of memory.
-const MOST_FLOWS: usize = 1 << 20;
+const MAX_FLOWS: usize = 1 << 20;
 
 impl Traffic {
     /// Adds the flows of this traffic group, numbered `group`.
@@ -180,10 +180,10 @@ impl Traffic {
         Ok(())
     }
 
-    /// Adds a flow, up to the limit of [`MOST_FLOWS`].
+    /// Adds a flow, up to the limit of [`MAX_FLOWS`].
     fn add(&self, flow: FlowConfig, flows: &mut Vec<FlowConfig>) -> Result<(), String> {
-        if flows.len() >= MOST_FLOWS {
-            return Err(format!("{}: more than {MOST_FLOWS} flows", self.name));
+        if flows.len() >= MAX_FLOWS {
+            return Err(format!("{}: more than {MAX_FLOWS} flows", self.name));
         }
         flows.push(flow);
         Ok(())

@@ -248,7 +248,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Shows the current state: on the dashboard, as a line of JSON, or as text.
+    /// FigureKind the current state: on the dashboard, as a line of JSON, or as text.
     fn show(&self, screen: Option<&mut Dashboard>) -> io::Result<()> {
         let watched = self.watched();
         if let Some(screen) = screen {

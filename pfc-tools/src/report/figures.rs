@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::data::{Measured, ReportError, Row, number, text};
-use crate::fabric::scenario::{Figure, Shows};
+use crate::fabric::scenario::{Figure, FigureKind};
 use crate::plot::{Axis, Chart, Kind, Series};
 use crate::scenarios;
 
@@ -15,16 +15,18 @@ const MOST_LINES: usize = 7;
 /// The charts of a figure.
 pub(super) fn charts(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, ReportError> {
     let mut charts = match figure.shows {
-        Shows::Goodput => flows_over_time(figure, measured, "goodput / Gb/s", goodput)?,
-        Shows::Rate => flows_over_time(figure, measured, "allowed rate / Gb/s", |rows| {
+        FigureKind::Goodput => flows_over_time(figure, measured, "goodput / Gb/s", goodput)?,
+        FigureKind::Rate => flows_over_time(figure, measured, "allowed rate / Gb/s", |rows| {
             of(rows, "rate_bps", 1e9)
         })?,
-        Shows::Alpha => flows_over_time(figure, measured, "alpha", |rows| of(rows, "alpha", 1.0))?,
-        Shows::Queue => queues_over_time(figure, measured)?,
-        Shows::QueueCdf => vec![queue_cdf(figure, measured)?],
-        Shows::GoodputCdf => vec![goodput_cdf(figure, measured)?],
-        Shows::Slowdown => vec![slowdown(figure, measured)?],
-        Shows::Gates => vec![gates(figure, measured)?],
+        FigureKind::Alpha => {
+            flows_over_time(figure, measured, "alpha", |rows| of(rows, "alpha", 1.0))?
+        }
+        FigureKind::Queue => queues_over_time(figure, measured)?,
+        FigureKind::QueueCdf => vec![queue_cdf(figure, measured)?],
+        FigureKind::GoodputCdf => vec![goodput_cdf(figure, measured)?],
+        FigureKind::Slowdown => vec![slowdown(figure, measured)?],
+        FigureKind::Gates => vec![gates(figure, measured)?],
     };
     for chart in &mut charts {
         for (name, file) in &figure.published {

@@ -17,7 +17,7 @@ use crate::fabric::traffic::{Distribution, Pattern, Traffic};
 pub(super) const DEFAULT_PRIORITY: u8 = 3;
 
 /// Most samples of a run.
-const MOST_SAMPLES: u64 = 1_000_000;
+const MAX_SAMPLES: u64 = 1_000_000;
 
 /// Reads everything but network and traffic.
 pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, ScenarioError> {
@@ -27,7 +27,7 @@ pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, 
     let warmup = all.time("warmup")?.unwrap_or(Time::ZERO);
     let measure = all.section("measure")?;
     let sample = measure.time("sample")?.unwrap_or(Time(duration.0 / 1000)).max(SHORTEST);
-    if let Some(node) = measure.get("sample").filter(|_| duration.0 / sample.0 > MOST_SAMPLES) {
+    if let Some(node) = measure.get("sample").filter(|_| duration.0 / sample.0 > MAX_SAMPLES) {
         return Err(measure.wrong("sample", node, "a millionth of the duration or more"));
     }
     let mut watch = Vec::new();
@@ -111,7 +111,7 @@ fn scheduling(section: &Section<'_>) -> Result<SchedulerConfig, ScenarioError> {
         return Err(section.missing("weights", expected));
     }
     for (quantum, node) in quantum.iter_mut().zip(weights) {
-        let weight = node.shown().parse().ok().filter(|n| (1..=1000_u32).contains(n));
+        let weight = node.to_text().parse().ok().filter(|n| (1..=1000_u32).contains(n));
         *quantum = weight.ok_or_else(|| section.wrong("weights", node, expected))? * 1000;
     }
     Ok(SchedulerConfig { strict: strict.unwrap_or(0), quantum })
@@ -147,8 +147,8 @@ fn congestion(section: Section<'_>) -> Result<Params, ScenarioError> {
     let names: Vec<&str> = SETS.iter().map(|set| set.name).collect();
     let set = section.choice("set", &names)?.and_then(|set| Params::named(names[set]));
     let mut params = set.unwrap_or_default();
-    for (key, node) in section.rest() {
-        params.set(key, &node.shown()).map_err(|error| match error {
+    for (key, node) in section.unread() {
+        params.set(key, &node.to_text()).map_err(|error| match error {
             ParamError::UnknownName => ScenarioError::UnknownKey {
                 place: node.origin.to_string(),
                 key: format!("congestion.{key}"),
@@ -161,7 +161,8 @@ fn congestion(section: Section<'_>) -> Result<Params, ScenarioError> {
 }
 
 fn parameter_names() -> String {
-    let names: Vec<&str> = feroce_congestion::params::TABLE.iter().map(|knob| knob.name).collect();
+    let names: Vec<&str> =
+        feroce_congestion::params::TABLE.iter().map(|parameter| parameter.name).collect();
     names.join(", ")
 }
 
@@ -204,17 +205,19 @@ pub(super) fn traffic(
         (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
     match pattern {
         Pattern::Poisson { .. } => {
-            section
-                .idle(&["message", "messages", "stagger"], "on flows drawn by load and sizes")?;
+            section.reject_ineffective(
+                &["message", "messages", "stagger"],
+                "on flows drawn by load and sizes",
+            )?;
         }
         Pattern::Pairs { .. } => {
-            section.idle(&["message", "messages"], "on transfers of drawn sizes")?;
+            section.reject_ineffective(&["message", "messages"], "on transfers of drawn sizes")?;
         }
         Pattern::Flows { .. } | Pattern::Incast { .. } => {}
     }
     let control = control(&section)?;
     if control != Control::Dcqcn {
-        section.idle(&["initial_rate"], "without control = \"dcqcn\"")?;
+        section.reject_ineffective(&["initial_rate"], "without control = \"dcqcn\"")?;
     }
     let (message, messages) = messages(&section, config.packet.payload)?;
     let traffic = Traffic {

@@ -8,7 +8,7 @@ use super::section::Section;
 /// The quantity that a figure shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shows {
+pub enum FigureKind {
     /// Goodput of each flow in Gb/s over time.
     Goodput,
     /// Rate allowed by each flow's controller, in Gb/s, over time.
@@ -27,15 +27,15 @@ pub enum Shows {
     Gates,
 }
 
-const SHOWS: [(&str, Shows); 8] = [
-    ("goodput", Shows::Goodput),
-    ("rate", Shows::Rate),
-    ("alpha", Shows::Alpha),
-    ("queue", Shows::Queue),
-    ("queue-cdf", Shows::QueueCdf),
-    ("goodput-cdf", Shows::GoodputCdf),
-    ("slowdown", Shows::Slowdown),
-    ("gates", Shows::Gates),
+const FIGURE_KINDS: [(&str, FigureKind); 8] = [
+    ("goodput", FigureKind::Goodput),
+    ("rate", FigureKind::Rate),
+    ("alpha", FigureKind::Alpha),
+    ("queue", FigureKind::Queue),
+    ("queue-cdf", FigureKind::QueueCdf),
+    ("goodput-cdf", FigureKind::GoodputCdf),
+    ("slowdown", FigureKind::Slowdown),
+    ("gates", FigureKind::Gates),
 ];
 
 /// A figure of the report.
@@ -44,8 +44,8 @@ pub struct Figure {
     /// Title above the figure.
     pub title: String,
     /// The quantity shown.
-    pub shows: Shows,
-    /// Names of cases, or of gates for [`Shows::Gates`]; all if empty.
+    pub shows: FigureKind,
+    /// Names of cases, or of gates for [`FigureKind::Gates`]; all if empty.
     pub of: Vec<String>,
     /// Logarithmic axes.
     pub log: bool,
@@ -57,13 +57,13 @@ pub struct Figure {
 
 /// Reads a figure.
 pub(super) fn read(section: Section<'_>, cases: &[super::Case]) -> Result<Figure, ScenarioError> {
-    let names: Vec<&str> = SHOWS.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = FIGURE_KINDS.iter().map(|(name, _)| *name).collect();
     let shows = section.choice("shows", &names)?;
-    let shows = SHOWS[shows.ok_or_else(|| section.missing("shows", names.join(", ")))?].1;
+    let shows = FIGURE_KINDS[shows.ok_or_else(|| section.missing("shows", names.join(", ")))?].1;
     let title = section.text("title")?;
     let title = title.ok_or_else(|| section.missing("title", "what stands above the figure"))?;
     let mut known: Vec<&str> = match shows {
-        Shows::Gates => {
+        FigureKind::Gates => {
             cases.iter().flat_map(|case| &case.gates).map(|gate| gate.name.as_str()).collect()
         }
         _ => cases.iter().map(|case| case.name.as_str()).collect(),

@@ -161,7 +161,7 @@ pub(super) fn read(
     let bounds = bounds(section, number, ns3)?;
     let explained = section.text("explained")?;
     let gate = Gate { name, measure, stat, bounds, ns3, explained };
-    match section.rest().first() {
+    match section.unread().first() {
         None => Ok(gate),
         Some((key, node)) => Err(ScenarioError::UnknownKey {
             place: node.origin.to_string(),

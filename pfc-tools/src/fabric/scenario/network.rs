@@ -15,7 +15,7 @@ const KINDS: [&str; 7] =
     ["single", "dumbbell", "parking-lot", "two-tier", "clos", "fat-tree", "explicit"];
 
 /// Most links. Building the network takes links times hosts steps.
-const MOST_LINES: usize = 20_000;
+const MAX_LINKS: usize = 20_000;
 
 /// Reads topology, links and routing.
 pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
@@ -37,7 +37,7 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
     let delay = section.time("delay")?.unwrap_or(Time::from_micros(1));
     let host = LinkSpec { rate, delay };
     if matches!(KINDS[kind], "single" | "explicit") {
-        section.idle(&["trunk_rate", "trunk_delay"], "where all lines are alike")?;
+        section.reject_ineffective(&["trunk_rate", "trunk_delay"], "where all lines are alike")?;
     }
     let trunk = LinkSpec {
         rate: section.rate("trunk_rate")?.unwrap_or(rate),
@@ -45,8 +45,8 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
     };
     let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
     let fit = |lines: usize| match lines {
-        0..=MOST_LINES => Ok(()),
-        _ => Err(inconsistent(format!("{lines} lines or switches; there may be {MOST_LINES}"))),
+        0..=MAX_LINKS => Ok(()),
+        _ => Err(inconsistent(format!("{lines} lines or switches; there may be {MAX_LINKS}"))),
     };
     let network = match KINDS[kind] {
         "single" => {
@@ -79,7 +79,7 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
                 hosts: section.size("hosts", 2)?,
                 planes: section.flag("planes", false)?,
             };
-            fit(measures.lines().max(measures.switches()))?;
+            fit(measures.links().max(measures.switches()))?;
             topology::clos(measures, host, trunk).map_err(inconsistent)?
         }
         "fat-tree" => {
@@ -99,7 +99,7 @@ fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
         return Err(section.missing("hosts", expected));
     };
     let number = |node: &Node| {
-        let number = node.shown().parse().ok().filter(|n| *n <= 10_000_usize);
+        let number = node.to_text().parse().ok().filter(|n| *n <= 10_000_usize);
         number.ok_or_else(|| section.wrong("hosts", node, expected))
     };
     nodes.iter().map(number).collect()
@@ -152,8 +152,8 @@ fn change_link(
     let expected = "two nodes with a line, as \"h1 - s1\"; * is any";
     let between = section.texts("between")?.ok_or_else(|| section.missing("between", expected))?;
     let (rate, delay) = (section.rate("rate")?, section.time("delay")?);
-    let loss = section.hits("loss", "loss_every")?;
-    let corruption = section.hits("corruption", "corruption_every")?;
+    let loss = section.error_model("loss", "loss_every")?;
+    let corruption = section.error_model("corruption", "corruption_every")?;
     let is_down = section.flag("down", false)?;
     for (text, node) in between {
         let wrong = || section.wrong("between", node, expected);

@@ -15,10 +15,10 @@ pub(super) fn read(all: &Section<'_>, network: &Network) -> Result<Routing, Scen
     let section = all.section("routing")?;
     let mut routing = Routing::default();
     let kind = section.choice("kind", &KINDS)?.unwrap_or(0);
-    let roots = some_nodes(&section, "roots", "switches, as \"s1\" or \"s1..s4\"", network)?;
+    let roots = named_nodes(&section, "roots", "switches, as \"s1\" or \"s1..s4\"", network)?;
     match (KINDS[kind], roots) {
         ("up-down", Some(roots)) => {
-            routing.forbidden.extend(turns_up_again(&wiring(network), network.hosts.len(), &roots));
+            routing.forbidden.extend(down_up_turns(&wiring(network), network.hosts.len(), &roots));
         }
         ("up-down", None) => {
             return Err(section.missing("roots", "the switches at the top, as \"s1..s4\""));
@@ -43,7 +43,7 @@ pub(super) fn read(all: &Section<'_>, network: &Network) -> Result<Routing, Scen
 }
 
 /// The nodes named by `key`; `None` if the key is absent.
-fn some_nodes(
+fn named_nodes(
     section: &Section<'_>,
     key: &'static str,
     expected: &str,
@@ -73,7 +73,7 @@ fn route(
 ) -> Result<(), ScenarioError> {
     let hosts = network.hosts.len();
     let required = |key, expected: &str| {
-        let nodes = some_nodes(&section, key, expected, network)?;
+        let nodes = named_nodes(&section, key, expected, network)?;
         nodes.ok_or_else(|| section.missing(key, expected))
     };
     let wrong =
@@ -89,9 +89,9 @@ fn route(
     }
     for &switch in &at {
         for &host in &to {
-            let leads_on =
+            let is_next_hop =
                 |&next: &usize| network.joins(switch, next) && (next >= hosts || next == host);
-            if !via.iter().all(leads_on) {
+            if !via.iter().all(is_next_hop) {
                 return Err(wrong("via", expected.2));
             }
             routing.fixed.insert((switch, host), via.clone());
@@ -102,7 +102,7 @@ fn route(
 
 /// The turns that lead down and then up again (up*/down* routing). Up means nearer to a root; among
 /// switches at the same distance, towards the one with the lower number.
-fn turns_up_again(wiring: &Wiring, hosts: usize, roots: &[usize]) -> Vec<Turn> {
+fn down_up_turns(wiring: &Wiring, hosts: usize, roots: &[usize]) -> Vec<Turn> {
     let mut level = vec![usize::MAX; wiring.len()];
     let mut queue: VecDeque<usize> = roots.iter().copied().filter(|&n| n >= hosts).collect();
     queue.iter().for_each(|&root| level[root] = 0);

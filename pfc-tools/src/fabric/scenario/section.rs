@@ -19,34 +19,34 @@ pub(super) struct Section<'a> {
     /// Name of the table with a trailing dot; empty for the whole file.
     prefix: String,
     node: Option<&'a Node>,
-    asked: RefCell<BTreeSet<&'static str>>,
+    known: RefCell<BTreeSet<&'static str>>,
     /// True if the command line has changed any value of the scenario.
-    is_changed: bool,
+    has_overrides: bool,
 }
 
 impl<'a> Section<'a> {
     pub fn new(prefix: &str, node: Option<&'a Node>) -> Result<Self> {
-        let asked = RefCell::default();
-        let section = Self { prefix: prefix.to_owned(), node, asked, is_changed: false };
+        let known = RefCell::default();
+        let section = Self { prefix: prefix.to_owned(), node, known, has_overrides: false };
         match node {
             Some(Node { value: Value::Table(_), .. }) | None => Ok(section),
             Some(other) => Err(ScenarioError::Value {
                 place: other.origin.to_string(),
                 key: prefix.trim_end_matches('.').to_owned(),
-                value: other.shown(),
+                value: other.to_text(),
                 expected: "a table".to_owned(),
             }),
         }
     }
 
     /// Sets whether the command line has changed any value of the scenario.
-    pub fn of_changed(self, is_changed: bool) -> Self {
-        Self { is_changed, ..self }
+    pub fn with_overrides(self, has_overrides: bool) -> Self {
+        Self { has_overrides, ..self }
     }
 
     /// The value of `key`, if present. Marks the key as known.
     pub fn get(&self, key: &'static str) -> Option<&'a Node> {
-        self.asked.borrow_mut().insert(key);
+        self.known.borrow_mut().insert(key);
         match self.node {
             Some(Node { value: Value::Table(table), .. }) => table.get(key),
             _ => None,
@@ -58,7 +58,7 @@ impl<'a> Section<'a> {
         ScenarioError::Value {
             place: node.origin.to_string(),
             key: format!("{}{key}", self.prefix),
-            value: node.shown(),
+            value: node.to_text(),
             expected: expected.into(),
         }
     }
@@ -130,9 +130,9 @@ impl<'a> Section<'a> {
     /// Returns an error if one of `keys` is present although it has no effect, `because` of other
     /// settings. A key of the file is accepted if the command line may have removed its effect, so
     /// that a sweep continues.
-    pub fn idle(&self, keys: &[&'static str], because: &str) -> Result<()> {
+    pub fn reject_ineffective(&self, keys: &[&'static str], because: &str) -> Result<()> {
         let given = keys.iter().filter_map(|key| Some((key, self.get(key)?)));
-        let is_wrong = |node: &Node| !self.is_changed || matches!(node.origin, Origin::Set(_));
+        let is_wrong = |node: &Node| !self.has_overrides || matches!(node.origin, Origin::Set(_));
         match given.into_iter().find(|(_, node)| is_wrong(node)) {
             None => Ok(()),
             Some((key, node)) => Err(ScenarioError::Inconsistent {
@@ -188,7 +188,11 @@ impl<'a> Section<'a> {
     }
 
     /// Reads an error model: a probability, or every n-th frame.
-    pub fn hits(&self, chance: &'static str, every: &'static str) -> Result<Option<ErrorModel>> {
+    pub fn error_model(
+        &self,
+        chance: &'static str,
+        every: &'static str,
+    ) -> Result<Option<ErrorModel>> {
         let every = self.small(every, 1)?.map(ErrorModel::Every);
         let chance = self.fraction(chance)?;
         Ok(every
@@ -209,7 +213,7 @@ impl<'a> Section<'a> {
         };
         let mut bits = 0;
         for node in nodes {
-            let priority = node.shown().parse().ok().filter(|&p: &u8| p < 8);
+            let priority = node.to_text().parse().ok().filter(|&p: &u8| p < 8);
             bits |= 1 << priority.ok_or_else(|| self.wrong(key, node, "a priority from 0 to 7"))?;
         }
         Ok(Some(bits))
@@ -231,13 +235,13 @@ impl<'a> Section<'a> {
             Value::List(list) => list.as_slice(),
             _ => std::slice::from_ref(node),
         };
-        Ok(Some(nodes.iter().map(|node| (node.shown(), node)).collect()))
+        Ok(Some(nodes.iter().map(|node| (node.to_text(), node)).collect()))
     }
 
     /// The table `key`; an empty table if absent.
     pub fn section(&self, key: &'static str) -> Result<Section<'a>> {
         let section = Section::new(&format!("{}{key}.", self.prefix), self.get(key))?;
-        Ok(section.of_changed(self.is_changed))
+        Ok(section.with_overrides(self.has_overrides))
     }
 
     /// The tables `[[key]]`.
@@ -249,16 +253,16 @@ impl<'a> Section<'a> {
             .iter()
             .enumerate()
             .map(|(number, node)| Section::new(&prefix(number), Some(node)))
-            .map(|section| Ok(section?.of_changed(self.is_changed)))
+            .map(|section| Ok(section?.with_overrides(self.has_overrides)))
             .collect()
     }
 
     /// Entries whose keys have not been read yet.
-    pub fn rest(&self) -> Vec<(&'a String, &'a Node)> {
-        let asked = self.asked.borrow();
+    pub fn unread(&self) -> Vec<(&'a String, &'a Node)> {
+        let known = self.known.borrow();
         match self.node {
             Some(Node { value: Value::Table(table), .. }) => {
-                table.iter().filter(|(key, _)| !asked.contains(key.as_str())).collect()
+                table.iter().filter(|(key, _)| !known.contains(key.as_str())).collect()
             }
             _ => Vec::new(),
         }
@@ -266,12 +270,12 @@ impl<'a> Section<'a> {
 
     /// Ends the reading of the table: a key that was not read is unknown.
     pub fn finish(self) -> Result<()> {
-        match self.rest().first() {
+        match self.unread().first() {
             None => Ok(()),
             Some((key, node)) => Err(ScenarioError::UnknownKey {
                 place: node.origin.to_string(),
                 key: format!("{}{key}", self.prefix),
-                known: self.asked.borrow().iter().copied().collect::<Vec<_>>().join(", "),
+                known: self.known.borrow().iter().copied().collect::<Vec<_>>().join(", "),
             }),
         }
     }

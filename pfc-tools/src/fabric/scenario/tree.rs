@@ -64,11 +64,11 @@ impl Node {
     }
 
     /// The value as it would be written.
-    pub fn shown(&self) -> String {
+    pub fn to_text(&self) -> String {
         match &self.value {
             Value::Text(text) | Value::Plain(text) => text.clone(),
             Value::List(list) => {
-                format!("[{}]", list.iter().map(Self::shown).collect::<Vec<_>>().join(", "))
+                format!("[{}]", list.iter().map(Self::to_text).collect::<Vec<_>>().join(", "))
             }
             Value::Table(_) => "a table".to_owned(),
         }
@@ -91,10 +91,10 @@ impl Node {
     }
 
     /// Returns true if the command line has replaced or added this value or one inside it.
-    pub fn is_changed(&self) -> bool {
+    pub fn has_overrides(&self) -> bool {
         let inner = match &self.value {
-            Value::Table(table) => table.values().any(Self::is_changed),
-            Value::List(list) => list.iter().any(Self::is_changed),
+            Value::Table(table) => table.values().any(Self::has_overrides),
+            Value::List(list) => list.iter().any(Self::has_overrides),
             Value::Text(_) | Value::Plain(_) => false,
         };
         inner || matches!(self.origin, Origin::Set(_))
@@ -107,7 +107,7 @@ impl Node {
         let wrong = |expected: String| ScenarioError::Value {
             place: origin.to_string(),
             key: key.to_owned(),
-            value: value.shown(),
+            value: value.to_text(),
             expected,
         };
         if key.split('.').count() > DEEPEST {
@@ -149,7 +149,7 @@ impl Node {
     }
 
     /// A value that was not written in a file: TOML, or else a string.
-    pub fn given(text: &str, origin: &Origin) -> Self {
+    pub fn from_command_line(text: &str, origin: &Origin) -> Self {
         let document = format!("value = {text}");
         let parsed = DeTable::parse(&document).ok().and_then(|document| {
             let (_, value) = document.get_ref().iter().next()?;
@@ -161,14 +161,16 @@ impl Node {
 
     /// A copy with `{}` replaced by `by` in every string. A string with `{}` may become a value of
     /// another type.
-    pub fn filled(&self, by: &str) -> Self {
+    pub fn substituted(&self, by: &str) -> Self {
         let value = match &self.value {
             Value::Text(text) if text.contains("{}") => {
-                return Self::given(&text.replace("{}", by), &self.origin);
+                return Self::from_command_line(&text.replace("{}", by), &self.origin);
             }
-            Value::List(list) => Value::List(list.iter().map(|node| node.filled(by)).collect()),
+            Value::List(list) => {
+                Value::List(list.iter().map(|node| node.substituted(by)).collect())
+            }
             Value::Table(table) => Value::Table(
-                table.iter().map(|(name, node)| (name.clone(), node.filled(by))).collect(),
+                table.iter().map(|(name, node)| (name.clone(), node.substituted(by))).collect(),
             ),
             other => other.clone(),
         };
