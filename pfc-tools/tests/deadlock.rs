@@ -92,7 +92,7 @@ fn a_fat_tree_comes_to_a_stand_only_with_detours() {
 }
 
 /// Runs `feroce-pfc deadlock` on a built-in scenario.
-fn told(arguments: &[&str]) -> (String, Option<i32>) {
+fn message(arguments: &[&str]) -> (String, Option<i32>) {
     let program = env!("CARGO_BIN_EXE_feroce-pfc");
     let Output { stdout, stderr, status } =
         Command::new(program).arg("deadlock").args(arguments).output().expect("it runs");
@@ -102,17 +102,17 @@ fn told(arguments: &[&str]) -> (String, Option<i32>) {
 
 #[test]
 fn the_command_finds_the_cycle_and_what_to_change() {
-    let (text, code) = told(&["deadlock-ring"]);
+    let (text, code) = message(&["deadlock-ring"]);
     assert_eq!(code, Some(1));
     for line in [
         "a cycle of 5 lines, each of which can wait for the next:",
         "  s2 pauses port 2 of s1 while its own line to s3 is paused (packets from h1 to h3)",
-        "2 turns fewer break all cycles (no fewer are enough): s2 > s1 > s5, s5 > s1 > s2",
+        "2 turns fewer break all cycles (the minimum): s2 > s1 > s5, s5 > s1 > s2",
         "without these turns, all hosts reach each other and no cycle is left",
     ] {
         assert!(text.lines().any(|other| other == line), "{line}\n{text}");
     }
-    let (text, code) = told(&["deadlock-fat-tree", "--case", "two lines down", "--json"]);
+    let (text, code) = message(&["deadlock-fat-tree", "--case", "two lines down", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(code, Some(1));
     assert_eq!(report["cycle"].as_array().map(Vec::len), Some(8));
@@ -134,7 +134,7 @@ fn the_command_finds_the_cycle_and_what_to_change() {
         &[&["deadlock-fat-tree"][..], &up_down].concat(),
         &["deadlock-ring", "--set", "pfc.priorities=[]", "--set", "lossless=false"],
     ] {
-        let (text, code) = told(none);
+        let (text, code) = message(none);
         assert_eq!(code, Some(0), "{none:?}: {text}");
     }
 }
@@ -148,28 +148,31 @@ fn no_traffic_is_needed() {
     let file = std::env::temp_dir().join(format!("feroce-deadlock-{}.toml", std::process::id()));
     std::fs::write(&file, network).expect("a file");
     let name = file.to_str().expect("text");
-    let (text, code) = told(&[name, "--run"]);
-    let (refused, refusal) = told(&[name, "--traffic"]);
+    let (text, code) = message(&[name, "--run"]);
+    let (refused, refusal) = message(&[name, "--traffic"]);
     let fabric = Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(["run", name]).output();
     std::fs::remove_file(&file).expect("the file");
     assert_eq!(code, Some(1), "{text}");
-    let same = told(&["deadlock-ring", "--run"]).0;
+    let same = message(&["deadlock-ring", "--run"]).0;
     let cycle = "priority 3: 10 dependencies between 10 lines, by packets between all hosts";
     assert!(text.contains(cycle) && text.contains("in the fabric, as it is, 5 flows"), "{text}");
     let without_case = same.replacen(" (shortest paths)", "", 1);
     assert_eq!(text, without_case);
-    assert!(refused.contains("--traffic: the scenario has none"), "{refused}");
+    assert!(refused.contains("--traffic: the scenario has no traffic"), "{refused}");
     assert_eq!((refusal, refused.lines().count()), (Some(2), 1));
     // A run without traffic would show nothing.
     let Output { stderr, status, .. } = fabric.expect("it runs");
-    let told = String::from_utf8(stderr).expect("text");
-    assert!(told.contains("`traffic` is missing, expected at least one [[traffic]]"), "{told}");
+    let message = String::from_utf8(stderr).expect("text");
+    assert!(
+        message.contains("`traffic` is missing, expected at least one [[traffic]]"),
+        "{message}"
+    );
     assert!(!status.success());
 }
 
 #[test]
 fn the_fabric_shows_both() {
-    let (text, code) = told(&["deadlock-ring", "--run", "--json"]);
+    let (text, code) = message(&["deadlock-ring", "--run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(code, Some(1));
     let [before, after] = &report["runs"].as_array().expect("runs")[..] else { panic!("{text}") };
@@ -182,7 +185,7 @@ fn routes_by_hand_and_nonsense() {
     // Two switches that send packets for h3 to each other.
     let circle =
         ["--set", "route=[{at=\"s1\",to=\"h4\",via=\"s2\"},{at=\"s2\",to=\"h4\",via=\"s1\"}]"];
-    let (text, code) = told(&[&["deadlock-ring"][..], &circle].concat());
+    let (text, code) = message(&[&["deadlock-ring"][..], &circle].concat());
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("the routes go round in circles from h2 to h4"), "{text}");
     let tables = [
@@ -194,7 +197,7 @@ fn routes_by_hand_and_nonsense() {
         (&["deadlock-ring", "--set", "link=[{between=\"h1 - s1\",down=true}]"], "h1 has 0 lines"),
     ];
     for (arguments, expected) in tables {
-        let (text, code) = told(arguments);
+        let (text, code) = message(arguments);
         assert_eq!((code, text.lines().count()), (Some(2), 1), "{arguments:?}: {text}");
         assert!(text.contains(expected), "{arguments:?}: {text}");
     }

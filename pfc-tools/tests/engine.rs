@@ -161,20 +161,23 @@ fn in_shell(before: &str, program: &str) -> (Option<i32>, String) {
 
 #[test]
 fn a_run_has_the_descriptors_that_it_needs_or_says_so() {
-    let (code, told) = in_shell("ulimit -n 80", "run FILE");
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("3 engine hosts need 100 open descriptors; the limit is 80"), "{told}");
-    let (code, told) = in_shell("ulimit -Sn 30", "run FILE");
-    assert_eq!(code, Some(0), "the limit is raised: {told}");
+    let (code, message) = in_shell("ulimit -n 80", "run FILE");
+    assert_eq!(code, Some(1), "{message}");
+    assert!(
+        message.contains("3 engine hosts need 100 open descriptors; the limit is 80"),
+        "{message}"
+    );
+    let (code, message) = in_shell("ulimit -Sn 30", "run FILE");
+    assert_eq!(code, Some(0), "the limit is raised: {message}");
 }
 
 #[test]
 fn live_has_no_engines() {
-    let (code, told) = in_shell("true", "live FILE --port h1=none");
-    assert_eq!((code, told.lines().count()), (Some(1), 1), "{told}");
+    let (code, message) = in_shell("true", "live FILE --port h1=none");
+    assert_eq!((code, message.lines().count()), (Some(1), 1), "{message}");
     assert!(
-        told.contains("`host.engine` makes hosts of the engine; `live` has interfaces"),
-        "{told}"
+        message.contains("`host.engine` makes hosts of the engine; `live` has interfaces"),
+        "{message}"
     );
 }
 
@@ -193,32 +196,38 @@ fn a_flow_stops_and_priorities_are_those_of_the_scenario() {
 
 #[test]
 fn what_engines_cannot_have_is_told() {
-    let told = |from: &str, to: &str| {
+    let message = |from: &str, to: &str| {
         let text = SMALL.replace(from, to);
         Scenario::parse("x.toml", &text, &[], None).expect_err("refused").to_string()
     };
-    let host = |line: &str| told("[host]\n", &format!("[host]\n{line}\n"));
+    let host = |line: &str| message("[host]\n", &format!("[host]\n{line}\n"));
     assert_eq!(
         host("ack_delay = \"1us\""),
-        "x.toml:8: `host.ack_delay` is `1us`, expected nothing: engine hosts answer at once"
+        "x.toml:8: `host.ack_delay` is `1us`, expected no value: engine hosts respond at once"
     );
-    assert!(host("cnp_delay = \"1us\"").contains("engine hosts answer at once"));
+    assert!(host("cnp_delay = \"1us\"").contains("engine hosts respond at once"));
     assert!(host("ack_every = 4").contains("`host.ack_every` is `4`"));
     assert!(host("recovery = \"go-back-0\"").contains("expected go-back-n"));
     assert!(host("window = \"30KB\"").contains("expected 34752B or more: 32 packets"));
-    assert!(told("[host]", "[packet]\npayload = 1000\n[host]").contains("a path MTU of engine"));
-    assert!(told("[host]", "[packet]\nheaders = 60\n[host]").contains("expected 62, which"));
+    assert!(message("[host]", "[packet]\npayload = 1000\n[host]").contains("a path MTU of engine"));
+    assert!(
+        message("[host]", "[packet]\nheaders = 60\n[host]")
+            .contains("expected 62, the header size")
+    );
     for key in ["cnp_priority", "cnp_dscp", "np_cnp_dscp", "np_cnp_prio", "cnp_802p_prio"] {
-        let told = told("[host]", &format!("[congestion]\n{key} = 5\n[host]"));
-        assert!(told.starts_with(&format!("x.toml:8: `congestion.{key}` is `5`")), "{told}");
+        let message = message("[host]", &format!("[congestion]\n{key} = 5\n[host]"));
+        assert!(message.starts_with(&format!("x.toml:8: `congestion.{key}` is `5`")), "{message}");
     }
     let initial = "control = \"dcqcn\"\ninitial_rate = \"1Gb/s\"";
-    assert!(told("control = \"none\"", initial).contains("engine hosts begin at the line's rate"));
+    assert!(message("control = \"none\"", initial).contains("engine hosts start at link rate"));
     assert_eq!(
-        told("\"h1..h3\"", "\"h1..h2\""),
-        "x.toml:8: `host.engine`: h1 sends to h3, of which one is an engine and the other is not"
+        message("\"h1..h3\"", "\"h1..h2\""),
+        "x.toml:8: `host.engine`: h1 sends to h3, but only one of them is an engine host"
     );
-    assert!(told("control =", "message = \"1GB\"\ncontrol =").contains("a message of 1000000000"));
-    let other = "control = \"none\"\n[[traffic]]\nname = \"b\"\nfrom = \"h1\"\nto = \"h2\"\ncontrol = \"dcqcn\"";
-    assert!(told("control = \"none\"", other).contains("have the same `control` all"));
+    assert!(
+        message("control =", "message = \"1GB\"\ncontrol =").contains("a message of 1000000000")
+    );
+    let other = "control = \"none\"\n[[traffic]]\nname = \"b\"\nfrom = \"h1\"\n\
+                 to = \"h2\"\ncontrol = \"dcqcn\"";
+    assert!(message("control = \"none\"", other).contains("need the same `control`"));
 }

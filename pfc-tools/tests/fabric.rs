@@ -383,21 +383,21 @@ fn a_cnp_halves_the_rate_when_it_arrives() {
 
 #[test]
 fn what_does_not_fit_together_is_told() {
-    let told = |config: &FabricConfig| Fabric::new(config).expect_err("a misfit").to_string();
+    let message = |config: &FabricConfig| Fabric::new(config).expect_err("a misfit").to_string();
     let mut config = config(topology::single(3, LINE), vec![flow(0, 0)]);
-    assert_eq!(told(&config), "h1 sends to itself");
+    assert_eq!(message(&config), "h1 sends to itself");
     config.flows = vec![flow(0, 1)];
     config.watch = vec![(0, 1, 3)];
-    assert_eq!(told(&config), "no line leads from h1 to h2");
+    assert_eq!(message(&config), "no link joins h1 and h2");
     config.watch.clear();
     config.network.links.pop();
-    assert_eq!(told(&config), "h3 has 0 lines; a host has one");
+    assert_eq!(message(&config), "h3 has 0 links; a host has one");
     config = FabricConfig { network: topology::single(3, LINE), ..config };
     (config.switch.buffer, config.switch.lossless) = (999, 0);
     assert_eq!(
-        told(&config),
-        "s1: a lossy queue takes 999 bytes when the buffer is empty, less than a packet of 1000"
+        message(&config),
+        "s1: a lossy queue holds at most 999 bytes, less than a packet of 1000"
     );
     config.switch.lossless = 1 << 3;
-    assert!(told(&config).starts_with("s1: 3 ports need "), "{}", told(&config));
+    assert!(message(&config).starts_with("s1: 3 ports need "), "{}", message(&config));
 }

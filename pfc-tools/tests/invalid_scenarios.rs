@@ -24,7 +24,7 @@ of = \"s1->h3\"
 at_least = 5
 ";
 
-fn told(from: &str, to: &str) -> String {
+fn message(from: &str, to: &str) -> String {
     let text = SMALL.replace(from, to);
     assert_ne!(text, SMALL, "{from}");
     Scenario::parse("x.toml", &text, &[], None).expect_err(to).to_string()
@@ -58,7 +58,7 @@ const NONSENSE: &[(&str, &str, &str)] = &[
     (
         "[[gate]]",
         "[[traffic]]\nname = \"incast\"\nfrom = \"h1\"\nto = \"h2\"\n[[gate]]",
-        "x.toml:11: `traffic.name` is `incast`, expected a name that no other traffic has",
+        "x.toml:11: `traffic.name` is `incast`, expected a unique name",
     ),
     ("at_least = 5", "at_least = nan", "x.toml:14: `gate.0.at_least` is `nan`, expected a number"),
     (
@@ -69,7 +69,7 @@ const NONSENSE: &[(&str, &str, &str)] = &[
     (
         "[topology]",
         "[measure]\nsample = \"1ns\"\n[topology]",
-        "x.toml:4: `measure.sample` is `1ns`, expected a millionth of the duration or more",
+        "x.toml:4: `measure.sample` is `1ns`, expected at least a millionth of the duration",
     ),
     (
         "[[gate]]",
@@ -91,9 +91,9 @@ const NONSENSE: &[(&str, &str, &str)] = &[
 #[test]
 fn nonsense_is_told_with_its_place() {
     for (from, to, expected) in NONSENSE {
-        let told = told(from, to);
-        assert!(told.contains(expected), "{told}\nnot {expected}");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        let message = message(from, to);
+        assert!(message.contains(expected), "{message}\nnot {expected}");
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
 }
 
@@ -108,24 +108,24 @@ fn networks_that_are_too_large_are_refused_at_once() {
         "kind = \"dumbbell\"\nleft = 100000\nright = 100000",
         "kind = \"parking-lot\"\nhosts = [10000, 10000, 10000]",
     ] {
-        let told = told("kind = \"single\"\nhosts = 3", measures);
-        assert!(told.contains(" lines or switches; there may be 20000"), "{told}");
+        let message = message("kind = \"single\"\nhosts = 3", measures);
+        assert!(message.contains(" lines or switches; there may be 20000"), "{message}");
     }
-    let told = told(
+    let message = message(
         "kind = \"single\"\nhosts = 3",
         "kind = \"explicit\"\nhosts = [\"h1\", \"h2\", \"h1\"]\nswitches = [\"s1\"]\nlines = []",
     );
-    assert!(told.contains("expected names that differ; there is another `h1`"), "{told}");
+    assert!(message.contains("expected names that differ; there is another `h1`"), "{message}");
 }
 
 /// `a.a.a. ... = 1`, deeper than any key.
 #[test]
 fn depth_overflows_no_stack() {
     let deep = vec!["a"; 20_000].join(".");
-    told("[topology]", &format!("[topology]\n{deep} = 1"));
+    message("[topology]", &format!("[topology]\n{deep} = 1"));
     let nested = format!("a = {}1{}", "[".repeat(20_000), "]".repeat(20_000));
-    told("[topology]", &format!("[topology]\n{nested}"));
-    told("[[gate]]", &format!("[[case]]\nname = \"a\"\nset = {{ \"{deep}\" = 1 }}\n[[gate]]"));
+    message("[topology]", &format!("[topology]\n{nested}"));
+    message("[[gate]]", &format!("[[case]]\nname = \"a\"\nset = {{ \"{deep}\" = 1 }}\n[[gate]]"));
 }
 
 /// Replacements for a number or a word.

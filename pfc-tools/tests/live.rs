@@ -131,12 +131,12 @@ impl Live {
     /// Stops the program with SIGINT. Returns exit code, standard output and standard error.
     fn interrupt(mut self) -> (Option<i32>, String, String) {
         kill(Pid::from_raw(self.0.id().try_into().unwrap()), Signal::SIGINT).expect("it runs");
-        let (mut text, mut told) = (String::new(), String::new());
+        let (mut text, mut message) = (String::new(), String::new());
         self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        self.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        self.0.stderr.take().unwrap().read_to_string(&mut message).unwrap();
         let code = self.0.wait().unwrap().code();
-        eprintln!("{text}{told}");
-        (code, text, told)
+        eprintln!("{text}{message}");
+        (code, text, message)
     }
 
     /// Stops the program. Returns a lookup of its table by host and column.
@@ -254,8 +254,8 @@ fn what_the_kernel_sends_passes() {
     net.tap("h1").send(&lldp, Offload::default()).expect("room for a frame");
     for (host, to) in [("h1", "10.77.1.3"), ("h2", "10.77.1.3"), ("h3", "fd77::2")] {
         let ping = format!("ip netns exec {} ping -c 3 -i 0.2 -s 1400 -W 2 {to}", net.name(host));
-        let told = run(&ping);
-        assert!(told.contains(" 0% packet loss"), "{told}");
+        let message = run(&ping);
+        assert!(message.contains(" 0% packet loss"), "{message}");
     }
     let figure = live.end();
     assert!(figure("h3", "in_frames") >= 9 && figure("h3", "dropped") == 0);
@@ -433,10 +433,10 @@ fn a_full_disk_ends_the_samples_and_not_the_bridge() {
     let live = net.live(&["--csv", "/dev/full", "--sample", "1ms"]);
     let ping = format!("ip netns exec {} ping -c 2 -i 0.2 -W 2 10.77.1.3", net.name("h1"));
     assert!(run(&ping).contains(" 0% packet loss"));
-    let (code, text, told) = live.interrupt();
+    let (code, text, message) = live.interrupt();
     assert_eq!(code, Some(1), "what was asked for is not there");
     assert!(text.starts_with("host") || text.trim_start().starts_with("host"), "{text}");
-    assert!(told.contains("no more samples: No space left on device"), "{told}");
+    assert!(message.contains("samples stop: No space left on device"), "{message}");
 }
 
 /// One end of a connection with the scenario's congestion control, and its resources.
@@ -488,13 +488,13 @@ impl End {
     }
 
     fn connect(ends: [(&mut Self, &Device); 2], options: ConnectOptions) {
-        let told = ends.each_ref().map(|(end, device)| {
+        let message = ends.each_ref().map(|(end, device)| {
             let psn = device.random_psn().expect("a PSN");
             (psn, end.qp.endpoint(psn, device.default_gid_index()).expect("a GID"))
         });
         for (number, (end, device)) in ends.into_iter().enumerate() {
             let options = ConnectOptions { sgid_index: device.default_gid_index(), ..options };
-            end.qp.connect(told[number].0, &told[1 - number].1, &options).expect("connected");
+            end.qp.connect(message[number].0, &message[1 - number].1, &options).expect("connected");
         }
     }
 
@@ -742,7 +742,7 @@ fn an_endpoint_obeys_pauses_of_its_priority() {
 
 #[test]
 fn errors_say_what_to_do() {
-    let told = |options: &[&str]| {
+    let message = |options: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_feroce-fabric"))
             .args(["live", "live"])
             .args(options)
@@ -750,12 +750,12 @@ fn errors_say_what_to_do() {
             .unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, text) = told(&["--port", "h9=lo"]);
+    let (code, text) = message(&["--port", "h9=lo"]);
     assert_eq!(code, Some(1));
     assert!(text.contains("the scenario has no host `h9`; there are h1, h2, h3"), "{text}");
-    let (code, text) = told(&["--port", "h1=nowhere0"]);
+    let (code, text) = message(&["--port", "h1=nowhere0"]);
     assert_eq!(code, Some(1));
     assert!(text.contains("no interface 'nowhere0'"), "{text}");
-    assert_eq!(told(&["--port", "h1"]).0, Some(2));
-    assert_eq!(told(&[]).0, Some(2));
+    assert_eq!(message(&["--port", "h1"]).0, Some(2));
+    assert_eq!(message(&[]).0, Some(2));
 }

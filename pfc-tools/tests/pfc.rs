@@ -160,9 +160,9 @@ fn captures_of_each_kind_say_the_same() {
 fn refused(rows: &[(&[&str], &str)]) {
     for (arguments, due) in rows {
         let output = pfc(arguments);
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(due) && told.lines().count() == 1, "{arguments:?}: {told}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+        assert!(message.contains(due) && message.lines().count() == 1, "{arguments:?}: {message}");
     }
 }
 
@@ -179,12 +179,12 @@ fn bad_captures_get_one_line_and_exit_code_2() {
     let cut = file("cut", &good[..good.len() - 20]);
     let here = folder.0.to_str().unwrap();
     refused(&[
-        (&["decode", &cut], "is cut off behind its frame 10"),
-        (&["decode", &file("zst", &zstd[..zstd.len() - 20])], "is cut off"),
-        (&["decode", &file("gz", &gzip[..gzip.len() - 20])], "is cut off"),
+        (&["decode", &cut], "is truncated after frame 10"),
+        (&["decode", &file("zst", &zstd[..zstd.len() - 20])], "is truncated"),
+        (&["decode", &file("gz", &gzip[..gzip.len() - 20])], "is truncated"),
         (&["decode", &file("whole", &good), "--html", "/proc/none"], "cannot write /proc/none"),
-        (&["decode", &file("empty", &[])], "no capture"),
-        (&["decode", &file("junk", &[0x55; 4000])], "no capture"),
+        (&["decode", &file("empty", &[])], "neither pcap nor pcapng"),
+        (&["decode", &file("junk", &[0x55; 4000])], "neither pcap nor pcapng"),
         (&["decode", &file("loopback", &loopback)], "link of type"),
         (&["decode", &file("raw", &raw)], "link of type"),
         (&["decode", &folder.path("none")], "No such file"),
@@ -253,9 +253,9 @@ fn without_privilege_one_line_says_so() {
     command.args(["netns", "exec", &pair.0, "setpriv", "--bounding-set=-all"]);
     command.args([env!("CARGO_BIN_EXE_feroce-pfc"), "watch", "v0"]);
     let output = command.output().expect("ip");
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.lines().count() == 1 && told.contains("no permission"), "{told}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.lines().count() == 1 && message.contains("no permission"), "{message}");
 }
 
 #[test]
@@ -363,10 +363,10 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
         ["send", "storm", "v0", "--for", "500ms", "--per-second", "1000", "--record", &record];
     let storm = pair.command(&storm).output().unwrap();
     assert_eq!(storm.status.code(), Some(0), "{storm:?}");
-    let told = text(&storm.stdout);
+    let message = text(&storm.stdout);
     assert!(
-        told.contains("500 of 500 frames") && told.contains("ended by itself; XON sent"),
-        "{told}"
+        message.contains("500 of 500 frames") && message.contains("ended by itself; XON sent"),
+        "{message}"
     );
     pair.command(&["send", "frame", "v0", "--malformed", "padding"]).output().unwrap();
     kill(Pid::from_raw(watcher.id().try_into().unwrap()), Signal::SIGINT).unwrap();
@@ -440,10 +440,10 @@ fn frames_count_from_when_they_arrived_however_late_they_are_looked_at() {
 fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
     let Some(pair) = Pair::new("dog") else { return };
     let folder = Folder::new("dog");
-    let [figures, told] = ["figures.prom", "told"].map(|name| folder.path(name));
+    let [figures, message] = ["figures.prom", "message"].map(|name| folder.path(name));
     // A signal that stops a watchdog also stops its command.
     let command =
-        format!("echo $PFC_INTERFACE $PFC_PRIORITY >> {told}; kill $$; echo lives >> {told}");
+        format!("echo $PFC_INTERFACE $PFC_PRIORITY >> {message}; kill $$; echo lives >> {message}");
     let watch = ["watchdog", "v1", "--frames", "--rate", "10M", "--poll", "20ms"];
     let times = ["--detection", "100ms", "--restoration", "100ms", "--prometheus", &figures];
     let commands = ["--on-storm", &command, "--on-restore", &command];
@@ -456,7 +456,7 @@ fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
         let name = format!("feroce_pfc_watchdog_{name}{{interface=\"v1\",priority=\"3\"}} ");
         text.lines().find_map(|line| Some(line.strip_prefix(&name)?.to_owned()))
     };
-    let lines = || fs::read_to_string(&told).unwrap_or_default();
+    let lines = || fs::read_to_string(&message).unwrap_or_default();
     let is_over = || figure("storm").as_deref() == Some("0") && lines().lines().count() >= 2;
     for _ in 0..500 {
         if is_over() {
@@ -479,7 +479,7 @@ fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
     let mut left: Vec<_> =
         fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["figures.prom", "told"]);
+    assert_eq!(left, ["figures.prom", "message"]);
 }
 
 #[test]

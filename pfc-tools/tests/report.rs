@@ -241,7 +241,7 @@ fn a_report_tells_of_losses_and_leaves_unfinished_runs_out() {
     assert_eq!(fabric(&[&run[..], &lossy, &small].concat()).status.code(), Some(3));
     assert_eq!(fabric(&["report", text(&data), "--out", text(&out)]).status.code(), Some(3));
     let page = fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(page.contains("kinds of losses in a lossless network"), "{page}");
+    assert!(page.contains("lost packets (lossless network)"), "{page}");
     fs::remove_file(data.join("scenario.json")).unwrap();
     let output = fabric(&["report", text(&data), "--out", text(&out)]);
     assert_eq!(output.status.code(), Some(1));

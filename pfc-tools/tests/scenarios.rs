@@ -32,24 +32,24 @@ of = \"s1->h3\"
 at_least = 5
 ";
 
-fn told(text: &str) -> String {
+fn message(text: &str) -> String {
     Scenario::parse("x.toml", text, &[], None).expect_err("a wrong file").to_string()
 }
 
 #[test]
 fn errors_name_file_line_key_and_what_was_expected() {
-    let with = |from: &str, to: &str| told(&SMALL.replace(from, to));
+    let with = |from: &str, to: &str| message(&SMALL.replace(from, to));
     assert_eq!(
         with("\"1/8\"", "\"x\""),
-        "x.toml:10: `switch.alpha` is `x`, expected a ratio of whole numbers, as \"1/8\""
+        "x.toml:10: `switch.alpha` is `x`, expected a ratio of integers, such as \"1/8\""
     );
     assert_eq!(
         with("duration = \"2ms\"", "duration = 2"),
-        "x.toml:2: `duration` is `2`, expected a time up to 1000000s, as \"55us\""
+        "x.toml:2: `duration` is `2`, expected a time up to 1000000s, such as \"55us\""
     );
     assert_eq!(
         with("duration = \"2ms\"", ""),
-        "x.toml:1: `duration` is missing, expected a time, as \"100ms\""
+        "x.toml:1: `duration` is missing, expected a time such as \"100ms\""
     );
     assert!(
         with("alpha =", "alfa =")
@@ -57,11 +57,11 @@ fn errors_name_file_line_key_and_what_was_expected() {
     );
     assert_eq!(
         with("h1..h2", "h1..h9"),
-        "x.toml:14: `traffic.0.from` is `h1..h9`, expected hosts, as \"h1\", \"h1..h4\" or a list of these"
+        "x.toml:14: `traffic.0.from` is `h1..h9`, expected hosts such as \"h1\" or \"h1..h4\", or a list"
     );
     assert_eq!(
         with("s1->h3", "s1->h4"),
-        "x.toml:21: `gate.0.of` is `s1->h4`, expected a line from one node to its neighbour, as \"s1->h3\""
+        "x.toml:21: `gate.0.of` is `s1->h4`, expected a link from one node to its neighbour, such as \"s1->h3\""
     );
     assert_eq!(
         with("hosts = 3", "hosts = ").lines().next(),
@@ -83,17 +83,17 @@ fn errors_name_file_line_key_and_what_was_expected() {
     );
     assert_eq!(
         with("repeat = 2", "warmup = \"2ms\""),
-        "x.toml:3: `warmup`: the warm-up is as long as the run: nothing is measured"
+        "x.toml:3: `warmup`: the warm-up is as long as the run, so nothing is measured"
     );
 }
 
 /// A key without effect is an error.
 #[test]
 fn keys_without_effect_are_errors() {
-    let with = |from: &str, to: &str| told(&SMALL.replace(from, to));
+    let with = |from: &str, to: &str| message(&SMALL.replace(from, to));
     assert_eq!(
         with("hosts = 3", "hosts = 3\ntrunk_delay = \"1us\""),
-        "x.toml:8: `topology.trunk_delay` has no effect where all lines are alike"
+        "x.toml:8: `topology.trunk_delay` has no effect because all links are alike"
     );
     assert_eq!(
         with("control = \"dcqcn\"", "initial_rate = \"1Gb/s\""),
@@ -108,12 +108,14 @@ fn keys_without_effect_are_errors() {
         let name = key.split(' ').next().expect("a key");
         assert_eq!(
             with("control = \"dcqcn\"", &format!("{poisson}{key}")),
-            format!("x.toml:19: `traffic.0.{name}` has no effect on flows drawn by load and sizes")
+            format!(
+                "x.toml:19: `traffic.0.{name}` has no effect with kind = \"poisson\": sizes and starts are random"
+            )
         );
     }
     assert_eq!(
         with("control = \"dcqcn\"", "message = 0"),
-        "x.toml:16: `traffic.0.message` is `0`, expected at least a byte"
+        "x.toml:16: `traffic.0.message` is `0`, expected at least one byte"
     );
 }
 
@@ -128,12 +130,12 @@ fn what_the_command_line_makes_idle_is_no_error() {
     let parse = |text: &str, changes: &[Change]| Scenario::parse("x.toml", text, changes, None);
     parse(&text, std::slice::from_ref(&none)).expect("a scenario");
     let given = [none, change("traffic.0.initial_rate", "2Gb/s")];
-    let told = parse(&text, &given).expect_err("no effect").to_string();
+    let message = parse(&text, &given).expect_err("no effect").to_string();
     assert!(
-        told.starts_with(
+        message.starts_with(
             "--set traffic.0.initial_rate=2Gb/s: `traffic.0.initial_rate` has no effect"
         ),
-        "{told}"
+        "{message}"
     );
 }
 
@@ -146,11 +148,11 @@ fn sizes_that_nothing_counts_are_refused() {
     let poisson = "kind = \"poisson\"\nload = \"1%\"\nsizes = \"sizes.txt\"\nname = \"incast\"";
     fs::write(&file, SMALL.replace("name = \"incast\"", poisson)).expect("a file");
     let output = feroce_fabric(&["run", &file]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), told.lines().count()), (Some(1), 1), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(1), 1), "{message}");
     assert!(
-        told.contains("`traffic.0.sizes` is `sizes.txt`, expected flows of less than 2^32"),
-        "{told}"
+        message.contains("`traffic.0.sizes` is `sizes.txt`, expected flows of less than 2^32"),
+        "{message}"
     );
 }
 
@@ -161,7 +163,8 @@ fn gates_look_at_the_priority_that_is_measured() {
     let longest = |text: &str| {
         let text = text.replace("at_least = 5", "stat = \"max\"");
         let scenario = Scenario::parse("x.toml", &text, &[], None).expect("a scenario");
-        let case_result = feroce_pfc_tools::run::run(&scenario.cases[0], false, |_| {}).expect("a run");
+        let case_result =
+            feroce_pfc_tools::run::run(&scenario.cases[0], false, |_| {}).expect("a run");
         case_result.gate_results[0].value.expect("a queue")
     };
     assert!(longest(&queue) > 10.0);
@@ -172,18 +175,20 @@ fn gates_look_at_the_priority_that_is_measured() {
 /// Values that are too large are errors and cause no panic.
 #[test]
 fn huge_values_are_refused() {
-    let with = |from: &str, to: &str| told(&SMALL.replace(from, to));
+    let with = |from: &str, to: &str| message(&SMALL.replace(from, to));
     let huge = "18446744073709551615";
     for key in ["guaranteed", "headroom", "buffer", "threshold", "resume_offset"] {
-        let told = with("[switch]", &format!("[switch]\n{key} = \"{huge}B\""));
-        assert!(told.starts_with(&format!("x.toml:10: `switch.{key}` is")), "{told}");
+        let message = with("[switch]", &format!("[switch]\n{key} = \"{huge}B\""));
+        assert!(message.starts_with(&format!("x.toml:10: `switch.{key}` is")), "{message}");
     }
     for key in ["guaranteed", "headroom"] {
-        let told = with("[switch]", &format!("[switch]\n{key} = \"1099511627776B\""));
-        assert!(told.contains("3 ports need"), "{told}");
+        let message = with("[switch]", &format!("[switch]\n{key} = \"1099511627776B\""));
+        assert!(message.contains("3 ports need"), "{message}");
     }
-    let told = |key: &str| with("control = \"dcqcn\"", key);
-    assert!(told("message = \"1099511627776B\"\nmessages = 2000000000").contains("2^32 packets"));
+    let message = |key: &str| with("control = \"dcqcn\"", key);
+    assert!(
+        message("message = \"1099511627776B\"\nmessages = 2000000000").contains("2^32 packets")
+    );
     assert!(with("[switch]", "[packet]\npayload = 2000000000\n[switch]").contains("1048576"));
     let slow = with("hosts = 3", "hosts = 3\ndelay = \"200000s\"\nrate = \"10000Gb/s\"");
     assert!(slow.contains("bytes for headroom"), "{slow}");
@@ -201,12 +206,12 @@ fn the_command_line_changes_a_value_and_is_named_for_it() {
     let error = change("switch.alpha", "much").expect_err("no ratio").to_string();
     assert_eq!(
         error,
-        "--set switch.alpha=much: `switch.alpha` is `much`, expected a ratio of whole numbers, as \"1/8\""
+        "--set switch.alpha=much: `switch.alpha` is `much`, expected a ratio of integers, such as \"1/8\""
     );
     let error = change("traffic.3.from", "h1").expect_err("no such traffic").to_string();
     assert_eq!(
         error,
-        "--set traffic.3.from=h1: `traffic.3.from` is `h1`, expected a number below 1 in place of `3`"
+        "--set traffic.3.from=h1: `traffic.3.from` is `h1`, expected an index below 1 instead of `3`"
     );
 }
 
@@ -253,7 +258,7 @@ fn every_key_is_in_the_documentation() {
     let document = fs::read_to_string(document).expect("the document");
     let mut told_of = 0;
     let mut check = |text: &str| {
-        let error = told(text);
+        let error = message(text);
         let (place, known) = error.split_once("; here are ").unwrap_or_else(|| panic!("{error}"));
         for key in known.split(", ") {
             told_of += 1;
@@ -453,7 +458,7 @@ fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {
 fn each_kind_of_loss_fails_a_lossless_network() {
     let folder = Folder::new("kinds");
     let rows = [
-        ("[[link]]\nbetween = \"h1 - s1\"\nloss_every = 500\n", ["packets lost on lines", "NAKs"]),
+        ("[[link]]\nbetween = \"h1 - s1\"\nloss_every = 500\n", ["packets lost on links", "NAKs"]),
         ("[[link]]\nbetween = \"h1 - s1\"\ncorruption_every = 500\n", ["wrong ICRC", "NAKs"]),
         ("[host]\ntimeout = \"2us\"\n", ["time-outs"; 2]),
         ("[pfc]\npriorities = []\n[packet]\npayload = 4096\n", ["dropped at switches", "NAKs"]),

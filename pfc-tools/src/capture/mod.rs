@@ -16,7 +16,7 @@ use pcap_file::pcapng::{Block, PcapNgParser};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
 use records::{Records, Source};
-use zstd::Unpacked;
+use zstd::ZstdReader;
 
 /// Why a capture cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum CaptureError {
         source: io::Error,
     },
     /// The file starts with no known magic number.
-    #[error("{} is no capture: neither pcap nor pcapng", .0.display())]
+    #[error("{} is neither pcap nor pcapng", .0.display())]
     NotACapture(PathBuf),
     /// The frames have no Ethernet header.
     #[error("{} was captured on a link of type {found:?}; only Ethernet has PFC", file.display())]
@@ -41,7 +41,7 @@ pub enum CaptureError {
         found: DataLink,
     },
     /// The file ends in the middle of a record.
-    #[error("{} is cut off behind its frame {frames}", file.display())]
+    #[error("{} is truncated after frame {frames}", file.display())]
     Truncated {
         /// The file.
         file: PathBuf,
@@ -49,7 +49,7 @@ pub enum CaptureError {
         frames: u64,
     },
     /// The file is malformed.
-    #[error("{} is damaged behind its frame {frames}: {why}", file.display())]
+    #[error("{} is malformed after frame {frames}: {why}", file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
@@ -178,7 +178,7 @@ impl Capture {
         };
         let mut records = Records::new(source);
         let mut magic = records.magic().map_err(failed)?;
-        if let Some(unpack) = unpacking(magic) {
+        if let Some(unpack) = decompressor(magic) {
             records = Records::new(Box::new(unpack(records.into_source()).take(most)));
             magic = records.magic().map_err(failed)?;
         } else if most < u64::MAX {
@@ -278,9 +278,9 @@ impl From<PcapError> for Fault {
 }
 
 /// The decompressor for a source that starts with `magic`, if it is compressed.
-fn unpacking(magic: [u8; 4]) -> Option<fn(Source) -> Source> {
+fn decompressor(magic: [u8; 4]) -> Option<fn(Source) -> Source> {
     match magic {
-        ZSTD => Some(|source| Box::new(Unpacked::new(source))),
+        ZSTD => Some(|source| Box::new(ZstdReader::new(source))),
         [first, second, ..] if [first, second] == GZIP => {
             Some(|source| Box::new(MultiGzDecoder::new(source)))
         }

@@ -20,12 +20,12 @@ impl<R: Read> Read for Source<R> {
 }
 
 /// The contents of all frames of a source.
-pub(super) struct Unpacked<R> {
+pub(super) struct ZstdReader<R> {
     source: BufReader<Source<R>>,
     decoder: FrameDecoder,
 }
 
-impl<R: Read> Unpacked<R> {
+impl<R: Read> ZstdReader<R> {
     pub(super) fn new(source: R) -> Self {
         let source = BufReader::new(Source { source, has_ended: false });
         Self { source, decoder: FrameDecoder::new() }
@@ -58,7 +58,7 @@ impl<R: Read> Unpacked<R> {
     }
 }
 
-impl<R: Read> Read for Unpacked<R> {
+impl<R: Read> Read for ZstdReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             if out.is_empty() || self.decoder.can_collect() > 0 {

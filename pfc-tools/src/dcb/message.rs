@@ -128,7 +128,7 @@ fn one(message: &DcbMessage, kind: u16) -> Result<Option<Vec<u8>>, DcbError> {
 
 /// Decodes a response to `DCB_CMD_IEEE_GET`.
 pub(super) fn ieee(message: &DcbMessage) -> Result<Ieee, DcbError> {
-    let missing = DcbError::Malformed("an answer without DCB_ATTR_IEEE");
+    let missing = DcbError::Malformed("a response without DCB_ATTR_IEEE");
     let value = one(message, ATTR_IEEE)?.ok_or(missing)?;
     let mut ieee = Ieee::default();
     for (kind, value) in attributes(&value)? {
@@ -165,7 +165,8 @@ pub(super) fn dcbx(message: &DcbMessage) -> Result<Dcbx, DcbError> {
 
 /// Result of a set request: 0, or a negated error number in a signed byte.
 pub(super) fn set_outcome(message: &DcbMessage) -> Result<i32, DcbError> {
-    let value = one(message, ATTR_IEEE)?.ok_or(DcbError::Malformed("no outcome of setting"))?;
+    let value =
+        one(message, ATTR_IEEE)?.ok_or(DcbError::Malformed("no result of the set request"))?;
     Ok(i32::from(Reader(&value).byte()?.cast_signed()))
 }
 

@@ -40,22 +40,22 @@ const EACCES: i32 = 13;
 #[derive(Debug, thiserror::Error)]
 pub enum DcbError {
     /// No interface of that name exists in this network namespace.
-    #[error("no interface is called {0}")]
+    #[error("there is no interface {0}")]
     NoInterface(String),
     /// Not a valid name: empty or longer than 15 bytes.
-    #[error("`{0}` is no name of an interface")]
+    #[error("`{0}` is not a valid interface name")]
     Name(String),
     /// The driver or the kernel does not support DCB.
-    #[error("{0} has no DCB: the kernel answers EOPNOTSUPP")]
+    #[error("{0} does not support DCB: the kernel returns EOPNOTSUPP")]
     NotSupported(String),
     /// Setting needs CAP_NET_ADMIN.
-    #[error("setting DCB of {0} takes CAP_NET_ADMIN")]
+    #[error("setting DCB of {0} needs CAP_NET_ADMIN")]
     Permission(String),
     /// Any other error of the system.
     #[error("netlink: {0}")]
     System(#[from] io::Error),
     /// The response does not match the kernel's headers.
-    #[error("an answer of the kernel is not understood: {0}")]
+    #[error("unexpected response of the kernel: {0}")]
     Malformed(&'static str),
 }
 
@@ -149,7 +149,7 @@ impl Dcb {
             match payload {
                 NetlinkPayload::InnerMessage(answer) => return Ok(answer),
                 NetlinkPayload::Error(error) => outcome(interface, error.raw_code())?,
-                _ => return Err(DcbError::Malformed("neither an answer nor an error")),
+                _ => return Err(DcbError::Malformed("neither a response nor an error")),
             }
         }
     }

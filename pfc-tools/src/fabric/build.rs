@@ -46,14 +46,15 @@ fn seed_of(seed: u64, part: Part, number: u64) -> u64 {
 /// before it stops.
 fn times_fit(config: &FabricConfig) -> Result<(), ConfigError> {
     if config.warmup >= config.duration {
-        let told = "the warm-up is as long as the run: nothing is measured";
-        return Err(ConfigError::about("warmup")(told));
+        let message = "the warm-up is as long as the run, so nothing is measured";
+        return Err(ConfigError::about("warmup")(message));
     }
     let packet = &config.packet;
     let shortest = packet.control.min(packet.headers + 1) + packet.gap;
     if config.network.links.iter().any(|link| link.rate.time_of(shortest) == Time::ZERO) {
-        let told = format!("a packet of {shortest} bytes takes no time: the run would have no end");
-        return Err(ConfigError::about("topology.rate")(told));
+        let message =
+            format!("a packet of {shortest} bytes takes no time, so the run would not end");
+        return Err(ConfigError::about("topology.rate")(message));
     }
     let name = |flow: &FlowConfig| {
         let name = |host: u32| config.network.name(host as usize);
@@ -132,7 +133,7 @@ impl Fabric {
             });
             let name = |node| config.network.name(node);
             let port =
-                port.ok_or_else(|| format!("no line leads from {} to {}", name(node), name(next)))?;
+                port.ok_or_else(|| format!("no link joins {} and {}", name(node), name(next)))?;
             self.ports[port as usize].watch = Some(Box::new(QueueMonitor::new(priority)));
             self.samples.add_queue(port);
         }
@@ -147,8 +148,8 @@ impl Fabric {
         for (number, flow) in (0_u32..).zip(&config.flows) {
             let name = |host: u32| config.network.name(host as usize);
             if flow.from == flow.to {
-                let told = format!("{} sends to itself", name(flow.from));
-                return Err(ConfigError::of_flow(flow, told));
+                let message = format!("{} sends to itself", name(flow.from));
+                return Err(ConfigError::of_flow(flow, message));
             }
             let nth = per_pair.entry((flow.from, flow.to)).or_default();
             let chain = flow.chain.map(|chain| (flow.group, chain));
@@ -182,7 +183,7 @@ impl Fabric {
             }
             self.find_path(flow.from, flow.to, entropy)
                 .map_err(|what| format!("{what} from {} to {}", name(flow.from), name(flow.to)))
-                .map_err(|told| ConfigError::of_flow(flow, told))?;
+                .map_err(|message| ConfigError::of_flow(flow, message))?;
         }
         Ok(())
     }
@@ -240,7 +241,7 @@ fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
     for (number, link) in (0_u64..).zip(&network.links) {
         for (end, other) in [(link.a, link.b), (link.b, link.a)] {
             if end == other {
-                return Err(format!("a line leads from {0} to {0}", network.name(end)));
+                return Err(format!("a link joins {0} to itself", network.name(end)));
             }
             let index = u32::try_from(end).unwrap_or(u32::MAX);
             let node = match end.checked_sub(hosts) {
@@ -248,7 +249,7 @@ fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
                 Some(_) => Node::Switch(index - u32::try_from(hosts).unwrap_or(u32::MAX)),
             };
             let own: &mut Vec<u32> = &mut numbers[end];
-            let local = u16::try_from(own.len()).map_err(|_| "a switch has at most 65535 ports")?;
+            let local = u16::try_from(own.len()).map_err(|_| "a node has at most 65535 ports")?;
             own.push(u32::try_from(ports.len()).map_err(|_| "too many ports")?);
             let mut port = Port::new(node, local, link.rate, link.delay, config.switch.scheduling);
             let seed = seed_of(config.seed, Part::Faults, number * 2 + u64::from(end == link.b));
@@ -268,7 +269,7 @@ fn hosts(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Host>, Strin
         .zip(numbers)
         .map(|(name, ports)| match ports[..] {
             [port] => Ok(Host::new(port)),
-            _ => Err(format!("{name} has {} lines; a host has one", ports.len())),
+            _ => Err(format!("{name} has {} links; a host has one", ports.len())),
         })
         .collect()
 }
@@ -312,7 +313,7 @@ fn fits(config: &FabricConfig, buffer: &SharedBuffer) -> Result<(), String> {
     let lossy = |flow: &FlowConfig| config.switch.lossless >> flow.priority & 1 == 0;
     if most < frame && config.flows.iter().any(lossy) {
         return Err(format!(
-            "a lossy queue takes {most} bytes when the buffer is empty, less than a packet of {frame}"
+            "a lossy queue holds at most {most} bytes, less than a packet of {frame}"
         ));
     }
     Ok(())

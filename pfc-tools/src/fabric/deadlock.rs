@@ -41,7 +41,7 @@ impl Deadlock {
             |queue: &Stuck| format!("{}->{}", network.name(queue.from), network.name(queue.node));
         let lines: Vec<String> = self.cycle.iter().map(line).collect();
         format!(
-            "deadlock since {:.1} us: {} wait for each other for ever, {} lines in all",
+            "deadlock since {:.1} us: {} wait for each other, {} links in all",
             self.since.seconds() * 1e6,
             lines.join(", "),
             self.stuck

@@ -43,24 +43,23 @@ pub(super) fn check(config: &FabricConfig) -> Result<(), ConfigError> {
     for flow in &config.flows {
         if is_engine(flow.from) != is_engine(flow.to) {
             let (from, to) = (name(flow.from), name(flow.to));
-            let told =
-                format!("{from} sends to {to}, of which one is an engine and the other is not");
-            return Err(ConfigError::about("host.engine")(told));
+            let message = format!("{from} sends to {to}, but only one of them is an engine host");
+            return Err(ConfigError::about("host.engine")(message));
         }
         if is_engine(flow.from) && flow.message > MAX_MESSAGE {
             let message = flow.message;
-            let told =
-                format!("a message of {message} bytes; an engine's has {MAX_MESSAGE} at most");
-            return Err(ConfigError::of_flow(flow, told));
+            let message =
+                format!("a message of {message} bytes; engine hosts send at most {MAX_MESSAGE}");
+            return Err(ConfigError::of_flow(flow, message));
         }
     }
     let mut controls = BTreeMap::new();
     let ends = config.flows.iter().flat_map(|flow| [(flow.from, flow), (flow.to, flow)]);
     for (host, flow) in ends.filter(|(host, _)| is_engine(*host)) {
         if *controls.entry(host).or_insert(flow.control) != flow.control {
-            let told =
-                format!("{} is an engine, whose flows have the same `control` all", name(host));
-            return Err(ConfigError::of_flow(flow, told));
+            let message =
+                format!("all flows of an engine host ({}) need the same `control`", name(host));
+            return Err(ConfigError::of_flow(flow, message));
         }
     }
     Ok(())
@@ -70,7 +69,7 @@ pub(super) fn check(config: &FabricConfig) -> Result<(), ConfigError> {
 /// limit, since other parts of the process need descriptors too.
 fn raise_descriptor_limit(hosts: usize) -> Result<(), String> {
     let needed = hosts as u64 * DESCRIPTORS + OTHER_DESCRIPTORS;
-    let failed = |error: Errno| format!("the limit of open descriptors: {error}");
+    let failed = |error: Errno| format!("cannot change the limit of open descriptors: {error}");
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
     if soft >= needed {
         return Ok(());
@@ -138,7 +137,7 @@ impl Fabric {
         self.engines.hosts.resize_with(config.network.hosts.len(), || None);
         self.engines.places.resize(config.flows.len(), None);
         let arena = Arena::new(used.len() * PORT_BYTES)
-            .map_err(|error| format!("no memory for ports: {error}"))?;
+            .map_err(|error| format!("cannot allocate memory for ports: {error}"))?;
         for &host in used {
             let own = flows_of(config, host);
             let port = self.hosts[host as usize].port as usize;

@@ -184,7 +184,7 @@ impl Results {
         };
         let kinds = [
             (ports(|c| c.dropped), "packets dropped at switches"),
-            (ports(|c| c.lost), "packets lost on lines"),
+            (ports(|c| c.lost), "packets lost on links"),
             (self.corrupted, "packets with a wrong ICRC"),
             (flows(|c| c.naks), "NAKs"),
             (flows(|c| c.timeouts), "time-outs"),

@@ -53,7 +53,7 @@ pub enum ScenarioError {
         message: String,
     },
     /// No such key exists.
-    #[error("{place}: nothing is called `{key}`; here are {known}")]
+    #[error("{place}: unknown key `{key}`; known keys: {known}")]
     UnknownKey {
         /// File and line.
         place: String,
@@ -317,7 +317,7 @@ fn cases(
         let set = entry.section("set")?.unread();
         let gates = entry.sections("gate")?;
         let same = entry.get("name").map(|node| {
-            entry.wrong("name", node, "a name that no other case has; `{}` is each of `values`")
+            entry.wrong("name", node, "a unique case name (`{}` stands for each of `values`)")
         });
         entry.finish()?;
         let values = match values {
@@ -377,7 +377,7 @@ fn case(
         let name = section.get("name");
         let read = config::traffic(section, &base, file)?;
         if let Some(node) = name.filter(|_| traffic.iter().any(|t: &Traffic| t.name == read.name)) {
-            return Err(all.wrong("traffic.name", node, "a name that no other traffic has"));
+            return Err(all.wrong("traffic.name", node, "a unique name"));
         }
         traffic.push(read);
     }

@@ -129,7 +129,9 @@ impl Clos {
 pub fn clos(measures: Clos, host: LinkSpec, trunk: LinkSpec) -> Result<Network, String> {
     let Clos { pods, tors, leaves, spines, hosts, planes } = measures;
     if planes && (leaves == 0 || spines % leaves != 0) {
-        return Err(format!("{spines} spines cannot be divided among {leaves} leaves of each pod"));
+        return Err(format!(
+            "{spines} spines cannot be divided evenly among {leaves} leaves per pod"
+        ));
     }
     let mut builder = Builder::new(pods * tors * hosts);
     let tor: Vec<usize> = (1..=pods * tors).map(|n| builder.switch(format!("t{n}"))).collect();
@@ -162,7 +164,9 @@ pub fn clos(measures: Clos, host: LinkSpec, trunk: LinkSpec) -> Result<Network, 
 /// If `k` is odd or less than 2.
 pub fn fat_tree(k: usize, host: LinkSpec, trunk: LinkSpec) -> Result<Network, String> {
     if k < 2 || k % 2 == 1 {
-        return Err(format!("a fat-tree of {k}-port switches: the number is even and at least 2"));
+        return Err(format!(
+            "a fat-tree of {k}-port switches: the number must be even and at least 2"
+        ));
     }
     let half = k / 2;
     clos(
@@ -184,7 +188,7 @@ pub fn explicit(
     let mut builder = Builder { network: Network { hosts, switches, ..Network::default() } };
     for (a, b, line) in lines {
         let find = |name: &String| {
-            builder.network.node(name).ok_or_else(|| format!("no node is called `{name}`"))
+            builder.network.node(name).ok_or_else(|| format!("there is no node `{name}`"))
         };
         let (a, b) = (find(a)?, find(b)?);
         builder.link(a, b, *line);
@@ -220,6 +224,6 @@ mod tests {
         assert!(fat_tree(3, LINE, LINE).is_err());
         let lines = [("a".to_owned(), "x".to_owned(), LINE)];
         let error = explicit(vec!["a".to_owned()], vec!["b".to_owned()], &lines).expect_err("no x");
-        assert_eq!(error, "no node is called `x`");
+        assert_eq!(error, "there is no node `x`");
     }
 }

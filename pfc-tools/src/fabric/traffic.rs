@@ -101,7 +101,11 @@ impl Traffic {
             Pattern::Flows { per_pair, senders } => {
                 let senders = senders.unwrap_or(self.from.len());
                 if senders > self.from.len() {
-                    return Err(format!("{}: {senders} senders of {}", self.name, self.from.len()));
+                    return Err(format!(
+                        "{}: {senders} senders, but only {} hosts",
+                        self.name,
+                        self.from.len()
+                    ));
                 }
                 for (number, &from) in self.from[..senders].iter().enumerate() {
                     for nth in 0..*per_pair {
@@ -116,7 +120,11 @@ impl Traffic {
                 let mut from: Vec<u32> =
                     self.from.iter().copied().filter(|&host| host != to).collect();
                 if *senders > from.len() {
-                    return Err(format!("{}: {senders} senders of {}", self.name, from.len()));
+                    return Err(format!(
+                        "{}: {senders} senders, but only {} hosts",
+                        self.name,
+                        from.len()
+                    ));
                 }
                 for number in 0..*senders {
                     let other = number + below(&mut random, from.len() - number);
@@ -128,7 +136,10 @@ impl Traffic {
                 let rates = self.from.iter().map(|&host| rate_of(network, host));
                 let mean_gap = arrivals::mean_gap(sizes.mean(), rates.sum(), *load);
                 if mean_gap == Time::ZERO {
-                    return Err(format!("{}: flows of less than a byte have no end", self.name));
+                    return Err(format!(
+                        "{}: flows are shorter than a byte, so there would be no end of them",
+                        self.name
+                    ));
                 }
                 let mut at = self.start;
                 loop {
@@ -154,7 +165,7 @@ impl Traffic {
         let others = self.to.iter().filter(|&&to| to != from);
         let count = others.clone().count();
         if count == 0 {
-            return Err(format!("{}: a host has nobody to send to", self.name));
+            return Err(format!("{}: a host has no receiver", self.name));
         }
         Ok((from, *others.clone().nth(below(random, count)).expect("below it")))
     }

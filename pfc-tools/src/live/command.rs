@@ -61,17 +61,17 @@ fn port(text: &str) -> Result<(String, String), String> {
         Some((host, interface)) if !host.is_empty() && !interface.is_empty() => {
             Ok((host.to_owned(), interface.to_owned()))
         }
-        _ => Err("expected HOST=INTERFACE, as h1=veth0".to_owned()),
+        _ => Err("expected HOST=INTERFACE, such as h1=veth0".to_owned()),
     }
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
-    Kind::Bytes.parse(text).ok_or_else(|| "expected bytes, as 512KB".to_owned())
+    Kind::Bytes.parse(text).ok_or_else(|| "expected bytes, such as 512KB".to_owned())
 }
 
 fn time(text: &str) -> Result<Time, String> {
     let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
-    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, as 100ms".to_owned())
+    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, such as 100ms".to_owned())
 }
 
 /// Why a run ended early.
@@ -81,7 +81,7 @@ pub enum Failure {
     #[error(transparent)]
     Live(#[from] LiveError),
     /// The table or the samples cannot be written, or signals cannot be watched.
-    #[error("cannot write what was measured: {0}")]
+    #[error("cannot write the results: {0}")]
     Output(#[from] io::Error),
 }
 
@@ -139,7 +139,7 @@ impl Recorder {
         let Some(samples) = self.samples.as_mut().filter(|_| now >= self.next) else { return };
         self.next = self.next.max(now - self.every) + self.every;
         if let Err(error) = samples.add(now, &live.report()) {
-            eprintln!("feroce-fabric: no more samples: {error}");
+            eprintln!("feroce-fabric: samples stop: {error}");
             (self.samples, self.failed) = (None, Some(error));
         }
     }

@@ -43,7 +43,7 @@ pub struct LiveConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The scenario has no host of that name.
-    #[error("--port {host}={interface}: the scenario has no host `{host}`; there are {known}")]
+    #[error("--port {host}={interface}: the scenario has no host `{host}`; its hosts: {known}")]
     NoHost {
         /// As given.
         host: String,
@@ -68,7 +68,7 @@ pub enum LiveError {
         source: PacketError,
     },
     /// An interface is down or gone.
-    #[error("{interface} cannot be read any more: {source}")]
+    #[error("cannot receive from {interface}: {source}")]
     Receive {
         /// The interface.
         interface: String,
@@ -356,31 +356,32 @@ impl Live {
 
     /// New warnings, each reported once.
     pub fn warnings(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut message = Vec::new();
         if !self.has_warned_late && self.gaps.max() > TOO_LATE.0 / 1000 {
             self.has_warned_late = true;
-            told.push(format!(
-                "{} ms late at {:.1} s: what passes comes in bursts that are this machine's. It needs a processor for itself, or lower rates",
+            message.push(format!(
+                "{} ms late at {:.1} s: frames leave in bursts caused by this machine. The program needs \
+                 a CPU of its own, or lower rates",
                 self.gaps.max() / 1_000_000,
                 self.looked.seconds()
             ));
         }
         if !self.has_warned_route && self.fabric.unroutable() > 0 {
             self.has_warned_route = true;
-            told.push("frames are lost for which the network has no way".to_owned());
+            message.push("frames without a route are lost".to_owned());
         }
         for edge in &mut self.edges {
             if edge.counts.too_long + edge.tap.truncated() > 0 && !edge.has_warned {
                 edge.has_warned = true;
-                told.push(format!(
-                    "{}: frames of several packets are lost, which no line carries: what sends to {1} leaves it to its device to cut them \
-                     (`ethtool -K PEER tso off gso off` turns that off, where PEER is {1}'s peer)",
+                message.push(format!(
+                    "{}: super-frames of segmentation offload are lost. Turn the offload off at the \
+                     sender: `ethtool -K PEER tso off gso off`, where PEER is {1}'s peer",
                     edge.name,
                     edge.tap.name()
                 ));
             }
         }
-        told
+        message
     }
 
     /// Nanoseconds between iterations, weighted by time: an event due in such a gap was late by up

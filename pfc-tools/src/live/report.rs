@@ -64,7 +64,7 @@ pub fn print_gaps(out: &mut impl Write, gaps: &TimeHistogram) -> io::Result<()> 
     let micros = |permille| in_micros(gaps.quantile(permille));
     writeln!(
         out,
-        "late by (us): half of the time {}, 99 % {}, 99.9 % {}, at most {}",
+        "late by (us): 50 % {}, 99 % {}, 99.9 % {}, max {}",
         micros(500),
         micros(990),
         micros(999),

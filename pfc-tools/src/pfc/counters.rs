@@ -26,7 +26,7 @@ impl Direction {
 
 /// The counted quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum Quantity {
     /// Frames.
     Frames,
     /// Pause time in microseconds.
@@ -37,19 +37,19 @@ pub enum What {
 
 /// The meaning of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct About {
+pub struct Meaning {
     /// Direction of the frames.
     pub direction: Direction,
     /// Priority; `None` for PAUSE, or for a total over all priorities.
     pub priority: Option<u8>,
     /// The counted quantity.
-    pub what: What,
+    pub what: Quantity,
 }
 
 /// The meaning of a counter's name, if it counts flow control: mlx5 `rx_prio3_pause_duration`,
 /// mlxsw `rx_pause_prio_3`, ixgbe `rx_pb_3_pxoff`, i40e and ice `port.rx_priority_3_xoff`, bnxt
 /// `rx_pfc_ena_frames_pri3` and `pfc_pri3_rx_duration_us`.
-pub fn about(name: &str) -> Option<About> {
+pub fn parse_name(name: &str) -> Option<Meaning> {
     let has = |part: &str| name.contains(part);
     if !(has("pause") || has("pfc") || has("xoff") || has("xon")) {
         return None;
@@ -60,13 +60,13 @@ pub fn about(name: &str) -> Option<About> {
         _ => return None,
     };
     let what = match () {
-        () if has("duration") => What::Micros,
-        () if has("transition") => What::Transitions,
+        () if has("duration") => Quantity::Micros,
+        () if has("transition") => Quantity::Transitions,
         // Errors, storm warnings and watermarks are not frames.
         () if has("err") || has("storm") || has("ctrl_phy") || has("watermark") => return None,
-        () => What::Frames,
+        () => Quantity::Frames,
     };
-    Some(About { direction, priority: priority(name), what })
+    Some(Meaning { direction, priority: priority(name), what })
 }
 
 fn priority(name: &str) -> Option<u8> {
@@ -98,15 +98,15 @@ impl Counters {
     }
 
     /// Increases since the start, by name; unchanged counters are left out.
-    pub fn moved(&self) -> BTreeMap<String, u64> {
+    pub fn increases(&self) -> BTreeMap<String, u64> {
         let now = self.ethtool.statistics().unwrap_or_default();
-        let named = now.into_iter().filter(|(name, _)| about(name).is_some());
+        let named = now.into_iter().filter(|(name, _)| parse_name(name).is_some());
         named
             .map(|(name, value)| {
                 let before = self.start.get(&name).copied().unwrap_or(0);
                 (name, value.saturating_sub(before))
             })
-            .filter(|(_, moved)| *moved > 0)
+            .filter(|(_, increases)| *increases > 0)
             .collect()
     }
 }
@@ -122,15 +122,15 @@ pub struct Counted {
 
 /// Frames and pause times by direction and priority (`None`: PAUSE, or a total over all
 /// priorities), from the increases.
-pub fn counted(moved: &BTreeMap<String, u64>) -> BTreeMap<(Direction, Option<u8>), Counted> {
+pub fn counted(increases: &BTreeMap<String, u64>) -> BTreeMap<(Direction, Option<u8>), Counted> {
     let mut rows = BTreeMap::<_, Counted>::new();
-    for (name, moved) in moved {
-        let Some(About { direction, priority, what }) = about(name) else { continue };
+    for (name, increases) in increases {
+        let Some(Meaning { direction, priority, what }) = parse_name(name) else { continue };
         let row = rows.entry((direction, priority)).or_default();
         match what {
-            What::Frames => row.frames += moved,
-            What::Micros => row.micros = Some(row.micros.unwrap_or(0) + moved),
-            What::Transitions => {}
+            Quantity::Frames => row.frames += increases,
+            Quantity::Micros => row.micros = Some(row.micros.unwrap_or(0) + increases),
+            Quantity::Transitions => {}
         }
     }
     rows
@@ -141,10 +141,10 @@ pub fn difference(
     now: &BTreeMap<String, u64>,
     before: &BTreeMap<String, u64>,
 ) -> BTreeMap<String, u64> {
-    let moved = now.iter().map(|(name, now)| {
+    let increases = now.iter().map(|(name, now)| {
         (name.clone(), now.saturating_sub(before.get(name).copied().unwrap_or(0)))
     });
-    moved.filter(|(_, moved)| *moved > 0).collect()
+    increases.filter(|(_, increases)| *increases > 0).collect()
 }
 
 #[cfg(test)]
@@ -155,19 +155,19 @@ mod tests {
     fn drivers_names_are_understood() {
         use Direction::{Rx, Tx};
         let rows = [
-            ("rx_prio3_pause", Rx, Some(3), What::Frames),
-            ("rx_prio3_pause_duration", Rx, Some(3), What::Micros),
-            ("tx_prio0_pause_transition", Tx, Some(0), What::Transitions),
-            ("rx_pause_prio_7", Rx, Some(7), What::Frames),
-            ("tx_pause_duration_prio_2", Tx, Some(2), What::Micros),
-            ("rx_pb_3_pxoff", Rx, Some(3), What::Frames),
-            ("port.tx_priority_5_xon", Tx, Some(5), What::Frames),
-            ("rx_pfc_ena_frames_pri3", Rx, Some(3), What::Frames),
-            ("pfc_pri4_rx_duration_us", Rx, Some(4), What::Micros),
-            ("rx_global_pause", Rx, None, What::Frames),
+            ("rx_prio3_pause", Rx, Some(3), Quantity::Frames),
+            ("rx_prio3_pause_duration", Rx, Some(3), Quantity::Micros),
+            ("tx_prio0_pause_transition", Tx, Some(0), Quantity::Transitions),
+            ("rx_pause_prio_7", Rx, Some(7), Quantity::Frames),
+            ("tx_pause_duration_prio_2", Tx, Some(2), Quantity::Micros),
+            ("rx_pb_3_pxoff", Rx, Some(3), Quantity::Frames),
+            ("port.tx_priority_5_xon", Tx, Some(5), Quantity::Frames),
+            ("rx_pfc_ena_frames_pri3", Rx, Some(3), Quantity::Frames),
+            ("pfc_pri4_rx_duration_us", Rx, Some(4), Quantity::Micros),
+            ("rx_global_pause", Rx, None, Quantity::Frames),
         ];
         for (name, direction, priority, what) in rows {
-            assert_eq!(about(name), Some(About { direction, priority, what }), "{name}");
+            assert_eq!(parse_name(name), Some(Meaning { direction, priority, what }), "{name}");
         }
         for name in [
             "rx_packets",
@@ -176,7 +176,7 @@ mod tests {
             "rx_prio9_packets",
             "tx_pause_storm_error_events",
         ] {
-            assert_eq!(about(name), None, "{name}");
+            assert_eq!(parse_name(name), None, "{name}");
         }
     }
 

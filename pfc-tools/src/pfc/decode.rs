@@ -62,7 +62,7 @@ pub fn take(
         meter.take(&seen, now);
         show(frame, &seen);
     });
-    meter.settle();
+    meter.end_expired();
     read
 }
 
@@ -88,10 +88,10 @@ impl Pace {
 
     fn text(self, out: &mut impl Write, peak: u64) -> io::Result<()> {
         let (took, per_second) = (shown(self.took), self.per_second());
-        writeln!(out, "{} frames read in {took}: {per_second:.0} a second", self.frames)?;
+        writeln!(out, "{} frames read in {took}: {per_second:.0} per second", self.frames)?;
         match self.keeps_up(peak) {
             true => Ok(()),
-            false => writeln!(out, "That does not keep up with the {peak} that came in a second."),
+            false => writeln!(out, "This is slower than the peak of {peak} frames per second."),
         }
     }
 
@@ -160,13 +160,13 @@ mod tests {
     fn who_is_slower_than_the_frames_came_does_not_keep_up() {
         let pace = Pace { frames: 3000, took: Time::from_millis(2000) };
         assert!(pace.keeps_up(1500) && !pace.keeps_up(1501));
-        let told = |peak| {
+        let message = |peak| {
             let mut out = Vec::new();
             pace.text(&mut out, peak).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(told(1500), "3000 frames read in 2.00 s: 1500 a second\n");
-        assert!(told(1501).contains("does not keep up with the 1501"));
+        assert_eq!(message(1500), "3000 frames read in 2.00 s: 1500 per second\n");
+        assert!(message(1501).contains("slower than the peak of 1501"));
         assert_eq!(pace.json(1501)["keeps_up"], false);
         // A capture without frames takes no time and is not too slow.
         assert!(Pace { frames: 0, took: Time::ZERO }.keeps_up(0));

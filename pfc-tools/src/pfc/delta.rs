@@ -7,8 +7,8 @@ use feroce_wire::MacAddr;
 use serde_json::{Value, json};
 
 use super::counters::{Counted, Direction, counted, difference};
-use super::meter::{Meter, PAUSE, Priority, TIMERS, timer_name};
-use super::report::{share, shown, stood_still};
+use super::meter::{Meter, PAUSE, TIMERS, TimerStats, timer_name};
+use super::report::{blocked_time, share, shown};
 use super::watch::Watched;
 use crate::fabric::time::Time;
 
@@ -30,7 +30,7 @@ pub struct Row {
     /// Share of the whole time paused, if the rate is known.
     pub of_all: Option<f64>,
     /// Statistics since the start.
-    pub total: Priority,
+    pub total: TimerStats,
 }
 
 impl Row {
@@ -41,13 +41,13 @@ impl Row {
 
 /// The changes.
 #[derive(Debug, Default)]
-pub struct Recent {
+pub struct Delta {
     at: Time,
     span: Time,
-    before: Vec<[Priority; TIMERS]>,
-    still_before: Vec<[Time; TIMERS]>,
+    before: Vec<[TimerStats; TIMERS]>,
+    blocked_before: Vec<[Time; TIMERS]>,
     /// For each timer, the largest share of time for which a sender blocked it.
-    stood_still: [Option<f64>; TIMERS],
+    blocked_time: [Option<f64>; TIMERS],
     frames_before: u64,
     frames: u64,
     rows: Vec<Row>,
@@ -74,17 +74,17 @@ impl CountedRow {
     }
 }
 
-impl Recent {
+impl Delta {
     /// Takes a reading. `counters` are the NIC's increases since the start.
-    pub fn look(&mut self, meter: &Meter, counters: &BTreeMap<String, u64>) {
+    pub fn update(&mut self, meter: &Meter, counters: &BTreeMap<String, u64>) {
         let (now, known) = (meter.now(), meter.rate().is_some());
         self.span = now - self.at;
         self.at = now;
         self.rows.clear();
-        self.before.resize(meter.senders().len(), [Priority::default(); TIMERS]);
+        self.before.resize(meter.senders().len(), [TimerStats::default(); TIMERS]);
         for (sender, before) in meter.senders().iter().zip(&mut self.before) {
             for (timer, before) in before.iter_mut().enumerate() {
-                let own = sender.figures(timer, now);
+                let own = sender.stats(timer, now);
                 if own.xoff + own.xon == 0 {
                     continue;
                 }
@@ -101,7 +101,7 @@ impl Recent {
                 *before = own;
             }
         }
-        self.look_at_stops(meter);
+        self.update_blocked(meter);
         let frames = meter.frames();
         let frames = frames.pfc + frames.pause + frames.other;
         self.frames = frames - self.frames_before;
@@ -116,23 +116,23 @@ impl Recent {
             .collect();
         self.counters.clone_from(counters);
         for row in self.counted.iter().filter(|row| row.is_received()) {
-            let stood_still = &mut self.stood_still[row.priority.map_or(PAUSE, usize::from)];
-            *stood_still = most(*stood_still, row.share);
+            let blocked_time = &mut self.blocked_time[row.priority.map_or(PAUSE, usize::from)];
+            *blocked_time = most(*blocked_time, row.share);
         }
     }
 
     /// Computes the share of time for which each timer was blocked.
-    fn look_at_stops(&mut self, meter: &Meter) {
-        self.stood_still = [None; TIMERS];
-        self.still_before.resize(meter.senders().len(), [Time::ZERO; TIMERS]);
+    fn update_blocked(&mut self, meter: &Meter) {
+        self.blocked_time = [None; TIMERS];
+        self.blocked_before.resize(meter.senders().len(), [Time::ZERO; TIMERS]);
         if meter.rate().is_none() {
             return;
         }
-        for (sender, before) in meter.senders().iter().zip(&mut self.still_before) {
+        for (sender, before) in meter.senders().iter().zip(&mut self.blocked_before) {
             for (timer, before) in before.iter_mut().enumerate() {
-                let total = stood_still(sender, timer, meter.now());
+                let total = blocked_time(sender, timer, meter.now());
                 let share = share(total - *before, self.span);
-                self.stood_still[timer] = most(self.stood_still[timer], Some(share));
+                self.blocked_time[timer] = most(self.blocked_time[timer], Some(share));
                 *before = total;
             }
         }
@@ -140,8 +140,8 @@ impl Recent {
 
     /// Share of the time since the previous reading for which a timer was blocked, if known. A
     /// priority is also blocked by PAUSE.
-    pub const fn stood_still(&self, timer: usize) -> Option<f64> {
-        self.stood_still[timer]
+    pub const fn blocked_time(&self, timer: usize) -> Option<f64> {
+        self.blocked_time[timer]
     }
 
     /// Returns true if any frame of a timer was ever seen, or counted since the previous reading.
@@ -234,7 +234,7 @@ impl Recent {
                 row.xon
             )?;
         }
-        if watched.is_swallowed() {
+        if watched.nic_consumes_frames() {
             for row in &self.counted {
                 let (direction, Counted { frames, micros }) = (row.direction.name(), row.counted);
                 let whose = row.priority.map_or("all".to_owned(), |p| format!("priority {p}"));
@@ -272,13 +272,13 @@ mod tests {
         let mut meter = Meter::new(Some(LinkRate::new(512_000_000_000)));
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 500, 0, 0, 0, 0] };
         let bytes = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();
-        let mut recent = Recent::default();
+        let mut delta = Delta::default();
         meter.take(&inspect(&bytes, 60).unwrap(), Time::ZERO);
         for (at, due, paused) in [(250, 1.0, true), (1000, 1.0 / 3.0, false), (2000, 0.0, false)] {
             meter.advance(Time::from_nanos(at));
-            meter.settle();
-            recent.look(&meter, &BTreeMap::new());
-            let row = recent.rows()[0];
+            meter.end_expired();
+            delta.update(&meter, &BTreeMap::new());
+            let row = delta.rows()[0];
             assert!((row.share.unwrap() - due).abs() < 1e-9, "{at}: {row:?}");
             assert_eq!((row.is_paused, row.timer), (Some(paused), 3));
         }

@@ -83,13 +83,13 @@ impl Listener {
     }
 
     /// Receives the frames that have arrived by now and ends expired pauses.
-    pub fn settle(&mut self) -> io::Result<()> {
+    pub fn drain(&mut self) -> io::Result<()> {
         let now = self.now();
         // Frames still in the socket arrived before `now`.
         if self.take()? {
             self.meter.advance(now.max(self.meter.now()));
         }
-        self.meter.settle();
+        self.meter.end_expired();
         Ok(())
     }
 }

@@ -45,7 +45,7 @@ pub struct Frames {
 
 /// Statistics of one sender and timer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Priority {
+pub struct TimerStats {
     /// Frames that pause the priority.
     pub xoff: u64,
     /// Frames that resume the priority.
@@ -62,7 +62,7 @@ pub struct Priority {
     pub longest: Time,
 }
 
-impl Priority {
+impl TimerStats {
     fn end(&mut self, span: Time) {
         self.pauses += 1;
         self.paused = self.paused + span;
@@ -77,14 +77,14 @@ pub struct Sender {
     pub mac: MacAddr,
     /// Frames that receivers obey.
     pub frames: u64,
-    figures: [Priority; TIMERS],
+    stats: [TimerStats; TIMERS],
     /// PFC pauses.
     pauses: Pauses,
     /// The PAUSE pause, in the first entry.
     pause: Pauses,
     /// For each priority, the time for which its timer and that of PAUSE ran at the same time.
     /// Complete for ended pauses.
-    together: [Time; PAUSE],
+    overlap: [Time; PAUSE],
     durations: [[u64; DURATIONS]; TIMERS],
     timeline: Timeline,
 }
@@ -98,8 +98,8 @@ pub struct Meter {
     senders: Vec<Sender>,
     places: BTreeMap<MacAddr, usize>,
     /// Index of the last sender: consecutive frames usually have the same sender.
-    recent: usize,
-    unnamed: u64,
+    last: usize,
+    untracked: u64,
     now: Time,
     disordered: u64,
     second: u64,
@@ -117,8 +117,8 @@ impl Meter {
             findings: BTreeMap::new(),
             senders: Vec::new(),
             places: BTreeMap::new(),
-            recent: 0,
-            unnamed: 0,
+            last: 0,
+            untracked: 0,
             now: Time::ZERO,
             disordered: 0,
             second: 0,
@@ -156,17 +156,17 @@ impl Meter {
         match frame.obeyed() {
             Some(control) => match self.sender(frame.src) {
                 Some(sender) => self.senders[sender].obey(control, self.rate, self.now),
-                None => self.unnamed += 1,
+                None => self.untracked += 1,
             },
             None => self.frames.ignored += u64::from(frame.is_refused()),
         }
     }
 
     fn sender(&mut self, mac: MacAddr) -> Option<usize> {
-        let is_recent = self.senders.get(self.recent).is_some_and(|sender| sender.mac == mac);
-        if !is_recent {
+        let is_last = self.senders.get(self.last).is_some_and(|sender| sender.mac == mac);
+        if !is_last {
             let known = self.places.get(&mac).copied();
-            self.recent = match known {
+            self.last = match known {
                 Some(place) => place,
                 None if self.senders.len() >= SENDERS_MAX => return None,
                 None => {
@@ -176,12 +176,12 @@ impl Meter {
                 }
             };
         }
-        self.senders[self.recent].frames += 1;
-        Some(self.recent)
+        self.senders[self.last].frames += 1;
+        Some(self.last)
     }
 
     /// Ends all expired pauses.
-    pub fn settle(&mut self) {
+    pub fn end_expired(&mut self) {
         let now = self.now;
         self.senders.iter_mut().for_each(|sender| sender.expire(now));
     }
@@ -212,8 +212,8 @@ impl Meter {
     }
 
     /// Frames of senders beyond the first `SENDERS_MAX`.
-    pub const fn unnamed(&self) -> u64 {
-        self.unnamed
+    pub const fn untracked(&self) -> u64 {
+        self.untracked
     }
 
     /// Most frames within one second.
@@ -232,10 +232,10 @@ impl Sender {
         Self {
             mac,
             frames: 0,
-            figures: [Priority::default(); TIMERS],
+            stats: [TimerStats::default(); TIMERS],
             pauses: Pauses::default(),
             pause: Pauses::default(),
-            together: [Time::ZERO; PAUSE],
+            overlap: [Time::ZERO; PAUSE],
             durations: [[0; DURATIONS]; TIMERS],
             timeline: Timeline::new(),
         }
@@ -243,13 +243,13 @@ impl Sender {
 
     fn obey(&mut self, control: FlowControl, rate: Option<LinkRate>, now: Time) {
         self.expire(now);
-        let Self { figures, pauses, pause, together, durations, timeline, .. } = self;
+        let Self { stats, pauses, pause, overlap, durations, timeline, .. } = self;
         let (first, pauses, others, enabled, quanta) = match control {
             FlowControl::Pfc { enabled, quanta } => (0, pauses, &*pause, enabled, quanta),
             FlowControl::Pause { quanta } => (PAUSE, pause, &*pauses, 1, [quanta; 8]),
         };
         for place in (0..8).filter(|p| enabled >> p & 1 == 1) {
-            let own = &mut figures[first + place];
+            let own = &mut stats[first + place];
             match quanta[place] {
                 0 => own.xon += 1,
                 _ => {
@@ -261,21 +261,21 @@ impl Sender {
         let Some(rate) = rate else { return };
         pauses.take_each(enabled, &quanta, rate, now, |place, since, until| {
             let timer = first + place;
-            figures[timer].end(until - since);
-            meet(together, timer, (since, until), others);
-            durations[timer][class(until - since)] += 1;
+            stats[timer].end(until - since);
+            record_overlap(overlap, timer, (since, until), others);
+            durations[timer][duration_bin(until - since)] += 1;
             timeline.add(timer, since, until);
         });
     }
 
     /// Ends expired pauses.
     fn expire(&mut self, now: Time) {
-        let Self { figures, pauses, pause, together, durations, timeline, .. } = self;
+        let Self { stats, pauses, pause, overlap, durations, timeline, .. } = self;
         let mut ended = |timer: usize, since, until, others: &Pauses| {
-            figures[timer].end(until - since);
-            figures[timer].expired += 1;
-            meet(together, timer, (since, until), others);
-            durations[timer][class(until - since)] += 1;
+            stats[timer].end(until - since);
+            stats[timer].expired += 1;
+            record_overlap(overlap, timer, (since, until), others);
+            durations[timer][duration_bin(until - since)] += 1;
             timeline.add(timer, since, until);
         };
         pauses.expire(now, |priority, since, until| ended(priority, since, until, pause));
@@ -288,8 +288,8 @@ impl Sender {
     }
 
     /// Statistics of a timer until `now`. A running pause counts up to `now`.
-    pub fn figures(&self, timer: usize, now: Time) -> Priority {
-        let mut own = self.figures[timer];
+    pub fn stats(&self, timer: usize, now: Time) -> TimerStats {
+        let mut own = self.stats[timer];
         if let Some(since) = self.since(timer) {
             own.paused = own.paused + (now - since);
             own.longest = own.longest.max(now - since);
@@ -298,11 +298,11 @@ impl Sender {
     }
 
     /// Total time until `now` for which a priority was blocked, by its own timer or that of PAUSE.
-    pub fn stood_still(&self, priority: usize, now: Time) -> Time {
+    pub fn blocked_time(&self, priority: usize, now: Time) -> Time {
         let both = self.since(priority).zip(self.since(PAUSE));
         let open = both.map_or(Time::ZERO, |(own, all)| now - own.max(all));
-        let each = self.figures(priority, now).paused + self.figures(PAUSE, now).paused;
-        each - (self.together[priority] + open)
+        let each = self.stats(priority, now).paused + self.stats(PAUSE, now).paused;
+        each - (self.overlap[priority] + open)
     }
 
     /// Returns true if the timer runs.
@@ -315,7 +315,7 @@ impl Sender {
     pub fn durations(&self, timer: usize, now: Time) -> [u64; DURATIONS] {
         let mut durations = self.durations[timer];
         if let Some(since) = self.since(timer).filter(|since| *since < now) {
-            durations[class(now - since)] += 1;
+            durations[duration_bin(now - since)] += 1;
         }
         durations
     }
@@ -335,13 +335,13 @@ impl Sender {
 /// Accounts for the overlap of an ended pause of `timer` with the running pauses of the other kind.
 /// Of two overlapping pauses, the first to end finds the other one running, so each pair is counted
 /// once.
-fn meet(together: &mut [Time; PAUSE], timer: usize, pause: (Time, Time), others: &Pauses) {
+fn record_overlap(overlap: &mut [Time; PAUSE], timer: usize, pause: (Time, Time), others: &Pauses) {
     let (priorities, is_all) =
         if timer == PAUSE { (0..PAUSE, true) } else { (timer..timer + 1, false) };
     for priority in priorities {
         let Some(other) = others.span(if is_all { priority } else { 0 }) else { continue };
         let both = pause.1.min(other.1) - pause.0.max(other.0);
-        together[priority] = together[priority] + both;
+        overlap[priority] = overlap[priority] + both;
     }
 }
 
@@ -351,7 +351,7 @@ pub fn timer_name(timer: usize) -> String {
 }
 
 /// Histogram bin of a duration; 1 ns and less is bin 0.
-fn class(span: Time) -> usize {
+fn duration_bin(span: Time) -> usize {
     let nanos = span.0 / 1000;
     (usize::try_from(nanos.max(1).ilog2()).unwrap_or(0)).min(DURATIONS - 1)
 }
@@ -389,11 +389,11 @@ mod tests {
         meter.take(&frame(1, pfc(8, 0)), at(210));
         meter.take(&frame(1, pfc(8, 1000)), at(300));
         meter.advance(at(400));
-        let own = meter.senders()[0].figures(3, meter.now());
+        let own = meter.senders()[0].stats(3, meter.now());
         assert_eq!((own.xoff, own.xon, own.refreshed), (4, 1, 1));
         assert_eq!((own.pauses, own.expired), (2, 1));
         assert_eq!((own.paused, own.longest), (at(150 + 10 + 100), at(150)));
-        assert_eq!(meter.senders()[0].figures(2, meter.now()), Priority::default());
+        assert_eq!(meter.senders()[0].stats(2, meter.now()), TimerStats::default());
     }
 
     #[test]
@@ -406,9 +406,9 @@ mod tests {
         bytes[5] = 2;
         meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(20));
         meter.advance(Time::from_nanos(100));
-        meter.settle();
-        assert_eq!(meter.senders()[0].figures(0, meter.now()).paused, Time::from_nanos(100));
-        assert_eq!(meter.senders()[1].figures(0, meter.now()).paused, Time::ZERO);
+        meter.end_expired();
+        assert_eq!(meter.senders()[0].stats(0, meter.now()).paused, Time::from_nanos(100));
+        assert_eq!(meter.senders()[1].stats(0, meter.now()).paused, Time::ZERO);
         assert_eq!((meter.frames().ignored, meter.frames().wrong), (1, 1));
         assert_eq!(meter.findings().get("destination"), Some(&1));
     }
@@ -424,17 +424,17 @@ mod tests {
         meter.take(&frame(1, FlowControl::Pause { quanta: 0 }), at(80));
         meter.advance(at(170));
         let sender = &meter.senders()[0];
-        let pause = sender.figures(PAUSE, meter.now());
+        let pause = sender.stats(PAUSE, meter.now());
         assert_eq!((pause.xoff, pause.xon, pause.paused), (1, 1, at(80)));
-        let priority = sender.figures(3, meter.now());
+        let priority = sender.stats(3, meter.now());
         assert_eq!((priority.xoff, priority.xon, priority.paused), (2, 1, at(10 + 100)));
-        assert_eq!(sender.figures(2, meter.now()).xoff, 0, "PAUSE is no XOFF of PFC");
+        assert_eq!(sender.stats(2, meter.now()).xoff, 0, "PAUSE is no XOFF of PFC");
         assert_eq!(
-            sender.stood_still(3, meter.now()),
+            sender.blocked_time(3, meter.now()),
             at(170),
             "0 to 80 by PAUSE, 70 to 170 by PFC"
         );
-        assert_eq!(sender.stood_still(2, meter.now()), at(80));
+        assert_eq!(sender.blocked_time(2, meter.now()), at(80));
         // The running pause is in the charts too.
         assert_eq!(sender.durations(3, meter.now()).iter().sum::<u64>(), 2);
         let shares = sender.timeline(meter.now()).shares(3, meter.now());
@@ -466,7 +466,7 @@ mod tests {
             let bytes = FlowControlFrame { src, control: pfc(1, 1) }.to_bytes();
             meter.take(&inspect(&bytes, 60).unwrap(), Time::ZERO);
         }
-        assert_eq!((meter.senders().len(), meter.unnamed()), (SENDERS_MAX, 5000 - 1024));
+        assert_eq!((meter.senders().len(), meter.untracked()), (SENDERS_MAX, 5000 - 1024));
     }
 
     /// Reference model in steps of 1 ns: for each timer its total run time, its longest run, and
@@ -512,16 +512,16 @@ mod tests {
             let end = 700;
             let expected = model(&frames, end);
             meter.advance(Time::from_nanos(end));
-            meter.settle();
+            meter.end_expired();
             for sender in meter.senders() {
                 for (timer, expected) in expected.iter().enumerate() {
-                    let own = sender.figures(timer, meter.now());
+                    let own = sender.stats(timer, meter.now());
                     // In the model two adjacent pauses are one; in the meter they are two if the
                     // first has expired.
                     prop_assert_eq!(own.paused.0 / 1000, expected.0, "timer {}", timer);
                     prop_assert!(own.longest.0 / 1000 <= expected.1);
                     if timer < PAUSE {
-                        prop_assert_eq!(sender.stood_still(timer, meter.now()).0 / 1000, expected.2);
+                        prop_assert_eq!(sender.blocked_time(timer, meter.now()).0 / 1000, expected.2);
                     }
                 }
             }

@@ -24,7 +24,7 @@ pub fn write(file: &Path, title: &str, meter: &Meter) -> Result<(), Failure> {
 pub fn page(title: &str, meter: &Meter) -> Page {
     let frames = meter.frames();
     let counts = format!(
-        "{} PFC frames, {} PAUSE frames and {} others of flow control in {}; {} with something wrong.",
+        "{} PFC, {} PAUSE and {} other flow control frames in {}; {} malformed.",
         frames.pfc,
         frames.pause,
         frames.other,
@@ -49,7 +49,7 @@ fn figures(meter: &Meter) -> Table {
     let now = meter.now();
     let rows =
         meter.senders().iter().flat_map(|sender| (0..TIMERS).map(move |timer| (sender, timer)));
-    let rows = rows.map(|(sender, timer)| (sender, timer, sender.figures(timer, now)));
+    let rows = rows.map(|(sender, timer)| (sender, timer, sender.stats(timer, now)));
     let rows = rows.filter(|(_, _, own)| own.xoff + own.xon > 0).map(|(sender, timer, own)| {
         let numbers = [
             if timer == PAUSE { "all".to_owned() } else { timer.to_string() },
@@ -72,14 +72,14 @@ fn findings(meter: &Meter) -> Table {
     let rows = meter.findings().iter();
     let rows = rows
         .map(|(kind, count)| vec![Cell::Text((*kind).to_owned()), Cell::Number(count.to_string())]);
-    Table { head: ["what is wrong", "frames"].map(String::from).into(), rows: rows.collect() }
+    Table { head: ["finding", "frames"].map(String::from).into(), rows: rows.collect() }
 }
 
 /// A timeline for each sender that paused a priority, and a histogram of all pauses.
 fn charts(meter: &Meter) -> Vec<Chart> {
     let now = meter.now();
     let total = |sender: &Sender| {
-        (0..TIMERS).fold(Time::ZERO, |sum, timer| sum + sender.figures(timer, now).paused)
+        (0..TIMERS).fold(Time::ZERO, |sum, timer| sum + sender.stats(timer, now).paused)
     };
     let mut senders: Vec<_> = meter.senders().iter().map(|s| (total(s), s)).collect();
     senders.retain(|(total, _)| *total > Time::ZERO);
@@ -92,11 +92,11 @@ fn charts(meter: &Meter) -> Vec<Chart> {
 fn timeline(sender: &Sender, now: Time) -> Chart {
     let timeline = sender.timeline(now);
     let mut chart = Chart::new(
-        format!("Paused by {}, in parts of {}", sender.mac, shown(timeline.width())),
+        format!("Paused by {}, in intervals of {}", sender.mac, shown(timeline.width())),
         Axis::linear("time / s"),
         Axis::linear("paused / %"),
     );
-    for timer in (0..TIMERS).filter(|&timer| sender.figures(timer, now).paused > Time::ZERO) {
+    for timer in (0..TIMERS).filter(|&timer| sender.stats(timer, now).paused > Time::ZERO) {
         let points = timeline.shares(timer, now).into_iter();
         let points = points.map(|(at, share)| (at.seconds(), 100.0 * share)).collect();
         chart = chart.with(Series::line(timer_name(timer), points).drawn(Kind::Steps));
@@ -107,8 +107,7 @@ fn timeline(sender: &Sender, now: Time) -> Chart {
 /// Histogram of pause durations.
 #[allow(clippy::cast_precision_loss)] // Counts of pauses.
 fn histogram(meter: &Meter) -> Chart {
-    let mut chart =
-        Chart::new("Lengths of pauses", Axis::log("pause / us"), Axis::linear("pauses"));
+    let mut chart = Chart::new("Pause durations", Axis::log("pause / us"), Axis::linear("pauses"));
     for timer in 0..TIMERS {
         let mut counts = [0; DURATIONS];
         for sender in meter.senders() {
@@ -143,10 +142,10 @@ mod tests {
         let seen = inspect(&frame, frame.len()).unwrap();
         (0..100).for_each(|n| meter.take(&seen, Time::from_micros(10 * n)));
         meter.advance(Time::from_millis(2));
-        meter.settle();
+        meter.end_expired();
         let html = page("x", &meter).html();
         for due in
-            ["02:00:00:00:00:01", "priority 3", "512 us", "25.60 %", "5.12 us", "Lengths of pauses"]
+            ["02:00:00:00:00:01", "priority 3", "512 us", "25.60 %", "5.12 us", "Pause durations"]
         {
             assert!(html.contains(due), "{due}: {html}");
         }

@@ -8,7 +8,7 @@ use feroce_wire::pause::{Finding, Inspection};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::meter::{Meter, PAUSE, Priority, Sender, TIMERS};
+use super::meter::{Meter, PAUSE, Sender, TIMERS, TimerStats};
 use crate::fabric::time::{LinkRate, Time};
 
 /// Prints a frame on one line.
@@ -114,7 +114,7 @@ pub fn text(out: &mut impl Write, meter: &Meter) -> io::Result<()> {
     let (frames, now) = (meter.frames(), meter.now());
     writeln!(
         out,
-        "{} PFC, {} PAUSE, {} other frames of flow control in {}; most in a second {}",
+        "{} PFC, {} PAUSE, {} other flow control frames in {}; at most {} per second",
         frames.pfc,
         frames.pause,
         frames.other,
@@ -126,24 +126,28 @@ pub fn text(out: &mut impl Write, meter: &Meter) -> io::Result<()> {
             meter.findings().iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         writeln!(
             out,
-            "{} with something wrong ({}), {} that no receiver obeys",
+            "{} malformed ({}), {} ignored by receivers",
             frames.wrong,
             kinds.join(", "),
             frames.ignored
         )?;
     }
     if meter.disordered() > 0 {
-        writeln!(out, "{} times lay before the one before, and count as that", meter.disordered())?;
+        writeln!(
+            out,
+            "{} timestamps were out of order and replaced by the previous one",
+            meter.disordered()
+        )?;
     }
-    if meter.unnamed() > 0 {
-        writeln!(out, "{} frames of further senders: too many to tell apart", meter.unnamed())?;
+    if meter.untracked() > 0 {
+        writeln!(out, "{} frames of further senders, without statistics", meter.untracked())?;
     }
     if frames.pfc + frames.pause == 0 {
         return Ok(());
     }
     writeln!(out, "{}", table(meter))?;
     if meter.rate().is_none() {
-        writeln!(out, "Quanta are bit times: --rate tells how long they are.")?;
+        writeln!(out, "Pause times are unknown without the link rate (--rate).")?;
     }
     Ok(())
 }
@@ -163,11 +167,11 @@ fn table(meter: &Meter) -> Table {
         "paused",
         "share",
         "longest",
-        "stands still",
+        "blocked",
         "XOFF/s",
     ]);
     for (sender, timer) in meter.senders().iter().flat_map(|s| (0..TIMERS).map(move |t| (s, t))) {
-        let own = sender.figures(timer, now);
+        let own = sender.stats(timer, now);
         if own.xoff + own.xon == 0 {
             continue;
         }
@@ -183,7 +187,7 @@ fn table(meter: &Meter) -> Table {
             timed(shown(own.paused)),
             timed(format!("{:.2} %", 100.0 * share(own.paused, now))),
             timed(shown(own.longest)),
-            timed(format!("{:.2} %", 100.0 * share(stood_still(sender, timer, now), now))),
+            timed(format!("{:.2} %", 100.0 * share(blocked_time(sender, timer, now), now))),
             per_second(own.xoff, now),
         ]);
     }
@@ -196,10 +200,10 @@ fn table(meter: &Meter) -> Table {
 }
 
 /// Time for which a timer was blocked; a priority is also blocked by PAUSE.
-pub(super) fn stood_still(sender: &Sender, timer: usize, now: Time) -> Time {
+pub(super) fn blocked_time(sender: &Sender, timer: usize, now: Time) -> Time {
     match timer {
-        PAUSE => sender.figures(PAUSE, now).paused,
-        priority => sender.stood_still(priority, now),
+        PAUSE => sender.stats(PAUSE, now).paused,
+        priority => sender.blocked_time(priority, now),
     }
 }
 
@@ -221,12 +225,12 @@ fn per_second(count: u64, time: Time) -> String {
 pub fn json(meter: &Meter) -> Value {
     let now = meter.now();
     let figures = |sender: &Sender, timer: usize| {
-        let own = sender.figures(timer, now);
+        let own = sender.stats(timer, now);
         let is_paused = meter.rate().map(|_| sender.is_paused(timer));
         (own.xoff + own.xon > 0).then(|| {
             let mut figures = of_timer(&own, is_paused, now);
             figures["stood_still_ns"] =
-                json!(is_paused.map(|_| stood_still(sender, timer, now).0 / 1000));
+                json!(is_paused.map(|_| blocked_time(sender, timer, now).0 / 1000));
             figures
         })
     };
@@ -248,14 +252,14 @@ pub fn json(meter: &Meter) -> Value {
         "peak_per_second": meter.peak(),
         "findings": meter.findings(),
         "disordered": meter.disordered(),
-        "further_senders": meter.unnamed(),
+        "further_senders": meter.untracked(),
         "senders": senders,
     })
 }
 
 /// Statistics of a timer. `is_paused` is `None` if the rate is unknown; then all values that depend
 /// on times are null.
-fn of_timer(own: &Priority, is_paused: Option<bool>, now: Time) -> Value {
+fn of_timer(own: &TimerStats, is_paused: Option<bool>, now: Time) -> Value {
     let timed = |value: u64| is_paused.map(|_| value);
     json!({
         "xoff": own.xoff,

@@ -56,7 +56,7 @@ impl Step {
 
 /// When the final XON is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LetGo {
+pub enum FinalXon {
     /// At the end of the schedule, and when it is interrupted. The schedule has a fixed end.
     #[default]
     Always,
@@ -72,7 +72,7 @@ pub struct Schedule {
     /// XON frame that ends all pauses of the steps.
     pub xon: Option<Vec<u8>>,
     /// When `xon` is sent.
-    pub lets_go: LetGo,
+    pub final_xon: FinalXon,
 }
 
 /// PFC for the priorities of `mask`, all with the same quanta.
@@ -100,7 +100,7 @@ impl Schedule {
         let frame = |control| FlowControlFrame { src, control }.to_bytes().to_vec();
         let step = Step::same(frame(control), times_within(span, gap), gap);
         let xon = Some(frame(xon(control)));
-        Self { steps: vec![Step { span, ..step }], xon, lets_go: LetGo::Always }
+        Self { steps: vec![Step { span, ..step }], xon, final_xon: FinalXon::Always }
     }
 
     /// Every combination for `span` each, with XON between them, and XON for all priorities at the
@@ -121,14 +121,14 @@ impl Schedule {
         steps.pop();
         let all = masks.iter().fold(0, |all, mask| all | mask);
         let xon = FlowControlFrame { src, control: pfc(all, 0) }.to_bytes().to_vec();
-        Self { steps, xon: Some(xon), lets_go: LetGo::Always }
+        Self { steps, xon: Some(xon), final_xon: FinalXon::Always }
     }
 
     /// `count` frames with random fields, every third malformed; reproducible from the seed.
     pub fn random(count: u64, seed: u64, src: Option<MacAddr>, gap: Time) -> Self {
         let span = Time(gap.0.saturating_mul(count));
         let step = Step { content: Content::Random { seed, src }, count, gap, span };
-        Self { steps: vec![step], xon: None, lets_go: LetGo::WhenStopped }
+        Self { steps: vec![step], xon: None, final_xon: FinalXon::WhenStopped }
     }
 
     /// Number of frames, without the final XON.
@@ -143,8 +143,8 @@ impl Schedule {
 
     /// Time after which nothing is sent, even if frames are late.
     pub fn end(&self) -> Time {
-        match (self.lets_go, &self.xon) {
-            (LetGo::Always, Some(_)) => self.span(),
+        match (self.final_xon, &self.xon) {
+            (FinalXon::Always, Some(_)) => self.span(),
             _ => LONGEST,
         }
     }

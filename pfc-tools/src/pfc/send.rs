@@ -21,14 +21,14 @@ use pcap_file::{DataLink, TsResolution};
 use super::cli::{Failure, Outcome};
 use super::malformed::Malformed;
 use super::report::{share, shown};
-use super::schedule::{LONGEST, LetGo, Schedule, Step, pfc, xon};
-use super::transmit::{End, Line, Played, play};
+use super::schedule::{FinalXon, LONGEST, Schedule, Step, pfc, xon};
+use super::transmit::{End, Playback, Transmitter, transmit};
 use super::units;
 use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
 
 /// Default source address of frames in a file.
-const NOBODY: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x01]);
+const DEFAULT_SRC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x01]);
 /// Frames per second of a storm if the link rate is unknown.
 const STORM_PER_SECOND: u64 = 2000;
 /// Shortest interval that a storm chooses by itself.
@@ -38,11 +38,11 @@ const STORM_GAP_MIN: Time = Time::from_micros(1);
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(subcommand)]
-    what: What,
+    what: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Command {
     /// Send one frame, or the same frame several times
     Frame(FrameOptions),
     /// Resume priorities
@@ -57,7 +57,7 @@ enum What {
 
 /// Destination of the frames.
 #[derive(Debug, Args)]
-struct To {
+struct Destination {
     /// Interface to send on
     #[arg(required_unless_present = "pcap")]
     interface: Option<String>,
@@ -76,9 +76,15 @@ struct To {
 #[derive(Debug, Args)]
 struct FrameOptions {
     #[command(flatten)]
-    to: To,
+    to: Destination,
     /// Priorities
-    #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        default_value = "3",
+        value_delimiter = ',',
+        value_parser = units::priority
+    )]
     priorities: Vec<u8>,
     /// Pause time in units of 512 bit times; 0 resumes
     #[arg(long, value_name = "QUANTA", default_value = "65535")]
@@ -90,34 +96,61 @@ struct FrameOptions {
     #[arg(long, value_enum, value_name = "FIELD")]
     malformed: Option<Malformed>,
     /// Number of frames
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000)
+    )]
     count: u64,
     /// Frames per second
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1000",
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+    )]
     per_second: u64,
 }
 
 #[derive(Debug, Args)]
 struct XonOptions {
     #[command(flatten)]
-    to: To,
+    to: Destination,
     /// Priorities
-    #[arg(long, value_name = "P,P", default_value = "0,1,2,3,4,5,6,7", value_delimiter = ',', value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        default_value = "0,1,2,3,4,5,6,7",
+        value_delimiter = ',',
+        value_parser = units::priority
+    )]
     priorities: Vec<u8>,
 }
 
 #[derive(Debug, Args)]
 struct StormOptions {
     #[command(flatten)]
-    to: To,
+    to: Destination,
     /// Duration of the storm; the priorities are resumed at its end
     #[arg(long = "for", value_name = "TIME", value_parser = span)]
     duration: Time,
     /// Priorities
-    #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        default_value = "3",
+        value_delimiter = ',',
+        value_parser = units::priority
+    )]
     priorities: Vec<u8>,
     /// Pause time of each frame, in units of 512 bit times
-    #[arg(long, value_name = "QUANTA", default_value = "65535", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "QUANTA",
+        default_value = "65535",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     quanta: u16,
     /// Send PAUSE (802.3x), which stops every priority
     #[arg(long, conflicts_with = "priorities")]
@@ -131,7 +164,7 @@ struct StormOptions {
 #[derive(Debug, Args)]
 struct SweepOptions {
     #[command(flatten)]
-    to: To,
+    to: Destination,
     /// Priorities; repeat the option for several sets, sent one after the other
     #[arg(long, value_name = "P+P", default_value = "3", value_parser = mask)]
     priorities: Vec<u8>,
@@ -139,7 +172,13 @@ struct SweepOptions {
     #[arg(long, value_name = "Q,Q", default_value = "1000,65535", value_delimiter = ',')]
     quanta: Vec<u16>,
     /// Frames per second
-    #[arg(long, value_name = "N,N", default_value = "100,1000", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(
+        long,
+        value_name = "N,N",
+        default_value = "100,1000",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+    )]
     per_second: Vec<u64>,
     /// Duration of each combination
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span)]
@@ -149,9 +188,14 @@ struct SweepOptions {
 #[derive(Debug, Args)]
 struct RandomOptions {
     #[command(flatten)]
-    to: To,
+    to: Destination,
     /// Number of frames
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1000",
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+    )]
     count: u64,
     /// Seed: the same seed gives the same frames
     #[arg(long, value_name = "N", default_value = "1")]
@@ -160,7 +204,7 @@ struct RandomOptions {
 
 fn span(text: &str) -> Result<Time, String> {
     let time = units::time(text)?;
-    if time <= LONGEST { Ok(time) } else { Err("an hour is the most".to_owned()) }
+    if time <= LONGEST { Ok(time) } else { Err("the limit is one hour".to_owned()) }
 }
 
 /// Priorities joined by `+`, one bit each.
@@ -186,12 +230,13 @@ fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LinkRate>) -> Ti
 }
 
 /// A note if each pause ends before the next frame.
-fn of_gaps(gap: Time, quanta: u16, rate: LinkRate) -> Option<String> {
+fn gap_note(gap: Time, quanta: u16, rate: LinkRate) -> Option<String> {
     let pause = rate.quanta(quanta);
     (gap > pause).then(|| {
         let percent = 100.0 * share(pause, gap);
         format!(
-            "pauses only {percent:.1} % of the time: {quanta} quanta last {}, and a frame goes out every {}",
+            "pauses only {percent:.1} % of the time: {quanta} quanta last {}, and a frame is sent \
+             every {}",
             shown(pause),
             shown(gap)
         )
@@ -202,11 +247,11 @@ fn control(priorities: &[u8], quanta: u16, pause: bool) -> FlowControl {
     if pause { FlowControl::Pause { quanta } } else { pfc(bits(priorities), quanta) }
 }
 
-impl To {
+impl Destination {
     fn source(&self) -> Result<MacAddr, Failure> {
         match (&self.src, &self.interface) {
             (Some(mac), _) => Ok(*mac),
-            (None, None) => Ok(NOBODY),
+            (None, None) => Ok(DEFAULT_SRC),
             (None, Some(name)) => {
                 let found = Interface::read(name);
                 found.map(|found| found.mac).map_err(|error| Failure::Unusable(error.to_string()))
@@ -215,7 +260,7 @@ impl To {
     }
 }
 
-impl To {
+impl Destination {
     fn rate(&self) -> Option<LinkRate> {
         Ethtool::open(self.interface.as_deref()?).ok()?.rate().map(LinkRate::new)
     }
@@ -227,26 +272,26 @@ impl To {
 /// If the interface cannot be used or the file cannot be written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let (to, schedule) = match &options.what {
-        What::Frame(options) => (&options.to, frame(options)?),
-        What::Xon(options) => {
+        Command::Frame(options) => (&options.to, frame(options)?),
+        Command::Xon(options) => {
             let control = pfc(bits(&options.priorities), 0);
             let bytes = FlowControlFrame { src: options.to.source()?, control }.to_bytes().to_vec();
             let steps = vec![Step::same(bytes, 1, Time::ZERO)];
-            (&options.to, Schedule { steps, xon: None, lets_go: LetGo::Always })
+            (&options.to, Schedule { steps, xon: None, final_xon: FinalXon::Always })
         }
-        What::Storm(options) => (&options.to, storm(options)?),
-        What::Sweep(options) => {
+        Command::Storm(options) => (&options.to, storm(options)?),
+        Command::Sweep(options) => {
             let gaps: Vec<_> = options.per_second.iter().map(|&n| gap(n)).collect();
             let SweepOptions { to, priorities, quanta, each, .. } = options;
             (to, Schedule::sweep(to.source()?, priorities, quanta, &gaps, *each))
         }
-        What::Random(RandomOptions { to, count, seed }) => {
+        Command::Random(RandomOptions { to, count, seed }) => {
             (to, Schedule::random(*count, *seed, to.src, gap(1_000_000)))
         }
     };
     if schedule.span() > LONGEST {
         let (span, most) = (shown(schedule.span()), shown(LONGEST));
-        return Err(Failure::Unusable(format!("that takes {span} in all; {most} is the most")));
+        return Err(Failure::Unusable(format!("the frames take {span}; the limit is {most}")));
     }
     match (&to.pcap, &to.interface) {
         (Some(file), _) => {
@@ -263,7 +308,7 @@ fn frame(options: &FrameOptions) -> Result<Schedule, Failure> {
     let frame = FlowControlFrame { src: options.to.source()?, control };
     let bytes = match options.malformed {
         Some(kind) if options.pause && !kind.fits_pause() => {
-            return Err(Failure::Unusable("PAUSE has no class enable vector".to_owned()));
+            return Err(Failure::Unusable("PAUSE frames have no class enable vector".to_owned()));
         }
         Some(kind) => kind.bytes(&frame, 0x55),
         None => frame.to_bytes().to_vec(),
@@ -274,14 +319,14 @@ fn frame(options: &FrameOptions) -> Result<Schedule, Failure> {
         frame.to_bytes().to_vec()
     });
     let steps = vec![Step::same(bytes, options.count, gap(options.per_second))];
-    Ok(Schedule { steps, xon, lets_go: LetGo::WhenStopped })
+    Ok(Schedule { steps, xon, final_xon: FinalXon::WhenStopped })
 }
 
 fn storm(options: &StormOptions) -> Result<Schedule, Failure> {
     let StormOptions { to, quanta, duration, .. } = options;
     let (src, rate) = (to.source()?, to.rate());
     let gap = storm_gap(options.per_second, *quanta, rate);
-    if let Some(note) = rate.and_then(|rate| of_gaps(gap, *quanta, rate)) {
+    if let Some(note) = rate.and_then(|rate| gap_note(gap, *quanta, rate)) {
         eprintln!("feroce-pfc: {note}");
     }
     let control = control(&options.priorities, *quanta, options.pause);
@@ -330,7 +375,7 @@ fn write(file: &Path, schedule: &Schedule) -> io::Result<()> {
         }
         start = start + step.span;
     }
-    if let (LetGo::Always, Some(xon)) = (schedule.lets_go, &schedule.xon) {
+    if let (FinalXon::Always, Some(xon)) = (schedule.final_xon, &schedule.xon) {
         capture.put(xon, start)?;
     }
     capture.finish()
@@ -347,7 +392,7 @@ struct Port {
     unrecorded: io::Result<()>,
 }
 
-impl Line for Port {
+impl Transmitter for Port {
     fn now(&self) -> Time {
         Time::from_instant(self.clock.now())
     }
@@ -384,24 +429,24 @@ fn send(interface: &str, record: Option<&Path>, schedule: &Schedule) -> Result<O
     let capture = record.map(create).transpose()?;
     let (clock, scratch, unrecorded) = (Clock::start(), Vec::new(), Ok(()));
     let mut port = Port { tap, signals, clock, scratch, record: capture, unrecorded };
-    let Played { sent, ended, xon } = play(&mut port, schedule);
+    let Playback { sent, ended, xon } = transmit(&mut port, schedule);
     let how = match &ended {
-        Err(_) => "the interface refused it",
+        Err(_) => "refused by the interface",
         Ok(End::Signal) => "stopped by a signal",
-        Ok(End::Done) => "ended by itself",
+        Ok(End::Done) => "complete",
     };
-    let let_go = match &xon {
+    let xon_result = match &xon {
         None => String::new(),
         Some(Ok(())) => "; XON sent".to_owned(),
-        Some(Err(error)) => format!("; XON could not be sent: {error}"),
+        Some(Err(error)) => format!("; XON failed: {error}"),
     };
     let (all, took) = (schedule.frames(), shown(port.now()));
-    let told = writeln!(io::stdout(), "{sent} of {all} frames in {took}: {how}{let_go}");
+    let message = writeln!(io::stdout(), "{sent} of {all} frames in {took}: {how}{xon_result}");
     let refused = |source| Failure::Interface { name: interface.to_owned(), source };
     let kept = port.unrecorded.and_then(|()| port.record.map_or(Ok(()), Capture::finish));
     let ended = ended.map_err(refused)?;
     xon.transpose().map_err(refused)?;
-    told?;
+    message?;
     kept.map_err(cannot_write(record.unwrap_or(Path::new(""))))?;
     Ok(Outcome::of(ended == End::Signal))
 }
@@ -415,12 +460,12 @@ mod tests {
         let rate = |gigabits: u64| LinkRate::new(gigabits * 1_000_000_000);
         for (gigabits, quanta) in [(1, 65_535), (100, 65_535), (400, 65_535), (100, 1000)] {
             let gap = storm_gap(None, quanta, Some(rate(gigabits)));
-            assert_eq!(of_gaps(gap, quanta, rate(gigabits)), None, "{gigabits} {quanta}");
+            assert_eq!(gap_note(gap, quanta, rate(gigabits)), None, "{gigabits} {quanta}");
         }
         // 65535 quanta are 335.5 us at 100 Gb/s.
         let gap = storm_gap(Some(2000), 65_535, Some(rate(100)));
-        let told = of_gaps(gap, 65_535, rate(100)).unwrap();
-        assert!(told.contains("67.1 %") && told.contains("336 us"), "{told}");
+        let message = gap_note(gap, 65_535, rate(100)).unwrap();
+        assert!(message.contains("67.1 %") && message.contains("336 us"), "{message}");
         assert_eq!(storm_gap(None, 65_535, None), Time::from_micros(500));
     }
 }

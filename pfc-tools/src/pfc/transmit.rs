@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 
 use nix::errno::Errno;
 
-use super::schedule::{LetGo, Schedule};
+use super::schedule::{FinalXon, Schedule};
 use crate::fabric::time::Time;
 
 /// Delay before a frame is retried that the port had no room for.
@@ -13,7 +13,7 @@ const RETRY: Time = Time::from_micros(50);
 const XON_TRIES: Time = Time::from_millis(100);
 
 /// A port to transmit on, with a clock.
-pub trait Line {
+pub trait Transmitter {
     /// Time since the start.
     fn now(&self) -> Time;
     /// Waits until `due`; returns at once if `due` is over. Returns true if a signal arrived, which
@@ -34,7 +34,7 @@ pub enum End {
 
 /// The result of playing a schedule.
 #[derive(Debug)]
-pub struct Played {
+pub struct Playback {
     /// Frames sent, without the final XON.
     pub sent: u64,
     /// How the transmission ended.
@@ -44,17 +44,17 @@ pub struct Played {
 }
 
 /// Plays the schedule. If the schedule has a final XON, the XON is sent even after an error.
-pub fn play(line: &mut impl Line, schedule: &Schedule) -> Played {
+pub fn transmit(line: &mut impl Transmitter, schedule: &Schedule) -> Playback {
     let mut sent = 0;
     let ended = steps(line, schedule, &mut sent);
-    let lets_go = schedule.lets_go == LetGo::Always || !matches!(ended, Ok(End::Done));
-    let xon = schedule.xon.as_ref().filter(|_| lets_go).map(|xon| let_go(line, xon));
-    Played { sent, ended, xon }
+    let final_xon = schedule.final_xon == FinalXon::Always || !matches!(ended, Ok(End::Done));
+    let xon = schedule.xon.as_ref().filter(|_| final_xon).map(|xon| send_xon(line, xon));
+    Playback { sent, ended, xon }
 }
 
 /// Sends the steps. A late frame is sent at once, so that the average rate is kept. No frame is
 /// sent after the end of the schedule.
-fn steps(line: &mut impl Line, schedule: &Schedule, sent: &mut u64) -> io::Result<End> {
+fn steps(line: &mut impl Transmitter, schedule: &Schedule, sent: &mut u64) -> io::Result<End> {
     let end = schedule.end();
     let mut start = Time::ZERO;
     for step in &schedule.steps {
@@ -85,11 +85,11 @@ fn steps(line: &mut impl Line, schedule: &Schedule, sent: &mut u64) -> io::Resul
         start = start + step.span;
     }
     // Wait for the requested pause time, including that of the last frame.
-    let is_stopped = schedule.lets_go == LetGo::Always && line.wait(start);
+    let is_stopped = schedule.final_xon == FinalXon::Always && line.wait(start);
     Ok(if is_stopped { End::Signal } else { End::Done })
 }
 
-fn let_go(line: &mut impl Line, xon: &[u8]) -> io::Result<()> {
+fn send_xon(line: &mut impl Transmitter, xon: &[u8]) -> io::Result<()> {
     let until = line.now() + XON_TRIES;
     loop {
         match line.send(xon) {
@@ -126,7 +126,7 @@ mod tests {
         signal: Option<Time>,
     }
 
-    impl Line for Model {
+    impl Transmitter for Model {
         fn now(&self) -> Time {
             self.now
         }
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn xon_goes_out_when_the_span_is_over() {
         let (schedule, mut line) = (storm(MS(25), MS(10)), Model::default());
-        let played = play(&mut line, &schedule);
-        assert!(matches!(played, Played { sent: 2, ended: Ok(End::Done), xon: Some(Ok(())) }));
+        let playback = transmit(&mut line, &schedule);
+        assert!(matches!(playback, Playback { sent: 2, ended: Ok(End::Done), xon: Some(Ok(())) }));
         let times: Vec<_> = line.frames.iter().map(|(at, _)| *at).collect();
         assert_eq!(times, [MS(0), MS(10), MS(25)]);
         assert_eq!(line.frames.last().map(|(_, bytes)| bytes), schedule.xon.as_ref());
@@ -168,16 +168,19 @@ mod tests {
     #[test]
     fn a_storm_does_not_outlast_its_time_on_a_line_that_is_slow_or_full() {
         let mut slow = Model { slow: MS(7), ..Model::default() };
-        let played = play(&mut slow, &storm(MS(100), MS(1)));
-        assert!(played.sent < 20 && matches!(played.ended, Ok(End::Done)), "{played:?}");
+        let playback = transmit(&mut slow, &storm(MS(100), MS(1)));
+        assert!(playback.sent < 20 && matches!(playback.ended, Ok(End::Done)), "{playback:?}");
         assert!(slow.frames.last().unwrap().0 < MS(108), "{:?}", slow.now);
         let mut full = Model { full: (MS(50), MS(150)), ..Model::default() };
-        let played = play(&mut full, &storm(MS(100), MS(1)));
-        assert_eq!(played.sent, 50);
-        assert!(matches!(played.xon, Some(Ok(()))), "XON is tried until there is room: {played:?}");
+        let playback = transmit(&mut full, &storm(MS(100), MS(1)));
+        assert_eq!(playback.sent, 50);
+        assert!(
+            matches!(playback.xon, Some(Ok(()))),
+            "XON is tried until there is room: {playback:?}"
+        );
         let mut dead = Model { full: (MS(50), Time::FAR), ..Model::default() };
-        let played = play(&mut dead, &storm(MS(100), MS(1)));
-        assert!(matches!(played.xon, Some(Err(_))) && dead.now < MS(201), "{played:?}");
+        let playback = transmit(&mut dead, &storm(MS(100), MS(1)));
+        assert!(matches!(playback.xon, Some(Err(_))) && dead.now < MS(201), "{playback:?}");
     }
 
     #[test]
@@ -185,9 +188,9 @@ mod tests {
         for full in [(Time::ZERO, Time::ZERO), (MS(15), MS(45))] {
             for at in [MS(20), MS(95)] {
                 let mut line = Model { full, signal: Some(at), ..Model::default() };
-                let played = play(&mut line, &storm(MS(100), MS(10)));
-                assert!(matches!(played.ended, Ok(End::Signal)), "{played:?}");
-                assert!(matches!(played.xon, Some(Ok(()))), "{played:?}");
+                let playback = transmit(&mut line, &storm(MS(100), MS(10)));
+                assert!(matches!(playback.ended, Ok(End::Signal)), "{playback:?}");
+                assert!(matches!(playback.xon, Some(Ok(()))), "{playback:?}");
                 assert!(line.now >= at && line.now <= at.max(full.1) + MS(1), "{:?}", line.now);
             }
         }
@@ -196,16 +199,22 @@ mod tests {
     #[test]
     fn frames_that_are_let_go_only_when_stopped() {
         let step = Step::same(vec![0; 60], 10, MS(10));
-        let schedule =
-            Schedule { steps: vec![step], xon: Some(vec![1; 60]), lets_go: LetGo::WhenStopped };
+        let schedule = Schedule {
+            steps: vec![step],
+            xon: Some(vec![1; 60]),
+            final_xon: FinalXon::WhenStopped,
+        };
         let mut line = Model::default();
-        let played = play(&mut line, &schedule);
-        assert!(played.sent == 10 && played.xon.is_none() && line.now == MS(90), "{played:?}");
+        let playback = transmit(&mut line, &schedule);
+        assert!(
+            playback.sent == 10 && playback.xon.is_none() && line.now == MS(90),
+            "{playback:?}"
+        );
         let mut line = Model { signal: Some(MS(35)), ..Model::default() };
-        let played = play(&mut line, &schedule);
-        assert!(played.sent == 4 && matches!(played.xon, Some(Ok(()))), "{played:?}");
+        let playback = transmit(&mut line, &schedule);
+        assert!(playback.sent == 4 && matches!(playback.xon, Some(Ok(()))), "{playback:?}");
         // A slow port gets all frames, late.
         let mut line = Model { slow: MS(20), ..Model::default() };
-        assert_eq!(play(&mut line, &schedule).sent, 10);
+        assert_eq!(transmit(&mut line, &schedule).sent, 10);
     }
 }

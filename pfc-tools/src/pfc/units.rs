@@ -12,26 +12,26 @@ const RATE_MIN: u64 = 1_000_000;
 pub fn rate(text: &str) -> Result<LinkRate, String> {
     let unit = if text.ends_with(['G', 'M', 'k']) { "b/s" } else { "" };
     let bits = Kind::Rate.parse(&format!("{text}{unit}")).filter(|&bits| bits >= RATE_MIN);
-    bits.map(LinkRate::new).ok_or_else(|| "expected a rate from 1M on, as 100G".to_owned())
+    bits.map(LinkRate::new).ok_or_else(|| "expected a rate of at least 1M, such as 100G".to_owned())
 }
 
 /// Parses metres: `100` or `100m`.
 pub fn metres(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix('m').unwrap_or(text).trim();
     let metres = number.parse().ok().filter(|&metres| metres <= 100_000);
-    metres.ok_or_else(|| "expected metres up to 100000, as 100".to_owned())
+    metres.ok_or_else(|| "expected metres up to 100000, such as 100".to_owned())
 }
 
 /// Parses bytes: `12MB` (of 1000 * 1000 bytes) or `16MiB`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let bytes = Kind::Bytes.parse(text).filter(|&bytes| bytes <= 1 << 40);
-    bytes.ok_or_else(|| "expected bytes, as 512KB".to_owned())
+    bytes.ok_or_else(|| "expected bytes, such as 512KB".to_owned())
 }
 
 /// Parses a time other than 0: `100ms`.
 pub fn time(text: &str) -> Result<Time, String> {
     let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
-    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, as 100ms".to_owned())
+    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, such as 100ms".to_owned())
 }
 
 /// Parses a priority.

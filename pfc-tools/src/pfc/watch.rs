@@ -15,7 +15,7 @@ use super::cli::{Failure, Outcome};
 use super::counters::{Counters, Direction, counted};
 use super::dashboard::history::History;
 use super::dashboard::{self, Dashboard, Input};
-use super::delta::Recent;
+use super::delta::Delta;
 use super::listener::Listener;
 use super::meter::Meter;
 use super::report::shown;
@@ -62,7 +62,7 @@ pub struct Watched<'a> {
     /// Statistics of the frames seen.
     pub meter: &'a Meter,
     /// Changes since the previous update.
-    pub recent: &'a Recent,
+    pub delta: &'a Delta,
     /// Increases of the NIC's counters since the start.
     pub counters: &'a BTreeMap<String, u64>,
     /// Frames dropped by the kernel because they arrived too fast.
@@ -74,13 +74,13 @@ pub struct Watched<'a> {
 impl Watched<'_> {
     /// Returns true if the NIC has counted more flow control frames than were seen or lost: the NIC
     /// consumes them itself.
-    pub fn is_swallowed(&self) -> bool {
+    pub fn nic_consumes_frames(&self) -> bool {
         let (frames, now) = (self.meter.frames(), self.meter.now());
         let seen = |priority: Option<u8>| match priority {
             None => frames.pfc + frames.pause + frames.other,
             Some(priority) => {
-                let own = self.meter.senders().iter().map(|s| s.figures(priority.into(), now));
-                own.map(|own| own.xoff + own.xon).sum::<u64>() + self.meter.unnamed()
+                let own = self.meter.senders().iter().map(|s| s.stats(priority.into(), now));
+                own.map(|own| own.xoff + own.xon).sum::<u64>() + self.meter.untracked()
             }
         };
         counted(self.counters).iter().any(|(&(direction, priority), counted)| {
@@ -95,12 +95,12 @@ impl Watched<'_> {
 
     /// Notes on the accuracy of the statistics.
     pub fn notes(&self) -> Vec<String> {
-        let swallowed = self.is_swallowed().then(|| {
-            "the NIC takes frames for itself: its own counters tell what was not seen".to_owned()
-        });
+        let swallowed = self
+            .nic_consumes_frames()
+            .then(|| "the NIC consumes PFC frames itself: see its counters".to_owned());
         let lost = (self.lost > 0).then(|| {
             format!(
-                "the kernel dropped {} frames, which came faster than they could be looked at: the figures lack them",
+                "the kernel dropped {} frames that arrived too fast: the statistics lack them",
                 self.lost
             )
         });
@@ -108,22 +108,24 @@ impl Watched<'_> {
             let [recent, most] = self.behind;
             let recent = if recent >= BEHIND { shown(recent) } else { "not".to_owned() };
             format!(
-                "frames came faster than they were looked at, or this program was kept waiting: {recent} behind now, {} at most",
+                "processing is late, because of too many frames or a busy machine: {recent} now, at \
+                 most {}",
                 shown(most)
             )
         });
-        let rate = self.meter.rate().is_none().then(|| {
-            "the link does not know its rate: --rate tells how long quanta are".to_owned()
-        });
+        let rate =
+            self.meter.rate().is_none().then(|| {
+                "the link rate is unknown: set it with --rate to get pause times".to_owned()
+            });
         swallowed.into_iter().chain(lost).chain(behind).chain(rate).collect()
     }
 
     fn json(&self) -> Value {
         let mut figures = report::json(self.meter);
         figures["interface"] = self.interface.into();
-        figures["recent"] = self.recent.json();
+        figures["recent"] = self.delta.json();
         figures["counters"] = json!(self.counters);
-        figures["swallowed"] = self.is_swallowed().into();
+        figures["swallowed"] = self.nic_consumes_frames().into();
         figures["lost"] = self.lost.into();
         figures["behind_ns"] = (self.behind[0].0 / 1000).into();
         figures["most_behind_ns"] = (self.behind[1].0 / 1000).into();
@@ -145,7 +147,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     drop(screen);
     if !matches!(ended, Err(Failure::Output(_))) {
         // Include the frames still in the socket.
-        ended = ended.and(watch.count());
+        ended = ended.and(watch.read_counters());
         finish(&watch.watched(), &watch.history, options)?;
     }
     ended?;
@@ -157,7 +159,7 @@ struct Watch<'a> {
     options: &'a Options,
     listener: Listener,
     counters: Counters,
-    recent: Recent,
+    delta: Delta,
     history: History,
     /// Increases of the NIC's counters since the start.
     moved: BTreeMap<String, u64>,
@@ -172,7 +174,7 @@ impl<'a> Watch<'a> {
             options,
             listener: Listener::open(interface, options.rate)?,
             counters: Counters::open(interface)?,
-            recent: Recent::default(),
+            delta: Delta::default(),
             history: History::default(),
             moved: BTreeMap::new(),
             lost: 0,
@@ -200,7 +202,7 @@ impl<'a> Watch<'a> {
                 || input == Input::Quit
                 || signals.read_signal().is_ok_and(|signal| signal.is_some());
             if now >= due || is_over {
-                self.look()?;
+                self.update()?;
                 self.show(screen.as_deref_mut())?;
                 due = due.max(now - interval) + interval;
             } else if input == Input::Resized {
@@ -217,31 +219,31 @@ impl<'a> Watch<'a> {
     }
 
     /// Updates the statistics.
-    fn count(&mut self) -> Result<(), Failure> {
+    fn read_counters(&mut self) -> Result<(), Failure> {
         // Read the counters first: the frames they count are in the socket by then.
-        self.moved = self.counters.moved();
-        let settled = self.listener.settle();
+        self.moved = self.counters.increases();
+        let drained = self.listener.drain();
         self.lost = self.listener.lost();
-        settled.map_err(|error| self.failure(error))
+        drained.map_err(|error| self.failure(error))
     }
 
     /// Updates the statistics and the changes since the previous update.
-    fn look(&mut self) -> Result<(), Failure> {
-        self.count()?;
+    fn update(&mut self) -> Result<(), Failure> {
+        self.read_counters()?;
         let behind = self.listener.take_behind();
         self.behind = [behind, behind.max(self.behind[1])];
-        self.recent.look(self.listener.meter(), &self.moved);
-        self.history.add(&self.recent);
+        self.delta.update(self.listener.meter(), &self.moved);
+        self.history.add(&self.delta);
         Ok(())
     }
 
     const fn watched(&self) -> Watched<'_> {
-        let Self { options, listener, recent, moved, lost, behind, .. } = self;
+        let Self { options, listener, delta, moved, lost, behind, .. } = self;
         let meter = listener.meter();
         Watched {
             interface: options.interface.as_str(),
             meter,
-            recent,
+            delta,
             counters: moved,
             lost: *lost,
             behind: *behind,
@@ -258,7 +260,7 @@ impl<'a> Watch<'a> {
         if self.options.json {
             return writeln!(out, "{}", watched.json());
         }
-        watched.recent.lines(&mut out, &watched)
+        watched.delta.lines(&mut out, &watched)
     }
 }
 
@@ -299,21 +301,30 @@ mod tests {
         let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control: pfc(8, 1) };
         let seen = inspect(&frame.to_bytes(), 60).unwrap();
         (0..3).for_each(|_| meter.take(&seen, Time::ZERO));
-        let recent = Recent::default();
-        let is_swallowed = |name: &str, moved, lost| {
+        let delta = Delta::default();
+        let nic_consumes_frames = |name: &str, moved, lost| {
             let counters = [(name.to_owned(), moved)].into();
             Watched {
                 interface: "x",
                 meter: &meter,
-                recent: &recent,
+                delta: &delta,
                 counters: &counters,
                 lost,
                 behind: [Time::ZERO; 2],
             }
-            .is_swallowed()
+            .nic_consumes_frames()
         };
-        assert!(!is_swallowed("rx_prio3_pause", 3, 0) && !is_swallowed("rx_global_pause", 3, 0));
-        assert!(is_swallowed("rx_prio3_pause", 4, 0) && is_swallowed("rx_prio4_pause", 1, 0));
-        assert!(!is_swallowed("rx_prio3_pause", 4, 1) && !is_swallowed("tx_prio3_pause", 9, 0));
+        assert!(
+            !nic_consumes_frames("rx_prio3_pause", 3, 0)
+                && !nic_consumes_frames("rx_global_pause", 3, 0)
+        );
+        assert!(
+            nic_consumes_frames("rx_prio3_pause", 4, 0)
+                && nic_consumes_frames("rx_prio4_pause", 1, 0)
+        );
+        assert!(
+            !nic_consumes_frames("rx_prio3_pause", 4, 1)
+                && !nic_consumes_frames("tx_prio3_pause", 9, 0)
+        );
     }
 }

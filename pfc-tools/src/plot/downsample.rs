@@ -5,7 +5,7 @@
 const COLUMNS: usize = 600;
 
 /// The thinned-out `points`, which are sorted by x.
-pub(super) fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+pub(super) fn downsample(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     if points.len() <= 4 * COLUMNS {
         return points.to_vec();
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn few_points_stay_as_they_are() {
         let points = [(0.0, 1.0), (1.0, 5.0), (2.0, 3.0)];
-        assert_eq!(thin(&points), points);
-        assert_eq!(thin(&[]), []);
+        assert_eq!(downsample(&points), points);
+        assert_eq!(downsample(&[]), []);
     }
 
     #[test]
@@ -49,7 +49,7 @@ mod tests {
         let mut points: Vec<_> = (0..1_000_000).map(|x| (f64::from(x), 1.0)).collect();
         points[777_777].1 = 9.0;
         points[123_456].1 = -9.0;
-        let thinned = thin(&points);
+        let thinned = downsample(&points);
         assert!(thinned.len() <= 4 * COLUMNS + 4, "{}", thinned.len());
         assert!(thinned.contains(&(777_777.0, 9.0)) && thinned.contains(&(123_456.0, -9.0)));
         assert!(thinned.is_sorted_by(|a, b| a.0 <= b.0));
@@ -58,6 +58,6 @@ mod tests {
 
     #[test]
     fn points_at_one_place_do_not_last_for_ever() {
-        assert_eq!(thin(&vec![(1.0, 1.0); 10_000]), [(1.0, 1.0)]);
+        assert_eq!(downsample(&vec![(1.0, 1.0); 10_000]), [(1.0, 1.0)]);
     }
 }

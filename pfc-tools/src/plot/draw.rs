@@ -5,7 +5,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::downsample::thin;
+use super::downsample::downsample;
 use super::{Axis, Chart, Kind, Scale, Series};
 
 const SIZE: (u32, u32) = (640, 400);
@@ -160,7 +160,7 @@ fn draw_series(grid: &mut Grid<'_, '_>, chart: &Chart, series: &Series, colour: 
             .map(drop),
         (kind, published) => {
             let points = if kind == Kind::Steps { steps(&points) } else { points };
-            let points = thin(&points);
+            let points = downsample(&points);
             if published {
                 let line = DashedLineSeries::new(points, 8, 5, colour.stroke_width(2));
                 grid.draw_series(line).map(drop)

@@ -76,7 +76,8 @@ mod tests {
             sections: vec![section],
         };
         let (text, pictures) = page.markdown("plots");
-        let due = "# T\n\np\n\n## Figure 3\n\n| a |\n| --- |\n| x\\|y |\n\n![queue](plots/fig-3-1.svg)\n![queue](plots/fig-3-2.svg)\n";
+        let due = "# T\n\np\n\n## Figure 3\n\n| a |\n| --- |\n| x\\|y |\n\n\
+                   ![queue](plots/fig-3-1.svg)\n![queue](plots/fig-3-2.svg)\n";
         assert_eq!(text, due);
         assert_eq!(pictures[1], ("fig-3-2.svg".into(), chart.svg()));
     }

@@ -31,7 +31,11 @@ pub enum ReportError {
         what: String,
     },
     /// No results found.
-    #[error("{}: no results here (a folder with {DESCRIPTION}, or folders of such; a run that did not end has none)", path.display())]
+    #[error(
+        "{}: no results found: no {DESCRIPTION} here or in a folder below (a run that did not end \
+         has none)",
+        path.display()
+    )]
     Nothing {
         /// The folder.
         path: PathBuf,

@@ -11,8 +11,12 @@ use std::path::Path;
 pub use data::{Measured, ReportError, Row};
 
 use crate::plot::{Cell, Page, Part, Section, Table, Verdict};
-use crate::results::number as shown;
+use crate::results::format_number;
 use data::{number, text};
+
+/// The first paragraph of every report.
+const REPRODUCIBLE: &str = "Every value here comes from a scenario file and its seed; running it \
+    again gives the same bytes.";
 
 /// Builds the report page.
 ///
@@ -20,10 +24,7 @@ use data::{number, text};
 /// See [`ReportError`].
 pub fn page(title: &str, measured: &[Measured]) -> Result<Page, ReportError> {
     let sections = measured.iter().map(section).collect::<Result<Vec<_>, _>>()?;
-    let parts = vec![
-        Part::Paragraph("Every value here comes from a scenario file and its seed; running it again gives the same bytes.".into()),
-        summary(measured)?,
-    ];
+    let parts = vec![Part::Paragraph(REPRODUCIBLE.into()), summary(measured)?];
     Ok(Page { title: title.to_owned(), parts, sections })
 }
 
@@ -96,7 +97,7 @@ fn summary(measured: &[Measured]) -> Result<Part, ReportError> {
             Cell::Text(scenario.description.title.clone()),
             Cell::Number(format!("{held} of {of}{explained}")),
             Cell::Number(runs.len().to_string()),
-            Cell::Number(format!("{} ms", shown(sum("ended_ns") / 1e6))),
+            Cell::Number(format!("{} ms", format_number(sum("ended_ns") / 1e6))),
             Cell::Number(format!("{:.1} M", sum("packet_hops") / 1e6)),
         ]);
     }
@@ -143,9 +144,9 @@ fn simulated(measured: &Measured) -> Result<Part, ReportError> {
             _ => cases.push((case.to_owned(), 1, took)),
         }
     }
-    let told = |(runs, each): (u32, f64)| match runs {
-        1 => format!("{} ms", shown(each)),
-        runs => format!("{runs} runs of {} ms", shown(each)),
+    let duration = |(runs, each): (u32, f64)| match runs {
+        1 => format!("{} ms", format_number(each)),
+        runs => format!("{runs} runs of {} ms", format_number(each)),
     };
     let mut kinds: Vec<((u32, f64), Vec<String>)> = Vec::new();
     for (case, runs, time) in cases {
@@ -156,11 +157,11 @@ fn simulated(measured: &Measured) -> Result<Part, ReportError> {
         }
     }
     let text = match &kinds[..] {
-        [(kind, cases)] if cases.len() == 1 => told(*kind),
-        [(kind, _)] => format!("{} for each case", told(*kind)),
+        [(kind, cases)] if cases.len() == 1 => duration(*kind),
+        [(kind, _)] => format!("{} for each case", duration(*kind)),
         several => {
             let kind = |(kind, cases): &(_, Vec<String>)| {
-                format!("{} ({})", told(*kind), cases.join("; "))
+                format!("{} ({})", duration(*kind), cases.join("; "))
             };
             several.iter().map(kind).collect::<Vec<_>>().join(", ")
         }
@@ -174,7 +175,7 @@ fn gates(measured: &Measured) -> Result<Vec<Part>, ReportError> {
     let cells = |row: &Row| {
         let value = |column: &str| {
             let value = number(row, column);
-            if value.is_finite() { shown(value) } else { String::new() }
+            if value.is_finite() { format_number(value) } else { String::new() }
         };
         let (least, most) = (value("least"), value("most"));
         let expected = match (least.as_str(), most.as_str()) {

@@ -13,7 +13,7 @@ use crate::fabric::scenario::{Case, Scenario};
 use crate::run::CaseResult;
 use tables::{Columns, TABLES, Value};
 
-pub use text::{number, print};
+pub use text::{format_number, print};
 
 /// File name of the scenario's description, beside the tables.
 pub const DESCRIPTION: &str = "scenario.json";

@@ -237,7 +237,7 @@ fn lossless(case: &Case, case_result: &CaseResult) -> Vec<Value> {
     let losses = case_result.violations.len();
     vec![
         case.name.as_str().into(),
-        "kinds of losses in a lossless network".into(),
+        "lost packets (lossless network)".into(),
         Value::Real(losses as f64),
         Value::Missing,
         Value::Missing,

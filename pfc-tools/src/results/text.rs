@@ -17,12 +17,14 @@ pub fn print(
         writeln!(out, "{}", case.name)?;
     }
     for gate_result in &case_result.gate_results {
-        let value = gate_result.value.map_or("nothing".to_owned(), number);
+        let value = gate_result.value.map_or("nothing".to_owned(), format_number);
         let published = gate_result
             .published()
-            .map_or(String::new(), |value| format!("published {}", number(value)));
-        let ns3 =
-            gate_result.gate.ns3.map_or(String::new(), |value| format!("ns-3 {}", number(value)));
+            .map_or(String::new(), |value| format!("published {}", format_number(value)));
+        let ns3 = gate_result
+            .gate
+            .ns3
+            .map_or(String::new(), |value| format!("ns-3 {}", format_number(value)));
         let verdict = match &gate_result.gate.explained {
             _ if gate_result.holds() => "ok",
             Some(why) => &format!("not met: {why}"),
@@ -53,15 +55,15 @@ pub fn print(
 
 fn bound(bound: &Bound) -> Option<String> {
     match *bound {
-        Bound::Within { part, .. } => Some(format!("within {} %", number(part * 100.0))),
-        Bound::AtLeast(least) => Some(format!("at least {}", number(least))),
-        Bound::AtMost(most) => Some(format!("at most {}", number(most))),
+        Bound::Within { part, .. } => Some(format!("within {} %", format_number(part * 100.0))),
+        Bound::AtLeast(least) => Some(format!("at least {}", format_number(least))),
+        Bound::AtMost(most) => Some(format!("at most {}", format_number(most))),
         Bound::Shown { .. } => None,
     }
 }
 
 /// Formats a number with about four significant digits.
-pub fn number(value: f64) -> String {
+pub fn format_number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 1000.0 || size.fract() == 0.0 => 0,
         size if size >= 100.0 => 1,

@@ -23,15 +23,15 @@ const MAX_SAMPLES: u64 = 1_000_000;
 pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, ScenarioError> {
     let packet = packet(all.section("packet")?)?;
     let duration =
-        all.time("duration")?.ok_or_else(|| all.missing("duration", "a time, as \"100ms\""))?;
+        all.time("duration")?.ok_or_else(|| all.missing("duration", "a time such as \"100ms\""))?;
     let warmup = all.time("warmup")?.unwrap_or(Time::ZERO);
     let measure = all.section("measure")?;
     let sample = measure.time("sample")?.unwrap_or(Time(duration.0 / 1000)).max(SHORTEST);
     if let Some(node) = measure.get("sample").filter(|_| duration.0 / sample.0 > MAX_SAMPLES) {
-        return Err(measure.wrong("sample", node, "a millionth of the duration or more"));
+        return Err(measure.wrong("sample", node, "at least a millionth of the duration"));
     }
     let mut watch = Vec::new();
-    let expected = "a line from one node to its neighbour, as \"s1->h3\"";
+    let expected = "a link from one node to its neighbour, such as \"s1->h3\"";
     let priority = measure.priority("priority")?.unwrap_or(DEFAULT_PRIORITY);
     for (text, node) in measure.texts("queues")?.unwrap_or_default() {
         let (from, to) =
@@ -185,19 +185,20 @@ pub(super) fn traffic(
         1 => {
             let senders = section.size("senders", 0)?;
             if senders == 0 {
-                return Err(section.missing("senders", "how many hosts send at once"));
+                return Err(section.missing("senders", "the number of senders"));
             }
             Pattern::Incast { senders }
         }
         2 => {
             let load = section.fraction("load")?;
-            let load = load
-                .ok_or_else(|| section.missing("load", "a part of the hosts' lines, as \"30%\""))?;
+            let load = load.ok_or_else(|| {
+                section.missing("load", "a load of the hosts' links, such as \"30%\"")
+            })?;
             Pattern::Poisson { load: load.units(), sizes: sizes()? }
         }
         _ => {
             let pairs = section.small("pairs", 1)?;
-            let pairs = pairs.ok_or_else(|| section.missing("pairs", "how many pairs of hosts"))?;
+            let pairs = pairs.ok_or_else(|| section.missing("pairs", "the number of pairs"))?;
             Pattern::Pairs { pairs, sizes: sizes()? }
         }
     };
@@ -207,11 +208,14 @@ pub(super) fn traffic(
         Pattern::Poisson { .. } => {
             section.reject_ineffective(
                 &["message", "messages", "stagger"],
-                "on flows drawn by load and sizes",
+                "with kind = \"poisson\": sizes and starts are random",
             )?;
         }
         Pattern::Pairs { .. } => {
-            section.reject_ineffective(&["message", "messages"], "on transfers of drawn sizes")?;
+            section.reject_ineffective(
+                &["message", "messages"],
+                "with kind = \"pairs\": sizes are random",
+            )?;
         }
         Pattern::Flows { .. } | Pattern::Incast { .. } => {}
     }
@@ -243,7 +247,7 @@ pub(super) fn traffic(
 fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), ScenarioError> {
     let message = section.bytes("message")?.unwrap_or(1 << 20);
     if let (0, Some(node)) = (message, section.get("message")) {
-        return Err(section.wrong("message", node, "at least a byte"));
+        return Err(section.wrong("message", node, "at least one byte"));
     }
     let messages = section.small("messages", 1)?;
     let packets = message.div_ceil(payload.into()).checked_mul(messages.unwrap_or(1).into());
@@ -251,7 +255,7 @@ fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), S
         Some(packets) if packets < 1 << 32 => Ok((message, messages)),
         _ => Err(ScenarioError::Inconsistent {
             place: section.place(),
-            message: "a flow has 2^32 packets or more, which nothing counts".to_owned(),
+            message: "a flow has 2^32 packets or more; the limit is 2^32 - 1".to_owned(),
         }),
     }
 }
@@ -277,7 +281,7 @@ fn hosts(
     key: &'static str,
     network: &Network,
 ) -> Result<Vec<u32>, ScenarioError> {
-    let expected = "hosts, as \"h1\", \"h1..h4\" or a list of these";
+    let expected = "hosts such as \"h1\" or \"h1..h4\", or a list";
     let texts = section.texts(key)?.ok_or_else(|| section.missing(key, expected))?;
     let mut hosts = Vec::new();
     for (text, node) in texts {
@@ -306,6 +310,6 @@ fn control(section: &Section<'_>) -> Result<Control, ScenarioError> {
             .filter(|&rate| rate > 0)
             .map(Control::Fixed),
     };
-    let expected = "\"none\", \"dcqcn\", \"timely\", \"swift\" or a rate, as \"10Gb/s\"";
+    let expected = "\"none\", \"dcqcn\", \"timely\", \"swift\" or a rate such as \"10Gb/s\"";
     Ok(section.parsed("control", expected, parse)?.unwrap_or_default())
 }

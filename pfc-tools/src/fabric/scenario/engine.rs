@@ -30,20 +30,30 @@ pub(super) fn check(
     )?;
     let headers = PacketConfig::default().headers;
     let is_other = config.packet.headers != headers;
-    refuse(&packet, "headers", is_other, &format!("{headers}, which engine hosts' packets have"))?;
+    refuse(
+        &packet,
+        "headers",
+        is_other,
+        &format!("{headers}, the header size of engine hosts' packets"),
+    )?;
     let host = all.section("host")?;
     for key in ["ack_delay", "cnp_delay"] {
-        refuse(&host, key, true, "nothing: engine hosts answer at once")?;
+        refuse(&host, key, true, "no value: engine hosts respond at once")?;
     }
-    refuse(&host, "ack_every", true, "nothing: engine hosts acknowledge what is asked for")?;
-    refuse(&host, "recovery", config.host.recovery != Default::default(), "go-back-n, as engines")?;
+    refuse(&host, "ack_every", true, "no value: engine hosts acknowledge on request")?;
+    refuse(
+        &host,
+        "recovery",
+        config.host.recovery != Default::default(),
+        "go-back-n: engine hosts have no other",
+    )?;
     let full = u64::from(config.packet.payload + config.packet.headers);
     let is_small = config.host.window.is_some_and(|bytes| bytes / full < LEAST_WINDOW);
     let least = LEAST_WINDOW * full;
     refuse(&host, "window", is_small, &format!("{least}B or more: {LEAST_WINDOW} packets"))?;
     let notification = &config.congestion.notification;
     let is_other = notification.cnp_dscp >> 3 != notification.cnp_priority;
-    let expected = "the upper three bits of cnp_dscp, by which switches know engine hosts' CNPs";
+    let expected = "the upper three bits of cnp_dscp: switches take the priority of engine hosts' CNPs from it";
     let congestion = all.section("congestion")?;
     let own = ["cnp_priority", "cnp_dscp"];
     let nvidia = NVIDIA.iter().filter(|other| own.contains(&other.knob));
@@ -52,10 +62,10 @@ pub(super) fn check(
     }
     for (section, traffic) in all.sections("traffic")?.iter().zip(traffic) {
         let is_theirs = traffic.from.iter().any(|host| config.engines.contains(host));
-        let expected = "nothing: engine hosts begin at the line's rate";
+        let expected = "no value: engine hosts start at link rate";
         refuse(section, "initial_rate", is_theirs, expected)?;
         let is_loop = is_theirs && matches!(traffic.pattern, Pattern::Pairs { .. });
-        refuse(section, "kind", is_loop, "another: engine hosts have no closed loops")?;
+        refuse(section, "kind", is_loop, "another kind: engine hosts have no closed loops")?;
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ pub(super) fn read(section: Section<'_>, cases: &[super::Case]) -> Result<Figure
     let shows = section.choice("shows", &names)?;
     let shows = FIGURE_KINDS[shows.ok_or_else(|| section.missing("shows", names.join(", ")))?].1;
     let title = section.text("title")?;
-    let title = title.ok_or_else(|| section.missing("title", "what stands above the figure"))?;
+    let title = title.ok_or_else(|| section.missing("title", "the title of the figure"))?;
     let mut known: Vec<&str> = match shows {
         FigureKind::Gates => {
             cases.iter().flat_map(|case| &case.gates).map(|gate| gate.name.as_str()).collect()
@@ -78,9 +78,10 @@ pub(super) fn read(section: Section<'_>, cases: &[super::Case]) -> Result<Figure
     }
     let mut published = Vec::new();
     for entry in section.sections("published")? {
-        let name = entry.text("name")?.ok_or_else(|| entry.missing("name", "whose it is"))?;
+        let name =
+            entry.text("name")?.ok_or_else(|| entry.missing("name", "the name of the curve"))?;
         let file =
-            entry.text("file")?.ok_or_else(|| entry.missing("file", "a file below published/"))?;
+            entry.text("file")?.ok_or_else(|| entry.missing("file", "a file in published/"))?;
         if crate::scenarios::published(&file).is_none() {
             let known = crate::scenarios::PUBLISHED.iter().map(|(name, _)| *name);
             let expected = format!("one of {}", known.collect::<Vec<_>>().join(", "));

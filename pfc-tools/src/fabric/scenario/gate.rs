@@ -155,7 +155,7 @@ pub(super) fn read(
     let measure = measure(section, network, groups)?;
     let stat = section.choice("stat", &names)?.map(|n| STATS[n].1);
     let name =
-        section.text("name")?.ok_or_else(|| section.missing("name", "what the gate is called"))?;
+        section.text("name")?.ok_or_else(|| section.missing("name", "the name of the gate"))?;
     let stat = stat.unwrap_or(Stat::Mean);
     let ns3 = of_case(section, "ns3", number, "a number", finite)?;
     let bounds = bounds(section, number, ns3)?;
@@ -195,7 +195,7 @@ fn measure(
     };
     let line = || {
         let line = of.as_ref().and_then(|text| direction(text, network));
-        line.ok_or_else(|| wrong("a line from one node to its neighbour, as \"s1->h3\""))
+        line.ok_or_else(|| wrong("a link from one node to its neighbour, such as \"s1->h3\""))
     };
     Ok(match MEASURES[which] {
         "goodput" => Measure::Goodput(group()?),
@@ -221,8 +221,7 @@ fn bounds(
         None => finite(text),
     };
     let published = of_case(section, "published", number, "a number", finite)?;
-    let within =
-        of_case(section, "within", number, "a part of what was published, as \"10%\"", parse)?;
+    let within = of_case(section, "within", number, "a relative distance, such as \"10%\"", parse)?;
     let mut bounds = Vec::new();
     match (published, within, ns3) {
         (Some(published), Some(part), _) => bounds.push(Bound::Within { published, part }),
@@ -232,7 +231,7 @@ fn bounds(
         }
         (None, Some(_), None) => {
             return Err(
-                section.missing("published", "the number that `within` speaks of, or `ns3`")
+                section.missing("published", "the number that `within` refers to, or `ns3`")
             );
         }
         (published, None, _) => bounds.push(Bound::Shown { published }),
@@ -259,7 +258,10 @@ fn of_case(
     let Some(list) = section.texts(key)? else { return Ok(None) };
     let place = if list.len() > 1 { number } else { 0 };
     let each = || {
-        section.missing(key, format!("one for each value of the case; there are {}", list.len()))
+        section.missing(
+            key,
+            format!("one number for each value of the case; there are {}", list.len()),
+        )
     };
     let (text, node) = list.get(place).ok_or_else(each)?;
     parse(text).map(Some).ok_or_else(|| section.wrong(key, node, expected))

@@ -37,7 +37,8 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
     let delay = section.time("delay")?.unwrap_or(Time::from_micros(1));
     let host = LinkSpec { rate, delay };
     if matches!(KINDS[kind], "single" | "explicit") {
-        section.reject_ineffective(&["trunk_rate", "trunk_delay"], "where all lines are alike")?;
+        section
+            .reject_ineffective(&["trunk_rate", "trunk_delay"], "because all links are alike")?;
     }
     let trunk = LinkSpec {
         rate: section.rate("trunk_rate")?.unwrap_or(rate),
@@ -46,7 +47,7 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
     let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
     let fit = |lines: usize| match lines {
         0..=MAX_LINKS => Ok(()),
-        _ => Err(inconsistent(format!("{lines} lines or switches; there may be {MAX_LINKS}"))),
+        _ => Err(inconsistent(format!("{lines} links or switches; the limit is {MAX_LINKS}"))),
     };
     let network = match KINDS[kind] {
         "single" => {
@@ -94,7 +95,7 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
 }
 
 fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
-    let expected = "how many hosts each switch of the row has, as [1, 1, 2]";
+    let expected = "the number of hosts of each switch, such as [1, 1, 2]";
     let Some(nodes) = section.list("hosts", expected)? else {
         return Err(section.missing("hosts", expected));
     };
@@ -115,25 +116,29 @@ fn explicit(
         let texts = section.texts(key)?.ok_or_else(|| section.missing(key, "a list of names"))?;
         for (text, node) in &texts {
             if !known.borrow_mut().insert(text.clone()) {
-                let told = format!("names that differ; there is another `{text}`");
-                return Err(section.wrong(key, node, told));
+                let message = format!("unique names; `{text}` occurs twice");
+                return Err(section.wrong(key, node, message));
             }
         }
         Ok(texts.into_iter().map(|(text, _)| text).collect())
     };
     let (hosts, switches) = (names("hosts")?, names("switches")?);
-    let expected = "a list of lines, each as \"h1 - s1\"";
+    let expected = "a list of links such as \"h1 - s1\"";
     let texts = section.texts("lines")?.ok_or_else(|| section.missing("lines", expected))?;
     fit(texts.len())?;
     let mut lines = Vec::new();
     for (text, node) in texts {
         let Some((a, b)) = text.split_once('-') else {
-            return Err(section.wrong("lines", node, "a line, as \"h1 - s1\""));
+            return Err(section.wrong("lines", node, "a link such as \"h1 - s1\""));
         };
         let (a, b) = (a.trim().to_owned(), b.trim().to_owned());
         for name in [&a, &b] {
             if !hosts.contains(name) && !switches.contains(name) {
-                return Err(section.wrong("lines", node, format!("known nodes; `{name}` is none")));
+                return Err(section.wrong(
+                    "lines",
+                    node,
+                    format!("known nodes; `{name}` is unknown"),
+                ));
             }
         }
         lines.push((a, b, line));
@@ -149,7 +154,7 @@ fn change_link(
     network: &mut Network,
     down: &mut BTreeSet<usize>,
 ) -> Result<(), ScenarioError> {
-    let expected = "two nodes with a line, as \"h1 - s1\"; * is any";
+    let expected = "two nodes with a link such as \"h1 - s1\"; * is any";
     let between = section.texts("between")?.ok_or_else(|| section.missing("between", expected))?;
     let (rate, delay) = (section.rate("rate")?, section.time("delay")?);
     let loss = section.error_model("loss", "loss_every")?;

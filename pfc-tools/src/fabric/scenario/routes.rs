@@ -15,21 +15,21 @@ pub(super) fn read(all: &Section<'_>, network: &Network) -> Result<Routing, Scen
     let section = all.section("routing")?;
     let mut routing = Routing::default();
     let kind = section.choice("kind", &KINDS)?.unwrap_or(0);
-    let roots = named_nodes(&section, "roots", "switches, as \"s1\" or \"s1..s4\"", network)?;
+    let roots = named_nodes(&section, "roots", "switches such as \"s1\" or \"s1..s4\"", network)?;
     match (KINDS[kind], roots) {
         ("up-down", Some(roots)) => {
             routing.forbidden.extend(down_up_turns(&wiring(network), network.hosts.len(), &roots));
         }
         ("up-down", None) => {
-            return Err(section.missing("roots", "the switches at the top, as \"s1..s4\""));
+            return Err(section.missing("roots", "the top switches, such as \"s1..s4\""));
         }
         (_, Some(_)) => {
             let node = section.get("roots").expect("it was read");
-            return Err(section.wrong("roots", node, "nothing but for kind = \"up-down\""));
+            return Err(section.wrong("roots", node, "no value unless kind = \"up-down\""));
         }
         (_, None) => {}
     }
-    let expected = "turns, as \"s1 > s2 > s3\"";
+    let expected = "turns such as \"s1 > s2 > s3\"";
     for (text, node) in section.texts("forbidden")?.unwrap_or_default() {
         let turn =
             turn(&text, network).ok_or_else(|| section.wrong("forbidden", node, expected))?;
@@ -78,7 +78,11 @@ fn route(
     };
     let wrong =
         |key, expected: &str| section.wrong(key, section.get(key).expect("it was read"), expected);
-    let expected = ("switches, as \"s1\"", "hosts, as \"h1..h4\"", "neighbours of `at`, as \"s2\"");
+    let expected = (
+        "switches such as \"s1\"",
+        "hosts such as \"h1..h4\"",
+        "neighbours of `at` such as \"s2\"",
+    );
     let (at, to, via) =
         (required("at", expected.0)?, required("to", expected.1)?, required("via", expected.2)?);
     if at.iter().any(|&node| node < hosts) {

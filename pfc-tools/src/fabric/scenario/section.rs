@@ -105,18 +105,18 @@ impl<'a> Section<'a> {
         // Keeps sums of a few times within 64 bits.
         let is_time = |nanos: &u64| *nanos <= 1_000_000_000_000_000;
         let parse = |text: &str| Kind::Time.parse(text).filter(is_time).map(Time::from_nanos);
-        self.parsed(key, "a time up to 1000000s, as \"55us\"", parse)
+        self.parsed(key, "a time up to 1000000s, such as \"55us\"", parse)
     }
 
     pub fn rate(&self, key: &'static str) -> Result<Option<LinkRate>> {
         let is_rate = |rate: &u64| (LinkRate::SLOWEST..=LinkRate::FASTEST).contains(rate);
         let parse = |text: &str| Kind::Rate.parse(text).filter(is_rate).map(LinkRate::new);
-        self.parsed(key, "a rate from 1kb/s to 100000Gb/s, as \"40Gb/s\"", parse)
+        self.parsed(key, "a rate from 1kb/s to 100000Gb/s, such as \"40Gb/s\"", parse)
     }
 
     /// Reads bytes up to 1 TiB, so that sums and products stay within 64 bits.
     pub fn bytes(&self, key: &'static str) -> Result<Option<u64>> {
-        self.parsed(key, "bytes, as \"200KB\" (of 1000) or \"1MiB\"", |text| {
+        self.parsed(key, "bytes such as \"200KB\" (of 1000 bytes) or \"1MiB\"", |text| {
             Kind::Bytes.parse(text).filter(|&bytes| bytes <= 1 << 40)
         })
     }
@@ -147,7 +147,7 @@ impl<'a> Section<'a> {
             let units = Kind::Fraction.parse(text)?;
             u32::try_from(units).ok().map(Fraction::from_units)
         };
-        self.parsed(key, "a part of one, as \"1/256\", \"0.01\" or \"1%\"", parse)
+        self.parsed(key, "a fraction such as \"1/256\", \"0.01\" or \"1%\"", parse)
     }
 
     /// Reads an integer within a range.
@@ -156,7 +156,7 @@ impl<'a> Section<'a> {
         key: &'static str,
         range: std::ops::RangeInclusive<u64>,
     ) -> Result<Option<u64>> {
-        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let expected = format!("an integer from {} to {}", range.start(), range.end());
         self.parsed(key, &expected, |text| text.parse().ok().filter(|n| range.contains(n)))
     }
 
@@ -184,7 +184,7 @@ impl<'a> Section<'a> {
                 |text: &str| text.trim().parse().ok().filter(|n| (1..=1_000_000).contains(n));
             Some((small(over)?, small(under)?))
         };
-        self.parsed(key, "a ratio of whole numbers, as \"1/8\"", parse)
+        self.parsed(key, "a ratio of integers, such as \"1/8\"", parse)
     }
 
     /// Reads an error model: a probability, or every n-th frame.

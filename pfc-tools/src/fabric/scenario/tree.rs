@@ -111,7 +111,7 @@ impl Node {
             expected,
         };
         if key.split('.').count() > DEEPEST {
-            return Err(wrong(format!("at most {DEEPEST} names, with dots between")));
+            return Err(wrong(format!("at most {DEEPEST} names separated by dots")));
         }
         let mut place = self;
         let mut rest = Some(key);
@@ -136,12 +136,12 @@ impl Node {
                         Some(node) => node,
                         None => {
                             return Err(wrong(format!(
-                                "a number below {count} in place of `{part}`"
+                                "an index below {count} instead of `{part}`"
                             )));
                         }
                     }
                 }
-                _ => return Err(wrong(format!("nothing below `{part}`: it is a single value"))),
+                _ => return Err(wrong(format!("no key inside `{part}`, which is a single value"))),
             };
         }
         *place = value;

@@ -240,7 +240,7 @@ mod tests {
         for n in 1..=18 {
             assert_ne!(buffer.admit(0, 3, 1000), Admission::Dropped, "packet {n}");
             if buffer.pauses(0, 3) {
-                assert_eq!(paused_after.replace(n), None, "it is told once");
+                assert_eq!(paused_after.replace(n), None, "only one pause");
             }
         }
         // After eight packets the threshold is 72000 / 8 = 9000, after nine packets 8875. So the

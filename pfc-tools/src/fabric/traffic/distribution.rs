@@ -32,9 +32,8 @@ impl Distribution {
             "hadoop" => Self::parse(HADOOP),
             file => {
                 let text = std::fs::read_to_string(folder.join(file));
-                let text = text.map_err(|e| {
-                    format!("\"websearch\", \"hadoop\" or a file that can be read ({e})")
-                })?;
+                let text = text
+                    .map_err(|e| format!("\"websearch\", \"hadoop\" or a readable file ({e})"))?;
                 Self::parse(&text)
             }
         }
@@ -46,7 +45,7 @@ impl Distribution {
     /// # Errors
     /// A description of the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let expected = || "pairs of bytes and percentages, both rising up to 100".to_owned();
+        let expected = || "pairs of bytes and percentages, both increasing, up to 100".to_owned();
         let words: Vec<&str> = text.split_whitespace().collect();
         let mut points = Vec::new();
         for pair in words.chunks(2) {

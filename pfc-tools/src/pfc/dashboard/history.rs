@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::delta::Recent;
+use super::super::delta::Delta;
 use super::super::meter::TIMERS;
 
 /// A share of 100 %, in thousandths.
@@ -20,16 +20,16 @@ pub struct History {
 
 impl History {
     /// Adds an update.
-    pub fn add(&mut self, recent: &Recent) {
+    pub fn add(&mut self, delta: &Delta) {
         for (timer, shares) in self.shares.iter_mut().enumerate() {
-            self.is_known[timer] |= recent.has(timer);
+            self.is_known[timer] |= delta.has(timer);
             #[allow(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
                 clippy::cast_precision_loss
             )] // 0 to 1000.
             let thousandths = |share: f64| (FULL as f64 * share.clamp(0.0, 1.0)).round() as u64;
-            shares.push_front(recent.stood_still(timer).map(thousandths));
+            shares.push_front(delta.blocked_time(timer).map(thousandths));
             shares.truncate(LOOKS);
         }
     }

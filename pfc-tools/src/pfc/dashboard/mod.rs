@@ -166,28 +166,24 @@ fn titled(title: impl Into<String>) -> Block<'static> {
 }
 
 fn heading(frame: &mut Frame<'_>, place: Rect, watched: &Watched<'_>) {
-    let (meter, recent) = (watched.meter, watched.recent);
+    let (meter, delta) = (watched.meter, watched.delta);
     let frames = meter.frames();
     let rate = meter.rate().map_or("rate unknown".to_owned(), |rate| {
         format!("{} Mb/s", rate.bits_per_second() / 1_000_000)
     });
     let lines = [
         Line::styled(
-            format!("Flow control at {}   {rate}   {}", watched.interface, shown(recent.at())),
+            format!("Flow control at {}   {rate}   {}", watched.interface, shown(delta.at())),
             BOLD,
         ),
         Line::from(format!(
             "{} PFC, {} PAUSE, {} other frames; {} wrong, {} ignored, {} dropped by the kernel",
             frames.pfc, frames.pause, frames.other, frames.wrong, frames.ignored, watched.lost
         )),
-        Line::from(format!(
-            "{} frames a second, at most {}",
-            recent.frames_per_second(),
-            meter.peak()
-        )),
+        Line::from(format!("{} frames/s, at most {}", delta.frames_per_second(), meter.peak())),
     ];
     frame.render_widget(Paragraph::new(lines.to_vec()), place);
-    let quits = Line::styled("q ends", DIM).alignment(Alignment::Right);
+    let quits = Line::styled("q quits", DIM).alignment(Alignment::Right);
     frame.render_widget(Paragraph::new(quits), place);
 }
 
@@ -199,10 +195,10 @@ struct Pair {
 
 /// Who pauses whom: from the frames seen, longest share first; then from the NIC's counters.
 fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
-    let (recent, here) = (watched.recent, watched.interface);
+    let (delta, here) = (watched.delta, watched.interface);
     let percent =
         |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1} %", 100.0 * s));
-    let mut rows: Vec<_> = recent.rows().iter().collect();
+    let mut rows: Vec<_> = delta.rows().iter().collect();
     let share = |share: Option<f64>| share.unwrap_or(0.0);
     rows.sort_by(|a, b| {
         let ours =
@@ -224,7 +220,7 @@ fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
         ],
         is_paused: row.is_paused == Some(true),
     });
-    let counted = recent.counted().iter().filter(|_| watched.is_swallowed()).map(|row| {
+    let counted = delta.counted().iter().filter(|_| watched.nic_consumes_frames()).map(|row| {
         let (peer, own) = ("link partner".to_owned(), here.to_owned());
         let [from, to] = if row.is_received() { [peer, own] } else { [own, peer] };
         let priority = row.priority.map_or("all".to_owned(), |priority| priority.to_string());
@@ -242,11 +238,11 @@ fn table(frame: &mut Frame<'_>, place: Rect, pairs: &[Pair]) {
     let room = usize::from(place.height.saturating_sub(2));
     let hidden = pairs.len().saturating_sub(room);
     let title = match hidden {
-        0 => "Who pauses whom, since the last look".to_owned(),
-        hidden => format!("Who pauses whom, since the last look: {hidden} more than fit"),
+        0 => "Who pauses whom, since the last update".to_owned(),
+        hidden => format!("Who pauses whom, since the last update ({hidden} rows hidden)"),
     };
     let head = [
-        "sender", "pauses", "priority", "now", "paused", "of all", "XOFF", "XON", "pauses",
+        "sender", "pauses", "priority", "now", "paused", "overall", "XOFF", "XON", "pauses",
         "longest",
     ];
     let rows = pairs.iter().take(room).map(|pair| {
@@ -270,9 +266,8 @@ fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History
     if lines.is_empty() {
         return;
     }
-    let block = titled(
-        "Part of the time that each priority stands still, a column each look, the last at the right",
-    );
+    let block =
+        titled("Share of time each priority is blocked, one column per update, latest right");
     let inside = block.inner(place);
     frame.render_widget(block, place);
     let rows = Layout::vertical(lines.iter().map(|_| Constraint::Fill(1))).split(inside);
@@ -325,7 +320,7 @@ mod tests {
     use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 
     use crate::fabric::time::{LinkRate, Time};
-    use crate::pfc::delta::Recent;
+    use crate::pfc::delta::Delta;
     use crate::pfc::meter::Meter;
 
     /// One quantum is 1 ns.
@@ -350,7 +345,7 @@ mod tests {
         then: impl FnOnce(&Watched<'_>, &History) -> T,
     ) -> T {
         let mut meter = Meter::new(rate);
-        let (mut recent, mut history) = (Recent::default(), History::default());
+        let (mut delta, mut history) = (Delta::default(), History::default());
         let of_3 = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 500, 0, 0, 0, 0] };
         pause(&mut meter, of_3, 0);
         for look in 1..=2 {
@@ -361,14 +356,14 @@ mod tests {
                 meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(1800));
             }
             meter.advance(Time::from_nanos(1000 * look));
-            meter.settle();
-            recent.look(&meter, counters);
-            history.add(&recent);
+            meter.end_expired();
+            delta.update(&meter, counters);
+            history.add(&delta);
         }
         let watched = Watched {
             interface: "eth7",
             meter: &meter,
-            recent: &recent,
+            delta: &delta,
             counters,
             lost: 5,
             behind: [Time::ZERO; 2],
@@ -385,7 +380,7 @@ mod tests {
             let found = lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
             assert!(found, "{words:?} in {lines:#?}");
         };
-        has(&["Flow control at eth7", "512000 Mb/s", "2.00 us", "q ends"]);
+        has(&["Flow control at eth7", "512000 Mb/s", "2.00 us", "q quits"]);
         has(&["2 PFC, 1 PAUSE, 0 other", "1 wrong", "5 dropped by the kernel"]);
         has(&["02:00:00:00:00:01", "eth7", " all ", "PAUSED", "25.0 %", "12.5 %", "250 ns"]);
         has(&["02:00:00:00:00:01", "eth7", " 3 ", " 0.0 %", "25.0 %", "500 ns"]);
@@ -422,6 +417,9 @@ mod tests {
             text(&buffer(watched, history, 110, 30))
         });
         // The counters increased before the first update and not since.
-        assert!(lines.iter().any(|line| line.contains("the NIC takes frames")), "{lines:#?}");
+        assert!(
+            lines.iter().any(|line| line.contains("the NIC consumes PFC frames")),
+            "{lines:#?}"
+        );
     }
 }

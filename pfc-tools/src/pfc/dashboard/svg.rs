@@ -21,7 +21,8 @@ pub fn svg(buffer: &Buffer) -> String {
     let (columns, rows) = (f64::from(buffer.area.width), f64::from(buffer.area.height));
     let (width, height) = (columns * WIDTH + 2.0 * MARGIN, rows * HEIGHT + 2.0 * MARGIN);
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.1} {height:.1}\" width=\"{width:.0}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.1} {height:.1}\" \
+         width=\"{width:.0}\" \
          font-family=\"ui-monospace, Menlo, Consolas, monospace\" font-size=\"14\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{GROUND}\"/>\n"
     );
@@ -67,7 +68,8 @@ fn draw(out: &mut String, cells: &[Cell], column: usize, top: f64) {
     let mut bar = |top: f64, height: f64| {
         let _ = writeln!(
             out,
-            "<rect x=\"{left:.1}\" y=\"{top:.2}\" width=\"{width:.1}\" height=\"{height:.2}\" fill=\"{colour}\"/>"
+            "<rect x=\"{left:.1}\" y=\"{top:.2}\" width=\"{width:.1}\" \
+             height=\"{height:.2}\" fill=\"{colour}\"/>"
         );
     };
     match cells[0].symbol() {
@@ -84,7 +86,8 @@ fn draw(out: &mut String, cells: &[Cell], column: usize, top: f64) {
                 let weight = if is_bold { " font-weight=\"bold\"" } else { "" };
                 let _ = writeln!(
                     out,
-                    "<text x=\"{left:.1}\" y=\"{:.1}\" textLength=\"{width:.1}\" lengthAdjust=\"spacingAndGlyphs\" fill=\"{colour}\"{weight}>{}</text>",
+                    "<text x=\"{left:.1}\" y=\"{:.1}\" textLength=\"{width:.1}\" \
+                     lengthAdjust=\"spacingAndGlyphs\" fill=\"{colour}\"{weight}>{}</text>",
                     top + BASELINE,
                     escaped(&word)
                 );

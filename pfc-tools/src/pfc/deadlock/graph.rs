@@ -12,7 +12,7 @@ use crate::fabric::routing::{Wiring, routes, wiring};
 
 /// One direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line {
+pub struct DirectedLink {
     /// Sending node.
     pub from: usize,
     /// Port of the sending node, counted from 1 in the order of the links.
@@ -56,7 +56,7 @@ impl Pairs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependencies {
     /// All links, each direction.
-    pub lines: Vec<Line>,
+    pub lines: Vec<DirectedLink>,
     /// The dependencies between them.
     pub all: Vec<Dependency>,
     /// Two hosts without a route.
@@ -73,7 +73,7 @@ impl Dependencies {
         let count = u32::try_from(hosts).unwrap_or(u32::MAX);
         let (mut found, mut no_route) = (BTreeMap::new(), None);
         for to in 0..count {
-            let mut has_come = vec![false; lines.len()];
+            let mut visited = vec![false; lines.len()];
             let sources = pairs.to(to, count).into_iter();
             let first = |from: u32| {
                 wiring[from as usize].first().map(|_| (numbers[from as usize][0], from))
@@ -81,7 +81,7 @@ impl Dependencies {
             let mut ahead: Vec<(usize, u32)> = sources.filter_map(first).collect();
             while let Some((line, source)) = ahead.pop() {
                 let (node, ingress) = wiring[lines[line].from][lines[line].port - 1];
-                if node < hosts || std::mem::replace(&mut has_come[line], true) {
+                if node < hosts || std::mem::replace(&mut visited[line], true) {
                     continue;
                 }
                 let ingress = u16::try_from(ingress).unwrap_or(u16::MAX);
@@ -120,14 +120,14 @@ impl Dependencies {
 }
 
 /// Every direction of every link, and its index by node and port.
-fn lines(wiring: &Wiring) -> (Vec<Line>, Vec<Vec<usize>>) {
+fn lines(wiring: &Wiring) -> (Vec<DirectedLink>, Vec<Vec<usize>>) {
     let mut lines = Vec::new();
     let mut numbers = Vec::new();
     for (from, ports) in wiring.iter().enumerate() {
         let mut own = Vec::new();
         for (port, &(to, _)) in (1..).zip(ports) {
             own.push(lines.len());
-            lines.push(Line { from, port, to });
+            lines.push(DirectedLink { from, port, to });
         }
         numbers.push(own);
     }

@@ -13,13 +13,13 @@ use super::report::print_json;
 use crate::cli::{change, load};
 use crate::fabric::config::{Network, Turn};
 use crate::fabric::scenario::{Case, Change};
-use feedback_set::{Arc, Feedback, Graph};
+use feedback_set::{Arc, FeedbackSet, Graph};
 use graph::{Dependencies, Dependency, Pairs};
 
 /// Options of `feroce pfc deadlock`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 no cycle; 1 a cycle: PFC can bring this network to a stand; 2 the scenario cannot be used, and the message says why.")]
+Exit codes: 0 no cycle; 1 a cycle, so PFC can deadlock this network; 2 the scenario cannot be used.")]
 pub struct Options {
     /// Scenario file, or the name of a built-in scenario (see `feroce fabric list`); topology,
     /// routing and PFC are used
@@ -98,7 +98,7 @@ struct Report {
     turns: Option<Set>,
     lines_to_change: Option<Set>,
     rerouted: Option<Rerouted>,
-    runs: Vec<simulate::Seen>,
+    runs: Vec<simulate::RunResult>,
 }
 
 /// Analyses the network and prints the result.
@@ -109,7 +109,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let mut scenario = load(&options.scenario, &options.changes, None)?;
     if let Some(name) = &options.case {
         let unknown =
-            |known| Failure::Unusable(format!("no case is called `{name}`; there are {known}"));
+            |known| Failure::Unusable(format!("there is no case `{name}`; known cases: {known}"));
         scenario.choose(name).map_err(unknown)?;
     }
     let case = &scenario.cases[0];
@@ -129,7 +129,7 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
     let lossless = |priority: &u8| config.switch.lossless >> priority & 1 == 1;
     let mut priorities: Vec<u8> = (0..8).filter(lossless).collect();
     if options.traffic && config.flows.is_empty() {
-        return Err(Failure::Unusable("--traffic: the scenario has none".to_owned()));
+        return Err(Failure::Unusable("--traffic: the scenario has no traffic".to_owned()));
     }
     let pairs = if options.traffic {
         priorities.retain(|priority| config.flows.iter().any(|flow| flow.priority == *priority));
@@ -141,7 +141,7 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
     let mut report = Report {
         title: title.to_owned(),
         case: case.name.clone(),
-        pairs: if options.traffic { "those of the traffic" } else { "all hosts" },
+        pairs: if options.traffic { "the pairs of the traffic" } else { "all hosts" },
         priorities,
         lines: 0,
         dependencies: 0,
@@ -160,17 +160,20 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
     let Some(cycle) = turns.cycle() else { return Ok(report) };
     let cycle: Vec<&Dependency> = cycle.iter().map(|&arc| &dependencies.all[arc]).collect();
     report.cycle = cycle.iter().map(|one| step(network, &dependencies, one)).collect();
-    let fewest = turns.feedback();
-    let lines = by_lines(&dependencies).feedback();
+    let fewest = turns.feedback_set();
+    let lines = by_lines(&dependencies).feedback_set();
     let line = |&line: &usize| {
         let line = &dependencies.lines[line];
         format!("{}->{}", network.name(line.from), network.name(line.to))
     };
-    report.lines_to_change = Some(set(&lines, lines.things.iter().map(line).collect()));
-    let first: Vec<Turn> =
-        fewest.things.iter().map(|&thing| dependencies.turn(&dependencies.all[thing])).collect();
-    let told = |turn: &Turn| self::told(network, *turn);
-    report.turns = Some(set(&fewest, first.iter().map(told).collect()));
+    report.lines_to_change = Some(set(&lines, lines.removals.iter().map(line).collect()));
+    let first: Vec<Turn> = fewest
+        .removals
+        .iter()
+        .map(|&removal| dependencies.turn(&dependencies.all[removal]))
+        .collect();
+    let name = |turn: &Turn| turn_name(network, *turn);
+    report.turns = Some(set(&fewest, first.iter().map(name).collect()));
     let (changed, rerouted) = reroute(network, &pairs, &first);
     let is_free = rerouted.is_free;
     report.rerouted = Some(rerouted);
@@ -183,11 +186,11 @@ fn analyse(title: &str, case: &Case, options: &Options) -> Result<Report, Failur
     Ok(report)
 }
 
-fn set(feedback: &Feedback, what: Vec<String>) -> Set {
+fn set(feedback: &FeedbackSet, what: Vec<String>) -> Set {
     Set { what, is_minimum: feedback.is_minimum(), at_least: feedback.at_least }
 }
 
-fn told(network: &Network, (from, at, to): Turn) -> String {
+fn turn_name(network: &Network, (from, at, to): Turn) -> String {
     format!("{} > {} > {}", network.name(from), network.name(at), network.name(to))
 }
 
@@ -208,7 +211,7 @@ fn by_turns(of: &Dependencies) -> Graph {
     let arc = |(number, one): (usize, &Dependency)| Arc {
         from: one.line,
         to: one.next,
-        thing: Some(number),
+        removal: Some(number),
     };
     let arcs = of.all.iter().enumerate().map(arc).collect();
     Graph::new(of.lines.len(), of.all.len(), arcs)
@@ -218,8 +221,8 @@ fn by_turns(of: &Dependencies) -> Graph {
 /// between them.
 fn by_lines(of: &Dependencies) -> Graph {
     let count = of.lines.len();
-    let line = |line: usize| Arc { from: 2 * line, to: 2 * line + 1, thing: Some(line) };
-    let turn = |one: &Dependency| Arc { from: 2 * one.line + 1, to: 2 * one.next, thing: None };
+    let line = |line: usize| Arc { from: 2 * line, to: 2 * line + 1, removal: Some(line) };
+    let turn = |one: &Dependency| Arc { from: 2 * one.line + 1, to: 2 * one.next, removal: None };
     let arcs = (0..count).map(line).chain(of.all.iter().map(turn)).collect();
     Graph::new(2 * count, count, arcs)
 }
@@ -236,14 +239,14 @@ fn reroute(network: &Network, pairs: &Pairs, turns: &[Turn]) -> (Network, Rerout
             rerouted.cut_off = Some([name(from), name(to)]);
             break;
         }
-        let more = by_turns(&dependencies).feedback().things;
+        let more = by_turns(&dependencies).feedback_set().removals;
         if more.is_empty() {
             rerouted.is_free = true;
             break;
         }
-        for thing in more {
-            let turn = dependencies.turn(&dependencies.all[thing]);
-            rerouted.more.push(told(network, turn));
+        for removal in more {
+            let turn = dependencies.turn(&dependencies.all[removal]);
+            rerouted.more.push(turn_name(network, turn));
             changed.routing.forbidden.insert(turn);
         }
     }
@@ -254,36 +257,34 @@ fn show(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let case = if report.case.is_empty() { String::new() } else { format!(" ({})", report.case) };
     writeln!(out, "{}{case}", report.title)?;
     if report.priorities.is_empty() {
-        return writeln!(
-            out,
-            "no priority is lossless: nothing is paused, and nothing can stand still"
-        );
+        return writeln!(out, "no lossless priority: PFC pauses nothing, so there is no deadlock");
     }
     let priorities: Vec<String> = report.priorities.iter().map(u8::to_string).collect();
     writeln!(
         out,
-        "priority {}: {} dependencies between {} lines, by packets between {}",
+        "priority {}: {} dependencies between {} links, from packets between {}",
         priorities.join(", "),
         report.dependencies,
         report.lines,
         report.pairs
     )?;
     if report.cycle.is_empty() {
-        return writeln!(out, "no cycle: PFC cannot bring this network to a stand");
+        return writeln!(out, "no cycle: PFC cannot deadlock this network");
     }
-    writeln!(out, "a cycle of {} lines, each of which can wait for the next:", report.cycle.len())?;
+    writeln!(out, "a cycle of {} links, each of which can wait for the next:", report.cycle.len())?;
     for Step { switch, paused, port, waits_for, between: [from, to] } in &report.cycle {
         writeln!(
             out,
-            "  {switch} pauses port {port} of {paused} while its own line to {waits_for} is paused (packets from {from} to {to})"
+            "  {switch} pauses port {port} of {paused} while its own link to {waits_for} is paused \
+             (packets from {from} to {to})"
         )?;
     }
     if let (Some(turns), Some(lines)) = (&report.turns, &report.lines_to_change) {
         show_set(out, "turn", turns)?;
-        show_set(out, "line", lines)?;
+        show_set(out, "link", lines)?;
         writeln!(
             out,
-            "Route around them, or give what takes them another lossless priority there, or a lossy one."
+            "Route around them, or move their packets to another lossless priority or a lossy one."
         )?;
     }
     if let Some(rerouted) = &report.rerouted {
@@ -295,30 +296,30 @@ fn show(out: &mut impl Write, report: &Report) -> io::Result<()> {
 fn show_set(out: &mut impl Write, what: &str, set: &Set) -> io::Result<()> {
     let count = set.what.len();
     let sure = match set.is_minimum {
-        true => "no fewer are enough".to_owned(),
-        false => format!("approximated: {} at least are needed", set.at_least),
+        true => "the minimum".to_owned(),
+        false => format!("approximation: at least {} are needed", set.at_least),
     };
     let s = if count == 1 { "" } else { "s" };
-    writeln!(out, "{count} {what}{s} fewer break all cycles ({sure}): {}", set.what.join(", "))
+    writeln!(out, "removing {count} {what}{s} breaks all cycles ({sure}): {}", set.what.join(", "))
 }
 
 fn show_rerouted(out: &mut impl Write, rerouted: &Rerouted) -> io::Result<()> {
     let more = match rerouted.more.len() {
         0 => String::new(),
         count => {
-            format!(", and {count} more that packets would then make: {}", rerouted.more.join(", "))
+            format!(" and {count} more of rerouted packets ({})", rerouted.more.join(", "))
         }
     };
     match &rerouted.cut_off {
         Some([from, to]) => {
-            writeln!(out, "without these turns{more} no way is left from {from} to {to}")
+            writeln!(out, "without these turns{more} there is no route from {from} to {to}")
         }
         None if rerouted.is_free => {
             writeln!(
                 out,
-                "without these turns{more}, all hosts reach each other and no cycle is left"
+                "without these turns{more} all hosts reach each other and there is no cycle"
             )
         }
-        None => writeln!(out, "without these turns{more} there are still cycles"),
+        None => writeln!(out, "without these turns{more} cycles remain"),
     }
 }

@@ -9,17 +9,17 @@ use crate::fabric::config::{ConfigError, Control, FabricConfig, FlowConfig, Netw
 use crate::fabric::time::{LinkRate, Time};
 
 /// Duration of a run.
-const LENGTH: Time = Time::from_millis(10);
+const DURATION: Time = Time::from_millis(10);
 /// Warm-up of a run.
 const WARMUP: Time = Time::from_millis(5);
 /// Flows tried between two hosts to find one that takes a certain turn.
-const TRIED: u32 = 64;
+const CANDIDATES: u32 = 64;
 /// Divisors of the link rate on the cycle: the full rate is tried first, then a tenth.
-const SLOWNESS: [u64; 2] = [1, 10];
+const DIVISORS: [u64; 2] = [1, 10];
 
 /// The result of a run.
 #[derive(Debug, Serialize)]
-pub(super) struct Seen {
+pub(super) struct RunResult {
     /// True if the turns were forbidden.
     changed: bool,
     /// Divisor of the link rates on the cycle.
@@ -33,18 +33,19 @@ pub(super) struct Seen {
     starved: usize,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for RunResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { changed, slowness, flows, deadlock, goodput, starved } = self;
-        let network = if *changed { "without these turns" } else { "as it is" };
+        let network = if *changed { "without these turns" } else { "unchanged" };
         let slow = match slowness {
             1 => String::new(),
-            parts => format!(", its lines at 1/{parts} of their rate"),
+            parts => format!(", links of the cycle at 1/{parts} of their rate"),
         };
         let deadlock = deadlock.as_deref().unwrap_or("no deadlock");
         write!(
             f,
-            "in the fabric, {network}, {flows} flows{slow}: {deadlock}; then {goodput:.1} Gb/s, {starved} flows with nothing"
+            "simulated, {network}, {flows} flows{slow}: {deadlock}; then {goodput:.1} Gb/s, \
+             {starved} flows without progress"
         )
     }
 }
@@ -56,9 +57,9 @@ pub(super) fn runs(
     priority: u8,
     turns: &[(Turn, (u32, u32))],
     changed: Option<&Network>,
-) -> Result<Vec<Seen>, ConfigError> {
+) -> Result<Vec<RunResult>, ConfigError> {
     let mut config = FabricConfig {
-        duration: LENGTH,
+        duration: DURATION,
         warmup: WARMUP,
         sample: Time::from_micros(50),
         watch: Vec::new(),
@@ -66,16 +67,16 @@ pub(super) fn runs(
     };
     config.flows = flows(&mut config, priority, turns)?;
     let mut seen = Vec::new();
-    for slowness in SLOWNESS {
-        let slow = slowed(&config, turns, slowness);
-        let found = play(&slow, false, slowness)?;
+    for slowness in DIVISORS {
+        let slow = with_slower_links(&config, turns, slowness);
+        let found = simulate(&slow, false, slowness)?;
         let is_deadlock = found.deadlock.is_some();
         seen.push(found);
         if is_deadlock {
             if let Some(changed) = changed {
                 let routing = changed.routing.clone();
                 let network = Network { routing, ..slow.network.clone() };
-                seen.push(play(&FabricConfig { network, ..slow }, true, slowness)?);
+                seen.push(simulate(&FabricConfig { network, ..slow }, true, slowness)?);
             }
             break;
         }
@@ -98,7 +99,7 @@ fn flows(
         message: 1 << 20,
         messages: None,
         chain: None,
-        start: LENGTH + LENGTH,
+        start: DURATION + DURATION,
         stop: Time::FAR,
         control: Control::None,
         initial_rate: None,
@@ -106,17 +107,17 @@ fn flows(
     let mut pairs: Vec<(u32, u32)> = turns.iter().map(|turn| turn.1).collect();
     pairs.sort_unstable();
     pairs.dedup();
-    let repeated = |pair| std::iter::repeat_n(pair, TRIED as usize);
+    let repeated = |pair| std::iter::repeat_n(pair, CANDIDATES as usize);
     config.flows = pairs.into_iter().flat_map(repeated).map(idle).collect();
     let fabric = Fabric::new(config)?;
     let mut flows = config.flows.clone();
     for ((from, at, to), pair) in turns {
-        let makes_it = |number: &usize| {
+        let takes_turn = |number: &usize| {
             let path = fabric.path(*number);
             (flows[*number].from, flows[*number].to) == *pair
                 && path.windows(3).any(|nodes| nodes == [*from, *at, *to])
         };
-        if let Some(number) = (0..flows.len()).find(makes_it) {
+        if let Some(number) = (0..flows.len()).find(takes_turn) {
             flows[number].start = Time::ZERO;
         }
     }
@@ -125,7 +126,11 @@ fn flows(
 
 /// The configuration with slower links on the cycle: slow hosts could not fill the cycle at the
 /// full rate.
-fn slowed(config: &FabricConfig, turns: &[(Turn, (u32, u32))], slowness: u64) -> FabricConfig {
+fn with_slower_links(
+    config: &FabricConfig,
+    turns: &[(Turn, (u32, u32))],
+    slowness: u64,
+) -> FabricConfig {
     let mut slow = config.clone();
     for link in &mut slow.network.links {
         let is_here =
@@ -137,12 +142,12 @@ fn slowed(config: &FabricConfig, turns: &[(Turn, (u32, u32))], slowness: u64) ->
     slow
 }
 
-fn play(config: &FabricConfig, changed: bool, slowness: u64) -> Result<Seen, ConfigError> {
+fn simulate(config: &FabricConfig, changed: bool, slowness: u64) -> Result<RunResult, ConfigError> {
     let mut fabric = Fabric::new(config)?;
     while !fabric.run(1 << 20) {}
     let results = fabric.results();
     let flows: Vec<_> = results.flows.iter().filter(|flow| flow.started.is_some()).collect();
-    Ok(Seen {
+    Ok(RunResult {
         changed,
         slowness,
         flows: flows.len(),

@@ -10,7 +10,7 @@ use feroce_engine::port::ethtool::Ethtool;
 
 use crate::dcb::{Dcb, DcbError, Dcbx, Ieee};
 use crate::pfc::cli::Failure;
-use crate::pfc::counters::about;
+use crate::pfc::counters::parse_name;
 
 /// The collected state.
 #[derive(Debug)]
@@ -64,10 +64,10 @@ impl Facts {
     ///
     /// # Errors
     /// If the interface does not exist or is not Ethernet.
-    pub fn look(name: &str) -> Result<Self, Failure> {
+    pub fn collect(name: &str) -> Result<Self, Failure> {
         let interface = Interface::read(name).map_err(|error| match error {
             NetError::NoSuchInterface { name } => {
-                Failure::Unusable(format!("no interface is called {name}"))
+                Failure::Unusable(format!("there is no interface {name}"))
             }
             other => Failure::Unusable(format!("{name}: {other}")),
         })?;
@@ -78,7 +78,7 @@ impl Facts {
             Err(_) => (Err(DcbError::NotSupported(name.to_owned())), None),
         };
         let counters = ethtool.as_ref().and_then(|ask| ask.statistics().ok()).unwrap_or_default();
-        let moved = |(name, value): &(String, u64)| *value > 0 && about(name).is_some();
+        let moved = |(name, value): &(String, u64)| *value > 0 && parse_name(name).is_some();
         Ok(Self {
             name: name.to_owned(),
             mtu: interface.mtu,
@@ -88,14 +88,14 @@ impl Facts {
             counters: counters.into_iter().filter(moved).collect(),
             dcb: asked.0,
             dcbx: asked.1,
-            files: Files::look(Path::new("/"), name),
+            files: Files::read(Path::new("/"), name),
         })
     }
 }
 
 impl Files {
     /// Reads the files below `root`. Missing or unreadable files leave a value unknown.
-    pub fn look(root: &Path, interface: &str) -> Self {
+    pub fn read(root: &Path, interface: &str) -> Self {
         let device = root.join("sys/class/net").join(interface);
         let rdma = rdma_port(&root.join("sys/class/infiniband"), interface);
         let mut ecn = BTreeMap::new();

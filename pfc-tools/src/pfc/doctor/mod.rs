@@ -18,8 +18,8 @@ use facts::Facts;
 /// Options of `feroce pfc doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 nothing worse than a remark; 1 warnings or errors; 2 there is no such interface. mlx5's parameters below \
-/sys/kernel/debug are seen by root only.")]
+Exit codes: 0 no warnings or errors; 1 warnings or errors; 2 no such interface. Only root can read \
+mlx5's parameters in /sys/kernel/debug.")]
 pub struct Options {
     /// Interface to check
     interface: String,
@@ -27,13 +27,28 @@ pub struct Options {
     #[arg(long, value_name = "P", default_value = "3", value_parser = units::priority)]
     priority: u8,
     /// DSCP of RoCE
-    #[arg(long, value_name = "DSCP", default_value = "26", value_parser = clap::value_parser!(u8).range(..64))]
+    #[arg(
+        long,
+        value_name = "DSCP",
+        default_value = "26",
+        value_parser = clap::value_parser!(u8).range(..64)
+    )]
     dscp: u8,
     /// DSCP of CNPs
-    #[arg(long, value_name = "DSCP", default_value = "48", value_parser = clap::value_parser!(u8).range(..64))]
+    #[arg(
+        long,
+        value_name = "DSCP",
+        default_value = "48",
+        value_parser = clap::value_parser!(u8).range(..64)
+    )]
     cnp_dscp: u8,
     /// Path MTU of RoCE
-    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "4096",
+        value_parser = ["256", "512", "1024", "2048", "4096"]
+    )]
     path_mtu: String,
     /// Print JSON
     #[arg(long)]
@@ -97,7 +112,7 @@ struct Report {
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let Options { priority, dscp, cnp_dscp, ref path_mtu, .. } = *options;
     let path_mtu = path_mtu.parse().expect("one of the values that are taken");
-    let facts = Facts::look(&options.interface)?;
+    let facts = Facts::collect(&options.interface)?;
     let report = examine(&facts, &Wanted { priority, dscp, cnp_dscp, path_mtu });
     let mut out = io::stdout().lock();
     match options.json {
@@ -313,8 +328,8 @@ mod tests {
         put("sys/kernel/debug/mlx5/0000:01:00.0/cc_params/rp_gd", "11\n");
         let link = root.join("sys/class/net/eth0/device");
         std::os::unix::fs::symlink("../../../0000:01:00.0", link).expect("a link");
-        let found = Files::look(&root, "eth0");
-        let nothing = Files::look(Path::new("/nonexistent"), "eth0");
+        let found = Files::read(&root, "eth0");
+        let nothing = Files::read(Path::new("/nonexistent"), "eth0");
         fs::remove_dir_all(&root).expect("it was made");
         let ecn = [(("np".to_owned(), 3), false), (("rp".to_owned(), 3), true)];
         let port = RdmaPort { device: "mlx5_0".to_owned(), port: "2".to_owned() };

@@ -143,7 +143,7 @@ fn megabits(rate: LinkRate) -> u64 {
 }
 
 fn no_value(of: &str, rate: LinkRate) -> String {
-    format!("no {of} is published for {} Mb/s (--response-quanta states one)", megabits(rate))
+    format!("no {of} is published for {} Mb/s (set it with --response-quanta)", megabits(rate))
 }
 
 fn response_bits(link: &Link) -> Result<u64, String> {
@@ -171,11 +171,11 @@ fn ieee(link: &Link) -> Result<Headroom, String> {
 fn delay_value(link: &Link, sent: u64) -> Result<Headroom, String> {
     let response = response_bits(link)?;
     Ok(Headroom::of_bits(&[
-        ("frame being sent", 8 * sent),
+        ("frame in transmission", 8 * sent),
         ("PFC frame", PFC_FRAME_BITS),
         ("cable, both ways", cable_bits(link)),
-        ("response", response),
-        ("frame begun", 8 * link.mtu),
+        ("response time", response),
+        ("frame started", 8 * link.mtu),
     ]))
 }
 
@@ -192,7 +192,7 @@ fn cisco(link: &Link) -> Result<Headroom, String> {
         ("PFC frame", PFC_FRAME_BITS),
         ("interface", interface),
         ("cable, both ways", cable_bits(link)),
-        ("response", response),
+        ("response time", response),
         ("largest lossless frame", 8 * link.mtu + GAP_BITS),
     ]))
 }
@@ -213,7 +213,7 @@ fn mlx5(link: &Link) -> Headroom {
 /// cells.
 fn mlxsw(link: &Link) -> Result<Headroom, String> {
     let delay = mlxsw_delay(link)?;
-    let parts = vec![("delay, in cells of a byte too much", 2 * delay), ("frame", link.port_mtu)];
+    let parts = vec![("delay, doubled for cells", 2 * delay), ("frame", link.port_mtu)];
     Ok(Headroom { bytes: 2 * delay + link.port_mtu, parts })
 }
 
@@ -244,7 +244,7 @@ fn sonic(link: &Link) -> Result<Headroom, String> {
         ("largest frame", link.port_mtu),
         ("cable, both ways", on_cable),
         ("MAC and PHY", mac_phy),
-        ("response", response_bits(link)? / 8),
+        ("response time", response_bits(link)? / 8),
         ("cells and rounding", bytes - link.mtu - waiting),
     ];
     Ok(Headroom { bytes, parts })

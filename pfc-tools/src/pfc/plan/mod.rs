@@ -22,19 +22,40 @@ pub struct Options {
     #[arg(long, value_name = "METRES", default_value = "100", value_parser = units::metres)]
     pub cable: u32,
     /// Largest frame of a lossless class; 4200 fits a RoCE payload of 4096 bytes
-    #[arg(long, value_name = "BYTES", default_value = "4200", value_parser = clap::value_parser!(u64).range(64..=16_384))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "4200",
+        value_parser = clap::value_parser!(u64).range(64..=16_384)
+    )]
     pub mtu: u64,
     /// Largest frame of any class
-    #[arg(long, value_name = "BYTES", default_value = "9216", value_parser = clap::value_parser!(u64).range(64..=16_384))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "9216",
+        value_parser = clap::value_parser!(u64).range(64..=16_384)
+    )]
     pub port_mtu: u64,
     /// Lossless priorities, one class each
-    #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        default_value = "3",
+        value_delimiter = ',',
+        value_parser = units::priority
+    )]
     pub priorities: Vec<u8>,
     /// Shared buffer of the switch
     #[arg(long, value_name = "BYTES", default_value = "32MB", value_parser = units::bytes)]
     pub buffer: u64,
     /// Ports of the switch
-    #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "32",
+        value_parser = clap::value_parser!(u64).range(1..=4096)
+    )]
     pub ports: u64,
     /// Factor of the dynamic threshold: how much of the free buffer a class may use before it is
     /// paused (alpha of switches, beta of the DCQCN paper)
@@ -50,7 +71,12 @@ pub struct Options {
     #[arg(long, value_name = "BYTES", default_value = "200KB", value_parser = units::bytes)]
     pub kmax: u64,
     /// Highest marking probability, in percent
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "1",
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
     pub pmax: u8,
     /// Headroom per class and port, instead of the formulas' values
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
@@ -59,10 +85,20 @@ pub struct Options {
     #[arg(long, value_name = "QUANTA", value_parser = clap::value_parser!(u64).range(0..=65_535))]
     pub response_quanta: Option<u64>,
     /// Cell size of the switch's memory (SONiC's formula)
-    #[arg(long, value_name = "BYTES", default_value = "144", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "144",
+        value_parser = clap::value_parser!(u64).range(1..=4096)
+    )]
     pub cell: u64,
     /// Share of frames with the worst size for the cells, in percent (SONiC's formula)
-    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u64).range(0..=100))]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "100",
+        value_parser = clap::value_parser!(u64).range(0..=100)
+    )]
     pub small_packets: u64,
     /// Formula that decides the verdict and the configuration
     #[arg(long, value_enum, default_value = "ieee")]
@@ -146,11 +182,11 @@ impl Options {
     fn beyond_output(&self) -> Option<String> {
         match self.output {
             Output::Dcb if self.mask() == u8::MAX => Some(
-                "DCB has buffers 0 to 7, and lossy frames need one: at most 7 lossless priorities"
+                "DCB has 8 buffers, and lossy frames need one: at most 7 lossless priorities"
                     .to_owned(),
             ),
             Output::Sonic if !self.is_static && self.exponent().is_none() => Some(format!(
-                "SONiC has powers of two from 1/128 to 128 for dynamic thresholds: --beta {} is none",
+                "SONiC's dynamic thresholds are powers of two from 1/128 to 128, unlike --beta {}",
                 self.beta
             )),
             _ => None,
@@ -198,11 +234,13 @@ impl Options {
             false => (thresholds.ecn_dynamic, "dynamic"),
         };
         let short = format!(
-            "the buffer of {} B does not suffice for {classes} lossless classes on {ports} ports: {} B of headroom, and a frame for each",
+            "the buffer of {} B does not suffice for {classes} lossless classes on {ports} ports: \
+             {} B of headroom, and a frame for each",
             self.buffer, thresholds.headroom
         );
         let late = format!(
-            "ECN begins to mark at {} B: PFC with {kind} thresholds may pause before (marks have to begin below {ecn} B)",
+            "ECN marks from {} B: PFC with {kind} thresholds may pause first (marking must start \
+             below {ecn} B)",
             self.kmin
         );
         let rules = [
@@ -253,7 +291,8 @@ mod tests {
         Cli::parse_from(["plan"].into_iter().chain(arguments.split_whitespace())).options
     }
 
-    const TRIDENT_II: &str = "--rate 40G --buffer 12MB --ports 32 --priorities 0,1,2,3,4,5,6,7 --headroom 22.4KB --mtu 1500";
+    const TRIDENT_II: &str = "--rate 40G --buffer 12MB --ports 32 \
+        --priorities 0,1,2,3,4,5,6,7 --headroom 22.4KB --mtu 1500";
 
     #[test]
     fn the_papers_switch_is_fine_with_its_thresholds_and_not_with_others() {

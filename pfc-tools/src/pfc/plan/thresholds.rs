@@ -71,7 +71,7 @@ pub fn beta(text: &str) -> Result<f64, String> {
         Some(f64::from(Fraction::from_units(units).units()) / f64::from(1_u32 << 31))
     };
     let beta = whole.or_else(part).filter(|&beta| beta > 0.0 && beta <= 1024.0);
-    beta.ok_or_else(|| "expected a part of the free buffer, as 8 or 1/8".to_owned())
+    beta.ok_or_else(|| "expected a factor such as 8 or 1/8".to_owned())
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use feroce_engine::time::Clock;
 use nix::sys::signal::{SigSet, Signal};
 
 use super::cli::{Failure, Outcome};
-use super::counters::{Direction, What, about};
+use super::counters::{Direction, Quantity, parse_name};
 use super::listener::Listener;
 use super::meter::PAUSE;
 use super::units;
@@ -31,15 +31,22 @@ const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// Options of `feroce pfc watchdog`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A host's watchdog tells and does nothing else: a switch's would, of the stormed queue, either drop what is in it and what comes (drop), \
-or send it in spite of pauses (forward), until the queue is restored. `--on-storm` can do something of the kind: \
-`dcb pfc set dev eth0 prio-pfc 3:off`.\n\n\
-Exit codes: 0 ended by a signal or --for, without a storm; 1 there was one, or it failed; 2 what was given cannot be used.")]
+This watchdog only reports. The watchdog of a switch also acts on the stormed queue: it drops the \
+queue's packets (drop) or sends them in spite of pauses (forward) until the queue is restored. A \
+command of --on-storm can do something similar: `dcb pfc set dev eth0 prio-pfc 3:off`.\n\n\
+Exit codes: 0 stopped by a signal or --for, without a storm; 1 at least one storm, or a failure; \
+2 the input cannot be used.")]
 pub struct Options {
     /// Interface to watch
     interface: String,
     /// Lossless priorities
-    #[arg(long, value_name = "P,P", value_delimiter = ',', default_value = "3", value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        value_delimiter = ',',
+        default_value = "3",
+        value_parser = units::priority
+    )]
     priorities: Vec<u8>,
     /// Report a storm after this time
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::time)]
@@ -84,7 +91,7 @@ impl Source {
     fn open(options: &Options) -> Result<Self, Failure> {
         let name = &options.interface;
         if let Err(NetError::NoSuchInterface { .. }) = Interface::read(name) {
-            return Err(Failure::Unusable(format!("no interface is called {name}")));
+            return Err(Failure::Unusable(format!("there is no interface {name}")));
         }
         let of_interface = |source| Failure::Interface { name: name.clone(), source };
         let ethtool = Ethtool::open(name).map_err(of_interface)?;
@@ -93,7 +100,7 @@ impl Source {
             return match listener.meter().rate() {
                 Some(_) => Ok(Self::Frames(Box::new(listener))),
                 None => Err(Failure::Unusable(format!(
-                    "{name}: its driver knows no rate; --rate says it"
+                    "{name}: the driver reports no link rate; set it with --rate"
                 ))),
             };
         }
@@ -102,27 +109,28 @@ impl Source {
         match options.priorities.iter().find(lacks) {
             None => Ok(Self::Nic(ethtool)),
             Some(priority) => Err(Failure::Unusable(format!(
-                "{name}: its driver does not count for how long priority {priority} is paused, nor what it sends; --frames counts frames that reach the host"
+                "{name}: the driver counts neither the pause time nor the packets sent of priority \
+                 {priority}; --frames counts the frames that reach the host"
             ))),
         }
     }
 
     /// Samples of `priorities` now.
-    fn look(&mut self, priorities: &[u8]) -> io::Result<Vec<Sample>> {
+    fn poll(&mut self, priorities: &[u8]) -> io::Result<Vec<Sample>> {
         match self {
             Self::Nic(ethtool) => {
                 let counters = ethtool.statistics()?;
                 Ok(priorities.iter().map(|&priority| of_counters(&counters, priority)).collect())
             }
             Self::Frames(listener) => {
-                listener.settle()?;
+                listener.drain()?;
                 let (meter, now) = (listener.meter(), listener.meter().now());
                 let of = |&priority: &u8| {
                     let (mut frames, mut paused) = (0, Time::ZERO);
                     for sender in meter.senders() {
-                        let own = sender.figures(usize::from(priority), now);
-                        frames += own.xoff + sender.figures(PAUSE, now).xoff;
-                        paused = paused + sender.stood_still(priority.into(), now);
+                        let own = sender.stats(usize::from(priority), now);
+                        frames += own.xoff + sender.stats(PAUSE, now).xoff;
+                        paused = paused + sender.blocked_time(priority.into(), now);
                     }
                     Sample { frames, paused: Some(paused), ..Sample::default() }
                 };
@@ -140,14 +148,14 @@ fn of_counters(counters: &BTreeMap<String, u64>, priority: u8) -> Sample {
         if *name == format!("tx_prio{priority}_packets") {
             sample.sent = Some(value);
         }
-        let Some(about) = about(name) else { continue };
-        if about.direction != Direction::Rx || about.priority != Some(priority) {
+        let Some(meaning) = parse_name(name) else { continue };
+        if meaning.direction != Direction::Rx || meaning.priority != Some(priority) {
             continue;
         }
-        match about.what {
-            What::Frames => sample.frames += value,
-            What::Micros => sample.paused = Some(Time::from_micros(value)),
-            What::Transitions => {}
+        match meaning.what {
+            Quantity::Frames => sample.frames += value,
+            Quantity::Micros => sample.paused = Some(Time::from_micros(value)),
+            Quantity::Transitions => {}
         }
     }
     sample
@@ -164,7 +172,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let clock = Clock::start();
     let mut source = Source::open(options)?;
     let config = Config { detection, restoration, paused: 80 };
-    let mut dogs: Vec<Watchdog> =
+    let mut watchdogs: Vec<Watchdog> =
         options.priorities.iter().map(|_| Watchdog::new(config)).collect();
     let mut link = Link::default();
     let (mut children, mut scratch) = (Vec::new(), Vec::new());
@@ -182,25 +190,27 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         }
         due = now + options.poll;
         let of_interface = |source| Failure::Interface { name: name.clone(), source };
-        link.look(name).map_err(|error| of_interface(io::Error::other(error)))?;
-        let samples = source.look(&options.priorities).map_err(of_interface)?;
+        link.poll(name).map_err(|error| of_interface(io::Error::other(error)))?;
+        let samples = source.poll(&options.priorities).map_err(of_interface)?;
         children.retain_mut(|child: &mut Child| matches!(child.try_wait(), Ok(None)));
-        for ((dog, &priority), sample) in dogs.iter_mut().zip(&options.priorities).zip(&samples) {
+        for ((watchdog, &priority), sample) in
+            watchdogs.iter_mut().zip(&options.priorities).zip(&samples)
+        {
             let sample = Sample { link_changes: link.changes, is_up: link.is_up, ..*sample };
-            if let Some(event) = dog.poll(now, sample) {
-                children.extend(tell(options, priority, event, now)?);
+            if let Some(event) = watchdog.poll(now, sample) {
+                children.extend(report_event(options, priority, event, now)?);
             }
         }
         if let Some(file) = options.prometheus.as_ref().filter(|file| *file != Path::new("-")) {
-            replace(file, &figures(name, &options.priorities, &dogs, &samples))?;
+            replace(file, &metrics(name, &options.priorities, &watchdogs, &samples))?;
         }
     }
     if options.prometheus.as_deref() == Some(Path::new("-")) {
-        let samples = source.look(&options.priorities).unwrap_or_default();
-        let text = figures(name, &options.priorities, &dogs, &samples);
+        let samples = source.poll(&options.priorities).unwrap_or_default();
+        let text = metrics(name, &options.priorities, &watchdogs, &samples);
         io::stdout().lock().write_all(text.as_bytes())?;
     }
-    Ok(Outcome::of(dogs.iter().any(|dog| dog.storms > 0)))
+    Ok(Outcome::of(watchdogs.iter().any(|watchdog| watchdog.storms > 0)))
 }
 
 /// State of the link, and the number of its changes.
@@ -211,7 +221,7 @@ struct Link {
 }
 
 impl Link {
-    fn look(&mut self, name: &str) -> Result<(), NetError> {
+    fn poll(&mut self, name: &str) -> Result<(), NetError> {
         let interface = Interface::read(name)?;
         let is_up = interface.is_usable();
         // The kernel's count includes changes between two polls.
@@ -223,7 +233,12 @@ impl Link {
 }
 
 /// Prints an event and runs its command.
-fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<Option<Child>> {
+fn report_event(
+    options: &Options,
+    priority: u8,
+    event: Event,
+    now: Time,
+) -> io::Result<Option<Child>> {
     let name = &options.interface;
     let (what, command) = match event {
         Event::Storm => ("storm", &options.on_storm),
@@ -252,23 +267,23 @@ fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<
 }
 
 /// Metrics in Prometheus' text format.
-fn figures(name: &str, priorities: &[u8], dogs: &[Watchdog], samples: &[Sample]) -> String {
+fn metrics(name: &str, priorities: &[u8], watchdogs: &[Watchdog], samples: &[Sample]) -> String {
     let rows = [
-        ("storm", "gauge", "whether there is a storm"),
-        ("storms_total", "counter", "storms that began"),
-        ("restored_total", "counter", "storms that ended"),
+        ("storm", "gauge", "1 during a storm"),
+        ("storms_total", "counter", "storms started"),
+        ("restored_total", "counter", "storms ended"),
         ("pause_frames_total", "counter", "pause frames received"),
-        ("paused_seconds_total", "counter", "for how long they paused"),
+        ("paused_seconds_total", "counter", "pause time"),
     ];
     let mut text = String::new();
     for (row, kind, help) in rows {
         let row_name = format!("feroce_pfc_watchdog_{row}");
         let _ = writeln!(text, "# HELP {row_name} {help}\n# TYPE {row_name} {kind}");
-        for ((priority, dog), sample) in priorities.iter().zip(dogs).zip(samples) {
+        for ((priority, watchdog), sample) in priorities.iter().zip(watchdogs).zip(samples) {
             let value = match row {
-                "storm" => u8::from(dog.is_stormed()).to_string(),
-                "storms_total" => dog.storms.to_string(),
-                "restored_total" => dog.restored.to_string(),
+                "storm" => u8::from(watchdog.is_stormed()).to_string(),
+                "storms_total" => watchdog.storms.to_string(),
+                "restored_total" => watchdog.restored.to_string(),
                 "pause_frames_total" => sample.frames.to_string(),
                 _ => match sample.paused {
                     Some(paused) => paused.seconds().to_string(),
@@ -316,7 +331,7 @@ mod tests {
         let config = Config { detection: Time(1), restoration: Time(1), paused: 80 };
         let sample =
             Sample { frames: 4, paused: Some(Time::from_millis(1500)), ..Sample::default() };
-        let text = figures("eth0", &[3], &[Watchdog::new(config)], &[sample]);
+        let text = metrics("eth0", &[3], &[Watchdog::new(config)], &[sample]);
         for line in [
             "# TYPE feroce_pfc_watchdog_storm gauge",
             "feroce_pfc_watchdog_storm{interface=\"eth0\",priority=\"3\"} 0",

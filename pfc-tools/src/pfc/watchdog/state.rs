@@ -94,7 +94,8 @@ impl Watchdog {
         };
         let gap = now - at;
         let frames = sample.frames - before.frames;
-        let counts = if self.is_stormed { frames == 0 } else { self.is_held(gap, before, sample) };
+        let counts =
+            if self.is_stormed { frames == 0 } else { self.is_blocked(gap, before, sample) };
         self.for_now = if counts { self.for_now + gap } else { Time::ZERO };
         let needed = if self.is_stormed { self.config.restoration } else { self.config.detection };
         if self.for_now < needed {
@@ -110,7 +111,7 @@ impl Watchdog {
     }
 
     /// Returns true if pauses kept the priority from sending for all of `gap`.
-    fn is_held(&self, gap: Time, before: Sample, now: Sample) -> bool {
+    fn is_blocked(&self, gap: Time, before: Sample, now: Sample) -> bool {
         let is_still = now.sent.zip(before.sent).is_none_or(|(now, before)| now == before);
         let is_paused = now.paused.zip(before.paused).is_none_or(|(now, before)| {
             (now - before).0.saturating_mul(100) >= gap.0.saturating_mul(self.config.paused)
@@ -136,10 +137,10 @@ mod tests {
 
     /// Polls every 100 ms: pause frames, milliseconds paused, and packets sent since the previous
     /// poll.
-    fn play(dog: &mut Watchdog, polls: &[(u64, u64, u64)]) -> Vec<(usize, Event)> {
-        let (mut at, mut sample) = dog.last.unwrap_or((Time::ZERO, UP));
-        if dog.last.is_none() {
-            dog.poll(at, sample);
+    fn play(watchdog: &mut Watchdog, polls: &[(u64, u64, u64)]) -> Vec<(usize, Event)> {
+        let (mut at, mut sample) = watchdog.last.unwrap_or((Time::ZERO, UP));
+        if watchdog.last.is_none() {
+            watchdog.poll(at, sample);
         }
         let mut events = Vec::new();
         for (number, &(frames, paused, sent)) in (1..).zip(polls) {
@@ -147,7 +148,7 @@ mod tests {
             sample.frames += frames;
             sample.paused = sample.paused.map(|total| total + Time::from_millis(paused));
             sample.sent = sample.sent.map(|total| total + sent);
-            events.extend(dog.poll(at, sample).map(|event| (number, event)));
+            events.extend(watchdog.poll(at, sample).map(|event| (number, event)));
         }
         events
     }
@@ -162,36 +163,36 @@ mod tests {
 
     #[test]
     fn a_storm_is_found_after_its_time_and_ends_after_a_quiet_one() {
-        let mut dog = Watchdog::new(CONFIG);
+        let mut watchdog = Watchdog::new(CONFIG);
         let storm = (1000, 100, 0);
-        assert_eq!(play(&mut dog, &[storm, storm, storm]), [(2, Event::Storm)]);
+        assert_eq!(play(&mut watchdog, &[storm, storm, storm]), [(2, Event::Storm)]);
         // Three quiet polls, one with a frame, and five quiet ones.
         let quiet = (0, 0, 50);
         let polls = [quiet, quiet, quiet, (1, 0, 50), quiet, quiet, quiet, quiet, quiet];
-        assert_eq!(play(&mut dog, &polls), [(8, Event::Restored)]);
-        assert_eq!((dog.storms, dog.restored, dog.is_stormed()), (1, 1, false));
+        assert_eq!(play(&mut watchdog, &polls), [(8, Event::Restored)]);
+        assert_eq!((watchdog.storms, watchdog.restored, watchdog.is_stormed()), (1, 1, false));
     }
 
     #[test]
     fn traffic_that_is_paused_now_and_then_is_no_storm() {
-        let mut dog = Watchdog::new(CONFIG);
+        let mut watchdog = Watchdog::new(CONFIG);
         // Not storms: congestion with 90 % pause time but packets sent, too little pause time, too
         // short.
-        assert_eq!(play(&mut dog, &[(900, 90, 3); 20]), []);
-        assert_eq!(play(&mut dog, &[(900, 79, 0); 20]), []);
-        assert_eq!(play(&mut dog, &[(900, 100, 0), (0, 0, 9)].repeat(10)), []);
+        assert_eq!(play(&mut watchdog, &[(900, 90, 3); 20]), []);
+        assert_eq!(play(&mut watchdog, &[(900, 79, 0); 20]), []);
+        assert_eq!(play(&mut watchdog, &[(900, 100, 0), (0, 0, 9)].repeat(10)), []);
         // Paused by one long frame: no frame in the second poll.
-        assert_eq!(play(&mut dog, &[(1, 100, 0), (0, 100, 0), (0, 100, 0)]), []);
+        assert_eq!(play(&mut watchdog, &[(1, 100, 0), (0, 100, 0), (0, 100, 0)]), []);
     }
 
     #[test]
     fn a_link_that_flaps_is_no_storm() {
-        let mut dog = Watchdog::new(CONFIG);
-        play(&mut dog, &[(0, 0, 5)]);
+        let mut watchdog = Watchdog::new(CONFIG);
+        play(&mut watchdog, &[(0, 0, 5)]);
         let mut at = Time::from_millis(100);
-        let mut poll = |dog: &mut Watchdog, sample| {
+        let mut poll = |watchdog: &mut Watchdog, sample| {
             at = at + Time::from_millis(100);
-            dog.poll(at, sample)
+            watchdog.poll(at, sample)
         };
         // The link goes down and comes up again with jumping counters, as with drivers that convert
         // quanta by the rate of a link that is down.
@@ -201,7 +202,7 @@ mod tests {
             let frames = 100 * (flap + 1);
             let down = Sample { is_up: false, link_changes, frames, paused, ..UP };
             let up = Sample { is_up: true, link_changes: link_changes + 1, ..down };
-            assert_eq!([poll(&mut dog, down), poll(&mut dog, up)], [None, None]);
+            assert_eq!([poll(&mut watchdog, down), poll(&mut watchdog, up)], [None, None]);
         }
         // A flap between two polls is detected by its count, and so are counters that restart.
         let between = Sample {
@@ -210,36 +211,39 @@ mod tests {
             paused: Some(Time::from_millis(200_000)),
             ..UP
         };
-        assert_eq!(poll(&mut dog, between), None);
-        assert_eq!(poll(&mut dog, Sample { frames: 0, paused: Some(Time::ZERO), ..between }), None);
-        assert_eq!(dog.storms, 0);
+        assert_eq!(poll(&mut watchdog, between), None);
+        assert_eq!(
+            poll(&mut watchdog, Sample { frames: 0, paused: Some(Time::ZERO), ..between }),
+            None
+        );
+        assert_eq!(watchdog.storms, 0);
     }
 
     #[test]
     fn a_storm_ends_with_its_link() {
-        let mut dog = Watchdog::new(CONFIG);
-        play(&mut dog, &[(9, 100, 0); 3]);
+        let mut watchdog = Watchdog::new(CONFIG);
+        play(&mut watchdog, &[(9, 100, 0); 3]);
         let down = Sample { is_up: false, link_changes: 3, ..UP };
-        assert_eq!(dog.poll(Time::from_millis(400), down), Some(Event::Restored));
-        assert_eq!(dog.poll(Time::from_millis(500), down), None);
+        assert_eq!(watchdog.poll(Time::from_millis(400), down), Some(Event::Restored));
+        assert_eq!(watchdog.poll(Time::from_millis(500), down), None);
     }
 
     #[test]
     fn a_late_poll_counts_for_its_time() {
-        let mut dog = Watchdog::new(CONFIG);
-        dog.poll(Time::ZERO, UP);
+        let mut watchdog = Watchdog::new(CONFIG);
+        watchdog.poll(Time::ZERO, UP);
         let paused = Some(Time::from_millis(230));
         let late = Sample { frames: 9, paused, ..UP };
-        assert_eq!(dog.poll(Time::from_millis(250), late), Some(Event::Storm));
+        assert_eq!(watchdog.poll(Time::from_millis(250), late), Some(Event::Storm));
     }
 
     #[test]
     fn what_is_not_counted_decides_nothing() {
-        let mut dog = Watchdog::new(CONFIG);
+        let mut watchdog = Watchdog::new(CONFIG);
         let mut frames = Sample { paused: None, sent: None, ..UP };
         for poll in 0..20 {
             frames.frames += 1000;
-            assert_eq!(dog.poll(Time::from_millis(100 * poll), frames), None);
+            assert_eq!(watchdog.poll(Time::from_millis(100 * poll), frames), None);
         }
         assert!(!frames.is_enough());
     }
