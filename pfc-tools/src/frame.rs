@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_keeps_the_checksum_right_and_the_dscp() {
+    fn a_mark_keeps_checksum_and_dscp_correct() {
         let mut frame = ipv4();
         assert_eq!(sum(&frame[14..34]), 0xffff);
         let seen = Seen::new(&frame).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_goes_before_the_dscp_and_ipv6_is_marked_too() {
+    fn the_tag_overrides_the_dscp_and_ipv6_is_marked() {
         let mut frame = ipv4();
         frame.splice(12..12, [0x81, 0, 5 << 5, 7]);
         assert_eq!(Seen::new(&frame).unwrap().priority, 5);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ip_has_priority_0_and_is_not_marked() {
+    fn non_ip_frames_have_priority_0_and_are_not_marked() {
         let mut arp = vec![0xff; 12];
         arp.extend([8, 6, 0, 1]);
         let seen = Seen::new(&arp).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_found_in_every_kind_of_packet() {
+    fn the_icrc_detects_damage_in_every_kind_of_packet() {
         let v4 = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
         let v6 = IpAddresses::V6 { src: [1; 8].into(), dst: [2; 8].into() };
         for (addresses, info) in
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn pfc_frames_go_there_and_back() {
+    fn pfc_frames_round_trip() {
         let pause = Pause::new(0b1001, 0b1000, 500);
         let frame = pause.to_bytes(MacAddr([2, 0, 0, 0, 0, 9]));
         assert_eq!(Pause::parse(&frame), Some(Some(pause)));

@@ -152,7 +152,7 @@ fn reported(case: &str, value: &str) -> f64 {
 }
 
 #[test]
-fn the_fabric_comes_to_the_same() {
+fn the_fabric_agrees_with_the_independent_simulation() {
     for (count, seconds) in [(2, 0.5), (4, 0.4), (32, 0.3)] {
         let (queue, alpha) = settle(count, seconds);
         let case = format!("N = {count}");

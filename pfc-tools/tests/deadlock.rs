@@ -40,7 +40,7 @@ fn dependencies(network: &Network) -> usize {
 }
 
 #[test]
-fn a_ring_of_shortest_paths_comes_to_a_stand() {
+fn shortest_paths_in_a_ring_deadlock() {
     let cases = cases("deadlock-ring", &[]);
     let [shortest, fewer, up_down] = &cases[..] else { panic!("three cases") };
     let results = play(&short(shortest));
@@ -63,7 +63,7 @@ fn a_ring_of_shortest_paths_comes_to_a_stand() {
 
 /// A pause that is not repeated expires, so there is no deadlock and none is reported.
 #[test]
-fn pauses_that_expire_are_no_deadlock() {
+fn expiring_pauses_are_no_deadlock() {
     let cases = cases(
         "deadlock-ring",
         &[("pfc.repeat", "false"), ("pfc.quanta", "1000"), ("lossless", "false")],
@@ -82,7 +82,7 @@ fn pauses_that_expire_are_no_deadlock() {
 }
 
 #[test]
-fn a_fat_tree_comes_to_a_stand_only_with_detours() {
+fn a_fat_tree_deadlocks_only_with_detours() {
     let cases = cases("deadlock-fat-tree", &[]);
     let [whole, detours] = &cases[..] else { panic!("two cases") };
     assert_eq!(play(&short(whole)).deadlock, None);
@@ -101,14 +101,14 @@ fn message(arguments: &[&str]) -> (String, Option<i32>) {
 }
 
 #[test]
-fn the_command_finds_the_cycle_and_what_to_change() {
+fn the_command_prints_the_cycle_and_the_changes() {
     let (text, code) = message(&["deadlock-ring"]);
     assert_eq!(code, Some(1));
     for line in [
-        "a cycle of 5 lines, each of which can wait for the next:",
-        "  s2 pauses port 2 of s1 while its own line to s3 is paused (packets from h1 to h3)",
-        "2 turns fewer break all cycles (the minimum): s2 > s1 > s5, s5 > s1 > s2",
-        "without these turns, all hosts reach each other and no cycle is left",
+        "a cycle of 5 links, each of which can wait for the next:",
+        "  s2 pauses port 2 of s1 while its own link to s3 is paused (packets from h1 to h3)",
+        "removing 2 turns breaks all cycles (the minimum): s2 > s1 > s5, s5 > s1 > s2",
+        "without these turns all hosts reach each other and there is no cycle",
     ] {
         assert!(text.lines().any(|other| other == line), "{line}\n{text}");
     }
@@ -154,8 +154,8 @@ fn no_traffic_is_needed() {
     std::fs::remove_file(&file).expect("the file");
     assert_eq!(code, Some(1), "{text}");
     let same = message(&["deadlock-ring", "--run"]).0;
-    let cycle = "priority 3: 10 dependencies between 10 lines, by packets between all hosts";
-    assert!(text.contains(cycle) && text.contains("in the fabric, as it is, 5 flows"), "{text}");
+    let cycle = "priority 3: 10 dependencies between 10 links, from packets between all hosts";
+    assert!(text.contains(cycle) && text.contains("simulated, unchanged, 5 flows"), "{text}");
     let without_case = same.replacen(" (shortest paths)", "", 1);
     assert_eq!(text, without_case);
     assert!(refused.contains("--traffic: the scenario has no traffic"), "{refused}");
@@ -171,7 +171,7 @@ fn no_traffic_is_needed() {
 }
 
 #[test]
-fn the_fabric_shows_both() {
+fn the_simulation_deadlocks_without_the_changes_only() {
     let (text, code) = message(&["deadlock-ring", "--run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(code, Some(1));
@@ -181,16 +181,16 @@ fn the_fabric_shows_both() {
 }
 
 #[test]
-fn routes_by_hand_and_nonsense() {
+fn explicit_routes_and_invalid_arguments() {
     // Two switches that send packets for h3 to each other.
     let circle =
         ["--set", "route=[{at=\"s1\",to=\"h4\",via=\"s2\"},{at=\"s2\",to=\"h4\",via=\"s1\"}]"];
     let (text, code) = message(&[&["deadlock-ring"][..], &circle].concat());
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("the routes go round in circles from h2 to h4"), "{text}");
+    assert!(text.contains("the routes form a loop from h2 to h4"), "{text}");
     let tables = [
         (&["no-such-file"][..], "cannot read no-such-file: "),
-        (&["deadlock-ring", "--case", "x"], "no case is called `x`; there are shortest paths, "),
+        (&["deadlock-ring", "--case", "x"], "there is no case `x`; known cases: shortest paths, "),
         (&["deadlock-ring", "--set", "routing.kind=up-down"], "`routing.roots` is missing"),
         (&["deadlock-ring", "--set", "routing.forbidden=s1 > s3 > s4"], "`routing.forbidden` is"),
         (&["deadlock-ring", "--set", "topology.hosts=[\"h1\"]"], "known nodes; `h2` is none"),

@@ -77,7 +77,7 @@ fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
 }
 
 #[test]
-fn pauses_stop_an_engine_and_nothing_is_lost() {
+fn pauses_stop_an_engine_host_without_losses() {
     let results = run(&scenario(SMALL, &[]), 0);
     assert_eq!(results.violations(), Vec::<String>::new());
     let pauses: u64 = results.ports.iter().map(|port| port.counts.pauses_received).sum();
@@ -90,7 +90,7 @@ fn pauses_stop_an_engine_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_run_is_the_same_again() {
+fn a_run_is_reproducible() {
     let scenario = scenario(SMALL, &[("traffic.0.control", "dcqcn"), ("pfc.priorities", "[]")]);
     let [first, second] = [0, 0].map(|case| run(&scenario, case));
     assert_eq!((first.flows, first.ports), (second.flows, second.ports));
@@ -98,7 +98,7 @@ fn a_run_is_the_same_again() {
 }
 
 #[test]
-fn lost_and_damaged_frames_are_sent_again() {
+fn lost_and_corrupted_frames_are_retransmitted() {
     let line =
         "[[link]]\nbetween = \"h1 - s1\"\nloss_every = 100\ncorruption_every = 77\n[[traffic]]";
     let text = SMALL.replace("[[traffic]]", line);
@@ -118,7 +118,7 @@ fn lost_and_damaged_frames_are_sent_again() {
 /// A time-out is counted when it happens: while the link is paused, no retransmitted packet reports
 /// it.
 #[test]
-fn timeouts_of_hosts_that_are_paused_are_counted() {
+fn timeouts_of_paused_hosts_are_counted() {
     let text = SMALL
         .replace("[[traffic]]", "[[link]]\nbetween = \"h3 - s1\"\nrate = \"1Mb/s\"\n[[traffic]]")
         .replace("[host]", "[host]\ntimeout = \"100us\"");
@@ -160,7 +160,7 @@ fn in_shell(before: &str, program: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_run_has_the_descriptors_that_it_needs_or_says_so() {
+fn the_descriptor_limit_is_raised_or_reported() {
     let (code, message) = in_shell("ulimit -n 80", "run FILE");
     assert_eq!(code, Some(1), "{message}");
     assert!(
@@ -172,7 +172,7 @@ fn a_run_has_the_descriptors_that_it_needs_or_says_so() {
 }
 
 #[test]
-fn live_has_no_engines() {
+fn live_refuses_engine_hosts() {
     let (code, message) = in_shell("true", "live FILE --port h1=none");
     assert_eq!((code, message.lines().count()), (Some(1), 1), "{message}");
     assert!(
@@ -182,7 +182,7 @@ fn live_has_no_engines() {
 }
 
 #[test]
-fn a_flow_stops_and_priorities_are_those_of_the_scenario() {
+fn engine_flows_stop_and_use_the_scenarios_priorities() {
     let changes =
         [("traffic.0.stop", "1ms"), ("traffic.0.priority", "5"), ("host.ack_priority", "2")];
     let text = SMALL.replace("[[traffic]]", "[pfc]\npriorities = [5]\n[[traffic]]");
@@ -195,7 +195,7 @@ fn a_flow_stops_and_priorities_are_those_of_the_scenario() {
 }
 
 #[test]
-fn what_engines_cannot_have_is_told() {
+fn unsupported_settings_of_engine_hosts_are_refused() {
     let message = |from: &str, to: &str| {
         let text = SMALL.replace(from, to);
         Scenario::parse("x.toml", &text, &[], None).expect_err("refused").to_string()

@@ -68,7 +68,7 @@ fn port<'a>(results: &'a Results, config: &FabricConfig, from: &str, to: &str) -
 }
 
 #[test]
-fn a_message_takes_as_long_as_its_lines() {
+fn a_message_takes_its_transmission_times_and_delays() {
     let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let config = config(topology::single(2, LINE), vec![one]);
     let results = run(&config);
@@ -84,7 +84,7 @@ fn a_message_takes_as_long_as_its_lines() {
 /// A flow that ends before the end of the warm-up has no goodput; a flow cut off by the end of the
 /// run is counted as unfinished.
 #[test]
-fn flows_that_figures_do_not_hold() {
+fn goodput_and_unfinished_flows() {
     let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let cut = FlowConfig { messages: Some(1000), group: 1, ..flow(0, 2) };
     let config = config(topology::single(3, LINE), vec![early, cut]);
@@ -97,7 +97,7 @@ fn flows_that_figures_do_not_hold() {
 /// A flow whose data arrives before the end of the warm-up and is acknowledged after it has no
 /// goodput either.
 #[test]
-fn a_flow_that_ends_just_after_the_warm_up_has_no_rate() {
+fn a_flow_acknowledged_after_the_warm_up_has_no_goodput() {
     let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let config = config(topology::single(2, LINE), vec![early]);
     let ended = run(&config).flows[0].ended.expect("a message has an end");
@@ -108,7 +108,7 @@ fn a_flow_that_ends_just_after_the_warm_up_has_no_rate() {
 
 /// A flow that is stopped early has not finished; a flow that had sent everything has.
 #[test]
-fn a_flow_that_is_stopped_has_not_finished() {
+fn a_flow_stopped_early_has_not_finished() {
     let stop = Time::from_micros(100);
     let cut = FlowConfig { messages: Some(1000), stop, ..flow(0, 1) };
     let all = FlowConfig { message: 10_000, messages: Some(1), stop, group: 1, ..flow(2, 3) };
@@ -123,7 +123,7 @@ fn a_flow_that_is_stopped_has_not_finished() {
 /// The reference of the slowdown: without other traffic the slowdown is 1, for any link rates and
 /// packet sizes.
 #[test]
-fn a_flow_alone_is_not_slowed_down() {
+fn a_standalone_flow_has_slowdown_one() {
     let dumbbells = [(LINE, SLOW), (SLOW, LINE), (LINE, LINE)];
     for (outer, trunk) in dumbbells {
         for (message, messages) in
@@ -144,7 +144,7 @@ fn a_flow_alone_is_not_slowed_down() {
 }
 
 #[test]
-fn a_closed_loop_has_one_transfer_after_another() {
+fn a_closed_loop_runs_one_transfer_after_another() {
     let link = |message, chain| FlowConfig {
         message,
         messages: Some(1),
@@ -179,7 +179,7 @@ fn fixed_rates_are_exact() {
 /// Without losses no timer expires, even for a flow so slow that 16 packets take longer than the
 /// timeout, and for a flow that stops in the middle of a message.
 #[test]
-fn no_timer_runs_out_without_a_loss() {
+fn no_timer_expires_without_a_loss() {
     let slow = FlowConfig { control: Control::Fixed(10_000_000), ..flow(0, 1) };
     let stopped = FlowConfig { stop: Time::from_micros(50), ..flow(0, 1) };
     for of in [slow, stopped] {
@@ -194,7 +194,7 @@ fn no_timer_runs_out_without_a_loss() {
 }
 
 #[test]
-fn times_that_do_not_fit_are_refused() {
+fn inconsistent_times_are_refused() {
     let backwards =
         FlowConfig { start: Time::from_micros(2), stop: Time::from_micros(1), ..flow(0, 1) };
     let error = Fabric::new(&config(topology::single(2, LINE), vec![backwards])).unwrap_err();
@@ -234,7 +234,7 @@ fn pfc_keeps_an_incast_lossless() {
 }
 
 #[test]
-fn without_headroom_pfc_is_too_late() {
+fn without_headroom_pfc_drops_packets() {
     let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
     config.switch.buffer = 1_000_000;
     config.switch.headroom = Some(0);
@@ -265,7 +265,7 @@ fn a_pause_expires() {
 }
 
 #[test]
-fn without_pfc_packets_are_dropped_and_sent_again() {
+fn without_pfc_packets_are_dropped_and_retransmitted() {
     let one = |from| FlowConfig { message: 10_000_000, messages: Some(1), ..flow(from, 2) };
     let mut config = config(topology::single(3, LINE), vec![one(0), one(1)]);
     config.switch.lossless = 0;
@@ -279,7 +279,7 @@ fn without_pfc_packets_are_dropped_and_sent_again() {
 }
 
 #[test]
-fn weights_share_a_line() {
+fn weights_share_a_link() {
     let of = |from, priority| FlowConfig { priority, ..flow(from, 3) };
     let mut config = config(topology::single(4, LINE), vec![of(0, 1), of(1, 3), of(2, 4)]);
     let mut scheduling = SchedulerConfig { strict: 1 << 6, quantum: [1000; 8] };
@@ -297,7 +297,7 @@ fn weights_share_a_line() {
 
 /// A pause of one priority does not affect another on the same link.
 #[test]
-fn a_pause_stops_its_priority_only() {
+fn a_pause_affects_only_its_priority() {
     // h1 sends to a slow receiver on priority 3 and to a fast one on priority 4.
     let mut network = topology::single(3, LINE);
     network.links[1].rate = SLOW.rate;
@@ -314,7 +314,7 @@ fn a_pause_stops_its_priority_only() {
 }
 
 #[test]
-fn one_loss_in_256_is_the_end_of_go_back_0_only() {
+fn one_loss_in_256_livelocks_only_go_back_0() {
     let mut network = topology::single(2, LINE);
     network.links[0].loss = ErrorModel::Every(256);
     let endless = FlowConfig { message: 4_194_304, ..flow(0, 1) };
@@ -329,7 +329,7 @@ fn one_loss_in_256_is_the_end_of_go_back_0_only() {
 }
 
 #[test]
-fn corruption_travels_to_the_receiver() {
+fn a_corrupted_packet_reaches_the_receiver() {
     let mut network = topology::single(2, LINE);
     network.links[0].corruption = ErrorModel::Every(1000);
     let one = FlowConfig { message: 5_000_000, messages: Some(1), ..flow(0, 1) };
@@ -341,7 +341,7 @@ fn corruption_travels_to_the_receiver() {
 
 /// The last packet of a message is lost: there is no NAK, and the timer recovers.
 #[test]
-fn a_lost_end_is_found_by_the_timer() {
+fn the_timer_recovers_a_lost_last_packet() {
     let mut network = topology::single(2, LINE);
     network.links[0].loss = ErrorModel::Every(10);
     let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
@@ -382,7 +382,7 @@ fn a_cnp_halves_the_rate_when_it_arrives() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_told() {
+fn inconsistent_configurations_are_refused() {
     let message = |config: &FabricConfig| Fabric::new(config).expect_err("a misfit").to_string();
     let mut config = config(topology::single(3, LINE), vec![flow(0, 0)]);
     assert_eq!(message(&config), "h1 sends to itself");

@@ -37,12 +37,12 @@ const NONSENSE: &[(&str, &str, &str)] = &[
     ("\"2ms\"", "\"-1s\"", "x.toml:2: `duration` is `-1s`, expected a time"),
     ("\"2ms\"", "\"18446744073s\"", "x.toml:2: `duration` is `18446744073s`, expected a time"),
     ("hosts = 3", "hosts = 0", "x.toml:8: `traffic.0.from` is `h1..h2`, expected hosts"),
-    ("hosts = 3", "hosts = -3", "x.toml:5: `topology.hosts` is `-3`, expected a whole number"),
-    ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 lines or switches; there may be 20000"),
+    ("hosts = 3", "hosts = -3", "x.toml:5: `topology.hosts` is `-3`, expected an integer"),
+    ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 links or switches; the limit is 20000"),
     ("hosts = 3", "rate = 0", "x.toml:5: `topology.rate` is `0`, expected a rate from"),
     ("hosts = 3", "rate = \"1b/s\"", "x.toml:5: `topology.rate` is `1b/s`, expected a rate"),
     ("hosts = 3", "rate = \"18446744073Gb/s\"", "x.toml:5: `topology.rate` is"),
-    ("hosts = 3", "hostz = 3", "x.toml:5: nothing is called `topology.hostz`; here are "),
+    ("hosts = 3", "hostz = 3", "x.toml:5: unknown key `topology.hostz`; known keys: "),
     ("to = \"h3\"", "to = \"h3\"\nmessage = 0", "x.toml:10: `traffic.0.message` is `0`, expected"),
     (
         "to = \"h3\"",
@@ -74,7 +74,7 @@ const NONSENSE: &[(&str, &str, &str)] = &[
     (
         "[[gate]]",
         "[[case]]\nname = \"a\"\nvalues = [1, 2]\n[[gate]]",
-        "x.toml:11: `case.0.name` is `a`, expected a name that no other case has",
+        "x.toml:11: `case.0.name` is `a`, expected a unique case name",
     ),
     (
         "[[gate]]",
@@ -89,7 +89,7 @@ const NONSENSE: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn nonsense_is_told_with_its_place() {
+fn invalid_values_are_reported_with_their_place() {
     for (from, to, expected) in NONSENSE {
         let message = message(from, to);
         assert!(message.contains(expected), "{message}\nnot {expected}");
@@ -99,7 +99,7 @@ fn nonsense_is_told_with_its_place() {
 
 /// Dimensions that exceed the memory.
 #[test]
-fn networks_that_are_too_large_are_refused_at_once() {
+fn oversized_networks_are_refused_quickly() {
     for measures in [
         "kind = \"fat-tree\"\nports = 100000",
         "kind = \"two-tier\"\nleaves = 100000\nspines = 100000\nhosts = 100000",
@@ -109,7 +109,7 @@ fn networks_that_are_too_large_are_refused_at_once() {
         "kind = \"parking-lot\"\nhosts = [10000, 10000, 10000]",
     ] {
         let message = message("kind = \"single\"\nhosts = 3", measures);
-        assert!(message.contains(" lines or switches; there may be 20000"), "{message}");
+        assert!(message.contains(" links or switches; the limit is 20000"), "{message}");
     }
     let message = message(
         "kind = \"single\"\nhosts = 3",
@@ -120,7 +120,7 @@ fn networks_that_are_too_large_are_refused_at_once() {
 
 /// `a.a.a. ... = 1`, deeper than any key.
 #[test]
-fn depth_overflows_no_stack() {
+fn deep_keys_do_not_overflow_the_stack() {
     let deep = vec!["a"; 20_000].join(".");
     message("[topology]", &format!("[topology]\n{deep} = 1"));
     let nested = format!("a = {}1{}", "[".repeat(20_000), "]".repeat(20_000));

@@ -245,7 +245,7 @@ fn announce(tap: &mut Tap) {
 }
 
 #[test]
-fn what_the_kernel_sends_passes() {
+fn pings_of_the_kernel_pass() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&[]);
     // Frames that a switch does not forward are counted.
@@ -263,7 +263,7 @@ fn what_the_kernel_sends_passes() {
 }
 
 #[test]
-fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
+fn a_port_keeps_its_rate_and_a_queue_marks_and_pauses() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&["--nics-obey"]);
     let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
@@ -300,7 +300,7 @@ fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
 }
 
 #[test]
-fn what_is_not_ecn_capable_is_marked_on_demand_only() {
+fn packets_without_ect_are_marked_only_with_the_option() {
     let Some(net) = Net::new() else { return };
     // The statistics are those of the whole run, whatever the scenario's warm-up.
     let warmup = ["--set", "duration=60s", "--set", "warmup=1500ms"];
@@ -330,7 +330,7 @@ fn what_is_not_ecn_capable_is_marked_on_demand_only() {
 }
 
 #[test]
-fn a_pause_stops_its_priority_for_its_quanta_and_no_other_and_pause_of_802_3x_all() {
+fn pfc_pauses_one_priority_and_802_3x_pause_all() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&[]);
     let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
@@ -384,7 +384,7 @@ fn a_pause_stops_its_priority_for_its_quanta_and_no_other_and_pause_of_802_3x_al
 
 /// An offloaded checksum is not computed over bytes that the link has damaged.
 #[test]
-fn what_the_line_damages_no_checksum_repairs() {
+fn checksum_offload_does_not_hide_corruption() {
     let Some(net) = Net::new() else { return };
     let file = std::env::temp_dir().join(format!("feroce-live-{}.toml", std::process::id()));
     let text = format!("{LIVE}\n[[link]]\nbetween = \"h1 - s1\"\ncorruption = 1\n");
@@ -410,7 +410,7 @@ fn what_the_line_damages_no_checksum_repairs() {
 
 /// RoCE super-frames (UDP to port 4791 with segmentation offload) are cut into packets.
 #[test]
-fn super_frames_are_cut() {
+fn roce_super_frames_are_cut() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&[]);
     let [one, sink] = [net.udp("h1", 0), net.udp("h3", 4791)];
@@ -428,7 +428,7 @@ fn super_frames_are_cut() {
 }
 
 #[test]
-fn a_full_disk_ends_the_samples_and_not_the_bridge() {
+fn a_full_disk_ends_the_samples_but_not_forwarding() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&["--csv", "/dev/full", "--sample", "1ms"]);
     let ping = format!("ip netns exec {} ping -c 2 -i 0.2 -W 2 10.77.1.3", net.name("h1"));
@@ -532,7 +532,7 @@ impl End {
 /// Two senders and a receiver on the engine, with DCQCN. scripts/live-incast.sh measures this
 /// precisely; here the result must be roughly right.
 #[test]
-fn real_senders_hear_of_the_queue_and_share_the_line() {
+fn real_senders_get_cnps_and_share_the_link() {
     let Some(net) = Net::new() else { return };
     let scenario = ["live-incast", "--port", "h9=p3", "--case", "2:1", "--nics-obey"];
     let live = net.start(&scenario);
@@ -659,7 +659,7 @@ fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Tr
 /// A slow receiver pauses the switch, the switch pauses the sender, and nothing is lost. Without
 /// flow control packets are lost.
 #[test]
-fn a_slow_receiver_is_waited_for() {
+fn pfc_protects_a_slow_receiver() {
     let Some(net) = Net::new() else { return };
     let small = ["--set", "switch.threshold=60KB", "--set", "switch.buffer=1MB"];
     let thresholds = Some(Thresholds { xoff: 20, xon: 10 });
@@ -741,7 +741,7 @@ fn an_endpoint_obeys_pauses_of_its_priority() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn invalid_arguments_are_reported() {
     let message = |options: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_feroce-fabric"))
             .args(["live", "live"])
@@ -752,7 +752,7 @@ fn errors_say_what_to_do() {
     };
     let (code, text) = message(&["--port", "h9=lo"]);
     assert_eq!(code, Some(1));
-    assert!(text.contains("the scenario has no host `h9`; there are h1, h2, h3"), "{text}");
+    assert!(text.contains("the scenario has no host `h9`; its hosts: h1, h2, h3"), "{text}");
     let (code, text) = message(&["--port", "h1=nowhere0"]);
     assert_eq!(code, Some(1));
     assert!(text.contains("no interface 'nowhere0'"), "{text}");

@@ -114,7 +114,7 @@ fn summary(output: &Output) -> Value {
 }
 
 #[test]
-fn captures_of_each_kind_say_the_same() {
+fn all_capture_formats_give_the_same_result() {
     let folder = Folder::new("kinds");
     let both = [Endianness::Little, Endianness::Big];
     let mut captures = Vec::new();
@@ -167,7 +167,7 @@ fn refused(rows: &[(&[&str], &str)]) {
 }
 
 #[test]
-fn bad_captures_get_one_line_and_exit_code_2() {
+fn invalid_captures_get_one_line_and_exit_code_2() {
     let folder = Folder::new("bad");
     let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
     let loopback = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::NULL);
@@ -199,7 +199,7 @@ fn bad_captures_get_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn other_bad_input_gets_one_line_and_exit_code_2() {
+fn other_invalid_input_gets_one_line_and_exit_code_2() {
     let folder = Folder::new("other");
     let scenario = |name, text: &str| folder.file(name, text.as_bytes());
     let none = folder.path("none");
@@ -213,8 +213,8 @@ fn other_bad_input_gets_one_line_and_exit_code_2() {
     refused(&[
         (&["watch", "fr-none0"], "no interface 'fr-none0'"),
         (&["send", "frame", "fr-none0", "--src", "02:00:00:00:00:01"], "no interface 'fr-none0'"),
-        (&["watchdog", "fr-none0"], "no interface is called fr-none0"),
-        (&["doctor", "fr-none0"], "no interface is called fr-none0"),
+        (&["watchdog", "fr-none0"], "there is no interface fr-none0"),
+        (&["doctor", "fr-none0"], "there is no interface fr-none0"),
         (&["watch", "lo"], "not Ethernet"),
         (&["watchdog", "lo"], "--frames"),
         (
@@ -225,18 +225,18 @@ fn other_bad_input_gets_one_line_and_exit_code_2() {
         (&["send", "xon", "--pcap", "/dev/full"], "cannot write /dev/full"),
         (
             &["send", "frame", "--pcap", &none, "--count", "36001", "--per-second", "10"],
-            "3600 s is the most",
+            "the limit is 3600 s",
         ),
-        (&["send", "sweep", "--pcap", &none, "--each", "901s"], "3600 s is the most"),
+        (&["send", "sweep", "--pcap", &none, "--each", "901s"], "the limit is 3600 s"),
         (&["plan", "--rate", "100G", "--mtu", "9500"], "--mtu 9500 is larger"),
         (&["plan", "--rate", "7G"], "7000 Mb/s"),
         (&["deadlock", here], "Is a directory"),
         (&["deadlock", &empty], "`title` is missing"),
         (&["deadlock", &kind], "moebius"),
-        (&["deadlock", &key], "nothing is called `topology.colour`"),
-        (&["deadlock", &line], "`s2` is none"),
+        (&["deadlock", &key], "unknown key `topology.colour`"),
+        (&["deadlock", &line], "`s2` is unknown"),
         (&["deadlock", &junk], "junk:1:"),
-        (&["deadlock", "deadlock-ring", "--case", "none"], "no case is called `none`"),
+        (&["deadlock", "deadlock-ring", "--case", "none"], "there is no case `none`"),
         (&["deadlock", "deadlock-ring", "--set", "topology.rate=fast"], "topology.rate"),
     ]);
     for arguments in
@@ -247,7 +247,7 @@ fn other_bad_input_gets_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn without_privilege_one_line_says_so() {
+fn missing_privileges_get_one_line() {
     let Some(pair) = Pair::new("poor") else { return };
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &pair.0, "setpriv", "--bounding-set=-all"]);
@@ -259,7 +259,7 @@ fn without_privilege_one_line_says_so() {
 }
 
 #[test]
-fn a_capture_comes_from_standard_input_too() {
+fn a_capture_can_come_from_standard_input() {
     let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
     for capture in [zipped(&good), good] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
@@ -275,7 +275,7 @@ fn a_capture_comes_from_standard_input_too() {
 }
 
 #[test]
-fn what_is_sent_is_decoded_and_wrong_frames_are_named() {
+fn sent_frames_are_decoded_and_malformed_ones_named() {
     let folder = Folder::new("sent");
     let file = folder.path("x.pcap");
     let storm = [
@@ -350,7 +350,7 @@ fn run(command: &str) {
 }
 
 #[test]
-fn a_watcher_sees_a_storm_that_ends_by_itself() {
+fn watch_sees_a_complete_storm() {
     let Some(pair) = Pair::new("storm") else { return };
     let folder = Folder::new("storm");
     let picture = folder.path("x.svg");
@@ -365,7 +365,7 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
     assert_eq!(storm.status.code(), Some(0), "{storm:?}");
     let message = text(&storm.stdout);
     assert!(
-        message.contains("500 of 500 frames") && message.contains("ended by itself; XON sent"),
+        message.contains("500 of 500 frames") && message.contains("complete; XON sent"),
         "{message}"
     );
     pair.command(&["send", "frame", "v0", "--malformed", "padding"]).output().unwrap();
@@ -395,7 +395,7 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
 }
 
 #[test]
-fn a_storm_that_is_stopped_lets_go() {
+fn an_interrupted_storm_sends_xon() {
     let Some(pair) = Pair::new("stop") else { return };
     let watcher = pair.command(&["watch", "v1", "--rate", "10G", "--json"]).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
@@ -418,7 +418,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn frames_count_from_when_they_arrived_however_late_they_are_looked_at() {
+fn late_frames_count_from_their_arrival() {
     let Some(pair) = Pair::new("late") else { return };
     let watcher = pair.command(&["watch", "v1", "--rate", "1G", "--json"]).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
@@ -437,7 +437,7 @@ fn frames_count_from_when_they_arrived_however_late_they_are_looked_at() {
 }
 
 #[test]
-fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
+fn a_watchdog_reports_a_storm_runs_commands_and_writes_metrics() {
     let Some(pair) = Pair::new("dog") else { return };
     let folder = Folder::new("dog");
     let [figures, message] = ["figures.prom", "message"].map(|name| folder.path(name));
@@ -483,7 +483,7 @@ fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
 }
 
 #[test]
-fn a_link_that_flaps_and_pauses_that_are_short_are_no_storm() {
+fn link_flaps_and_short_pauses_are_no_storm() {
     let Some(pair) = Pair::new("flap") else { return };
     // Between two frames of the first case the link goes down and up; a frame of the second case
     // pauses for 6.5 ms only.
@@ -511,7 +511,7 @@ fn a_link_that_flaps_and_pauses_that_are_short_are_no_storm() {
 }
 
 #[test]
-fn the_doctor_says_what_a_driver_does_not_know_and_leaves_everything_alone() {
+fn doctor_reports_missing_dcb_and_changes_nothing() {
     let Some(pair) = Pair::new("doctor") else { return };
     let link = || Command::new("ip").args(["-n", &pair.0, "-d", "link"]).output().unwrap().stdout;
     let before = link();

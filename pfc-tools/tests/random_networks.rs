@@ -139,7 +139,7 @@ fn run(config: &FabricConfig, seed: u64) -> Results {
 }
 
 #[test]
-fn everything_arrives_once() {
+fn everything_arrives_exactly_once() {
     let (mut pauses, mut lost, mut marked) = (0, 0, 0);
     for seed in 0..400 {
         let lossless = seed % 2 == 0;

@@ -129,7 +129,7 @@ fn a_report_has_every_figure_and_every_gate() {
 }
 
 #[test]
-fn the_runs_of_a_sweep_can_be_spread_and_their_reports_merge() {
+fn runs_of_a_sweep_can_be_distributed_and_merged() {
     let folder = Folder::new("report-sweep");
     let (scenario, together, apart) =
         (folder.scenario(), folder.0.join("together"), folder.0.join("apart"));
@@ -157,7 +157,7 @@ fn the_runs_of_a_sweep_can_be_spread_and_their_reports_merge() {
 }
 
 #[test]
-fn what_cannot_be_swept_or_reported_says_so() {
+fn invalid_sweeps_and_reports_are_refused() {
     let folder = Folder::new("report-errors");
     let (scenario, out) = (folder.scenario(), folder.0.join("out"));
     let (scenario, out) = (text(&scenario), text(&out));
@@ -170,7 +170,7 @@ fn what_cannot_be_swept_or_reported_says_so() {
             "the sweep has 4 runs",
         ),
         (&["report", out], 1, "cannot read"),
-        (&["report", text(&folder.0)], 1, "no results here"),
+        (&["report", text(&folder.0)], 1, "no results found"),
         (&["run", scenario, "--out", "/proc/none"], 1, "cannot write results"),
     ];
     for (arguments, code, words) in rows {
@@ -182,7 +182,7 @@ fn what_cannot_be_swept_or_reported_says_so() {
 }
 
 #[test]
-fn parquet_has_what_csv_has() {
+fn parquet_and_csv_have_the_same_values() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let folder = Folder::new("report-parquet");
     let scenario = folder.scenario();
@@ -231,7 +231,7 @@ fn parquet_has_what_csv_has() {
 
 /// A failure of `run` is also a failure of `report`; an unfinished run is left out.
 #[test]
-fn a_report_tells_of_losses_and_leaves_unfinished_runs_out() {
+fn a_report_shows_losses_and_omits_unfinished_runs() {
     let folder = Folder::new("report-losses");
     let (scenario, data, out) = (folder.scenario(), folder.0.join("data"), folder.0.join("report"));
     let lossy =

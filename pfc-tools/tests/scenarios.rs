@@ -37,7 +37,7 @@ fn message(text: &str) -> String {
 }
 
 #[test]
-fn errors_name_file_line_key_and_what_was_expected() {
+fn errors_name_file_line_key_and_expected_value() {
     let with = |from: &str, to: &str| message(&SMALL.replace(from, to));
     assert_eq!(
         with("\"1/8\"", "\"x\""),
@@ -53,7 +53,7 @@ fn errors_name_file_line_key_and_what_was_expected() {
     );
     assert!(
         with("alpha =", "alfa =")
-            .starts_with("x.toml:10: nothing is called `switch.alfa`; here are alpha, buffer, ")
+            .starts_with("x.toml:10: unknown key `switch.alfa`; known keys: alpha, buffer, ")
     );
     assert_eq!(
         with("h1..h2", "h1..h9"),
@@ -73,7 +73,7 @@ fn errors_name_file_line_key_and_what_was_expected() {
     );
     assert!(
         with("[switch]", "[congestion]\nkmini = 1\n[switch]")
-            .starts_with("x.toml:10: nothing is called `congestion.kmini`; here are set, ")
+            .starts_with("x.toml:10: unknown key `congestion.kmini`; known keys: set, ")
     );
     // Errors about the whole network name the place where the network is defined.
     assert_eq!(with("\"h3\"", "\"h1\""), "x.toml:12: `traffic.0`: h1 sends to itself");
@@ -122,7 +122,7 @@ fn keys_without_effect_are_errors() {
 /// A sweep continues if one of its values removes another key's effect; a key on the command line
 /// must have an effect.
 #[test]
-fn what_the_command_line_makes_idle_is_no_error() {
+fn keys_made_ineffective_by_the_command_line_are_accepted() {
     let text =
         SMALL.replace("control = \"dcqcn\"", "control = \"dcqcn\"\ninitial_rate = \"1Gb/s\"");
     let change = |key: &str, value: &str| Change { key: key.to_owned(), value: value.to_owned() };
@@ -141,7 +141,7 @@ fn what_the_command_line_makes_idle_is_no_error() {
 
 /// Packet numbers have 32 bits.
 #[test]
-fn sizes_that_nothing_counts_are_refused() {
+fn flows_of_2_to_the_32_packets_are_refused() {
     let folder = Folder::new("sizes");
     let file = folder.path("huge.toml");
     fs::write(folder.path("sizes.txt"), "0 0 5000000000000 100").expect("a file");
@@ -158,7 +158,7 @@ fn sizes_that_nothing_counts_are_refused() {
 
 /// The priority of a gate's queue comes from `[measure]`.
 #[test]
-fn gates_look_at_the_priority_that_is_measured() {
+fn gates_use_the_measured_priority() {
     let queue = SMALL.replace("measure = \"wire\"", "measure = \"queue\"");
     let longest = |text: &str| {
         let text = text.replace("at_least = 5", "stat = \"max\"");
@@ -195,7 +195,7 @@ fn huge_values_are_refused() {
 }
 
 #[test]
-fn the_command_line_changes_a_value_and_is_named_for_it() {
+fn command_line_values_override_and_are_named_in_errors() {
     let change = |key: &str, value: &str| {
         let changes = [Change { key: key.to_owned(), value: value.to_owned() }];
         Scenario::parse("x.toml", SMALL, &changes, Some(7))
@@ -216,7 +216,7 @@ fn the_command_line_changes_a_value_and_is_named_for_it() {
 }
 
 #[test]
-fn a_case_for_each_value() {
+fn one_case_for_each_value() {
     let text = format!(
         "{SMALL}\n[[case]]\nname = \"K = {{}}\"\nvalues = [1, 2]\nset = {{ \"traffic.0.senders\" = \"{{}}\" }}\n\
          [[case.gate]]\nname = \"dropped\"\nmeasure = \"drops\"\npublished = [5, 6]\n"
@@ -234,7 +234,7 @@ fn a_case_for_each_value() {
 }
 
 #[test]
-fn every_scenario_in_the_folder_comes_with_the_program_and_is_right() {
+fn every_scenario_file_is_built_in_and_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let mut files: Vec<String> = fs::read_dir(folder)
         .expect("a folder")
@@ -253,15 +253,16 @@ fn every_scenario_in_the_folder_comes_with_the_program_and_is_right() {
 
 /// Reads each table's keys from the error message about an unknown key.
 #[test]
-fn every_key_is_in_the_documentation() {
+fn every_key_is_documented() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fabric.md");
     let document = fs::read_to_string(document).expect("the document");
-    let mut told_of = 0;
+    let mut keys = 0;
     let mut check = |text: &str| {
         let error = message(text);
-        let (place, known) = error.split_once("; here are ").unwrap_or_else(|| panic!("{error}"));
+        let (place, known) =
+            error.split_once("; known keys: ").unwrap_or_else(|| panic!("{error}"));
         for key in known.split(", ") {
-            told_of += 1;
+            keys += 1;
             assert!(
                 document.contains(&format!("`{key}`")) || document.contains(&format!("[{key}]")),
                 "{place}: {key}"
@@ -291,7 +292,7 @@ fn every_key_is_in_the_documentation() {
         let text = SMALL.replace("kind = \"single\"", &format!("nonsense = 1\nkind = \"{kind}\""));
         check(&text.replace("hosts = 3", if kind == "single" { "hosts = 3" } else { "" }));
     }
-    assert!(told_of > 100, "{told_of}");
+    assert!(keys > 100, "{keys}");
 }
 
 fn feroce_fabric(arguments: &[&str]) -> Output {
@@ -379,7 +380,7 @@ of = \"t4->h8\"
 ";
 
 #[test]
-fn the_same_scenario_and_seed_give_the_same_bytes() {
+fn scenario_and_seed_determine_every_byte() {
     let folder = Folder::new("same");
     fs::write(folder.path("mixed.toml"), MIXED).expect("a file");
     let run = |out: &str, seed: &str| {
@@ -402,7 +403,7 @@ const OUTPUT: u64 = 0x75bc_ba85_5283_6e82;
 
 /// A miss that the scenario explains is reported and is not a failure.
 #[test]
-fn a_miss_that_is_explained_is_no_failure() {
+fn an_explained_miss_is_no_failure() {
     let folder = Folder::new("explained");
     let file = folder.path("small.toml");
     let text =
@@ -426,7 +427,7 @@ fn a_miss_that_is_explained_is_no_failure() {
 }
 
 #[test]
-fn a_gate_that_does_not_hold_and_a_loss_are_told_by_the_exit_code() {
+fn a_failed_gate_or_a_loss_sets_the_exit_code() {
     let folder = Folder::new("codes");
     let file = folder.path("small.toml");
     fs::write(&file, SMALL).expect("a file");

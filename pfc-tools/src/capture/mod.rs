@@ -440,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pcapng_interface_counts_time_as_it_says() {
+    fn pcapng_timestamps_use_the_interfaces_resolution() {
         let clock = |options: &[InterfaceDescriptionOption<'_>]| Clock::of(options);
         assert_eq!(clock(&[]).nanos(5), 5000, "microseconds unless told otherwise");
         assert_eq!(clock(&[InterfaceDescriptionOption::IfTsResol(9)]).nanos(5), 5);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_found_however_they_are_read() {
+    fn records_are_found_for_any_read_size() {
         let lengths = [0, 1, 70_000, 3, BLOCK - 12, BLOCK, 5, 3 * BLOCK + 1, 9];
         for most in [1000, BLOCK - 1, usize::MAX] {
             let mut records = records(written(&lengths), most);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_begins_again_where_nothing_was_taken() {
+    fn into_source_returns_unconsumed_bytes() {
         let mut records = records(written(&[7, 300_000]), 100);
         assert_eq!(records.magic().unwrap(), [7, 0, 0, 0]);
         let mut bytes = Vec::new();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_an_unexpected_end() {
+    fn truncated_or_oversized_records_are_an_unexpected_end() {
         let mut cut = written(&[8, 8]);
         cut.pop();
         for bytes in [cut, written(&[8, LONGEST])] {

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_what_the_kernel_takes() {
+    fn a_request_has_the_kernels_layout() {
         let request = DcbMessage::get_ieee("eth0");
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn structures_are_read_as_the_headers_have_them() {
+    fn structures_are_decoded() {
         // A response of mlx5: PFC on priority 3 of eight, one frame sent and two received there.
         let mut value = vec![8, 1 << 3, 0, 0];
         value.extend(7_u16.to_ne_bytes());
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_read_again() {
+    fn set_requests_can_be_decoded() {
         let pfc = Pfc { enabled: 0x18, delay: 100, ..Pfc::default() };
         let set = DcbMessage::set("eth0", &Setting::Pfc(pfc));
         assert_eq!((set.kind, set.command), (79, 20));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_refused() {
+    fn truncated_messages_are_refused() {
         let pfc = DefaultNla::new(within::PFC, pfc_bytes(&Pfc::default())[..100].to_vec());
         assert!(matches!(ieee(&answer(&[pfc])), Err(DcbError::Malformed(_))));
         assert!(matches!(ieee(&DcbMessage::get_ieee("x")), Err(DcbError::Malformed(_))));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn who_negotiates_is_a_bit_each() {
+    fn dcbx_modes_are_bits() {
         let value = DefaultNla::new(ATTR_DCBX, vec![0x09]);
         let message = DcbMessage::new(RTM_GETDCB, GDCBX, "eth0", Some(value));
         let dcbx = dcbx(&message).expect("an answer");

@@ -173,7 +173,7 @@ mod tests {
 
     /// Queries this machine's kernel, which may not support DCB. Changes nothing.
     #[test]
-    fn the_kernel_answers() {
+    fn the_kernel_responds() {
         let mut dcb = Dcb::open().expect("a netlink socket");
         assert!(matches!(dcb.ieee("lo"), Err(DcbError::NotSupported(name)) if name == "lo"));
         assert!(matches!(dcb.dcbx("lo"), Err(DcbError::NotSupported(_))));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_apart() {
+    fn error_numbers_are_mapped() {
         assert!(outcome("x", 0).is_ok());
         assert!(matches!(outcome("x", -95), Err(DcbError::NotSupported(_))));
         assert!(matches!(outcome("x", -19), Err(DcbError::NoInterface(_))));

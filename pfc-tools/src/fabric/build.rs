@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_draw_on_their_own() {
+    fn components_have_different_seeds() {
         let parts = [Part::Routes, Part::Marking, Part::Faults];
         let all: BTreeSet<u64> = parts
             .iter()

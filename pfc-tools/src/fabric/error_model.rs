@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chance_is_what_it_says() {
+    fn an_error_rate_is_met() {
         let mut faults = LinkErrors::new(ErrorModel::None, ErrorModel::Rate(1 << 29), 7).unwrap();
         let hit = (0..80_000).filter(|_| faults.next() == Delivery::Corrupted).count();
         assert!((9_700..10_300).contains(&hit), "{hit}");

@@ -266,7 +266,7 @@ mod tests {
 
     /// Compares with a sorted list: near and far times, pushed while others are taken.
     #[test]
-    fn the_calendar_is_a_sorted_list() {
+    fn the_calendar_queue_equals_a_sorted_list() {
         for seed in 0..20 {
             let mut random = Xoshiro128PlusPlus::seed_from_u64(seed);
             let (mut events, mut list, mut now) = (Events::new(), Vec::new(), Time::ZERO);

@@ -174,6 +174,12 @@ pub struct Results {
 }
 
 impl Results {
+    /// Packets dropped at switches, lost on links, or dropped by hosts because of a wrong ICRC.
+    pub fn lost_packets(&self) -> u64 {
+        let ports = self.ports.iter().map(|port| port.counts.dropped + port.counts.lost);
+        ports.sum::<u64>() + self.corrupted
+    }
+
     /// Events that must not happen in a lossless network, one line for each kind.
     pub fn violations(&self) -> Vec<String> {
         let ports = |count: fn(&PortCounts) -> u64| {

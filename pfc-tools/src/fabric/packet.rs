@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_keep_order_and_bytes_and_places_are_used_again() {
+    fn queues_keep_order_and_slab_slots_are_reused() {
         let (mut packets, mut queue) = (Packets::new(), Fifo::EMPTY);
         for round in 0..3 {
             for psn in 0..4 {

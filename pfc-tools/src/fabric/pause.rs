@@ -114,7 +114,7 @@ mod tests {
     const P4: u8 = 1 << 4;
 
     #[test]
-    fn a_pause_stops_its_priority_for_exactly_its_quanta() {
+    fn a_pause_lasts_exactly_its_quanta() {
         let mut pauses = Pauses::default();
         pauses.take(P3, P3, 100, RATE, Time::from_nanos(50));
         assert_eq!(pauses.first_end(0xff), Some(Time::from_nanos(50 + 1280)));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_that_a_frame_does_not_enable_are_left_alone() {
+    fn priorities_not_enabled_are_unaffected() {
         let mut pauses = Pauses::default();
         pauses.take(P3, P3, 1000, RATE, Time::ZERO);
         pauses.take(P4, P4 | P3, 1, RATE, Time::ZERO);

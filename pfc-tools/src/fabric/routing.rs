@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_forward_nothing() {
+    fn hosts_do_not_forward() {
         // Hosts 0 and 2 at switches 3 and 4, which only host 1 connects.
         let neighbours = [vec![3], vec![3, 4], vec![4], vec![0, 1], vec![1, 2]];
         let routes = routes(&wires(&neighbours), 3, 1, &Routing::default());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forbidden_turn_sends_packets_the_long_way() {
+    fn a_forbidden_turn_causes_a_detour() {
         let wiring = wires(&ring());
         let path = |rules: &Routing, from: usize, to: u32| {
             let routes = routes(&wiring, 5, 1, rules);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_was_empty_has_saved_nothing() {
+    fn an_empty_queue_loses_its_deficit() {
         let mut config = SchedulerConfig { strict: 0, quantum: [1; 8] };
         config.quantum[0] = 10_000;
         let mut scheduler = Scheduler::default();

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_rates_have_no_remainder() {
+    fn the_usual_rates_are_exact() {
         for (gigabits, picoseconds) in [(10, 800), (25, 320), (40, 200), (100, 80), (400, 20)] {
             let rate = LinkRate::new(gigabits * 1_000_000_000);
             assert_eq!(rate.time_of(1500), Time(1500 * picoseconds));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_see_the_next_nanosecond() {
+    fn times_of_hosts_are_rounded_up() {
         assert_eq!(Time(1).instant().as_nanos(), 1);
         assert_eq!(Time(1000).instant().as_nanos(), 1);
         assert_eq!(Time(1001).instant().as_nanos(), 2);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_have_their_measures() {
+    fn topologies_have_their_dimensions() {
         assert_eq!(measures(&single(5, LINE)), (5, 1, 5));
         assert_eq!(measures(&dumbbell(3, 2, LINE, LINE)), (5, 2, 6));
         assert_eq!(measures(&chain(&[2, 1, 1], LINE, LINE)), (4, 3, 6));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_is_said() {
+    fn impossible_topologies_are_refused() {
         assert!(fat_tree(3, LINE, LINE).is_err());
         let lines = [("a".to_owned(), "x".to_owned(), LINE)];
         let error = explicit(vec!["a".to_owned()], vec!["b".to_owned()], &lines).expect_err("no x");

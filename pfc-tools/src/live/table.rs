@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_sender_has_the_address() {
+    fn the_last_sender_owns_the_address() {
         let (mut table, address) = (MacTable::default(), MacAddr([2, 0, 0, 0, 0, 1]));
         assert_eq!(table.host(address), None);
         table.learn(address, 1);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_moved_is_told_by_direction_and_priority() {
+    fn increases_are_grouped_by_direction_and_priority() {
         let named = |rows: &[(&str, u64)]| -> BTreeMap<_, _> {
             rows.iter().map(|&(name, value)| (name.to_owned(), value)).collect()
         };

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_slower_than_the_frames_came_does_not_keep_up() {
+    fn reading_slower_than_the_peak_is_reported() {
         let pace = Pace { frames: 3000, took: Time::from_millis(2000) };
         assert!(pace.keeps_up(1500) && !pace.keeps_up(1501));
         let message = |peak| {

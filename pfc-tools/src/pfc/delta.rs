@@ -267,7 +267,7 @@ mod tests {
     use crate::fabric::time::LinkRate;
 
     #[test]
-    fn shares_are_of_the_time_since_the_look_before() {
+    fn shares_refer_to_the_last_interval() {
         // One quantum is 1 ns.
         let mut meter = Meter::new(Some(LinkRate::new(512_000_000_000)));
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 500, 0, 0, 0, 0] };

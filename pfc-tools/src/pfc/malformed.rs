@@ -101,7 +101,7 @@ mod tests {
     use feroce_wire::pause::{Finding, inspect};
 
     #[test]
-    fn each_kind_is_found_by_its_name_and_nothing_else_is() {
+    fn each_kind_gives_exactly_its_finding() {
         let src = MacAddr([2, 0, 0, 0, 0, 1]);
         let pfc = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 7, 0, 0, 0, 0] };
         for control in [pfc, FlowControl::Pause { quanta: 7 }] {

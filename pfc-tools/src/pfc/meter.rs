@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_count_once_and_ends_are_told_apart() {
+    fn overlaps_count_once_and_expiry_is_distinguished_from_xon() {
         let mut meter = Meter::new(Some(RATE));
         let at = Time::from_nanos;
         meter.take(&frame(1, pfc(8, 100)), at(0));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_pause_apart_and_what_no_receiver_obeys_pauses_nothing() {
+    fn senders_are_separate_and_ignored_frames_pause_nothing() {
         let mut meter = Meter::new(Some(RATE));
         meter.take(&frame(1, pfc(1, 100)), Time::ZERO);
         meter.take(&frame(2, pfc(1, 0)), Time::from_nanos(10));
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn pfc_and_pause_have_timers_of_their_own() {
+    fn pfc_and_pause_have_separate_timers() {
         let mut meter = Meter::new(Some(RATE));
         let at = Time::from_nanos;
         meter.take(&frame(1, FlowControl::Pause { quanta: 100 }), at(0));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_obeyed_takes_no_place_and_what_is_cut_is_not_ignored() {
+    fn ignored_frames_add_no_sender_and_truncated_frames_are_not_ignored() {
         let mut meter = Meter::new(Some(RATE));
         for src in 0..=u8::MAX {
             let control = pfc(1, 1);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_without_end_take_no_memory_without_end() {
+    fn the_number_of_senders_is_limited() {
         let mut meter = Meter::new(Some(RATE));
         for n in 0..5000_u32 {
             let [.., c, d] = n.to_be_bytes();
@@ -495,7 +495,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn paused_times_are_those_of_a_model(
+        fn paused_times_match_a_model(
             mut frames in vec((0_u64..600, any::<u8>(), any::<[u8; 8]>(), 0_u8..3, 0_u8..4), 0..40),
         ) {
             frames.sort_by_key(|(at, ..)| *at);

@@ -135,7 +135,7 @@ mod tests {
     use crate::fabric::time::LinkRate;
 
     #[test]
-    fn a_page_shows_who_paused_what() {
+    fn a_page_shows_senders_and_pauses() {
         let mut meter = Meter::new(Some(LinkRate::new(100_000_000_000)));
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 1000, 0, 0, 0, 0] };
         let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn two_senders_have_a_timeline_each_and_no_rate_no_times() {
+    fn each_sender_has_a_timeline_if_the_rate_is_known() {
         let page_of = |rate| {
             let mut meter = Meter::new(rate);
             for src in [1, 2] {

@@ -188,7 +188,7 @@ mod tests {
     const SRC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
     #[test]
-    fn a_storm_has_an_end_and_lets_go() {
+    fn a_storm_ends_with_xon() {
         let storm =
             Schedule::storm(SRC, pfc(8, 0xffff), Time::from_millis(500), Time::from_micros(500));
         assert_eq!(storm.frames(), 1000);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_has_every_combination_and_lets_go_between() {
+    fn a_sweep_has_every_combination_separated_by_xon() {
         let gaps = [Time::from_millis(1), Time::from_millis(10)];
         let sweep = Schedule::sweep(SRC, &[1, 6], &[5, 50, 500], &gaps, Time::from_millis(100));
         assert_eq!(sweep.steps.len(), 2 * 2 * 3 * 2 - 1);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn random_frames_are_the_same_for_a_seed_and_a_third_is_wrong() {
+    fn random_frames_are_reproducible_and_a_third_is_malformed() {
         let frames = |seed, src| {
             let step = Schedule::random(3000, seed, src, Time::ZERO).steps.remove(0);
             (0..3000).map(|n| step.bytes(n).into_owned()).collect::<Vec<_>>()

@@ -456,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storm_pauses_all_the_time_if_it_may_choose_its_rate() {
+    fn a_storm_with_the_default_rate_pauses_continuously() {
         let rate = |gigabits: u64| LinkRate::new(gigabits * 1_000_000_000);
         for (gigabits, quanta) in [(1, 65_535), (100, 65_535), (400, 65_535), (100, 1000)] {
             let gap = storm_gap(None, quanta, Some(rate(gigabits)));

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_when_parts_are_merged() {
+    fn merging_intervals_keeps_the_total() {
         let mut timeline = Timeline::new();
         let spans = [(0, 500), (700, 2500), (400_000, 400_100), (9_000_000, 12_000_000)];
         for (since, until) in spans {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_part_is_as_long_as_there_was_time() {
+    fn the_last_interval_ends_at_the_current_time() {
         let mut timeline = Timeline::new();
         timeline.add(8, Time::from_nanos(500), Time::from_nanos(2500));
         let shares = timeline.shares(8, Time::from_nanos(2500));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_is_within() {
+    fn the_largest_time_is_accepted() {
         let mut timeline = Timeline::new();
         timeline.add(0, Time(u64::MAX - 10), Time::FAR);
         let sum: f64 = timeline.shares(0, Time::FAR).iter().map(|(_, share)| share).sum();

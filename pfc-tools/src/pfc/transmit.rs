@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn xon_goes_out_when_the_span_is_over() {
+    fn xon_is_sent_at_the_end() {
         let (schedule, mut line) = (storm(MS(25), MS(10)), Model::default());
         let playback = transmit(&mut line, &schedule);
         assert!(matches!(playback, Playback { sent: 2, ended: Ok(End::Done), xon: Some(Ok(())) }));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_does_not_outlast_its_time_on_a_line_that_is_slow_or_full() {
+    fn a_storm_ends_in_time_on_a_slow_or_full_port() {
         let mut slow = Model { slow: MS(7), ..Model::default() };
         let playback = transmit(&mut slow, &storm(MS(100), MS(1)));
         assert!(playback.sent < 20 && matches!(playback.ended, Ok(End::Done)), "{playback:?}");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_it_while_it_waits_and_while_there_is_no_room() {
+    fn a_signal_interrupts_waiting_and_retrying() {
         for full in [(Time::ZERO, Time::ZERO), (MS(15), MS(45))] {
             for at in [MS(20), MS(95)] {
                 let mut line = Model { full, signal: Some(at), ..Model::default() };
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_are_let_go_only_when_stopped() {
+    fn xon_only_after_an_interruption() {
         let step = Step::same(vec![0; 60], 10, MS(10));
         let schedule = Schedule {
             steps: vec![step],

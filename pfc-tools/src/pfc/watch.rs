@@ -296,7 +296,7 @@ mod tests {
     use super::super::schedule::pfc;
 
     #[test]
-    fn a_nic_that_counts_more_than_is_seen_takes_frames_for_itself() {
+    fn a_nic_that_counts_more_than_seen_consumes_frames() {
         let mut meter = Meter::new(None);
         let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control: pfc(8, 1) };
         let seen = inspect(&frame.to_bytes(), 60).unwrap();

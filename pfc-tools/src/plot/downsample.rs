@@ -38,14 +38,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_points_stay_as_they_are() {
+    fn few_points_are_unchanged() {
         let points = [(0.0, 1.0), (1.0, 5.0), (2.0, 3.0)];
         assert_eq!(downsample(&points), points);
         assert_eq!(downsample(&[]), []);
     }
 
     #[test]
-    fn a_peak_of_one_among_a_million_stays() {
+    fn a_single_peak_is_kept() {
         let mut points: Vec<_> = (0..1_000_000).map(|x| (f64::from(x), 1.0)).collect();
         points[777_777].1 = 9.0;
         points[123_456].1 = -9.0;
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn points_at_one_place_do_not_last_for_ever() {
+    fn equal_points_terminate() {
         assert_eq!(downsample(&vec![(1.0, 1.0); 10_000]), [(1.0, 1.0)]);
     }
 }

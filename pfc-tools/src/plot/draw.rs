@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_those_of_the_values() {
+    fn ranges_fit_the_values() {
         let linear = Axis::linear("");
         assert_eq!(range(&linear, [5.0, 100.0]), (0.0, 105.0));
         assert_eq!(range(&linear, []), (0.0, 1.0));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn categories_have_their_names_and_nothing_else_stands_there() {
+    fn categories_are_labelled_with_their_names_only() {
         let names = ["none", "misconfigured", "good"].map(String::from);
         let svg = every_kind(Axis::named("configuration", names.clone())).svg();
         for name in names {
@@ -344,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beside_the_range_is_left_out() {
+    fn points_outside_the_range_are_left_out() {
         let chart = Chart::new("", Axis::linear("").between(1.0, 2.0), Axis::log(""));
         let points = [(0.5, 10.0), (1.0, 10.0), (1.5, 0.0), (2.0, 100.0), (2.5, 10.0)];
         assert_eq!(placed(&chart, &points), [(1.0, 1.0), (2.0, 2.0)]);
     }
 
     #[test]
-    fn a_chart_without_points_is_one() {
+    fn a_chart_without_points_is_drawn() {
         let svg = Chart::new("empty", Axis::log("x"), Axis::log("y")).svg();
         assert!(svg.contains("empty"));
     }

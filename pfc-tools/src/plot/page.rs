@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_escaped_and_links_lead_somewhere() {
+    fn text_is_escaped_and_links_have_targets() {
         let html = page().html();
         for due in [
             "<title>R &amp; D</title>",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_fetched() {
+    fn the_page_is_self_contained() {
         let html = page().html().replace("http://www.w3.org/2000/svg", "");
         assert!(!html.contains("http") && !html.contains("src="), "{html}");
     }

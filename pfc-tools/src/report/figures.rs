@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_with_a_number_lie_along_it() {
+    fn cases_with_a_number_are_placed_on_an_axis() {
         type Case = (&'static [&'static str], &'static str, &'static [(&'static str, f64)], Kind);
         let rows: [Case; 4] = [
             (&["K = 1", "K = 16"], "K", &[("", 1.0), ("", 16.0)], Kind::Line),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn cumulative_parts_end_at_one() {
+    fn a_cdf_ends_at_one() {
         assert_eq!(cumulative(vec![3.0, f64::NAN, 1.0]), [(1.0, 0.5), (3.0, 1.0)]);
     }
 

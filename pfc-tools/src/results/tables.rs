@@ -231,19 +231,22 @@ fn gate(case: &Case, gate_result: &GateResult) -> Vec<Value> {
     ]
 }
 
-/// Losslessness as a gate like the others.
-#[allow(clippy::cast_precision_loss)] // A handful of kinds.
+/// Losslessness as a gate like the others. The value is the number of lost packets; without lost
+/// packets, the number of other violations (NAKs, time-outs, failed QPs, a deadlock).
+#[allow(clippy::cast_precision_loss)] // Counts below 2^53.
 fn lossless(case: &Case, case_result: &CaseResult) -> Vec<Value> {
-    let losses = case_result.violations.len();
+    let violations = case_result.violations.len() as u64;
+    let lost: u64 = case_result.results.iter().map(Results::lost_packets).sum();
+    let value = if lost > 0 { lost } else { violations };
     vec![
         case.name.as_str().into(),
         "lost packets (lossless network)".into(),
-        Value::Real(losses as f64),
+        Value::Real(value as f64),
         Value::Missing,
         Value::Missing,
         Value::Missing,
         Value::Real(0.0),
-        Value::Flag(losses == 0),
+        Value::Flag(violations == 0),
         Value::Missing,
     ]
 }

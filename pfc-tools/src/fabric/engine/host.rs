@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_have_seeds_of_their_own() {
+    fn devices_have_different_seeds() {
         let near = [(1, 0), (1, 1), (2, 0), (1 + (1 << 44), 0), (1 << 20 ^ 1, 1), (u64::MAX, 0)];
         let seeds: std::collections::BTreeSet<u64> =
             near.iter().map(|&(seed, host)| seed_of(seed, host)).collect();

@@ -215,7 +215,7 @@ mod tests {
     };
 
     #[test]
-    fn the_threshold_is_alpha_times_what_is_free() {
+    fn the_threshold_is_alpha_times_the_free_buffer() {
         let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
         // 100 KB less the headroom of two ports.
         assert_eq!(buffer.threshold(), 80_000 / 8);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn above_the_threshold_the_sender_is_paused_and_headroom_absorbs_what_was_on_its_way() {
+    fn above_the_threshold_the_sender_is_paused_and_headroom_absorbs_the_rest() {
         let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
         let mut paused_after = None;
         for n in 1..=18 {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn lossy_packets_are_dropped_at_the_threshold_and_pause_nobody() {
+    fn lossy_packets_are_dropped_at_the_threshold_without_a_pause() {
         let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
         let taken = (0..100).take_while(|_| buffer.admit(0, 0, 1000) == Admission::Shared).count();
         assert_eq!(taken, 9);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarantee_is_used_first_and_shared_with_nobody() {
+    fn guaranteed_memory_is_used_first_and_not_shared() {
         let config = BufferConfig { guaranteed: 1500, threshold: Some(1000), ..CONFIG };
         let mut buffer = SharedBuffer::new(config, 2).unwrap();
         assert_eq!(buffer.admit(0, 3, 1000), Admission::Shared);

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_gives_its_gap() {
+    fn the_mean_gap_follows_from_the_load() {
         // 1 MB takes 200 us at 40 Gb/s; at half load one arrives every 400 us.
         assert_eq!(mean_gap(1_000_000, 40_000_000_000, 1 << 30), Time::from_micros(400));
     }

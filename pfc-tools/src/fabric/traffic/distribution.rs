@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_drawn_as_the_points_say() {
+    fn drawn_sizes_follow_the_distribution() {
         let sizes = Distribution::named("websearch", Path::new("")).unwrap();
         assert_eq!(sizes.draw(0), 1);
         assert_eq!(sizes.draw(u32::MAX), 29_999_999);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused() {
+    fn invalid_distributions_are_refused() {
         for text in [
             "",
             "0 0",

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn small_windows_show_what_fits_and_a_rate_that_is_unknown_no_times() {
+    fn small_windows_and_an_unknown_rate_are_handled() {
         for (columns, rows) in [(1, 1), (10, 3), (40, 8), (80, 24), (300, 100)] {
             watched(Some(RATE), &BTreeMap::new(), |watched, history| {
                 buffer(watched, history, columns, rows);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nic_keeps_for_itself_is_shown_by_its_counters() {
+    fn frames_consumed_by_the_nic_are_shown_from_its_counters() {
         let counters = [("rx_prio5_pause", 7), ("tx_prio5_pause", 9)];
         let counters = counters.map(|(name, moved)| (name.to_owned(), moved)).into();
         let lines = watched(Some(RATE), &counters, |watched, history| {

@@ -120,7 +120,7 @@ mod tests {
     use ratatui::style::Style;
 
     #[test]
-    fn every_cell_has_its_place() {
+    fn every_cell_has_a_fixed_position() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 10, 2));
         buffer.set_string(0, 0, "a<b  c", Style::new());
         buffer.set_string(0, 1, "──▄▄█", Style::new().fg(Color::Cyan));

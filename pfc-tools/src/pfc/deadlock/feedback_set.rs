@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn one_arc_of_two_cycles_is_enough() {
+    fn one_common_arc_breaks_two_cycles() {
         // 0 -> 1 is part of both cycles.
         let both = graph(4, &[(0, 1), (1, 2), (2, 0), (1, 3), (3, 0)]);
         assert_eq!(both.feedback_set(), FeedbackSet { removals: vec![0], at_least: 1 });
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_takes_away_is_left() {
+    fn arcs_without_a_removal_stay() {
         // Vertices 0 and 1 are the ends of a link, the only removal.
         let arcs =
             vec![Arc { from: 0, to: 1, removal: Some(0) }, Arc { from: 1, to: 0, removal: None }];
@@ -267,7 +267,7 @@ mod tests {
 
     /// Compares with every subset of the arcs.
     #[test]
-    fn no_smaller_set_would_do() {
+    fn the_feedback_set_is_minimal() {
         let mut random = Xoshiro128PlusPlus::seed_from_u64(1);
         let mut below = |limit: u32| (random.next_u32() % limit) as usize;
         for round in 0..300 {

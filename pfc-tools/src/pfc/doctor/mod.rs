@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_right() {
+    fn a_correct_host_has_no_warnings() {
         assert_eq!(complaints(&right()), []);
         assert_eq!(examine(&right(), &WANTED).worst, Severity::Info);
     }
@@ -287,7 +287,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_fault_is_found_and_the_command_named() {
+    fn each_fault_is_found_with_its_command() {
         for (change, id, severity, remedy) in FAULTS {
             let mut facts = right();
             let mut ieee = facts.dcb.as_ref().expect("DCB").clone();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_dcb_is_told_once() {
+    fn a_driver_without_dcb_gives_one_warning() {
         let facts = Facts { dcb: Err(DcbError::NotSupported("eth0".to_owned())), ..right() };
         let found = complaints(&facts);
         assert_eq!(found.len(), 1);

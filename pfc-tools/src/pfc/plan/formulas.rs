@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn ieee_adds_up_what_is_under_way() {
+    fn ieee_delay_value() {
         // 9216 + 4200 + 84 + 12500 + 394 x 64.
         assert_eq!(bytes(Formula::Ieee, &link(100, 100, 4200)), 51_216);
         // One more metre is 10 ns, 125 bytes at 100 Gb/s.
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn no_formula_overflows_over_the_longest_cable() {
+    fn no_formula_overflows_on_the_longest_cable() {
         let far = Link { response_quanta: Some(65_535), ..link(400, 100_000, 4200) };
         // A round trip of 100 km at 400 Gb/s is 50 MB. SONiC divides by 1024 instead of 1000.
         for formula in [Formula::Ieee, Formula::Mlx5, Formula::Mlxsw, Formula::Sonic] {

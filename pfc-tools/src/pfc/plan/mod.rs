@@ -295,7 +295,7 @@ mod tests {
         --priorities 0,1,2,3,4,5,6,7 --headroom 22.4KB --mtu 1500";
 
     #[test]
-    fn the_papers_switch_is_fine_with_its_thresholds_and_not_with_others() {
+    fn the_papers_switch_passes_with_its_own_thresholds_only() {
         assert_eq!(options(TRIDENT_II).plan().objections, [""; 0]);
         let late = options(&format!("{TRIDENT_II} --kmin 21.756KB")).plan();
         assert_eq!(late.objections.len(), 1);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_does_not_suffice_is_told() {
+    fn an_insufficient_buffer_is_reported() {
         let plan = options("--rate 100G --buffer 1MB --kmin 100B").plan();
         assert!(plan.objections[0].contains("does not suffice"), "{plan:?}");
         assert_eq!(options("--rate 100G --kmin 100B").plan().objections, [""; 0]);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_is_of_the_chosen_formula() {
+    fn the_configuration_uses_the_chosen_formula() {
         let dcb = text("--rate 100G --priorities 3,4 --by mlx5 --interface swp1 --output dcb");
         assert!(dcb.contains("dcb pfc set dev swp1 prio-pfc all:off 3:on 4:on"), "{dcb}");
         assert!(dcb.contains("dcb buffer set dev swp1 prio-buffer all:0 3:1 4:2"), "{dcb}");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_configuration_has_no_words_for_is_refused() {
+    fn inexpressible_options_are_refused() {
         let rows = [
             ("--rate 100G --priorities 0,1,2,3,4,5,6,7 --output dcb", "at most 7"),
             ("--rate 100G --beta 3 --output sonic", "powers of two"),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn mlxsw_is_told_its_delay() {
+    fn the_mlxsw_delay_is_configured() {
         let dcb = text("--rate 100G --by mlxsw --interface swp1 --output dcb");
         // In bits: 8 x (2 x 4200 + 84 + 12500 + 394 x 64).
         assert!(dcb.contains("delay is 369600 bits"), "{dcb}");

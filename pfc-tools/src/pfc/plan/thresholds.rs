@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_suffices_for_so_many_classes_and_no_more() {
+    fn the_buffer_limits_the_number_of_classes() {
         let most = TRIDENT_II.thresholds(22_400, 1500).classes_max;
         assert_eq!(most, 8);
         let most = TRIDENT_II.thresholds(101_616, 4200).classes_max;

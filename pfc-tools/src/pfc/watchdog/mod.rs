@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_what_prometheus_reads() {
+    fn metrics_have_prometheus_format() {
         let config = Config { detection: Time(1), restoration: Time(1), paused: 80 };
         let sample =
             Sample { frames: 4, paused: Some(Time::from_millis(1500)), ..Sample::default() };

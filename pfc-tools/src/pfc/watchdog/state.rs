@@ -162,7 +162,7 @@ mod tests {
     };
 
     #[test]
-    fn a_storm_is_found_after_its_time_and_ends_after_a_quiet_one() {
+    fn a_storm_is_detected_and_restored_after_the_configured_times() {
         let mut watchdog = Watchdog::new(CONFIG);
         let storm = (1000, 100, 0);
         assert_eq!(play(&mut watchdog, &[storm, storm, storm]), [(2, Event::Storm)]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_that_is_paused_now_and_then_is_no_storm() {
+    fn occasional_pauses_are_no_storm() {
         let mut watchdog = Watchdog::new(CONFIG);
         // Not storms: congestion with 90 % pause time but packets sent, too little pause time, too
         // short.
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_poll_counts_for_its_time() {
+    fn a_late_poll_counts_with_its_actual_time() {
         let mut watchdog = Watchdog::new(CONFIG);
         watchdog.poll(Time::ZERO, UP);
         let paused = Some(Time::from_millis(230));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_counted_decides_nothing() {
+    fn unknown_counters_detect_no_storm() {
         let mut watchdog = Watchdog::new(CONFIG);
         let mut frames = Sample { paused: None, sent: None, ..UP };
         for poll in 0..20 {
