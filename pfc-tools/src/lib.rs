@@ -10,6 +10,7 @@ pub mod frame;
 pub mod live;
 pub mod pfc;
 pub mod plot;
+pub mod published;
 pub mod report;
 pub mod results;
 pub mod run;

@@ -5,8 +5,8 @@ use netlink_packet_core::{
     NetlinkSerializable, NlasIterator,
 };
 
-use super::value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Tsa};
-use super::{DcbError, Setting};
+use super::error::DcbError;
+use super::value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Setting, Tsa};
 
 const RTM_GETDCB: u16 = 78;
 const RTM_SETDCB: u16 = 79;

@@ -13,6 +13,7 @@
 //! # Ok::<(), feroce_pfc_tools::dcb::DcbError>(())
 //! ```
 
+mod error;
 mod message;
 mod value;
 
@@ -21,8 +22,9 @@ use std::io;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
+pub use error::DcbError;
 use message::DcbMessage;
-pub use value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Tsa};
+pub use value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Setting, Tsa};
 
 /// Larger than any response: application tables have a few entries of 8 bytes.
 const BUFFER_LEN: usize = 64 * 1024;
@@ -35,38 +37,6 @@ const ENODEV: i32 = 19;
 const EOPNOTSUPP: i32 = 95;
 const EPERM: i32 = 1;
 const EACCES: i32 = 13;
-
-/// Why a request failed.
-#[derive(Debug, thiserror::Error)]
-pub enum DcbError {
-    /// No interface of that name exists in this network namespace.
-    #[error("there is no interface {0}")]
-    NoInterface(String),
-    /// Not a valid name: empty or longer than 15 bytes.
-    #[error("`{0}` is not a valid interface name")]
-    Name(String),
-    /// The driver or the kernel does not support DCB.
-    #[error("{0} does not support DCB: the kernel returns EOPNOTSUPP")]
-    NotSupported(String),
-    /// Setting needs CAP_NET_ADMIN.
-    #[error("setting DCB of {0} needs CAP_NET_ADMIN")]
-    Permission(String),
-    /// Any other error of the system.
-    #[error("netlink: {0}")]
-    System(#[from] io::Error),
-    /// The response does not match the kernel's headers.
-    #[error("unexpected response of the kernel: {0}")]
-    Malformed(&'static str),
-}
-
-/// A value to set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Setting {
-    /// The lossless priorities, and the allowance for the cable delay.
-    Pfc(Pfc),
-    /// A priority for an application, added to the existing ones.
-    App(App),
-}
 
 /// A netlink socket. It belongs to the network namespace of the thread that opened it.
 pub struct Dcb {

@@ -200,3 +200,12 @@ impl From<u8> for Dcbx {
         Self { host: has(0), firmware: has(1), cee: has(2), ieee: has(3), is_static: has(4) }
     }
 }
+
+/// A value to set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Setting {
+    /// The lossless priorities, and the allowance for the cable delay.
+    Pfc(Pfc),
+    /// A priority for an application, added to the existing ones.
+    App(App),
+}

@@ -13,6 +13,7 @@
 
 mod config;
 mod engine;
+mod error;
 mod figure;
 mod gate;
 mod network;
@@ -20,79 +21,17 @@ mod routes;
 mod section;
 mod tree;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+pub use error::ScenarioError;
 pub use figure::{Figure, FigureKind};
 pub use gate::{Bound, Gate, Measure, Stat};
 
 use super::config::{FabricConfig, FlowConfig, Network};
-use super::time::Time;
 use super::traffic::Traffic;
 use config::DEFAULT_PRIORITY;
 use section::Section;
 use tree::{Node, Origin, Value};
-
-/// Why a scenario cannot be run. Always an error in the scenario or in the options.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is not TOML.
-    #[error("{place}: {message}")]
-    Syntax {
-        /// File and line.
-        place: String,
-        /// What is wrong.
-        message: String,
-    },
-    /// No such key exists.
-    #[error("{place}: unknown key `{key}`; known keys: {known}")]
-    UnknownKey {
-        /// File and line.
-        place: String,
-        /// The key.
-        key: String,
-        /// The keys that exist.
-        known: String,
-    },
-    /// A value is not valid for its key.
-    #[error("{place}: `{key}` is `{value}`, expected {expected}")]
-    Value {
-        /// File and line.
-        place: String,
-        /// The key.
-        key: String,
-        /// The value as given.
-        value: String,
-        /// What is expected.
-        expected: String,
-    },
-    /// A required key is missing.
-    #[error("{place}: `{key}` is missing, expected {expected}")]
-    Missing {
-        /// File and line of the table that lacks the key.
-        place: String,
-        /// The key.
-        key: String,
-        /// What is expected.
-        expected: String,
-    },
-    /// Parts of the scenario do not fit together.
-    #[error("{place}: {message}")]
-    Inconsistent {
-        /// The file.
-        place: String,
-        /// What does not fit.
-        message: String,
-    },
-}
 
 /// A change from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +40,16 @@ pub struct Change {
     pub key: String,
     /// A TOML value, or a plain string.
     pub value: String,
+}
+
+impl std::str::FromStr for Change {
+    type Err = String;
+
+    /// Parses `KEY=VALUE`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+        Ok(Self { key: key.trim().to_owned(), value: value.trim().to_owned() })
+    }
 }
 
 impl std::fmt::Display for Change {
@@ -292,7 +241,10 @@ fn figures(list: Option<&Node>, cases: &[Case]) -> Result<Vec<Figure>, ScenarioE
     let Some(list) = list else { return Ok(Vec::new()) };
     let holder = holder("figure", list);
     let sections = Section::new("", Some(&holder))?.sections("figure")?;
-    sections.into_iter().map(|section| figure::read(section, cases)).collect()
+    let gates = cases.iter().flat_map(|case| &case.gates).map(|gate| gate.name.as_str()).collect();
+    let names = cases.iter().map(|case| case.name.as_str()).collect();
+    let known = figure::Known { cases: names, gates };
+    sections.into_iter().map(|section| figure::read(section, &known)).collect()
 }
 
 /// A table with `list` as its only entry.
@@ -426,6 +378,3 @@ fn case(
 
 /// Largest first seed: the following seeds must fit.
 const LAST_SEED: u64 = u64::MAX - 10_000;
-
-/// Shortest sampling interval: with zero the run would not end.
-pub(super) const SHORTEST: Time = Time::from_nanos(1);

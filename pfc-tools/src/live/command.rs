@@ -31,7 +31,7 @@ pub struct LiveOptions {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Set a key of the scenario: topology.rate=1Gb/s, congestion.kmin=5KB
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = crate::cli::change)]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     pub changes: Vec<Change>,
     /// Case of the scenario, instead of the first
     #[arg(long, value_name = "NAME")]

@@ -7,8 +7,8 @@ use feroce_engine::time::Clock;
 use feroce_wire::pause::{Inspection, inspect};
 use serde_json::{Value, json};
 
-use super::cli::{Failure, Outcome};
 use super::meter::Meter;
+use super::outcome::{Failure, Outcome};
 use super::report::{self, FrameLine, shown};
 use super::{page, units};
 use crate::capture::{Capture, CaptureError, Frame};

@@ -7,8 +7,9 @@ use feroce_wire::MacAddr;
 use serde_json::{Value, json};
 
 use super::counters::{Counted, Direction, counted, difference};
-use super::meter::{Meter, PAUSE, TIMERS, TimerStats, timer_name};
+use super::meter::{Meter, TimerStats};
 use super::report::{blocked_time, share, shown};
+use super::timer::{PAUSE, TIMERS, timer_name};
 use super::watch::Watched;
 use crate::fabric::time::Time;
 

@@ -10,8 +10,8 @@ use feroce_engine::port::packet::Tap;
 use feroce_engine::time::Clock;
 use feroce_wire::pause::inspect;
 
-use super::cli::Failure;
 use super::meter::Meter;
+use super::outcome::Failure;
 use crate::fabric::time::{LinkRate, Time};
 
 /// Receive buffer in the kernel in bytes. A frame takes some hundred bytes: enough for a third of a

@@ -13,6 +13,7 @@ use feroce_wire::pause::Inspection;
 use feroce_wire::{FlowControl, MacAddr};
 
 use super::timeline::Timeline;
+use super::timer::{PAUSE, TIMERS};
 use crate::fabric::pause::Pauses;
 use crate::fabric::time::{LinkRate, Time};
 
@@ -20,11 +21,6 @@ use crate::fabric::time::{LinkRate, Time};
 const SENDERS_MAX: usize = 1024;
 /// Bins of the histogram of pause durations: from 1 ns on, each twice as wide as the previous one.
 pub const DURATIONS: usize = 40;
-
-/// Timers of a receiver: one for each priority, and [`PAUSE`].
-pub const TIMERS: usize = 9;
-/// The timer of PAUSE, which blocks every priority.
-pub const PAUSE: usize = 8;
 
 const SECOND: u64 = 1_000_000_000_000;
 
@@ -343,11 +339,6 @@ fn record_overlap(overlap: &mut [Time; PAUSE], timer: usize, pause: (Time, Time)
         let both = pause.1.min(other.1) - pause.0.max(other.0);
         overlap[priority] = overlap[priority] + both;
     }
-}
-
-/// Name of a timer.
-pub fn timer_name(timer: usize) -> String {
-    if timer == PAUSE { "PAUSE".to_owned() } else { format!("priority {timer}") }
 }
 
 /// Histogram bin of a duration; 1 ns and less is bin 0.

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use super::cli::Failure;
-use super::meter::{DURATIONS, Meter, PAUSE, Sender, TIMERS, timer_name};
+use super::meter::{DURATIONS, Meter, Sender};
+use super::outcome::Failure;
 use super::report::{share, shown};
+use super::timer::{PAUSE, TIMERS, timer_name};
 use crate::fabric::time::Time;
 use crate::plot::{Axis, Cell, Chart, Kind, Page, Part, Series, Table};
 

@@ -8,7 +8,8 @@ use feroce_wire::pause::{Finding, Inspection};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::meter::{Meter, PAUSE, Sender, TIMERS, TimerStats};
+use super::meter::{Meter, Sender, TimerStats};
+use super::timer::{PAUSE, TIMERS};
 use crate::fabric::time::{LinkRate, Time};
 
 /// Prints a frame on one line.

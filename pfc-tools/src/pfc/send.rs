@@ -18,8 +18,8 @@ use nix::sys::signalfd::SignalFd;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
-use super::cli::{Failure, Outcome};
 use super::malformed::Malformed;
+use super::outcome::{Failure, Outcome};
 use super::report::{share, shown};
 use super::schedule::{FinalXon, LONGEST, Schedule, Step, pfc, xon};
 use super::transmit::{End, Playback, Transmitter, transmit};

@@ -1,7 +1,7 @@
 //! Timeline of a sender's pauses: intervals of equal length with the run time of each timer,
 //! limited in number for a chart.
 
-use super::meter::TIMERS;
+use super::timer::TIMERS;
 use crate::fabric::time::Time;
 
 /// Most intervals; when they are used up, pairs are merged.

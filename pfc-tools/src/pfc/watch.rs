@@ -11,13 +11,13 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use serde_json::{Value, json};
 
-use super::cli::{Failure, Outcome};
 use super::counters::{Counters, Direction, counted};
 use super::dashboard::history::History;
 use super::dashboard::{self, Dashboard, Input};
 use super::delta::Delta;
 use super::listener::Listener;
 use super::meter::Meter;
+use super::outcome::{Failure, Outcome};
 use super::report::shown;
 use super::{page, report, units};
 use crate::fabric::time::{LinkRate, Time};

@@ -5,8 +5,8 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::chart::{Axis, Chart, Kind, Scale, Series};
 use super::downsample::downsample;
-use super::{Axis, Chart, Kind, Scale, Series};
 
 const SIZE: (u32, u32) = (640, 400);
 const FONT: &str = "sans-serif";
@@ -31,7 +31,14 @@ type Grid<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64,
 /// Drawing into a string fails only for an empty range, and [`range`] never returns one.
 const INTO_TEXT: &str = "drawing into text does not fail";
 
-pub(super) fn svg(chart: &Chart) -> String {
+impl Chart {
+    /// Draws the chart as SVG of 640 by 400 units.
+    pub fn svg(&self) -> String {
+        svg(self)
+    }
+}
+
+fn svg(chart: &Chart) -> String {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Page, Part, Table};
+use super::page::{Page, Part, Table};
 
 impl Page {
     /// The text, and the names and contents of the images that it references in `folder`.

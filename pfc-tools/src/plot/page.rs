@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::Chart;
+use maud::{DOCTYPE, Escaper, Markup, PreEscaped, Render, html};
+
+use super::chart::Chart;
 
 /// A page.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -71,12 +73,15 @@ pub enum Verdict {
 }
 
 const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;max-width:1340px;margin:2em auto;padding:0 1em;color:#111;background:#fff}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1340px;margin:2em auto;padding:0 1em}
+body{color:#111;background:#fff}
 h1{font-size:1.6em}h2{font-size:1.25em;border-top:1px solid #ccc;padding-top:1em;margin-top:2em}
 nav{columns:3 20em}nav a{display:block}p{max-width:60em}
-table{border-collapse:collapse;margin:1em 0}th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}
+table{border-collapse:collapse;margin:1em 0}
+th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}
 th{border-bottom:2px solid #888}td.number{text-align:right;font-variant-numeric:tabular-nums}
-td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}td.explained{color:#8a5a00}td.shown{color:#666}
+td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}
+td.explained{color:#8a5a00}td.shown{color:#666}
 .charts{display:flex;flex-wrap:wrap;gap:1em}.charts svg{width:640px;max-width:100%;height:auto}
 @media print{h2{break-before:page}nav{display:none}}
 ";
@@ -84,76 +89,73 @@ td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}td.explained{colo
 impl Page {
     /// The page as HTML, with style and charts inline.
     pub fn html(&self) -> String {
-        let title = escaped(&self.title);
-        let mut html = format!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n\
-             </head>\n<body>\n<h1>{title}</h1>\n"
-        );
-        self.parts.iter().for_each(|part| part.write(&mut html));
-        if self.sections.len() > 1 {
-            html.push_str("<nav>\n");
-            for section in &self.sections {
-                let _ = writeln!(
-                    html,
-                    "<a href=\"#{}\">{}</a>",
-                    escaped(&section.id),
-                    escaped(&section.heading)
-                );
-            }
-            html.push_str("</nav>\n");
-        }
-        for section in &self.sections {
-            let _ = writeln!(
-                html,
-                "<h2 id=\"{}\">{}</h2>",
-                escaped(&section.id),
-                escaped(&section.heading)
-            );
-            section.parts.iter().for_each(|part| part.write(&mut html));
-        }
-        html.push_str("</body>\n</html>\n");
-        html
-    }
-}
-
-impl Part {
-    fn write(&self, html: &mut String) {
-        match self {
-            Self::Paragraph(text) => {
-                let _ = writeln!(html, "<p>{}</p>", escaped(text));
-            }
-            Self::Table(table) => table.write(html),
-            Self::Charts(charts) => {
-                html.push_str("<div class=\"charts\">\n");
-                for chart in charts {
-                    let svg = chart.svg();
-                    let role =
-                        format!("<svg role=\"img\" aria-label=\"{}\"", escaped(&chart.title));
-                    html.push_str(&svg.replacen("<svg", &role, 1));
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width";
+                    title { (self.title) }
+                    style { (PreEscaped(STYLE)) }
                 }
-                html.push_str("</div>\n");
+                body {
+                    h1 { (self.title) }
+                    @for part in &self.parts { (part) }
+                    @if self.sections.len() > 1 {
+                        nav {
+                            @for section in &self.sections {
+                                a href={ "#" (section.id) } { (section.heading) }
+                            }
+                        }
+                    }
+                    @for section in &self.sections {
+                        h2 id=(section.id) { (section.heading) }
+                        @for part in &section.parts { (part) }
+                    }
+                }
+            }
+        };
+        page.into_string()
+    }
+}
+
+impl Render for Part {
+    fn render(&self) -> Markup {
+        html! {
+            @match self {
+                Self::Paragraph(text) => p { (text) },
+                Self::Table(table) => (table),
+                Self::Charts(charts) => div class="charts" {
+                    @for chart in charts { (labelled(chart)) }
+                },
             }
         }
     }
 }
 
-impl Table {
-    fn write(&self, html: &mut String) {
-        html.push_str("<table>\n<tr>");
-        for head in &self.head {
-            let _ = write!(html, "<th>{}</th>", escaped(head));
-        }
-        html.push_str("</tr>\n");
-        for row in &self.rows {
-            html.push_str("<tr>");
-            for cell in row {
-                let (class, text) = cell.shown();
-                let _ = write!(html, "<td class=\"{class}\">{}</td>", escaped(text));
+/// The chart with its title as the accessible name.
+fn labelled(chart: &Chart) -> PreEscaped<String> {
+    let mut head = "<svg role=\"img\" aria-label=\"".to_owned();
+    let _ = Escaper::new(&mut head).write_str(&chart.title);
+    head.push('"');
+    PreEscaped(chart.svg().replacen("<svg", &head, 1))
+}
+
+impl Render for Table {
+    fn render(&self) -> Markup {
+        html! {
+            table {
+                tr { @for head in &self.head { th { (head) } } }
+                @for row in &self.rows {
+                    tr {
+                        @for cell in row {
+                            @let (class, text) = cell.shown();
+                            td class=(class) { (text) }
+                        }
+                    }
+                }
             }
-            html.push_str("</tr>\n");
         }
-        html.push_str("</table>\n");
     }
 }
 
@@ -169,11 +171,6 @@ impl Cell {
             Self::Verdict(Verdict::Shown) => ("shown", "-"),
         }
     }
-}
-
-/// Text as it stands in HTML and SVG.
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::data::{Measured, ReportError, Row, number, text};
 use crate::fabric::scenario::{Figure, FigureKind};
 use crate::plot::{Axis, Chart, Kind, Series};
-use crate::scenarios;
+use crate::published;
 
 type Points = Vec<(f64, f64)>;
 
@@ -30,7 +30,7 @@ pub(super) fn charts(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>,
     };
     for chart in &mut charts {
         for (name, file) in &figure.published {
-            let points = scenarios::published(file).map(points).unwrap_or_default();
+            let points = published::find(file).map(points).unwrap_or_default();
             chart.series.push(Series::line(name, points).published());
         }
     }

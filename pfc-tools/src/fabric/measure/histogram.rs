@@ -1,15 +1,20 @@
 //! Distribution of a quantity over time: an HDR histogram weighted by time. Mean and maximum are
 //! exact.
 
+use hdrhistogram::Histogram;
+
 use crate::fabric::time::Time;
 
-const SUB_BITS: u32 = 7;
-const SUBS: usize = 1 << SUB_BITS;
+/// Significant decimal digits: 256 exact values, then 128 steps for each doubling.
+const DIGITS: u8 = 2;
+/// Largest value kept apart; larger ones count as this value.
+const LARGEST: u64 = (1 << 46) - 1;
 
 /// Time spent at each value. Values below 256 are exact, larger ones accurate to 1/128.
 #[derive(Debug, Clone)]
 pub struct TimeHistogram {
-    weights: Vec<u64>,
+    /// Picoseconds at each value.
+    weights: Histogram<u64>,
     total: u64,
     /// Sum of value times picoseconds.
     area: u128,
@@ -18,7 +23,8 @@ pub struct TimeHistogram {
 
 impl Default for TimeHistogram {
     fn default() -> Self {
-        Self { weights: vec![0; SUBS * 40], total: 0, area: 0, max: 0 }
+        let weights = Histogram::new_with_bounds(1, LARGEST, DIGITS).expect("valid bounds");
+        Self { weights, total: 0, area: 0, max: 0 }
     }
 }
 
@@ -29,8 +35,7 @@ impl TimeHistogram {
         if span == Time::ZERO {
             return;
         }
-        let index = index_of(value).min(self.weights.len() - 1);
-        self.weights[index] += span.0;
+        self.weights.saturating_record_n(value, span.0);
         self.total += span.0;
         self.area += u128::from(value) * u128::from(span.0);
         self.max = self.max.max(value);
@@ -38,9 +43,7 @@ impl TimeHistogram {
 
     /// Adds the records of `other`.
     pub fn merge(&mut self, other: &Self) {
-        for (own, others) in self.weights.iter_mut().zip(&other.weights) {
-            *own += others;
-        }
+        self.weights.add(&other.weights).expect("equal bounds");
         self.total += other.total;
         self.area += other.area;
         self.max = self.max.max(other.max);
@@ -64,10 +67,8 @@ impl TimeHistogram {
             return 0.0;
         }
         let mean = self.mean();
-        let square = |(index, &weight): (usize, &u64)| {
-            (value_of(index) as f64 - mean).powi(2) * weight as f64
-        };
-        let sum: f64 = self.weights.iter().enumerate().map(square).sum();
+        let square = |(value, weight): (u64, u64)| (value as f64 - mean).powi(2) * weight as f64;
+        let sum: f64 = self.recorded().map(square).sum();
         (sum / self.total as f64).sqrt()
     }
 
@@ -77,35 +78,27 @@ impl TimeHistogram {
     }
 
     /// The smallest value that the quantity did not exceed for `permille` of the time, rounded down
-    /// to the histogram's resolution.
+    /// to the histogram's resolution. In integers, unlike `Histogram::value_at_quantile`: results
+    /// must not differ between machines.
     pub fn quantile(&self, permille: u64) -> u64 {
         let wanted = (u128::from(self.total) * u128::from(permille)).div_ceil(1000);
         let mut seen = 0;
-        for (index, &weight) in self.weights.iter().enumerate() {
+        for (value, weight) in self.recorded() {
             seen += u128::from(weight);
-            if seen >= wanted && weight > 0 {
-                return value_of(index);
+            if seen >= wanted {
+                return value;
             }
         }
         self.max
     }
-}
 
-#[allow(clippy::cast_possible_truncation)] // Below 40 * 128.
-const fn index_of(value: u64) -> usize {
-    if value < SUBS as u64 {
-        return value as usize;
+    /// Lowest value and picoseconds of each bucket that is not empty, in order.
+    fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.weights.iter_recorded().map(|bucket| {
+            let value = self.weights.lowest_equivalent(bucket.value_iterated_to());
+            (value, bucket.count_at_value())
+        })
     }
-    let shift = value.ilog2() - SUB_BITS;
-    (shift as usize + 1) * SUBS + ((value >> shift) as usize - SUBS)
-}
-
-const fn value_of(index: usize) -> u64 {
-    if index < SUBS {
-        return index as u64;
-    }
-    let shift = index / SUBS - 1;
-    ((index % SUBS + SUBS) as u64) << shift
 }
 
 #[cfg(test)]
@@ -129,7 +122,9 @@ mod tests {
     #[test]
     fn a_bucket_is_found_by_its_value() {
         for value in (0..5000).chain([1 << 20, (1 << 30) + 12345]) {
-            let bucket = value_of(index_of(value));
+            let mut histogram = TimeHistogram::default();
+            histogram.add(value, Time(1));
+            let bucket = histogram.quantile(1000);
             assert!(bucket <= value && value - bucket <= value / 128, "{value} -> {bucket}");
         }
     }

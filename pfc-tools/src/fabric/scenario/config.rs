@@ -3,9 +3,9 @@
 use feroce_congestion::Params;
 use feroce_congestion::params::{ParamError, SETS};
 
+use super::error::ScenarioError;
 use super::network::{direction, nodes};
 use super::section::Section;
-use super::{SHORTEST, ScenarioError};
 use crate::fabric::config::{
     Control, FabricConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery, SwitchConfig,
 };
@@ -15,6 +15,9 @@ use crate::fabric::traffic::{Distribution, Pattern, Traffic};
 
 /// Default priority of traffic and of measured queues.
 pub(super) const DEFAULT_PRIORITY: u8 = 3;
+
+/// Shortest sampling interval: with zero the run would not end.
+const SHORTEST: Time = Time::from_nanos(1);
 
 /// Most samples of a run.
 const MAX_SAMPLES: u64 = 1_000_000;

@@ -3,7 +3,7 @@
 use feroce_congestion::params::NVIDIA;
 use feroce_wire::PathMtu;
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::section::Section;
 use crate::fabric::config::{FabricConfig, PacketConfig};
 use crate::fabric::traffic::{Pattern, Traffic};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::section::Section;
 
 /// The quantity that a figure shows.
@@ -55,18 +55,24 @@ pub struct Figure {
     pub published: Vec<(String, String)>,
 }
 
+/// The names that a figure may refer to.
+pub(super) struct Known<'a> {
+    /// Names of the cases.
+    pub cases: Vec<&'a str>,
+    /// Names of the gates.
+    pub gates: Vec<&'a str>,
+}
+
 /// Reads a figure.
-pub(super) fn read(section: Section<'_>, cases: &[super::Case]) -> Result<Figure, ScenarioError> {
+pub(super) fn read(section: Section<'_>, known: &Known<'_>) -> Result<Figure, ScenarioError> {
     let names: Vec<&str> = FIGURE_KINDS.iter().map(|(name, _)| *name).collect();
     let shows = section.choice("shows", &names)?;
     let shows = FIGURE_KINDS[shows.ok_or_else(|| section.missing("shows", names.join(", ")))?].1;
     let title = section.text("title")?;
     let title = title.ok_or_else(|| section.missing("title", "the title of the figure"))?;
-    let mut known: Vec<&str> = match shows {
-        FigureKind::Gates => {
-            cases.iter().flat_map(|case| &case.gates).map(|gate| gate.name.as_str()).collect()
-        }
-        _ => cases.iter().map(|case| case.name.as_str()).collect(),
+    let mut known = match shows {
+        FigureKind::Gates => known.gates.clone(),
+        _ => known.cases.clone(),
     };
     known.dedup();
     let mut of = Vec::new();
@@ -82,8 +88,8 @@ pub(super) fn read(section: Section<'_>, cases: &[super::Case]) -> Result<Figure
             entry.text("name")?.ok_or_else(|| entry.missing("name", "the name of the curve"))?;
         let file =
             entry.text("file")?.ok_or_else(|| entry.missing("file", "a file in published/"))?;
-        if crate::scenarios::published(&file).is_none() {
-            let known = crate::scenarios::PUBLISHED.iter().map(|(name, _)| *name);
+        if crate::published::find(&file).is_none() {
+            let known = crate::published::ALL.iter().map(|(name, _)| *name);
             let expected = format!("one of {}", known.collect::<Vec<_>>().join(", "));
             return Err(match entry.get("file") {
                 Some(node) => entry.wrong("file", node, expected),

@@ -1,6 +1,6 @@
 //! `[[gate]]`: an expected result of a run, and the published value.
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::network::direction;
 use super::section::Section;
 use crate::fabric::config::Network;

@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use super::error::ScenarioError;
+use super::routes;
 use super::section::Section;
 use super::tree::Node;
-use super::{ScenarioError, routes};
 use crate::fabric::config::Network;
 use crate::fabric::time::{LinkRate, Time};
 use crate::fabric::topology::{self, Clos, LinkSpec};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::network::nodes;
 use super::section::Section;
 use crate::fabric::config::{Network, Routing, Turn};

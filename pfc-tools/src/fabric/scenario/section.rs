@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use feroce_congestion::Fraction;
 use feroce_congestion::params::Kind;
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::tree::{Node, Origin, Value};
 use crate::fabric::error_model::ErrorModel;
 use crate::fabric::time::{LinkRate, Time};

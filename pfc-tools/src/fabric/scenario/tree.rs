@@ -6,7 +6,7 @@ use std::fmt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::delta::Delta;
-use super::super::meter::TIMERS;
+use super::super::timer::TIMERS;
 
 /// A share of 100 %, in thousandths.
 pub const FULL: u64 = 1000;

@@ -18,9 +18,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Row, Sparkline, Table};
 use ratatui::{DefaultTerminal, Frame, Terminal};
 
-use super::cli::Failure;
-use super::meter::{PAUSE, TIMERS};
+use super::outcome::Failure;
 use super::report::shown;
+use super::timer::{PAUSE, TIMERS};
 use super::watch::Watched;
 use history::{FULL, History};
 

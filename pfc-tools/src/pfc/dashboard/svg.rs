@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
+use maud::Escaper;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
-
-use crate::plot::escaped;
 
 /// Size of a cell in SVG units.
 const WIDTH: f64 = 8.4;
@@ -14,7 +13,7 @@ const HEIGHT: f64 = 18.0;
 const MARGIN: f64 = 12.0;
 /// Distance from the top of a row to the text baseline.
 const BASELINE: f64 = 13.5;
-const GROUND: &str = "#16181d";
+const BACKGROUND: &str = "#16181d";
 
 /// Renders the buffer as SVG.
 pub fn svg(buffer: &Buffer) -> String {
@@ -24,7 +23,7 @@ pub fn svg(buffer: &Buffer) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.1} {height:.1}\" \
          width=\"{width:.0}\" \
          font-family=\"ui-monospace, Menlo, Consolas, monospace\" font-size=\"14\">\n\
-         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{GROUND}\"/>\n"
+         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{BACKGROUND}\"/>\n"
     );
     let width = usize::from(buffer.area.width).max(1);
     for (row, cells) in (0_u32..).zip(buffer.content().chunks(width)) {
@@ -84,13 +83,14 @@ fn draw(out: &mut String, cells: &[Cell], column: usize, top: f64) {
                 let word: String = cells.iter().map(Cell::symbol).collect();
                 let is_bold = cells[0].modifier.contains(Modifier::BOLD);
                 let weight = if is_bold { " font-weight=\"bold\"" } else { "" };
-                let _ = writeln!(
+                let _ = write!(
                     out,
                     "<text x=\"{left:.1}\" y=\"{:.1}\" textLength=\"{width:.1}\" \
-                     lengthAdjust=\"spacingAndGlyphs\" fill=\"{colour}\"{weight}>{}</text>",
-                    top + BASELINE,
-                    escaped(&word)
+                     lengthAdjust=\"spacingAndGlyphs\" fill=\"{colour}\"{weight}>",
+                    top + BASELINE
                 );
+                let _ = Escaper::new(out).write_str(&word);
+                out.push_str("</text>\n");
             }
         },
     }

@@ -8,11 +8,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::cli::{Failure, Outcome};
+use super::outcome::{Failure, Outcome};
 use super::report::print_json;
-use crate::cli::{change, load};
 use crate::fabric::config::{Network, Turn};
 use crate::fabric::scenario::{Case, Change};
+use crate::scenarios::load;
 use feedback_set::{Arc, FeedbackSet, Graph};
 use graph::{Dependencies, Dependency, Pairs};
 
@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
     /// Set a key of the scenario: link.0.down=true
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<Change>,
     /// Only consider hosts and priorities of the scenario's traffic [default: all pairs of hosts]
     #[arg(long)]

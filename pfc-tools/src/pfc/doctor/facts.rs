@@ -9,8 +9,8 @@ use feroce_engine::net::{Interface, NetError};
 use feroce_engine::port::ethtool::Ethtool;
 
 use crate::dcb::{Dcb, DcbError, Dcbx, Ieee};
-use crate::pfc::cli::Failure;
 use crate::pfc::counters::parse_name;
+use crate::pfc::outcome::Failure;
 
 /// The collected state.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::cli::{Failure, Outcome};
+use super::outcome::{Failure, Outcome};
 use super::report::print_json;
 use super::units;
 use facts::Facts;

@@ -6,7 +6,7 @@ pub mod thresholds;
 
 use std::io;
 
-use super::cli::{Failure, Outcome};
+use super::outcome::{Failure, Outcome};
 use super::units;
 use crate::fabric::time::LinkRate;
 use formulas::{Cells, Formula, Headroom, Link};

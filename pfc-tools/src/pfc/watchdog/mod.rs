@@ -16,10 +16,10 @@ use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
 use nix::sys::signal::{SigSet, Signal};
 
-use super::cli::{Failure, Outcome};
 use super::counters::{Direction, Quantity, parse_name};
 use super::listener::Listener;
-use super::meter::PAUSE;
+use super::outcome::{Failure, Outcome};
+use super::timer::PAUSE;
 use super::units;
 use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
