@@ -193,8 +193,8 @@ fn explicit_routes_and_invalid_arguments() {
         (&["deadlock-ring", "--case", "x"], "there is no case `x`; known cases: shortest paths, "),
         (&["deadlock-ring", "--set", "routing.kind=up-down"], "`routing.roots` is missing"),
         (&["deadlock-ring", "--set", "routing.forbidden=s1 > s3 > s4"], "`routing.forbidden` is"),
-        (&["deadlock-ring", "--set", "topology.hosts=[\"h1\"]"], "known nodes; `h2` is none"),
-        (&["deadlock-ring", "--set", "link=[{between=\"h1 - s1\",down=true}]"], "h1 has 0 lines"),
+        (&["deadlock-ring", "--set", "topology.hosts=[\"h1\"]"], "known nodes; `h2` is unknown"),
+        (&["deadlock-ring", "--set", "link=[{between=\"h1 - s1\",down=true}]"], "h1 has 0 links"),
     ];
     for (arguments, expected) in tables {
         let (text, code) = message(arguments);

@@ -115,7 +115,7 @@ fn oversized_networks_are_refused_quickly() {
         "kind = \"single\"\nhosts = 3",
         "kind = \"explicit\"\nhosts = [\"h1\", \"h2\", \"h1\"]\nswitches = [\"s1\"]\nlines = []",
     );
-    assert!(message.contains("expected names that differ; there is another `h1`"), "{message}");
+    assert!(message.contains("expected unique names; `h1` occurs twice"), "{message}");
 }
 
 /// `a.a.a. ... = 1`, deeper than any key.

@@ -17,6 +17,7 @@ mod error;
 mod figure;
 mod gate;
 mod network;
+mod node_names;
 mod routes;
 mod section;
 mod tree;

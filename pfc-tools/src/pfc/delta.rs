@@ -1,16 +1,14 @@
 //! Changes between two readings of a [`Meter`].
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
 use feroce_wire::MacAddr;
 use serde_json::{Value, json};
 
 use super::counters::{Counted, Direction, counted, difference};
 use super::meter::{Meter, TimerStats};
-use super::report::{blocked_time, share, shown};
-use super::timer::{PAUSE, TIMERS, timer_name};
-use super::watch::Watched;
+use super::report::{blocked_time, share};
+use super::timer::{PAUSE, TIMERS};
 use crate::fabric::time::Time;
 
 /// Activity of a sender and timer since the previous reading.
@@ -35,7 +33,7 @@ pub struct Row {
 }
 
 impl Row {
-    fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.xoff + self.xon == 0 && self.share.is_none_or(|share| share == 0.0)
     }
 }
@@ -59,7 +57,8 @@ pub struct Delta {
 /// The NIC's counters of a priority, increase since the previous reading.
 #[derive(Debug, Clone, Copy)]
 pub struct CountedRow {
-    direction: Direction,
+    /// Direction of the frames.
+    pub direction: Direction,
     /// Priority; `None` for PAUSE, or for a total over all priorities.
     pub priority: Option<u8>,
     /// Frames and pause time.
@@ -201,52 +200,6 @@ impl Delta {
             "priorities": rows,
             "counters": counted.collect::<Vec<_>>(),
         })
-    }
-
-    /// A line with totals, and one for each active priority.
-    ///
-    /// # Errors
-    /// Errors of `out`.
-    pub fn lines(&self, out: &mut impl Write, watched: &Watched<'_>) -> io::Result<()> {
-        let frames = watched.meter.frames();
-        let [behind, _] = watched.behind;
-        let behind = match watched.is_behind() {
-            true => format!(", {} behind", shown(behind)),
-            false => String::new(),
-        };
-        writeln!(
-            out,
-            "{:>9}  {} frames, {} wrong, {} dropped by the kernel{behind}",
-            shown(self.at),
-            self.frames,
-            frames.wrong,
-            watched.lost
-        )?;
-        for row in self.rows.iter().filter(|row| !row.is_quiet()) {
-            let paused = row.share.map(|share| format!(", paused {:.1} %", 100.0 * share));
-            let paused = paused.unwrap_or_default();
-            let still = if row.is_paused == Some(true) { ", still" } else { "" };
-            writeln!(
-                out,
-                "           {} {}: {} XOFF, {} XON{paused}{still}",
-                row.mac,
-                timer_name(row.timer),
-                row.xoff,
-                row.xon
-            )?;
-        }
-        if watched.nic_consumes_frames() {
-            for row in &self.counted {
-                let (direction, Counted { frames, micros }) = (row.direction.name(), row.counted);
-                let whose = row.priority.map_or("all".to_owned(), |p| format!("priority {p}"));
-                write!(out, "           NIC {direction} {whose}: {frames} frames")?;
-                if let (Some(micros), Some(share)) = (micros, row.share) {
-                    write!(out, ", paused {micros} us ({:.1} %)", 100.0 * share)?;
-                }
-                writeln!(out)?;
-            }
-        }
-        Ok(())
     }
 }
 

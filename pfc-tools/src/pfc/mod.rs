@@ -16,6 +16,7 @@ pub mod plan;
 pub mod report;
 pub mod schedule;
 pub mod send;
+pub mod snapshot;
 pub mod timeline;
 pub mod timer;
 mod transmit;

@@ -9,22 +9,18 @@ use std::time::Duration;
 use feroce_engine::sys::poll_readable;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::counters::{Counters, Direction, counted};
+use super::counters::Counters;
 use super::dashboard::history::History;
 use super::dashboard::{self, Dashboard, Input};
 use super::delta::Delta;
 use super::listener::Listener;
-use super::meter::Meter;
 use super::outcome::{Failure, Outcome};
-use super::report::shown;
+use super::snapshot::Snapshot;
 use super::{page, report, units};
 use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
-
-/// A processing delay of this length is reported.
-const BEHIND: Time = Time::from_millis(100);
 
 /// Options of `watch`.
 #[derive(Debug, clap::Args)]
@@ -54,85 +50,6 @@ pub struct Options {
     html: Option<PathBuf>,
 }
 
-/// The current state.
-#[derive(Debug)]
-pub struct Watched<'a> {
-    /// Name of the interface.
-    pub interface: &'a str,
-    /// Statistics of the frames seen.
-    pub meter: &'a Meter,
-    /// Changes since the previous update.
-    pub delta: &'a Delta,
-    /// Increases of the NIC's counters since the start.
-    pub counters: &'a BTreeMap<String, u64>,
-    /// Frames dropped by the kernel because they arrived too fast.
-    pub lost: u64,
-    /// Longest processing delay of a frame: since the previous update, and overall.
-    pub behind: [Time; 2],
-}
-
-impl Watched<'_> {
-    /// Returns true if the NIC has counted more flow control frames than were seen or lost: the NIC
-    /// consumes them itself.
-    pub fn nic_consumes_frames(&self) -> bool {
-        let (frames, now) = (self.meter.frames(), self.meter.now());
-        let seen = |priority: Option<u8>| match priority {
-            None => frames.pfc + frames.pause + frames.other,
-            Some(priority) => {
-                let own = self.meter.senders().iter().map(|s| s.stats(priority.into(), now));
-                own.map(|own| own.xoff + own.xon).sum::<u64>() + self.meter.untracked()
-            }
-        };
-        counted(self.counters).iter().any(|(&(direction, priority), counted)| {
-            direction == Direction::Rx && counted.frames > seen(priority) + self.lost
-        })
-    }
-
-    /// Returns true if processing was delayed noticeably.
-    pub fn is_behind(&self) -> bool {
-        self.behind[1] >= BEHIND
-    }
-
-    /// Notes on the accuracy of the statistics.
-    pub fn notes(&self) -> Vec<String> {
-        let swallowed = self
-            .nic_consumes_frames()
-            .then(|| "the NIC consumes PFC frames itself: see its counters".to_owned());
-        let lost = (self.lost > 0).then(|| {
-            format!(
-                "the kernel dropped {} frames that arrived too fast: the statistics lack them",
-                self.lost
-            )
-        });
-        let behind = self.is_behind().then(|| {
-            let [recent, most] = self.behind;
-            let recent = if recent >= BEHIND { shown(recent) } else { "not".to_owned() };
-            format!(
-                "processing is late, because of too many frames or a busy machine: {recent} now, at \
-                 most {}",
-                shown(most)
-            )
-        });
-        let rate =
-            self.meter.rate().is_none().then(|| {
-                "the link rate is unknown: set it with --rate to get pause times".to_owned()
-            });
-        swallowed.into_iter().chain(lost).chain(behind).chain(rate).collect()
-    }
-
-    fn json(&self) -> Value {
-        let mut figures = report::json(self.meter);
-        figures["interface"] = self.interface.into();
-        figures["recent"] = self.delta.json();
-        figures["counters"] = json!(self.counters);
-        figures["swallowed"] = self.nic_consumes_frames().into();
-        figures["lost"] = self.lost.into();
-        figures["behind_ns"] = (self.behind[0].0 / 1000).into();
-        figures["most_behind_ns"] = (self.behind[1].0 / 1000).into();
-        figures
-    }
-}
-
 /// Watches until the time is over, a signal arrives, or `q` is pressed.
 ///
 /// # Errors
@@ -148,7 +65,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     if !matches!(ended, Err(Failure::Output(_))) {
         // Include the frames still in the socket.
         ended = ended.and(watch.read_counters());
-        finish(&watch.watched(), &watch.history, options)?;
+        finish(&watch.snapshot(), &watch.history, options)?;
     }
     ended?;
     Ok(Outcome::of(watch.listener.meter().frames().wrong > 0))
@@ -237,10 +154,10 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    const fn watched(&self) -> Watched<'_> {
+    const fn snapshot(&self) -> Snapshot<'_> {
         let Self { options, listener, delta, moved, lost, behind, .. } = self;
         let meter = listener.meter();
-        Watched {
+        Snapshot {
             interface: options.interface.as_str(),
             meter,
             delta,
@@ -252,79 +169,36 @@ impl<'a> Watch<'a> {
 
     /// FigureKind the current state: on the dashboard, as a line of JSON, or as text.
     fn show(&self, screen: Option<&mut Dashboard>) -> io::Result<()> {
-        let watched = self.watched();
+        let snapshot = self.snapshot();
         if let Some(screen) = screen {
-            return screen.draw(&watched, &self.history);
+            return screen.draw(&snapshot, &self.history);
         }
         let mut out = io::stdout().lock();
         if self.options.json {
-            return writeln!(out, "{}", watched.json());
+            return writeln!(out, "{}", snapshot.json());
         }
-        watched.delta.lines(&mut out, &watched)
+        snapshot.lines(&mut out)
     }
 }
 
 /// Prints the summary and writes the requested files.
-fn finish(watched: &Watched<'_>, history: &History, options: &Options) -> Result<(), Failure> {
+fn finish(snapshot: &Snapshot<'_>, history: &History, options: &Options) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if options.json {
-        writeln!(out, "{}", json!({ "summary": watched.json() }))?;
+        writeln!(out, "{}", json!({ "summary": snapshot.json() }))?;
     } else {
-        report::text(&mut out, watched.meter)?;
-        for (name, moved) in watched.counters {
+        report::text(&mut out, snapshot.meter)?;
+        for (name, moved) in snapshot.counters {
             writeln!(out, "{name} {moved}")?;
         }
-        watched.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
+        snapshot.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
     }
     if let Some(file) = &options.html {
-        let title = format!("Flow control at {}", watched.interface);
-        page::write(file, &title, watched.meter)?;
+        let title = format!("Flow control at {}", snapshot.interface);
+        page::write(file, &title, snapshot.meter)?;
     }
     if let Some(file) = &options.snapshot {
-        dashboard::write(file, watched, history)?;
+        dashboard::write(file, snapshot, history)?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    use feroce_wire::pause::inspect;
-    use feroce_wire::{FlowControlFrame, MacAddr};
-
-    use super::super::schedule::pfc;
-
-    #[test]
-    fn a_nic_that_counts_more_than_seen_consumes_frames() {
-        let mut meter = Meter::new(None);
-        let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control: pfc(8, 1) };
-        let seen = inspect(&frame.to_bytes(), 60).unwrap();
-        (0..3).for_each(|_| meter.take(&seen, Time::ZERO));
-        let delta = Delta::default();
-        let nic_consumes_frames = |name: &str, moved, lost| {
-            let counters = [(name.to_owned(), moved)].into();
-            Watched {
-                interface: "x",
-                meter: &meter,
-                delta: &delta,
-                counters: &counters,
-                lost,
-                behind: [Time::ZERO; 2],
-            }
-            .nic_consumes_frames()
-        };
-        assert!(
-            !nic_consumes_frames("rx_prio3_pause", 3, 0)
-                && !nic_consumes_frames("rx_global_pause", 3, 0)
-        );
-        assert!(
-            nic_consumes_frames("rx_prio3_pause", 4, 0)
-                && nic_consumes_frames("rx_prio4_pause", 1, 0)
-        );
-        assert!(
-            !nic_consumes_frames("rx_prio3_pause", 4, 1)
-                && !nic_consumes_frames("tx_prio3_pause", 9, 0)
-        );
-    }
 }

@@ -4,7 +4,7 @@ use feroce_congestion::Params;
 use feroce_congestion::params::{ParamError, SETS};
 
 use super::error::ScenarioError;
-use super::network::{direction, nodes};
+use super::node_names::{direction, nodes};
 use super::section::Section;
 use crate::fabric::config::{
     Control, FabricConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery, SwitchConfig,

@@ -1,7 +1,7 @@
 //! `[[gate]]`: an expected result of a run, and the published value.
 
 use super::error::ScenarioError;
-use super::network::direction;
+use super::node_names::direction;
 use super::section::Section;
 use crate::fabric::config::Network;
 

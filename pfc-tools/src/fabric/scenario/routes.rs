@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::error::ScenarioError;
-use super::network::nodes;
+use super::node_names::nodes;
 use super::section::Section;
 use crate::fabric::config::{Network, Routing, Turn};
 use crate::fabric::routing::{Wiring, wiring};

@@ -20,8 +20,8 @@ use ratatui::{DefaultTerminal, Frame, Terminal};
 
 use super::outcome::Failure;
 use super::report::shown;
+use super::snapshot::Snapshot;
 use super::timer::{PAUSE, TIMERS};
-use super::watch::Watched;
 use history::{FULL, History};
 
 /// Columns and rows of an SVG image.
@@ -75,7 +75,7 @@ impl Dashboard {
     ///
     /// # Errors
     /// Errors of the terminal.
-    pub fn draw(&mut self, watched: &Watched<'_>, history: &History) -> io::Result<()> {
+    pub fn draw(&mut self, watched: &Snapshot<'_>, history: &History) -> io::Result<()> {
         self.terminal.draw(|frame| draw(frame, watched, history)).map(|_| ())
     }
 
@@ -121,7 +121,7 @@ impl Drop for Dashboard {
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write(file: &Path, watched: &Watched<'_>, history: &History) -> Result<(), Failure> {
+pub fn write(file: &Path, watched: &Snapshot<'_>, history: &History) -> Result<(), Failure> {
     let (columns, rows) = PICTURE;
     let text = svg::svg(&buffer(watched, history, columns, rows));
     std::fs::write(file, text)
@@ -129,13 +129,13 @@ pub fn write(file: &Path, watched: &Watched<'_>, history: &History) -> Result<()
 }
 
 /// The dashboard on a terminal of this size.
-pub fn buffer(watched: &Watched<'_>, history: &History, columns: u16, rows: u16) -> Buffer {
+pub fn buffer(watched: &Snapshot<'_>, history: &History, columns: u16, rows: u16) -> Buffer {
     let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
     let Ok(_done) = terminal.draw(|frame| draw(frame, watched, history));
     terminal.backend().buffer().clone()
 }
 
-fn draw(frame: &mut Frame<'_>, watched: &Watched<'_>, history: &History) {
+fn draw(frame: &mut Frame<'_>, watched: &Snapshot<'_>, history: &History) {
     let pairs = pairs(watched);
     let lines: Vec<usize> = (0..TIMERS).filter(|&timer| history.is_known(timer)).collect();
     let wrong = wrong(watched);
@@ -165,7 +165,7 @@ fn titled(title: impl Into<String>) -> Block<'static> {
     Block::new().borders(Borders::TOP).border_style(DIM).title(Span::styled(title.into(), BOLD))
 }
 
-fn heading(frame: &mut Frame<'_>, place: Rect, watched: &Watched<'_>) {
+fn heading(frame: &mut Frame<'_>, place: Rect, watched: &Snapshot<'_>) {
     let (meter, delta) = (watched.meter, watched.delta);
     let frames = meter.frames();
     let rate = meter.rate().map_or("rate unknown".to_owned(), |rate| {
@@ -194,7 +194,7 @@ struct Pair {
 }
 
 /// Who pauses whom: from the frames seen, longest share first; then from the NIC's counters.
-fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
+fn pairs(watched: &Snapshot<'_>) -> Vec<Pair> {
     let (delta, here) = (watched.delta, watched.interface);
     let percent =
         |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1} %", 100.0 * s));
@@ -301,7 +301,7 @@ const fn bottom(place: Rect) -> Rect {
 }
 
 /// Kinds of findings with their counts, several on a line.
-fn wrong(watched: &Watched<'_>) -> Vec<Line<'static>> {
+fn wrong(watched: &Snapshot<'_>) -> Vec<Line<'static>> {
     let findings: Vec<_> = watched.meter.findings().iter().collect();
     let line = |some: &[(&&str, &u64)]| {
         let texts: Vec<_> = some.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
@@ -342,7 +342,7 @@ mod tests {
     fn watched<T>(
         rate: Option<LinkRate>,
         counters: &BTreeMap<String, u64>,
-        then: impl FnOnce(&Watched<'_>, &History) -> T,
+        then: impl FnOnce(&Snapshot<'_>, &History) -> T,
     ) -> T {
         let mut meter = Meter::new(rate);
         let (mut delta, mut history) = (Delta::default(), History::default());
@@ -360,7 +360,7 @@ mod tests {
             delta.update(&meter, counters);
             history.add(&delta);
         }
-        let watched = Watched {
+        let watched = Snapshot {
             interface: "eth7",
             meter: &meter,
             delta: &delta,
