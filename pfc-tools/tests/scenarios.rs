@@ -57,11 +57,13 @@ fn errors_name_file_line_key_and_expected_value() {
     );
     assert_eq!(
         with("h1..h2", "h1..h9"),
-        "x.toml:14: `traffic.0.from` is `h1..h9`, expected hosts such as \"h1\" or \"h1..h4\", or a list"
+        "x.toml:14: `traffic.0.from` is `h1..h9`, expected hosts such as \"h1\" or \
+         \"h1..h4\", or a list"
     );
     assert_eq!(
         with("s1->h3", "s1->h4"),
-        "x.toml:21: `gate.0.of` is `s1->h4`, expected a link from one node to its neighbour, such as \"s1->h3\""
+        "x.toml:21: `gate.0.of` is `s1->h4`, expected a link from one node to its neighbour, \
+         such as \"s1->h3\""
     );
     assert_eq!(
         with("hosts = 3", "hosts = ").lines().next(),
@@ -109,7 +111,8 @@ fn keys_without_effect_are_errors() {
         assert_eq!(
             with("control = \"dcqcn\"", &format!("{poisson}{key}")),
             format!(
-                "x.toml:19: `traffic.0.{name}` has no effect with kind = \"poisson\": sizes and starts are random"
+                "x.toml:19: `traffic.0.{name}` has no effect with kind = \"poisson\": \
+                 sizes and starts are random"
             )
         );
     }
@@ -206,19 +209,22 @@ fn command_line_values_override_and_are_named_in_errors() {
     let error = change("switch.alpha", "much").expect_err("no ratio").to_string();
     assert_eq!(
         error,
-        "--set switch.alpha=much: `switch.alpha` is `much`, expected a ratio of integers, such as \"1/8\""
+        "--set switch.alpha=much: `switch.alpha` is `much`, expected a ratio of integers, such as \
+         \"1/8\""
     );
     let error = change("traffic.3.from", "h1").expect_err("no such traffic").to_string();
     assert_eq!(
         error,
-        "--set traffic.3.from=h1: `traffic.3.from` is `h1`, expected an index below 1 instead of `3`"
+        "--set traffic.3.from=h1: `traffic.3.from` is `h1`, expected an index below 1 instead \
+         of `3`"
     );
 }
 
 #[test]
 fn one_case_for_each_value() {
     let text = format!(
-        "{SMALL}\n[[case]]\nname = \"K = {{}}\"\nvalues = [1, 2]\nset = {{ \"traffic.0.senders\" = \"{{}}\" }}\n\
+        "{SMALL}\n[[case]]\nname = \"K = {{}}\"\nvalues = [1, 2]\n\
+         set = {{ \"traffic.0.senders\" = \"{{}}\" }}\n\
          [[case.gate]]\nname = \"dropped\"\nmeasure = \"drops\"\npublished = [5, 6]\n"
     );
     let scenario = Scenario::parse("x.toml", &text, &[], None).expect("fine");

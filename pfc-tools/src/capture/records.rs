@@ -45,7 +45,8 @@ impl Records {
     /// Parses the record at the front with `parse`. Returns the parsed value and the range of the
     /// record's bytes; `None` at the end. `parse` returns the rest of the bytes too, and is called
     /// again with more bytes if it returns [`IncompleteBuffer`](PcapError::IncompleteBuffer).
-    #[inline(always)] // What is parsed stays in registers: a copy would stall on the stores before it.
+    // Inlined, so that the parsed values stay in registers: a copy would stall on earlier stores.
+    #[inline(always)]
     pub(super) fn take<T>(
         &mut self,
         mut parse: impl FnMut(&[u8]) -> Result<(&[u8], T), PcapError>,

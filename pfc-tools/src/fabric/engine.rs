@@ -76,7 +76,8 @@ fn raise_descriptor_limit(hosts: usize) -> Result<(), String> {
     }
     if hard < needed {
         return Err(format!(
-            "{hosts} engine hosts need {needed} open descriptors; the limit is {hard} (`ulimit -Hn`)"
+            "{hosts} engine hosts need {needed} open descriptors; the limit is {hard} \
+             (`ulimit -Hn`)"
         ));
     }
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed)

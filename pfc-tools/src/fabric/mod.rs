@@ -5,8 +5,9 @@
 //! final statistics, and derives every random number from the seed. Each component has its own
 //! generator.
 //!
-//! [`Fabric`] is one state machine over all components. Its methods are in the modules of their topics
-//! (`switch`, `host`, `engine`, `external`, `deadlock`, `measure`), which therefore import this module.
+//! [`Fabric`] is one state machine over all components. Its methods are in the modules of their
+//! topics (`switch`, `host`, `engine`, `external`, `deadlock`, `measure`), which therefore import
+//! this module.
 
 mod build;
 pub mod config;

@@ -360,8 +360,8 @@ impl Live {
         if !self.has_warned_late && self.gaps.max() > TOO_LATE.0 / 1000 {
             self.has_warned_late = true;
             message.push(format!(
-                "{} ms late at {:.1} s: frames leave in bursts caused by this machine. The program needs \
-                 a CPU of its own, or lower rates",
+                "{} ms late at {:.1} s: frames leave in bursts caused by this machine. The \
+                 program needs a CPU of its own, or lower rates",
                 self.gaps.max() / 1_000_000,
                 self.looked.seconds()
             ));
@@ -374,8 +374,8 @@ impl Live {
             if edge.counts.too_long + edge.tap.truncated() > 0 && !edge.has_warned {
                 edge.has_warned = true;
                 message.push(format!(
-                    "{}: super-frames of segmentation offload are lost. Turn the offload off at the \
-                     sender: `ethtool -K PEER tso off gso off`, where PEER is {1}'s peer",
+                    "{}: super-frames of segmentation offload are lost. Turn the offload off at \
+                     the sender: `ethtool -K PEER tso off gso off`, where PEER is {1}'s peer",
                     edge.name,
                     edge.tap.name()
                 ));

@@ -183,14 +183,16 @@ impl Delta {
                 let priority: Value =
                     if row.timer == PAUSE { "all".into() } else { row.timer.into() };
                 json!({
-                    "mac": row.mac.to_string(), "priority": priority, "xoff": row.xoff, "xon": row.xon,
+                    "mac": row.mac.to_string(), "priority": priority,
+                    "xoff": row.xoff, "xon": row.xon,
                     "share": row.share, "is_paused": row.is_paused,
                 })
             })
             .collect();
         let counted = self.counted.iter().map(|row| {
             json!({
-                "direction": row.direction.name(), "priority": row.priority, "frames": row.counted.frames,
+                "direction": row.direction.name(), "priority": row.priority,
+                "frames": row.counted.frames,
                 "paused_us": row.counted.micros, "share": row.share,
             })
         });

@@ -492,7 +492,11 @@ mod tests {
             frames.sort_by_key(|(at, ..)| *at);
             let frames: Vec<_> = frames.into_iter().map(|(at, enabled, spans, kind, opcode)| {
                 // Pauses of all lengths, short pauses that end in between, and XONs.
-                let quanta = spans.map(|span| match kind { 0 => 0, 1 => u16::from(span) % 8, _ => u16::from(span) });
+                let quanta = spans.map(|span| match kind {
+                    0 => 0,
+                    1 => u16::from(span) % 8,
+                    _ => u16::from(span),
+                });
                 let pause = FlowControl::Pause { quanta: quanta[0] };
                 (at, if opcode == 0 { pause } else { FlowControl::Pfc { enabled, quanta } })
             }).collect();
@@ -512,7 +516,8 @@ mod tests {
                     prop_assert_eq!(own.paused.0 / 1000, expected.0, "timer {}", timer);
                     prop_assert!(own.longest.0 / 1000 <= expected.1);
                     if timer < PAUSE {
-                        prop_assert_eq!(sender.blocked_time(timer, meter.now()).0 / 1000, expected.2);
+                        let blocked = sender.blocked_time(timer, meter.now());
+                        prop_assert_eq!(blocked.0 / 1000, expected.2);
                     }
                 }
             }

@@ -69,8 +69,8 @@ impl Snapshot<'_> {
             let [recent, most] = self.behind;
             let recent = if recent >= BEHIND { shown(recent) } else { "not".to_owned() };
             format!(
-                "processing is late, because of too many frames or a busy machine: {recent} now, at \
-                 most {}",
+                "processing is late, because of too many frames or a busy machine: {recent} now, \
+                 at most {}",
                 shown(most)
             )
         });

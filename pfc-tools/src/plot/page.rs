@@ -100,17 +100,17 @@ impl Page {
                 }
                 body {
                     h1 { (self.title) }
-                    @for part in &self.parts { (part) }
+                    @for part in &self.parts { (part) "\n" }
                     @if self.sections.len() > 1 {
                         nav {
                             @for section in &self.sections {
-                                a href={ "#" (section.id) } { (section.heading) }
+                                a href={ "#" (section.id) } { (section.heading) } "\n"
                             }
                         }
                     }
                     @for section in &self.sections {
-                        h2 id=(section.id) { (section.heading) }
-                        @for part in &section.parts { (part) }
+                        h2 id=(section.id) { (section.heading) } "\n"
+                        @for part in &section.parts { (part) "\n" }
                     }
                 }
             }
@@ -145,14 +145,14 @@ impl Render for Table {
     fn render(&self) -> Markup {
         html! {
             table {
-                tr { @for head in &self.head { th { (head) } } }
+                tr { @for head in &self.head { th { (head) } } } "\n"
                 @for row in &self.rows {
                     tr {
                         @for cell in row {
                             @let (class, text) = cell.shown();
                             td class=(class) { (text) }
                         }
-                    }
+                    } "\n"
                 }
             }
         }

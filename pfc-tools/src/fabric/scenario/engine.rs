@@ -53,7 +53,7 @@ pub(super) fn check(
     refuse(&host, "window", is_small, &format!("{least}B or more: {LEAST_WINDOW} packets"))?;
     let notification = &config.congestion.notification;
     let is_other = notification.cnp_dscp >> 3 != notification.cnp_priority;
-    let expected = "the upper three bits of cnp_dscp: switches take the priority of engine hosts' CNPs from it";
+    let expected = "the upper three bits of cnp_dscp, the priority of engine hosts' CNPs";
     let congestion = all.section("congestion")?;
     let own = ["cnp_priority", "cnp_dscp"];
     let nvidia = NVIDIA.iter().filter(|other| own.contains(&other.knob));

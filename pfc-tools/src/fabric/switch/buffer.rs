@@ -69,7 +69,8 @@ impl SharedBuffer {
         let set_aside = ports_wide.saturating_mul(of_port);
         if set_aside >= config.total {
             return Err(format!(
-                "{ports} ports need {set_aside} bytes for headroom and guarantees, and the buffer has {}",
+                "{ports} ports need {set_aside} bytes for headroom and guarantees, and the buffer \
+                 has {}",
                 config.total
             ));
         }

@@ -38,7 +38,8 @@ pub struct Thresholds {
 
 impl Switch {
     /// The thresholds for `headroom` bytes per class and port and frames of `mtu` bytes.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // Bytes below 2^52.
+    // Bytes below 2^52.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
     pub fn thresholds(&self, headroom: u64, mtu: u64) -> Thresholds {
         let queues = self.ports * self.classes;
         let total = queues * headroom;
