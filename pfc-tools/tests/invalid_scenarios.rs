@@ -200,8 +200,8 @@ fn no_mutation_panics() {
                 taken += 1;
                 let case = &scenario.cases[0];
                 if !case.has_engines() {
-                    let config = case.config(case.seeds[0], false).expect("it was looked at");
-                    let mut fabric = Fabric::new(&config).expect("it was looked at");
+                    let config = case.config(case.seeds[0], false).expect("a checked scenario");
+                    let mut fabric = Fabric::new(&config).expect("a checked scenario");
                     fabric.run(10_000);
                 }
             }

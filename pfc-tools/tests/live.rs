@@ -196,7 +196,7 @@ fn frame(from: u8, priority: u8) -> Vec<u8> {
     frame
 }
 
-#[allow(clippy::disallowed_methods)] // What is measured is in real time.
+#[allow(clippy::disallowed_methods)] // The tests measure real time.
 fn now() -> Instant {
     Instant::now()
 }
@@ -546,7 +546,7 @@ fn real_senders_get_cnps_and_share_the_link() {
     let span = Duration::from_secs(3);
     let senders = pairs.map(|(mut one, other)| {
         thread::spawn(move || {
-            let other = other; // All of it lives as long.
+            let other = other; // Moves all of it into the closure.
             let region = other.buffer.region();
             let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
             one.write(remote, span)
@@ -721,7 +721,7 @@ fn an_endpoint_obeys_pauses_of_its_priority() {
             let options = ConnectOptions { traffic_class, ..lossless() };
             End::connect([(&mut one, &sender), (&mut other, &sink)], options);
             thread::spawn(move || {
-                let other = other; // All of it lives as long.
+                let other = other; // Moves all of it into the closure.
                 let region = other.buffer.region();
                 let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
                 one.write(remote, span)

@@ -210,7 +210,7 @@ impl Capture {
     /// # Errors
     /// See [`next_frame`](Self::next_frame).
     pub fn advance(&mut self) -> Result<bool, CaptureError> {
-        self.current = None; // Its bytes may be moved.
+        self.current = None; // Its bytes may move.
         let Self { records, format, any_link, .. } = self;
         let next = match format {
             Format::Pcap { parser, link, nanos_per_tick } => {
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn pcapng_timestamps_use_the_interfaces_resolution() {
         let clock = |options: &[InterfaceDescriptionOption<'_>]| Clock::of(options);
-        assert_eq!(clock(&[]).nanos(5), 5000, "microseconds unless told otherwise");
+        assert_eq!(clock(&[]).nanos(5), 5000, "microseconds by default");
         assert_eq!(clock(&[InterfaceDescriptionOption::IfTsResol(9)]).nanos(5), 5);
         assert_eq!(
             clock(&[InterfaceDescriptionOption::IfTsResol(0x80 | 10)]).nanos(512),

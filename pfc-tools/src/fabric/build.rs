@@ -208,7 +208,7 @@ impl Fabric {
     /// The egress ports on a flow's path.
     pub(super) fn path_of(&self, flow: &Flow) -> Vec<u32> {
         let path = self.find_path(flow.config.from, flow.config.to, flow.sender.entropy);
-        path.unwrap_or_default() // Looked at when the flow was added.
+        path.unwrap_or_default() // Checked when the flow was added.
     }
 
     /// The egress ports on the path between two hosts; an error if the path does not reach the
@@ -276,7 +276,7 @@ fn hosts(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Host>, Strin
 
 fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, String> {
     let hosts = config.network.hosts.len();
-    #[allow(clippy::cast_possible_truncation)] // A seed's upper half is as good.
+    #[allow(clippy::cast_possible_truncation)] // Only the upper half of the seed is needed.
     let salt = (seed_of(config.seed, Part::Routes, 0) >> 32) as u32;
     let all = routes(&wiring(&config.network), hosts, salt, &config.network.routing);
     let params = &config.congestion.marking;

@@ -274,7 +274,7 @@ impl Fabric {
             let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
             let reaped = engine.reap(&mut self.engines.flow_events);
             if reaped {
-                continue; // What was posted rang the doorbell.
+                continue; // The new WRITEs rang the doorbell.
             }
             let next = engine.device.next_deadline(now);
             let is_full = self.hosts[host as usize].waiting >= NIC_FRAMES;

@@ -1,9 +1,9 @@
-//! LinkErrors of a link: loss and bit errors.
+//! Errors of a link: packet loss and bit errors.
 
 use rand_xoshiro::Xoshiro128PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Selects the frames that a fault applies to.
+/// Selects the frames that an error applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ErrorModel {
     /// None.
@@ -15,7 +15,7 @@ pub enum ErrorModel {
     Every(u32),
 }
 
-/// The faults of one direction of a link. PFC frames are exempt: repetition would hide their loss
+/// The errors of one direction of a link. PFC frames are exempt: repetition would hide their loss
 /// in some cases only.
 #[derive(Debug, Clone)]
 pub(crate) struct LinkErrors {
@@ -34,7 +34,7 @@ pub(crate) enum Delivery {
 }
 
 impl LinkErrors {
-    /// LinkErrors with random numbers from `seed`; `None` if no frame is ever affected.
+    /// Errors with random numbers from `seed`; `None` if no frame is ever affected.
     pub fn new(loss: ErrorModel, corruption: ErrorModel, seed: u64) -> Option<Self> {
         let some = loss != ErrorModel::None || corruption != ErrorModel::None;
         some.then(|| Self {

@@ -39,7 +39,7 @@ pub(crate) enum Event {
 
 /// A scheduled event, in the list of its slot.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(32))] // Never in two lines of the processor's cache.
+#[repr(align(32))] // Never spans two cache lines.
 struct Entry {
     at: Time,
     sequence: u64,

@@ -1,4 +1,4 @@
-//! A host: a NIC whose flows share a link. It sends responses previous of data and obeys pauses.
+//! A host: a NIC whose flows share a link. It sends responses before data and obeys pauses.
 
 pub mod receiver;
 pub mod sender;

@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 
 /// The properties of a packet that the fabric uses.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(64))] // Never in two lines of the processor's cache.
+#[repr(align(64))] // Never spans two cache lines.
 pub(crate) struct Packet {
     pub kind: Kind,
     pub flow: u32,

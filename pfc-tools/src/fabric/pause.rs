@@ -5,7 +5,7 @@ use super::time::{LinkRate, Time};
 
 /// Pause state of the eight priorities of a port.
 #[derive(Debug, Clone, Copy, Default)]
-#[repr(C)] // What every packet needs comes first.
+#[repr(C)] // Fields used for every packet come first.
 pub(crate) struct Pauses {
     waiting: u8,
     until: [Time; 8],

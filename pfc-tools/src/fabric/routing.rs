@@ -47,7 +47,7 @@ impl Routes {
                 let hash = u64::from(mix(entropy ^ self.salt));
                 // The hash scaled to the number of choices.
                 let choice = (hash * several.len() as u64) >> 32;
-                #[allow(clippy::cast_possible_truncation)] // Below their number.
+                #[allow(clippy::cast_possible_truncation)] // Below the number of choices.
                 Some(several[choice as usize])
             }
         }

@@ -130,7 +130,7 @@ impl LinkRate {
     pub const fn bytes_in(self, span: Time) -> u64 {
         let bits = span.0 as u128 * self.bits_per_second as u128;
         let bytes = bits.div_ceil(8_000_000_000_000);
-        #[allow(clippy::cast_possible_truncation)] // Looked at.
+        #[allow(clippy::cast_possible_truncation)] // Checked.
         let narrow = if bytes > u64::MAX as u128 { u64::MAX } else { bytes as u64 };
         narrow
     }

@@ -100,7 +100,7 @@ impl AsRawFd for Listener {
     }
 }
 
-#[allow(clippy::disallowed_methods)] // The kernel's times are those of this clock.
+#[allow(clippy::disallowed_methods)] // The kernel's timestamps use this clock.
 fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -52,7 +52,7 @@ impl Timeline {
 
     /// For a timer: the start of each interval until `now`, and the share of the interval for which
     /// the timer ran.
-    #[allow(clippy::cast_precision_loss)] // Picoseconds below 2^53: 2.5 hours of a part.
+    #[allow(clippy::cast_precision_loss)] // Picoseconds below 2^53: 2.5 hours of an interval.
     pub fn shares(&self, timer: usize, now: Time) -> Vec<(Time, f64)> {
         let mut whole = self.clone();
         whole.reach(now);

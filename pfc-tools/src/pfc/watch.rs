@@ -167,7 +167,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// FigureKind the current state: on the dashboard, as a line of JSON, or as text.
+    /// Shows the current state: on the dashboard, as a line of JSON, or as text.
     fn show(&self, screen: Option<&mut Dashboard>) -> io::Result<()> {
         let snapshot = self.snapshot();
         if let Some(screen) = screen {

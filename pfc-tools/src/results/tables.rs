@@ -39,7 +39,7 @@ pub type Columns = &'static [(&'static str, Type)];
 
 /// The table that a row belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // Named as the tables are.
+#[allow(missing_docs)] // Named like the tables.
 pub enum Table {
     Gates,
     Runs,

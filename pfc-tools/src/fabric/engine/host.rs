@@ -78,7 +78,7 @@ impl End {
                 flags: SendFlags::SIGNALED,
             };
             if self.qp.post_send(&write).is_err() {
-                break; // Full: the queue is as deep as what may be posted, or the QP is in error.
+                break; // The send queue is full, or the QP is in error.
             }
             sending.posted += 1;
             sending.rest = sending.rest.map(|rest| rest - 1);
@@ -257,7 +257,7 @@ impl EngineHost {
         let sends = end.sending.take().is_some();
         if sends {
             let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
-            let _ = end.qp.modify(&error); // It may be in error already.
+            let _ = end.qp.modify(&error); // The QP may already be in error.
         }
         sends
     }

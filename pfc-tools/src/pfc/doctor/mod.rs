@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "dcb");
         let report = examine(&facts, &WANTED);
-        let dcb = report.findings.iter().find(|one| one.id == "dcb").expect("it is looked at");
+        let dcb = report.findings.iter().find(|one| one.id == "dcb").expect("the DCB check");
         assert!(dcb.found.contains("EOPNOTSUPP") && dcb.found.contains("mlx5_core"));
     }
 
