@@ -1,5 +1,6 @@
-//! How fast the fabric is: the figures that `scripts/bench.sh` prints of it, a line each as all of its lines are. Packet hops are frames
-//! that reached the end of a line; seconds are those of the processor, so that other programs do not count.
+//! Speed of the fabric: prints the figures that `scripts/bench.sh` reports, one per line. Packet
+//! hops are frames that reached the end of a link. Seconds are CPU time, so that other programs do
+//! not count.
 
 mod common;
 
@@ -10,7 +11,7 @@ use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::scenario::{Change, Scenario};
 use feroce_pfc_tools::scenarios;
 
-/// Every host sends to one below another leaf.
+/// Every host sends to a host below another leaf.
 const LEAVES: &str = r#"
 title = "30 hosts"
 duration = "8ms"
@@ -33,7 +34,7 @@ const NAMES: [&str; 3] = [
     "fabric: speed, engine / light hosts",
 ];
 
-/// Millions of packet hops, and seconds of the processor.
+/// Millions of packet hops, and seconds of CPU time.
 #[derive(Clone, Copy)]
 struct Speed {
     hops: f64,

@@ -1,5 +1,6 @@
-//! How many frames of flow control a second one core takes from a capture: the figure that `scripts/bench.sh` prints of it, a line as all of its
-//! lines are. It goes the way of `feroce pfc decode`; seconds are those of the processor, so that other programs do not count.
+//! Flow control frames per second that one core reads from a capture: prints the figure that
+//! `scripts/bench.sh` reports. Uses the same code as `feroce pfc decode`. Seconds are CPU time, so
+//! that other programs do not count.
 
 mod common;
 
@@ -11,14 +12,14 @@ use std::time::Duration;
 
 use common::processor_seconds;
 use feroce_pfc_tools::capture::Capture;
-use feroce_pfc_tools::fabric::time::LineRate;
+use feroce_pfc_tools::fabric::time::LinkRate;
 use feroce_pfc_tools::pfc::decode;
 use feroce_pfc_tools::pfc::meter::Meter;
 use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
 const NAME: &str = "pfc: watch a capture, M frames/s";
-/// Millions a second.
+/// Millions of frames per second.
 const LEAST: f64 = 1.0;
 const FRAMES: u32 = 1_000_000;
 
@@ -43,7 +44,8 @@ fn main() -> ExitCode {
     if value >= LEAST { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A frame each microsecond, of four senders: pauses of one priority and of several, some let go, one in a hundred with something wrong.
+/// One frame per microsecond from four senders: pauses of one and of several priorities, some XONs,
+/// one in a hundred malformed.
 fn write(file: &Path) -> std::io::Result<()> {
     let failed = |error: pcap_file::PcapError| std::io::Error::other(error.to_string());
     let mut writer = PcapWriter::new(BufWriter::new(File::create(file)?)).map_err(failed)?;
@@ -63,9 +65,9 @@ fn write(file: &Path) -> std::io::Result<()> {
     writer.into_writer().flush()
 }
 
-/// Seconds of the processor that the whole capture takes.
+/// CPU time in seconds for the whole capture.
 fn seconds(file: &Path) -> f64 {
-    let mut meter = Meter::new(Some(LineRate::new(100_000_000_000)));
+    let mut meter = Meter::new(Some(LinkRate::new(100_000_000_000)));
     let before = processor_seconds();
     let mut capture = Capture::open(file).expect("it was just written");
     decode::take(&mut capture, &mut meter, |_, _| {}).expect("it is whole");

@@ -15,7 +15,7 @@ use crate::live::command::{self, LiveOptions};
 use crate::report::{self, Measured, ReportError};
 use crate::results::{self, Files, Format};
 use crate::run::{Progress, run};
-use crate::scenarios;
+use crate::scenarios::{self, load};
 use crate::sweep::{self, Over};
 
 /// Hosts, lines and switches in virtual time: experiments with DCQCN and PFC.
@@ -60,7 +60,7 @@ struct RunOptions {
     #[arg(long, value_enum, default_value = "csv")]
     format: Format,
     /// Give a key of the scenario another value: switch.alpha=1/8, traffic.0.senders=4
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<Change>,
     /// Run this case only
     #[arg(long, value_name = "NAME")]
@@ -75,7 +75,7 @@ struct SweepOptions {
     #[arg(long, value_name = "KEY=VALUE,VALUE", required = true)]
     over: Vec<Over>,
     /// Give a key another value in all runs
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = change)]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<Change>,
     /// Run each combination with so many seeds, in place of the scenario's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -104,11 +104,6 @@ struct ReportOptions {
     /// Also run the scenarios that take minutes
     #[arg(long, conflicts_with = "folders")]
     long: bool,
-}
-
-pub(crate) fn change(text: &str) -> Result<Change, String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
-    Ok(Change { key: key.trim().to_owned(), value: value.trim().to_owned() })
 }
 
 /// Why the program ends early.
@@ -159,19 +154,6 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A scenario by its file, or by its name if there is no such file.
-pub(crate) fn load(
-    name: &str,
-    changes: &[Change],
-    seed: Option<u64>,
-) -> Result<Scenario, ScenarioError> {
-    let path = Path::new(name);
-    match scenarios::find(name) {
-        Some(text) if !path.is_file() => Scenario::parse(name, text, changes, seed),
-        _ => Scenario::load(path, changes, seed),
-    }
-}
-
 /// Keeps the case of this name only, if one is asked for.
 fn choose(scenario: &mut Scenario, case: Option<&String>) -> Result<(), Failure> {
     let Some(case) = case else { return Ok(()) };
@@ -184,7 +166,7 @@ fn run_live(options: &LiveOptions) -> Result<(), Failure> {
     let case = &scenario.cases[0];
     if case.has_engines() {
         let told = "`host.engine` makes hosts of the engine; `live` has interfaces in their places";
-        return Err(case.misfit(told.to_owned()).into());
+        return Err(case.inconsistent(told.to_owned()).into());
     }
     Ok(command::run(options, case, case.seeds[0])?)
 }

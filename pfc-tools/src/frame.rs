@@ -1,27 +1,28 @@
-//! What a switch reads in a real frame, and what it writes: addresses, priority, ECN, and PFC frames.
+//! Reads and modifies real frames as a switch does: addresses, priority, ECN, and PFC frames.
 
 use feroce_wire::{Ecn, FlowControl, FlowControlFrame, MacAddr, Packet, icrc, pause};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// What decides a frame's way through a switch.
+/// Header fields that a switch uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// Destination.
+    /// Destination address.
     pub to: MacAddr,
-    /// Source.
+    /// Source address.
     pub from: MacAddr,
-    /// The tag's if there is one; otherwise the upper three bits of the DSCP; 0 if it is not IP.
+    /// PCP of the VLAN tag if there is one; otherwise the upper three bits of the DSCP; 0 if not
+    /// IP.
     pub priority: u8,
-    /// `None` if it is not IP.
+    /// ECN bits; `None` if not IP.
     pub ecn: Option<Ecn>,
-    /// What ECMP sees of addresses and ports.
+    /// Flow hash for ECMP, computed from addresses and ports.
     pub entropy: u32,
 }
 
 impl Seen {
-    /// Looks at a frame; `None` if it is too short to be one.
+    /// Parses a frame; `None` if it is too short.
     pub fn new(frame: &[u8]) -> Option<Self> {
         let (to, from) = (address(frame, 0)?, address(frame, 6)?);
         let (ethertype, at, pcp) = network_header(frame)?;
@@ -42,8 +43,9 @@ impl Seen {
         Some(Self { to, from, priority, ecn: class.map(Ecn::from_traffic_class), entropy })
     }
 
-    /// Whether no bridge hands it on: LLDP, spanning tree, MAC control (IEEE 802.1Q, 8.6.3).
-    pub fn is_of_the_line(&self) -> bool {
+    /// Returns true if bridges do not forward the frame: LLDP, spanning tree, MAC control (IEEE
+    /// 802.1Q, 8.6.3).
+    pub fn is_link_local(&self) -> bool {
         let MacAddr([a, b, c, d, e, f]) = self.to;
         [a, b, c, d, e] == [0x01, 0x80, 0xc2, 0, 0] && f < 0x10
     }
@@ -57,7 +59,7 @@ fn short(frame: &[u8], at: usize) -> Option<u16> {
     frame.get(at..at + 2)?.try_into().ok().map(u16::from_be_bytes)
 }
 
-/// EtherType behind all tags, where its header begins, and the first tag's priority.
+/// EtherType after all VLAN tags, the offset of its header, and the first tag's priority.
 fn network_header(frame: &[u8]) -> Option<(u16, usize, Option<u8>)> {
     let (mut at, mut pcp) = (12, None);
     loop {
@@ -79,17 +81,18 @@ fn traffic_class(frame: &[u8], ethertype: u16, at: usize) -> Option<u8> {
     }
 }
 
-/// Bytes of FCS, which frames do not show, and of the shortest frame.
+/// Bytes of the FCS, which captured frames lack, and of the shortest frame.
 const FCS: usize = 4;
 const SHORTEST: usize = 64;
 
-/// What a frame of `len` bytes is on a line.
-pub fn line_size(len: usize) -> u32 {
+/// Size on the link of a frame of `len` bytes without FCS.
+pub fn size_on_link(len: usize) -> u32 {
     u32::try_from((len + FCS).max(SHORTEST)).unwrap_or(u32::MAX)
 }
 
-/// Flips a bit of a frame, so that its receiver refuses it: of RoCE in the ICRC, as that does not cover all of the rest; of others in the
-/// payload, as switches would see a broken header.
+/// Flips a bit of a frame, so that the receiver rejects the frame. RoCE frames are damaged in the
+/// ICRC, since the ICRC does not cover the whole frame. Others are damaged in the payload, since a
+/// switch would notice a damaged header.
 pub fn damage(frame: &mut [u8]) {
     let at = match Packet::parse(frame, &[]) {
         Ok(packet) => frame.len() - packet.trailer.len() - icrc::LEN,
@@ -98,8 +101,8 @@ pub fn damage(frame: &mut [u8]) {
     frame[at] ^= 1;
 }
 
-/// Marks a frame: congestion experienced. The IPv4 header checksum changes by what the mark changes (RFC 1624), so that a wrong one stays
-/// wrong; whether there is an IP header to mark.
+/// Sets CE (congestion experienced). The IPv4 header checksum is updated incrementally (RFC 1624),
+/// so that a wrong checksum stays wrong. Returns false if there is no IP header.
 pub fn mark(frame: &mut [u8]) -> bool {
     let Some((ethertype, at, _)) = network_header(frame) else { return false };
     let Some(old) = short(frame, at) else { return false };
@@ -123,26 +126,27 @@ pub fn mark(frame: &mut [u8]) -> bool {
     }
 }
 
-/// What a PFC frame (IEEE 802.1Qbb) says, or PAUSE (802.3x), which is about every priority.
+/// A PFC frame (IEEE 802.1Qbb), or a PAUSE frame (IEEE 802.3x), which affects every priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
-    /// Priorities that it is about, a bit each.
+    /// Enabled priorities, one bit each.
     pub enabled: u8,
-    /// For how long each stops, in 512 bit times; 0 lets it go.
+    /// Pause time of each priority, in units of 512 bit times; 0 resumes.
     pub quanta: [u16; 8],
 }
 
 impl Pause {
-    /// Bytes of a PFC frame without FCS: the shortest frame.
+    /// Length of a PFC frame without FCS: the shortest frame.
     pub const LEN: usize = pause::FRAME_LEN;
 
-    /// Of `enabled` those in `paused` stop for `quanta`, the others go.
+    /// A frame that pauses the priorities in `paused` for `quanta`; the others in `enabled` resume.
     pub fn new(enabled: u8, paused: u8, quanta: u16) -> Self {
         let span = |p: usize| if enabled & paused & 1 << p != 0 { quanta } else { 0 };
         Self { enabled, quanta: [0, 1, 2, 3, 4, 5, 6, 7].map(span) }
     }
 
-    /// Whether a frame is, or wants to be, MAC control; if a NIC obeys it, what it says.
+    /// Parses a MAC control frame: `None` if the frame is none, `Some(None)` if a NIC would ignore
+    /// it.
     pub fn parse(frame: &[u8]) -> Option<Option<Self>> {
         let seen = pause::inspect(frame, frame.len())?;
         Some(match seen.obeyed() {
@@ -154,13 +158,13 @@ impl Pause {
         })
     }
 
-    /// The frame, from `from`.
+    /// Encodes the frame with the source address `from`.
     pub fn to_bytes(self, from: MacAddr) -> [u8; Self::LEN] {
         let Self { enabled, quanta } = self;
         FlowControlFrame { src: from, control: FlowControl::Pfc { enabled, quanta } }.to_bytes()
     }
 
-    /// Its priorities in groups that wait equally long: enabled, quanta.
+    /// Groups of priorities with the same pause time: priorities and quanta.
     pub fn groups(self) -> impl Iterator<Item = (u8, u16)> {
         let mut rest = self.enabled;
         std::iter::from_fn(move || {
@@ -181,7 +185,7 @@ mod tests {
         Bth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, Opcode, write_transport,
     };
 
-    /// UDP over IPv4, DSCP 26 and ECT(0), as the Linux kernel sends it.
+    /// UDP over IPv4 with DSCP 26 and ECT(0), as the Linux kernel sends it.
     fn ipv4() -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         frame.extend([
@@ -212,7 +216,7 @@ mod tests {
         frame
     }
 
-    /// The ones' complement sum of a header: ffff if its checksum is right.
+    /// Ones' complement sum of a header: ffff if its checksum is correct.
     fn sum(header: &[u8]) -> u16 {
         let words = header.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
         let sum: u32 = words.sum();
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_keeps_the_checksum_right_and_the_dscp() {
+    fn a_mark_keeps_checksum_and_dscp_correct() {
         let mut frame = ipv4();
         assert_eq!(sum(&frame[14..34]), 0xffff);
         let seen = Seen::new(&frame).unwrap();
@@ -229,7 +233,7 @@ mod tests {
         assert_eq!(sum(&frame[14..34]), 0xffff);
         assert_eq!(frame[15], 26 << 2 | 3);
         assert_eq!(Seen::new(&frame).unwrap().ecn, Some(Ecn::Ce));
-        // Every value of the rest of the header: the checksum runs through all carries.
+        // Every value of the identification field: the checksum goes through all carries.
         for id in 0..=u16::MAX {
             let mut frame = ipv4();
             frame[18..20].copy_from_slice(&id.to_be_bytes());
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_goes_before_the_dscp_and_ipv6_is_marked_too() {
+    fn the_tag_overrides_the_dscp_and_ipv6_is_marked() {
         let mut frame = ipv4();
         frame.splice(12..12, [0x81, 0, 5 << 5, 7]);
         assert_eq!(Seen::new(&frame).unwrap().priority, 5);
@@ -258,18 +262,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ip_has_priority_0_and_is_not_marked() {
+    fn non_ip_frames_have_priority_0_and_are_not_marked() {
         let mut arp = vec![0xff; 12];
         arp.extend([8, 6, 0, 1]);
         let seen = Seen::new(&arp).unwrap();
         assert_eq!((seen.priority, seen.ecn), (0, None));
-        assert!(seen.to.is_multicast() && !seen.is_of_the_line());
+        assert!(seen.to.is_multicast() && !seen.is_link_local());
         assert!(!mark(&mut arp));
         assert_eq!(Seen::new(&arp[..13]), None);
     }
 
     #[test]
-    fn damage_is_found_in_every_kind_of_packet() {
+    fn the_icrc_detects_damage_in_every_kind_of_packet() {
         let v4 = IpAddresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
         let v6 = IpAddresses::V6 { src: [1; 8].into(), dst: [2; 8].into() };
         for (addresses, info) in
@@ -303,11 +307,11 @@ mod tests {
     }
 
     #[test]
-    fn pfc_frames_go_there_and_back() {
+    fn pfc_frames_round_trip() {
         let pause = Pause::new(0b1001, 0b1000, 500);
         let frame = pause.to_bytes(MacAddr([2, 0, 0, 0, 0, 9]));
         assert_eq!(Pause::parse(&frame), Some(Some(pause)));
-        assert!(Seen::new(&frame).unwrap().is_of_the_line());
+        assert!(Seen::new(&frame).unwrap().is_link_local());
         assert_eq!(pause.groups().collect::<Vec<_>>(), [(0b0001, 0), (0b1000, 500)]);
         assert_eq!(Pause::parse(&ipv4()), None);
         let mut other = frame;

@@ -1,5 +1,5 @@
-//! Experiments with congestion: a fabric of hosts, lines and switches in virtual time, the scenarios
-//! that it runs, and the same switches in real time between real endpoints; and tools for priority flow control.
+//! Congestion experiments: a fabric of hosts, links and switches in virtual time, its scenarios,
+//! the same switches in real time between real endpoints, and tools for priority flow control.
 #![forbid(unsafe_code)]
 
 pub mod capture;
@@ -10,6 +10,7 @@ pub mod frame;
 pub mod live;
 pub mod pfc;
 pub mod plot;
+pub mod published;
 pub mod report;
 pub mod results;
 pub mod run;

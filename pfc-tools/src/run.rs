@@ -1,4 +1,4 @@
-//! Runs the cases of a scenario and judges what comes out.
+//! Runs the cases of a scenario and evaluates their gates.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use crate::fabric::measure::{FlowResult, Results, per_second};
 use crate::fabric::scenario::{Bound, Case, Gate, Measure, ScenarioError, Stat};
 use crate::fabric::time::Time;
 
-/// How far a run is.
+/// How far a run has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Virtual time.
+    /// Current virtual time.
     pub now: Time,
-    /// When the run ends.
+    /// Virtual time at which the run ends.
     pub duration: Time,
-    /// Events so far.
+    /// Events processed so far.
     pub events: u64,
 }
 
-/// A gate and what came out.
+/// A gate and the value measured for it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct GateResult {
     /// The gate.
     pub gate: Gate,
-    /// The value; none if nothing was measured.
+    /// The measured value; `None` if nothing was measured.
     pub value: Option<f64>,
 }
 
-impl Outcome {
-    /// Whether the value is what was expected.
+impl GateResult {
+    /// Returns true if the value is within all bounds of the gate.
     pub fn holds(&self) -> bool {
         let is_fine = |bound: &Bound| match (self.value, *bound) {
             (_, Bound::Shown { .. }) => true,
@@ -43,12 +43,12 @@ impl Outcome {
         self.gate.bounds.iter().all(is_fine)
     }
 
-    /// Whether nothing has to be done about it: it holds, or the scenario explains why it does not.
-    pub fn is_settled(&self) -> bool {
+    /// Returns true if the gate holds or the scenario explains why it does not.
+    pub fn is_accepted(&self) -> bool {
         self.holds() || self.gate.explained.is_some()
     }
 
-    /// What was published.
+    /// The published value, if the gate has one.
     pub fn published(&self) -> Option<f64> {
         self.gate.bounds.iter().find_map(|bound| match *bound {
             Bound::Within { published, .. } => Some(published),
@@ -58,25 +58,26 @@ impl Outcome {
     }
 }
 
-/// A case that has been run.
+/// The results of one case.
 #[derive(Debug)]
-pub struct Judged {
-    /// What came out for each seed.
+pub struct CaseResult {
+    /// Results, one for each seed.
     pub results: Vec<Results>,
-    /// Gates.
-    pub outcomes: Vec<Outcome>,
-    /// What may not happen and has: losses of a lossless case, and a deadlock that no gate is about.
-    pub losses: Vec<String>,
+    /// The gates and their values.
+    pub gate_results: Vec<GateResult>,
+    /// Violations: lost packets in a lossless case, and a deadlock in a case without a gate on
+    /// deadlocks.
+    pub violations: Vec<String>,
 }
 
-impl Judged {
-    /// Whether everything is as expected, or explained.
+impl CaseResult {
+    /// Returns true if there is no violation and each gate holds or is explained.
     pub fn holds(&self) -> bool {
-        self.losses.is_empty() && self.outcomes.iter().all(Outcome::is_settled)
+        self.violations.is_empty() && self.gate_results.iter().all(GateResult::is_accepted)
     }
 }
 
-/// Runs a case for all its seeds.
+/// Runs a case for all its seeds. Calls `progress` every 2^18 events.
 ///
 /// # Errors
 /// See [`ScenarioError`].
@@ -84,12 +85,13 @@ pub fn run(
     case: &Case,
     keep_samples: bool,
     mut progress: impl FnMut(Progress),
-) -> Result<Judged, ScenarioError> {
+) -> Result<CaseResult, ScenarioError> {
     let mut results = Vec::new();
-    let mut losses = Vec::new();
+    let mut violations = Vec::new();
     for &seed in &case.seeds {
         let config = case.config(seed, keep_samples)?;
-        let mut fabric = Fabric::new(&config).map_err(|misfit| case.misfit(misfit.to_string()))?;
+        let mut fabric =
+            Fabric::new(&config).map_err(|error| case.inconsistent(error.to_string()))?;
         while !fabric.run(1 << 18) {
             progress(Progress {
                 now: fabric.now(),
@@ -101,19 +103,24 @@ pub fn run(
         if !case.gates.iter().any(|gate| gate.measure == Measure::Deadlocks)
             && let Some(deadlock) = &result.deadlock
         {
-            losses.push(format!("seed {seed}: {}", deadlock.told(case.network())));
+            violations.push(format!("seed {seed}: {}", deadlock.describe(case.network())));
         }
         if case.lossless {
-            losses.extend(result.losses().into_iter().map(|loss| format!("seed {seed}: {loss}")));
+            violations.extend(
+                result
+                    .violations()
+                    .into_iter()
+                    .map(|violation| format!("seed {seed}: {violation}")),
+            );
         }
         results.push(result);
     }
-    let judge = |gate: &Gate| Outcome { gate: gate.clone(), value: value(gate, case, &results) };
-    let outcomes = case.gates.iter().map(judge).collect();
-    Ok(Judged { outcomes, losses, results })
+    let judge = |gate: &Gate| GateResult { gate: gate.clone(), value: value(gate, case, &results) };
+    let gate_results = case.gates.iter().map(judge).collect();
+    Ok(CaseResult { gate_results, violations, results })
 }
 
-/// What a gate looks at, over all runs.
+/// Computes a gate's value over the results of all seeds.
 #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
 fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
     let flows = |group: &Option<u32>| {
@@ -163,7 +170,7 @@ fn value(gate: &Gate, case: &Case, results: &[Results]) -> Option<f64> {
     stat(gate.stat, values)
 }
 
-/// Gb/s of each flow; of a closed loop, of all its transfers together.
+/// Goodput of each flow in Gb/s. The transfers of a closed loop count as one flow.
 fn goodputs(group: Option<u32>, results: &[Results]) -> Vec<f64> {
     let mut values = Vec::new();
     for result in results {
@@ -180,7 +187,7 @@ fn goodputs(group: Option<u32>, results: &[Results]) -> Vec<f64> {
     values
 }
 
-/// A queue's length in KB.
+/// A statistic of a queue's length, in KB.
 #[allow(clippy::cast_precision_loss)]
 fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
     let mut lengths = TimeHistogram::default();
@@ -196,14 +203,14 @@ fn queue(stat: Stat, at: (usize, usize), results: &[Results]) -> Option<f64> {
         Stat::Variation => {
             return Some(lengths.deviation() / lengths.mean().max(f64::MIN_POSITIVE));
         }
-        Stat::Max | Stat::Sum => lengths.most() as f64,
+        Stat::Max | Stat::Sum => lengths.max() as f64,
         Stat::Min => lengths.quantile(0) as f64,
         Stat::Quantile(permille) => lengths.quantile(u64::from(permille)) as f64,
     };
     Some(bytes / 1e3)
 }
 
-/// One number of several.
+/// Reduces several values to one number.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn stat(stat: Stat, mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -219,7 +226,7 @@ fn stat(stat: Stat, mut values: Vec<f64>) -> Option<f64> {
             (squares / values.len() as f64).sqrt() / mean
         }
         Stat::Quantile(permille) => {
-            // Between the two values that are nearest to the place.
+            // Interpolates linearly between the two neighbouring values.
             let place = f64::from(permille) / 1000.0 * (values.len() - 1) as f64;
             let (low, part) = (place.floor() as usize, place.fract());
             let high = values.get(low + 1).copied().unwrap_or(last);
@@ -252,15 +259,15 @@ mod tests {
             ns3: None,
             explained: None,
         };
-        let holds = |bound, value| Outcome { gate: gate(bound), value }.holds();
+        let holds = |bound, value| GateResult { gate: gate(bound), value }.holds();
         let within = Bound::Within { published: 10.0, part: 0.1 };
         assert!(holds(within, Some(9.0)) && holds(within, Some(11.0)));
         assert!(!holds(within, Some(8.9)) && !holds(within, None));
         assert!(holds(Bound::AtLeast(1.0), Some(1.0)) && !holds(Bound::AtMost(1.0), Some(1.1)));
         assert!(holds(Bound::Shown { published: None }, None));
-        let missed = Outcome { gate: gate(within), value: Some(8.0) };
+        let missed = GateResult { gate: gate(within), value: Some(8.0) };
         let explained = Gate { explained: Some("why".to_owned()), ..gate(within) };
-        let explained = Outcome { gate: explained, value: Some(8.0) };
-        assert!(!missed.is_settled() && !explained.holds() && explained.is_settled());
+        let explained = GateResult { gate: explained, value: Some(8.0) };
+        assert!(!missed.is_accepted() && !explained.holds() && explained.is_accepted());
     }
 }

@@ -1,6 +1,10 @@
-//! The scenarios that come with the program.
+//! The built-in scenarios.
 
-/// Their names and texts.
+use std::path::Path;
+
+use crate::fabric::scenario::{Change, Scenario, ScenarioError};
+
+/// Names and texts of the built-in scenarios.
 pub const ALL: &[(&str, &str)] = &[
     ("deadlock-fat-tree", include_str!("../scenarios/deadlock-fat-tree.toml")),
     ("deadlock-ring", include_str!("../scenarios/deadlock-ring.toml")),
@@ -27,37 +31,19 @@ pub const ALL: &[(&str, &str)] = &[
     ("web-search", include_str!("../scenarios/web-search.toml")),
 ];
 
-/// The text of a scenario.
+/// The text of a built-in scenario.
 pub fn find(name: &str) -> Option<&'static str> {
     ALL.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// What others published, as lines of x and y: digitised figures.
-pub const PUBLISHED: &[(&str, &str)] = &[
-    ("fig10-rate-gbps-blue", include_str!("../scenarios/published/fig10-rate-gbps-blue.csv")),
-    ("fig10-rate-gbps-red", include_str!("../scenarios/published/fig10-rate-gbps-red.csv")),
-    ("fig12a-q2to1-kb-g16", include_str!("../scenarios/published/fig12a-q2to1-kb-g16.csv")),
-    ("fig12a-q2to1-kb-g256", include_str!("../scenarios/published/fig12a-q2to1-kb-g256.csv")),
-    ("fig12b-q16to1-kb-g16", include_str!("../scenarios/published/fig12b-q16to1-kb-g16.csv")),
-    ("fig12b-q16to1-kb-g256", include_str!("../scenarios/published/fig12b-q16to1-kb-g256.csv")),
-    ("fig13a-strawman-blue", include_str!("../scenarios/published/fig13a-strawman-blue.csv")),
-    ("fig13a-strawman-red", include_str!("../scenarios/published/fig13a-strawman-red.csv")),
-    ("fig13b-timer-blue", include_str!("../scenarios/published/fig13b-timer-blue.csv")),
-    ("fig13b-timer-red", include_str!("../scenarios/published/fig13b-timer-red.csv")),
-    ("fig13c-red-blue", include_str!("../scenarios/published/fig13c-red-blue.csv")),
-    ("fig13c-red-red", include_str!("../scenarios/published/fig13c-red-red.csv")),
-    ("fig13d-red-timer-blue", include_str!("../scenarios/published/fig13d-red-timer-blue.csv")),
-    ("fig13d-red-timer-red", include_str!("../scenarios/published/fig13d-red-timer-red.csv")),
-    ("fig19-cdf-dcqcn", include_str!("../scenarios/published/fig19-cdf-dcqcn.csv")),
-    ("fig19-cdf-dctcp", include_str!("../scenarios/published/fig19-cdf-dctcp.csv")),
-    ("ns3-16to1-queue-g16", include_str!("../scenarios/published/ns3-16to1-queue-g16.csv")),
-    ("ns3-16to1-queue-g256", include_str!("../scenarios/published/ns3-16to1-queue-g256.csv")),
-    ("ns3-20to1-queue-cdf", include_str!("../scenarios/published/ns3-20to1-queue-cdf.csv")),
-    ("ns3-2to1-queue-g16", include_str!("../scenarios/published/ns3-2to1-queue-g16.csv")),
-    ("ns3-2to1-queue-g256", include_str!("../scenarios/published/ns3-2to1-queue-g256.csv")),
-];
-
-/// The points of a published series.
-pub fn published(file: &str) -> Option<&'static str> {
-    PUBLISHED.iter().find(|(known, _)| *known == file).map(|(_, text)| *text)
+/// Loads a scenario file, or the built-in scenario `name` if there is no such file.
+///
+/// # Errors
+/// See [`ScenarioError`].
+pub fn load(name: &str, changes: &[Change], seed: Option<u64>) -> Result<Scenario, ScenarioError> {
+    let path = Path::new(name);
+    match find(name) {
+        Some(text) if !path.is_file() => Scenario::parse(name, text, changes, seed),
+        _ => Scenario::load(path, changes, seed),
+    }
 }

@@ -1,21 +1,21 @@
-//! A sweep: a scenario for every combination of some values. Its runs know nothing of each other, so that a job array
-//! or GNU parallel can spread them over machines.
+//! A parameter sweep: the scenario is run for every combination of some values. The runs are
+//! independent, so a job array or GNU parallel can distribute them over machines.
 
 use crate::fabric::scenario::Change;
 
-/// A key and the values that it takes.
+/// A key and the values to sweep over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Over {
-    /// As in [`Change`].
+    /// The key, written as in [`Change`].
     pub key: String,
-    /// In order.
+    /// The values, in the order given.
     pub values: Vec<String>,
 }
 
 impl std::str::FromStr for Over {
     type Err = String;
 
-    /// `KEY=VALUE,VALUE`.
+    /// Parses `KEY=VALUE,VALUE`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, values) = text.split_once('=').ok_or("expected KEY=VALUE,VALUE...")?;
         let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
@@ -26,7 +26,7 @@ impl std::str::FromStr for Over {
     }
 }
 
-/// Every combination, the last key changing fastest.
+/// Returns every combination; the last key changes fastest.
 pub fn points(over: &[Over]) -> Vec<Vec<Change>> {
     let mut points = vec![Vec::new()];
     for Over { key, values } in over {
@@ -40,7 +40,7 @@ pub fn points(over: &[Over]) -> Vec<Vec<Change>> {
     points
 }
 
-/// A case's name with what was changed: `K = 2 [switch.pmax=0.1]`.
+/// The case's name with its changes: `K = 2 [switch.pmax=0.1]`.
 pub fn label(case: &str, point: &[Change]) -> String {
     let changes: Vec<String> = point.iter().map(Change::to_string).collect();
     match (case, changes.join(", ")) {

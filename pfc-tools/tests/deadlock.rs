@@ -1,4 +1,4 @@
-//! Cyclic buffer dependencies, and the deadlocks that they become.
+//! Cyclic buffer dependencies and the deadlocks they cause.
 
 use std::process::{Command, Output};
 
@@ -10,7 +10,7 @@ use feroce_pfc_tools::fabric::time::Time;
 use feroce_pfc_tools::pfc::deadlock::graph::{Dependencies, Pairs};
 use feroce_pfc_tools::scenarios;
 
-/// The cases of one of the scenarios, with changes.
+/// The cases of a built-in scenario, with changes.
 fn cases(name: &str, changes: &[(&str, &str)]) -> Vec<Case> {
     let change = |&(key, value): &(&str, &str)| Change { key: key.into(), value: value.into() };
     let changes: Vec<Change> = changes.iter().map(change).collect();
@@ -30,7 +30,7 @@ fn short(case: &Case) -> FabricConfig {
     FabricConfig { duration: times.0, warmup: times.1, sample: Time::from_micros(20), ..config }
 }
 
-/// Whether all flows stand still in the last millisecond.
+/// Returns true if no flow makes progress in the last millisecond.
 fn stands_still(results: &Results) -> bool {
     results.flows.iter().all(|flow| flow.goodput == Some(0.0))
 }
@@ -40,7 +40,7 @@ fn dependencies(network: &Network) -> usize {
 }
 
 #[test]
-fn a_ring_of_shortest_paths_comes_to_a_stand() {
+fn shortest_paths_in_a_ring_deadlock() {
     let cases = cases("deadlock-ring", &[]);
     let [shortest, fewer, up_down] = &cases[..] else { panic!("three cases") };
     let results = play(&short(shortest));
@@ -56,22 +56,23 @@ fn a_ring_of_shortest_paths_comes_to_a_stand() {
         assert_eq!(results.deadlock, None, "{}", case.name);
         assert!(results.flows.iter().all(|flow| flow.goodput > Some(1e9)), "{}", case.name);
     }
-    // Each of the ten directions goes on over the next.
+    // Each of the ten link directions continues on the next.
     assert_eq!(dependencies(network), 10);
     assert_eq!(dependencies(fewer.network()), 8);
 }
 
-/// A pause that is not repeated ends by itself: nothing is for ever, and nothing is said to be.
+/// A pause that is not repeated expires, so there is no deadlock and none is reported.
 #[test]
-fn pauses_that_expire_are_no_deadlock() {
+fn expiring_pauses_are_no_deadlock() {
     let cases = cases(
         "deadlock-ring",
         &[("pfc.repeat", "false"), ("pfc.quanta", "1000"), ("lossless", "false")],
     );
     let results = play(&short(&cases[0]));
     assert_eq!(results.deadlock, None);
-    // Everything moves, on all lines of the ring and all the time: what comes after a pause has no room and is dropped, of each flow at once, and
-    // again when it comes again. So no flow gets on, for go-back-N's sake and not for PFC's.
+    // Packets move on all links of the ring all the time. After a pause expires, the next packets
+    // find no room and are dropped, and so are their retransmissions. Hence no flow makes progress:
+    // because of go-back-N and not because of PFC.
     let hosts = cases[0].network().hosts.len();
     let is_on_ring = |port: &&PortResult| port.node >= hosts && port.peer >= hosts;
     let busy = results.ports.iter().filter(is_on_ring).filter(|port| port.wire > 39e9).count();
@@ -81,7 +82,7 @@ fn pauses_that_expire_are_no_deadlock() {
 }
 
 #[test]
-fn a_fat_tree_comes_to_a_stand_only_with_detours() {
+fn a_fat_tree_deadlocks_only_with_detours() {
     let cases = cases("deadlock-fat-tree", &[]);
     let [whole, detours] = &cases[..] else { panic!("two cases") };
     assert_eq!(play(&short(whole)).deadlock, None);
@@ -90,8 +91,8 @@ fn a_fat_tree_comes_to_a_stand_only_with_detours() {
     assert_eq!(found.cycle.len(), 8);
 }
 
-/// Runs `feroce-pfc deadlock` on one of the scenarios.
-fn told(arguments: &[&str]) -> (String, Option<i32>) {
+/// Runs `feroce-pfc deadlock` on a built-in scenario.
+fn message(arguments: &[&str]) -> (String, Option<i32>) {
     let program = env!("CARGO_BIN_EXE_feroce-pfc");
     let Output { stdout, stderr, status } =
         Command::new(program).arg("deadlock").args(arguments).output().expect("it runs");
@@ -100,18 +101,18 @@ fn told(arguments: &[&str]) -> (String, Option<i32>) {
 }
 
 #[test]
-fn the_command_finds_the_cycle_and_what_to_change() {
-    let (text, code) = told(&["deadlock-ring"]);
+fn the_command_prints_the_cycle_and_the_changes() {
+    let (text, code) = message(&["deadlock-ring"]);
     assert_eq!(code, Some(1));
     for line in [
-        "a cycle of 5 lines, each of which can wait for the next:",
-        "  s2 pauses port 2 of s1 while its own line to s3 is paused (packets from h1 to h3)",
-        "2 turns fewer break all cycles (no fewer are enough): s2 > s1 > s5, s5 > s1 > s2",
-        "without these turns, all hosts reach each other and no cycle is left",
+        "a cycle of 5 links, each of which can wait for the next:",
+        "  s2 pauses port 2 of s1 while its own link to s3 is paused (packets from h1 to h3)",
+        "removing 2 turns breaks all cycles (the minimum): s2 > s1 > s5, s5 > s1 > s2",
+        "without these turns all hosts reach each other and there is no cycle",
     ] {
         assert!(text.lines().any(|other| other == line), "{line}\n{text}");
     }
-    let (text, code) = told(&["deadlock-fat-tree", "--case", "two lines down", "--json"]);
+    let (text, code) = message(&["deadlock-fat-tree", "--case", "two lines down", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(code, Some(1));
     assert_eq!(report["cycle"].as_array().map(Vec::len), Some(8));
@@ -133,12 +134,13 @@ fn the_command_finds_the_cycle_and_what_to_change() {
         &[&["deadlock-fat-tree"][..], &up_down].concat(),
         &["deadlock-ring", "--set", "pfc.priorities=[]", "--set", "lossless=false"],
     ] {
-        let (text, code) = told(none);
+        let (text, code) = message(none);
         assert_eq!(code, Some(0), "{none:?}: {text}");
     }
 }
 
-/// Topology, routes and priorities are enough: packets between all hosts are what counts, and the flows of a run are made for the cycle.
+/// Topology, routes and priorities suffice: packets between all hosts are considered, and the
+/// simulated flows are created for the cycle.
 #[test]
 fn no_traffic_is_needed() {
     let ring = scenarios::find("deadlock-ring").expect("it comes with the program");
@@ -146,28 +148,31 @@ fn no_traffic_is_needed() {
     let file = std::env::temp_dir().join(format!("feroce-deadlock-{}.toml", std::process::id()));
     std::fs::write(&file, network).expect("a file");
     let name = file.to_str().expect("text");
-    let (text, code) = told(&[name, "--run"]);
-    let (refused, refusal) = told(&[name, "--traffic"]);
+    let (text, code) = message(&[name, "--run"]);
+    let (refused, refusal) = message(&[name, "--traffic"]);
     let fabric = Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(["run", name]).output();
     std::fs::remove_file(&file).expect("the file");
     assert_eq!(code, Some(1), "{text}");
-    let same = told(&["deadlock-ring", "--run"]).0;
-    let cycle = "priority 3: 10 dependencies between 10 lines, by packets between all hosts";
-    assert!(text.contains(cycle) && text.contains("in the fabric, as it is, 5 flows"), "{text}");
+    let same = message(&["deadlock-ring", "--run"]).0;
+    let cycle = "priority 3: 10 dependencies between 10 links, from packets between all hosts";
+    assert!(text.contains(cycle) && text.contains("simulated, unchanged, 5 flows"), "{text}");
     let without_case = same.replacen(" (shortest paths)", "", 1);
     assert_eq!(text, without_case);
-    assert!(refused.contains("--traffic: the scenario has none"), "{refused}");
+    assert!(refused.contains("--traffic: the scenario has no traffic"), "{refused}");
     assert_eq!((refusal, refused.lines().count()), (Some(2), 1));
     // A run without traffic would show nothing.
     let Output { stderr, status, .. } = fabric.expect("it runs");
-    let told = String::from_utf8(stderr).expect("text");
-    assert!(told.contains("`traffic` is missing, expected at least one [[traffic]]"), "{told}");
+    let message = String::from_utf8(stderr).expect("text");
+    assert!(
+        message.contains("`traffic` is missing, expected at least one [[traffic]]"),
+        "{message}"
+    );
     assert!(!status.success());
 }
 
 #[test]
-fn the_fabric_shows_both() {
-    let (text, code) = told(&["deadlock-ring", "--run", "--json"]);
+fn the_simulation_deadlocks_without_the_changes_only() {
+    let (text, code) = message(&["deadlock-ring", "--run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(code, Some(1));
     let [before, after] = &report["runs"].as_array().expect("runs")[..] else { panic!("{text}") };
@@ -176,23 +181,23 @@ fn the_fabric_shows_both() {
 }
 
 #[test]
-fn routes_by_hand_and_nonsense() {
-    // Two switches that send what is for h3 to each other.
+fn explicit_routes_and_invalid_arguments() {
+    // Two switches that send packets for h3 to each other.
     let circle =
         ["--set", "route=[{at=\"s1\",to=\"h4\",via=\"s2\"},{at=\"s2\",to=\"h4\",via=\"s1\"}]"];
-    let (text, code) = told(&[&["deadlock-ring"][..], &circle].concat());
+    let (text, code) = message(&[&["deadlock-ring"][..], &circle].concat());
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("the routes go round in circles from h2 to h4"), "{text}");
+    assert!(text.contains("the routes form a loop from h2 to h4"), "{text}");
     let tables = [
         (&["no-such-file"][..], "cannot read no-such-file: "),
-        (&["deadlock-ring", "--case", "x"], "no case is called `x`; there are shortest paths, "),
+        (&["deadlock-ring", "--case", "x"], "there is no case `x`; known cases: shortest paths, "),
         (&["deadlock-ring", "--set", "routing.kind=up-down"], "`routing.roots` is missing"),
         (&["deadlock-ring", "--set", "routing.forbidden=s1 > s3 > s4"], "`routing.forbidden` is"),
-        (&["deadlock-ring", "--set", "topology.hosts=[\"h1\"]"], "known nodes; `h2` is none"),
-        (&["deadlock-ring", "--set", "link=[{between=\"h1 - s1\",down=true}]"], "h1 has 0 lines"),
+        (&["deadlock-ring", "--set", "topology.hosts=[\"h1\"]"], "known nodes; `h2` is unknown"),
+        (&["deadlock-ring", "--set", "link=[{between=\"h1 - s1\",down=true}]"], "h1 has 0 links"),
     ];
     for (arguments, expected) in tables {
-        let (text, code) = told(arguments);
+        let (text, code) = message(arguments);
         assert_eq!((code, text.lines().count()), (Some(2), 1), "{arguments:?}: {text}");
         assert!(text.contains(expected), "{arguments:?}: {text}");
     }

@@ -1,4 +1,5 @@
-//! Hosts that are the engine: the rates of light ones, and what a network does to real frames.
+//! Engine hosts: their rates compared with simulated hosts, and the network's effects on real
+//! frames.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use feroce_pfc_tools::fabric::measure::Results;
 use feroce_pfc_tools::fabric::scenario::{Change, Scenario};
 use feroce_pfc_tools::scenarios;
 
-/// Two hosts send to one through a switch, at 10 Gb/s.
+/// Two hosts send to a third through a switch, at 10 Gb/s.
 const SMALL: &str = "\
 title = \"two to one, engines\"
 duration = \"2ms\"
@@ -55,7 +56,7 @@ fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
     let scenario = scenario(text, &[]);
     let [light, engine] = [0, 1].map(|case| run(&scenario, case));
     assert!(light.flows.iter().all(|flow| flow.cnps > 50 && flow.marked > flow.cnps), "{light:?}");
-    // Each flow's: their sum is the line's rate, whatever hosts do. Which is ahead is chance.
+    // Of each flow: the sum is the link rate, whatever the hosts do. Which flow is ahead is random.
     let alphas = |results: &Results| {
         let all = results.flows.iter().map(|flow| flow.alpha.expect("DCQCN has one"));
         all.collect::<Vec<f64>>()
@@ -72,24 +73,24 @@ fn light_and_engine_hosts_agree_on_rates_within_3_percent() {
         assert!(flow.cnps > 50 && flow.marked > flow.cnps, "{flow:?}");
         assert!(flow.sender.cnps + 1 >= flow.cnps, "one may be on its way: {flow:?}");
     }
-    assert_eq!(engine.losses(), Vec::<String>::new());
+    assert_eq!(engine.violations(), Vec::<String>::new());
 }
 
 #[test]
-fn pauses_stop_an_engine_and_nothing_is_lost() {
+fn pauses_stop_an_engine_host_without_losses() {
     let results = run(&scenario(SMALL, &[]), 0);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     let pauses: u64 = results.ports.iter().map(|port| port.counts.pauses_received).sum();
     assert!(pauses >= 2, "{pauses} pauses");
     let goodputs = goodputs(&results);
     let all: f64 = goodputs.iter().sum();
-    // 1024 of 1106 bytes on the line are payload; the first packet takes its time.
+    // 1024 of 1106 bytes on the link are payload; the first packet has a latency.
     assert!((9.1..9.26).contains(&all), "{goodputs:?}");
     assert!(goodputs.iter().all(|&rate| rate > 0.45 * all), "{goodputs:?}");
 }
 
 #[test]
-fn a_run_is_the_same_again() {
+fn a_run_is_reproducible() {
     let scenario = scenario(SMALL, &[("traffic.0.control", "dcqcn"), ("pfc.priorities", "[]")]);
     let [first, second] = [0, 0].map(|case| run(&scenario, case));
     assert_eq!((first.flows, first.ports), (second.flows, second.ports));
@@ -97,7 +98,7 @@ fn a_run_is_the_same_again() {
 }
 
 #[test]
-fn lost_and_damaged_frames_are_sent_again() {
+fn lost_and_corrupted_frames_are_retransmitted() {
     let line =
         "[[link]]\nbetween = \"h1 - s1\"\nloss_every = 100\ncorruption_every = 77\n[[traffic]]";
     let text = SMALL.replace("[[traffic]]", line);
@@ -110,22 +111,23 @@ fn lost_and_damaged_frames_are_sent_again() {
     let faults = results.ports.iter().map(|port| port.counts.lost).sum::<u64>() + results.corrupted;
     assert!(results.corrupted >= 5 && faults >= 10, "{faults}, {} damaged", results.corrupted);
     assert!(flow.sender.retransmitted >= faults, "{flow:?}");
-    // Each of the 490 packets, and those again.
+    // Each of the 490 packets, and the retransmissions.
     assert_eq!(flow.sender.packets, 490 + flow.sender.retransmitted);
 }
 
-/// A time-out is counted when it happens: while the line is paused, nothing that is sent again tells of it.
+/// A time-out is counted when it happens: while the link is paused, no retransmitted packet reports
+/// it.
 #[test]
-fn timeouts_of_hosts_that_are_paused_are_counted() {
+fn timeouts_of_paused_hosts_are_counted() {
     let text = SMALL
         .replace("[[traffic]]", "[[link]]\nbetween = \"h3 - s1\"\nrate = \"1Mb/s\"\n[[traffic]]")
         .replace("[host]", "[host]\ntimeout = \"100us\"");
     let results = run(&scenario(&text, &[]), 0);
     assert!(results.flows.iter().all(|flow| flow.sender.timeouts > 0), "{:?}", results.flows);
-    assert!(results.losses()[0].ends_with(" time-outs"), "{:?}", results.losses());
+    assert!(results.violations()[0].ends_with(" time-outs"), "{:?}", results.violations());
 }
 
-/// Nobody answers: the QPs give up, and send no more.
+/// All packets to the receiver are lost: the QPs fail and stop sending.
 #[test]
 fn qps_in_error_are_losses() {
     let text = SMALL
@@ -133,12 +135,17 @@ fn qps_in_error_are_losses() {
         .replace("[host]", "[host]\ntimeout = \"20us\"");
     let results = run(&scenario(&text, &[("pfc.priorities", "[]")]), 0);
     assert!(results.flows.iter().all(|flow| flow.sender.failed == 1), "{:?}", results.flows);
-    // The first and seven more.
+    // The first time-out and seven retries.
     assert!(results.flows.iter().all(|flow| flow.sender.timeouts == 8), "{:?}", results.flows);
-    assert!(results.losses().contains(&"2 QPs in error".to_owned()), "{:?}", results.losses());
+    assert!(
+        results.violations().contains(&"2 QPs in error".to_owned()),
+        "{:?}",
+        results.violations()
+    );
 }
 
-/// Runs the program on [`SMALL`] after `before` in a shell; its exit code and what it says of errors.
+/// Runs the program on [`SMALL`] in a shell, after the command `before`. Returns its exit code and
+/// standard error.
 fn in_shell(before: &str, program: &str) -> (Option<i32>, String) {
     let folder = std::env::temp_dir().join(format!("feroce-engine-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -153,65 +160,74 @@ fn in_shell(before: &str, program: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_run_has_the_descriptors_that_it_needs_or_says_so() {
-    let (code, told) = in_shell("ulimit -n 80", "run FILE");
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("3 engine hosts need 100 open descriptors; the limit is 80"), "{told}");
-    let (code, told) = in_shell("ulimit -Sn 30", "run FILE");
-    assert_eq!(code, Some(0), "the limit is raised: {told}");
+fn the_descriptor_limit_is_raised_or_reported() {
+    let (code, message) = in_shell("ulimit -n 80", "run FILE");
+    assert_eq!(code, Some(1), "{message}");
+    assert!(
+        message.contains("3 engine hosts need 100 open descriptors; the limit is 80"),
+        "{message}"
+    );
+    let (code, message) = in_shell("ulimit -Sn 30", "run FILE");
+    assert_eq!(code, Some(0), "the limit is raised: {message}");
 }
 
 #[test]
-fn live_has_no_engines() {
-    let (code, told) = in_shell("true", "live FILE --port h1=none");
-    assert_eq!((code, told.lines().count()), (Some(1), 1), "{told}");
+fn live_refuses_engine_hosts() {
+    let (code, message) = in_shell("true", "live FILE --port h1=none");
+    assert_eq!((code, message.lines().count()), (Some(1), 1), "{message}");
     assert!(
-        told.contains("`host.engine` makes hosts of the engine; `live` has interfaces"),
-        "{told}"
+        message.contains("`host.engine` makes hosts of the engine; `live` has interfaces"),
+        "{message}"
     );
 }
 
 #[test]
-fn a_flow_stops_and_priorities_are_those_of_the_scenario() {
+fn engine_flows_stop_and_use_the_scenarios_priorities() {
     let changes =
         [("traffic.0.stop", "1ms"), ("traffic.0.priority", "5"), ("host.ack_priority", "2")];
     let text = SMALL.replace("[[traffic]]", "[pfc]\npriorities = [5]\n[[traffic]]");
     let results = run(&scenario(&text, &changes), 0);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     let ended = results.flows.iter().map(|flow| flow.ended.map(|at| at.0));
     assert!(ended.eq([Some(1_000_000_000); 2]));
-    assert!(results.flows.iter().all(|flow| flow.is_cut && flow.completion().is_none()));
+    assert!(results.flows.iter().all(|flow| flow.is_truncated && flow.completion().is_none()));
     assert!(results.ports.iter().any(|port| port.counts.pauses_received > 0), "priority 5 has PFC");
 }
 
 #[test]
-fn what_engines_cannot_have_is_told() {
-    let told = |from: &str, to: &str| {
+fn unsupported_settings_of_engine_hosts_are_refused() {
+    let message = |from: &str, to: &str| {
         let text = SMALL.replace(from, to);
         Scenario::parse("x.toml", &text, &[], None).expect_err("refused").to_string()
     };
-    let host = |line: &str| told("[host]\n", &format!("[host]\n{line}\n"));
+    let host = |line: &str| message("[host]\n", &format!("[host]\n{line}\n"));
     assert_eq!(
         host("ack_delay = \"1us\""),
-        "x.toml:8: `host.ack_delay` is `1us`, expected nothing: engine hosts answer at once"
+        "x.toml:8: `host.ack_delay` is `1us`, expected no value: engine hosts respond at once"
     );
-    assert!(host("cnp_delay = \"1us\"").contains("engine hosts answer at once"));
+    assert!(host("cnp_delay = \"1us\"").contains("engine hosts respond at once"));
     assert!(host("ack_every = 4").contains("`host.ack_every` is `4`"));
     assert!(host("recovery = \"go-back-0\"").contains("expected go-back-n"));
     assert!(host("window = \"30KB\"").contains("expected 34752B or more: 32 packets"));
-    assert!(told("[host]", "[packet]\npayload = 1000\n[host]").contains("a path MTU of engine"));
-    assert!(told("[host]", "[packet]\nheaders = 60\n[host]").contains("expected 62, which"));
+    assert!(message("[host]", "[packet]\npayload = 1000\n[host]").contains("a path MTU of engine"));
+    assert!(
+        message("[host]", "[packet]\nheaders = 60\n[host]")
+            .contains("expected 62, the header size")
+    );
     for key in ["cnp_priority", "cnp_dscp", "np_cnp_dscp", "np_cnp_prio", "cnp_802p_prio"] {
-        let told = told("[host]", &format!("[congestion]\n{key} = 5\n[host]"));
-        assert!(told.starts_with(&format!("x.toml:8: `congestion.{key}` is `5`")), "{told}");
+        let message = message("[host]", &format!("[congestion]\n{key} = 5\n[host]"));
+        assert!(message.starts_with(&format!("x.toml:8: `congestion.{key}` is `5`")), "{message}");
     }
     let initial = "control = \"dcqcn\"\ninitial_rate = \"1Gb/s\"";
-    assert!(told("control = \"none\"", initial).contains("engine hosts begin at the line's rate"));
+    assert!(message("control = \"none\"", initial).contains("engine hosts start at link rate"));
     assert_eq!(
-        told("\"h1..h3\"", "\"h1..h2\""),
-        "x.toml:8: `host.engine`: h1 sends to h3, of which one is an engine and the other is not"
+        message("\"h1..h3\"", "\"h1..h2\""),
+        "x.toml:8: `host.engine`: h1 sends to h3, but only one of them is an engine host"
     );
-    assert!(told("control =", "message = \"1GB\"\ncontrol =").contains("a message of 1000000000"));
-    let other = "control = \"none\"\n[[traffic]]\nname = \"b\"\nfrom = \"h1\"\nto = \"h2\"\ncontrol = \"dcqcn\"";
-    assert!(told("control = \"none\"", other).contains("have the same `control` all"));
+    assert!(
+        message("control =", "message = \"1GB\"\ncontrol =").contains("a message of 1000000000")
+    );
+    let other = "control = \"none\"\n[[traffic]]\nname = \"b\"\nfrom = \"h1\"\n\
+                 to = \"h2\"\ncontrol = \"dcqcn\"";
+    assert!(message("control = \"none\"", other).contains("need the same `control`"));
 }

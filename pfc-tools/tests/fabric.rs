@@ -6,18 +6,19 @@ use feroce_pfc_tools::fabric::config::{
     Control, FabricConfig, FlowConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery,
     SwitchConfig,
 };
-use feroce_pfc_tools::fabric::fault::Hits;
+use feroce_pfc_tools::fabric::error_model::ErrorModel;
 use feroce_pfc_tools::fabric::measure::{PortResult, Results};
-use feroce_pfc_tools::fabric::scheduler::Plan;
-use feroce_pfc_tools::fabric::time::{LineRate, Time};
-use feroce_pfc_tools::fabric::topology::{self, Line};
+use feroce_pfc_tools::fabric::scheduler::SchedulerConfig;
+use feroce_pfc_tools::fabric::time::{LinkRate, Time};
+use feroce_pfc_tools::fabric::topology::{self, LinkSpec};
 
-/// 40 Gb/s: 200 ps for a byte, 1 us of delay.
-const LINE: Line = Line { rate: LineRate::new(40_000_000_000), delay: Time::from_micros(1) };
+/// 40 Gb/s: 200 ps per byte; 1 us of delay.
+const LINE: LinkSpec =
+    LinkSpec { rate: LinkRate::new(40_000_000_000), delay: Time::from_micros(1) };
 /// 10 Gb/s.
-const SLOW: Line = Line { rate: LineRate::new(10_000_000_000), ..LINE };
+const SLOW: LinkSpec = LinkSpec { rate: LinkRate::new(10_000_000_000), ..LINE };
 
-/// 1000 bytes in buffers and on the line.
+/// 1000 bytes in buffers and on the link.
 const PACKET: PacketConfig = PacketConfig { payload: 1000, headers: 0, gap: 0, control: 64 };
 
 fn flow(from: u32, to: u32) -> FlowConfig {
@@ -67,22 +68,23 @@ fn port<'a>(results: &'a Results, config: &FabricConfig, from: &str, to: &str) -
 }
 
 #[test]
-fn a_message_takes_as_long_as_its_lines() {
+fn a_message_takes_its_transmission_times_and_delays() {
     let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let config = config(topology::single(2, LINE), vec![one]);
     let results = run(&config);
-    // Ten packets of 200 ns on the first line, the last one again on the second, two delays; an acknowledgement of 64 bytes
-    // back over two lines.
+    // Ten packets of 200 ns on the first link, the last one again on the second link, and two
+    // delays; an acknowledgement of 64 bytes back over two links.
     let there = 10 * 200_000 + 1_000_000 + 200_000 + 1_000_000;
     let back = 2 * (64 * 200 + 1_000_000);
     assert_eq!(results.flows[0].ended, Some(Time(there + back)));
     assert_eq!(results.flows[0].delivered, 10_000);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
 }
 
-/// A flow that ends before figures count has no rate; one that the end of the run cuts off is told.
+/// A flow that ends before the end of the warm-up has no goodput; a flow cut off by the end of the
+/// run is counted as unfinished.
 #[test]
-fn flows_that_figures_do_not_hold() {
+fn goodput_and_unfinished_flows() {
     let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let cut = FlowConfig { messages: Some(1000), group: 1, ..flow(0, 2) };
     let config = config(topology::single(3, LINE), vec![early, cut]);
@@ -92,9 +94,10 @@ fn flows_that_figures_do_not_hold() {
     assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 0, 1]);
 }
 
-/// What has arrived before figures count, and is acknowledged after that, has no rate either.
+/// A flow whose data arrives before the end of the warm-up and is acknowledged after it has no
+/// goodput either.
 #[test]
-fn a_flow_that_ends_just_after_the_warm_up_has_no_rate() {
+fn a_flow_acknowledged_after_the_warm_up_has_no_goodput() {
     let early = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let config = config(topology::single(2, LINE), vec![early]);
     let ended = run(&config).flows[0].ended.expect("a message has an end");
@@ -103,9 +106,9 @@ fn a_flow_that_ends_just_after_the_warm_up_has_no_rate() {
     assert_eq!((results.flows[0].ended, results.flows[0].goodput), (Some(ended), None));
 }
 
-/// Who is stopped before its end has not finished; who had sent all has.
+/// A flow that is stopped early has not finished; a flow that had sent everything has.
 #[test]
-fn a_flow_that_is_stopped_has_not_finished() {
+fn a_flow_stopped_early_has_not_finished() {
     let stop = Time::from_micros(100);
     let cut = FlowConfig { messages: Some(1000), stop, ..flow(0, 1) };
     let all = FlowConfig { message: 10_000, messages: Some(1), stop, group: 1, ..flow(2, 3) };
@@ -117,9 +120,10 @@ fn a_flow_that_is_stopped_has_not_finished() {
     assert_eq!([None, Some(0), Some(1)].map(|group| results.unfinished(group)), [1, 1, 0]);
 }
 
-/// What a flow's slowdown is measured by: alone it is 1, whatever the lines on its way and the sizes of its packets.
+/// The reference of the slowdown: without other traffic the slowdown is 1, for any link rates and
+/// packet sizes.
 #[test]
-fn a_flow_alone_is_not_slowed_down() {
+fn a_standalone_flow_has_slowdown_one() {
     let dumbbells = [(LINE, SLOW), (SLOW, LINE), (LINE, LINE)];
     for (outer, trunk) in dumbbells {
         for (message, messages) in
@@ -128,19 +132,19 @@ fn a_flow_alone_is_not_slowed_down() {
             let one = FlowConfig { message, messages: Some(messages), ..flow(0, 1) };
             let config = config(topology::dumbbell(1, 1, outer, trunk), vec![one]);
             let results = run(&config);
-            let (took, alone) = (results.flows[0].completion(), results.flows[0].alone);
+            let (took, standalone) = (results.flows[0].completion(), results.flows[0].standalone);
             if messages == 1 {
-                assert_eq!(took, alone, "{message} bytes, {outer:?}, {trunk:?}");
+                assert_eq!(took, standalone, "{message} bytes, {outer:?}, {trunk:?}");
             } else {
                 let slowdown = results.flows[0].slowdown().expect("it has ended");
-                assert!((slowdown - 1.0).abs() < 0.02, "{slowdown}: {took:?} {alone:?}");
+                assert!((slowdown - 1.0).abs() < 0.02, "{slowdown}: {took:?} {standalone:?}");
             }
         }
     }
 }
 
 #[test]
-fn a_closed_loop_has_one_transfer_after_another() {
+fn a_closed_loop_runs_one_transfer_after_another() {
     let link = |message, chain| FlowConfig {
         message,
         messages: Some(1),
@@ -165,17 +169,17 @@ fn fixed_rates_are_exact() {
         let paced = FlowConfig { control: Control::Fixed(gigabits * 1_000_000_000), ..flow(0, 1) };
         let config = config(topology::single(2, LINE), vec![paced]);
         let goodput = run(&config).flows[0].goodput.expect("measured") / 1e9;
-        // Of 10 ms the first two microseconds are empty lines.
+        // Of 10 ms the first two microseconds are without packets.
         #[allow(clippy::cast_precision_loss)]
         let exact = gigabits as f64;
         assert!((goodput - exact).abs() < exact * 1e-3, "{goodput} for {gigabits}");
     }
 }
 
-/// Where nothing is lost no timer runs out: not of a flow so slow that 16 packets take longer, nor of one that stops
-/// amid a message.
+/// Without losses no timer expires, even for a flow so slow that 16 packets take longer than the
+/// timeout, and for a flow that stops in the middle of a message.
 #[test]
-fn no_timer_runs_out_without_a_loss() {
+fn no_timer_expires_without_a_loss() {
     let slow = FlowConfig { control: Control::Fixed(10_000_000), ..flow(0, 1) };
     let stopped = FlowConfig { stop: Time::from_micros(50), ..flow(0, 1) };
     for of in [slow, stopped] {
@@ -183,14 +187,14 @@ fn no_timer_runs_out_without_a_loss() {
         config.duration = Time::from_millis(50);
         let results = run(&config);
         assert!(results.flows[0].sender.packets > 40, "{:?}", results.flows[0]);
-        assert_eq!(results.losses(), Vec::<String>::new());
+        assert_eq!(results.violations(), Vec::<String>::new());
         let retransmitted = results.flows[0].sender.retransmitted;
         assert_eq!(retransmitted, 0);
     }
 }
 
 #[test]
-fn times_that_do_not_fit_are_refused() {
+fn inconsistent_times_are_refused() {
     let backwards =
         FlowConfig { start: Time::from_micros(2), stop: Time::from_micros(1), ..flow(0, 1) };
     let error = Fabric::new(&config(topology::single(2, LINE), vec![backwards])).unwrap_err();
@@ -203,7 +207,7 @@ fn times_that_do_not_fit_are_refused() {
     assert_eq!(Fabric::new(&unmeasured).unwrap_err().key, "warmup");
 }
 
-/// Two senders at line rate to one receiver: PFC halves them and nothing is lost.
+/// Two senders at link rate to one receiver: PFC halves their rates and nothing is lost.
 #[test]
 fn pfc_keeps_an_incast_lossless() {
     let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
@@ -211,7 +215,7 @@ fn pfc_keeps_an_incast_lossless() {
     config.switch.alpha = (1, 8);
     config.watch = vec![(3, 2, 3)];
     let results = run(&config);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     let goodput = |n: usize| results.flows[n].goodput.expect("measured") / 1e9;
     assert!(
         (goodput(0) - 20.0).abs() < 0.2 && (goodput(1) - 20.0).abs() < 0.2,
@@ -222,46 +226,46 @@ fn pfc_keeps_an_incast_lossless() {
     assert!(port(&results, &config, "s1", "h3").wire > 39.9e9);
     let pauses = port(&results, &config, "s1", "h1").counts.pauses_sent;
     assert!(pauses > 100, "{pauses}");
-    // The threshold T = (pool - 2 T) / 8 with 1 MB less headroom of 3 x 13064 bytes: 96.1 KB for each of the two, and what comes
-    // before a pause has its effect: 2 us of line and three packets.
-    let most = results.queues[0].lengths.most();
+    // The threshold is T = (pool - 2 T) / 8, where the pool is 1 MB less the headroom of 3 x 13064
+    // bytes: 96.1 KB for each sender. The bytes that arrive before a pause takes effect are added:
+    // 2 us of link delay and three packets.
+    let most = results.queues[0].lengths.max();
     assert!((192_000..2 * (96_100 + 13_064)).contains(&most), "{most}");
 }
 
 #[test]
-fn without_headroom_pfc_is_too_late() {
+fn without_headroom_pfc_drops_packets() {
     let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
     config.switch.buffer = 1_000_000;
     config.switch.headroom = Some(0);
     config.switch.threshold = Some(400_000);
     let results = run(&config);
     assert!(
-        results.losses().iter().any(|loss| loss.ends_with("packets dropped at switches")),
+        results.violations().iter().any(|loss| loss.ends_with("packets dropped at switches")),
         "{:?}",
-        results.losses()
+        results.violations()
     );
-    // The headroom that the line needs absorbs what comes.
+    // The headroom computed from the link absorbs the bytes in flight.
     config.switch.headroom = None;
-    assert_eq!(run(&config).losses(), Vec::<String>::new());
+    assert_eq!(run(&config).violations(), Vec::<String>::new());
 }
 
-/// A sender that may not hear of the end of its pause, because the frame that says so is as good as never sent, goes on when
-/// the quanta are over.
+/// A sender resumes when the quanta expire, without an XON.
 #[test]
 fn a_pause_expires() {
     let mut config = config(topology::single(3, LINE), vec![flow(0, 2), flow(1, 2)]);
     config.switch.buffer = 1_000_000;
-    // Far too short, and not repeated: 100 quanta are 1.28 us.
+    // Much too short and not repeated: 100 quanta are 1.28 us.
     config.switch.pfc = PfcConfig { quanta: 100, repeat: false, response: Time::ZERO };
     config.switch.threshold = Some(100_000);
     let results = run(&config);
-    assert!(!results.losses().is_empty(), "senders went on though they were still to wait");
+    assert!(!results.violations().is_empty(), "senders went on though they were still to wait");
     config.switch.pfc.repeat = true;
-    assert_eq!(run(&config).losses(), Vec::<String>::new(), "repeated, a short pause does");
+    assert_eq!(run(&config).violations(), Vec::<String>::new(), "repeated, a short pause does");
 }
 
 #[test]
-fn without_pfc_packets_are_dropped_and_sent_again() {
+fn without_pfc_packets_are_dropped_and_retransmitted() {
     let one = |from| FlowConfig { message: 10_000_000, messages: Some(1), ..flow(from, 2) };
     let mut config = config(topology::single(3, LINE), vec![one(0), one(1)]);
     config.switch.lossless = 0;
@@ -275,26 +279,26 @@ fn without_pfc_packets_are_dropped_and_sent_again() {
 }
 
 #[test]
-fn weights_share_a_line() {
+fn weights_share_a_link() {
     let of = |from, priority| FlowConfig { priority, ..flow(from, 3) };
     let mut config = config(topology::single(4, LINE), vec![of(0, 1), of(1, 3), of(2, 4)]);
-    let mut plan = Plan { strict: 1 << 6, quantum: [1000; 8] };
-    (plan.quantum[1], plan.quantum[3], plan.quantum[4]) = (1000, 2000, 5000);
-    config.switch.plan = plan;
+    let mut scheduling = SchedulerConfig { strict: 1 << 6, quantum: [1000; 8] };
+    (scheduling.quantum[1], scheduling.quantum[3], scheduling.quantum[4]) = (1000, 2000, 5000);
+    config.switch.scheduling = scheduling;
     config.switch.lossless = 1 << 1 | 1 << 3 | 1 << 4;
     config.host.ack_priority = Some(6);
     let results = run(&config);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     for (flow, share) in results.flows.iter().zip([5.0, 10.0, 25.0]) {
         let goodput = flow.goodput.expect("measured") / 1e9;
         assert!((goodput - share).abs() < 0.1, "{goodput} of {share}");
     }
 }
 
-/// A pause of one priority leaves the other alone, on the same line.
+/// A pause of one priority does not affect another on the same link.
 #[test]
-fn a_pause_stops_its_priority_only() {
-    // h1 sends to a slow receiver by priority 3 and to a fast one by 4.
+fn a_pause_affects_only_its_priority() {
+    // h1 sends to a slow receiver on priority 3 and to a fast one on priority 4.
     let mut network = topology::single(3, LINE);
     network.links[1].rate = SLOW.rate;
     let slow = FlowConfig { priority: 3, ..flow(0, 1) };
@@ -303,16 +307,16 @@ fn a_pause_stops_its_priority_only() {
     config.switch.lossless = 1 << 3 | 1 << 4;
     config.switch.threshold = Some(50_000);
     let results = run(&config);
-    assert_eq!(results.losses(), Vec::<String>::new());
+    assert_eq!(results.violations(), Vec::<String>::new());
     let goodput = |n: usize| results.flows[n].goodput.expect("measured") / 1e9;
     assert!((goodput(0) - 10.0).abs() < 0.1, "{}", goodput(0));
     assert!((goodput(1) - 30.0).abs() < 0.2, "{}", goodput(1));
 }
 
 #[test]
-fn one_loss_in_256_is_the_end_of_go_back_0_only() {
+fn one_loss_in_256_livelocks_only_go_back_0() {
     let mut network = topology::single(2, LINE);
-    network.links[0].loss = Hits::Every(256);
+    network.links[0].loss = ErrorModel::Every(256);
     let endless = FlowConfig { message: 4_194_304, ..flow(0, 1) };
     let mut config = config(network, vec![endless]);
     config.duration = Time::from_millis(20);
@@ -325,33 +329,34 @@ fn one_loss_in_256_is_the_end_of_go_back_0_only() {
 }
 
 #[test]
-fn corruption_travels_to_the_receiver() {
+fn a_corrupted_packet_reaches_the_receiver() {
     let mut network = topology::single(2, LINE);
-    network.links[0].corruption = Hits::Every(1000);
+    network.links[0].corruption = ErrorModel::Every(1000);
     let one = FlowConfig { message: 5_000_000, messages: Some(1), ..flow(0, 1) };
     let results = run(&config(network, vec![one]));
     assert!(results.corrupted >= 5, "{}", results.corrupted);
     assert_eq!(results.flows[0].delivered, 5_000_000);
-    assert!(results.losses().iter().any(|loss| loss.ends_with("packets with a wrong ICRC")));
+    assert!(results.violations().iter().any(|loss| loss.ends_with("packets with a wrong ICRC")));
 }
 
-/// The last packet of a message is lost: nobody tells, and the timer does.
+/// The last packet of a message is lost: there is no NAK, and the timer recovers.
 #[test]
-fn a_lost_end_is_found_by_the_timer() {
+fn the_timer_recovers_a_lost_last_packet() {
     let mut network = topology::single(2, LINE);
-    network.links[0].loss = Hits::Every(10);
+    network.links[0].loss = ErrorModel::Every(10);
     let one = FlowConfig { message: 10_000, messages: Some(1), ..flow(0, 1) };
     let mut config = config(network, vec![one]);
     config.host.ack_every = 1;
     let results = run(&config);
     let flow = &results.flows[0];
     assert_eq!((flow.sender.timeouts, flow.sender.retransmitted), (1, 1));
-    // The ninth acknowledgement comes at 6025.6 ns, 4 ms later the timer runs out; the NIC sends with the next whole nanosecond.
+    // The ninth acknowledgement arrives at 6025.6 ns and the timer expires 4 ms later. The NIC
+    // sends at the next whole nanosecond.
     let round = 2 * (200_000 + 1_000_000) + 2 * (12_800 + 1_000_000);
     assert_eq!(flow.ended, Some(Time(4_006_026_000 + round)));
 }
 
-/// The first mark, its way and its answer, to the nanosecond.
+/// The first mark, its path and its CNP, to the nanosecond.
 #[test]
 fn a_cnp_halves_the_rate_when_it_arrives() {
     let mut network = topology::single(2, LINE);
@@ -360,8 +365,9 @@ fn a_cnp_halves_the_rate_when_it_arrives() {
     config.switch.ecn = true;
     (config.congestion.marking.kmin, config.congestion.marking.kmax) = (4500, 4500);
     (config.sample, config.keep_samples) = (Time::from_nanos(1), true);
-    // Packets come each 200 ns, the first at 1200 ns, and leave each 800 ns: when the eighth comes at 2600 ns, five wait. It leaves at 6800 ns and
-    // is received 1800 ns later; the CNP takes 51.2 ns on the receiver's line, 12.8 ns on the sender's and their delays.
+    // Packets arrive every 200 ns from 1200 ns on, and leave every 800 ns. When the eighth arrives
+    // at 2600 ns, five are queued. The eighth leaves at 6800 ns and is received 1800 ns later. The
+    // CNP takes 51.2 ns on the receiver's link, 12.8 ns on the sender's, and their delays.
     for (delay, halves_at) in [(0, 10_664), (10_000, 20_664)] {
         config.host.cnp_delay = Time::from_nanos(delay);
         config.duration = Time::from_nanos(halves_at + 100);
@@ -376,22 +382,22 @@ fn a_cnp_halves_the_rate_when_it_arrives() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_told() {
-    let told = |config: &FabricConfig| Fabric::new(config).expect_err("a misfit").to_string();
+fn inconsistent_configurations_are_refused() {
+    let message = |config: &FabricConfig| Fabric::new(config).expect_err("a misfit").to_string();
     let mut config = config(topology::single(3, LINE), vec![flow(0, 0)]);
-    assert_eq!(told(&config), "h1 sends to itself");
+    assert_eq!(message(&config), "h1 sends to itself");
     config.flows = vec![flow(0, 1)];
     config.watch = vec![(0, 1, 3)];
-    assert_eq!(told(&config), "no line leads from h1 to h2");
+    assert_eq!(message(&config), "no link joins h1 and h2");
     config.watch.clear();
     config.network.links.pop();
-    assert_eq!(told(&config), "h3 has 0 lines; a host has one");
+    assert_eq!(message(&config), "h3 has 0 links; a host has one");
     config = FabricConfig { network: topology::single(3, LINE), ..config };
     (config.switch.buffer, config.switch.lossless) = (999, 0);
     assert_eq!(
-        told(&config),
-        "s1: a lossy queue takes 999 bytes when the buffer is empty, less than a packet of 1000"
+        message(&config),
+        "s1: a lossy queue holds at most 999 bytes, less than a packet of 1000"
     );
     config.switch.lossless = 1 << 3;
-    assert!(told(&config).starts_with("s1: 3 ports need "), "{}", told(&config));
+    assert!(message(&config).starts_with("s1: 3 ports need "), "{}", message(&config));
 }

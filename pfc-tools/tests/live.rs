@@ -1,4 +1,4 @@
-//! `feroce-fabric live` between network namespaces: what it joins, what it holds back, what it marks. Needs root.
+//! `feroce-fabric live` between network namespaces: forwarding, pauses and marks. Needs root.
 
 use std::fs::File;
 use std::io::Read;
@@ -30,7 +30,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::UdpGsoSegment;
 use nix::unistd::{Pid, geteuid};
 
-/// Of each port: slow enough for a busy machine.
+/// Rate of each port: low enough for a busy machine.
 const RATE: f64 = 100e6;
 const PRIORITY: u8 = 3;
 const PAYLOAD: usize = 1400;
@@ -38,10 +38,10 @@ const PAYLOAD: usize = 1400;
 const LIVE: &str = include_str!("../scenarios/live.toml");
 const LIVE_INCAST: &str = include_str!("../scenarios/live-incast.toml");
 
-/// One at a time: they measure.
+/// The tests run one at a time, since they measure rates.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Three namespaces whose interfaces `v0` end in a fourth, as `p1`, `p2` and `p3`.
+/// Three namespaces whose interfaces `v0` are connected to `p1`, `p2` and `p3` in a fourth.
 struct Net {
     prefix: String,
     _alone: MutexGuard<'static, ()>,
@@ -76,7 +76,7 @@ impl Net {
         format!("{}{end}", self.prefix)
     }
 
-    /// Does `work` on a thread that goes to the namespace of a host.
+    /// Runs `work` on a thread in a host's namespace.
     fn within<T: Send + 'static>(&self, end: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.name(end))).expect("a namespace");
         let there = move || {
@@ -86,19 +86,19 @@ impl Net {
         thread::spawn(there).join().expect("no panic")
     }
 
-    /// A tap in the namespace of a host.
+    /// A tap in a host's namespace.
     fn tap(&self, end: &str) -> Tap {
         self.within(end, || Tap::open("v0", 8 << 20).expect("a tap"))
     }
 
-    /// A UDP socket in the namespace of a host, which does not wait for long.
+    /// A UDP socket with a short receive timeout in a host's namespace.
     fn udp(&self, end: &str, port: u16) -> UdpSocket {
         let socket = self.within(end, move || UdpSocket::bind(("0.0.0.0", port)).expect("a port"));
         socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
         socket
     }
 
-    /// Starts the program on three hosts of 100 Mb/s.
+    /// Starts the program with three hosts at 100 Mb/s.
     fn live(&self, options: &[&str]) -> Live {
         let ports = ["live", "--port", "h3=p3", "--set", "topology.rate=100Mb/s"];
         self.start(&[&ports, options].concat())
@@ -110,7 +110,7 @@ impl Net {
         command.args(["netns", "exec", &self.name("s"), env!("CARGO_BIN_EXE_feroce-fabric")]);
         command.args(["live", "--port", "h1=p1", "--port", "h2=p2"]).args(options);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        // It needs to have opened its interfaces.
+        // Wait until the interfaces are open.
         thread::sleep(Duration::from_millis(500));
         Live(child.expect("feroce-fabric"))
     }
@@ -128,18 +128,18 @@ impl Drop for Net {
 struct Live(Child);
 
 impl Live {
-    /// Ends it as Ctrl-C does: exit code, table, and what it said meanwhile.
+    /// Stops the program with SIGINT. Returns exit code, standard output and standard error.
     fn interrupt(mut self) -> (Option<i32>, String, String) {
         kill(Pid::from_raw(self.0.id().try_into().unwrap()), Signal::SIGINT).expect("it runs");
-        let (mut text, mut told) = (String::new(), String::new());
+        let (mut text, mut message) = (String::new(), String::new());
         self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        self.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        self.0.stderr.take().unwrap().read_to_string(&mut message).unwrap();
         let code = self.0.wait().unwrap().code();
-        eprintln!("{text}{told}");
-        (code, text, told)
+        eprintln!("{text}{message}");
+        (code, text, message)
     }
 
-    /// Ends it; a host's figure in its table.
+    /// Stops the program. Returns a lookup of its table by host and column.
     fn end(self) -> impl Fn(&str, &str) -> u64 {
         let (code, text, _) = self.interrupt();
         assert_eq!(code, Some(0));
@@ -172,7 +172,7 @@ const fn mac(n: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, n])
 }
 
-/// The ones' complement sum of a header.
+/// Ones' complement sum of a header.
 fn sum(header: &[u8]) -> u16 {
     let words = header.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
     let sum: u32 = words.sum();
@@ -180,7 +180,7 @@ fn sum(header: &[u8]) -> u16 {
     u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()
 }
 
-/// A UDP frame from a host to `h3`, ECN-capable.
+/// An ECN-capable UDP frame from a host to `h3`.
 fn frame(from: u8, priority: u8) -> Vec<u8> {
     let mut frame = Vec::from(mac(3).0);
     frame.extend(mac(from).0);
@@ -196,12 +196,12 @@ fn frame(from: u8, priority: u8) -> Vec<u8> {
     frame
 }
 
-#[allow(clippy::disallowed_methods)] // What is measured is in real time.
+#[allow(clippy::disallowed_methods)] // The tests measure real time.
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Sends at a rate, as the line would count it, for some time.
+/// Sends at a rate, counted as on the link, for a time span.
 fn send(mut tap: Tap, frame: &[u8], rate: f64, span: Duration) {
     let per_frame = (frame.len() + 24) as f64 * 8.0;
     let (begin, mut sent) = (now(), 0.0);
@@ -214,7 +214,7 @@ fn send(mut tap: Tap, frame: &[u8], rate: f64, span: Duration) {
     }
 }
 
-/// What arrived at `h3`, when, and with which priority and mark.
+/// Frames that arrive at `h3`: time, priority and mark.
 fn receive(tap: &mut Tap, span: Duration) -> Vec<(Duration, u8, bool)> {
     let (begin, mut arrived) = (now(), Vec::new());
     while begin.elapsed() < span {
@@ -235,7 +235,7 @@ fn receive(tap: &mut Tap, span: Duration) -> Vec<(Duration, u8, bool)> {
     arrived
 }
 
-/// Tells the switch where `h3` is.
+/// Announces the address of `h3` to the switch.
 fn announce(tap: &mut Tap) {
     let mut frame = vec![0xff; 6];
     frame.extend(mac(3).0);
@@ -245,17 +245,17 @@ fn announce(tap: &mut Tap) {
 }
 
 #[test]
-fn what_the_kernel_sends_passes() {
+fn pings_of_the_kernel_pass() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&[]);
-    // What no switch hands on is counted.
+    // Frames that a switch does not forward are counted.
     let mut lldp = vec![0x01, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 1, 0x88, 0xcc];
     lldp.resize(60, 0);
     net.tap("h1").send(&lldp, Offload::default()).expect("room for a frame");
     for (host, to) in [("h1", "10.77.1.3"), ("h2", "10.77.1.3"), ("h3", "fd77::2")] {
         let ping = format!("ip netns exec {} ping -c 3 -i 0.2 -s 1400 -W 2 {to}", net.name(host));
-        let told = run(&ping);
-        assert!(told.contains(" 0% packet loss"), "{told}");
+        let message = run(&ping);
+        assert!(message.contains(" 0% packet loss"), "{message}");
     }
     let figure = live.end();
     assert!(figure("h3", "in_frames") >= 9 && figure("h3", "dropped") == 0);
@@ -263,7 +263,7 @@ fn what_the_kernel_sends_passes() {
 }
 
 #[test]
-fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
+fn a_port_keeps_its_rate_and_a_queue_marks_and_pauses() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&["--nics-obey"]);
     let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
@@ -278,7 +278,7 @@ fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
     let marked = arrived.iter().filter(|(_, _, marked)| *marked).count();
     assert!(arrived.len() > 1000, "{} frames", arrived.len());
     assert!(marked * 100 < arrived.len(), "{marked} of {} marked", arrived.len());
-    // Two at more than its rate.
+    // Two senders above the port's rate.
     let one = net.tap("h1");
     let senders = [(1, one), (2, two)]
         .map(|(n, tap)| thread::spawn(move || send(tap, &frame(n, PRIORITY), RATE * 1.2, span)));
@@ -300,9 +300,9 @@ fn a_port_has_its_rate_and_a_queue_gets_marks_and_pauses() {
 }
 
 #[test]
-fn what_is_not_ecn_capable_is_marked_on_demand_only() {
+fn packets_without_ect_are_marked_only_with_the_option() {
     let Some(net) = Net::new() else { return };
-    // Figures are those of the whole run, wherever the scenario's warm-up ends.
+    // The statistics are those of the whole run, whatever the scenario's warm-up.
     let warmup = ["--set", "duration=60s", "--set", "warmup=1500ms"];
     for (options, expected) in [(&[][..], false), (&["--mark-not-ect"], true)] {
         let live = net.live(&[&warmup, options].concat());
@@ -330,7 +330,7 @@ fn what_is_not_ecn_capable_is_marked_on_demand_only() {
 }
 
 #[test]
-fn a_pause_stops_its_priority_for_its_quanta_and_no_other_and_pause_of_802_3x_all() {
+fn pfc_pauses_one_priority_and_802_3x_pause_all() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&[]);
     let [mut sink, one, two] = ["h3", "h1", "h2"].map(|end| net.tap(end));
@@ -382,15 +382,15 @@ fn a_pause_stops_its_priority_for_its_quanta_and_no_other_and_pause_of_802_3x_al
     assert_eq!(figure("h1", "dropped"), 0);
 }
 
-/// A checksum that is left to the device is not made of what the line has damaged.
+/// An offloaded checksum is not computed over bytes that the link has damaged.
 #[test]
-fn what_the_line_damages_no_checksum_repairs() {
+fn checksum_offload_does_not_hide_corruption() {
     let Some(net) = Net::new() else { return };
     let file = std::env::temp_dir().join(format!("feroce-live-{}.toml", std::process::id()));
     let text = format!("{LIVE}\n[[link]]\nbetween = \"h1 - s1\"\ncorruption = 1\n");
     std::fs::write(&file, text).expect("a file");
     let live = net.start(&[file.to_str().unwrap(), "--port", "h3=p3"]);
-    // Nobody would answer damaged questions for it.
+    // Static neighbour entries: damaged ARP requests get no reply.
     for host in ["h1", "h2"] {
         let name = net.name(host);
         run(&format!("ip -n {name} neighbour add 10.77.1.3 lladdr 02:00:00:00:00:03 dev v0"));
@@ -408,9 +408,9 @@ fn what_the_line_damages_no_checksum_repairs() {
     assert!(figure("h1", "corrupted") >= 3 && figure("h1", "in_bytes") > 3 * 1000);
 }
 
-/// RoCE's super-frames - UDP to 4791 that the kernel is to cut - become the packets that they are made of.
+/// RoCE super-frames (UDP to port 4791 with segmentation offload) are cut into packets.
 #[test]
-fn super_frames_are_cut() {
+fn roce_super_frames_are_cut() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&[]);
     let [one, sink] = [net.udp("h1", 0), net.udp("h3", 4791)];
@@ -428,18 +428,18 @@ fn super_frames_are_cut() {
 }
 
 #[test]
-fn a_full_disk_ends_the_samples_and_not_the_bridge() {
+fn a_full_disk_ends_the_samples_but_not_forwarding() {
     let Some(net) = Net::new() else { return };
     let live = net.live(&["--csv", "/dev/full", "--sample", "1ms"]);
     let ping = format!("ip netns exec {} ping -c 2 -i 0.2 -W 2 10.77.1.3", net.name("h1"));
     assert!(run(&ping).contains(" 0% packet loss"));
-    let (code, text, told) = live.interrupt();
+    let (code, text, message) = live.interrupt();
     assert_eq!(code, Some(1), "what was asked for is not there");
     assert!(text.starts_with("host") || text.trim_start().starts_with("host"), "{text}");
-    assert!(told.contains("no more samples: No space left on device"), "{told}");
+    assert!(message.contains("samples stop: No space left on device"), "{message}");
 }
 
-/// One end of a connection with congestion control as the scenario has it, and what it uses.
+/// One end of a connection with the scenario's congestion control, and its resources.
 struct End {
     qp: QueuePair,
     cq: CompletionQueue,
@@ -468,7 +468,7 @@ fn device(net: &Net, end: &str) -> Device {
     net.within(end, move || Device::open("v0", config).expect("a device"))
 }
 
-/// Priority 3, by its DSCP.
+/// Priority 3, from its DSCP.
 fn lossless() -> ConnectOptions {
     ConnectOptions {
         traffic_class: 26 << 2,
@@ -488,17 +488,17 @@ impl End {
     }
 
     fn connect(ends: [(&mut Self, &Device); 2], options: ConnectOptions) {
-        let told = ends.each_ref().map(|(end, device)| {
+        let message = ends.each_ref().map(|(end, device)| {
             let psn = device.random_psn().expect("a PSN");
             (psn, end.qp.endpoint(psn, device.default_gid_index()).expect("a GID"))
         });
         for (number, (end, device)) in ends.into_iter().enumerate() {
             let options = ConnectOptions { sgid_index: device.default_gid_index(), ..options };
-            end.qp.connect(told[number].0, &told[1 - number].1, &options).expect("connected");
+            end.qp.connect(message[number].0, &message[1 - number].1, &options).expect("connected");
         }
     }
 
-    /// Writes `len` bytes to the other end's buffer.
+    /// Posts a WRITE of `len` bytes to the other end's buffer.
     fn post(&mut self, remote: RemoteAddr, len: u32) {
         let sges = [self.buffer.region().sge(0, len)];
         let (op, data) = (SendOp::Write(remote), Data::Sges(&sges));
@@ -506,7 +506,7 @@ impl End {
         self.qp.post_send(&request).expect("posted");
     }
 
-    /// How many WRITEs have been acknowledged since last asked.
+    /// Number of WRITEs completed since the last call.
     fn reap(&mut self) -> u64 {
         let mut completions = Vec::new();
         self.cq.poll(&mut completions, 64);
@@ -514,7 +514,7 @@ impl End {
         completions.len() as u64
     }
 
-    /// Writes to the other end's buffer for `span`; the bytes that were acknowledged.
+    /// Posts WRITEs to the other end's buffer for `span`. Returns the bytes acknowledged.
     fn write(&mut self, remote: RemoteAddr, span: Duration) -> u64 {
         let (begin, mut posted, mut done) = (now(), 0, 0);
         while begin.elapsed() < span {
@@ -529,9 +529,10 @@ impl End {
     }
 }
 
-/// Two senders and a receiver of the engine, with DCQCN: scripts/live-incast.sh measures it well; here it must be in the right region.
+/// Two senders and a receiver on the engine, with DCQCN. scripts/live-incast.sh measures this
+/// precisely; here the result must be roughly right.
 #[test]
-fn real_senders_hear_of_the_queue_and_share_the_line() {
+fn real_senders_get_cnps_and_share_the_link() {
     let Some(net) = Net::new() else { return };
     let scenario = ["live-incast", "--port", "h9=p3", "--case", "2:1", "--nics-obey"];
     let live = net.start(&scenario);
@@ -545,7 +546,7 @@ fn real_senders_hear_of_the_queue_and_share_the_line() {
     let span = Duration::from_secs(3);
     let senders = pairs.map(|(mut one, other)| {
         thread::spawn(move || {
-            let other = other; // All of it lives as long.
+            let other = other; // Moves all of it into the closure.
             let region = other.buffer.region();
             let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
             one.write(remote, span)
@@ -558,16 +559,16 @@ fn real_senders_hear_of_the_queue_and_share_the_line() {
     eprintln!("{bytes:?} bytes, {used:.2} of the line, {cnps:?} CNPs");
     drop(devices);
     let figure = live.end();
-    // A machine that is busy with other tests does not fill the line.
+    // A machine busy with other tests does not fill the link.
     assert!((0.1..=1.0).contains(&used), "{used}");
     assert!(bytes.iter().all(|&part| part * 10 > bytes.iter().sum()), "{bytes:?}");
-    // A cut in 20 ms at most, of each.
+    // At most one rate cut per 20 ms and sender.
     assert!(cnps.iter().all(|cnps| (1..=170).contains(cnps)), "{cnps:?}");
     assert!(figure("h9", "marked") > 1);
     assert_eq!(figure("h1", "dropped") + figure("h2", "dropped"), 0, "lossless");
 }
 
-/// A device that is paced to `rate`, under flow control or not, on a link that is said to have [`RATE`].
+/// A device paced to `rate`, with or without flow control, on a link of rate [`RATE`].
 fn paced(kind: PortKind, rate: u64, pfc: PfcConfig) -> DeviceConfig {
     DeviceConfig {
         port: kind,
@@ -595,24 +596,25 @@ fn pfc(thresholds: Option<Thresholds>) -> PfcConfig {
     }
 }
 
-/// What became of a transfer to a receiver that is too slow.
+/// The result of a transfer to a slow receiver.
 struct Transfer {
-    /// Bytes that were acknowledged.
+    /// Bytes acknowledged.
     done: u64,
-    /// Packets that were sent again, NAKs among the causes, and time-outs.
+    /// Packets retransmitted, NAKs received, and time-outs.
     again: u64,
-    /// Frames that the receiver's port has dropped.
+    /// Frames dropped by the receiver's port.
     dropped: u64,
-    /// Frames of flow control: to the sender, from the receiver.
+    /// Flow control frames: received by the sender, sent by the receiver.
     pauses: [u64; 2],
 }
 
-/// `h1` writes to `h3` through a switch with a small buffer. The receiver's core takes 64 frames in 60 ms, 10 Mb/s of the 20 Mb/s that
-/// come: a program that does something else. So slow, since the switch needs room for what comes until a busy machine has obeyed.
+/// `h1` writes to `h3` through a switch with a small buffer. The receiver's core takes 64 frames in
+/// 60 ms: 10 Mb/s of the 20 Mb/s that arrive. The rates are low because the switch needs room for
+/// the frames that arrive until a busy machine obeys a pause.
 fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Transfer {
     let config = DeviceConfig {
         driver: Driver::Manual,
-        // With buffers for super-frames it would take a few at a time.
+        // With super-frame buffers it would take several at a time.
         packet: PacketConfig {
             rx_slots: 512,
             super_frames: SuperFrames::Off,
@@ -654,9 +656,10 @@ fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Tr
     }
 }
 
-/// A receiver that is too slow pauses the switch, the switch the sender, and nothing is lost. Without flow control it is.
+/// A slow receiver pauses the switch, the switch pauses the sender, and nothing is lost. Without
+/// flow control packets are lost.
 #[test]
-fn a_slow_receiver_is_waited_for() {
+fn pfc_protects_a_slow_receiver() {
     let Some(net) = Net::new() else { return };
     let small = ["--set", "switch.threshold=60KB", "--set", "switch.buffer=1MB"];
     let thresholds = Some(Thresholds { xoff: 20, xon: 10 });
@@ -681,7 +684,8 @@ fn a_slow_receiver_is_waited_for() {
     }
 }
 
-/// Sends pauses of `quanta` every `period` for `span`; for how long the priority was paused.
+/// Sends pauses of `quanta` every `period` for `span`. Returns for how long the priority was
+/// paused.
 fn pause_again_and_again(tap: &mut Tap, quanta: u16, period: Duration, span: Duration) -> Duration {
     let frame = Pause::new(1 << PRIORITY, 1 << PRIORITY, quanta).to_bytes(mac(9));
     let each = Duration::from_secs_f64(f64::from(quanta) * 512.0 / RATE);
@@ -698,8 +702,9 @@ fn pause_again_and_again(tap: &mut Tap, quanta: u16, period: Duration, span: Dur
     paused
 }
 
-/// An endpoint that is paced to less than half of what its line carries has the share of the time that pauses leave it; who has another
-/// priority in the same device, all. scripts/pfc-endpoint.sh measures it well; here it must be in the right region.
+/// An endpoint paced to less than half of the link rate gets the share of time that pauses leave to
+/// it; a QP of another priority on the same device is not affected. scripts/pfc-endpoint.sh
+/// measures this precisely; here the result must be roughly right.
 #[test]
 fn an_endpoint_obeys_pauses_of_its_priority() {
     let Some(net) = Net::new() else { return };
@@ -716,7 +721,7 @@ fn an_endpoint_obeys_pauses_of_its_priority() {
             let options = ConnectOptions { traffic_class, ..lossless() };
             End::connect([(&mut one, &sender), (&mut other, &sink)], options);
             thread::spawn(move || {
-                let other = other; // All of it lives as long.
+                let other = other; // Moves all of it into the closure.
                 let region = other.buffer.region();
                 let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
                 one.write(remote, span)
@@ -736,8 +741,8 @@ fn an_endpoint_obeys_pauses_of_its_priority() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
-    let told = |options: &[&str]| {
+fn invalid_arguments_are_reported() {
+    let message = |options: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_feroce-fabric"))
             .args(["live", "live"])
             .args(options)
@@ -745,12 +750,12 @@ fn errors_say_what_to_do() {
             .unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, text) = told(&["--port", "h9=lo"]);
+    let (code, text) = message(&["--port", "h9=lo"]);
     assert_eq!(code, Some(1));
-    assert!(text.contains("the scenario has no host `h9`; there are h1, h2, h3"), "{text}");
-    let (code, text) = told(&["--port", "h1=nowhere0"]);
+    assert!(text.contains("the scenario has no host `h9`; its hosts: h1, h2, h3"), "{text}");
+    let (code, text) = message(&["--port", "h1=nowhere0"]);
     assert_eq!(code, Some(1));
     assert!(text.contains("no interface 'nowhere0'"), "{text}");
-    assert_eq!(told(&["--port", "h1"]).0, Some(2));
-    assert_eq!(told(&[]).0, Some(2));
+    assert_eq!(message(&["--port", "h1"]).0, Some(2));
+    assert_eq!(message(&[]).0, Some(2));
 }

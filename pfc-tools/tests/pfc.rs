@@ -1,4 +1,5 @@
-//! `feroce-pfc` as people run it: captures of each kind, bad input of each kind, and what goes through a pair of interfaces. The latter needs root.
+//! `feroce-pfc` on the command line: captures of each format, invalid input of each kind, and a
+//! pair of interfaces. The latter needs root.
 
 use std::fs;
 use std::io::Write;
@@ -31,7 +32,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -57,7 +58,8 @@ impl Drop for Folder {
     }
 }
 
-/// Pauses of priority 3 for 1000 quanta, one each millisecond, and an XON half a millisecond behind the last.
+/// Pauses of priority 3 for 1000 quanta, one each millisecond, and an XON half a millisecond after
+/// the last.
 fn frames() -> Vec<(Duration, [u8; 60])> {
     let frame = |quanta| {
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, quanta, 0, 0, 0, 0] };
@@ -77,14 +79,14 @@ fn pcap(endianness: Endianness, ts_resolution: TsResolution, datalink: DataLink)
     writer.into_writer()
 }
 
-/// Ticks of a nanosecond if `resolution` is 9, of a microsecond if it is 6.
+/// Timestamps in nanoseconds if `resolution` is 9, in microseconds if it is 6.
 fn pcapng(endianness: Endianness, resolution: u8, linktype: DataLink) -> Vec<u8> {
     let mut writer = PcapNgWriter::with_endianness(Vec::new(), endianness).unwrap();
     let options = vec![InterfaceDescriptionOption::IfTsResol(resolution)];
     writer.write_pcapng_block(InterfaceDescriptionBlock { linktype, snaplen: 0, options }).unwrap();
     for (at, bytes) in frames() {
         let ticks = at.as_nanos() / if resolution == 9 { 1 } else { 1000 };
-        // The writer takes ticks for nanoseconds, as the reader does.
+        // The writer takes timestamps for nanoseconds, as the reader does.
         let timestamp = Duration::from_nanos(ticks.try_into().unwrap());
         let data = (&bytes[..]).into();
         let block = EnhancedPacketBlock {
@@ -112,7 +114,7 @@ fn summary(output: &Output) -> Value {
 }
 
 #[test]
-fn captures_of_each_kind_say_the_same() {
+fn all_capture_formats_give_the_same_result() {
     let folder = Folder::new("kinds");
     let both = [Endianness::Little, Endianness::Big];
     let mut captures = Vec::new();
@@ -127,14 +129,14 @@ fn captures_of_each_kind_say_the_same() {
     let level = ruzstd::encoding::CompressionLevel::Fastest;
     let packed = |bytes: &[u8]| ruzstd::encoding::compress_to_vec(bytes, level);
     captures.push(packed(&captures[0]));
-    // Two frames of zstd, and one that is to be skipped between.
+    // Two zstd frames, with a skippable frame between them.
     let (head, tail) = captures[0].split_at(300);
     let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
     let zstd = [packed(head), skipped.to_vec(), packed(tail)].concat();
-    // Two members of gzip, as it is allowed.
+    // Two gzip members, as the format allows.
     let gzip = [zipped(head), zipped(tail)].concat();
     captures.extend([zstd, gzip]);
-    // The word of the link type says that frames have check sequences of 4 bytes.
+    // The link type word says that frames have check sequences of 4 bytes.
     let mut with_fcs = captures[0].clone();
     with_fcs[23] = 0x24;
     captures.push(with_fcs);
@@ -143,7 +145,7 @@ fn captures_of_each_kind_say_the_same() {
         let output = pfc(&["decode", &file, "--rate", "1G", "--json"]);
         assert_eq!(output.status.code(), Some(0), "{n}: {output:?}");
         let summary = summary(&output);
-        // 1000 quanta at 1 Gb/s are 512 us, which each of nine pauses takes; the last one has 500 us.
+        // 1000 quanta at 1 Gb/s are 512 us: nine pauses last that long, and the last one 500 us.
         let priority = &summary["senders"][0]["priorities"]["3"];
         assert_eq!(priority["paused_ns"], 9 * 512_000 + 500_000, "{n}: {summary}");
         assert_eq!(summary["duration_ns"], 9_500_000, "{n}");
@@ -154,18 +156,18 @@ fn captures_of_each_kind_say_the_same() {
     }
 }
 
-/// Each gets one line that says so, and exit code 2.
+/// Each invalid input gets one line of error message and exit code 2.
 fn refused(rows: &[(&[&str], &str)]) {
     for (arguments, due) in rows {
         let output = pfc(arguments);
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(due) && told.lines().count() == 1, "{arguments:?}: {told}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+        assert!(message.contains(due) && message.lines().count() == 1, "{arguments:?}: {message}");
     }
 }
 
 #[test]
-fn bad_captures_get_one_line_and_exit_code_2() {
+fn invalid_captures_get_one_line_and_exit_code_2() {
     let folder = Folder::new("bad");
     let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
     let loopback = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::NULL);
@@ -177,18 +179,18 @@ fn bad_captures_get_one_line_and_exit_code_2() {
     let cut = file("cut", &good[..good.len() - 20]);
     let here = folder.0.to_str().unwrap();
     refused(&[
-        (&["decode", &cut], "is cut off behind its frame 10"),
-        (&["decode", &file("zst", &zstd[..zstd.len() - 20])], "is cut off"),
-        (&["decode", &file("gz", &gzip[..gzip.len() - 20])], "is cut off"),
+        (&["decode", &cut], "is truncated after frame 10"),
+        (&["decode", &file("zst", &zstd[..zstd.len() - 20])], "is truncated"),
+        (&["decode", &file("gz", &gzip[..gzip.len() - 20])], "is truncated"),
         (&["decode", &file("whole", &good), "--html", "/proc/none"], "cannot write /proc/none"),
-        (&["decode", &file("empty", &[])], "no capture"),
-        (&["decode", &file("junk", &[0x55; 4000])], "no capture"),
+        (&["decode", &file("empty", &[])], "neither pcap nor pcapng"),
+        (&["decode", &file("junk", &[0x55; 4000])], "neither pcap nor pcapng"),
         (&["decode", &file("loopback", &loopback)], "link of type"),
         (&["decode", &file("raw", &raw)], "link of type"),
         (&["decode", &folder.path("none")], "No such file"),
         (&["decode", here], "Is a directory"),
     ]);
-    // What comes ahead of the fault is shown.
+    // The frames before the error are printed.
     let summary = summary(&pfc(&["decode", &cut, "--json"]));
     assert_eq!(summary["frames"]["pfc"], 10);
     let mut piped = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
@@ -197,7 +199,7 @@ fn bad_captures_get_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn other_bad_input_gets_one_line_and_exit_code_2() {
+fn other_invalid_input_gets_one_line_and_exit_code_2() {
     let folder = Folder::new("other");
     let scenario = |name, text: &str| folder.file(name, text.as_bytes());
     let none = folder.path("none");
@@ -211,8 +213,8 @@ fn other_bad_input_gets_one_line_and_exit_code_2() {
     refused(&[
         (&["watch", "fr-none0"], "no interface 'fr-none0'"),
         (&["send", "frame", "fr-none0", "--src", "02:00:00:00:00:01"], "no interface 'fr-none0'"),
-        (&["watchdog", "fr-none0"], "no interface is called fr-none0"),
-        (&["doctor", "fr-none0"], "no interface is called fr-none0"),
+        (&["watchdog", "fr-none0"], "there is no interface fr-none0"),
+        (&["doctor", "fr-none0"], "there is no interface fr-none0"),
         (&["watch", "lo"], "not Ethernet"),
         (&["watchdog", "lo"], "--frames"),
         (
@@ -223,18 +225,18 @@ fn other_bad_input_gets_one_line_and_exit_code_2() {
         (&["send", "xon", "--pcap", "/dev/full"], "cannot write /dev/full"),
         (
             &["send", "frame", "--pcap", &none, "--count", "36001", "--per-second", "10"],
-            "3600 s is the most",
+            "the limit is 3600 s",
         ),
-        (&["send", "sweep", "--pcap", &none, "--each", "901s"], "3600 s is the most"),
+        (&["send", "sweep", "--pcap", &none, "--each", "901s"], "the limit is 3600 s"),
         (&["plan", "--rate", "100G", "--mtu", "9500"], "--mtu 9500 is larger"),
         (&["plan", "--rate", "7G"], "7000 Mb/s"),
         (&["deadlock", here], "Is a directory"),
         (&["deadlock", &empty], "`title` is missing"),
         (&["deadlock", &kind], "moebius"),
-        (&["deadlock", &key], "nothing is called `topology.colour`"),
-        (&["deadlock", &line], "`s2` is none"),
+        (&["deadlock", &key], "unknown key `topology.colour`"),
+        (&["deadlock", &line], "`s2` is unknown"),
         (&["deadlock", &junk], "junk:1:"),
-        (&["deadlock", "deadlock-ring", "--case", "none"], "no case is called `none`"),
+        (&["deadlock", "deadlock-ring", "--case", "none"], "there is no case `none`"),
         (&["deadlock", "deadlock-ring", "--set", "topology.rate=fast"], "topology.rate"),
     ]);
     for arguments in
@@ -245,19 +247,19 @@ fn other_bad_input_gets_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn without_privilege_one_line_says_so() {
+fn missing_privileges_get_one_line() {
     let Some(pair) = Pair::new("poor") else { return };
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &pair.0, "setpriv", "--bounding-set=-all"]);
     command.args([env!("CARGO_BIN_EXE_feroce-pfc"), "watch", "v0"]);
     let output = command.output().expect("ip");
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.lines().count() == 1 && told.contains("no permission"), "{told}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.lines().count() == 1 && message.contains("no permission"), "{message}");
 }
 
 #[test]
-fn a_capture_comes_from_standard_input_too() {
+fn a_capture_can_come_from_standard_input() {
     let good = pcap(Endianness::Little, TsResolution::MicroSecond, DataLink::ETHERNET);
     for capture in [zipped(&good), good] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_feroce-pfc"));
@@ -273,7 +275,7 @@ fn a_capture_comes_from_standard_input_too() {
 }
 
 #[test]
-fn what_is_sent_is_decoded_and_wrong_frames_are_named() {
+fn sent_frames_are_decoded_and_malformed_ones_named() {
     let folder = Folder::new("sent");
     let file = folder.path("x.pcap");
     let storm = [
@@ -307,7 +309,7 @@ fn what_is_sent_is_decoded_and_wrong_frames_are_named() {
     }
 }
 
-/// A namespace with a pair of interfaces, which goes with the test.
+/// A namespace with a pair of interfaces, removed at the end of the test.
 struct Pair(String);
 
 impl Pair {
@@ -348,7 +350,7 @@ fn run(command: &str) {
 }
 
 #[test]
-fn a_watcher_sees_a_storm_that_ends_by_itself() {
+fn watch_sees_a_complete_storm() {
     let Some(pair) = Pair::new("storm") else { return };
     let folder = Folder::new("storm");
     let picture = folder.path("x.svg");
@@ -361,10 +363,10 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
         ["send", "storm", "v0", "--for", "500ms", "--per-second", "1000", "--record", &record];
     let storm = pair.command(&storm).output().unwrap();
     assert_eq!(storm.status.code(), Some(0), "{storm:?}");
-    let told = text(&storm.stdout);
+    let message = text(&storm.stdout);
     assert!(
-        told.contains("500 of 500 frames") && told.contains("ended by itself; XON sent"),
-        "{told}"
+        message.contains("500 of 500 frames") && message.contains("complete; XON sent"),
+        "{message}"
     );
     pair.command(&["send", "frame", "v0", "--malformed", "padding"]).output().unwrap();
     kill(Pid::from_raw(watcher.id().try_into().unwrap()), Signal::SIGINT).unwrap();
@@ -379,7 +381,8 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
     for due in ["<svg ", ">02:00:00:00:00:0a<", ">padding<", ">priority<"] {
         assert!(drawn.contains(due), "{due}: {drawn}");
     }
-    // 65535 quanta at 10 Mb/s are 3.4 s: nothing ends until the XON, however late a busy machine sends.
+    // 65535 quanta at 10 Mb/s are 3.4 s: no pause expires before the XON, even if a busy machine
+    // sends late.
     let longest = |figures: &Value| {
         let longest = &figures["senders"][0]["priorities"]["3"]["longest_ns"];
         assert!((400_000_000..30_000_000_000).contains(&longest.as_u64().unwrap()), "{figures}");
@@ -392,7 +395,7 @@ fn a_watcher_sees_a_storm_that_ends_by_itself() {
 }
 
 #[test]
-fn a_storm_that_is_stopped_lets_go() {
+fn an_interrupted_storm_sends_xon() {
     let Some(pair) = Pair::new("stop") else { return };
     let watcher = pair.command(&["watch", "v1", "--rate", "10G", "--json"]).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
@@ -415,12 +418,12 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn frames_count_from_when_they_arrived_however_late_they_are_looked_at() {
+fn late_frames_count_from_their_arrival() {
     let Some(pair) = Pair::new("late") else { return };
     let watcher = pair.command(&["watch", "v1", "--rate", "1G", "--json"]).spawn().unwrap();
     thread::sleep(Duration::from_millis(500));
     signal(&watcher, Signal::SIGSTOP);
-    // A quantum at 1 Gb/s is 512 ns: every pause is over when the next frame comes.
+    // A quantum at 1 Gb/s is 512 ns: every pause is over when the next frame arrives.
     let send = ["send", "frame", "v0", "--quanta", "1", "--count", "5", "--per-second", "50"];
     assert_eq!(pair.command(&send).output().unwrap().status.code(), Some(0));
     thread::sleep(Duration::from_millis(150));
@@ -434,13 +437,13 @@ fn frames_count_from_when_they_arrived_however_late_they_are_looked_at() {
 }
 
 #[test]
-fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
+fn a_watchdog_reports_a_storm_runs_commands_and_writes_metrics() {
     let Some(pair) = Pair::new("dog") else { return };
     let folder = Folder::new("dog");
-    let [figures, told] = ["figures.prom", "told"].map(|name| folder.path(name));
-    // A signal that would end a watchdog ends its command.
+    let [figures, message] = ["figures.prom", "message"].map(|name| folder.path(name));
+    // A signal that stops a watchdog also stops its command.
     let command =
-        format!("echo $PFC_INTERFACE $PFC_PRIORITY >> {told}; kill $$; echo lives >> {told}");
+        format!("echo $PFC_INTERFACE $PFC_PRIORITY >> {message}; kill $$; echo lives >> {message}");
     let watch = ["watchdog", "v1", "--frames", "--rate", "10M", "--poll", "20ms"];
     let times = ["--detection", "100ms", "--restoration", "100ms", "--prometheus", &figures];
     let commands = ["--on-storm", &command, "--on-restore", &command];
@@ -453,7 +456,7 @@ fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
         let name = format!("feroce_pfc_watchdog_{name}{{interface=\"v1\",priority=\"3\"}} ");
         text.lines().find_map(|line| Some(line.strip_prefix(&name)?.to_owned()))
     };
-    let lines = || fs::read_to_string(&told).unwrap_or_default();
+    let lines = || fs::read_to_string(&message).unwrap_or_default();
     let is_over = || figure("storm").as_deref() == Some("0") && lines().lines().count() >= 2;
     for _ in 0..500 {
         if is_over() {
@@ -476,13 +479,14 @@ fn a_watchdog_tells_of_a_storm_runs_the_commands_and_keeps_figures() {
     let mut left: Vec<_> =
         fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["figures.prom", "told"]);
+    assert_eq!(left, ["figures.prom", "message"]);
 }
 
 #[test]
-fn a_link_that_flaps_and_pauses_that_are_short_are_no_storm() {
+fn link_flaps_and_short_pauses_are_no_storm() {
     let Some(pair) = Pair::new("flap") else { return };
-    // Between two frames of the first, the link goes and comes; a frame of the second pauses for 6.5 ms only.
+    // Between two frames of the first case the link goes down and up; a frame of the second case
+    // pauses for 6.5 ms only.
     for (quanta, flaps) in [("65535", true), ("128", false)] {
         let times =
             ["--poll", "50ms", "--detection", "700ms", "--for", "1200ms", "--prometheus", "-"];
@@ -507,7 +511,7 @@ fn a_link_that_flaps_and_pauses_that_are_short_are_no_storm() {
 }
 
 #[test]
-fn the_doctor_says_what_a_driver_does_not_know_and_leaves_everything_alone() {
+fn doctor_reports_missing_dcb_and_changes_nothing() {
     let Some(pair) = Pair::new("doctor") else { return };
     let link = || Command::new("ip").args(["-n", &pair.0, "-d", "link"]).output().unwrap().stdout;
     let before = link();

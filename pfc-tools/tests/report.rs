@@ -1,4 +1,4 @@
-//! From a scenario to a page: run, sweep, report, and what a browser makes of it.
+//! From a scenario to a page: run, sweep, report, and the page in a browser.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ of = "s1->h3"
 const FIGURES: [&str; 8] =
     ["goodput", "rate", "alpha", "queue", "queue-cdf", "goodput-cdf", "slowdown", "gates"];
 
-/// A folder of this test that is gone with it.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -69,7 +69,7 @@ impl Folder {
         Self(path)
     }
 
-    /// The scenario with every kind of figure, as a file.
+    /// Writes the scenario with every kind of figure to a file.
     fn scenario(&self) -> PathBuf {
         let figure = |shows: &&str| {
             format!("\n[[figure]]\ntitle = \"Figure of {shows}\"\nshows = \"{shows}\"\n")
@@ -91,7 +91,7 @@ fn fabric(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_feroce-fabric")).args(arguments).output().unwrap()
 }
 
-/// Runs it, which must succeed; returns what it printed.
+/// Runs the program, which must succeed. Returns its standard output.
 fn succeed(arguments: &[&str]) -> String {
     let output = fabric(arguments);
     let (out, err) =
@@ -104,7 +104,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A report of one run of the scenario; where its page is.
+/// A report of one run of the scenario. Returns the path of the page.
 fn reported(folder: &Folder) -> PathBuf {
     let (scenario, data, out) = (folder.scenario(), folder.0.join("data"), folder.0.join("report"));
     succeed(&["run", text(&scenario), "--out", text(&data)]);
@@ -117,7 +117,7 @@ fn a_report_has_every_figure_and_every_gate() {
     let folder = Folder::new("report-figures");
     let page = fs::read_to_string(reported(&folder)).unwrap();
     assert!(page.contains("Two senders &amp; &lt;one&gt; receiver") && !page.contains("<one>"));
-    // What is drawn over time for flows has a chart for each case, all else one.
+    // Figures of flows over time have one chart for each case, all others one chart.
     assert_eq!(page.matches("<svg role").count(), 3 * 2 + 5);
     assert_eq!(page.matches(">holds<").count(), 2 * 2, "the wire, and that nothing was lost");
     assert!(page.contains("<p>First.</p>\n<p>Second paragraph.</p>"));
@@ -129,7 +129,7 @@ fn a_report_has_every_figure_and_every_gate() {
 }
 
 #[test]
-fn the_runs_of_a_sweep_can_be_spread_and_their_reports_merge() {
+fn runs_of_a_sweep_can_be_distributed_and_merged() {
     let folder = Folder::new("report-sweep");
     let (scenario, together, apart) =
         (folder.scenario(), folder.0.join("together"), folder.0.join("apart"));
@@ -157,7 +157,7 @@ fn the_runs_of_a_sweep_can_be_spread_and_their_reports_merge() {
 }
 
 #[test]
-fn what_cannot_be_swept_or_reported_says_so() {
+fn invalid_sweeps_and_reports_are_refused() {
     let folder = Folder::new("report-errors");
     let (scenario, out) = (folder.scenario(), folder.0.join("out"));
     let (scenario, out) = (text(&scenario), text(&out));
@@ -170,7 +170,7 @@ fn what_cannot_be_swept_or_reported_says_so() {
             "the sweep has 4 runs",
         ),
         (&["report", out], 1, "cannot read"),
-        (&["report", text(&folder.0)], 1, "no results here"),
+        (&["report", text(&folder.0)], 1, "no results found"),
         (&["run", scenario, "--out", "/proc/none"], 1, "cannot write results"),
     ];
     for (arguments, code, words) in rows {
@@ -182,7 +182,7 @@ fn what_cannot_be_swept_or_reported_says_so() {
 }
 
 #[test]
-fn parquet_has_what_csv_has() {
+fn parquet_and_csv_have_the_same_values() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let folder = Folder::new("report-parquet");
     let scenario = folder.scenario();
@@ -229,9 +229,9 @@ fn parquet_has_what_csv_has() {
     }
 }
 
-/// What `run` calls a failure `report` does, too; a run that did not end has no part in it.
+/// A failure of `run` is also a failure of `report`; an unfinished run is left out.
 #[test]
-fn a_report_tells_of_losses_and_leaves_unfinished_runs_out() {
+fn a_report_shows_losses_and_omits_unfinished_runs() {
     let folder = Folder::new("report-losses");
     let (scenario, data, out) = (folder.scenario(), folder.0.join("data"), folder.0.join("report"));
     let lossy =
@@ -241,14 +241,14 @@ fn a_report_tells_of_losses_and_leaves_unfinished_runs_out() {
     assert_eq!(fabric(&[&run[..], &lossy, &small].concat()).status.code(), Some(3));
     assert_eq!(fabric(&["report", text(&data), "--out", text(&out)]).status.code(), Some(3));
     let page = fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(page.contains("kinds of losses in a lossless network"), "{page}");
+    assert!(page.contains("lost packets (lossless network)"), "{page}");
     fs::remove_file(data.join("scenario.json")).unwrap();
     let output = fabric(&["report", text(&data), "--out", text(&out)]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("did not end"));
 }
 
-/// A browser shows it: nothing is missing, nothing is complained of.
+/// The page is shown in a browser completely and without errors.
 #[test]
 #[ignore = "needs chromium; scripts/test.sh runs it"]
 fn a_browser_shows_the_report() {

@@ -274,7 +274,7 @@ fn what_cannot_be_read_is_said_in_a_line() {
     let bad: [(&str, &[u8], &str); 9] = [
         ("cut.pcap", &plain[..plain.len() - 5], &behind),
         ("cut.pcapng", &ng[..ng.len() - 5], &behind),
-        ("cut.gz", &packed[..packed.len() / 3], "is cut off behind its frame"),
+        ("cut.gz", &packed[..packed.len() / 3], "is truncated after frame"),
         ("link.pcap", &user, "link type 147"),
         ("empty", &[], "no capture"),
         ("short", &plain[..10], "no capture"),

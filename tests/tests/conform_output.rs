@@ -341,7 +341,10 @@ fn the_exit_code_says_how_it_went() {
         }
     }
     one_line(&check(&["nothing.pcap"]), "nothing.pcap");
-    one_line(&check(&[concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]), "is no capture");
+    one_line(
+        &check(&[concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]),
+        "is neither pcap nor pcapng",
+    );
     for wrong in
         [&["--json", "--sarif"][..], &["--qpn", "0x1000000"], &["--from", "-1"], &["--to", "x"]]
     {
@@ -360,7 +363,7 @@ fn a_capture_that_is_cut_off_is_unusable_from_there_on() {
     let cut = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conform_output_cut.pcap");
     fs::write(&cut, &whole[..whole.len() - 10]).expect("written");
     let output = check(&["--json", cut.to_str().expect("a path")]);
-    one_line(&output, "is cut off behind its frame");
+    one_line(&output, "is truncated after frame");
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(number(&found, "frames") > 0);
     fs::remove_file(&cut).expect("removed");

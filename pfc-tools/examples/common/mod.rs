@@ -1,6 +1,7 @@
-//! What the examples that measure share.
+//! Shared by the benchmark examples.
 
-/// What the kernel's scheduler says of this thread: the first number is the nanoseconds that it ran.
+/// The kernel's scheduler statistics of this thread: the first number is the run time in
+/// nanoseconds.
 #[allow(clippy::cast_precision_loss)] // Nanoseconds of hours.
 pub fn processor_seconds() -> f64 {
     let text =

@@ -1,7 +1,8 @@
-//! Captures: pcap of either byte order and resolution, and pcapng, plain or compressed with zstd or gzip.
+//! Reads captures: pcap of either byte order and timestamp resolution, and pcapng; plain or
+//! compressed with zstd or gzip.
 
 mod records;
-mod unpacked;
+mod zstd;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -15,46 +16,46 @@ use pcap_file::pcapng::{Block, PcapNgParser};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
 use records::{Records, Source};
-use unpacked::Unpacked;
+use zstd::ZstdReader;
 
 /// Why a capture cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// It is not there, or nobody may read it.
+    /// The file does not exist or is not readable.
     #[error("cannot read {}: {source}", file.display())]
     Open {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It begins with nothing known.
-    #[error("{} is no capture: neither pcap nor pcapng", .0.display())]
+    /// The file starts with no known magic number.
+    #[error("{} is neither pcap nor pcapng", .0.display())]
     NotACapture(PathBuf),
-    /// Its frames have no Ethernet header.
+    /// The frames have no Ethernet header.
     #[error("{} was captured on a link of type {found:?}; only Ethernet has PFC", file.display())]
     LinkType {
         /// The file.
         file: PathBuf,
-        /// What it says.
+        /// The link type of the file.
         found: DataLink,
     },
-    /// It ends in the middle of something.
-    #[error("{} is cut off behind its frame {frames}", file.display())]
+    /// The file ends in the middle of a record.
+    #[error("{} is truncated after frame {frames}", file.display())]
     Truncated {
         /// The file.
         file: PathBuf,
-        /// Whole frames ahead of that.
+        /// Complete frames before the end.
         frames: u64,
     },
-    /// It contradicts itself.
-    #[error("{} is damaged behind its frame {frames}: {why}", file.display())]
+    /// The file is malformed.
+    #[error("{} is malformed after frame {frames}: {why}", file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
-        /// Frames ahead of that.
+        /// Frames before the error.
         frames: u64,
-        /// What is wrong there.
+        /// The error.
         why: String,
     },
 }
@@ -62,17 +63,17 @@ pub enum CaptureError {
 /// A frame of a capture.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// When it was captured, in nanoseconds since 1970.
+    /// Capture time, in nanoseconds since 1970.
     pub at: u64,
-    /// What its first header is.
+    /// Link type: the type of the first header.
     pub link: DataLink,
-    /// From the link's header on, as much as was captured.
+    /// The captured bytes, from the link header on.
     pub bytes: &'a [u8],
-    /// Its length on the line, without the frame check sequence.
+    /// Original length without the frame check sequence.
     pub line_len: u32,
 }
 
-/// A capture that is being read.
+/// A capture being read.
 pub struct Capture {
     file: PathBuf,
     records: Records,
@@ -87,7 +88,7 @@ enum Format {
     PcapNg { parser: Box<PcapNgParser>, interfaces: Vec<Interface>, last: u64 },
 }
 
-/// The frame that was taken last.
+/// The current frame.
 #[derive(Debug, Clone)]
 struct Current {
     at: u64,
@@ -103,7 +104,8 @@ struct Interface {
     clock: Clock,
 }
 
-/// How an interface of a pcapng counts time: the file's reader leaves it in the interface's own ticks.
+/// Timestamp resolution and offset of a pcapng interface. The pcapng parser leaves timestamps in
+/// units of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Clock {
     ticks_per_second: u64,
@@ -116,14 +118,14 @@ impl std::fmt::Debug for Capture {
     }
 }
 
-/// Of the word in the head of a pcap.
+/// Mask of the link type in the link type word of a pcap header.
 const LINK_TYPE: u32 = 0x03ff_ffff;
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 impl Capture {
-    /// Opens `file`, `-` being standard input, which must have been captured on Ethernet.
+    /// Opens `file`, which must have been captured on Ethernet; `-` is standard input.
     ///
     /// # Errors
     /// See [`CaptureError`].
@@ -137,7 +139,7 @@ impl Capture {
         Ok(Self { any_link: false, ..capture })
     }
 
-    /// The same of a link of any type.
+    /// Opens a capture of any link type.
     ///
     /// # Errors
     /// See [`CaptureError`].
@@ -150,7 +152,7 @@ impl Capture {
         Self::of_source(file, source)
     }
 
-    /// Reads `source`, which messages call `name`.
+    /// Reads from `source`; error messages call it `name`.
     ///
     /// # Errors
     /// See [`CaptureError`].
@@ -158,7 +160,8 @@ impl Capture {
         Self::of_source_within(name, source, u64::MAX)
     }
 
-    /// The same, of which the first `most` bytes are looked at, unpacked if it is packed: what little unpacks to does not show ahead.
+    /// Like [`of_source`](Self::of_source), but reads at most `most` bytes after decompression,
+    /// since the size after decompression is not known in advance.
     ///
     /// # Errors
     /// See [`CaptureError`].
@@ -175,7 +178,7 @@ impl Capture {
         };
         let mut records = Records::new(source);
         let mut magic = records.magic().map_err(failed)?;
-        if let Some(unpack) = unpacking(magic) {
+        if let Some(unpack) = decompressor(magic) {
             records = Records::new(Box::new(unpack(records.into_source()).take(most)));
             magic = records.magic().map_err(failed)?;
         } else if most < u64::MAX {
@@ -189,25 +192,25 @@ impl Capture {
         Ok(Self { file, records, format, frames: 0, any_link: true, current: None })
     }
 
-    /// The file, as it was named.
+    /// The file, as named by the caller.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The next frame, `None` at the end.
+    /// The next frame; `None` at the end.
     ///
     /// # Errors
-    /// See [`CaptureError`]; there is nothing behind an error.
+    /// See [`CaptureError`]. Reading cannot continue after an error.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
         Ok(if self.advance()? { self.frame() } else { None })
     }
 
-    /// Goes on to the next frame; whether there is one.
+    /// Advances to the next frame. Returns false at the end.
     ///
     /// # Errors
-    /// As [`next_frame`](Self::next_frame).
+    /// See [`next_frame`](Self::next_frame).
     pub fn advance(&mut self) -> Result<bool, CaptureError> {
-        self.current = None; // Its bytes may be moved.
+        self.current = None; // Its bytes may move.
         let Self { records, format, any_link, .. } = self;
         let next = match format {
             Format::Pcap { parser, link, nanos_per_tick } => {
@@ -222,7 +225,7 @@ impl Capture {
         Ok(self.current.is_some())
     }
 
-    /// The frame that [`advance`](Self::advance) has come to.
+    /// The current frame.
     #[inline]
     pub fn frame(&self) -> Option<Frame<'_>> {
         let Current { at, link, line_len, bytes } = self.current.as_ref()?;
@@ -230,16 +233,16 @@ impl Capture {
         Some(Frame { at: *at, link: *link, bytes, line_len: *line_len })
     }
 
-    /// Frames that have been read.
+    /// Number of frames read.
     #[inline]
     pub const fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Hands every frame to `take`, in the order of the file.
+    /// Calls `take` for every frame, in the order of the file.
     ///
     /// # Errors
-    /// See [`CaptureError`]; what comes ahead of the fault has been handed over then.
+    /// See [`CaptureError`]. The frames before the error have been passed to `take`.
     pub fn read(&mut self, mut take: impl FnMut(Frame<'_>)) -> Result<(), CaptureError> {
         while let Some(frame) = self.next_frame()? {
             take(frame);
@@ -248,7 +251,7 @@ impl Capture {
     }
 }
 
-/// What ends reading ahead of time.
+/// An error that ends reading.
 enum Fault {
     Read(PcapError),
     LinkType(DataLink),
@@ -274,10 +277,10 @@ impl From<PcapError> for Fault {
     }
 }
 
-/// How a source is unpacked that begins so, if it is packed.
-fn unpacking(magic: [u8; 4]) -> Option<fn(Source) -> Source> {
+/// The decompressor for a source that starts with `magic`, if it is compressed.
+fn decompressor(magic: [u8; 4]) -> Option<fn(Source) -> Source> {
     match magic {
-        ZSTD => Some(|source| Box::new(Unpacked::new(source))),
+        ZSTD => Some(|source| Box::new(ZstdReader::new(source))),
         [first, second, ..] if [first, second] == GZIP => {
             Some(|source| Box::new(MultiGzDecoder::new(source)))
         }
@@ -286,11 +289,12 @@ fn unpacking(magic: [u8; 4]) -> Option<fn(Source) -> Source> {
 }
 
 impl Format {
-    /// Reads the head of a pcap.
+    /// Reads the file header of a pcap.
     fn pcap(records: &mut Records) -> Result<Option<Self>, PcapError> {
         let Some((parser, _)) = records.take(PcapParser::new)? else { return Ok(None) };
         let header = parser.header();
-        // The upper bits say how long the frame check sequence is; one is noticed by its value.
+        // The upper bits hold the length of the frame check sequence. An FCS is recognised by its
+        // value.
         let link = DataLink::from(u32::from(header.datalink) & LINK_TYPE);
         let nanos_per_tick = match header.ts_resolution {
             TsResolution::MicroSecond => 1000,
@@ -299,7 +303,7 @@ impl Format {
         Ok(Some(Self::Pcap { parser, link, nanos_per_tick }))
     }
 
-    /// The same of a pcapng.
+    /// Reads the section header of a pcapng.
     fn pcapng(records: &mut Records) -> Result<Option<Self>, PcapError> {
         let Some((parser, _)) = records.take(PcapNgParser::new)? else { return Ok(None) };
         Ok(Some(Self::PcapNg { parser: Box::new(parser), interfaces: Vec::new(), last: 0 }))
@@ -314,7 +318,7 @@ fn next_of_pcap(
     nanos_per_tick: u64,
 ) -> Result<Option<Current>, Fault> {
     let taken = records.take(|bytes| {
-        // Raw, since the checked form refuses frames that were longer than what is kept of each.
+        // The raw form, since the checked form rejects frames longer than the snapshot length.
         let (behind, packet) = parser.next_raw_packet(bytes)?;
         let at =
             u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * nanos_per_tick;
@@ -324,7 +328,7 @@ fn next_of_pcap(
     Ok(Some(Current { at, link, line_len, bytes: record.end - len..record.end }))
 }
 
-/// A block of a pcapng, as far as it matters.
+/// The parts of a pcapng block that are used.
 enum Part {
     Section,
     Interface(Interface),
@@ -334,7 +338,7 @@ enum Part {
 
 impl From<Block<'_>> for Part {
     fn from(block: Block<'_>) -> Self {
-        // Bytes of a block ahead of the frame: its type and length, and what it says of the frame.
+        // Bytes of a block before the frame: type, length and packet fields.
         const HEAD: usize = 28;
         const SIMPLE_HEAD: usize = 12;
         match block {
@@ -357,7 +361,7 @@ impl From<Block<'_>> for Part {
                 from: HEAD,
                 len: packet.data.len(),
             },
-            // With the padding of the block, which the parser leaves there.
+            // The parser leaves the padding of the block in place.
             Block::SimplePacket(packet) => Self::Packet {
                 interface: 0,
                 ticks: None,
@@ -392,7 +396,7 @@ fn next_of_pcapng(
             Part::Packet { interface: id, ticks, line_len, from, len } => {
                 let interface = usize::try_from(id).ok().and_then(|place| interfaces.get(place));
                 let interface = interface.ok_or(PcapError::InvalidInterfaceId(id))?;
-                // A packet without a time is taken at that of the one before.
+                // A packet without a timestamp gets the time of the previous packet.
                 *last = ticks.map_or(*last, |ticks| interface.clock.nanos(ticks));
                 let at = record.start + from;
                 let bytes = at..at + len;
@@ -411,7 +415,7 @@ impl Clock {
                 InterfaceDescriptionOption::IfTsResol(code) => {
                     let power = u32::from(code & 0x7f);
                     let base = if code & 0x80 == 0 { 10_u64 } else { 2 };
-                    // Finer than that, no tick is told from the next.
+                    // Finer resolutions than this cannot be represented.
                     clock.ticks_per_second = base.checked_pow(power).unwrap_or(u64::MAX);
                 }
                 InterfaceDescriptionOption::IfTsOffset(seconds) => {
@@ -436,9 +440,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pcapng_interface_counts_time_as_it_says() {
+    fn pcapng_timestamps_use_the_interfaces_resolution() {
         let clock = |options: &[InterfaceDescriptionOption<'_>]| Clock::of(options);
-        assert_eq!(clock(&[]).nanos(5), 5000, "microseconds unless told otherwise");
+        assert_eq!(clock(&[]).nanos(5), 5000, "microseconds by default");
         assert_eq!(clock(&[InterfaceDescriptionOption::IfTsResol(9)]).nanos(5), 5);
         assert_eq!(
             clock(&[InterfaceDescriptionOption::IfTsResol(0x80 | 10)]).nanos(512),

@@ -1,4 +1,4 @@
-//! Bytes of a source, of which records are taken where they lie.
+//! Buffered bytes of a source; records are parsed in place.
 
 use std::io::{self, Cursor, ErrorKind, Read};
 use std::ops::Range;
@@ -7,15 +7,16 @@ use pcap_file::PcapError;
 
 pub(super) type Source = Box<dyn Read>;
 
-/// A source, little of which is read at a time: it is looked at while it is still in the processor's cache.
+/// A source read in small blocks, so that the bytes are parsed while they are in the processor's
+/// cache.
 pub(super) struct Records {
     source: Source,
     bytes: Vec<u8>,
-    /// What of `bytes` has been read and not taken.
+    /// Range of `bytes` that has been read and not consumed.
     left: Range<usize>,
 }
 
-/// Most bytes that are read at a time.
+/// Most bytes read at a time.
 const BLOCK: usize = 256 << 10;
 /// Longest record.
 const LONGEST: usize = 8_000_000;
@@ -25,7 +26,7 @@ impl Records {
         Self { source, bytes: Vec::new(), left: 0..0 }
     }
 
-    /// The first four bytes, which stay; of fewer, zeros are the rest.
+    /// The first four bytes, without consuming them; missing bytes are zero.
     pub(super) fn magic(&mut self) -> io::Result<[u8; 4]> {
         let mut magic = [0; 4];
         while self.left.len() < magic.len() && self.fill()? > 0 {}
@@ -34,16 +35,18 @@ impl Records {
         Ok(magic)
     }
 
-    /// The source again, from where nothing was taken.
+    /// The source again, including the bytes that were read and not consumed.
     pub(super) fn into_source(mut self) -> Source {
         self.bytes.truncate(self.left.end);
         self.bytes.drain(..self.left.start);
         Box::new(Cursor::new(self.bytes).chain(self.source))
     }
 
-    /// What `parse` makes of the record at the front, and where its bytes are; `None` at the end. `parse` returns the bytes behind the
-    /// record, too, and is called again if it finds its own [`incomplete`](PcapError::IncompleteBuffer).
-    #[inline(always)] // What is parsed stays in registers: a copy would stall on the stores before it.
+    /// Parses the record at the front with `parse`. Returns the parsed value and the range of the
+    /// record's bytes; `None` at the end. `parse` returns the rest of the bytes too, and is called
+    /// again with more bytes if it returns [`IncompleteBuffer`](PcapError::IncompleteBuffer).
+    // Inlined, so that the parsed values stay in registers: a copy would stall on earlier stores.
+    #[inline(always)]
     pub(super) fn take<T>(
         &mut self,
         mut parse: impl FnMut(&[u8]) -> Result<(&[u8], T), PcapError>,
@@ -68,13 +71,13 @@ impl Records {
         }
     }
 
-    /// Bytes of the record that was taken last.
+    /// Bytes of the last record.
     #[inline]
     pub(super) fn bytes(&self, place: Range<usize>) -> &[u8] {
         &self.bytes[place]
     }
 
-    /// Reads on, behind what is left; how much.
+    /// Reads more bytes and returns their number.
     fn fill(&mut self) -> io::Result<usize> {
         if self.left.len() == LONGEST {
             return Ok(0);
@@ -95,7 +98,7 @@ impl Records {
 mod tests {
     use super::*;
 
-    /// Gives so many bytes at most, whatever is asked for.
+    /// A reader that returns at most this many bytes per call.
     struct Drips(Cursor<Vec<u8>>, usize);
 
     impl Read for Drips {
@@ -105,7 +108,8 @@ mod tests {
         }
     }
 
-    /// Records of a length of four bytes and that many bytes, all with the lowest of the length.
+    /// Records: a length of four bytes, then that many bytes, each equal to the lowest byte of the
+    /// length.
     fn written(lengths: &[usize]) -> Vec<u8> {
         let record = |&len: &usize| {
             let head = u32::try_from(len).expect("short").to_le_bytes();
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_found_however_they_are_read() {
+    fn records_are_found_for_any_read_size() {
         let lengths = [0, 1, 70_000, 3, BLOCK - 12, BLOCK, 5, 3 * BLOCK + 1, 9];
         for most in [1000, BLOCK - 1, usize::MAX] {
             let mut records = records(written(&lengths), most);
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_begins_again_where_nothing_was_taken() {
+    fn into_source_returns_unconsumed_bytes() {
         let mut records = records(written(&[7, 300_000]), 100);
         assert_eq!(records.magic().unwrap(), [7, 0, 0, 0]);
         let mut bytes = Vec::new();
@@ -151,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_an_unexpected_end() {
+    fn truncated_or_oversized_records_are_an_unexpected_end() {
         let mut cut = written(&[8, 8]);
         cut.pop();
         for bytes in [cut, written(&[8, LONGEST])] {

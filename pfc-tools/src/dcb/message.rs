@@ -1,16 +1,16 @@
-//! Messages of DCB netlink: `struct dcbmsg` with its attributes, from and to bytes.
+//! DCB netlink messages: `struct dcbmsg` with its attributes, encoding and decoding.
 
 use netlink_packet_core::{
     DecodeError, DefaultNla, Emitable, NLA_F_NESTED, NetlinkDeserializable, NetlinkHeader,
     NetlinkSerializable, NlasIterator,
 };
 
-use super::value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Tsa};
-use super::{DcbError, Setting};
+use super::error::DcbError;
+use super::value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Setting, Tsa};
 
 const RTM_GETDCB: u16 = 78;
 const RTM_SETDCB: u16 = 79;
-/// `struct dcbmsg`: address family, command, two bytes of nothing.
+/// Size of `struct dcbmsg`: address family, command, two bytes of padding.
 const HEAD: usize = 4;
 
 const IEEE_SET: u8 = 20;
@@ -21,7 +21,7 @@ const ATTR_IFNAME: u16 = 1;
 const ATTR_IEEE: u16 = 13;
 const ATTR_DCBX: u16 = 14;
 
-/// Within [`ATTR_IEEE`].
+/// Attributes nested in [`ATTR_IEEE`].
 mod within {
     pub const ETS: u16 = 1;
     pub const PFC: u16 = 2;
@@ -33,16 +33,16 @@ mod within {
     pub const TRUST_TABLE: u16 = 11;
 }
 
-/// Within tables: what IEEE knows, and what Linux added.
+/// Attribute types of table entries: IEEE, and Linux's extension.
 const APP: u16 = 1;
 const APP_OF_LINUX: u16 = 2;
 
-/// A message.
+/// A DCB message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DcbMessage {
     kind: u16,
     command: u8,
-    /// Attributes as they are on the socket.
+    /// Encoded attributes.
     attributes: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ impl NetlinkDeserializable for DcbMessage {
     }
 }
 
-/// The kind and the value of each attribute.
+/// Type and value of each attribute.
 fn attributes(bytes: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, DcbError> {
     let broken = |_| DcbError::Malformed("an attribute is longer than its message");
     NlasIterator::new(bytes)
@@ -126,9 +126,9 @@ fn one(message: &DcbMessage, kind: u16) -> Result<Option<Vec<u8>>, DcbError> {
     Ok(found.map(|(_, value)| value))
 }
 
-/// What an answer to `DCB_CMD_IEEE_GET` says.
+/// Decodes a response to `DCB_CMD_IEEE_GET`.
 pub(super) fn ieee(message: &DcbMessage) -> Result<Ieee, DcbError> {
-    let missing = DcbError::Malformed("an answer without DCB_ATTR_IEEE");
+    let missing = DcbError::Malformed("a response without DCB_ATTR_IEEE");
     let value = one(message, ATTR_IEEE)?.ok_or(missing)?;
     let mut ieee = Ieee::default();
     for (kind, value) in attributes(&value)? {
@@ -150,26 +150,27 @@ pub(super) fn ieee(message: &DcbMessage) -> Result<Ieee, DcbError> {
                 let selector = |(_, entry): (u16, Vec<u8>)| Reader(&entry).byte().map(Into::into);
                 ieee.trust = Some(entries.map(selector).collect::<Result<_, _>>()?);
             }
-            // Whatever newer kernels, or QCN, have to say.
+            // Unknown attributes, of newer kernels or QCN.
             _ => {}
         }
     }
     Ok(ieee)
 }
 
-/// What an answer to `DCB_CMD_GDCBX` says.
+/// Decodes a response to `DCB_CMD_GDCBX`.
 pub(super) fn dcbx(message: &DcbMessage) -> Result<Dcbx, DcbError> {
     let value = one(message, ATTR_DCBX)?.ok_or(DcbError::Malformed("no DCB_ATTR_DCBX"))?;
     Ok(Reader(&value).byte()?.into())
 }
 
-/// The outcome of setting: 0, or a negated error number in a signed byte.
+/// Result of a set request: 0, or a negated error number in a signed byte.
 pub(super) fn set_outcome(message: &DcbMessage) -> Result<i32, DcbError> {
-    let value = one(message, ATTR_IEEE)?.ok_or(DcbError::Malformed("no outcome of setting"))?;
+    let value =
+        one(message, ATTR_IEEE)?.ok_or(DcbError::Malformed("no result of the set request"))?;
     Ok(i32::from(Reader(&value).byte()?.cast_signed()))
 }
 
-/// The bytes of a structure in the machine's order, one field after the other.
+/// Reads the fields of a structure in native byte order.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -256,11 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_what_the_kernel_takes() {
+    fn a_request_has_the_kernels_layout() {
         let request = DcbMessage::get_ieee("eth0");
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
-        // AF_UNSPEC, the command; an attribute of 9 bytes, of kind 1, and padding.
+        // AF_UNSPEC and the command; an attribute of 9 bytes and type 1, and padding.
         let mut expected = vec![0, 21, 0, 0];
         expected.extend(9_u16.to_ne_bytes());
         expected.extend(1_u16.to_ne_bytes());
@@ -269,8 +270,8 @@ mod tests {
     }
 
     #[test]
-    fn structures_are_read_as_the_headers_have_them() {
-        // As mlx5 answers: PFC on priority 3 of eight, a frame sent and two received there.
+    fn structures_are_decoded() {
+        // A response of mlx5: PFC on priority 3 of eight, one frame sent and two received there.
         let mut value = vec![8, 1 << 3, 0, 0];
         value.extend(7_u16.to_ne_bytes());
         value.extend([0, 0]);
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_read_again() {
+    fn set_requests_can_be_decoded() {
         let pfc = Pfc { enabled: 0x18, delay: 100, ..Pfc::default() };
         let set = DcbMessage::set("eth0", &Setting::Pfc(pfc));
         assert_eq!((set.kind, set.command), (79, 20));
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_refused() {
+    fn truncated_messages_are_refused() {
         let pfc = DefaultNla::new(within::PFC, pfc_bytes(&Pfc::default())[..100].to_vec());
         assert!(matches!(ieee(&answer(&[pfc])), Err(DcbError::Malformed(_))));
         assert!(matches!(ieee(&DcbMessage::get_ieee("x")), Err(DcbError::Malformed(_))));
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn who_negotiates_is_a_bit_each() {
+    fn dcbx_modes_are_bits() {
         let value = DefaultNla::new(ATTR_DCBX, vec![0x09]);
         let message = DcbMessage::new(RTM_GETDCB, GDCBX, "eth0", Some(value));
         let dcbx = dcbx(&message).expect("an answer");

@@ -1,8 +1,9 @@
-//! Data center bridging by netlink: what `dcb` of iproute2 shows and sets, as values.
+//! Data center bridging over netlink: reads and sets what `dcb` of iproute2 shows and sets.
 //!
-//! [`Dcb::ieee`] asks the kernel (`RTM_GETDCB`, `DCB_CMD_IEEE_GET`) for all that a driver has of IEEE 802.1Qaz and what Linux added to it:
-//! PFC, ETS, application and DSCP priorities, rate limits, buffers, and what a port trusts. Most drivers have none of it: then the kernel answers
-//! EOPNOTSUPP, which is [`DcbError::NotSupported`]. So it is on a veth.
+//! [`Dcb::ieee`] sends `RTM_GETDCB` with `DCB_CMD_IEEE_GET`. The response holds the driver's state
+//! of IEEE 802.1Qaz and Linux's extensions: PFC, ETS, application and DSCP priorities, rate limits,
+//! buffers, and the trust mode of the port. Most drivers do not support DCB, and neither does veth:
+//! the kernel then responds with EOPNOTSUPP, which is [`DcbError::NotSupported`].
 //!
 //! ```no_run
 //! use feroce_pfc_tools::dcb::Dcb;
@@ -12,6 +13,7 @@
 //! # Ok::<(), feroce_pfc_tools::dcb::DcbError>(())
 //! ```
 
+mod error;
 mod message;
 mod value;
 
@@ -20,14 +22,15 @@ use std::io;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
+pub use error::DcbError;
 use message::DcbMessage;
-pub use value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Tsa};
+pub use value::{App, Buffers, Dcbx, Ets, Ieee, MaxRate, Pfc, Selector, Setting, Tsa};
 
-/// Longer than any answer: tables of applications have a few entries of 8 bytes.
+/// Larger than any response: application tables have a few entries of 8 bytes.
 const BUFFER_LEN: usize = 64 * 1024;
-/// Not without `MSG_DONTWAIT`: the kernel answers before the request's `send` returns.
+/// The kernel responds before `send` of the request returns, so `recv` need not wait.
 const MSG_DONTWAIT: i32 = 0x40;
-/// With it `recv` says how long a message is that did not fit.
+/// Makes `recv` return the full length of a message that did not fit.
 const MSG_TRUNC: i32 = 0x20;
 
 const ENODEV: i32 = 19;
@@ -35,39 +38,7 @@ const EOPNOTSUPP: i32 = 95;
 const EPERM: i32 = 1;
 const EACCES: i32 = 13;
 
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum DcbError {
-    /// There is no interface of that name in this network namespace.
-    #[error("no interface is called {0}")]
-    NoInterface(String),
-    /// The name cannot be one: it is empty or longer than 15 bytes.
-    #[error("`{0}` is no name of an interface")]
-    Name(String),
-    /// The driver, or the kernel, knows nothing of DCB.
-    #[error("{0} has no DCB: the kernel answers EOPNOTSUPP")]
-    NotSupported(String),
-    /// Whoever sets needs CAP_NET_ADMIN.
-    #[error("setting DCB of {0} takes CAP_NET_ADMIN")]
-    Permission(String),
-    /// Anything else that the system says.
-    #[error("netlink: {0}")]
-    System(#[from] io::Error),
-    /// The answer is not what the kernel's headers describe.
-    #[error("an answer of the kernel is not understood: {0}")]
-    Malformed(&'static str),
-}
-
-/// What can be set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Setting {
-    /// Which priorities are lossless, and the allowance for the cable.
-    Pfc(Pfc),
-    /// A priority for an application, beside those that there are.
-    App(App),
-}
-
-/// A socket to ask on. It belongs to the network namespace of the thread that opened it.
+/// A netlink socket. It belongs to the network namespace of the thread that opened it.
 pub struct Dcb {
     socket: Socket,
     sequence: u32,
@@ -84,22 +55,22 @@ impl Dcb {
     /// Opens a socket.
     ///
     /// # Errors
-    /// When the system has none.
+    /// If the system refuses a netlink socket.
     pub fn open() -> Result<Self, DcbError> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_LEN].into_boxed_slice() })
     }
 
-    /// All that the interface has.
+    /// The IEEE 802.1Qaz state of an interface.
     ///
     /// # Errors
-    /// [`DcbError::NotSupported`] where the driver has nothing; see [`DcbError`].
+    /// [`DcbError::NotSupported`] if the driver does not support DCB; see [`DcbError`].
     pub fn ieee(&mut self, interface: &str) -> Result<Ieee, DcbError> {
         message::ieee(&self.ask(interface, DcbMessage::get_ieee(interface))?)
     }
 
-    /// Who negotiates with the neighbour, and in which language.
+    /// The DCBX mode of an interface: who negotiates with the peer, and in which version.
     ///
     /// # Errors
     /// See [`Dcb::ieee`].
@@ -107,7 +78,7 @@ impl Dcb {
         message::dcbx(&self.ask(interface, DcbMessage::get_dcbx(interface))?)
     }
 
-    /// Sets something.
+    /// Sets a value.
     ///
     /// # Errors
     /// [`DcbError::Permission`] without CAP_NET_ADMIN; see [`Dcb::ieee`].
@@ -116,14 +87,15 @@ impl Dcb {
         outcome(interface, message::set_outcome(&answer)?)
     }
 
-    /// Sends a request, and gives its answer.
+    /// Sends a request and returns its response.
     fn ask(&mut self, interface: &str, request: DcbMessage) -> Result<DcbMessage, DcbError> {
         if interface.is_empty() || interface.len() > 15 || interface.contains('\0') {
             return Err(DcbError::Name(interface.to_owned()));
         }
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
-        // An error comes either way; an acknowledgement beside the answer would stay in the socket.
+        // No NLM_F_ACK: errors are reported in any case, and an acknowledgement beside the response
+        // would stay in the socket.
         header.flags = NLM_F_REQUEST;
         header.sequence_number = self.sequence;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
@@ -147,13 +119,13 @@ impl Dcb {
             match payload {
                 NetlinkPayload::InnerMessage(answer) => return Ok(answer),
                 NetlinkPayload::Error(error) => outcome(interface, error.raw_code())?,
-                _ => return Err(DcbError::Malformed("neither an answer nor an error")),
+                _ => return Err(DcbError::Malformed("neither a response nor an error")),
             }
         }
     }
 }
 
-/// A negated error number, or 0.
+/// Converts a negated error number, or 0.
 fn outcome(interface: &str, code: i32) -> Result<(), DcbError> {
     let name = interface.to_owned();
     match code.saturating_neg() {
@@ -169,9 +141,9 @@ fn outcome(interface: &str, code: i32) -> Result<(), DcbError> {
 mod tests {
     use super::*;
 
-    /// Against this machine's kernel, which may have no DCB; nothing is changed.
+    /// Queries this machine's kernel, which may not support DCB. Changes nothing.
     #[test]
-    fn the_kernel_answers() {
+    fn the_kernel_responds() {
         let mut dcb = Dcb::open().expect("a netlink socket");
         assert!(matches!(dcb.ieee("lo"), Err(DcbError::NotSupported(name)) if name == "lo"));
         assert!(matches!(dcb.dcbx("lo"), Err(DcbError::NotSupported(_))));
@@ -181,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_apart() {
+    fn error_numbers_are_mapped() {
         assert!(outcome("x", 0).is_ok());
         assert!(matches!(outcome("x", -95), Err(DcbError::NotSupported(_))));
         assert!(matches!(outcome("x", -19), Err(DcbError::NoInterface(_))));

@@ -1,8 +1,8 @@
-//! What DCB netlink carries, as types; `linux/dcbnl.h` in words.
+//! The values of DCB netlink as types, after `linux/dcbnl.h`.
 
 use serde::Serialize;
 
-/// All that an interface has of IEEE 802.1Qaz; `None` and empty where its driver has nothing to say.
+/// IEEE 802.1Qaz state of an interface. `None` or empty where the driver does not report a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Ieee {
     /// Priority flow control.
@@ -15,16 +15,17 @@ pub struct Ieee {
     pub max_rate: Option<MaxRate>,
     /// Receive buffers.
     pub buffers: Option<Buffers>,
-    /// What of a packet tells its priority, the first that it has; `None` where the driver does not say.
+    /// Trust mode: the selectors that determine a packet's priority, in order of preference; `None`
+    /// if the driver does not report it.
     pub trust: Option<Vec<Selector>>,
-    /// What the neighbour said of PFC.
+    /// PFC settings received from the peer.
     pub peer_pfc: Option<Pfc>,
-    /// What the neighbour said of ETS.
+    /// ETS settings received from the peer.
     pub peer_ets: Option<Ets>,
 }
 
 impl Ieee {
-    /// The priority of a DSCP, if the table has one. The largest counts, as in the kernel.
+    /// The priority of a DSCP, if the table has one. The highest wins, as in the kernel.
     pub fn priority_of_dscp(&self, dscp: u8) -> Option<u8> {
         let entries = self.apps.iter().filter(|app| app.selector == Selector::Dscp);
         entries.filter(|app| app.protocol == u16::from(dscp)).map(|app| app.priority).max()
@@ -34,13 +35,13 @@ impl Ieee {
 /// `struct ieee_pfc`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Pfc {
-    /// How many priorities can have PFC at a time.
+    /// Number of priorities that may have PFC at the same time.
     pub capable: u8,
-    /// Those that have it, a bit each.
+    /// Priorities with PFC, one bit each.
     pub enabled: u8,
-    /// MACsec bypass.
+    /// MACsec bypass capability.
     pub macsec_bypass: bool,
-    /// Allowance for the cable's round trip in bit times; with some drivers, metres.
+    /// Allowance for the round trip on the cable in bit times; some drivers use metres.
     pub delay: u16,
     /// PFC frames sent, by priority.
     pub requests: [u64; 8],
@@ -49,27 +50,27 @@ pub struct Pfc {
 }
 
 impl Pfc {
-    /// The priorities that have PFC.
+    /// The priorities with PFC.
     pub fn priorities(&self) -> impl Iterator<Item = u8> + use<> {
         let enabled = self.enabled;
         (0..8).filter(move |priority| enabled >> priority & 1 == 1)
     }
 }
 
-/// How a traffic class takes its turn: transmission selection algorithm.
+/// Transmission selection algorithm of a traffic class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tsa {
-    /// Ahead of all lower ones.
+    /// Strict priority.
     #[default]
     Strict,
     /// Credit-based shaper.
     CreditBased,
-    /// By its share of the bandwidth.
+    /// ETS: a share of the bandwidth.
     Ets,
-    /// The vendor knows.
+    /// Vendor-specific.
     Vendor,
-    /// A number without a meaning yet.
+    /// An unassigned number.
     Other(u8),
 }
 
@@ -85,40 +86,40 @@ impl From<u8> for Tsa {
     }
 }
 
-/// `struct ieee_ets`, without what is recommended to the neighbour.
+/// `struct ieee_ets`, without the recommendations to the peer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Ets {
-    /// Takes what the neighbour recommends.
+    /// Accepts the peer's recommendations.
     pub willing: bool,
-    /// How many traffic classes can have a share.
+    /// Number of traffic classes that may have a bandwidth share.
     pub capable: u8,
-    /// The credit-based shaper is there.
+    /// The credit-based shaper is supported.
     pub credit_based: bool,
-    /// Per cent of the bandwidth, by traffic class.
+    /// Bandwidth share of each traffic class in percent.
     pub bandwidth: [u8; 8],
-    /// How each traffic class takes its turn.
+    /// Transmission selection algorithm of each traffic class.
     pub tsa: [Tsa; 8],
-    /// The traffic class of each priority.
+    /// Traffic class of each priority.
     pub class_of: [u8; 8],
 }
 
-/// What an entry of the table of applications looks at.
+/// Selector of an application table entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Selector {
-    /// EtherType; 0 is the default priority.
+    /// EtherType; 0 stands for the default priority.
     EtherType,
-    /// Port of TCP or SCTP.
+    /// TCP or SCTP port.
     Stream,
-    /// Port of UDP or DCCP.
+    /// UDP or DCCP port.
     Datagram,
-    /// Port of any of these.
+    /// Port of any of these protocols.
     Port,
     /// DSCP.
     Dscp,
-    /// Priority and drop eligibility of the VLAN tag.
+    /// PCP and DEI of the VLAN tag.
     Pcp,
-    /// A number without a meaning yet.
+    /// An unassigned number.
     Other(u8),
 }
 
@@ -140,7 +141,7 @@ impl From<u8> for Selector {
 }
 
 impl Selector {
-    /// Its number.
+    /// The selector's number.
     pub fn number(self) -> u8 {
         match self {
             Self::Other(number) => number,
@@ -152,9 +153,9 @@ impl Selector {
 /// `struct dcb_app`: a priority for an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct App {
-    /// What is looked at.
+    /// The selector.
     pub selector: Selector,
-    /// Its value: EtherType, port, DSCP.
+    /// The selected value: EtherType, port or DSCP.
     pub protocol: u16,
     /// The priority.
     pub priority: u8,
@@ -163,33 +164,33 @@ pub struct App {
 /// `struct ieee_maxrate`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct MaxRate {
-    /// Most kilobits per second, by traffic class; 0 for no limit.
+    /// Rate limit in kilobits per second of each traffic class; 0 for no limit.
     pub kilobits: [u64; 8],
 }
 
 /// `struct dcbnl_buffer`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Buffers {
-    /// The receive buffer of each priority.
+    /// Receive buffer of each priority.
     pub buffer_of: [u8; 8],
-    /// Bytes of each buffer.
+    /// Size of each buffer in bytes.
     pub sizes: [u32; 8],
-    /// Bytes of all.
+    /// Total size in bytes.
     pub total: u32,
 }
 
-/// Who speaks DCBX with the neighbour (`DCB_CAP_DCBX_...`).
+/// DCBX mode: who negotiates with the peer (`DCB_CAP_DCBX_...`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Dcbx {
-    /// The host, by a daemon as lldpad.
+    /// The host, with a daemon such as lldpad.
     pub host: bool,
     /// The NIC's firmware.
     pub firmware: bool,
-    /// As before IEEE (CEE).
+    /// CEE version of DCBX.
     pub cee: bool,
-    /// As IEEE has it.
+    /// IEEE version of DCBX.
     pub ieee: bool,
-    /// Nobody negotiates.
+    /// Static configuration without negotiation.
     pub is_static: bool,
 }
 
@@ -198,4 +199,13 @@ impl From<u8> for Dcbx {
         let has = |bit: u8| bits >> bit & 1 == 1;
         Self { host: has(0), firmware: has(1), cee: has(2), ieee: has(3), is_static: has(4) }
     }
+}
+
+/// A value to set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Setting {
+    /// The lossless priorities, and the allowance for the cable delay.
+    Pfc(Pfc),
+    /// A priority for an application, added to the existing ones.
+    App(App),
 }

@@ -1,4 +1,4 @@
-//! From a configuration to a network at time zero.
+//! Builds a network at time zero from a configuration.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro128PlusPlus};
 
 use super::Fabric;
-use super::config::{FabricConfig, FlowConfig, Link, Misfit, SwitchConfig};
+use super::config::{ConfigError, FabricConfig, FlowConfig, Link, SwitchConfig};
 use super::deadlock::Detector;
 use super::engine::{self, Engines};
+use super::error_model::LinkErrors;
 use super::events::{Event, Events};
-use super::fault::Faults;
+use super::external::ExternalConfig;
 use super::host::receiver::{Notifier, Receiver};
 use super::host::sender::Sender;
 use super::host::{Flow, Host};
 use super::measure::Samples;
-use super::outside::Outside;
 use super::packet::Packets;
-use super::port::{Node, Port, Watch};
+use super::port::{Node, Port, QueueMonitor};
 use super::routing::{mix, routes, wiring};
 use super::switch::Switch;
 use super::switch::buffer::{BufferConfig, SharedBuffer};
 use super::time::Time;
 
-/// Which part of a network a generator is for.
+/// The component of a network that a random generator belongs to.
 #[derive(Clone, Copy)]
 enum Part {
     Routes,
@@ -33,65 +33,72 @@ enum Part {
     Faults,
 }
 
-/// The seed of one part of a run. No two parts of a run have one in common: what is mixed holds number and kind in bits of their own, and mixing
-/// loses nothing. Nor have parts of one kind in runs whose seeds are below 256, as those of `repeat` usually are; of larger ones, switch 1 of seed 0
-/// draws as switch 0 of seed 256. To mix twice would end that, and change every result that was ever published with its seed.
+/// Derives the seed of one component of a run. All components of a run have different seeds: the
+/// mixed value holds number and kind in separate bits, and SplitMix64 is a bijection. Components of
+/// the same kind also differ between runs with seeds below 256, the usual seeds of `repeat`. With
+/// larger seeds, switch 1 of seed 0 draws the same numbers as switch 0 of seed 256. Mixing twice
+/// would avoid this, but would change every result published with its seed.
 fn seed_of(seed: u64, part: Part, number: u64) -> u64 {
     SplitMix64::seed_from_u64(seed ^ (number << 8 | part as u64)).next_u64()
 }
 
-/// What cannot be measured, or begin.
-fn times_fit(config: &FabricConfig) -> Result<(), Misfit> {
+/// Checks that the run measures something, that every packet takes time, and that each flow starts
+/// before it stops.
+fn times_fit(config: &FabricConfig) -> Result<(), ConfigError> {
     if config.warmup >= config.duration {
-        let told = "the warm-up is as long as the run: nothing is measured";
-        return Err(Misfit::about("warmup")(told));
+        let message = "the warm-up is as long as the run, so nothing is measured";
+        return Err(ConfigError::about("warmup")(message));
     }
     let packet = &config.packet;
     let shortest = packet.control.min(packet.headers + 1) + packet.gap;
     if config.network.links.iter().any(|link| link.rate.time_of(shortest) == Time::ZERO) {
-        let told = format!("a packet of {shortest} bytes takes no time: the run would have no end");
-        return Err(Misfit::about("topology.rate")(told));
+        let message =
+            format!("a packet of {shortest} bytes takes no time, so the run would not end");
+        return Err(ConfigError::about("topology.rate")(message));
     }
     let name = |flow: &FlowConfig| {
         let name = |host: u32| config.network.name(host as usize);
         format!("the flow from {} to {}", name(flow.from), name(flow.to))
     };
     match config.flows.iter().find(|flow| flow.stop <= flow.start) {
-        Some(flow) => Err(Misfit::of_flow(flow, format!("{} stops before it starts", name(flow)))),
+        Some(flow) => {
+            Err(ConfigError::of_flow(flow, format!("{} stops before it starts", name(flow))))
+        }
         None => Ok(()),
     }
 }
 
 impl Fabric {
-    /// The network of `config` at time zero.
+    /// Builds the network of `config` at time zero.
     ///
     /// # Errors
-    /// Says what does not fit together: a buffer too small for its headroom, a host without a line, a flow without a way, a
-    /// queue that does not exist; and what the system refuses to hosts that are engines.
-    pub fn new(config: &FabricConfig) -> Result<Self, Misfit> {
+    /// Parts of the configuration that do not fit together: a buffer smaller than its headroom, a
+    /// host without a link, a flow without a path, a queue that does not exist. Also system errors
+    /// when engine hosts are opened.
+    pub fn new(config: &FabricConfig) -> Result<Self, ConfigError> {
         let mut fabric = Self::without_engines(config)?;
         fabric.open_engines(config)?;
         Ok(fabric)
     }
 
-    /// Whether the parts of `config` fit together. Opens nothing.
+    /// Checks that the parts of `config` fit together. Opens nothing.
     ///
     /// # Errors
-    /// Those of [`Fabric::new`], but for what the system refuses.
-    pub fn check(config: &FabricConfig) -> Result<(), Misfit> {
+    /// The errors of [`Fabric::new`], except system errors.
+    pub fn check(config: &FabricConfig) -> Result<(), ConfigError> {
         Self::without_engines(config)?;
         engine::check(config)
     }
 
-    fn without_engines(config: &FabricConfig) -> Result<Self, Misfit> {
+    fn without_engines(config: &FabricConfig) -> Result<Self, ConfigError> {
         times_fit(config)?;
-        let (ports, numbers) = ports(config).map_err(Misfit::about("topology"))?;
+        let (ports, numbers) = ports(config).map_err(ConfigError::about("topology"))?;
         let mut fabric = Self {
             now: Time::ZERO,
             events: Events::new(),
             packets: Packets::new(),
-            switches: switches(config, &numbers).map_err(Misfit::about("switch.buffer"))?,
-            hosts: hosts(config, &numbers).map_err(Misfit::about("topology"))?,
+            switches: switches(config, &numbers).map_err(ConfigError::about("switch.buffer"))?,
+            hosts: hosts(config, &numbers).map_err(ConfigError::about("topology"))?,
             ports,
             flows: Vec::new(),
             notifiers: Vec::new(),
@@ -103,17 +110,17 @@ impl Fabric {
             duration: config.duration,
             warmup: config.warmup,
             finished: 0,
-            happened: 0,
+            processed: 0,
             hops: 0,
             samples: Samples::new(config),
             detector: Detector::default(),
-            outside: Outside { nic_buffer: 0, nics_obey: false },
-            exits: Vec::new(),
+            external: ExternalConfig { nic_buffer: 0, nics_obey: false },
+            departures: Vec::new(),
             engines: Engines::default(),
         };
-        fabric.watch(config, &numbers).map_err(Misfit::about("measure.queues"))?;
+        fabric.watch(config, &numbers).map_err(ConfigError::about("measure.queues"))?;
         fabric.add_flows(config)?;
-        fabric.events.push(config.warmup, Event::Warm);
+        fabric.events.push(config.warmup, Event::WarmupEnd);
         fabric.events.push(config.sample, Event::Sample);
         Ok(fabric)
     }
@@ -126,14 +133,14 @@ impl Fabric {
             });
             let name = |node| config.network.name(node);
             let port =
-                port.ok_or_else(|| format!("no line leads from {} to {}", name(node), name(next)))?;
-            self.ports[port as usize].watch = Some(Box::new(Watch::new(priority)));
+                port.ok_or_else(|| format!("no link joins {} and {}", name(node), name(next)))?;
+            self.ports[port as usize].watch = Some(Box::new(QueueMonitor::new(priority)));
             self.samples.add_queue(port);
         }
         Ok(())
     }
 
-    fn add_flows(&mut self, config: &FabricConfig) -> Result<(), Misfit> {
+    fn add_flows(&mut self, config: &FabricConfig) -> Result<(), ConfigError> {
         let mut scopes = BTreeMap::new();
         let params = &config.congestion.notification;
         let mut per_pair = BTreeMap::<(u32, u32), u32>::new();
@@ -141,13 +148,13 @@ impl Fabric {
         for (number, flow) in (0_u32..).zip(&config.flows) {
             let name = |host: u32| config.network.name(host as usize);
             if flow.from == flow.to {
-                let told = format!("{} sends to itself", name(flow.from));
-                return Err(Misfit::of_flow(flow, told));
+                let message = format!("{} sends to itself", name(flow.from));
+                return Err(ConfigError::of_flow(flow, message));
             }
             let nth = per_pair.entry((flow.from, flow.to)).or_default();
             let chain = flow.chain.map(|chain| (flow.group, chain));
             let ahead = chain.and_then(|chain| chains.insert(chain, number));
-            // The transfers of a loop are of one QP, and take one way.
+            // The transfers of a closed loop share one QP, so they take the same path.
             *nth += u32::from(ahead.is_none());
             let entropy = match ahead {
                 None => mix(mix(flow.from ^ mix(flow.to ^ mix(*nth)))),
@@ -174,57 +181,58 @@ impl Fabric {
                 }
                 None => self.events.push(flow.start, Event::Start { flow: number }),
             }
-            self.find_way(flow.from, flow.to, entropy)
+            self.find_path(flow.from, flow.to, entropy)
                 .map_err(|what| format!("{what} from {} to {}", name(flow.from), name(flow.to)))
-                .map_err(|told| Misfit::of_flow(flow, told))?;
+                .map_err(|message| ConfigError::of_flow(flow, message))?;
         }
         Ok(())
     }
 
-    /// The nodes that a flow's packets pass, from its sender to its receiver.
-    pub fn way(&self, flow: usize) -> Vec<usize> {
+    /// The nodes that a flow's packets visit, from its sender to its receiver.
+    pub fn path(&self, flow: usize) -> Vec<usize> {
         let flow = &self.flows[flow];
         let reached = |port: &u32| self.node_of(self.ports[*port as usize].peer);
         std::iter::once(flow.config.from as usize)
-            .chain(self.way_of(flow).iter().map(reached))
+            .chain(self.path_of(flow).iter().map(reached))
             .collect()
     }
 
-    /// The node, as the network numbers them, that has `port`.
+    /// The node that has `port`, numbered as in [`config::Network`](super::config::Network).
     pub(super) fn node_of(&self, port: u32) -> usize {
         match self.ports[port as usize].node {
             Node::Switch(number) => self.hosts.len() + number as usize,
-            Node::Host(number) | Node::Outside(number) | Node::Engine(number) => number as usize,
+            Node::Host(number) | Node::External(number) | Node::Engine(number) => number as usize,
         }
     }
 
-    /// The ports by which a flow's packets leave the nodes on their way.
-    pub(super) fn way_of(&self, flow: &Flow) -> Vec<u32> {
-        let way = self.find_way(flow.config.from, flow.config.to, flow.sender.entropy);
-        way.unwrap_or_default() // Looked at when the flow was added.
+    /// The egress ports on a flow's path.
+    pub(super) fn path_of(&self, flow: &Flow) -> Vec<u32> {
+        let path = self.find_path(flow.config.from, flow.config.to, flow.sender.entropy);
+        path.unwrap_or_default() // Checked when the flow was added.
     }
 
-    /// The ports by which packets leave the nodes on their way between two hosts; an error if they do not arrive.
-    fn find_way(&self, from: u32, to: u32, entropy: u32) -> Result<Vec<u32>, &'static str> {
+    /// The egress ports on the path between two hosts; an error if the path does not reach the
+    /// receiver.
+    fn find_path(&self, from: u32, to: u32, entropy: u32) -> Result<Vec<u32>, &'static str> {
         let mut last = self.hosts[from as usize].port;
-        let mut way = vec![last];
-        // A way without a circle comes to each port once.
-        while way.len() <= self.ports.len() {
+        let mut path = vec![last];
+        // A path without a loop visits each port once.
+        while path.len() <= self.ports.len() {
             let entered = &self.ports[self.ports[last as usize].peer as usize];
             let Node::Switch(number) = entered.node else {
                 let end = self.ports[self.hosts[to as usize].port as usize].node;
-                return if entered.node == end { Ok(way) } else { Err("no way leads") };
+                return if entered.node == end { Ok(path) } else { Err("no route leads") };
             };
             let switch = &self.switches[number as usize];
-            let out = switch.routes.port(entered.local, to, entropy).ok_or("no way leads")?;
+            let out = switch.routes.port(entered.local, to, entropy).ok_or("no route leads")?;
             last = switch.ports[usize::from(out)];
-            way.push(last);
+            path.push(last);
         }
-        Err("the routes go round in circles")
+        Err("the routes form a loop")
     }
 }
 
-/// All ports, and the numbers of each node's.
+/// Builds all ports, and for each node the list of its port numbers.
 fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
     let network = &config.network;
     let hosts = network.hosts.len();
@@ -233,7 +241,7 @@ fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
     for (number, link) in (0_u64..).zip(&network.links) {
         for (end, other) in [(link.a, link.b), (link.b, link.a)] {
             if end == other {
-                return Err(format!("a line leads from {0} to {0}", network.name(end)));
+                return Err(format!("a link joins {0} to itself", network.name(end)));
             }
             let index = u32::try_from(end).unwrap_or(u32::MAX);
             let node = match end.checked_sub(hosts) {
@@ -241,11 +249,11 @@ fn ports(config: &FabricConfig) -> Result<(Vec<Port>, Vec<Vec<u32>>), String> {
                 Some(_) => Node::Switch(index - u32::try_from(hosts).unwrap_or(u32::MAX)),
             };
             let own: &mut Vec<u32> = &mut numbers[end];
-            let local = u16::try_from(own.len()).map_err(|_| "a switch has at most 65535 ports")?;
+            let local = u16::try_from(own.len()).map_err(|_| "a node has at most 65535 ports")?;
             own.push(u32::try_from(ports.len()).map_err(|_| "too many ports")?);
-            let mut port = Port::new(node, local, link.rate, link.delay, config.switch.plan);
+            let mut port = Port::new(node, local, link.rate, link.delay, config.switch.scheduling);
             let seed = seed_of(config.seed, Part::Faults, number * 2 + u64::from(end == link.b));
-            port.faults = Faults::new(link.loss, link.corruption, seed).map(Box::new);
+            port.faults = LinkErrors::new(link.loss, link.corruption, seed).map(Box::new);
             ports.push(port);
         }
         let last = u32::try_from(ports.len() - 1).unwrap_or(u32::MAX);
@@ -261,14 +269,14 @@ fn hosts(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Host>, Strin
         .zip(numbers)
         .map(|(name, ports)| match ports[..] {
             [port] => Ok(Host::new(port)),
-            _ => Err(format!("{name} has {} lines; a host has one", ports.len())),
+            _ => Err(format!("{name} has {} links; a host has one", ports.len())),
         })
         .collect()
 }
 
 fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, String> {
     let hosts = config.network.hosts.len();
-    #[allow(clippy::cast_possible_truncation)] // A seed's upper half is as good.
+    #[allow(clippy::cast_possible_truncation)] // Only the upper half of the seed is needed.
     let salt = (seed_of(config.seed, Part::Routes, 0) >> 32) as u32;
     let all = routes(&wiring(&config.network), hosts, salt, &config.network.routing);
     let params = &config.congestion.marking;
@@ -298,20 +306,20 @@ fn switches(config: &FabricConfig, numbers: &[Vec<u32>]) -> Result<Vec<Switch>, 
         .collect()
 }
 
-/// An error if no full packet of a lossy flow will ever be taken.
+/// Returns an error if a lossy queue can never accept a full packet.
 fn fits(config: &FabricConfig, buffer: &SharedBuffer) -> Result<(), String> {
     let frame = u64::from(config.packet.payload + config.packet.headers);
     let most = buffer.threshold() + config.switch.guaranteed;
     let lossy = |flow: &FlowConfig| config.switch.lossless >> flow.priority & 1 == 0;
     if most < frame && config.flows.iter().any(lossy) {
         return Err(format!(
-            "a lossy queue takes {most} bytes when the buffer is empty, less than a packet of {frame}"
+            "a lossy queue holds at most {most} bytes, less than a packet of {frame}"
         ));
     }
     Ok(())
 }
 
-/// The buffer that `config` asks for.
+/// The buffer configuration of a switch.
 fn buffer(config: &FabricConfig) -> BufferConfig {
     let SwitchConfig { buffer, guaranteed, alpha, threshold, lossless, .. } = config.switch;
     let frame = u64::from(config.packet.payload + config.packet.headers);
@@ -327,13 +335,14 @@ fn buffer(config: &FabricConfig) -> BufferConfig {
     }
 }
 
-/// What can still come after the decision to pause: a frame that keeps the PFC frame waiting, the PFC frame, its way, the response, the
-/// way back, a frame that was begun before it took effect; and a frame for rounding.
+/// Headroom: the bytes that can still arrive after the decision to pause. It covers one frame ahead
+/// of the PFC frame, the PFC frame itself, the round-trip propagation delay, the response time, one
+/// frame whose transmission began before the pause took effect, and one frame for rounding.
 pub(super) fn headroom(config: &FabricConfig, link: &Link) -> u64 {
     let frame = u64::from(config.packet.payload + config.packet.headers + config.packet.gap);
     let control = u64::from(config.packet.control + config.packet.gap);
-    let way = link.delay + link.delay + config.switch.pfc.response;
-    link.rate.bytes_in(way).saturating_add(3 * frame + control)
+    let path = link.delay + link.delay + config.switch.pfc.response;
+    link.rate.bytes_in(path).saturating_add(3 * frame + control)
 }
 
 #[cfg(test)]
@@ -343,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_draw_on_their_own() {
+    fn components_have_different_seeds() {
         let parts = [Part::Routes, Part::Marking, Part::Faults];
         let all: BTreeSet<u64> = parts
             .iter()

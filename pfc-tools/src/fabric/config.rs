@@ -1,46 +1,46 @@
-//! What a run is made of, as values: read from a scenario, or written by a test.
+//! The configuration of a run: read from a scenario, or written by a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use feroce_congestion::Params;
 
-use super::fault::Hits;
-use super::scheduler::Plan;
-use super::time::{LineRate, Time};
+use super::error_model::ErrorModel;
+use super::scheduler::SchedulerConfig;
+use super::time::{LinkRate, Time};
 
-/// Parts of a configuration that do not fit together, or that the system refuses.
+/// An error in a configuration: parts that do not fit together, or a refusal by the system.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Misfit {
-    /// The key of a scenario that says it, as `switch.buffer`, or the table that has it.
+pub struct ConfigError {
+    /// The scenario key at fault, such as `switch.buffer`, or the table that holds the key.
     pub key: String,
-    /// What does not fit.
+    /// What is wrong.
     pub message: String,
 }
 
-impl Misfit {
-    /// What makes one of a message, about `key`.
+impl ConfigError {
+    /// Returns a function that turns a message into an error about `key`.
     pub(super) fn about<T: Into<String>>(key: impl Into<String>) -> impl FnOnce(T) -> Self {
         let key = key.into();
         move |message| Self { key, message: message.into() }
     }
 
-    /// One about the traffic of `flow`.
+    /// An error about the traffic that `flow` belongs to.
     pub(super) fn of_flow(flow: &FlowConfig, message: String) -> Self {
         Self { key: format!("traffic.{}", flow.group), message }
     }
 }
 
-/// How large packets are.
+/// Packet sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketConfig {
     /// Payload of a full data packet in bytes.
     pub payload: u32,
-    /// What a data packet has beside its payload while it is in a buffer: headers, ICRC and FCS.
+    /// Bytes that a data packet occupies in a buffer beside its payload: headers, ICRC and FCS.
     pub headers: u32,
-    /// What a frame occupies on the line beside itself: preamble and gap.
+    /// Bytes that a frame occupies on the link beside its own: preamble and inter-frame gap.
     pub gap: u32,
-    /// Bytes of an acknowledgement, a NAK, a CNP or a PFC frame in a buffer.
+    /// Buffer bytes of an acknowledgement, a NAK, a CNP or a PFC frame.
     pub control: u32,
 }
 
@@ -51,14 +51,14 @@ impl Default for PacketConfig {
     }
 }
 
-/// PFC at switches.
+/// PFC configuration of the switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PfcConfig {
-    /// Quanta of a pause.
+    /// Pause time in quanta.
     pub quanta: u16,
-    /// A pause is repeated when half of it is over, for as long as it is needed.
+    /// Repeat a pause after half its time, as long as it is needed.
     pub repeat: bool,
-    /// How long a transmitter takes to obey a frame that has arrived.
+    /// Time from the arrival of a PFC frame until the transmitter obeys it.
     pub response: Time,
 }
 
@@ -68,33 +68,34 @@ impl Default for PfcConfig {
     }
 }
 
-/// A switch.
+/// Configuration of the switches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// Buffer in bytes.
+    /// Buffer size in bytes.
     pub buffer: u64,
-    /// Bytes that each ingress queue has for itself.
+    /// Guaranteed bytes of each ingress queue.
     pub guaranteed: u64,
-    /// Bytes of headroom of each lossless ingress queue; `None` is what the line needs.
+    /// Headroom in bytes of each lossless ingress queue; `None` computes it from the link.
     pub headroom: Option<u64>,
-    /// Numerator and denominator of the dynamic threshold's alpha.
+    /// Numerator and denominator of alpha, the factor of the dynamic threshold.
     pub alpha: (u64, u64),
-    /// A static threshold in bytes in place of it.
+    /// Static threshold in bytes; replaces the dynamic threshold.
     pub threshold: Option<u64>,
-    /// A paused sender may go on this much below the threshold; `None` is two full packets.
+    /// A pause ends when the queue is this many bytes below the threshold; `None` is two full
+    /// packets.
     pub resume_offset: Option<u64>,
-    /// Priorities with PFC, a bit each.
+    /// Lossless priorities (with PFC), one bit each.
     pub lossless: u8,
     /// PFC.
     pub pfc: PfcConfig,
-    /// Who goes first at a port.
-    pub plan: Plan,
-    /// Packets are marked, by the congestion parameters.
+    /// Scheduling of the priorities at a port.
+    pub scheduling: SchedulerConfig,
+    /// Mark packets (ECN) according to the congestion parameters.
     pub ecn: bool,
 }
 
 impl Default for SwitchConfig {
-    /// A Trident II with PFC on priority 3.
+    /// A Broadcom Trident II with PFC on priority 3.
     fn default() -> Self {
         Self {
             buffer: 12_000_000,
@@ -105,41 +106,41 @@ impl Default for SwitchConfig {
             resume_offset: None,
             lossless: 1 << 3,
             pfc: PfcConfig::default(),
-            plan: Plan::default(),
+            scheduling: SchedulerConfig::default(),
             ecn: true,
         }
     }
 }
 
-/// Where a sender goes on after a loss.
+/// Where a sender resumes after a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recovery {
     /// At the lost packet.
     #[default]
     GoBackN,
-    /// At the beginning of its message.
+    /// At the first packet of its message.
     GoBack0,
 }
 
 /// A host's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostConfig {
-    /// Data packets that one acknowledgement covers at most. The end of a message is always acknowledged, and the packet that fills a
-    /// window; with Swift, every packet.
+    /// Most data packets that one acknowledgement covers. The end of a message is always
+    /// acknowledged, and so is the packet that fills a window; with Swift, every packet.
     pub ack_every: u32,
-    /// Priority of acknowledgements; `None` is their flow's.
+    /// Priority of acknowledgements; `None` is the priority of the flow.
     pub ack_priority: Option<u8>,
-    /// How long a receiver takes to send an acknowledgement.
+    /// Delay of a receiver before it sends an acknowledgement.
     pub ack_delay: Time,
-    /// How long a receiver takes to send a CNP.
+    /// Delay of a receiver before it sends a CNP.
     pub cnp_delay: Time,
-    /// Recovery from losses.
+    /// Recovery from packet loss.
     pub recovery: Recovery,
-    /// A sender that hears nothing for this long goes back; zero waits for ever.
+    /// Retransmission timeout; zero disables it.
     pub timeout: Time,
-    /// Unacknowledged bytes that a flow may have; `None` for no limit.
+    /// Most unacknowledged bytes of a flow; `None` for no limit.
     pub window: Option<u64>,
-    /// Packets that a flow may send at once after it had to wait.
+    /// Most packets that a flow may send back to back after the pacer held it back.
     pub burst: u32,
 }
 
@@ -158,13 +159,13 @@ impl Default for HostConfig {
     }
 }
 
-/// What decides a flow's rate.
+/// Congestion control of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Control {
-    /// Nothing: the line's rate.
+    /// None: the flow sends at link rate.
     #[default]
     None,
-    /// A rate in bits per second.
+    /// A fixed rate in bits per second.
     Fixed(u64),
     /// DCQCN.
     Dcqcn,
@@ -174,122 +175,123 @@ pub enum Control {
     Swift,
 }
 
-/// A line between two nodes.
+/// A link between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// Number of one node.
     pub a: usize,
     /// Number of the other.
     pub b: usize,
-    /// Rate, in both directions.
-    pub rate: LineRate,
+    /// Rate of each direction.
+    pub rate: LinkRate,
     /// Propagation delay.
     pub delay: Time,
-    /// Frames that are lost, in both directions.
-    pub loss: Hits,
-    /// Frames that are damaged, in both directions.
-    pub corruption: Hits,
+    /// Frames lost, in each direction.
+    pub loss: ErrorModel,
+    /// Frames corrupted, in each direction.
+    pub corruption: ErrorModel,
 }
 
-/// Nodes and lines.
+/// Topology: nodes, links and routing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Names of the hosts, which come first in the order of nodes.
+    /// Names of the hosts. Hosts come first in the numbering of nodes.
     pub hosts: Vec<String>,
     /// Names of the switches.
     pub switches: Vec<String>,
-    /// Lines.
+    /// Links.
     pub links: Vec<Link>,
-    /// Ways.
+    /// Routing.
     pub routing: Routing,
 }
 
-/// What a packet does at a switch: where it comes from, the switch, and where it goes on to.
+/// A turn of a packet at a switch: previous node, switch, next node.
 pub type Turn = (usize, usize, usize);
 
-/// Which ways packets take, other than the shortest.
+/// Deviations from shortest-path routing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routing {
-    /// Turns that no packet makes: ways are the shortest without them.
+    /// Turns that no packet may take: routes are the shortest paths without them.
     pub forbidden: BTreeSet<Turn>,
-    /// By switch and host: the neighbours that packets go on to, whatever is shortest.
+    /// Next hops by switch and host; they replace the shortest paths.
     pub fixed: BTreeMap<(usize, usize), Vec<usize>>,
 }
 
 impl Network {
-    /// A node's name.
+    /// The name of a node.
     ///
     /// # Panics
-    /// If there is no such node.
+    /// If the node does not exist.
     pub fn name(&self, node: usize) -> &str {
         self.hosts.get(node).unwrap_or_else(|| &self.switches[node - self.hosts.len()])
     }
 
-    /// Whether a line lies between two nodes.
+    /// Returns true if a link joins the two nodes.
     pub fn joins(&self, a: usize, b: usize) -> bool {
         self.links.iter().any(|link| (link.a, link.b) == (a, b) || (link.a, link.b) == (b, a))
     }
 
-    /// The number of the node of this name.
+    /// The number of the node with this name.
     pub fn node(&self, name: &str) -> Option<usize> {
         self.hosts.iter().chain(&self.switches).position(|other| other == name)
     }
 }
 
-/// A flow: what one QP sends.
+/// A flow: the traffic of one QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowConfig {
     /// Number of the sending host.
     pub from: u32,
     /// Number of the receiving host.
     pub to: u32,
-    /// Which traffic it belongs to.
+    /// The traffic group that the flow belongs to.
     pub group: u32,
-    /// Priority of its data.
+    /// Priority of its data packets.
     pub priority: u8,
     /// Bytes of each message.
     pub message: u64,
-    /// Messages, one after the other; `None` for no end.
+    /// Number of messages, sent one after the other; `None` for an endless flow.
     pub messages: Option<u32>,
-    /// When it begins.
+    /// Start time.
     pub start: Time,
-    /// When it stops to send; [`Time::FAR`] for never.
+    /// Time at which the flow stops sending; [`Time::FAR`] for never.
     pub stop: Time,
-    /// What decides its rate.
+    /// Congestion control.
     pub control: Control,
-    /// What it begins with, in bits per second, if that is not what its controller says.
+    /// Initial rate in bits per second, if it differs from the controller's.
     pub initial_rate: Option<u64>,
-    /// Its closed loop: it begins when the flow ahead of it, of the same traffic and number here, has ended, and goes on with its QP.
+    /// Number of its closed loop within its traffic group. The flow starts when the previous flow
+    /// of the same loop has finished, and continues on the same QP.
     pub chain: Option<u32>,
 }
 
-/// All of a run.
+/// The whole configuration of a run.
 #[derive(Debug, Clone)]
 pub struct FabricConfig {
-    /// Seed of everything that is random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Nodes and lines.
+    /// Topology.
     pub network: Network,
-    /// Sizes.
+    /// Packet sizes.
     pub packet: PacketConfig,
-    /// Every switch.
+    /// Configuration of every switch.
     pub switch: SwitchConfig,
-    /// Every host.
+    /// Configuration of every host.
     pub host: HostConfig,
-    /// Numbers of the hosts that are engines.
+    /// Numbers of the hosts that run the engine.
     pub engines: Vec<u32>,
-    /// Congestion control's parameters.
+    /// Parameters of the congestion control.
     pub congestion: Params,
     /// Flows.
     pub flows: Vec<FlowConfig>,
-    /// When the run ends.
+    /// Virtual time at which the run ends.
     pub duration: Time,
-    /// Figures count from here on.
+    /// Warm-up: measurements count from this time on.
     pub warmup: Time,
-    /// How often rates and queues are looked at.
+    /// Interval at which rates and queues are sampled.
     pub sample: Time,
-    /// Egress queues whose length is kept: node, its neighbour, priority.
+    /// Egress queues to record: node, its neighbour, priority.
     pub watch: Vec<(usize, usize, u8)>,
-    /// Whether samples are kept, for files.
+    /// Keep samples, for output files.
     pub keep_samples: bool,
 }

@@ -1,8 +1,10 @@
-//! Deadlocks: ingress queues that have paused their senders, and whose packets all wait for lines that another such queue has paused.
+//! Deadlock detection: finds ingress queues that have paused their senders and whose packets all
+//! wait for links that another such queue has paused.
 //!
-//! Seen from outside, and exactly: a queue is *stuck* if its line is paused and every packet in it stands in a queue that a stuck one has
-//! paused. That is the largest set of queues for which it is true; it is for ever if nobody in it has been let go for as long as a PFC
-//! frame can have been on its way.
+//! The detector sees the whole network, so its answer is exact. A queue is *stuck* if it has paused
+//! its link and every packet in it waits in a queue that a stuck queue has paused. The stuck queues
+//! are the largest set with this property. They form a deadlock if none of them has been resumed
+//! for as long as a PFC frame can be in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +12,12 @@ use super::Fabric;
 use super::config::Network;
 use super::time::Time;
 
-/// An ingress queue: what comes to a switch from a neighbour, of one priority.
+/// An ingress queue of a switch: the packets of one priority from one neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stuck {
     /// The switch.
     pub node: usize,
-    /// The neighbour that it has paused.
+    /// The neighbour whose transmission is paused.
     pub from: usize,
     /// The priority.
     pub priority: u8,
@@ -24,22 +26,22 @@ pub struct Stuck {
 /// Queues that wait for each other for ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deadlock {
-    /// When the last line of the cycle was paused.
+    /// Time at which the last link of the cycle was paused.
     pub since: Time,
-    /// Each waits for the next, the last for the first.
+    /// The cycle: each queue waits for the next, the last for the first.
     pub cycle: Vec<Stuck>,
-    /// All queues that are stuck: those of the cycle and behind it.
+    /// Number of stuck queues, in the cycle and behind it.
     pub stuck: usize,
 }
 
 impl Deadlock {
-    /// In words.
-    pub fn told(&self, network: &Network) -> String {
+    /// A description in words.
+    pub fn describe(&self, network: &Network) -> String {
         let line =
             |queue: &Stuck| format!("{}->{}", network.name(queue.from), network.name(queue.node));
         let lines: Vec<String> = self.cycle.iter().map(line).collect();
         format!(
-            "deadlock since {:.1} us: {} wait for each other for ever, {} lines in all",
+            "deadlock since {:.1} us: {} wait for each other, {} links in all",
             self.since.seconds() * 1e6,
             lines.join(", "),
             self.stuck
@@ -47,20 +49,22 @@ impl Deadlock {
     }
 }
 
-/// An ingress queue: the fabric's number of its port, and its priority.
+/// An ingress queue: its port (numbered within the fabric) and its priority.
 type Queue = (u32, u8);
 
-/// Whom each queue waits for: every queue that has paused a line that a packet of it waits for, or `None` for a line that is not paused.
+/// The wait-for graph: for each queue, the queues that have paused a link its packets wait for;
+/// `None` stands for a link that is not paused.
 type Waits = BTreeMap<Queue, BTreeSet<Option<Queue>>>;
 
-/// A queue under suspicion: since when its line has been paused without a break, and when it was first seen stuck.
+/// A queue that may be stuck: the time since which its link has been paused without interruption,
+/// and the time at which the queue was first seen stuck.
 #[derive(Debug, Clone, Copy)]
 struct Suspect {
     paused: Time,
     seen: Time,
 }
 
-/// What looks for deadlocks.
+/// The deadlock detector.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     suspects: BTreeMap<Queue, Suspect>,
@@ -74,8 +78,8 @@ impl Detector {
 }
 
 impl Fabric {
-    /// Looks at all queues now. Changes nothing but what is known of deadlocks.
-    pub(super) fn look_for_deadlock(&mut self) {
+    /// Checks all queues at the current time. Changes only the state of the detector.
+    pub(super) fn detect_deadlock(&mut self) {
         if self.detector.found.is_some() {
             return;
         }
@@ -92,15 +96,15 @@ impl Fabric {
             (queue, Suspect { paused: since, seen: known.map_or(now, |known| known.seen) })
         };
         let suspects: BTreeMap<Queue, Suspect> = paused.into_iter().map(suspect).collect();
-        let settled = suspects.iter().filter(|(_, one)| now - one.seen >= self.settle());
-        let mut stuck: BTreeMap<Queue, Time> = settled.map(|(&q, one)| (q, one.paused)).collect();
+        let confirmed = suspects.iter().filter(|(_, one)| now - one.seen >= self.max_in_flight());
+        let mut stuck: BTreeMap<Queue, Time> = confirmed.map(|(&q, one)| (q, one.paused)).collect();
         largest_stuck(&mut stuck, &waits);
         self.detector.suspects = suspects;
         self.detector.found = self.deadlock(&stuck, &waits);
     }
 
-    /// After so long, every PFC frame that was on its way has arrived.
-    fn settle(&self) -> Time {
+    /// Upper bound on the time that a PFC frame can be in flight.
+    fn max_in_flight(&self) -> Time {
         let frame = self.packet.payload + self.packet.headers + self.packet.gap;
         let longest = |port: &super::Port| {
             port.delay + port.rate.time_of(frame) + port.rate.time_of(2 * self.packet.control)
@@ -108,7 +112,8 @@ impl Fabric {
         self.pause_response + self.ports.iter().map(longest).max().unwrap_or_default()
     }
 
-    /// The ingress queues of switches whose senders obey a pause now that is repeated for as long as it must, and since when.
+    /// The ingress queues whose senders obey a pause now, and since when. Only switches that repeat
+    /// their pauses are considered.
     fn paused_queues(&mut self) -> BTreeMap<Queue, Time> {
         let mut paused = BTreeMap::new();
         for switch in self.switches.iter().filter(|switch| switch.pfc.repeat) {
@@ -125,7 +130,7 @@ impl Fabric {
         paused
     }
 
-    /// Whom packets wait for that are in one of the `paused` queues.
+    /// The wait-for graph of the packets in the `paused` queues.
     fn waits(&self, paused: &BTreeMap<Queue, Time>) -> Waits {
         let mut waits = Waits::new();
         for switch in &self.switches {
@@ -144,28 +149,29 @@ impl Fabric {
         waits
     }
 
-    /// The deadlock that `stuck` queues make, if there are any.
+    /// The deadlock among the `stuck` queues, if any.
     fn deadlock(&self, stuck: &BTreeMap<Queue, Time>, waits: &Waits) -> Option<Deadlock> {
-        let (mut way, mut at) = (Vec::new(), *stuck.keys().next()?);
-        while !way.contains(&at) {
-            way.push(at);
-            // All that a stuck queue waits for is stuck.
+        let (mut path, mut at) = (Vec::new(), *stuck.keys().next()?);
+        while !path.contains(&at) {
+            path.push(at);
+            // A stuck queue waits only for stuck queues.
             at = waits[&at].iter().flatten().copied().next()?;
         }
-        let begin = way.iter().position(|&queue| queue == at)?;
-        let cycle = way.split_off(begin);
+        let begin = path.iter().position(|&queue| queue == at)?;
+        let cycle = path.split_off(begin);
         let since = cycle.iter().map(|queue| stuck[queue]).max()?;
         let owner = |port: u32| self.node_of(port);
-        let told = |&(port, priority): &Queue| Stuck {
+        let stuck_queue = |&(port, priority): &Queue| Stuck {
             node: owner(port),
             from: owner(self.ports[port as usize].peer),
             priority,
         };
-        Some(Deadlock { since, cycle: cycle.iter().map(told).collect(), stuck: stuck.len() })
+        Some(Deadlock { since, cycle: cycle.iter().map(stuck_queue).collect(), stuck: stuck.len() })
     }
 }
 
-/// Takes out of `queues`, again and again, what holds a packet that waits for none of them.
+/// Reduces `queues` to the stuck ones: repeatedly removes each queue with a packet that waits for
+/// none of the others.
 fn largest_stuck(queues: &mut BTreeMap<Queue, Time>, waits: &Waits) {
     loop {
         let is_stuck = |queue: &Queue| {

@@ -1,11 +1,13 @@
-//! Hosts that are the engine itself: a device in virtual time, with a core, QPs and rates of its own, on a shm port whose other end is the host's
-//! NIC in the fabric.
+//! Hosts that run the engine: each has a device in virtual time, with its own core, QPs and rates,
+//! on a shm port. The other end of the shm port is the host's NIC in the fabric.
 //!
-//! A host is turned when a frame has come for it, when its own deadline is there, and when its NIC has room again. What it sends are
-//! real frames: the fabric sees their size, priority (DSCP), ECN bits and destination; what it does to them - marks, flipped bits - is done to
-//! their bytes when they reach the end of their way. Flows are RC WRITEs.
+//! A host is polled when a frame arrives for it, when its own deadline expires, and when its NIC
+//! has room again. The host sends real frames. The fabric sees their size, priority (DSCP), ECN
+//! bits and destination; marks and corruption are applied to the bytes of a frame when it reaches
+//! its destination. Flows are RC WRITEs.
 //!
-//! The NIC takes a few frames from the ring, and no more until the line has taken some: so a pause stops the core, as a full ring does on every port.
+//! The NIC takes a few frames from the ring, and more only when the link has transmitted some. So a
+//! pause stops the core, as a full ring does on every port.
 
 mod host;
 
@@ -18,67 +20,70 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::Fabric;
-use super::config::{FabricConfig, FlowConfig, Misfit};
+use super::config::{ConfigError, FabricConfig, FlowConfig};
 use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
 use super::port::Node;
 use super::time::Time;
-use crate::frame::{damage, line_size, mark};
-use host::{EngineHost, LONGEST, News, host_of};
+use crate::frame::{damage, mark, size_on_link};
+use host::{EngineHost, FlowEvent, MAX_MESSAGE, host_of};
 
-/// Frames that wait in a NIC when it takes no more.
-const NIC: u32 = 4;
+/// Frames queued in a NIC before it stops taking more.
+const NIC_FRAMES: u32 = 4;
 
-/// Descriptors that an engine host has open, and those of the process beside them.
+/// Descriptors that an engine host holds open, and descriptors that the rest of the process needs.
 const DESCRIPTORS: u64 = 12;
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// What does not fit together about engine hosts: a flow to a light one, controls of one host that differ, messages that are too long.
-pub(super) fn check(config: &FabricConfig) -> Result<(), Misfit> {
+/// Checks the flows of engine hosts: both ends are engines, all flows of one host have the same
+/// congestion control, and messages are not too long.
+pub(super) fn check(config: &FabricConfig) -> Result<(), ConfigError> {
     let is_engine = |host: u32| config.engines.contains(&host);
     let name = |host: u32| config.network.name(host as usize);
     for flow in &config.flows {
         if is_engine(flow.from) != is_engine(flow.to) {
             let (from, to) = (name(flow.from), name(flow.to));
-            let told =
-                format!("{from} sends to {to}, of which one is an engine and the other is not");
-            return Err(Misfit::about("host.engine")(told));
+            let message = format!("{from} sends to {to}, but only one of them is an engine host");
+            return Err(ConfigError::about("host.engine")(message));
         }
-        if is_engine(flow.from) && flow.message > LONGEST {
+        if is_engine(flow.from) && flow.message > MAX_MESSAGE {
             let message = flow.message;
-            let told = format!("a message of {message} bytes; an engine's has {LONGEST} at most");
-            return Err(Misfit::of_flow(flow, told));
+            let message =
+                format!("a message of {message} bytes; engine hosts send at most {MAX_MESSAGE}");
+            return Err(ConfigError::of_flow(flow, message));
         }
     }
     let mut controls = BTreeMap::new();
     let ends = config.flows.iter().flat_map(|flow| [(flow.from, flow), (flow.to, flow)]);
     for (host, flow) in ends.filter(|(host, _)| is_engine(*host)) {
         if *controls.entry(host).or_insert(flow.control) != flow.control {
-            let told =
-                format!("{} is an engine, whose flows have the same `control` all", name(host));
-            return Err(Misfit::of_flow(flow, told));
+            let message =
+                format!("all flows of an engine host ({}) need the same `control`", name(host));
+            return Err(ConfigError::of_flow(flow, message));
         }
     }
     Ok(())
 }
 
-/// Raises the limit of open descriptors, if so many engine hosts need it: as far as it goes, for others in this process need some, too.
-fn room_for_descriptors(hosts: usize) -> Result<(), String> {
+/// Raises the limit of open descriptors if `hosts` engine hosts need it. Raises it to the hard
+/// limit, since other parts of the process need descriptors too.
+fn raise_descriptor_limit(hosts: usize) -> Result<(), String> {
     let needed = hosts as u64 * DESCRIPTORS + OTHER_DESCRIPTORS;
-    let failed = |error: Errno| format!("the limit of open descriptors: {error}");
+    let failed = |error: Errno| format!("cannot change the limit of open descriptors: {error}");
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
     if soft >= needed {
         return Ok(());
     }
     if hard < needed {
         return Err(format!(
-            "{hosts} engine hosts need {needed} open descriptors; the limit is {hard} (`ulimit -Hn`)"
+            "{hosts} engine hosts need {needed} open descriptors; the limit is {hard} \
+             (`ulimit -Hn`)"
         ));
     }
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed)
 }
 
-/// The flows that begin or end at a host, with their numbers.
+/// The flows that start or end at a host, with their numbers.
 fn flows_of(config: &FabricConfig, host: u32) -> Vec<(u32, FlowConfig)> {
     let flows = (0..).zip(config.flows.iter().copied());
     flows.filter(|(_, flow)| flow.from == host || flow.to == host).collect()
@@ -88,15 +93,16 @@ fn flows_of(config: &FabricConfig, host: u32) -> Vec<(u32, FlowConfig)> {
 #[derive(Debug, Default)]
 pub(super) struct Engines {
     hosts: Vec<Option<Box<EngineHost>>>,
-    /// Of each flow the places of its QPs at the sender and at the receiver.
+    /// For each flow, the indexes of its QPs at the sender and at the receiver.
     places: Vec<Option<(usize, usize)>>,
-    /// Frames on their way, by the number of their packet.
+    /// Frames in flight, indexed by the number of their packet.
     frames: Vec<Vec<u8>>,
-    news: Vec<News>,
+    flow_events: Vec<FlowEvent>,
 }
 
 impl Engines {
-    /// Rate and alpha of an engine's flow now, in bit/s and units of 2^-31; `None` of others, and without congestion control.
+    /// Current rate and alpha of a flow, in bit/s and units of 2^-31; `None` for a flow of a
+    /// simulated host and without congestion control.
     pub fn rate(&self, from: u32, flow: usize, now: Time) -> Option<(u64, u32)> {
         let (place, _) = (*self.places.get(flow)?)?;
         self.hosts[from as usize].as_ref()?.ends[place].rate(now.instant())
@@ -108,11 +114,11 @@ impl Engines {
 }
 
 impl Fabric {
-    /// Makes the hosts that `config` says so engines, and connects the QPs of their flows.
+    /// Opens the engine hosts of `config` and connects the QPs of their flows.
     ///
     /// # Errors
-    /// Those of [`check`], or what the engine or the system refuses.
-    pub(super) fn open_engines(&mut self, config: &FabricConfig) -> Result<(), Misfit> {
+    /// The errors of [`check`], and refusals by the engine or the system.
+    pub(super) fn open_engines(&mut self, config: &FabricConfig) -> Result<(), ConfigError> {
         check(config)?;
         let mut used: Vec<u32> =
             config.flows.iter().flat_map(|flow| [flow.from, flow.to]).collect();
@@ -122,17 +128,17 @@ impl Fabric {
         if used.is_empty() {
             return Ok(());
         }
-        room_for_descriptors(used.len())
+        raise_descriptor_limit(used.len())
             .and_then(|()| self.make_engines(config, &used))
             .and_then(|()| self.connect_engines(config))
-            .map_err(Misfit::about("host.engine"))
+            .map_err(ConfigError::about("host.engine"))
     }
 
     fn make_engines(&mut self, config: &FabricConfig, used: &[u32]) -> Result<(), String> {
         self.engines.hosts.resize_with(config.network.hosts.len(), || None);
         self.engines.places.resize(config.flows.len(), None);
         let arena = Arena::new(used.len() * PORT_BYTES)
-            .map_err(|error| format!("no memory for ports: {error}"))?;
+            .map_err(|error| format!("cannot allocate memory for ports: {error}"))?;
         for &host in used {
             let own = flows_of(config, host);
             let port = self.hosts[host as usize].port as usize;
@@ -156,27 +162,28 @@ impl Fabric {
             self.engines.places[number as usize] = Some((from, to));
             let sender = self.engines.host(flow.from).endpoint(from)?;
             let receiver = self.engines.host(flow.to).endpoint(to)?;
-            let answers = config.host.ack_priority.unwrap_or(flow.priority);
+            let ack_priority = config.host.ack_priority.unwrap_or(flow.priority);
             self.engines.host(flow.from).connect(from, &receiver, config, flow.priority)?;
-            self.engines.host(flow.to).connect(to, &sender, config, answers)?;
+            self.engines.host(flow.to).connect(to, &sender, config, ack_priority)?;
         }
         Ok(())
     }
 
-    /// The line out of an engine host's `port` is free. Whether something was sent.
+    /// Transmits the next frame of an engine host when its link is free. Returns true if a frame
+    /// was sent.
     pub(super) fn engine_sends(&mut self, host: u32, port: u32) -> bool {
         let Some(id) = self.ports[port as usize].dequeue(&mut self.packets, self.now) else {
             return false;
         };
         self.hosts[host as usize].waiting -= 1;
         self.transmit(port, id);
-        if self.engines.host(host).is_held_back {
-            self.turn_engine(host);
+        if self.engines.host(host).is_blocked {
+            self.poll_engine(host);
         }
         true
     }
 
-    /// A frame has come to an engine host.
+    /// Delivers a frame to an engine host.
     pub(super) fn engine_receives(&mut self, host: u32, id: PacketId) {
         let packet = *self.packets.get(id);
         self.packets.remove(id);
@@ -189,10 +196,10 @@ impl Fabric {
         }
         let now = self.now.instant();
         let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
-        let before = engine.counted();
+        let before = engine.rx_counters();
         engine.deliver(frame);
         engine.device.turn(now);
-        let after = engine.counted();
+        let after = engine.rx_counters();
         let flow = &mut self.flows[packet.flow as usize];
         self.hosts[host as usize].corrupted += after.damaged - before.damaged;
         flow.sender.counts.naks += after.naks - before.naks;
@@ -205,37 +212,37 @@ impl Fabric {
             let payload = WirePacket::parse(frame, &[]).map_or(0, |packet| packet.payload.len());
             flow.receiver.delivered += payload as u64;
         }
-        self.see_to_engine(host);
+        self.run_engine(host);
     }
 
-    /// An engine host's deadline is there.
+    /// Handles an expired deadline of an engine host.
     pub(super) fn wake_engine(&mut self, host: u32) {
         let wakes_at = &mut self.engines.host(host).wakes_at;
         if *wakes_at == self.now {
             *wakes_at = Time::FAR;
-            self.see_to_engine(host);
+            self.run_engine(host);
         }
     }
 
-    /// A flow of an engine host begins.
+    /// Starts a flow of an engine host. Returns false if the flow's host is not an engine.
     pub(super) fn start_engine(&mut self, number: u32) -> bool {
         let place = self.engines.places.get(number as usize).copied().flatten();
         let Some((place, _)) = place else { return false };
         let flow = self.flows[number as usize].config;
         let remote = self.engines.host(flow.to).target();
         self.engines.host(flow.from).start(place, &flow, remote);
-        self.see_to_engine(flow.from);
+        self.run_engine(flow.from);
         true
     }
 
-    /// A flow of an engine host sends no more.
+    /// Stops a flow of an engine host. Returns false if the flow's host is not an engine.
     pub(super) fn stop_engine(&mut self, number: u32) -> bool {
         let place = self.engines.places.get(number as usize).copied().flatten();
         let Some((place, _)) = place else { return false };
         let from = self.flows[number as usize].config.from;
-        self.flows[number as usize].sender.is_cut |= self.engines.host(from).stop(place);
+        self.flows[number as usize].sender.is_truncated |= self.engines.host(from).stop(place);
         self.engine_finishes(number);
-        self.see_to_engine(from);
+        self.run_engine(from);
         true
     }
 
@@ -247,34 +254,35 @@ impl Fabric {
         }
     }
 
-    /// Lets an engine host do what it can do now, and sends what it has sent.
-    fn see_to_engine(&mut self, host: u32) {
-        self.turn_engine(host);
+    /// Polls an engine host and starts the transmission of its frames.
+    fn run_engine(&mut self, host: u32) {
+        self.poll_engine(host);
         let port = self.hosts[host as usize].port;
         if self.ports[port as usize].backlog() != 0 {
             self.kick(port);
         }
     }
 
-    /// Turns an engine host until nothing can be done at this time, or its NIC is full.
-    fn turn_engine(&mut self, host: u32) {
+    /// Polls an engine host until there is nothing more to do at the current time, or its NIC is
+    /// full.
+    fn poll_engine(&mut self, host: u32) {
         let now = self.now.instant();
         loop {
             let engine = self.engines.host(host);
             let done = engine.device.turn(now);
             let taken = self.take_frames(host);
             let engine = self.engines.hosts[host as usize].as_mut().expect("an engine's port");
-            let reaped = engine.reap(&mut self.engines.news);
+            let reaped = engine.reap(&mut self.engines.flow_events);
             if reaped {
-                continue; // What was posted rang the doorbell.
+                continue; // The new WRITEs rang the doorbell.
             }
             let next = engine.device.next_deadline(now);
-            let is_full = self.hosts[host as usize].waiting >= NIC;
+            let is_full = self.hosts[host as usize].waiting >= NIC_FRAMES;
             let waits = next.is_some_and(|next| next <= now);
             if waits && (done > 0 || taken > 0) && !is_full {
                 continue;
             }
-            engine.is_held_back = is_full || waits;
+            engine.is_blocked = is_full || waits;
             let next = next.filter(|_| !waits).map_or(Time::FAR, Time::from_instant);
             if next < engine.wakes_at {
                 engine.wakes_at = next;
@@ -282,10 +290,10 @@ impl Fabric {
             }
             break;
         }
-        for at in 0..self.engines.news.len() {
-            match self.engines.news[at] {
-                News::Finished(flow) => self.engine_finishes(flow),
-                News::Failed(flow) => {
+        for at in 0..self.engines.flow_events.len() {
+            match self.engines.flow_events[at] {
+                FlowEvent::Finished(flow) => self.engine_finishes(flow),
+                FlowEvent::Failed(flow) => {
                     let timeouts = self.engines.host(host).new_timeouts();
                     let counts = &mut self.flows[flow as usize].sender.counts;
                     counts.timeouts += timeouts;
@@ -293,11 +301,11 @@ impl Fabric {
                 }
             }
         }
-        self.engines.news.clear();
+        self.engines.flow_events.clear();
         self.count_timeouts(host);
     }
 
-    /// Counts the time-outs of an engine host that nothing that was sent again has told of.
+    /// Counts time-outs of an engine host that no retransmitted packet has accounted for.
     fn count_timeouts(&mut self, host: u32) {
         let engine = self.engines.host(host);
         let timeouts = engine.new_timeouts();
@@ -308,21 +316,22 @@ impl Fabric {
         }
     }
 
-    /// What is due at engine hosts is done and counted, although their NICs are full.
-    pub(super) fn settle_engines(&mut self) {
+    /// Performs and counts the work that is due at engine hosts although their NICs are full.
+    pub(super) fn drain_engines(&mut self) {
         let now = self.now.instant();
         for host in (0..).take(self.engines.hosts.len()) {
             if let Some(engine) = &self.engines.hosts[host as usize] {
                 engine.device.turn(now);
-                self.turn_engine(host);
+                self.poll_engine(host);
             }
         }
     }
 
-    /// Takes frames from an engine host's ring into its NIC, unless that is full; how many.
+    /// Moves frames from an engine host's ring into its NIC until the NIC is full. Returns their
+    /// number.
     fn take_frames(&mut self, host: u32) -> usize {
         let mut taken = 0;
-        while self.hosts[host as usize].waiting < NIC {
+        while self.hosts[host as usize].waiting < NIC_FRAMES {
             let count = self.engines.host(host).line.rx_burst();
             if count == 0 {
                 break;
@@ -350,10 +359,10 @@ impl Fabric {
             (.., Some(aeth)) if matches!(aeth.syndrome, Syndrome::Nak(_)) => Kind::Nak { psn },
             _ => Kind::Ack { psn },
         };
-        let size = line_size(bytes.len());
+        let size = size_on_link(bytes.len());
         let mut packet = Packet::new(kind, number, to, size, seen.ip.traffic_class() >> 5);
         packet.ecn_capable = seen.ip.ecn() != Ecn::NotEct;
-        // Of one flow's packets ECMP sees what it sees of a light host's: both take the same ways.
+        // ECMP hashes the same entropy as for a simulated host, so the flow takes the same path.
         let entropy = self.flows[number as usize].sender.entropy;
         packet.entropy = if matches!(kind, Kind::Data { .. }) { entropy } else { !entropy };
         let id = self.packets.add(packet);
@@ -369,7 +378,7 @@ impl Fabric {
         self.ports[port as usize].enqueue(packet.priority, id, &mut self.packets, self.now);
     }
 
-    /// A frame of a flow leaves an engine host.
+    /// Counts a frame that leaves an engine host.
     fn count_frame(&mut self, host: u32, number: u32, kind: Kind) {
         let flow = &mut self.flows[number as usize];
         match kind {
@@ -392,5 +401,5 @@ impl Fabric {
     }
 }
 
-/// Memory for the rings of a port: its few frames both ways.
+/// Memory for the rings of one port, both directions.
 const PORT_BYTES: usize = 64 << 10;

@@ -1,7 +1,8 @@
-//! What happens next: events ordered by (time, sequence).
+//! The event queue, ordered by (time, sequence number).
 //!
-//! A calendar: slots of 4 ns for the next 33 us, a heap for what comes later. Slots are lists in one memory, so that a run allocates
-//! nothing once it is warm. Events of one time happen in the order in which they were scheduled.
+//! A calendar queue: slots of 4 ns for the next 33 us, and a heap for later events. The slots are
+//! lists in one memory area, so a run allocates nothing in the steady state. Events of the same
+//! time are processed in the order in which they were scheduled.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -9,41 +10,41 @@ use std::collections::BinaryHeap;
 use super::packet::PacketId;
 use super::time::Time;
 
-/// Something that happens.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// A frame reaches this port.
+    /// A frame reaches port `at`.
     Arrive { at: u32, packet: PacketId },
     /// A port may have something to send.
     Wake { port: u32 },
-    /// A switch looks whether it must repeat a pause at this port.
+    /// A switch checks whether it must repeat a pause at this port.
     Refresh { port: u32, priority: u8 },
-    /// A host's answer is ready to be sent.
-    Answer { host: u32, packet: PacketId },
-    /// A flow begins.
+    /// A host's response is ready to be sent.
+    Response { host: u32, packet: PacketId },
+    /// A flow starts.
     Start { flow: u32 },
-    /// A flow has no more to send.
+    /// A flow stops sending.
     Stop { flow: u32 },
-    /// A flow's retransmission timer.
+    /// A flow's retransmission timer expires.
     Timeout { flow: u32 },
     /// An interval of a notification point ends.
     Notify { point: u32 },
-    /// Rates and queues are looked at.
+    /// Rates and queues are sampled.
     Sample,
-    /// Figures begin to count.
-    Warm,
-    /// An engine host's deadline.
+    /// The warm-up ends.
+    WarmupEnd,
+    /// An engine host's deadline expires.
     Engine { host: u32 },
 }
 
-/// An event in the queue, as one of a list of those of a slot.
+/// A scheduled event, in the list of its slot.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(32))] // Never in two lines of the processor's cache.
+#[repr(align(32))] // Never spans two cache lines.
 struct Entry {
     at: Time,
     sequence: u64,
     event: Event,
-    /// The place of the next one of the list.
+    /// Index of the next entry of the list.
     next: u32,
 }
 
@@ -70,28 +71,29 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// log2 of a slot's picoseconds.
+/// log2 of a slot's width in picoseconds.
 const WIDTH: u32 = 12;
 const SLOTS: usize = 8192;
 const WORDS: usize = SLOTS / 64;
 
-/// No place.
+/// No index.
 const NONE: u32 = u32::MAX;
 
-/// The queue of events.
+/// The event queue.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// The slot that is being emptied, latest first.
+    /// Entries of the current slot, latest first.
     current: Vec<Entry>,
-    /// Where the list of each slot begins.
+    /// First entry of each slot's list.
     slots: Box<[u32; SLOTS]>,
-    /// The entries of all slots: their memory stays in the processor's cache, since a place is used again as soon as it is free.
+    /// The entries of all slots. A freed place is reused first, so that the memory stays in the
+    /// processor's cache.
     places: Vec<Entry>,
-    /// The list of free places.
+    /// First entry of the list of free places.
     free: u32,
-    /// Which slots hold something.
+    /// Bit map of the slots that are not empty.
     used: [u64; WORDS],
-    /// Number of the current slot, from time zero.
+    /// Number of the current slot, counted from time zero.
     base: u64,
     later: BinaryHeap<Reverse<Entry>>,
     sequence: u64,
@@ -112,13 +114,13 @@ impl Events {
         }
     }
 
-    /// How many events were scheduled so far.
+    /// Number of events scheduled so far.
     #[cfg(test)]
     pub const fn scheduled(&self) -> u64 {
         self.sequence
     }
 
-    /// Schedules `event`; `at` is not before the last event that was taken.
+    /// Schedules `event` at `at`, which must not be before the last event taken.
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
         let entry = Entry { at, sequence: self.sequence, event, next: NONE };
@@ -153,7 +155,7 @@ impl Events {
         self.used[index / 64] |= 1 << (index % 64);
     }
 
-    /// Empties the list of a slot into `current`.
+    /// Moves the list of a slot into `current`.
     #[inline]
     fn take(&mut self, index: usize) {
         let mut place = std::mem::replace(&mut self.slots[index], NONE);
@@ -164,7 +166,7 @@ impl Events {
         }
     }
 
-    /// The next event and its time.
+    /// Removes and returns the next event and its time.
     #[inline]
     pub fn pop(&mut self) -> Option<(Time, Event)> {
         if self.current.is_empty() && !self.advance() {
@@ -173,7 +175,8 @@ impl Events {
         self.current.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// The next event and its time, if that is not after `limit`. Events may still be scheduled from `limit` on.
+    /// Removes and returns the next event and its time, if the time is not after `limit`. Events
+    /// may still be scheduled from `limit` on.
     pub fn pop_until(&mut self, limit: Time) -> Option<(Time, Event)> {
         if self.current.is_empty() && self.next_slot()? <= limit.0 >> WIDTH {
             self.advance();
@@ -182,7 +185,7 @@ impl Events {
         Some((entry.at, entry.event))
     }
 
-    /// The number of the next slot that holds something.
+    /// Number of the next slot that is not empty.
     fn next_slot(&self) -> Option<u64> {
         let later = self.later.peek().map(|Reverse(entry)| entry.at.0 >> WIDTH);
         match (self.next_used(), later) {
@@ -191,7 +194,7 @@ impl Events {
         }
     }
 
-    /// Makes the next slot that holds something the current one.
+    /// Makes the next slot that is not empty the current one. Returns false if there is none.
     fn advance(&mut self) -> bool {
         let Some(base) = self.next_slot() else { return false };
         self.base = base;
@@ -207,12 +210,12 @@ impl Events {
         let index = index_of(base);
         self.used[index / 64] &= !(1 << (index % 64));
         self.take(index);
-        // One entry, or a few.
+        // Usually one entry, or a few.
         self.current.sort_unstable_by(|a, b| b.cmp(a));
         true
     }
 
-    /// The first slot after the current one that holds something.
+    /// The first slot of the calendar after the current one that is not empty.
     fn next_used(&self) -> Option<u64> {
         let from = index_of(self.base + 1);
         let (word, bit) = (from / 64, from % 64);
@@ -261,9 +264,9 @@ mod tests {
         assert!(order.eq((0..6).map(|flow| Event::Start { flow })));
     }
 
-    /// Against a sorted list: near and far times, pushed while others are taken.
+    /// Compares with a sorted list: near and far times, pushed while others are taken.
     #[test]
-    fn the_calendar_is_a_sorted_list() {
+    fn the_calendar_queue_equals_a_sorted_list() {
         for seed in 0..20 {
             let mut random = Xoshiro128PlusPlus::seed_from_u64(seed);
             let (mut events, mut list, mut now) = (Events::new(), Vec::new(), Time::ZERO);

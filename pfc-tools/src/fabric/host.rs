@@ -1,4 +1,4 @@
-//! A host: a NIC whose flows share a line, sends answers ahead of data, and obeys pauses.
+//! A host: a NIC whose flows share a link. It sends responses before data and obeys pauses.
 
 pub mod receiver;
 pub mod sender;
@@ -10,29 +10,29 @@ use super::config::FlowConfig;
 use super::events::Event;
 use super::packet::{Kind, Packet, PacketId};
 use super::time::Time;
-use receiver::{Answer, Notifier, Receiver};
-use sender::{Look, Sender};
+use receiver::{Notifier, Receiver, Response};
+use sender::{SendDecision, Sender};
 
-/// A flow that a host sends.
+/// A flow that a host is sending.
 #[derive(Debug, Clone, Copy)]
 struct Active {
     flow: u32,
-    /// Nothing is sent before.
-    look_at: Time,
+    /// Earliest time at which the flow may send.
+    check_at: Time,
     priority: u8,
 }
 
 /// A host.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// The fabric's number of its port.
+    /// Number of its port within the fabric.
     pub port: u32,
     active: Vec<Active>,
-    /// Which flow is asked first.
+    /// Index of the flow to serve first (round robin).
     turn: usize,
-    /// Packets whose ICRC was wrong.
+    /// Packets with a wrong ICRC.
     pub corrupted: u64,
-    /// Of an engine host: frames in its NIC.
+    /// Frames in the NIC of an engine host.
     pub waiting: u32,
 }
 
@@ -41,31 +41,31 @@ impl Host {
         Self { port, active: Vec::new(), turn: 0, corrupted: 0, waiting: 0 }
     }
 
-    /// When a flow may send next, if its priority need not wait.
-    fn next_look(&self, waiting: u8) -> Time {
+    /// Time at which a flow may send next, among the flows whose priority is not paused.
+    fn next_check(&self, waiting: u8) -> Time {
         let may = self.active.iter().filter(|active| waiting >> active.priority & 1 == 0);
-        may.map(|active| active.look_at).min().unwrap_or(Time::FAR)
+        may.map(|active| active.check_at).min().unwrap_or(Time::FAR)
     }
 
-    /// The priorities that have a flow, a bit each.
+    /// Priorities of the active flows, one bit each.
     fn priorities(&self) -> u8 {
         self.active.iter().fold(0, |all, active| all | 1 << active.priority)
     }
 }
 
-/// A flow, at both its ends.
+/// Both ends of a flow.
 #[derive(Debug, Clone)]
 pub(crate) struct Flow {
     pub config: FlowConfig,
     pub sender: Sender,
     pub receiver: Receiver,
-    /// Which notifier tells its sender of marks.
+    /// The notifier that sends its CNPs.
     pub notifier: u32,
-    /// The flow whose QP this one goes on with: it begins when that one has ended.
+    /// The previous flow on the same QP: this flow starts when that one has finished.
     pub predecessor: Option<u32>,
-    /// The flow that begins when this one has ended.
+    /// The flow that starts when this one has finished.
     pub successor: Option<u32>,
-    /// Its place among its host's flows, while it is active.
+    /// Its index among the active flows of its host, while it is active.
     place: Option<usize>,
 }
 
@@ -81,7 +81,8 @@ impl Flow {
 }
 
 impl Fabric {
-    /// The line out of a host's `port` is free. Whether something was sent.
+    /// Transmits the next packet of a host when its link is free. Returns true if a packet was
+    /// sent.
     pub(super) fn host_sends(&mut self, host: u32, port: u32) -> bool {
         let out = &mut self.ports[port as usize];
         if out.backlog() != 0
@@ -98,13 +99,13 @@ impl Fabric {
             let place =
                 if nic.turn + step < count { nic.turn + step } else { nic.turn + step - count };
             let active = &mut nic.active[place];
-            if active.look_at > self.now || waiting >> active.priority & 1 == 1 {
+            if active.check_at > self.now || waiting >> active.priority & 1 == 1 {
                 continue;
             }
             let flow = &mut self.flows[active.flow as usize];
-            match flow.sender.look(now) {
-                Look::Later(at) => active.look_at = Time::from_instant(at),
-                Look::Send => {
+            match flow.sender.poll(now) {
+                SendDecision::Later(at) => active.check_at = Time::from_instant(at),
+                SendDecision::Send => {
                     let number = active.flow;
                     nic.turn = if place + 1 < count { place + 1 } else { 0 };
                     self.send_data(number, port);
@@ -129,15 +130,15 @@ impl Fabric {
         packet.sent = now;
         packet.entropy = flow.sender.entropy;
         packet.ecn_capable = flow.sender.ecn_capable;
-        packet.ack_requested = flow.sender.sent(now);
-        let look_at = flow.sender.next_look(now.instant());
+        packet.ack_requested = flow.sender.on_sent(now);
+        let check_at = flow.sender.next_check(now.instant());
         if was_idle {
             flow.sender.progress_at = now;
         }
         let timer = flow.sender.arm(now);
         let (host, place) = (flow.config.from, flow.place);
         if let Some(place) = place {
-            self.hosts[host as usize].active[place].look_at = Time::from_instant(look_at);
+            self.hosts[host as usize].active[place].check_at = Time::from_instant(check_at);
         }
         if let Some(at) = timer {
             self.events.push(at, Event::Timeout { flow: number });
@@ -146,12 +147,12 @@ impl Fabric {
         self.transmit(port, id);
     }
 
-    /// When a host's port may have something to send next, that has nothing now.
+    /// The next time at which a host's port may have something to send.
     pub(super) fn host_next(&mut self, host: u32, port: u32) -> Time {
         let out = &mut self.ports[port as usize];
         let waiting = out.pauses.waiting(self.now);
         let nic = &self.hosts[host as usize];
-        let mut next = nic.next_look(waiting);
+        let mut next = nic.next_check(waiting);
         if out.backlog() & !waiting != 0 {
             next = self.now;
         }
@@ -162,7 +163,7 @@ impl Fabric {
         next
     }
 
-    /// A packet has come in at a host.
+    /// Handles a packet that arrives at a host.
     pub(super) fn host_receives(&mut self, host: u32, id: PacketId) {
         let packet = *self.packets.get(id);
         self.packets.remove(id);
@@ -178,16 +179,16 @@ impl Fabric {
                 if flow.sender.on_ack(psn, packet.sent, at) {
                     self.finish(packet.flow);
                 } else {
-                    self.look_again(packet.flow);
+                    self.reschedule(packet.flow);
                 }
             }
             Kind::Nak { psn } => {
                 self.flows[packet.flow as usize].sender.on_nak(psn, self.now);
-                self.look_again(packet.flow);
+                self.reschedule(packet.flow);
             }
             Kind::Cnp => {
                 self.flows[packet.flow as usize].sender.on_cnp(now);
-                self.look_again(packet.flow);
+                self.reschedule(packet.flow);
             }
             Kind::Pfc { .. } | Kind::Frame => {}
         }
@@ -196,7 +197,7 @@ impl Fabric {
     fn data_arrives(&mut self, packet: &Packet, psn: u32) {
         let flow = &mut self.flows[packet.flow as usize];
         flow.receiver.note_arrival(packet.marked);
-        let answer = flow.receiver.on_data(psn, packet.ack_requested);
+        let response = flow.receiver.on_data(psn, packet.ack_requested);
         let point = flow.notifier;
         let notifier = &mut self.notifiers[point as usize];
         if packet.marked {
@@ -206,15 +207,15 @@ impl Fabric {
             self.send_cnp(point);
         }
         self.arm_notifier(point);
-        if let Some(answer) = answer {
-            self.send_answer(packet, answer);
+        if let Some(response) = response {
+            self.send_response(packet, response);
         }
     }
 
-    fn send_answer(&mut self, to: &Packet, answer: Answer) {
-        let kind = match answer {
-            Answer::Ack(psn) => Kind::Ack { psn },
-            Answer::Nak(psn) => Kind::Nak { psn },
+    fn send_response(&mut self, to: &Packet, response: Response) {
+        let kind = match response {
+            Response::Ack(psn) => Kind::Ack { psn },
+            Response::Nak(psn) => Kind::Nak { psn },
         };
         let flow = &self.flows[to.flow as usize];
         let priority = self.host.ack_priority.unwrap_or(flow.config.priority);
@@ -222,7 +223,7 @@ impl Fabric {
         let mut packet = Packet::new(kind, to.flow, back, self.packet.control, priority);
         packet.sent = to.sent;
         packet.entropy = !flow.sender.entropy;
-        self.answer(from, packet, self.host.ack_delay);
+        self.respond(from, packet, self.host.ack_delay);
     }
 
     fn send_cnp(&mut self, point: u32) {
@@ -233,20 +234,20 @@ impl Fabric {
         let mut packet =
             Packet::new(Kind::Cnp, number, back, self.packet.control, self.cnp_priority);
         packet.entropy = !flow.sender.entropy;
-        self.answer(from, packet, self.host.cnp_delay);
+        self.respond(from, packet, self.host.cnp_delay);
     }
 
-    fn answer(&mut self, host: u32, packet: Packet, delay: Time) {
+    fn respond(&mut self, host: u32, packet: Packet, delay: Time) {
         let packet = self.packets.add(packet);
         if delay > Time::ZERO {
-            self.events.push(self.now + delay, Event::Answer { host, packet });
+            self.events.push(self.now + delay, Event::Response { host, packet });
         } else {
-            self.host_queues(host, packet);
+            self.enqueue_response(host, packet);
         }
     }
 
-    /// An answer is ready to be sent.
-    pub(super) fn host_queues(&mut self, host: u32, id: PacketId) {
+    /// Queues a response that is ready to be sent.
+    pub(super) fn enqueue_response(&mut self, host: u32, id: PacketId) {
         let port = self.hosts[host as usize].port;
         let priority = self.packets.get(id).priority;
         self.ports[port as usize].enqueue(priority, id, &mut self.packets, self.now);
@@ -262,7 +263,7 @@ impl Fabric {
         }
     }
 
-    /// An interval of a notification point has ended.
+    /// Handles the end of a notification point's interval.
     pub(super) fn notify(&mut self, point: u32) {
         let now = self.now.instant();
         let notifier = &mut self.notifiers[point as usize];
@@ -276,19 +277,19 @@ impl Fabric {
         self.arm_notifier(point);
     }
 
-    /// A flow begins.
+    /// Starts a flow.
     pub(super) fn start(&mut self, number: u32) {
         let line = {
             let host = &self.hosts[self.flows[number as usize].config.from as usize];
             self.ports[host.port as usize].rate
         };
         let now = self.now;
-        let ahead = self.flows[number as usize].predecessor;
-        let ahead = ahead.map(|ahead| self.flows[ahead as usize].sender.clone());
+        let previous = self.flows[number as usize].predecessor;
+        let previous = previous.map(|previous| self.flows[previous as usize].sender.clone());
         let flow = &mut self.flows[number as usize];
         flow.sender.start(line, &self.congestion, now);
-        if let Some(ahead) = ahead {
-            flow.sender.go_on_from(&ahead);
+        if let Some(previous) = previous {
+            flow.sender.continue_from(&previous);
         }
         if flow.config.stop < Time::FAR {
             self.events.push(flow.config.stop, Event::Stop { flow: number });
@@ -299,19 +300,19 @@ impl Fabric {
         let flow = &mut self.flows[number as usize];
         let host = &mut self.hosts[flow.config.from as usize];
         flow.place = Some(host.active.len());
-        host.active.push(Active { flow: number, look_at: now, priority: flow.config.priority });
+        host.active.push(Active { flow: number, check_at: now, priority: flow.config.priority });
         let port = host.port;
         self.kick(port);
     }
 
-    /// A flow sends no more than it has sent.
+    /// Stops a flow: it sends no new packets.
     pub(super) fn stop(&mut self, number: u32) {
         if !self.stop_engine(number) && self.flows[number as usize].sender.stop() {
             self.finish(number);
         }
     }
 
-    /// All that a flow had to send has arrived.
+    /// Finishes a flow: all its data has been acknowledged.
     fn finish(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         let Some(place) = flow.place.take() else { return };
@@ -328,23 +329,23 @@ impl Fabric {
         }
     }
 
-    /// A flow's retransmission timer has run out.
+    /// Handles a flow's retransmission timer.
     pub(super) fn timeout(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         if let Some(at) = flow.sender.on_timer(self.now) {
             self.events.push(at, Event::Timeout { flow: number });
         }
-        self.look_again(number);
+        self.reschedule(number);
     }
 
-    /// Something has changed for a flow: it may send earlier or later than was thought.
-    fn look_again(&mut self, number: u32) {
+    /// Recomputes when a flow may send next, after a change of its state.
+    fn reschedule(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         let Some(place) = flow.place else { return };
-        let look_at = Time::from_instant(flow.sender.next_look(self.now.instant()));
+        let check_at = Time::from_instant(flow.sender.next_check(self.now.instant()));
         let host = &mut self.hosts[flow.config.from as usize];
-        let before = std::mem::replace(&mut host.active[place].look_at, look_at);
-        if look_at < before {
+        let before = std::mem::replace(&mut host.active[place].check_at, check_at);
+        if check_at < before {
             let port = host.port;
             self.kick(port);
         }

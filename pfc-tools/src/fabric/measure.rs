@@ -1,4 +1,4 @@
-//! What a run has measured: flows, ports, queues, and samples of rates over time.
+//! Measurements of a run: flows, ports, queues, and samples of rates over time.
 
 pub mod histogram;
 
@@ -11,38 +11,39 @@ use super::port::PortCounts;
 use super::time::Time;
 use histogram::TimeHistogram;
 
-/// A flow at the time of a sample.
+/// State of a flow at the time of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowSample {
-    /// Payload bytes that have arrived since the beginning.
+    /// Payload bytes delivered since the start.
     pub delivered: u64,
-    /// The rate that its controller allows, in bits per second.
+    /// Rate allowed by the flow's controller, in bits per second.
     pub rate: u64,
     /// DCQCN's alpha in units of 2^-31.
     pub alpha: u32,
 }
 
-/// What was seen at regular times.
+/// Samples taken at regular intervals.
 #[derive(Debug, Clone)]
 pub struct Samples {
     every: Time,
     keep: bool,
-    /// When.
+    /// Times of the samples.
     pub times: Vec<Time>,
-    /// Of every flow, one time after the other; of none if there are more than [`MOST_FLOWS`](Self::MOST_FLOWS).
+    /// For each time, one sample of every flow; empty if there are more than
+    /// [`MAX_FLOWS`](Self::MAX_FLOWS) flows.
     pub flows: Vec<FlowSample>,
-    /// Of every watched queue, its bytes, one time after the other.
+    /// For each time, the length in bytes of every watched queue.
     pub queues: Vec<u64>,
     watched: Vec<u32>,
-    /// Sums of alphas after the warm-up, and how many.
+    /// For each flow, the sum and the number of its alphas after the warm-up.
     alphas: Vec<(u64, u64)>,
 }
 
 impl Samples {
-    /// Most flows that are looked at one by one.
-    pub const MOST_FLOWS: usize = 1000;
+    /// Up to this number of flows, each flow is sampled.
+    pub const MAX_FLOWS: usize = 1000;
 
-    /// How many flows there are samples of.
+    /// Number of flows that are sampled.
     pub const fn flows_per_time(&self) -> usize {
         self.alphas.len()
     }
@@ -56,7 +57,7 @@ impl Samples {
             queues: Vec::new(),
             watched: Vec::new(),
             alphas: match config.flows.len() {
-                few @ ..=Self::MOST_FLOWS => vec![(0, 0); few],
+                few @ ..=Self::MAX_FLOWS => vec![(0, 0); few],
                 _ => Vec::new(),
             },
         }
@@ -67,92 +68,94 @@ impl Samples {
     }
 }
 
-/// A flow's figures. Bytes and rates count from the end of the warm-up.
+/// Results of a flow. Bytes and rates count from the end of the warm-up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlowResult {
-    /// Which traffic it belongs to.
+    /// Traffic group of the flow.
     pub group: u32,
-    /// Which closed loop of it.
+    /// Closed loop of the flow within its traffic group.
     pub chain: Option<u32>,
     /// Sending host.
     pub from: u32,
     /// Receiving host.
     pub to: u32,
-    /// When it began, if it did.
+    /// Start time; `None` if the flow did not start.
     pub started: Option<Time>,
-    /// When the last byte that it sent was acknowledged.
+    /// Time at which the last byte sent was acknowledged.
     pub ended: Option<Time>,
-    /// It was stopped before it had sent all.
-    pub is_cut: bool,
-    /// Payload bytes to send; `None` for no end.
+    /// True if the flow was stopped before it had sent everything.
+    pub is_truncated: bool,
+    /// Payload bytes to send; `None` for an endless flow.
     pub size: Option<u64>,
-    /// How long these would take alone.
-    pub alone: Option<Time>,
-    /// Payload bytes that arrived.
+    /// Standalone completion time: without other traffic.
+    pub standalone: Option<Time>,
+    /// Payload bytes delivered.
     pub delivered: u64,
-    /// Bits of payload per second; `None` if all had arrived before figures counted, or it has not begun.
+    /// Payload bits per second; `None` if everything was delivered before the end of the warm-up,
+    /// or the flow has not started.
     pub goodput: Option<f64>,
-    /// DCQCN's mean alpha.
+    /// Mean alpha of DCQCN.
     pub alpha: Option<f64>,
-    /// What the sender counted, of the whole run.
+    /// Counters of the sender, over the whole run.
     pub sender: SenderCounts,
-    /// Marked packets that arrived.
+    /// Marked packets received.
     pub marked: u64,
-    /// CNPs sent for it.
+    /// CNPs sent by the receiver.
     pub cnps: u64,
-    /// Packets that arrived after a gap.
+    /// Packets received out of sequence.
     pub out_of_sequence: u64,
 }
 
 impl FlowResult {
-    /// How long it took, if all was sent.
+    /// Flow completion time, if everything was sent.
     pub fn completion(&self) -> Option<Time> {
-        let ended = self.ended.filter(|_| !self.is_cut)?;
+        let ended = self.ended.filter(|_| !self.is_truncated)?;
         Some(ended - self.started?)
     }
 
-    /// How many times as long it took as it would have alone.
+    /// Completion time divided by the standalone completion time.
     pub fn slowdown(&self) -> Option<f64> {
-        Some(self.completion()?.seconds() / self.alone?.seconds())
+        Some(self.completion()?.seconds() / self.standalone?.seconds())
     }
 }
 
-/// A port's figures.
+/// Results of a port.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PortResult {
-    /// Its node's number, hosts first.
+    /// Number of its node; hosts come first.
     pub node: usize,
-    /// The node at the other end.
+    /// Node at the other end of the link.
     pub peer: usize,
-    /// Of the whole run.
+    /// Counters over the whole run.
     pub counts: PortCounts,
-    /// Bits per second on the line out of it, with preambles and gaps, after the warm-up.
+    /// Bits per second on the outgoing link, including preambles and inter-frame gaps, after the
+    /// warm-up.
     pub wire: f64,
-    /// How long its priorities were paused, added up.
+    /// Pause time, summed over the priorities.
     pub paused: Time,
 }
 
-/// A watched queue's figures after the warm-up.
+/// Results of a watched queue after the warm-up.
 #[derive(Debug, Clone)]
 pub struct QueueResult {
-    /// The node's number.
+    /// Number of its node.
     pub node: usize,
-    /// The node at the other end of the line.
+    /// Node at the other end of the link.
     pub peer: usize,
-    /// Its length over time.
+    /// Queue length over time.
     pub lengths: TimeHistogram,
 }
 
-/// All figures of a run.
+/// All results of a run.
 #[derive(Debug, Clone)]
 pub struct Results {
-    /// From when figures count.
+    /// End of the warm-up.
     pub counted_from: Time,
-    /// When it ended.
+    /// End of the run.
     pub ended: Time,
-    /// Events that happened.
+    /// Events processed.
     pub events: u64,
-    /// Frames that reached the end of a line.
+    /// Frames that reached the end of a link.
     pub hops: u64,
     /// Flows.
     pub flows: Vec<FlowResult>,
@@ -162,17 +165,23 @@ pub struct Results {
     pub queues: Vec<QueueResult>,
     /// Packets that hosts dropped because of a wrong ICRC.
     pub corrupted: u64,
-    /// Most bytes that each switch's buffer held.
+    /// Peak buffer usage of each switch, in bytes.
     pub buffers: Vec<u64>,
-    /// Queues that wait for each other for ever.
+    /// The deadlock, if one was found.
     pub deadlock: Option<Deadlock>,
     /// Samples.
     pub samples: Samples,
 }
 
 impl Results {
-    /// What may not happen in a lossless network, and has: a line for each kind.
-    pub fn losses(&self) -> Vec<String> {
+    /// Packets dropped at switches, lost on links, or dropped by hosts because of a wrong ICRC.
+    pub fn lost_packets(&self) -> u64 {
+        let ports = self.ports.iter().map(|port| port.counts.dropped + port.counts.lost);
+        ports.sum::<u64>() + self.corrupted
+    }
+
+    /// Events that must not happen in a lossless network, one line for each kind.
+    pub fn violations(&self) -> Vec<String> {
         let ports = |count: fn(&PortCounts) -> u64| {
             self.ports.iter().map(|p| count(&p.counts)).sum::<u64>()
         };
@@ -181,7 +190,7 @@ impl Results {
         };
         let kinds = [
             (ports(|c| c.dropped), "packets dropped at switches"),
-            (ports(|c| c.lost), "packets lost on lines"),
+            (ports(|c| c.lost), "packets lost on links"),
             (self.corrupted, "packets with a wrong ICRC"),
             (flows(|c| c.naks), "NAKs"),
             (flows(|c| c.timeouts), "time-outs"),
@@ -190,15 +199,15 @@ impl Results {
         kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect()
     }
 
-    /// Flows of `group` that began, have an end and did not reach it: what is said of how long flows took leaves them
-    /// out. `None` for all groups.
+    /// Number of flows of `group` that started and have an end but did not reach it. Completion
+    /// times do not include these flows. `None` stands for all groups.
     pub fn unfinished(&self, group: Option<u32>) -> usize {
-        let is_cut = |flow: &&FlowResult| {
+        let is_truncated = |flow: &&FlowResult| {
             group.is_none_or(|group| flow.group == group)
                 && (flow.started.is_some() && flow.size.is_some())
-                && (flow.ended.is_none() || flow.is_cut)
+                && (flow.ended.is_none() || flow.is_truncated)
         };
-        self.flows.iter().filter(is_cut).count()
+        self.flows.iter().filter(is_truncated).count()
     }
 }
 
@@ -230,12 +239,12 @@ impl Fabric {
                 self.samples.queues.push(watch.map_or(0, |watch| watch.bytes()));
             }
         }
-        self.look_for_deadlock();
+        self.detect_deadlock();
         self.events.push(self.now + self.samples.every, Event::Sample);
     }
 
-    /// Figures count from now on.
-    pub(super) fn warm(&mut self) {
+    /// Ends the warm-up: measurements count from now on.
+    pub(super) fn end_warmup(&mut self) {
         for port in &mut self.ports {
             port.counts_before = port.counts;
             if let Some(watch) = &mut port.watch {
@@ -248,10 +257,10 @@ impl Fabric {
         }
     }
 
-    /// All figures until now.
+    /// All results up to now.
     pub fn results(mut self) -> Results {
-        self.look_for_deadlock();
-        self.settle_engines();
+        self.detect_deadlock();
+        self.drain_engines();
         let (now, warmup) = (self.now, self.warmup);
         let owners: Vec<usize> =
             (0..).take(self.ports.len()).map(|port| self.node_of(port)).collect();
@@ -276,13 +285,13 @@ impl Fabric {
         Results {
             counted_from: warmup,
             ended: now,
-            events: self.happened,
+            events: self.processed,
             hops: self.hops,
             ports: ports.collect(),
             queues,
             flows: self.flow_results(),
             corrupted: self.hosts.iter().map(|host| host.corrupted).sum(),
-            buffers: self.switches.iter().map(|switch| switch.buffer.most_used()).collect(),
+            buffers: self.switches.iter().map(|switch| switch.buffer.peak_used()).collect(),
             deadlock: self.detector.into_found(),
             samples: self.samples,
         }
@@ -307,9 +316,9 @@ impl Fabric {
                     to: flow.config.to,
                     started: sender.started,
                     ended: sender.ended,
-                    is_cut: sender.is_cut,
+                    is_truncated: sender.is_truncated,
                     size,
-                    alone: messages.map(|messages| self.time_alone(flow, messages)),
+                    standalone: messages.map(|messages| self.standalone_fct(flow, messages)),
                     delivered,
                     goodput: counts.then(|| per_second(delivered, until - from)),
                     alpha: sender
@@ -331,7 +340,7 @@ fn mean_alpha(sum: u64, count: u64) -> f64 {
     if count == 0 { 0.0 } else { sum as f64 / count as f64 / f64::from(1_u32 << 31) }
 }
 
-/// Bits per second.
+/// Converts bytes and a time span to bits per second.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn per_second(bytes: u64, span: Time) -> f64 {
     if span == Time::ZERO { 0.0 } else { bytes as f64 * 8.0 / span.seconds() }

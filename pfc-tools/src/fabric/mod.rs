@@ -1,24 +1,30 @@
-//! A network in virtual time: hosts, lines and switches that hand packets to each other in the order of (time, sequence).
+//! A network in virtual time: hosts, links and switches exchange packets in the order of (time,
+//! sequence number).
 //!
-//! A run is a function of its configuration: no clock, no floating point before the final statistics, every random number from
-//! the seed, each part with a generator of its own.
+//! A run is a function of its configuration: it reads no clock, uses no floating point before the
+//! final statistics, and derives every random number from the seed. Each component has its own
+//! generator.
+//!
+//! [`Fabric`] is one state machine over all components. Its methods are in the modules of their
+//! topics (`switch`, `host`, `engine`, `external`, `deadlock`, `measure`), which therefore import
+//! this module.
 
-mod alone;
 mod build;
 pub mod config;
 pub mod deadlock;
 mod engine;
+pub mod error_model;
 mod events;
-pub mod fault;
+pub mod external;
 mod host;
 pub mod measure;
-pub mod outside;
 mod packet;
 pub(crate) mod pause;
 pub mod port;
 pub(crate) mod routing;
 pub mod scenario;
 pub mod scheduler;
+mod standalone;
 mod switch;
 pub mod time;
 pub mod topology;
@@ -29,12 +35,12 @@ use feroce_congestion::Params;
 use config::{HostConfig, PacketConfig};
 use deadlock::Detector;
 use engine::Engines;
+use error_model::Delivery;
 use events::{Event, Events};
-use fault::Fate;
+use external::{Departure, ExternalConfig};
 use host::receiver::Notifier;
 use host::{Flow, Host};
 use measure::Samples;
-use outside::{Exit, Outside};
 use packet::{Kind, PacketId, Packets};
 use port::{Node, Port};
 use switch::Switch;
@@ -43,7 +49,7 @@ use time::Time;
 pub use host::sender::SenderCounts;
 pub use switch::buffer;
 
-/// A network, and what happens in it.
+/// A network and its state at the current virtual time.
 #[derive(Debug)]
 pub struct Fabric {
     now: Time,
@@ -62,40 +68,40 @@ pub struct Fabric {
     duration: Time,
     warmup: Time,
     finished: usize,
-    /// Events that happened.
-    happened: u64,
-    /// Frames that reached the end of a line.
+    /// Events processed.
+    processed: u64,
+    /// Frames that reached the end of a link.
     hops: u64,
     samples: Samples,
     detector: Detector,
-    outside: Outside,
-    exits: Vec<Exit>,
+    external: ExternalConfig,
+    departures: Vec<Departure>,
     engines: Engines,
 }
 
 impl Fabric {
-    /// The time now.
+    /// Current virtual time.
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// When the run ends.
+    /// Virtual time at which the run ends.
     pub const fn duration(&self) -> Time {
         self.duration
     }
 
-    /// How many events have happened.
+    /// Number of events processed.
     pub const fn events(&self) -> u64 {
-        self.happened
+        self.processed
     }
 
-    /// How many frames have reached the end of a line.
+    /// Number of frames that reached the end of a link.
     pub const fn hops(&self) -> u64 {
         self.hops
     }
 
-    /// Runs until the end, or until `most` events more have happened. Whether the end is reached: the configured time, or
-    /// the last flow's.
+    /// Processes up to `most` events. Returns true if the run is over: the configured time is
+    /// reached, or all flows have finished.
     pub fn run(&mut self, most: u64) -> bool {
         for _ in 0..most {
             if self.finished == self.flows.len() && self.packets.live() == 0 {
@@ -105,7 +111,7 @@ impl Fabric {
                 Some((at, event)) if at <= self.duration => {
                     debug_assert!(at >= self.now, "time goes on");
                     self.now = at;
-                    self.happened += 1;
+                    self.processed += 1;
                     self.handle(event);
                 }
                 _ => {
@@ -133,27 +139,27 @@ impl Fabric {
                     self.refresh(number, port, priority);
                 }
             }
-            Event::Answer { host, packet } => self.host_queues(host, packet),
+            Event::Response { host, packet } => self.enqueue_response(host, packet),
             Event::Start { flow } => self.start(flow),
             Event::Stop { flow } => self.stop(flow),
             Event::Timeout { flow } => self.timeout(flow),
             Event::Notify { point } => self.notify(point),
             Event::Sample => self.sample(),
-            Event::Warm => self.warm(),
+            Event::WarmupEnd => self.end_warmup(),
             Event::Engine { host } => self.wake_engine(host),
         }
     }
 
-    /// A frame has come to the port `at`.
+    /// Handles a frame that arrives at the port `at`.
     #[inline]
     fn arrive(&mut self, at: u32, id: PacketId) {
         self.hops += 1;
         if let Kind::Pfc { enabled, paused, quanta } = self.packets.get(id).kind {
             self.packets.remove(id);
             let to = &mut self.ports[at as usize];
-            if let Node::Outside(host) = to.node {
-                self.exits.push(Exit::Pause { host, enabled, paused, quanta });
-                if !self.outside.nics_obey {
+            if let Node::External(host) = to.node {
+                self.departures.push(Departure::Pause { host, enabled, paused, quanta });
+                if !self.external.nics_obey {
                     return;
                 }
             }
@@ -165,12 +171,12 @@ impl Fabric {
         match self.ports[at as usize].node {
             Node::Switch(number) => self.switch_receives(number, at, id),
             Node::Host(number) => self.host_receives(number, id),
-            Node::Outside(number) => self.outside_receives(number, id),
+            Node::External(number) => self.external_receives(number, id),
             Node::Engine(number) => self.engine_receives(number, id),
         }
     }
 
-    /// Sends what goes next out of `port`, if its line is free.
+    /// Transmits the next frame of `port` if its link is free, and schedules the next attempt.
     fn kick(&mut self, port: u32) {
         let out = &mut self.ports[port as usize];
         if self.now < out.free_at {
@@ -187,7 +193,7 @@ impl Fabric {
             None => match node {
                 Node::Switch(number) => self.switch_sends(number, port),
                 Node::Host(number) => self.host_sends(number, port),
-                Node::Outside(_) => self.outside_sends(port),
+                Node::External(_) => self.external_sends(port),
                 Node::Engine(number) => self.engine_sends(number, port),
             },
         };
@@ -203,7 +209,7 @@ impl Fabric {
         self.wake(port, next.max(free_at));
     }
 
-    /// Looks at `port` at `at`, if that is not done earlier.
+    /// Schedules a transmission attempt of `port` at `at`, unless an earlier one is scheduled.
     #[inline]
     fn wake(&mut self, port: u32, at: Time) {
         let wakes = &mut self.ports[port as usize].wake_at;
@@ -213,7 +219,7 @@ impl Fabric {
         }
     }
 
-    /// Puts a frame on the line.
+    /// Starts the transmission of a frame.
     #[inline]
     fn transmit(&mut self, port: u32, id: PacketId) {
         let packet = self.packets.get_mut(id);
@@ -226,14 +232,14 @@ impl Fabric {
         match packet.kind {
             Kind::Pfc { .. } => arrives = arrives + self.pause_response,
             Kind::Data { .. } | Kind::Frame => {
-                let fate = out.faults.as_mut().map_or(Fate::Arrives, |faults| faults.next());
+                let fate = out.faults.as_mut().map_or(Delivery::Intact, |faults| faults.next());
                 match fate {
-                    Fate::Arrives => {}
-                    Fate::Corrupted => {
+                    Delivery::Intact => {}
+                    Delivery::Corrupted => {
                         packet.corrupted = true;
                         out.counts.corrupted += 1;
                     }
-                    Fate::Lost => {
+                    Delivery::Lost => {
                         out.counts.lost += 1;
                         self.packets.remove(id);
                         return;

@@ -1,13 +1,13 @@
-//! What travels: packets in a slab, and queues that link them.
+//! Packets in a slab, and queues that link them.
 
 use super::time::Time;
 
-/// A packet's place in the slab.
+/// Index of a packet in the slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PacketId(u32);
 
 impl PacketId {
-    /// The number of the place.
+    /// The index as a number.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -16,53 +16,54 @@ impl PacketId {
 /// No packet.
 const NONE: u32 = u32::MAX;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Payload of a flow.
     Data { psn: u32 },
-    /// Everything before `psn` has arrived.
+    /// Acknowledges all packets before `psn`.
     Ack { psn: u32 },
-    /// A gap: `psn` is what the receiver waits for.
+    /// Reports a gap: the receiver expects `psn`.
     Nak { psn: u32 },
-    /// Congestion notification.
+    /// Congestion notification packet.
     Cnp,
-    /// A real frame: what is in it is known outside.
+    /// A frame of an external host; its content is stored outside the fabric.
     Frame,
-    /// A PFC frame: of the priorities in `enabled` those in `paused` stop for `quanta`, the others go.
+    /// A PFC frame: of the priorities in `enabled`, those in `paused` stop for `quanta`, the others
+    /// resume.
     Pfc { enabled: u8, paused: u8, quanta: u16 },
 }
 
-/// A packet, as far as the fabric cares.
+/// The properties of a packet that the fabric uses.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(64))] // Never in two lines of the processor's cache.
+#[repr(align(64))] // Never spans two cache lines.
 pub(crate) struct Packet {
     pub kind: Kind,
     pub flow: u32,
-    /// The host that it goes to.
+    /// Destination host.
     pub to: u32,
-    /// What ECMP sees of its addresses and ports.
+    /// Flow hash for ECMP.
     pub entropy: u32,
-    /// Bytes in buffers: the frame with its FCS.
+    /// Buffer bytes: the frame with its FCS.
     pub size: u32,
-    /// When data was sent; an answer carries it back.
+    /// Time at which the data packet was sent; a response carries it back.
     pub sent: Time,
     pub priority: u8,
-    /// It may be marked instead of dropped.
+    /// ECN-capable: may be marked.
     pub ecn_capable: bool,
-    /// It was marked on its way.
+    /// Marked in the fabric.
     pub marked: bool,
-    /// Its sender waits for an acknowledgement (BTH's A bit).
+    /// The sender requests an acknowledgement (AckReq bit of the BTH).
     pub ack_requested: bool,
-    /// Bits flipped on its way: the ICRC will tell.
+    /// Bits were flipped; the ICRC is wrong.
     pub corrupted: bool,
-    /// The port through which the switch that holds it got it.
+    /// Ingress port at the switch that holds the packet.
     pub ingress: u16,
     next: u32,
 }
 
 impl Packet {
-    /// A packet of `kind` for host `to`, unmarked.
+    /// An unmarked packet of `kind` for host `to`.
     pub const fn new(kind: Kind, flow: u32, to: u32, size: u32, priority: u8) -> Self {
         Self {
             kind,
@@ -95,7 +96,7 @@ impl Packets {
         Self { slab: Vec::new(), free: NONE, live: 0 }
     }
 
-    /// How many there are now.
+    /// Number of packets in the network.
     pub const fn live(&self) -> usize {
         self.live
     }
@@ -148,18 +149,18 @@ impl Fifo {
         self.head == NONE
     }
 
-    /// Bytes of all packets in it.
+    /// Total bytes of the queued packets.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The packet that is next.
+    /// The first packet.
     #[inline]
     pub fn front(&self) -> Option<PacketId> {
         (self.head != NONE).then_some(PacketId(self.head))
     }
 
-    /// The packets in it, in order.
+    /// The packets in order.
     pub fn iter<'a>(&self, packets: &'a Packets) -> impl Iterator<Item = &'a Packet> + 'a {
         let mut next = self.head;
         std::iter::from_fn(move || {
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_keep_order_and_bytes_and_places_are_used_again() {
+    fn queues_keep_order_and_slab_slots_are_reused() {
         let (mut packets, mut queue) = (Packets::new(), Fifo::EMPTY);
         for round in 0..3 {
             for psn in 0..4 {

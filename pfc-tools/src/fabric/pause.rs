@@ -1,33 +1,34 @@
-//! What PFC does to a transmitter: each priority waits until a time (IEEE 802.1Qbb: a pause holds for its quanta, a new one replaces it,
-//! zero ends it).
+//! The PFC state of a transmitter: the time until which each priority is paused. IEEE 802.1Qbb: a
+//! pause lasts for its quanta, a new pause replaces it, and zero quanta end it.
 
-use super::time::{LineRate, Time};
+use super::time::{LinkRate, Time};
 
-/// Until when the eight priorities of a port wait.
+/// Pause state of the eight priorities of a port.
 #[derive(Debug, Clone, Copy, Default)]
-#[repr(C)] // What every packet needs comes first.
+#[repr(C)] // Fields used for every packet come first.
 pub(crate) struct Pauses {
     waiting: u8,
     until: [Time; 8],
     since: [Time; 8],
-    /// For how long each priority was paused, ended pauses only.
+    /// Total time of ended pauses, for each priority.
     paused: [Time; 8],
 }
 
 impl Pauses {
-    /// Takes a PFC frame that takes effect now.
-    pub fn take(&mut self, enabled: u8, paused: u8, quanta: u16, rate: LineRate, now: Time) {
+    /// Applies a PFC frame that takes effect now.
+    pub fn take(&mut self, enabled: u8, paused: u8, quanta: u16, rate: LinkRate, now: Time) {
         let quanta =
             [0, 1, 2, 3, 4, 5, 6, 7].map(|p| if paused >> p & 1 == 1 { quanta } else { 0 });
         self.take_each(enabled, &quanta, rate, now, |_, _, _| {});
     }
 
-    /// Takes a frame with quanta for each priority; tells of pauses that have ended: priority, from when, until when.
+    /// Applies a frame with quanta for each priority. Calls `ended` for each pause that has ended,
+    /// with its priority, start and end.
     pub fn take_each(
         &mut self,
         enabled: u8,
         quanta: &[u16; 8],
-        rate: LineRate,
+        rate: LinkRate,
         now: Time,
         mut ended: impl FnMut(usize, Time, Time),
     ) {
@@ -53,14 +54,14 @@ impl Pauses {
         self.paused[priority] = self.paused[priority] + (at - self.since[priority]);
     }
 
-    /// The priorities that wait now, a bit each.
+    /// The priorities paused now, one bit each.
     #[inline]
     pub fn waiting(&mut self, now: Time) -> u8 {
         self.expire(now, |_, _, _| {});
         self.waiting
     }
 
-    /// Ends the pauses whose time is over, and tells of each.
+    /// Ends expired pauses and calls `ended` for each.
     #[inline]
     pub fn expire(&mut self, now: Time, mut ended: impl FnMut(usize, Time, Time)) {
         if self.waiting != 0 {
@@ -72,28 +73,28 @@ impl Pauses {
         }
     }
 
-    /// Since when a priority waits, if it does.
+    /// Start of the current pause of a priority, if it is paused.
     pub fn since(&self, priority: usize) -> Option<Time> {
         (self.waiting >> priority & 1 == 1).then(|| self.since[priority])
     }
 
-    /// Since when and until when a priority waits, if it does.
+    /// Start and end of the current pause of a priority, if it is paused.
     pub fn span(&self, priority: usize) -> Option<(Time, Time)> {
         self.since(priority).map(|since| (since, self.until[priority]))
     }
 
-    /// Since when a priority waits without a break, if it does now.
+    /// Time since which a priority has been paused without interruption, if it is paused now.
     pub fn waits_since(&mut self, priority: u8, now: Time) -> Option<Time> {
         (self.waiting(now) >> priority & 1 == 1).then(|| self.since[usize::from(priority)])
     }
 
-    /// When the first of `priorities` may go on that waits.
+    /// End of the first pause among `priorities`.
     pub fn first_end(&self, priorities: u8) -> Option<Time> {
         let waiting = self.waiting & priorities;
         (0..8).filter(|p| waiting >> p & 1 == 1).map(|p| self.until[p]).min()
     }
 
-    /// For how long all priorities together were paused until `now`.
+    /// Total pause time until `now`, summed over the priorities.
     pub fn total(&mut self, now: Time) -> Time {
         let waiting = self.waiting(now);
         (0..8).fold(Time::ZERO, |sum, p| {
@@ -108,12 +109,12 @@ mod tests {
     use super::*;
 
     /// A quantum is 12.8 ns.
-    const RATE: LineRate = LineRate::new(40_000_000_000);
+    const RATE: LinkRate = LinkRate::new(40_000_000_000);
     const P3: u8 = 1 << 3;
     const P4: u8 = 1 << 4;
 
     #[test]
-    fn a_pause_stops_its_priority_for_exactly_its_quanta() {
+    fn a_pause_lasts_exactly_its_quanta() {
         let mut pauses = Pauses::default();
         pauses.take(P3, P3, 100, RATE, Time::from_nanos(50));
         assert_eq!(pauses.first_end(0xff), Some(Time::from_nanos(50 + 1280)));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_that_a_frame_does_not_enable_are_left_alone() {
+    fn priorities_not_enabled_are_unaffected() {
         let mut pauses = Pauses::default();
         pauses.take(P3, P3, 1000, RATE, Time::ZERO);
         pauses.take(P4, P4 | P3, 1, RATE, Time::ZERO);

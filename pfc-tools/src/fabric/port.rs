@@ -1,62 +1,62 @@
-//! A port: what waits for its line, who goes first, and who has to wait because of PFC.
+//! A port: its egress queues, their scheduling and their PFC state.
 
-use super::fault::Faults;
+use super::error_model::LinkErrors;
 use super::measure::histogram::TimeHistogram;
 use super::packet::{Fifo, PacketId, Packets};
 use super::pause::Pauses;
-use super::scheduler::{Plan, Scheduler};
-use super::time::{LineRate, Time};
+use super::scheduler::{Scheduler, SchedulerConfig};
+use super::time::{LinkRate, Time};
 
-/// Who owns a port.
+/// The node that owns a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
     Host(u32),
     Switch(u32),
-    /// A real host, whose number this is.
-    Outside(u32),
-    /// A host that is the engine.
+    /// An external host, with its number.
+    External(u32),
+    /// An engine host, with its number.
     Engine(u32),
 }
 
-/// What a port has counted.
+/// Counters of a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PortCounts {
-    /// Frames sent, of every kind.
+    /// Frames sent, of all kinds.
     pub frames: u64,
-    /// Bytes sent as they occupy the line: with preamble and gap.
+    /// Bytes sent as they occupy the link, including preamble and inter-frame gap.
     pub line_bytes: u64,
-    /// Pauses sent: PFC frames that pause something.
+    /// PFC frames sent that pause at least one priority.
     pub pauses_sent: u64,
-    /// PFC frames sent that only let go.
+    /// PFC frames sent that only resume.
     pub resumes_sent: u64,
-    /// Pauses received.
+    /// PFC frames received that pause at least one priority.
     pub pauses_received: u64,
-    /// Packets dropped on their way in: no buffer.
+    /// Received packets dropped for lack of buffer.
     pub dropped: u64,
-    /// Packets that went into headroom.
+    /// Received packets stored in headroom.
     pub headroom: u64,
-    /// Packets marked on their way out.
+    /// Packets marked at egress.
     pub marked: u64,
-    /// Frames that the line lost.
+    /// Frames lost on the link.
     pub lost: u64,
-    /// Frames that the line damaged.
+    /// Frames corrupted on the link.
     pub corrupted: u64,
 }
 
-/// In place of a priority: the queues of all of them together.
+/// In place of a priority: the queues of all priorities together.
 pub(crate) const ALL: u8 = u8::MAX;
 
-/// A queue whose length over time is kept.
+/// Records the length of a queue over time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Watch {
+pub(crate) struct QueueMonitor {
     pub priority: u8,
     since: Time,
     bytes: u64,
     pub histogram: TimeHistogram,
 }
 
-impl Watch {
+impl QueueMonitor {
     pub fn new(priority: u8) -> Self {
         Self { priority, ..Self::default() }
     }
@@ -67,49 +67,56 @@ impl Watch {
         (self.bytes, self.since) = (bytes, now);
     }
 
-    /// Forgets what was until now.
+    /// Forgets the records up to now.
     pub fn restart(&mut self, now: Time) {
         self.histogram = TimeHistogram::default();
         self.since = now;
     }
 
-    /// The length now.
+    /// The current length.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// One end of a line, and the line out of it. What every packet needs comes first: the processor's cache does not hold all of every port.
+/// One end of a link, with its egress queues. Fields used for every packet come first: the
+/// processor's cache does not hold whole ports.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Port {
     pub node: Node,
-    /// The port at the other end of the line.
+    /// The port at the other end of the link.
     pub peer: u32,
-    /// The port's number at its node.
+    /// Number of the port within its node.
     pub local: u16,
     backlog: u8,
-    pub rate: LineRate,
+    pub rate: LinkRate,
     pub delay: Time,
-    /// When the line is free.
+    /// Time at which the current transmission ends.
     pub free_at: Time,
-    /// When the port is looked at next.
+    /// Time of the next scheduled transmission attempt.
     pub wake_at: Time,
-    pub faults: Option<Box<Faults>>,
-    pub watch: Option<Box<Watch>>,
-    /// PFC frames, ahead of everything.
+    pub faults: Option<Box<LinkErrors>>,
+    pub watch: Option<Box<QueueMonitor>>,
+    /// PFC frames, sent before all other frames.
     pub control: Fifo,
     pub counts: PortCounts,
     pub pauses: Pauses,
-    plan: Plan,
+    scheduling: SchedulerConfig,
     scheduler: Scheduler,
     queues: [Fifo; 8],
-    /// What had been counted when figures began to count.
+    /// Counters at the end of the warm-up.
     pub counts_before: PortCounts,
 }
 
 impl Port {
-    pub fn new(node: Node, local: u16, rate: LineRate, delay: Time, plan: Plan) -> Self {
+    pub fn new(
+        node: Node,
+        local: u16,
+        rate: LinkRate,
+        delay: Time,
+        scheduling: SchedulerConfig,
+    ) -> Self {
         Self {
             node,
             local,
@@ -123,7 +130,7 @@ impl Port {
             queues: [Fifo::EMPTY; 8],
             backlog: 0,
             pauses: Pauses::default(),
-            plan,
+            scheduling,
             scheduler: Scheduler::default(),
             watch: None,
             counts: PortCounts::default(),
@@ -131,23 +138,23 @@ impl Port {
         }
     }
 
-    /// Bytes that wait in the queue of `priority`.
+    /// Bytes in the queue of `priority`.
     #[inline]
     pub fn queued(&self, priority: u8) -> u64 {
         self.queues[usize::from(priority)].bytes()
     }
 
-    /// The packets that wait in the queue of `priority`.
+    /// The queue of `priority`.
     pub const fn queue(&self, priority: u8) -> &Fifo {
         &self.queues[priority as usize]
     }
 
-    /// Bytes that wait in all queues.
+    /// Bytes in all queues.
     pub fn queued_all(&self) -> u64 {
         self.queues.iter().map(Fifo::bytes).sum()
     }
 
-    /// The priorities that have something waiting, a bit each.
+    /// The priorities whose queues are not empty, one bit each.
     pub const fn backlog(&self) -> u8 {
         self.backlog
     }
@@ -157,34 +164,34 @@ impl Port {
         let queue = &mut self.queues[usize::from(priority)];
         queue.push(id, packets);
         self.backlog |= 1 << priority;
-        self.note_length(priority, now);
+        self.record_length(priority, now);
     }
 
-    /// Takes the packet that goes next of those whose priority need not wait.
+    /// Removes and returns the next packet among the priorities that are not paused.
     #[inline]
     pub fn dequeue(&mut self, packets: &mut Packets, now: Time) -> Option<PacketId> {
         let ready = self.backlog & !self.pauses.waiting(now);
         let queues = &self.queues;
         let head = |p| queues[usize::from(p)].front().map_or(0, |id| packets.get(id).size);
-        let priority = self.scheduler.pick(ready, &self.plan, head)?;
+        let priority = self.scheduler.pick(ready, &self.scheduling, head)?;
         let queue = &mut self.queues[usize::from(priority)];
         let id = queue.pop(packets)?;
         if queue.is_empty() {
             self.backlog &= !(1 << priority);
             self.scheduler.emptied(priority);
         }
-        self.note_length(priority, now);
+        self.record_length(priority, now);
         Some(id)
     }
 
-    /// When something that waits may go that now has to wait for the end of a pause.
+    /// End of the first pause that holds back a queued packet.
     pub fn next_release(&mut self, now: Time) -> Option<Time> {
         self.pauses.waiting(now);
         self.pauses.first_end(self.backlog)
     }
 
     #[inline]
-    fn note_length(&mut self, priority: u8, now: Time) {
+    fn record_length(&mut self, priority: u8, now: Time) {
         if let Some(watch) = &mut self.watch {
             if watch.priority == priority {
                 watch.set(self.queues[usize::from(priority)].bytes(), now);

@@ -1,13 +1,13 @@
-//! Which way packets go: shortest paths that make no forbidden turn, and a seeded hash where there are several (ECMP).
+//! Routing: shortest paths without forbidden turns, and a seeded hash among equal paths (ECMP).
 
 use std::collections::VecDeque;
 
 use super::config::{Network, Routing};
 
-/// What is at the other end of each port of each node, hosts first: the node, and its port there.
+/// For each node (hosts first) and port: the node at the other end of the link, and the port there.
 pub(crate) type Wiring = Vec<Vec<(usize, usize)>>;
 
-/// How `network` is wired. Ports are numbered in the order of its lines.
+/// The wiring of `network`. Ports are numbered in the order of the links.
 pub(crate) fn wiring(network: &Network) -> Wiring {
     let mut wiring = vec![Vec::new(); network.hosts.len() + network.switches.len()];
     for link in &network.links {
@@ -18,26 +18,26 @@ pub(crate) fn wiring(network: &Network) -> Wiring {
     wiring
 }
 
-/// A switch's way to every host.
+/// Routing table of a switch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes {
-    /// Where the choices for a host and a port begin; one more entry ends the last.
+    /// For each host and ingress port, the index of its first choice; a last entry marks the end.
     begin: Vec<u32>,
     choices: Vec<u16>,
     salt: u32,
-    /// For each host: as many entries as ports if it matters where a packet comes in, else one.
+    /// Entries for each host: the number of ports if the ingress port matters, else one.
     stride: usize,
 }
 
 impl Routes {
-    /// The local ports through which a packet to host `to` may leave that came in through `ingress`.
+    /// The egress ports (local numbers) of a packet to host `to` that arrived at `ingress`.
     #[inline]
     pub fn choices(&self, ingress: u16, to: u32) -> &[u16] {
         let at = to as usize * self.stride + usize::from(ingress).min(self.stride - 1);
         &self.choices[self.begin[at] as usize..self.begin[at + 1] as usize]
     }
 
-    /// The one of them that a packet takes; `None` if no way leads there.
+    /// The egress port that a packet takes; `None` if there is no route.
     #[inline]
     pub fn port(&self, ingress: u16, to: u32, entropy: u32) -> Option<u16> {
         match self.choices(ingress, to) {
@@ -47,7 +47,7 @@ impl Routes {
                 let hash = u64::from(mix(entropy ^ self.salt));
                 // The hash scaled to the number of choices.
                 let choice = (hash * several.len() as u64) >> 32;
-                #[allow(clippy::cast_possible_truncation)] // Below their number.
+                #[allow(clippy::cast_possible_truncation)] // Below the number of choices.
                 Some(several[choice as usize])
             }
         }
@@ -63,7 +63,7 @@ pub(crate) const fn mix(mut x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// Routes of all switches.
+/// Computes the routing tables of all switches.
 pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) -> Vec<Routes> {
     let mut all: Vec<Routes> = (0_u32..)
         .zip(&wiring[hosts..])
@@ -75,10 +75,10 @@ pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) 
         })
         .collect();
     for host in 0..hosts {
-        let ways = Ways::to(host, wiring, hosts, rules);
+        let paths = ShortestPaths::to(host, wiring, hosts, rules);
         for (switch, routes) in all.iter_mut().enumerate() {
             for ingress in 0..routes.stride {
-                let ports = ways.choices(hosts + switch, ingress);
+                let ports = paths.choices(hosts + switch, ingress);
                 routes.choices.extend(ports.map(|port| u16::try_from(port).expect("16 bits")));
                 routes.begin.push(u32::try_from(routes.choices.len()).expect("32 bits"));
             }
@@ -87,39 +87,39 @@ pub(crate) fn routes(wiring: &Wiring, hosts: usize, seed: u32, rules: &Routing) 
     all
 }
 
-/// The ways to one host.
-struct Ways<'a> {
+/// The shortest paths to one host.
+struct ShortestPaths<'a> {
     host: usize,
     hosts: usize,
     wiring: &'a Wiring,
     rules: &'a Routing,
-    far: Far,
+    distances: Distances,
 }
 
-/// How many lines are still ahead.
-enum Far {
-    /// Of a packet at a node.
+/// Distances to the host, in links.
+enum Distances {
+    /// From each node.
     Node(Vec<Option<u32>>),
-    /// Of a packet that has come to a node through a port.
+    /// From each node and ingress port.
     Port(Vec<Vec<Option<u32>>>),
 }
 
-impl<'a> Ways<'a> {
+impl<'a> ShortestPaths<'a> {
     fn to(host: usize, wiring: &'a Wiring, hosts: usize, rules: &'a Routing) -> Self {
-        let far = match rules.forbidden.is_empty() {
-            true => Far::Node(distances(wiring, hosts, host)),
-            false => Far::Port(distances_by_port(wiring, hosts, host, rules)),
+        let distances = match rules.forbidden.is_empty() {
+            true => Distances::Node(distances(wiring, hosts, host)),
+            false => Distances::Port(distances_by_port(wiring, hosts, host, rules)),
         };
-        Self { host, hosts, wiring, rules, far }
+        Self { host, hosts, wiring, rules, distances }
     }
 
-    /// Whether a packet may make this turn.
+    /// Returns true if a packet may take this turn.
     fn allows(&self, node: usize, ingress: usize, port: usize) -> bool {
         let (from, next) = (self.wiring[node][ingress].0, self.wiring[node][port].0);
         !self.rules.forbidden.contains(&(from, node, next))
     }
 
-    /// The ports that lead on from `node`, in order.
+    /// The ports of `node` on a route to the host, in order.
     fn choices(&self, node: usize, ingress: usize) -> Box<dyn Iterator<Item = usize> + '_> {
         let ports = 0..self.wiring[node].len();
         if let Some(chosen) = self.rules.fixed.get(&(node, self.host)) {
@@ -130,36 +130,36 @@ impl<'a> Ways<'a> {
                 return Box::new(ports.filter(is_chosen));
             }
         }
-        Box::new(ports.filter(move |&port| self.leads_on(node, ingress, port)))
+        Box::new(ports.filter(move |&port| self.is_next_hop(node, ingress, port)))
     }
 
-    fn leads_on(&self, node: usize, ingress: usize, port: usize) -> bool {
+    fn is_next_hop(&self, node: usize, ingress: usize, port: usize) -> bool {
         let (next, there) = self.wiring[node][port];
         if next < self.hosts && next != self.host {
             return false;
         }
-        let (ahead, here) = match &self.far {
-            Far::Node(far) => (far[next], far[node]),
-            Far::Port(far) if self.allows(node, ingress, port) => {
-                (far[next][there], far[node][ingress])
+        let (ahead, here) = match &self.distances {
+            Distances::Node(distances) => (distances[next], distances[node]),
+            Distances::Port(distances) if self.allows(node, ingress, port) => {
+                (distances[next][there], distances[node][ingress])
             }
-            Far::Port(_) => return false,
+            Distances::Port(_) => return false,
         };
         ahead.is_some_and(|ahead| Some(ahead + 1) == here)
     }
 }
 
-/// How many lines a packet still has to go to `host` that has come to a node through one of its ports, if it makes no forbidden turn and
-/// does not go back.
+/// Distance to `host`, in links, for each node and ingress port, without forbidden turns and
+/// without U-turns.
 fn distances_by_port(
     wiring: &Wiring,
     hosts: usize,
     host: usize,
     rules: &Routing,
 ) -> Vec<Vec<Option<u32>>> {
-    let mut far: Vec<Vec<Option<u32>>> =
+    let mut distances: Vec<Vec<Option<u32>>> =
         wiring.iter().map(|ports| vec![None; ports.len()]).collect();
-    far[host].fill(Some(0));
+    distances[host].fill(Some(0));
     let mut queue: VecDeque<_> = (0..wiring[host].len()).map(|port| (host, port, 0)).collect();
     while let Some((node, port, ahead)) = queue.pop_front() {
         let (before, _) = wiring[node][port];
@@ -168,25 +168,25 @@ fn distances_by_port(
         }
         for (ingress, &(origin, _)) in wiring[before].iter().enumerate() {
             let may = origin != node && !rules.forbidden.contains(&(origin, before, node));
-            if may && far[before][ingress].is_none() {
-                far[before][ingress] = Some(ahead + 1);
+            if may && distances[before][ingress].is_none() {
+                distances[before][ingress] = Some(ahead + 1);
                 queue.push_back((before, ingress, ahead + 1));
             }
         }
     }
-    far
+    distances
 }
 
-/// How many lines lie between each node and `host`. Packets pass through switches only.
+/// Distance of each node to `host`, in links. Only switches forward packets.
 fn distances(wiring: &Wiring, hosts: usize, host: usize) -> Vec<Option<u32>> {
     let mut distance = vec![None; wiring.len()];
     distance[host] = Some(0);
     let mut queue = VecDeque::from([(host, 0)]);
-    while let Some((node, far)) = queue.pop_front() {
+    while let Some((node, distances)) = queue.pop_front() {
         for &(next, _) in &wiring[node] {
             if distance[next].is_none() && (next >= hosts) {
-                distance[next] = Some(far + 1);
-                queue.push_back((next, far + 1));
+                distance[next] = Some(distances + 1);
+                queue.push_back((next, distances + 1));
             }
         }
     }
@@ -197,10 +197,10 @@ fn distances(wiring: &Wiring, hosts: usize, host: usize) -> Vec<Option<u32>> {
 mod tests {
     use super::*;
 
-    /// Lists of neighbours as wires; no two lines lead to the same.
+    /// Wiring from lists of neighbours; two nodes share at most one link.
     fn wires(neighbours: &[Vec<usize>]) -> Wiring {
         let back = |from: usize, to: usize| {
-            (to, neighbours[to].iter().position(|&other| other == from).expect("both ways"))
+            (to, neighbours[to].iter().position(|&other| other == from).expect("both paths"))
         };
         let all = neighbours.iter().enumerate();
         all.map(|(from, to)| to.iter().map(|&to| back(from, to)).collect()).collect()
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn packets_take_all_shortest_paths_and_a_flow_takes_one() {
-        // Hosts 0 and 1 at leaves 2 and 3; spines 4 and 5, and a way round through 6 and 7.
+        // Hosts 0 and 1 at leaves 2 and 3; spines 4 and 5, and a detour through 6 and 7.
         let neighbours = [
             vec![2],
             vec![3],
@@ -232,15 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn hosts_forward_nothing() {
-        // 0 and 2 are hosts of switches 3 and 4, which only host 1 connects.
+    fn hosts_do_not_forward() {
+        // Hosts 0 and 2 at switches 3 and 4, which only host 1 connects.
         let neighbours = [vec![3], vec![3, 4], vec![4], vec![0, 1], vec![1, 2]];
         let routes = routes(&wires(&neighbours), 3, 1, &Routing::default());
         assert_eq!(routes[0].port(0, 2, 0), None);
         assert_eq!(routes[0].port(0, 1, 0), Some(1));
     }
 
-    /// Hosts 0 to 4 of switches 5 to 9 in a ring.
+    /// Hosts 0 to 4 at switches 5 to 9 in a ring.
     fn ring() -> Vec<Vec<usize>> {
         let host = |n: usize| vec![n + 5];
         let switch = |n: usize| vec![n, (n + 1) % 5 + 5, (n + 4) % 5 + 5];
@@ -248,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn a_forbidden_turn_sends_packets_the_long_way() {
+    fn a_forbidden_turn_causes_a_detour() {
         let wiring = wires(&ring());
-        let way = |rules: &Routing, from: usize, to: u32| {
+        let path = |rules: &Routing, from: usize, to: u32| {
             let routes = routes(&wiring, 5, 1, rules);
             let (mut nodes, (mut node, mut ingress)) = (Vec::new(), wiring[from][0]);
             while node >= 5 {
@@ -261,9 +261,9 @@ mod tests {
             nodes
         };
         let rules = Routing { forbidden: [(5, 6, 7)].into(), ..Routing::default() };
-        assert_eq!(way(&Routing::default(), 0, 2), [5, 6, 7]);
-        assert_eq!(way(&rules, 0, 2), [5, 9, 8, 7]);
-        assert_eq!(way(&rules, 1, 2), [6, 7], "the turn alone is forbidden, not the line");
+        assert_eq!(path(&Routing::default(), 0, 2), [5, 6, 7]);
+        assert_eq!(path(&rules, 0, 2), [5, 9, 8, 7]);
+        assert_eq!(path(&rules, 1, 2), [6, 7], "the turn alone is forbidden, not the line");
         let fixed = Routing { fixed: [((5, 1), vec![9])].into(), ..Routing::default() };
         assert_eq!(
             routes(&wiring, 5, 1, &fixed)[0].choices(0, 1),

@@ -1,98 +1,56 @@
-//! Scenarios: TOML files that say what is connected, who sends, what is measured, and what was published.
+//! Scenarios: TOML files that describe the network, the traffic, the measurements and the published
+//! values.
 //!
-//! A file has one or more *cases*: the same with some values changed, `[[case]]`. What the command line changes by `--set` holds
-//! for all of them.
+//! A file has one or more *cases*, `[[case]]`: variants with some values changed. Changes from the
+//! command line (`--set`) apply to all cases.
+//!
+//! The tables are read by hand (`tree`, `section`) and not with serde. A case is a tree merged from
+//! the file, the case's `set` and `--set`, and every value keeps its own origin: an error names
+//! file and line, or the option, with the full key, the value as written and what was expected.
+//! serde's errors carry a span only while it reads one TOML document, and a merged tree is no
+//! document. serde also cannot report keys without effect beside other keys, or whose effect
+//! `--set` removed.
 
+mod config;
 mod engine;
+mod error;
 mod figure;
 mod gate;
 mod network;
-mod parts;
+mod node_names;
+mod routes;
 mod section;
 mod tree;
-mod ways;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-pub use figure::{Figure, Shows};
+pub use error::ScenarioError;
+pub use figure::{Figure, FigureKind};
 pub use gate::{Bound, Gate, Measure, Stat};
 
 use super::config::{FabricConfig, FlowConfig, Network};
-use super::time::Time;
 use super::traffic::Traffic;
-use parts::DEFAULT_PRIORITY;
+use config::DEFAULT_PRIORITY;
 use section::Section;
 use tree::{Node, Origin, Value};
 
-/// Why a scenario cannot be run. The culprit is whoever wrote it.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is not TOML.
-    #[error("{place}: {message}")]
-    Syntax {
-        /// File and line.
-        place: String,
-        /// What is wrong.
-        message: String,
-    },
-    /// Nothing reads this key.
-    #[error("{place}: nothing is called `{key}`; here are {known}")]
-    UnknownKey {
-        /// File and line.
-        place: String,
-        /// The key.
-        key: String,
-        /// Those that there are.
-        known: String,
-    },
-    /// A value is not what its key takes.
-    #[error("{place}: `{key}` is `{value}`, expected {expected}")]
-    Value {
-        /// File and line.
-        place: String,
-        /// The key.
-        key: String,
-        /// As given.
-        value: String,
-        /// What it takes.
-        expected: String,
-    },
-    /// Something must be said and is not.
-    #[error("{place}: `{key}` is missing, expected {expected}")]
-    Missing {
-        /// File and line of what it is missing in.
-        place: String,
-        /// The key.
-        key: String,
-        /// What it takes.
-        expected: String,
-    },
-    /// The parts do not fit together.
-    #[error("{place}: {message}")]
-    Misfit {
-        /// The file.
-        place: String,
-        /// What does not fit.
-        message: String,
-    },
-}
-
-/// A change of the command line: a key and its value.
+/// A change from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// As `switch.alpha` or `traffic.0.priority`.
+    /// A path such as `switch.alpha` or `traffic.0.priority`.
     pub key: String,
-    /// TOML, or text.
+    /// A TOML value, or a plain string.
     pub value: String,
+}
+
+impl std::str::FromStr for Change {
+    type Err = String;
+
+    /// Parses `KEY=VALUE`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+        Ok(Self { key: key.trim().to_owned(), value: value.trim().to_owned() })
+    }
 }
 
 impl std::fmt::Display for Change {
@@ -106,34 +64,34 @@ impl std::fmt::Display for Change {
 pub struct Scenario {
     /// File name.
     pub file: String,
-    /// What it shows.
+    /// What the scenario shows.
     pub title: String,
-    /// Where the published numbers are from.
+    /// Source of the published numbers.
     pub source: String,
-    /// Its cases, in order.
+    /// The cases, in order.
     pub cases: Vec<Case>,
-    /// What a reader of its report should know.
+    /// Notes for the reader of the report.
     pub notes: String,
-    /// It takes minutes: a quick report is made without it.
+    /// The scenario takes minutes; a quick report leaves it out.
     pub long: bool,
-    /// What a report draws of it.
+    /// Figures of the report.
     pub figures: Vec<Figure>,
 }
 
-/// One run, or several that differ in their seed only.
+/// A case: one run, or several that differ only in the seed.
 #[derive(Debug)]
 pub struct Case {
-    /// Its name; empty if the file has only one.
+    /// Name; empty if the file has only one case.
     pub name: String,
-    /// The seeds of its runs.
+    /// Seeds of the runs.
     pub seeds: Vec<u64>,
     /// No drop, NAK or time-out may happen.
     pub lossless: bool,
-    /// What is expected.
+    /// Expected results.
     pub gates: Vec<Gate>,
-    /// Names of the traffics.
+    /// Names of the traffic groups.
     pub groups: Vec<String>,
-    /// Where they are written.
+    /// File and line of each traffic group.
     places: Vec<String>,
     file: String,
     base: FabricConfig,
@@ -141,36 +99,36 @@ pub struct Case {
 }
 
 impl Case {
-    /// Nodes and lines.
+    /// Topology of the case.
     pub const fn network(&self) -> &Network {
         &self.base.network
     }
 
-    /// Whether hosts of it are engines.
+    /// Returns true if any host runs the engine.
     pub const fn has_engines(&self) -> bool {
         !self.base.engines.is_empty()
     }
 
     /// An error about parts that do not fit together.
-    pub(crate) fn misfit(&self, message: String) -> ScenarioError {
-        ScenarioError::Misfit { place: self.file.clone(), message }
+    pub(crate) fn inconsistent(&self, message: String) -> ScenarioError {
+        ScenarioError::Inconsistent { place: self.file.clone(), message }
     }
 
-    /// The network alone, for real hosts.
+    /// Configuration without traffic, for external hosts.
     pub fn network_config(&self, seed: u64) -> FabricConfig {
         FabricConfig { seed, ..self.base.clone() }
     }
 
-    /// What is run for one seed.
+    /// Configuration of the run with this seed.
     ///
     /// # Errors
-    /// [`ScenarioError::Misfit`] if traffic cannot be drawn.
+    /// [`ScenarioError::Inconsistent`] if the traffic cannot be generated.
     pub fn config(&self, seed: u64, keep_samples: bool) -> Result<FabricConfig, ScenarioError> {
         let mut config = self.base.clone();
         (config.seed, config.keep_samples) = (seed, keep_samples);
         for (group, traffic) in (0_u32..).zip(&self.traffic) {
             traffic.draw(&config.network, seed, group, &mut config.flows).map_err(|message| {
-                ScenarioError::Misfit {
+                ScenarioError::Inconsistent {
                     place: self.places[group as usize].clone(),
                     message: format!("`traffic.{group}`: {message}"),
                 }
@@ -182,10 +140,10 @@ impl Case {
 }
 
 impl Scenario {
-    /// Keeps the case of this name only.
+    /// Keeps only the case of this name.
     ///
     /// # Errors
-    /// The names of those that there are, if none is called so.
+    /// The names of the existing cases, if none has this name.
     pub fn choose(&mut self, name: &str) -> Result<(), String> {
         let known: Vec<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
         let known = known.join(", ");
@@ -193,7 +151,8 @@ impl Scenario {
         if self.cases.is_empty() { Err(known) } else { Ok(()) }
     }
 
-    /// Whether there is something to run: a network and its routes can be looked at without.
+    /// Checks that every case has traffic. A network and its routes can be analysed without
+    /// traffic.
     ///
     /// # Errors
     /// [`ScenarioError::Missing`] if a case has no traffic.
@@ -208,13 +167,13 @@ impl Scenario {
         }
     }
 
-    /// The file's name without its folder and its ending.
+    /// The file name without folder and extension.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.file).file_stem();
         stem.map_or_else(|| self.file.clone(), |stem| stem.to_string_lossy().into_owned())
     }
 
-    /// Reads a file.
+    /// Reads a scenario file.
     ///
     /// # Errors
     /// See [`ScenarioError`].
@@ -224,7 +183,7 @@ impl Scenario {
         Self::parse(&path.display().to_string(), &text, changes, seed)
     }
 
-    /// The scenario in `text`, which is said to be the file `file`.
+    /// Parses a scenario. `file` is the name for error messages.
     ///
     /// # Errors
     /// See [`ScenarioError`].
@@ -243,30 +202,30 @@ impl Scenario {
         let source = head.text("source")?.unwrap_or_default();
         let notes = head.text("notes")?.unwrap_or_default();
         let long = head.flag("long", false)?;
-        let given = Given { changes, seed };
+        let overrides = Overrides { changes, seed };
         let cases = match &cases {
-            None => vec![case(file, "", given.change(&tree)?, &[], 0, seed)?],
-            Some(node) => self::cases(file, &tree, node, &given)?,
+            None => vec![case(file, "", overrides.apply(&tree)?, &[], 0, seed)?],
+            Some(node) => self::cases(file, &tree, node, &overrides)?,
         };
         let figures = self::figures(figures.as_ref(), &cases)?;
         Ok(Self { file: file.to_owned(), title, source, cases, notes, long, figures })
     }
 }
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Debug, Clone, Copy)]
-struct Given<'a> {
+struct Overrides<'a> {
     changes: &'a [Change],
     seed: Option<u64>,
 }
 
-impl Given<'_> {
-    /// The tree with the changes, which win over everything in the file.
-    fn change(&self, tree: &Node) -> Result<Node, ScenarioError> {
+impl Overrides<'_> {
+    /// Applies the changes to the tree. They override everything in the file.
+    fn apply(&self, tree: &Node) -> Result<Node, ScenarioError> {
         let mut tree = tree.clone();
         for Change { key, value } in self.changes {
             let origin = Origin::Set(format!("--set {key}={value}"));
-            tree.set(key, Node::given(value, &origin))?;
+            tree.set(key, Node::from_command_line(value, &origin))?;
         }
         Ok(tree)
     }
@@ -283,10 +242,13 @@ fn figures(list: Option<&Node>, cases: &[Case]) -> Result<Vec<Figure>, ScenarioE
     let Some(list) = list else { return Ok(Vec::new()) };
     let holder = holder("figure", list);
     let sections = Section::new("", Some(&holder))?.sections("figure")?;
-    sections.into_iter().map(|section| figure::read(section, cases)).collect()
+    let gates = cases.iter().flat_map(|case| &case.gates).map(|gate| gate.name.as_str()).collect();
+    let names = cases.iter().map(|case| case.name.as_str()).collect();
+    let known = figure::Known { cases: names, gates };
+    sections.into_iter().map(|section| figure::read(section, &known)).collect()
 }
 
-/// A table that has nothing but `list`.
+/// A table with `list` as its only entry.
 fn holder(key: &str, list: &Node) -> Node {
     let table = [(key.to_owned(), list.clone())].into();
     Node { value: Value::Table(table), origin: list.origin.clone() }
@@ -297,7 +259,7 @@ fn cases(
     file: &str,
     tree: &Node,
     list: &Node,
-    given: &Given<'_>,
+    overrides: &Overrides<'_>,
 ) -> Result<Vec<Case>, ScenarioError> {
     let holder = holder("case", list);
     let all = Section::new("", Some(&holder))?;
@@ -305,10 +267,10 @@ fn cases(
     for entry in all.sections("case")? {
         let name = entry.text("name")?.ok_or_else(|| entry.missing("name", "the case's name"))?;
         let values = entry.texts("values")?;
-        let set = entry.section("set")?.rest();
+        let set = entry.section("set")?.unread();
         let gates = entry.sections("gate")?;
         let same = entry.get("name").map(|node| {
-            entry.wrong("name", node, "a name that no other case has; `{}` is each of `values`")
+            entry.wrong("name", node, "a unique case name (`{}` stands for each of `values`)")
         });
         entry.finish()?;
         let values = match values {
@@ -326,16 +288,25 @@ fn cases(
             }
             let mut changed = tree.clone();
             for (key, node) in &set {
-                let node = value.as_ref().map_or_else(|| (*node).clone(), |by| node.filled(by));
+                let node =
+                    value.as_ref().map_or_else(|| (*node).clone(), |by| node.substituted(by));
                 changed.set(&filled(key), node)?;
             }
-            cases.push(case(file, &name, given.change(&changed)?, &gates, number, given.seed)?);
+            cases.push(case(
+                file,
+                &name,
+                overrides.apply(&changed)?,
+                &gates,
+                number,
+                overrides.seed,
+            )?);
         }
     }
     Ok(cases)
 }
 
-/// One case. `number` is its place among the values of its `[[case]]`, for gates with a published number for each.
+/// Reads one case. `number` is its index among the values of its `[[case]]`, for gates with one
+/// published number per value.
 fn case(
     file: &str,
     name: &str,
@@ -344,7 +315,7 @@ fn case(
     number: usize,
     seed: Option<u64>,
 ) -> Result<Case, ScenarioError> {
-    let all = Section::new("", Some(&tree))?.of_changed(tree.is_changed());
+    let all = Section::new("", Some(&tree))?.with_overrides(tree.has_overrides());
     for key in ["title", "source", "notes", "long"] {
         all.get(key);
     }
@@ -352,14 +323,14 @@ fn case(
     let first = seed.or(first).unwrap_or(1).min(LAST_SEED);
     let repeat = all.count("repeat", 1..=10_000)?.unwrap_or(1);
     let network = network::read(&all)?;
-    let mut base = parts::read(&all, network)?;
+    let mut base = config::read(&all, network)?;
     let (mut traffic, mut places) = (Vec::new(), Vec::new());
     for section in all.sections("traffic")? {
         places.push(section.place());
         let name = section.get("name");
-        let read = parts::traffic(section, &base, file)?;
+        let read = config::traffic(section, &base, file)?;
         if let Some(node) = name.filter(|_| traffic.iter().any(|t: &Traffic| t.name == read.name)) {
-            return Err(all.wrong("traffic.name", node, "a name that no other traffic has"));
+            return Err(all.wrong("traffic.name", node, "a unique name"));
         }
         traffic.push(read);
     }
@@ -381,7 +352,7 @@ fn case(
         expected.push(gate);
     }
     if base.watch.is_empty() {
-        measure.idle(&["priority"], "without queues to measure")?;
+        measure.reject_ineffective(&["priority"], "without queues to measure")?;
     }
     all.finish()?;
     let case = Case {
@@ -395,16 +366,16 @@ fn case(
         base,
         traffic,
     };
-    // What does not fit together is told now, not after an hour.
-    super::Fabric::check(&case.config(first, false)?).map_err(|misfit| {
-        let place = tree.place(&misfit.key).unwrap_or_else(|| file.to_owned());
-        ScenarioError::Misfit { place, message: format!("`{}`: {}", misfit.key, misfit.message) }
+    // Report a configuration error now and not after an hour.
+    super::Fabric::check(&case.config(first, false)?).map_err(|error| {
+        let place = tree.place(&error.key).unwrap_or_else(|| file.to_owned());
+        ScenarioError::Inconsistent {
+            place,
+            message: format!("`{}`: {}", error.key, error.message),
+        }
     })?;
     Ok(case)
 }
 
-/// The last seed that others may follow.
+/// Largest first seed: the following seeds must fit.
 const LAST_SEED: u64 = u64::MAX - 10_000;
-
-/// Shortest time that is a time: samples every zero seconds never end.
-pub(super) const SHORTEST: Time = Time::from_nanos(1);

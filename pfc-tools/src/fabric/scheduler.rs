@@ -1,35 +1,42 @@
-//! Which queue of a port sends next: strict priorities first, the highest ahead, then the others in turn by weight (DWRR).
+//! The egress scheduler of a port: strict priorities first, highest first, then deficit weighted
+//! round robin (DWRR) among the others.
 
-/// What an administrator chooses for the eight priorities.
+/// Configuration of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    /// Priorities that go ahead of all others, a bit each.
+pub struct SchedulerConfig {
+    /// Strict priorities, one bit each.
     pub strict: u8,
-    /// Bytes that each of the others may send per round.
+    /// DWRR quantum of each priority in bytes per round.
     pub quantum: [u32; 8],
 }
 
-impl Default for Plan {
-    /// All strict.
+impl Default for SchedulerConfig {
+    /// All priorities are strict.
     fn default() -> Self {
         Self { strict: 0xff, quantum: [0; 8] }
     }
 }
 
-/// Whose turn it is.
+/// State of the scheduler.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Scheduler {
     deficit: [u32; 8],
     turn: u8,
-    /// The queue whose turn it is has had its quantum.
+    /// True if the current queue has received its quantum of this round.
     granted: bool,
 }
 
 impl Scheduler {
-    /// The queue among `ready` (a bit each) that sends its first packet, of `head` bytes.
+    /// Picks the queue to send from, among `ready` (one bit each). `head` returns the size of a
+    /// queue's first packet.
     #[inline]
-    pub fn pick(&mut self, ready: u8, plan: &Plan, head: impl Fn(u8) -> u32) -> Option<u8> {
-        let strict = ready & plan.strict;
+    pub fn pick(
+        &mut self,
+        ready: u8,
+        config: &SchedulerConfig,
+        head: impl Fn(u8) -> u32,
+    ) -> Option<u8> {
+        let strict = ready & config.strict;
         if strict != 0 {
             return Some(strict.ilog2().to_le_bytes()[0]);
         }
@@ -40,7 +47,7 @@ impl Scheduler {
             let (priority, index) = (self.turn, usize::from(self.turn));
             if ready >> priority & 1 == 1 {
                 if !self.granted {
-                    self.deficit[index] += plan.quantum[index].max(1);
+                    self.deficit[index] += config.quantum[index].max(1);
                     self.granted = true;
                 }
                 let size = head(priority);
@@ -54,7 +61,7 @@ impl Scheduler {
         }
     }
 
-    /// A queue is empty: what it had left of its share is lost.
+    /// Resets the deficit of a queue that has become empty.
     #[inline]
     pub fn emptied(&mut self, priority: u8) {
         self.deficit[usize::from(priority)] = 0;
@@ -65,11 +72,11 @@ impl Scheduler {
 mod tests {
     use super::*;
 
-    /// Bytes that each priority sends of a total of about `total`, with packets of `sizes`.
-    fn shares(plan: &Plan, ready: u8, sizes: [u32; 8], total: u32) -> [u32; 8] {
+    /// Bytes sent by each priority out of about `total`, with packets of `sizes`.
+    fn shares(config: &SchedulerConfig, ready: u8, sizes: [u32; 8], total: u32) -> [u32; 8] {
         let (mut scheduler, mut sent) = (Scheduler::default(), [0; 8]);
         while sent.iter().sum::<u32>() < total {
-            let next = scheduler.pick(ready, plan, |p| sizes[usize::from(p)]).unwrap();
+            let next = scheduler.pick(ready, config, |p| sizes[usize::from(p)]).unwrap();
             sent[usize::from(next)] += sizes[usize::from(next)];
         }
         sent
@@ -77,31 +84,31 @@ mod tests {
 
     #[test]
     fn the_highest_strict_priority_goes_first() {
-        let sent = shares(&Plan::default(), 0b0010_1001, [1000; 8], 10_000);
+        let sent = shares(&SchedulerConfig::default(), 0b0010_1001, [1000; 8], 10_000);
         assert_eq!(sent, [0, 0, 0, 0, 0, 10_000, 0, 0]);
     }
 
     #[test]
     fn weights_share_what_strict_priorities_leave_whatever_the_packets_sizes() {
-        let mut plan = Plan { strict: 1 << 6, quantum: [0; 8] };
-        (plan.quantum[1], plan.quantum[3]) = (1000, 3000);
-        let sent = shares(&plan, 1 << 1 | 1 << 3, [1000; 8], 400_000);
+        let mut config = SchedulerConfig { strict: 1 << 6, quantum: [0; 8] };
+        (config.quantum[1], config.quantum[3]) = (1000, 3000);
+        let sent = shares(&config, 1 << 1 | 1 << 3, [1000; 8], 400_000);
         assert_eq!((sent[1], sent[3]), (100_000, 300_000));
         let mut sizes = [1000; 8];
         sizes[1] = 100;
         sizes[3] = 1500;
-        let sent = shares(&plan, 1 << 1 | 1 << 3, sizes, 400_000);
+        let sent = shares(&config, 1 << 1 | 1 << 3, sizes, 400_000);
         assert_eq!((sent[1], sent[3]), (100_000, 300_000));
-        let sent = shares(&plan, 1 << 1 | 1 << 3 | 1 << 6, [1000; 8], 10_000);
+        let sent = shares(&config, 1 << 1 | 1 << 3 | 1 << 6, [1000; 8], 10_000);
         assert_eq!(sent[6], 10_000);
     }
 
     #[test]
-    fn a_queue_that_was_empty_has_saved_nothing() {
-        let mut plan = Plan { strict: 0, quantum: [1; 8] };
-        plan.quantum[0] = 10_000;
+    fn an_empty_queue_loses_its_deficit() {
+        let mut config = SchedulerConfig { strict: 0, quantum: [1; 8] };
+        config.quantum[0] = 10_000;
         let mut scheduler = Scheduler::default();
-        assert_eq!(scheduler.pick(1, &plan, |_| 100), Some(0));
+        assert_eq!(scheduler.pick(1, &config, |_| 100), Some(0));
         assert_eq!(scheduler.deficit[0], 9900);
         scheduler.emptied(0);
         assert_eq!(scheduler.deficit[0], 0);

@@ -1,4 +1,5 @@
-//! A switch: takes packets into its shared buffer, marks them, queues them, and pauses who sends too much.
+//! A switch: stores packets in a shared buffer, marks them (ECN), queues them, and pauses senders
+//! (PFC).
 
 pub mod buffer;
 
@@ -18,21 +19,21 @@ use buffer::{Admission, SharedBuffer};
 /// A switch.
 #[derive(Debug)]
 pub(crate) struct Switch {
-    /// The fabric's numbers of its ports.
+    /// Numbers of its ports within the fabric.
     pub ports: Vec<u32>,
     pub buffer: SharedBuffer,
     pub routes: Routes,
     pub marking: Option<(Red, MarkAt)>,
     pub random: Xoshiro128PlusPlus,
-    /// When the pauses of each port and priority are repeated.
+    /// For each port and priority, the time at which its pause must be repeated.
     pub refresh_at: Vec<[Time; 8]>,
     pub pfc: PfcConfig,
-    /// Packets that no way led on for.
+    /// Packets without a route.
     pub unroutable: u64,
 }
 
 impl Switch {
-    /// Whether a packet that sees `queue` bytes is marked.
+    /// Returns true if a packet at a queue of `queue` bytes must be marked.
     #[inline]
     fn marks(&mut self, queue: u64, at: MarkAt) -> bool {
         match &self.marking {
@@ -43,7 +44,7 @@ impl Switch {
 }
 
 impl Fabric {
-    /// A data, acknowledgement or CNP packet has come in through `port`.
+    /// Handles a packet that arrives at `port`.
     pub(super) fn switch_receives(&mut self, number: u32, port: u32, id: PacketId) {
         let switch = &mut self.switches[number as usize];
         let packet = self.packets.get_mut(id);
@@ -80,7 +81,8 @@ impl Fabric {
         self.kick(egress);
     }
 
-    /// The line out of `port` is free: the next packet leaves the switch. Whether there was one that may.
+    /// Transmits the next packet of `port` when its link is free. Returns true if a packet was
+    /// sent.
     pub(super) fn switch_sends(&mut self, number: u32, port: u32) -> bool {
         let out = &mut self.ports[port as usize];
         let Some(id) = out.dequeue(&mut self.packets, self.now) else { return false };
@@ -104,7 +106,7 @@ impl Fabric {
         true
     }
 
-    /// Tells who sends to `port` to stop a priority, or to go on.
+    /// Pauses or resumes a priority of the sender connected to `port`.
     fn send_pause(&mut self, number: u32, port: u32, priority: u8, stop: bool) {
         let pfc = self.switches[number as usize].pfc;
         let (enabled, quanta) = (1 << priority, if stop { pfc.quanta } else { 0 });
@@ -127,7 +129,7 @@ impl Fabric {
         self.kick(port);
     }
 
-    /// Half of a pause is over: it is repeated if it is still needed.
+    /// Repeats a pause after half its time, if it is still needed.
     pub(super) fn refresh(&mut self, number: u32, port: u32, priority: u8) {
         let local = usize::from(self.ports[port as usize].local);
         let switch = &self.switches[number as usize];

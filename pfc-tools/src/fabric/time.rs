@@ -1,19 +1,20 @@
-//! Virtual time in picoseconds, and how long bytes take on a line.
+//! Virtual time in picoseconds, and transmission times.
 //!
-//! At 40 Gb/s a byte takes 200 ps, so picoseconds hold the usual rates without remainder; 2^64 of them are 213 days. Hosts' congestion
-//! state counts in nanoseconds: a time handed to it is rounded up, so that it never sees an event before it happens.
+//! At 40 Gb/s a byte takes 200 ps, so picoseconds represent the usual rates exactly; 2^64 ps are
+//! 213 days. The congestion state of hosts counts in nanoseconds. A time is rounded up for it, so
+//! that no event is handled before it happens.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 
 use feroce_congestion::time::Instant;
 
-/// A point in virtual time, or a span of it, in picoseconds.
+/// A point in virtual time, or a time span, in picoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// The beginning.
+    /// The start of the run.
     pub const ZERO: Self = Self(0);
     /// Later than every event.
     pub const FAR: Self = Self(u64::MAX);
@@ -33,17 +34,17 @@ impl Time {
         Self::from_micros(n.saturating_mul(1000))
     }
 
-    /// The same point for hosts' congestion state: nanoseconds, rounded up.
+    /// The time for the congestion state of hosts: nanoseconds, rounded up.
     pub const fn instant(self) -> Instant {
         Instant::from_nanos(self.0.div_ceil(1000))
     }
 
-    /// The point that is `instant` to hosts' congestion state.
+    /// The virtual time of an `instant` of the congestion state.
     pub const fn from_instant(instant: Instant) -> Self {
         Self::from_nanos(instant.as_nanos())
     }
 
-    /// Seconds, for statistics.
+    /// In seconds, for statistics.
     #[allow(clippy::cast_precision_loss)] // 2^53 ps are 2.5 hours.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e12
@@ -73,7 +74,7 @@ impl fmt::Debug for Time {
 }
 
 impl fmt::Display for Time {
-    /// In the largest unit that leaves no fraction.
+    /// Written in the largest unit without a fraction.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units =
             [(1_000_000_000_000, "s"), (1_000_000_000, "ms"), (1_000_000, "us"), (1000, "ns")];
@@ -84,21 +85,24 @@ impl fmt::Display for Time {
     }
 }
 
-/// How fast a line carries bits.
+/// The rate of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LineRate {
+pub struct LinkRate {
     bits_per_second: u64,
-    /// Picoseconds per byte in units of 2^-16, rounded: a 9 KB frame at an odd rate is wrong by at most 0.07 ps.
+    /// Picoseconds per byte in units of 2^-16, rounded: the error of a 9 KB frame at an odd rate is
+    /// at most 0.07 ps.
     per_byte: u64,
 }
 
-impl LineRate {
-    /// The slowest line of a scenario, in bits per second: the longest packet takes less than 2^55 ps.
+impl LinkRate {
+    /// The lowest rate of a scenario, in bits per second: the longest packet takes less than 2^55
+    /// ps.
     pub const SLOWEST: u64 = 1000;
-    /// The fastest one: a byte still takes a part of a picosecond.
+    /// The highest rate of a scenario, in bits per second: a byte still takes a fraction of a
+    /// picosecond.
     pub const FASTEST: u64 = 100_000_000_000_000;
 
-    /// A line of `bits_per_second`, at least one.
+    /// A rate of `bits_per_second`, at least 1.
     pub const fn new(bits_per_second: u64) -> Self {
         let bits_per_second = if bits_per_second == 0 { 1 } else { bits_per_second };
         let exact = (8_000_000_000_000_u128 << 16) / bits_per_second as u128;
@@ -111,22 +115,22 @@ impl LineRate {
         self.bits_per_second
     }
 
-    /// How long `bytes` take.
+    /// Transmission time of `bytes`.
     pub const fn time_of(self, bytes: u32) -> Time {
         #[allow(clippy::cast_possible_truncation)] // 2^32 bytes at 1 kb/s are 2^55 ps.
         Time(((bytes as u128 * self.per_byte as u128) >> 16) as u64)
     }
 
-    /// How long `quanta` of a pause are: 512 bit times each.
+    /// Duration of `quanta` pause quanta, 512 bit times each.
     pub const fn quanta(self, quanta: u16) -> Time {
         self.time_of(quanta as u32 * 64)
     }
 
-    /// How many bytes pass in `span`, rounded up.
+    /// Bytes transmitted in `span`, rounded up.
     pub const fn bytes_in(self, span: Time) -> u64 {
         let bits = span.0 as u128 * self.bits_per_second as u128;
         let bytes = bits.div_ceil(8_000_000_000_000);
-        #[allow(clippy::cast_possible_truncation)] // Looked at.
+        #[allow(clippy::cast_possible_truncation)] // Checked.
         let narrow = if bytes > u64::MAX as u128 { u64::MAX } else { bytes as u64 };
         narrow
     }
@@ -137,20 +141,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_rates_have_no_remainder() {
+    fn the_usual_rates_are_exact() {
         for (gigabits, picoseconds) in [(10, 800), (25, 320), (40, 200), (100, 80), (400, 20)] {
-            let rate = LineRate::new(gigabits * 1_000_000_000);
+            let rate = LinkRate::new(gigabits * 1_000_000_000);
             assert_eq!(rate.time_of(1500), Time(1500 * picoseconds));
         }
     }
 
     #[test]
     fn a_quantum_is_512_bit_times() {
-        assert_eq!(LineRate::new(40_000_000_000).quanta(0xffff), Time(65_535 * 12_800));
+        assert_eq!(LinkRate::new(40_000_000_000).quanta(0xffff), Time(65_535 * 12_800));
     }
 
     #[test]
-    fn hosts_see_the_next_nanosecond() {
+    fn times_of_hosts_are_rounded_up() {
         assert_eq!(Time(1).instant().as_nanos(), 1);
         assert_eq!(Time(1000).instant().as_nanos(), 1);
         assert_eq!(Time(1001).instant().as_nanos(), 2);

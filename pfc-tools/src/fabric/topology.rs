@@ -1,19 +1,20 @@
-//! The usual networks, by their measures. Hosts are called `h1`, `h2`, ...; switches by their layer.
+//! Common topologies by their dimensions. Hosts are called `h1`, `h2` and so on; switches are named
+//! after their layer.
 
 use super::config::{Link, Network};
-use super::fault::Hits;
-use super::time::{LineRate, Time};
+use super::error_model::ErrorModel;
+use super::time::{LinkRate, Time};
 
-/// A kind of line.
+/// Properties of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line {
+pub struct LinkSpec {
     /// Rate.
-    pub rate: LineRate,
+    pub rate: LinkRate,
     /// Propagation delay.
     pub delay: Time,
 }
 
-/// Puts nodes and lines together.
+/// Builds a network from nodes and links.
 #[derive(Debug, Default)]
 struct Builder {
     network: Network,
@@ -25,31 +26,31 @@ impl Builder {
         Self { network: Network { hosts, ..Network::default() } }
     }
 
-    /// A new switch; its number.
+    /// Adds a switch and returns its number.
     fn switch(&mut self, name: String) -> usize {
         self.network.switches.push(name);
         self.network.hosts.len() + self.network.switches.len() - 1
     }
 
-    fn link(&mut self, a: usize, b: usize, line: Line) {
-        let Line { rate, delay } = line;
-        let (loss, corruption) = (Hits::None, Hits::None);
+    fn link(&mut self, a: usize, b: usize, line: LinkSpec) {
+        let LinkSpec { rate, delay } = line;
+        let (loss, corruption) = (ErrorModel::None, ErrorModel::None);
         self.network.links.push(Link { a, b, rate, delay, loss, corruption });
     }
 }
 
 /// One switch, `s1`.
-pub fn single(hosts: usize, line: Line) -> Network {
+pub fn single(hosts: usize, line: LinkSpec) -> Network {
     chain(&[hosts], line, line)
 }
 
 /// Two switches, `s1` and `s2`, with `left` and `right` hosts.
-pub fn dumbbell(left: usize, right: usize, host: Line, trunk: Line) -> Network {
+pub fn dumbbell(left: usize, right: usize, host: LinkSpec, trunk: LinkSpec) -> Network {
     chain(&[left, right], host, trunk)
 }
 
-/// Switches `s1`, `s2`, ... in a row, each with so many hosts: a parking lot.
-pub fn chain(hosts: &[usize], host: Line, trunk: Line) -> Network {
+/// A parking lot: switches `s1`, `s2` and so on in a row, each with the given number of hosts.
+pub fn chain(hosts: &[usize], host: LinkSpec, trunk: LinkSpec) -> Network {
     let mut builder = Builder::new(hosts.iter().sum());
     let mut next = 0;
     for (number, count) in hosts.iter().enumerate() {
@@ -65,8 +66,15 @@ pub fn chain(hosts: &[usize], host: Line, trunk: Line) -> Network {
     builder.network
 }
 
-/// Leaves `leaf1`, ... with so many hosts each, every one connected to every spine `spine1`, ...
-pub fn two_tier(leaves: usize, hosts: usize, spines: usize, host: Line, trunk: Line) -> Network {
+/// Leaf-spine: leaves `leaf1` and so on with `hosts` hosts each; every leaf is connected to every
+/// spine `spine1` and so on.
+pub fn two_tier(
+    leaves: usize,
+    hosts: usize,
+    spines: usize,
+    host: LinkSpec,
+    trunk: LinkSpec,
+) -> Network {
     let mut builder = Builder::new(leaves * hosts);
     let leaf: Vec<usize> = (1..=leaves).map(|n| builder.switch(format!("leaf{n}"))).collect();
     let spine: Vec<usize> = (1..=spines).map(|n| builder.switch(format!("spine{n}"))).collect();
@@ -81,46 +89,49 @@ pub fn two_tier(leaves: usize, hosts: usize, spines: usize, host: Line, trunk: L
     builder.network
 }
 
-/// The measures of a network of three layers.
+/// Dimensions of a three-tier Clos network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clos {
-    /// Pods.
+    /// Number of pods.
     pub pods: usize,
-    /// ToR switches of a pod, `t1`, ...
+    /// ToR switches per pod, called `t1` and so on.
     pub tors: usize,
-    /// Leaf switches of a pod, `l1`, ..., each connected to every ToR of it.
+    /// Leaf switches per pod, called `l1` and so on, each connected to every ToR of the pod.
     pub leaves: usize,
-    /// Spine switches, `s1`, ...
+    /// Spine switches, called `s1` and so on.
     pub spines: usize,
-    /// Hosts of a ToR.
+    /// Hosts per ToR.
     pub hosts: usize,
-    /// The spines are divided among the leaves of a pod, as in a fat-tree; otherwise every leaf has every spine.
+    /// If true, the spines are divided among the leaves of a pod, as in a fat-tree; otherwise every
+    /// leaf is connected to every spine.
     pub planes: bool,
 }
 
 impl Clos {
-    /// At most so many lines.
-    pub const fn lines(&self) -> usize {
+    /// Upper bound on the number of links.
+    pub const fn links(&self) -> usize {
         let Self { pods, tors, leaves, spines, hosts, .. } = *self;
         let of_tors = tors.saturating_mul(hosts.saturating_add(leaves));
         pods.saturating_mul(of_tors.saturating_add(leaves.saturating_mul(spines)))
     }
 
-    /// Switches of such a network.
+    /// Number of switches.
     pub const fn switches(&self) -> usize {
         let Self { pods, tors, leaves, spines, .. } = *self;
         pods.saturating_mul(tors.saturating_add(leaves)).saturating_add(spines)
     }
 }
 
-/// A network of three layers.
+/// A three-tier Clos network.
 ///
 /// # Errors
-/// If spines shall be divided and do not go round.
-pub fn clos(measures: Clos, host: Line, trunk: Line) -> Result<Network, String> {
+/// If `planes` is set and the number of spines is not a multiple of the number of leaves.
+pub fn clos(measures: Clos, host: LinkSpec, trunk: LinkSpec) -> Result<Network, String> {
     let Clos { pods, tors, leaves, spines, hosts, planes } = measures;
     if planes && (leaves == 0 || spines % leaves != 0) {
-        return Err(format!("{spines} spines cannot be divided among {leaves} leaves of each pod"));
+        return Err(format!(
+            "{spines} spines cannot be divided evenly among {leaves} leaves per pod"
+        ));
     }
     let mut builder = Builder::new(pods * tors * hosts);
     let tor: Vec<usize> = (1..=pods * tors).map(|n| builder.switch(format!("t{n}"))).collect();
@@ -146,13 +157,16 @@ pub fn clos(measures: Clos, host: Line, trunk: Line) -> Result<Network, String> 
     Ok(builder.network)
 }
 
-/// A fat-tree of `k`-port switches: k pods of k/2 ToRs and k/2 leaves, (k/2)^2 spines, k/2 hosts for each ToR.
+/// A fat-tree of `k`-port switches: k pods of k/2 ToRs and k/2 leaves, (k/2)^2 spines, k/2 hosts
+/// per ToR.
 ///
 /// # Errors
 /// If `k` is odd or less than 2.
-pub fn fat_tree(k: usize, host: Line, trunk: Line) -> Result<Network, String> {
+pub fn fat_tree(k: usize, host: LinkSpec, trunk: LinkSpec) -> Result<Network, String> {
     if k < 2 || k % 2 == 1 {
-        return Err(format!("a fat-tree of {k}-port switches: the number is even and at least 2"));
+        return Err(format!(
+            "a fat-tree of {k}-port switches: the number must be even and at least 2"
+        ));
     }
     let half = k / 2;
     clos(
@@ -162,19 +176,19 @@ pub fn fat_tree(k: usize, host: Line, trunk: Line) -> Result<Network, String> {
     )
 }
 
-/// Nodes and lines one by one.
+/// A network from lists of nodes and links.
 ///
 /// # Errors
 /// If a name is unknown.
 pub fn explicit(
     hosts: Vec<String>,
     switches: Vec<String>,
-    lines: &[(String, String, Line)],
+    lines: &[(String, String, LinkSpec)],
 ) -> Result<Network, String> {
     let mut builder = Builder { network: Network { hosts, switches, ..Network::default() } };
     for (a, b, line) in lines {
         let find = |name: &String| {
-            builder.network.node(name).ok_or_else(|| format!("no node is called `{name}`"))
+            builder.network.node(name).ok_or_else(|| format!("there is no node `{name}`"))
         };
         let (a, b) = (find(a)?, find(b)?);
         builder.link(a, b, *line);
@@ -186,14 +200,14 @@ pub fn explicit(
 mod tests {
     use super::*;
 
-    const LINE: Line = Line { rate: LineRate::new(40_000_000_000), delay: Time(1_000_000) };
+    const LINE: LinkSpec = LinkSpec { rate: LinkRate::new(40_000_000_000), delay: Time(1_000_000) };
 
     fn measures(network: &Network) -> (usize, usize, usize) {
         (network.hosts.len(), network.switches.len(), network.links.len())
     }
 
     #[test]
-    fn networks_have_their_measures() {
+    fn topologies_have_their_dimensions() {
         assert_eq!(measures(&single(5, LINE)), (5, 1, 5));
         assert_eq!(measures(&dumbbell(3, 2, LINE, LINE)), (5, 2, 6));
         assert_eq!(measures(&chain(&[2, 1, 1], LINE, LINE)), (4, 3, 6));
@@ -206,10 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_is_said() {
+    fn impossible_topologies_are_refused() {
         assert!(fat_tree(3, LINE, LINE).is_err());
         let lines = [("a".to_owned(), "x".to_owned(), LINE)];
         let error = explicit(vec!["a".to_owned()], vec!["b".to_owned()], &lines).expect_err("no x");
-        assert_eq!(error, "no node is called `x`");
+        assert_eq!(error, "there is no node `x`");
     }
 }

@@ -1,4 +1,4 @@
-//! Who sends what to whom, and when: from a pattern and a seed to flows.
+//! Traffic generation: flows from a pattern and a seed.
 
 mod arrivals;
 mod distribution;
@@ -7,80 +7,81 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
 use super::config::{Control, FlowConfig, Network};
-use super::time::{LineRate, Time};
+use super::time::{LinkRate, Time};
 
 pub use distribution::Distribution;
 
-/// How flows are drawn.
+/// How flows are generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
-    /// From each sender to the receiver that stands at the same place of the list (which begins again at its end).
+    /// From each sender to the receiver at the same position of the list; the list of receivers
+    /// repeats.
     Flows {
-        /// Flows from each sender.
+        /// Flows per sender.
         per_pair: u32,
-        /// Only so many of the senders.
+        /// Use only this many of the senders.
         senders: Option<usize>,
     },
-    /// Some senders, drawn at random, to the one receiver.
+    /// Random senders to the one receiver.
     Incast {
-        /// How many.
+        /// Number of senders.
         senders: usize,
     },
-    /// Flows that begin at random times between random hosts.
+    /// Flows that start at random times between random hosts.
     Poisson {
-        /// The part of the senders' lines that is used, in units of 2^-31.
+        /// Load of the senders' links, in units of 2^-31.
         load: u32,
-        /// Sizes of the flows.
+        /// Flow sizes.
         sizes: Distribution,
     },
-    /// A closed loop: some pairs of hosts, drawn at random, each with a QP and one transfer after another.
+    /// Closed loops: random pairs of hosts, each with one QP and one transfer after another.
     Pairs {
-        /// How many.
+        /// Number of pairs.
         pairs: u32,
-        /// Sizes of the transfers.
+        /// Transfer sizes.
         sizes: Distribution,
     },
 }
 
-/// A kind of traffic.
+/// A traffic group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traffic {
-    /// What results call it.
+    /// Name in the results.
     pub name: String,
-    /// How flows are drawn.
+    /// How flows are generated.
     pub pattern: Pattern,
-    /// Numbers of sending hosts.
+    /// Numbers of the sending hosts.
     pub from: Vec<u32>,
-    /// Numbers of receiving hosts.
+    /// Numbers of the receiving hosts.
     pub to: Vec<u32>,
-    /// Priority of data.
+    /// Priority of data packets.
     pub priority: u8,
     /// Bytes of a message.
     pub message: u64,
-    /// Messages of a flow; `None` for no end.
+    /// Messages of a flow; `None` for endless flows.
     pub messages: Option<u32>,
-    /// When the first flow begins.
+    /// Start of the first flow.
     pub start: Time,
-    /// How much later each other one begins.
+    /// Delay between the starts of consecutive flows.
     pub stagger: Time,
-    /// When flows stop to send.
+    /// Time at which flows stop sending.
     pub stop: Time,
-    /// What decides the rate.
+    /// Congestion control.
     pub control: Control,
-    /// What it begins with in bits per second.
+    /// Initial rate in bits per second.
     pub initial_rate: Option<u64>,
-    /// When the run ends.
+    /// End of the run.
     pub end: Time,
 }
 
-/// Most flows of a run: each takes about a kilobyte.
-const MOST_FLOWS: usize = 1 << 20;
+/// Most flows of a run: each takes about 1 KB of memory.
+const MAX_FLOWS: usize = 1 << 20;
 
 impl Traffic {
-    /// Adds the flows of this traffic, as `group`.
+    /// Adds the flows of this traffic group, numbered `group`.
     ///
     /// # Errors
-    /// Says what cannot be drawn: more senders than there are.
+    /// If more senders are requested than exist, or a host has no receiver.
     pub fn draw(
         &self,
         network: &Network,
@@ -100,7 +101,11 @@ impl Traffic {
             Pattern::Flows { per_pair, senders } => {
                 let senders = senders.unwrap_or(self.from.len());
                 if senders > self.from.len() {
-                    return Err(format!("{}: {senders} senders of {}", self.name, self.from.len()));
+                    return Err(format!(
+                        "{}: {senders} senders, but only {} hosts",
+                        self.name,
+                        self.from.len()
+                    ));
                 }
                 for (number, &from) in self.from[..senders].iter().enumerate() {
                     for nth in 0..*per_pair {
@@ -115,7 +120,11 @@ impl Traffic {
                 let mut from: Vec<u32> =
                     self.from.iter().copied().filter(|&host| host != to).collect();
                 if *senders > from.len() {
-                    return Err(format!("{}: {senders} senders of {}", self.name, from.len()));
+                    return Err(format!(
+                        "{}: {senders} senders, but only {} hosts",
+                        self.name,
+                        from.len()
+                    ));
                 }
                 for number in 0..*senders {
                     let other = number + below(&mut random, from.len() - number);
@@ -127,7 +136,10 @@ impl Traffic {
                 let rates = self.from.iter().map(|&host| rate_of(network, host));
                 let mean_gap = arrivals::mean_gap(sizes.mean(), rates.sum(), *load);
                 if mean_gap == Time::ZERO {
-                    return Err(format!("{}: flows of less than a byte have no end", self.name));
+                    return Err(format!(
+                        "{}: flows are shorter than a byte, so there would be no end of them",
+                        self.name
+                    ));
                 }
                 let mut at = self.start;
                 loop {
@@ -147,18 +159,18 @@ impl Traffic {
         Ok(())
     }
 
-    /// A sender and a receiver, drawn.
+    /// A random pair of sender and receiver.
     fn pair(&self, random: &mut impl Rng) -> Result<(u32, u32), String> {
         let from = self.from[below(random, self.from.len())];
         let others = self.to.iter().filter(|&&to| to != from);
         let count = others.clone().count();
         if count == 0 {
-            return Err(format!("{}: a host has nobody to send to", self.name));
+            return Err(format!("{}: a host has no receiver", self.name));
         }
         Ok((from, *others.clone().nth(below(random, count)).expect("below it")))
     }
 
-    /// The transfers of a pair: as many as its line could carry until the end.
+    /// Adds the transfers of a pair: as many as its link could carry until the end.
     fn transfers(
         &self,
         (pair, chain): ((u32, u32), u32),
@@ -167,7 +179,7 @@ impl Traffic {
         random: &mut impl Rng,
         flows: &mut Vec<FlowConfig>,
     ) -> Result<(), String> {
-        let line = LineRate::new(rate_of(network, pair.0));
+        let line = LinkRate::new(rate_of(network, pair.0));
         let mut rest = line.bytes_in(self.stop.min(self.end) - self.start);
         while rest > 0 {
             let message = sizes.draw(random.next_u32());
@@ -179,10 +191,10 @@ impl Traffic {
         Ok(())
     }
 
-    /// Adds a flow, unless memory is for fewer.
+    /// Adds a flow, up to the limit of [`MAX_FLOWS`].
     fn add(&self, flow: FlowConfig, flows: &mut Vec<FlowConfig>) -> Result<(), String> {
-        if flows.len() >= MOST_FLOWS {
-            return Err(format!("{}: more than {MOST_FLOWS} flows", self.name));
+        if flows.len() >= MAX_FLOWS {
+            return Err(format!("{}: more than {MAX_FLOWS} flows", self.name));
         }
         flows.push(flow);
         Ok(())
@@ -211,7 +223,7 @@ fn rate_of(network: &Network, host: u32) -> u64 {
     line.map_or(0, |link| link.rate.bits_per_second())
 }
 
-/// A number below `limit`, which is not 0.
+/// A random number below `limit`, which is not 0.
 #[allow(clippy::cast_possible_truncation)] // Below `limit`.
 fn below(random: &mut impl Rng, limit: usize) -> usize {
     ((u64::from(random.next_u32()) * limit as u64) >> 32) as usize

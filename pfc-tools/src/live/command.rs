@@ -1,4 +1,4 @@
-//! `feroce-fabric live`: the loop, what ends it, and what it leaves behind.
+//! `feroce-fabric live`: options, main loop and output.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,46 +10,48 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::report::{self, Samples};
 use super::{Live, LiveConfig, LiveError};
-use crate::fabric::outside::Outside;
+use crate::fabric::external::ExternalConfig;
 use crate::fabric::scenario::{Case, Change};
 use crate::fabric::time::Time;
 
-/// How often signals, samples and warnings are looked at.
+/// Interval at which signals, samples and warnings are checked.
 const LOOK: Time = Time::from_millis(1);
 
 /// Options of `live`.
 #[derive(Debug, clap::Args)]
 pub struct LiveOptions {
-    /// A file, or the name of a scenario that `list` shows: its network, switches and faults; its traffic is not used
+    /// Scenario file, or the name of a built-in scenario (see `list`). Its topology, switches and
+    /// faults are used, not its traffic
     pub scenario: String,
-    /// Put an interface in a host's place: h1=veth0. Hosts without one send nothing and get nothing
+    /// Connect an interface to a host's link: h1=veth0. Hosts without an interface neither send nor
+    /// receive
     #[arg(long = "port", value_name = "HOST=INTERFACE", required = true, value_parser = port)]
     pub ports: Vec<(String, String)>,
-    /// Seed of marks and faults, in place of the scenario's
+    /// Seed of marks and faults, instead of the scenario's
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Give a key of the scenario another value: topology.rate=1Gb/s, congestion.kmin=5KB
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = crate::cli::change)]
+    /// Set a key of the scenario: topology.rate=1Gb/s, congestion.kmin=5KB
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     pub changes: Vec<Change>,
-    /// The case of the scenario, in place of its first
+    /// Case of the scenario, instead of the first
     #[arg(long, value_name = "NAME")]
     pub case: Option<String>,
-    /// Mark packets that are not ECN-capable, too: Linux rxe sends such
+    /// Also mark packets that are not ECN-capable, such as those of Linux rxe
     #[arg(long)]
     pub mark_not_ect: bool,
-    /// Hold back what an endpoint sends while it is paused, as a NIC with PFC does
+    /// Hold back frames of a paused endpoint, as a NIC with PFC does
     #[arg(long)]
     pub nics_obey: bool,
-    /// What an endpoint may send ahead of its line before frames are lost
+    /// Bytes an endpoint may send ahead of its link rate before frames are lost
     #[arg(long, value_name = "BYTES", default_value = "512KB", value_parser = bytes)]
     pub nic_buffer: u64,
-    /// End after this time; without it, SIGINT or SIGTERM ends it
+    /// Stop after this time; without it, SIGINT or SIGTERM stops the run
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub duration: Option<Time>,
-    /// Write the counters into this file as CSV, at regular times
+    /// Write the counters into this CSV file at regular intervals
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// How often
+    /// Interval of the samples
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = time)]
     pub sample: Time,
 }
@@ -59,37 +61,37 @@ fn port(text: &str) -> Result<(String, String), String> {
         Some((host, interface)) if !host.is_empty() && !interface.is_empty() => {
             Ok((host.to_owned(), interface.to_owned()))
         }
-        _ => Err("expected HOST=INTERFACE, as h1=veth0".to_owned()),
+        _ => Err("expected HOST=INTERFACE, such as h1=veth0".to_owned()),
     }
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
-    Kind::Bytes.parse(text).ok_or_else(|| "expected bytes, as 512KB".to_owned())
+    Kind::Bytes.parse(text).ok_or_else(|| "expected bytes, such as 512KB".to_owned())
 }
 
 fn time(text: &str) -> Result<Time, String> {
     let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
-    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, as 100ms".to_owned())
+    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, such as 100ms".to_owned())
 }
 
-/// Why it ends early.
+/// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The network cannot be built, or an interface is refused or gone.
     #[error(transparent)]
     Live(#[from] LiveError),
-    /// The table or the samples cannot be written, or signals not be watched.
-    #[error("cannot write what was measured: {0}")]
+    /// The table or the samples cannot be written, or signals cannot be watched.
+    #[error("cannot write the results: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Runs the network of `case` until a signal or the time ends it, then prints the counters.
+/// Runs the network of `case` until a signal or the end of the time, then prints the counters.
 ///
 /// # Errors
 /// See [`Failure`].
 pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure> {
     let LiveOptions { mark_not_ect, nic_buffer, nics_obey, .. } = *options;
-    let config = LiveConfig { mark_not_ect, outside: Outside { nic_buffer, nics_obey } };
+    let config = LiveConfig { mark_not_ect, external: ExternalConfig { nic_buffer, nics_obey } };
     let signals = watch_signals(&[Signal::SIGINT, Signal::SIGTERM])?;
     let mut recorder = Recorder::new(options)?;
     let mut live = Live::open(&case.network_config(seed), &options.ports, config)?;
@@ -118,7 +120,7 @@ pub fn run(options: &LiveOptions, case: &Case, seed: u64) -> Result<(), Failure>
     Ok(recorder.finish()?)
 }
 
-/// Samples, as long as there is room for them: who is connected stays so without.
+/// Writes samples until writing fails; the network keeps running without samples.
 struct Recorder {
     samples: Option<Samples>,
     every: Time,
@@ -132,17 +134,17 @@ impl Recorder {
         Ok(Self { samples, every: options.sample, next: options.sample, failed: None })
     }
 
-    /// Takes a sample if it is time for one.
+    /// Takes a sample if one is due.
     fn look(&mut self, now: Time, live: &mut Live) {
         let Some(samples) = self.samples.as_mut().filter(|_| now >= self.next) else { return };
         self.next = self.next.max(now - self.every) + self.every;
         if let Err(error) = samples.add(now, &live.report()) {
-            eprintln!("feroce-fabric: no more samples: {error}");
+            eprintln!("feroce-fabric: samples stop: {error}");
             (self.samples, self.failed) = (None, Some(error));
         }
     }
 
-    /// Writes what is left; the error if samples are missing.
+    /// Flushes the file. Returns the error if samples are missing.
     fn finish(self) -> io::Result<()> {
         match (self.samples, self.failed) {
             (_, Some(error)) => Err(error),
@@ -152,7 +154,7 @@ impl Recorder {
     }
 }
 
-/// These signals wait until they are read.
+/// Blocks these signals and returns a descriptor to read them from.
 pub(crate) fn watch_signals(signals: &[Signal]) -> io::Result<SignalFd> {
     let mask: SigSet = signals.iter().copied().collect();
     mask.thread_block()?;

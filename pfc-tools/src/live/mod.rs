@@ -1,10 +1,11 @@
-//! The fabric in real time: real interfaces in place of hosts, so that what runs behind them meets the same switches, queues, marks and
-//! pauses as in virtual time.
+//! The fabric in real time: real interfaces replace hosts, so that endpoints behind them see the
+//! same switches, queues, marks and pauses as in virtual time.
 //!
-//! One thread reads the clock once per turn, lets everything happen that is due, hands out what has come to the end of its line, and
-//! takes in what the interfaces have got. A line keeps its rate exactly over time, as each frame begins when the last one has ended, not when
-//! the thread looks; what is late leaves at the next look. How long the looks are apart is measured and told: a machine that is
-//! too slow or too busy for the rates shows there.
+//! One thread reads the clock once per iteration, processes all due events, sends the frames that
+//! have reached the end of their link, and receives frames from the interfaces. A link keeps its
+//! rate exactly over time: each frame starts when the previous one has ended, not when the thread
+//! notices. A late frame leaves at the next iteration. The time between iterations is measured and
+//! reported; it shows a machine that is too slow or too busy for the rates.
 
 pub mod command;
 pub mod report;
@@ -17,94 +18,95 @@ use feroce_wire::{Ecn, MacAddr};
 
 use crate::fabric::Fabric;
 use crate::fabric::config::FabricConfig;
+use crate::fabric::external::{Departure, ExternalConfig, ExternalFrame, LinkReport};
 use crate::fabric::measure::histogram::TimeHistogram;
-use crate::fabric::outside::{Entry, Exit, LineReport, Outside};
 use crate::fabric::time::Time;
 use crate::frame::{self, Pause, Seen, mark};
 use table::MacTable;
 
-/// Bytes that the kernel keeps for each interface.
+/// Receive buffer of each interface in the kernel, in bytes.
 const RX_BYTES: u32 = 8 << 20;
 
-/// From here on it is told at once that a look was late.
+/// From this gap on, a warning about a late iteration is printed.
 const TOO_LATE: Time = Time::from_millis(10);
 
-/// What a user can choose beside the scenario.
+/// Settings beside the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveConfig {
-    /// Mark packets of endpoints that do not say that they know ECN.
+    /// Mark packets of endpoints that do not announce ECN.
     pub mark_not_ect: bool,
-    /// What endpoints have for a NIC.
-    pub outside: Outside,
+    /// NIC model of the endpoints.
+    pub external: ExternalConfig,
 }
 
-/// Why it cannot run, or go on.
+/// Why a live run cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The scenario has no host of that name.
-    #[error("--port {host}={interface}: the scenario has no host `{host}`; there are {known}")]
+    #[error("--port {host}={interface}: the scenario has no host `{host}`; its hosts: {known}")]
     NoHost {
         /// As given.
         host: String,
-        /// Its interface.
+        /// The interface given for the host.
         interface: String,
-        /// Those that there are.
+        /// The hosts of the scenario.
         known: String,
     },
     /// A host or an interface was given twice.
     #[error("--port: `{0}` is given twice")]
     Twice(String),
-    /// The parts of the scenario do not fit together.
+    /// Parts of the scenario do not fit together.
     #[error("{0}")]
-    Misfit(String),
+    Config(String),
     /// An interface cannot be opened.
     #[error("{host}: {source}")]
     Open {
         /// Its host.
         host: String,
-        /// What was refused.
+        /// The port's error.
         #[source]
         source: PacketError,
     },
-    /// An interface is gone.
-    #[error("{interface} cannot be read any more: {source}")]
+    /// An interface is down or gone.
+    #[error("cannot receive from {interface}: {source}")]
     Receive {
-        /// Which.
+        /// The interface.
         interface: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// What an interface has counted, beside what its line has.
+/// Counters of an interface, beside those of its link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EdgeCounts {
-    /// Frames that came in.
+    /// Frames received from the endpoint.
     pub frames: u64,
-    /// Their bytes without FCS.
+    /// Bytes received, without FCS.
     pub bytes: u64,
-    /// Frames that went out to the endpoint.
+    /// Frames sent to the endpoint.
     pub frames_out: u64,
-    /// Their bytes.
+    /// Bytes sent.
     pub bytes_out: u64,
-    /// Frames lost because the endpoint sent faster than its line and filled its NIC.
+    /// Frames lost because the endpoint sent faster than its link rate and filled its NIC buffer.
     pub overrun: u64,
-    /// Super-frames of segmentation offload, but for RoCE's.
+    /// Super-frames of segmentation offload, other than RoCE's.
     pub too_long: u64,
-    /// Frames that go nowhere: too short, for this end of the line only, or to where they came from.
+    /// Frames that are not forwarded: too short, link-local, or destined to the host they came
+    /// from.
     pub unroutable: u64,
-    /// Frames that the kernel lost because this program was too slow.
+    /// Frames dropped by the kernel because this program was too slow.
     pub missed: u64,
-    /// Frames that the interface refused.
+    /// Frames refused by the interface.
     pub refused: u64,
-    /// PFC and PAUSE frames from the endpoint.
+    /// PFC and PAUSE frames received from the endpoint.
     pub pauses_in: u64,
-    /// PFC frames to the endpoint that pause something.
+    /// PFC frames sent to the endpoint that pause at least one priority.
     pub pauses_out: u64,
 }
 
-/// An interface, and the host that it stands for.
+/// An interface and the host that it stands for.
 #[derive(Debug)]
 struct Edge {
     host: u32,
@@ -114,46 +116,47 @@ struct Edge {
     has_warned: bool,
 }
 
-/// A frame on its way.
+/// A frame inside the fabric.
 #[derive(Debug, Default)]
 struct Held {
     bytes: Vec<u8>,
     offload: Offload,
 }
 
-/// The figures of one interface.
+/// Statistics of one interface.
 #[derive(Debug, Clone)]
 pub struct EdgeReport {
     /// The host's name in the scenario.
     pub host: String,
     /// The interface's name.
     pub interface: String,
-    /// What the interface has counted.
+    /// Counters of the interface.
     pub counts: EdgeCounts,
-    /// What its line has seen.
-    pub line: LineReport,
+    /// Statistics of the link.
+    pub link: LinkReport,
 }
 
-/// A network with real hosts.
+/// A network with external hosts.
 #[derive(Debug)]
 pub struct Live {
     fabric: Fabric,
     edges: Vec<Edge>,
-    /// Of each host its place in `edges`.
+    /// Index in `edges` of each host.
     places: Vec<Option<usize>>,
     table: MacTable,
-    /// By the number that the fabric calls a frame.
+    /// Frames inside the fabric, indexed by the fabric's frame number.
     held: Vec<Held>,
-    exits: Vec<Exit>,
+    departures: Vec<Departure>,
     config: LiveConfig,
     looked: Time,
     gaps: TimeHistogram,
     has_warned_late: bool,
-    has_warned_way: bool,
+    has_warned_route: bool,
 }
 
 impl Live {
-    /// Opens the interfaces of `ports`, each a host's name and its interface's, on the network of `network`.
+    /// Connects the interfaces of `ports`, pairs of a host and an interface, to the network of
+    /// `network`.
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -189,28 +192,29 @@ impl Live {
                 has_warned: false,
             });
         }
-        // Figures count from the beginning: a warm-up is for traffic that begins with the run.
+        // Measurements start immediately: a warm-up makes sense only for the scenario's own
+        // traffic.
         let network = FabricConfig { warmup: Time::ZERO, ..network.clone() };
         let mut fabric =
-            Fabric::new(&network).map_err(|misfit| LiveError::Misfit(misfit.to_string()))?;
+            Fabric::new(&network).map_err(|error| LiveError::Config(error.to_string()))?;
         let hosts: Vec<u32> = edges.iter().map(|edge| edge.host).collect();
-        fabric.open(&hosts, config.outside);
+        fabric.open(&hosts, config.external);
         Ok(Self {
             fabric,
             edges,
             places,
             table: MacTable::default(),
             held: Vec::new(),
-            exits: Vec::new(),
+            departures: Vec::new(),
             config,
             looked: Time::ZERO,
             gaps: TimeHistogram::default(),
             has_warned_late: false,
-            has_warned_way: false,
+            has_warned_route: false,
         })
     }
 
-    /// Does what is due at `now`.
+    /// Processes everything due at `now`.
     ///
     /// # Errors
     /// [`LiveError::Receive`] if an interface is down or gone.
@@ -218,7 +222,7 @@ impl Live {
         let gap = now - self.looked;
         self.gaps.add(gap.0 / 1000, gap);
         self.looked = now;
-        self.fabric.run_until(now, &mut self.exits);
+        self.fabric.run_until(now, &mut self.departures);
         self.hand_out();
         for place in 0..self.edges.len() {
             self.take_in(place)?;
@@ -226,20 +230,21 @@ impl Live {
         Ok(())
     }
 
-    /// Hands what has arrived to the interfaces.
+    /// Sends the frames that have left the fabric to their interfaces.
     fn hand_out(&mut self) {
-        for exit in self.exits.drain(..) {
-            let (Exit::Frame { host, .. } | Exit::Pause { host, .. }) = exit;
+        for departure in self.departures.drain(..) {
+            let (Departure::Frame { host, .. } | Departure::Pause { host, .. }) = departure;
             let Some(place) = self.places[host as usize] else { continue };
             let edge = &mut self.edges[place];
-            let sent = match exit {
-                Exit::Frame { frame, marked, corrupted, .. } => {
+            let sent = match departure {
+                Departure::Frame { frame, marked, corrupted, .. } => {
                     let Held { bytes, offload } = &mut self.held[frame];
                     if marked {
                         mark(bytes);
                     }
                     if corrupted {
-                        // Of what was sent: a checksum that is still to do would be that of the damage.
+                        // Complete the checksum of the original bytes first; otherwise the device
+                        // would compute one over the damaged bytes.
                         *offload = offload.complete(bytes);
                         frame::damage(bytes);
                     }
@@ -247,7 +252,7 @@ impl Live {
                     edge.counts.frames_out += 1;
                     edge.tap.send(bytes, *offload)
                 }
-                Exit::Pause { enabled, paused, quanta, .. } => {
+                Departure::Pause { enabled, paused, quanta, .. } => {
                     edge.counts.pauses_out += u64::from(paused != 0);
                     let frame = Pause::new(enabled, paused, quanta).to_bytes(SWITCH);
                     edge.tap.send(&frame, Offload::default())
@@ -257,7 +262,7 @@ impl Live {
         }
     }
 
-    /// Takes in what an interface has got.
+    /// Receives the frames of an interface.
     fn take_in(&mut self, place: usize) -> Result<(), LiveError> {
         let edge = &mut self.edges[place];
         let count = match edge.tap.receive() {
@@ -293,7 +298,7 @@ impl Live {
                 edge.counts.pauses_in += 1;
                 for (group, quanta) in pause.groups() {
                     let paused = if quanta > 0 { group } else { 0 };
-                    self.fabric.enter_pause(edge.host, group, paused, quanta);
+                    self.fabric.inject_pause(edge.host, group, paused, quanta);
                 }
                 return;
             }
@@ -305,28 +310,28 @@ impl Live {
         self.table.learn(seen.from, edge.host);
         let from = edge.host;
         match self.table.host(seen.to) {
-            _ if seen.is_of_the_line() => edge.counts.unroutable += 1,
+            _ if seen.is_link_local() => edge.counts.unroutable += 1,
             Some(to) if to == from => edge.counts.unroutable += 1,
-            Some(to) => self.enter(place, index, &seen, to),
+            Some(to) => self.inject(place, index, &seen, to),
             None => {
                 for other in 0..self.edges.len() {
                     if other != place {
                         let to = self.edges[other].host;
-                        self.enter(place, index, &seen, to);
+                        self.inject(place, index, &seen, to);
                     }
                 }
             }
         }
     }
 
-    /// Puts a frame onto the line of the host that it comes from.
-    fn enter(&mut self, place: usize, index: usize, seen: &Seen, to: u32) {
+    /// Queues a frame on the link of its sending host.
+    fn inject(&mut self, place: usize, index: usize, seen: &Seen, to: u32) {
         let edge = &mut self.edges[place];
         let frame = edge.tap.frame(index);
         let marked = seen.ecn == Some(Ecn::Ce);
-        let entry = Entry {
+        let external = ExternalFrame {
             to,
-            size: frame::line_size(frame.bytes.len()),
+            size: frame::size_on_link(frame.bytes.len()),
             priority: seen.priority,
             entropy: seen.entropy,
             ecn_capable: match seen.ecn {
@@ -336,7 +341,7 @@ impl Live {
             },
             marked,
         };
-        let Some(number) = self.fabric.enter(edge.host, entry) else {
+        let Some(number) = self.fabric.inject(edge.host, external) else {
             edge.counts.overrun += 1;
             return;
         };
@@ -349,41 +354,43 @@ impl Live {
         held.offload = frame.offload;
     }
 
-    /// Warnings that are to be told now, each once.
+    /// New warnings, each reported once.
     pub fn warnings(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
-        if !self.has_warned_late && self.gaps.most() > TOO_LATE.0 / 1000 {
+        let mut message = Vec::new();
+        if !self.has_warned_late && self.gaps.max() > TOO_LATE.0 / 1000 {
             self.has_warned_late = true;
-            told.push(format!(
-                "{} ms late at {:.1} s: what passes comes in bursts that are this machine's. It needs a processor for itself, or lower rates",
-                self.gaps.most() / 1_000_000,
+            message.push(format!(
+                "{} ms late at {:.1} s: frames leave in bursts caused by this machine. The \
+                 program needs a CPU of its own, or lower rates",
+                self.gaps.max() / 1_000_000,
                 self.looked.seconds()
             ));
         }
-        if !self.has_warned_way && self.fabric.unroutable() > 0 {
-            self.has_warned_way = true;
-            told.push("frames are lost for which the network has no way".to_owned());
+        if !self.has_warned_route && self.fabric.unroutable() > 0 {
+            self.has_warned_route = true;
+            message.push("frames without a route are lost".to_owned());
         }
         for edge in &mut self.edges {
             if edge.counts.too_long + edge.tap.truncated() > 0 && !edge.has_warned {
                 edge.has_warned = true;
-                told.push(format!(
-                    "{}: frames of several packets are lost, which no line carries: what sends to {1} leaves it to its device to cut them \
-                     (`ethtool -K PEER tso off gso off` turns that off, where PEER is {1}'s peer)",
+                message.push(format!(
+                    "{}: super-frames of segmentation offload are lost. Turn the offload off at \
+                     the sender: `ethtool -K PEER tso off gso off`, where PEER is {1}'s peer",
                     edge.name,
                     edge.tap.name()
                 ));
             }
         }
-        told
+        message
     }
 
-    /// Nanoseconds from one look to the next, by time: what was due in such a gap was late by up to its length.
+    /// Nanoseconds between iterations, weighted by time: an event due in such a gap was late by up
+    /// to the gap's length.
     pub const fn gaps(&self) -> &TimeHistogram {
         &self.gaps
     }
 
-    /// All figures.
+    /// Statistics of all interfaces.
     pub fn report(&mut self) -> Vec<EdgeReport> {
         let fabric = &mut self.fabric;
         let report = |edge: &mut Edge| EdgeReport {
@@ -394,11 +401,11 @@ impl Live {
                 missed: edge.tap.drops(),
                 ..edge.counts
             },
-            line: fabric.line_report(edge.host),
+            link: fabric.link_report(edge.host),
         };
         self.edges.iter_mut().map(report).collect()
     }
 }
 
-/// Whom PFC frames are from: an address of ours, locally administered.
+/// Source address of PFC frames: locally administered.
 const SWITCH: MacAddr = MacAddr([0x02, 0xfe, 0x20, 0xce, 0, 1]);

@@ -1,4 +1,4 @@
-//! Figures of a live run: a table at its end, and samples as CSV.
+//! Output of a live run: a table at the end, and samples as CSV.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,10 +8,10 @@ use super::EdgeReport;
 use crate::fabric::measure::histogram::TimeHistogram;
 use crate::fabric::time::Time;
 
-/// A column of the table: its name, and what is in it.
+/// A column of the table: its name and its value.
 type Column = (&'static str, fn(&EdgeReport) -> String);
 
-/// The columns. `in` is from the endpoint, `out` to it.
+/// The columns. `in` is from the endpoint, `out` to the endpoint.
 const COLUMNS: [Column; 19] = [
     ("host", |r| r.host.clone()),
     ("interface", |r| r.interface.clone()),
@@ -19,25 +19,25 @@ const COLUMNS: [Column; 19] = [
     ("in_bytes", |r| r.counts.bytes.to_string()),
     ("out_frames", |r| r.counts.frames_out.to_string()),
     ("out_bytes", |r| r.counts.bytes_out.to_string()),
-    ("marked", |r| r.line.received.marked.to_string()),
-    ("dropped", |r| r.line.received.dropped.to_string()),
+    ("marked", |r| r.link.received.marked.to_string()),
+    ("dropped", |r| r.link.received.dropped.to_string()),
     ("overrun", |r| r.counts.overrun.to_string()),
-    ("lost", |r| (r.line.sent.lost + r.line.received.lost).to_string()),
-    ("corrupted", |r| (r.line.sent.corrupted + r.line.received.corrupted).to_string()),
+    ("lost", |r| (r.link.sent.lost + r.link.received.lost).to_string()),
+    ("corrupted", |r| (r.link.sent.corrupted + r.link.received.corrupted).to_string()),
     ("missed", |r| (r.counts.missed + r.counts.too_long + r.counts.refused).to_string()),
     ("unroutable", |r| r.counts.unroutable.to_string()),
     ("pauses_in", |r| r.counts.pauses_in.to_string()),
     ("pauses_out", |r| r.counts.pauses_out.to_string()),
-    ("paused_us", |r| (r.line.paused.0 / 1_000_000).to_string()),
-    ("queue", |r| r.line.queue.to_string()),
-    ("queue_mean", |r| format!("{:.0}", r.line.queues.mean())),
-    ("queue_max", |r| r.line.queues.most().to_string()),
+    ("paused_us", |r| (r.link.paused.0 / 1_000_000).to_string()),
+    ("queue", |r| r.link.queue.to_string()),
+    ("queue_mean", |r| format!("{:.0}", r.link.queues.mean())),
+    ("queue_max", |r| r.link.queues.max().to_string()),
 ];
 
 /// Prints the table.
 ///
 /// # Errors
-/// Of `out`.
+/// Errors of `out`.
 pub fn print(out: &mut impl Write, reports: &[EdgeReport]) -> io::Result<()> {
     let rows: Vec<Vec<String>> = reports
         .iter()
@@ -56,19 +56,19 @@ pub fn print(out: &mut impl Write, reports: &[EdgeReport]) -> io::Result<()> {
     rows.iter().try_for_each(|row| line(&mut row.iter().map(String::as_str)))
 }
 
-/// Prints how far apart the looks were, by time.
+/// Prints quantiles of the time between iterations.
 ///
 /// # Errors
-/// Of `out`.
+/// Errors of `out`.
 pub fn print_gaps(out: &mut impl Write, gaps: &TimeHistogram) -> io::Result<()> {
     let micros = |permille| in_micros(gaps.quantile(permille));
     writeln!(
         out,
-        "late by (us): half of the time {}, 99 % {}, 99.9 % {}, at most {}",
+        "late by (us): 50 % {}, 99 % {}, 99.9 % {}, max {}",
         micros(500),
         micros(990),
         micros(999),
-        in_micros(gaps.most())
+        in_micros(gaps.max())
     )
 }
 
@@ -76,25 +76,25 @@ fn in_micros(nanos: u64) -> String {
     format!("{}.{}", nanos / 1000, nanos % 1000 / 100)
 }
 
-/// A file of samples as CSV: the columns of the table at regular times.
+/// Samples as a CSV file: the columns of the table at regular intervals.
 #[derive(Debug)]
 pub struct Samples(csv::Writer<File>);
 
 impl Samples {
-    /// Makes the file, with its first line.
+    /// Creates the file and writes its header.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut writer = csv::Writer::from_path(path)?;
         writer.write_record(["microseconds"].into_iter().chain(COLUMNS.map(|(name, _)| name)))?;
         Ok(Self(writer))
     }
 
-    /// Writes what the counters are at `now`.
+    /// Writes the counters at `now`.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub fn add(&mut self, now: Time, reports: &[EdgeReport]) -> io::Result<()> {
         for report in reports {
             self.0.write_field((now.0 / 1_000_000).to_string())?;
@@ -103,10 +103,10 @@ impl Samples {
         Ok(())
     }
 
-    /// Writes what is still in memory.
+    /// Flushes the file.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub fn finish(mut self) -> io::Result<()> {
         self.0.flush()
     }

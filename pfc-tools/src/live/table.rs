@@ -1,18 +1,18 @@
-//! Which host is behind which Ethernet address: learned from what hosts send.
+//! MAC address table: learns the host behind an Ethernet address from the frames that hosts send.
 
 use std::collections::BTreeMap;
 
 use feroce_wire::MacAddr;
 
-/// Most addresses: more are flooded.
+/// Most addresses; frames to further addresses are flooded.
 const MOST: usize = 4096;
 
-/// The addresses that were seen.
+/// The learned addresses.
 #[derive(Debug, Default)]
 pub struct MacTable(BTreeMap<[u8; 6], u32>);
 
 impl MacTable {
-    /// `host` has sent from `address`.
+    /// Learns that `host` sends from `address`.
     pub fn learn(&mut self, address: MacAddr, host: u32) {
         if address.is_multicast() {
             return;
@@ -22,7 +22,7 @@ impl MacTable {
         }
     }
 
-    /// The host that has `address`; `None` if it is everybody's, or not known.
+    /// The host with this address; `None` for a multicast or unknown address.
     pub fn host(&self, address: MacAddr) -> Option<u32> {
         self.0.get(&address.0).copied()
     }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_sender_has_the_address() {
+    fn the_last_sender_owns_the_address() {
         let (mut table, address) = (MacTable::default(), MacAddr([2, 0, 0, 0, 0, 1]));
         assert_eq!(table.host(address), None);
         table.learn(address, 1);

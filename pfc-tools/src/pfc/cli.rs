@@ -7,11 +7,9 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use feroce_engine::port::packet::PacketError;
 
+pub use super::outcome::{Failure, Outcome};
 use super::{deadlock, decode, doctor, plan, send, watch, watchdog};
-use crate::capture::CaptureError;
-use crate::fabric::scenario::ScenarioError;
 
 /// See, make, plan and watch priority flow control.
 #[derive(Debug, Parser)]
@@ -45,68 +43,6 @@ enum Command {
     Deadlock(deadlock::Options),
 }
 
-/// What came out of a command that could do its work: its exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing to object to.
-    Fine,
-    /// Something is wrong with what was looked at.
-    Findings,
-}
-
-impl Outcome {
-    /// Findings if there are any.
-    pub const fn of(findings: bool) -> Self {
-        if findings { Self::Findings } else { Self::Fine }
-    }
-}
-
-/// Why a command ends early.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// A capture that cannot be read, or not to its end.
-    #[error(transparent)]
-    Capture(#[from] CaptureError),
-    /// A scenario that cannot be used.
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
-    /// Something else that was given cannot be used.
-    #[error("{0}")]
-    Unusable(String),
-    /// An interface that cannot be opened.
-    #[error("{}", of_interface(.0))]
-    Open(#[from] PacketError),
-    /// An interface that refuses what it is asked for, or is gone.
-    #[error("{name}: {source}")]
-    Interface {
-        /// Which.
-        name: String,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// What came out cannot be written.
-    #[error("cannot write: {0}")]
-    Output(#[from] io::Error),
-}
-
-/// With the kernel's answer, where the error leaves it to its source.
-fn of_interface(error: &PacketError) -> String {
-    match error {
-        PacketError::System { source, .. } => format!("{error}: {source}"),
-        _ => error.to_string(),
-    }
-}
-
-impl Failure {
-    /// 2 if what was given is to blame, else 1.
-    const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Capture(_) | Self::Scenario(_) | Self::Unusable(_) | Self::Open(_) => 2,
-            Self::Interface { .. } | Self::Output(_) => 1,
-        }
-    }
-}
-
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
@@ -127,7 +63,7 @@ pub fn main() -> ExitCode {
         }
         Err(failure) => {
             eprintln!("feroce-pfc: {failure}");
-            ExitCode::from(failure.exit_code())
+            ExitCode::from(if failure.is_unusable_input() { 2 } else { 1 })
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What a NIC counts of flow control, by the names that drivers give (`ethtool -S`).
+//! Flow control counters of a NIC, by their driver-specific names (`ethtool -S`).
 
 use std::collections::BTreeMap;
 use std::io;
 
 use feroce_engine::port::ethtool::Ethtool;
 
-/// Whose frames.
+/// Direction of the counted frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// Received.
@@ -15,7 +15,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// As drivers have it.
+    /// The direction as in drivers' names.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rx => "rx",
@@ -24,31 +24,32 @@ impl Direction {
     }
 }
 
-/// What is counted.
+/// The counted quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum Quantity {
     /// Frames.
     Frames,
-    /// Microseconds of pause.
+    /// Pause time in microseconds.
     Micros,
-    /// Changes between paused and not.
+    /// Transitions between paused and not paused.
     Transitions,
 }
 
-/// What a counter is about.
+/// The meaning of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct About {
-    /// Whose frames.
+pub struct Meaning {
+    /// Direction of the frames.
     pub direction: Direction,
-    /// `None` of PAUSE, or of all together.
+    /// Priority; `None` for PAUSE, or for a total over all priorities.
     pub priority: Option<u8>,
-    /// What is counted.
-    pub what: What,
+    /// The counted quantity.
+    pub what: Quantity,
 }
 
-/// What a name says, if it is about flow control: mlx5 `rx_prio3_pause_duration`, mlxsw `rx_pause_prio_3`, ixgbe `rx_pb_3_pxoff`, i40e and ice
-/// `port.rx_priority_3_xoff`, bnxt `rx_pfc_ena_frames_pri3` and `pfc_pri3_rx_duration_us`.
-pub fn about(name: &str) -> Option<About> {
+/// The meaning of a counter's name, if it counts flow control: mlx5 `rx_prio3_pause_duration`,
+/// mlxsw `rx_pause_prio_3`, ixgbe `rx_pb_3_pxoff`, i40e and ice `port.rx_priority_3_xoff`, bnxt
+/// `rx_pfc_ena_frames_pri3` and `pfc_pri3_rx_duration_us`.
+pub fn parse_name(name: &str) -> Option<Meaning> {
     let has = |part: &str| name.contains(part);
     if !(has("pause") || has("pfc") || has("xoff") || has("xon")) {
         return None;
@@ -59,13 +60,13 @@ pub fn about(name: &str) -> Option<About> {
         _ => return None,
     };
     let what = match () {
-        () if has("duration") => What::Micros,
-        () if has("transition") => What::Transitions,
-        // Errors, warnings of storms, watermarks: no frames.
+        () if has("duration") => Quantity::Micros,
+        () if has("transition") => Quantity::Transitions,
+        // Errors, storm warnings and watermarks are not frames.
         () if has("err") || has("storm") || has("ctrl_phy") || has("watermark") => return None,
-        () => What::Frames,
+        () => Quantity::Frames,
     };
-    Some(About { direction, priority: priority(name), what })
+    Some(Meaning { direction, priority: priority(name), what })
 }
 
 fn priority(name: &str) -> Option<u8> {
@@ -78,7 +79,7 @@ fn priority(name: &str) -> Option<u8> {
     rest[..digits].parse().ok().filter(|&priority| priority < 8)
 }
 
-/// The counters of an interface, and what they were when it was opened.
+/// The counters of an interface, and their values when it was opened.
 #[derive(Debug)]
 pub struct Counters {
     ethtool: Ethtool,
@@ -86,7 +87,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Looks at the counters of an interface.
+    /// Opens the counters of an interface and reads their values.
     ///
     /// # Errors
     /// If the kernel has no descriptor left.
@@ -96,53 +97,54 @@ impl Counters {
         Ok(Self { ethtool, start })
     }
 
-    /// What has been counted since the beginning, by name; what has not moved is left out.
-    pub fn moved(&self) -> BTreeMap<String, u64> {
+    /// Increases since the start, by name; unchanged counters are left out.
+    pub fn increases(&self) -> BTreeMap<String, u64> {
         let now = self.ethtool.statistics().unwrap_or_default();
-        let named = now.into_iter().filter(|(name, _)| about(name).is_some());
+        let named = now.into_iter().filter(|(name, _)| parse_name(name).is_some());
         named
             .map(|(name, value)| {
                 let before = self.start.get(&name).copied().unwrap_or(0);
                 (name, value.saturating_sub(before))
             })
-            .filter(|(_, moved)| *moved > 0)
+            .filter(|(_, increases)| *increases > 0)
             .collect()
     }
 }
 
-/// What a NIC has counted of a priority, in one direction.
+/// Frames and pause time of a priority in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counted {
-    /// Frames that are about it.
+    /// Frames for this priority.
     pub frames: u64,
-    /// Microseconds of pause, if the NIC tells.
+    /// Pause time in microseconds, if the NIC counts it.
     pub micros: Option<u64>,
 }
 
-/// Frames and pauses by direction and priority (`None`: of PAUSE, or of all together), of what has moved.
-pub fn counted(moved: &BTreeMap<String, u64>) -> BTreeMap<(Direction, Option<u8>), Counted> {
+/// Frames and pause times by direction and priority (`None`: PAUSE, or a total over all
+/// priorities), from the increases.
+pub fn counted(increases: &BTreeMap<String, u64>) -> BTreeMap<(Direction, Option<u8>), Counted> {
     let mut rows = BTreeMap::<_, Counted>::new();
-    for (name, moved) in moved {
-        let Some(About { direction, priority, what }) = about(name) else { continue };
+    for (name, increases) in increases {
+        let Some(Meaning { direction, priority, what }) = parse_name(name) else { continue };
         let row = rows.entry((direction, priority)).or_default();
         match what {
-            What::Frames => row.frames += moved,
-            What::Micros => row.micros = Some(row.micros.unwrap_or(0) + moved),
-            What::Transitions => {}
+            Quantity::Frames => row.frames += increases,
+            Quantity::Micros => row.micros = Some(row.micros.unwrap_or(0) + increases),
+            Quantity::Transitions => {}
         }
     }
     rows
 }
 
-/// What has moved between two looks, each since the beginning.
+/// Increases between two readings, each relative to the start.
 pub fn difference(
     now: &BTreeMap<String, u64>,
     before: &BTreeMap<String, u64>,
 ) -> BTreeMap<String, u64> {
-    let moved = now.iter().map(|(name, now)| {
+    let increases = now.iter().map(|(name, now)| {
         (name.clone(), now.saturating_sub(before.get(name).copied().unwrap_or(0)))
     });
-    moved.filter(|(_, moved)| *moved > 0).collect()
+    increases.filter(|(_, increases)| *increases > 0).collect()
 }
 
 #[cfg(test)]
@@ -153,19 +155,19 @@ mod tests {
     fn drivers_names_are_understood() {
         use Direction::{Rx, Tx};
         let rows = [
-            ("rx_prio3_pause", Rx, Some(3), What::Frames),
-            ("rx_prio3_pause_duration", Rx, Some(3), What::Micros),
-            ("tx_prio0_pause_transition", Tx, Some(0), What::Transitions),
-            ("rx_pause_prio_7", Rx, Some(7), What::Frames),
-            ("tx_pause_duration_prio_2", Tx, Some(2), What::Micros),
-            ("rx_pb_3_pxoff", Rx, Some(3), What::Frames),
-            ("port.tx_priority_5_xon", Tx, Some(5), What::Frames),
-            ("rx_pfc_ena_frames_pri3", Rx, Some(3), What::Frames),
-            ("pfc_pri4_rx_duration_us", Rx, Some(4), What::Micros),
-            ("rx_global_pause", Rx, None, What::Frames),
+            ("rx_prio3_pause", Rx, Some(3), Quantity::Frames),
+            ("rx_prio3_pause_duration", Rx, Some(3), Quantity::Micros),
+            ("tx_prio0_pause_transition", Tx, Some(0), Quantity::Transitions),
+            ("rx_pause_prio_7", Rx, Some(7), Quantity::Frames),
+            ("tx_pause_duration_prio_2", Tx, Some(2), Quantity::Micros),
+            ("rx_pb_3_pxoff", Rx, Some(3), Quantity::Frames),
+            ("port.tx_priority_5_xon", Tx, Some(5), Quantity::Frames),
+            ("rx_pfc_ena_frames_pri3", Rx, Some(3), Quantity::Frames),
+            ("pfc_pri4_rx_duration_us", Rx, Some(4), Quantity::Micros),
+            ("rx_global_pause", Rx, None, Quantity::Frames),
         ];
         for (name, direction, priority, what) in rows {
-            assert_eq!(about(name), Some(About { direction, priority, what }), "{name}");
+            assert_eq!(parse_name(name), Some(Meaning { direction, priority, what }), "{name}");
         }
         for name in [
             "rx_packets",
@@ -174,12 +176,12 @@ mod tests {
             "rx_prio9_packets",
             "tx_pause_storm_error_events",
         ] {
-            assert_eq!(about(name), None, "{name}");
+            assert_eq!(parse_name(name), None, "{name}");
         }
     }
 
     #[test]
-    fn what_has_moved_is_told_by_direction_and_priority() {
+    fn increases_are_grouped_by_direction_and_priority() {
         let named = |rows: &[(&str, u64)]| -> BTreeMap<_, _> {
             rows.iter().map(|&(name, value)| (name.to_owned(), value)).collect()
         };

@@ -1,4 +1,4 @@
-//! `feroce pfc decode`: the frames of a capture.
+//! `feroce pfc decode`: the flow control frames of a capture.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -7,47 +7,47 @@ use feroce_engine::time::Clock;
 use feroce_wire::pause::{Inspection, inspect};
 use serde_json::{Value, json};
 
-use super::cli::{Failure, Outcome};
 use super::meter::Meter;
+use super::outcome::{Failure, Outcome};
 use super::report::{self, FrameLine, shown};
 use super::{page, units};
 use crate::capture::{Capture, CaptureError, Frame};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
 /// Options of `decode`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// A capture: pcap or pcapng, also compressed with zstd or gzip; - is standard input
+    /// Capture file: pcap or pcapng, optionally compressed with zstd or gzip; - is standard input
     file: PathBuf,
-    /// Rate of the link, as 100G: without it, quanta are not known as times
+    /// Link rate, such as 100G; without it, pause times are unknown
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    rate: Option<LineRate>,
-    /// Which frames get a line
+    rate: Option<LinkRate>,
+    /// Which frames to print
     #[arg(long, value_enum, default_value = "all")]
     frames: Which,
-    /// Print JSON: a line for each frame, and one of all figures at the end
+    /// Print JSON: a line for each frame, and a summary at the end
     #[arg(long)]
     json: bool,
-    /// Write a page with the figures, a timeline and a histogram
+    /// Write an HTML page with statistics, timelines and a histogram
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
-/// Frames of which something is wanted.
+/// Which frames are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Which {
-    /// Every frame of flow control
+    /// Every flow control frame
     All,
-    /// Those with something wrong
+    /// Malformed frames
     Wrong,
-    /// None: the figures only
+    /// No frame: only the statistics
     None,
 }
 
-/// Takes all frames of a capture into a meter, and shows those of flow control to `show`.
+/// Reads all frames of a capture into a meter and passes flow control frames to `show`.
 ///
 /// # Errors
-/// If the capture cannot be read to its end: what comes before has been taken then.
+/// If the capture cannot be read to its end. The frames before the error have been taken.
 pub fn take(
     capture: &mut Capture,
     meter: &mut Meter,
@@ -62,11 +62,11 @@ pub fn take(
         meter.take(&seen, now);
         show(frame, &seen);
     });
-    meter.settle();
+    meter.end_expired();
     read
 }
 
-/// How long it took to read a capture.
+/// The time needed to read a capture.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     frames: u64,
@@ -74,13 +74,13 @@ struct Pace {
 }
 
 impl Pace {
-    /// Frames a second.
+    /// Frames per second.
     #[allow(clippy::cast_precision_loss)] // Counts of frames.
     fn per_second(self) -> f64 {
         self.frames as f64 / self.took.seconds().max(1e-9)
     }
 
-    /// Whether as many frames as came in a second can be read in one.
+    /// Returns true if reading is at least as fast as the busiest second of the capture.
     #[allow(clippy::cast_precision_loss)]
     fn keeps_up(self, peak: u64) -> bool {
         self.per_second() >= peak as f64
@@ -88,10 +88,10 @@ impl Pace {
 
     fn text(self, out: &mut impl Write, peak: u64) -> io::Result<()> {
         let (took, per_second) = (shown(self.took), self.per_second());
-        writeln!(out, "{} frames read in {took}: {per_second:.0} a second", self.frames)?;
+        writeln!(out, "{} frames read in {took}: {per_second:.0} per second", self.frames)?;
         match self.keeps_up(peak) {
             true => Ok(()),
-            false => writeln!(out, "That does not keep up with the {peak} that came in a second."),
+            false => writeln!(out, "This is slower than the peak of {peak} frames per second."),
         }
     }
 
@@ -102,10 +102,10 @@ impl Pace {
     }
 }
 
-/// Prints what the capture has of flow control.
+/// Prints the flow control frames and statistics of the capture.
 ///
 /// # Errors
-/// If the capture cannot be read, or not to its end: what comes before is printed then, too.
+/// If the capture cannot be read to its end. The frames before the error are printed.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let mut capture = Capture::open(&options.file)?;
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -157,18 +157,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_slower_than_the_frames_came_does_not_keep_up() {
+    fn reading_slower_than_the_peak_is_reported() {
         let pace = Pace { frames: 3000, took: Time::from_millis(2000) };
         assert!(pace.keeps_up(1500) && !pace.keeps_up(1501));
-        let told = |peak| {
+        let message = |peak| {
             let mut out = Vec::new();
             pace.text(&mut out, peak).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(told(1500), "3000 frames read in 2.00 s: 1500 a second\n");
-        assert!(told(1501).contains("does not keep up with the 1501"));
+        assert_eq!(message(1500), "3000 frames read in 2.00 s: 1500 per second\n");
+        assert!(message(1501).contains("slower than the peak of 1501"));
         assert_eq!(pace.json(1501)["keeps_up"], false);
-        // A capture without frames takes no time and is no reason to complain.
+        // A capture without frames takes no time and is not too slow.
         assert!(Pace { frames: 0, took: Time::ZERO }.keeps_up(0));
     }
 }

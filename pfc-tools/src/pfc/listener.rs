@@ -1,4 +1,5 @@
-//! Frames of flow control that arrive at an interface, taken into a meter at the times at which the kernel got them.
+//! Receives the flow control frames of an interface into a meter, with the kernel's receive
+//! timestamps.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -9,16 +10,17 @@ use feroce_engine::port::packet::Tap;
 use feroce_engine::time::Clock;
 use feroce_wire::pause::inspect;
 
-use super::cli::Failure;
 use super::meter::Meter;
-use crate::fabric::time::{LineRate, Time};
+use super::outcome::Failure;
+use crate::fabric::time::{LinkRate, Time};
 
-/// Bytes that the kernel may keep, some hundreds for each frame: a third of a second of a million a second.
+/// Receive buffer in the kernel in bytes. A frame takes some hundred bytes: enough for a third of a
+/// second at a million frames per second.
 const RX_BYTES: u32 = 1 << 28;
-/// Bursts that are taken before the time is looked at again.
+/// Bursts received before the time is checked again.
 const BURSTS: usize = 64;
 
-/// An interface, and what its frames do.
+/// An interface and the statistics of its frames.
 pub(super) struct Listener {
     tap: Tap,
     meter: Meter,
@@ -27,37 +29,37 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens at an interface, whose link has this rate, or else the one that its driver says.
-    pub fn open(interface: &str, rate: Option<LineRate>) -> Result<Self, Failure> {
+    /// Listens on an interface. The link rate is `rate`, or else the rate reported by the driver.
+    pub fn open(interface: &str, rate: Option<LinkRate>) -> Result<Self, Failure> {
         let tap = Tap::open_flow_control(interface, RX_BYTES)?;
-        let known = || Ethtool::open(interface).ok()?.rate().map(LineRate::new);
+        let known = || Ethtool::open(interface).ok()?.rate().map(LinkRate::new);
         let meter = Meter::new(rate.or_else(known));
         Ok(Self { tap, meter, clock: Clock::start(), behind: Time::ZERO })
     }
 
-    /// The time since it was opened.
+    /// Time since the interface was opened.
     pub fn now(&self) -> Time {
         Time::from_instant(self.clock.now())
     }
 
-    /// What the frames do.
+    /// Statistics of the frames.
     pub const fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// Frames that the kernel dropped, since they came too fast.
+    /// Frames dropped by the kernel because they arrived too fast.
     pub fn lost(&mut self) -> u64 {
         self.tap.drops()
     }
 
-    /// The longest that a frame has waited to be looked at, since the last call.
+    /// The longest time since the last call that a frame waited to be processed.
     pub const fn take_behind(&mut self) -> Time {
         let behind = self.behind;
         self.behind = Time::ZERO;
         behind
     }
 
-    /// Takes what has arrived, a while of it at most; whether nothing is left.
+    /// Receives frames that have arrived, up to a limit. Returns true if none is left.
     pub fn take(&mut self) -> io::Result<bool> {
         for _ in 0..BURSTS {
             let count = self.tap.receive()?;
@@ -67,7 +69,8 @@ impl Listener {
             let (now, wall) = (self.now(), wall_clock());
             for index in 0..count {
                 let frame = self.tap.frame(index);
-                // However the machine's clock is set meanwhile: a frame comes behind the one before, and ahead of now.
+                // Timestamps stay in order and not after the current time, even if the system clock
+                // is set.
                 let waited = frame.arrived.and_then(|at| wall.checked_sub(at)).unwrap_or_default();
                 let at = (now - span(waited)).max(self.meter.now());
                 self.behind = self.behind.max(now - at);
@@ -79,14 +82,14 @@ impl Listener {
         Ok(false)
     }
 
-    /// Takes what has arrived by now, and ends the pauses whose time is over.
-    pub fn settle(&mut self) -> io::Result<()> {
+    /// Receives the frames that have arrived by now and ends expired pauses.
+    pub fn drain(&mut self) -> io::Result<()> {
         let now = self.now();
-        // What still waits has come ahead of now.
+        // Frames still in the socket arrived before `now`.
         if self.take()? {
             self.meter.advance(now.max(self.meter.now()));
         }
-        self.meter.settle();
+        self.meter.end_expired();
         Ok(())
     }
 }
@@ -97,7 +100,7 @@ impl AsRawFd for Listener {
     }
 }
 
-#[allow(clippy::disallowed_methods)] // The kernel's times are those of this clock.
+#[allow(clippy::disallowed_methods)] // The kernel's timestamps use this clock.
 fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -1,37 +1,38 @@
-//! Frames of flow control with one field wrong, each as [`Finding`](feroce_wire::pause::Finding) names it.
+//! Flow control frames with one invalid field, named as in
+//! [`Finding`](feroce_wire::pause::Finding).
 
 use feroce_wire::pause::{FRAME_LEN, OPCODE_PFC};
 use feroce_wire::{FlowControl, FlowControlFrame};
 
-/// What is wrong.
+/// The invalid field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Malformed {
-    /// Another destination: the neighbour reserved address
+    /// Wrong destination: the nearest-bridge group address
     Destination,
-    /// A group as source
+    /// Multicast source address
     Source,
     /// An 802.1Q tag
     Tagged,
-    /// Another EtherType
+    /// Wrong EtherType
     Ethertype,
-    /// An opcode that is neither PFC nor PAUSE
+    /// Opcode that is neither PFC nor PAUSE
     Opcode,
-    /// Bits in the upper byte of the class enable vector (PFC only)
+    /// Bits set in the upper byte of the class enable vector (PFC only)
     Vector,
     /// No priority enabled (PFC only)
     NoPriority,
-    /// Quanta of a priority that is not enabled (PFC only)
+    /// Quanta for a priority that is not enabled (PFC only)
     UnusedQuanta,
-    /// Padding that is not zero
+    /// Non-zero padding
     Padding,
-    /// Shorter than Ethernet allows
+    /// Shorter than the minimum Ethernet frame
     Short,
-    /// Longer than the frame is
+    /// Longer than a flow control frame
     Long,
 }
 
 impl Malformed {
-    /// Each of them.
+    /// All kinds.
     pub const ALL: [Self; 11] = [
         Self::Destination,
         Self::Source,
@@ -46,12 +47,12 @@ impl Malformed {
         Self::Long,
     ];
 
-    /// Whether PAUSE has the field, too.
+    /// Returns true if PAUSE frames have the field too.
     pub const fn fits_pause(self) -> bool {
         !matches!(self, Self::Vector | Self::NoPriority | Self::UnusedQuanta)
     }
 
-    /// `frame` with this wrong; `salt` chooses among values that are.
+    /// `frame` with this field made invalid; `salt` selects among invalid values.
     pub fn bytes(self, frame: &FlowControlFrame, salt: u8) -> Vec<u8> {
         let mut frame = *frame;
         if let FlowControl::Pfc { enabled, quanta } = &mut frame.control {
@@ -100,7 +101,7 @@ mod tests {
     use feroce_wire::pause::{Finding, inspect};
 
     #[test]
-    fn each_kind_is_found_by_its_name_and_nothing_else_is() {
+    fn each_kind_gives_exactly_its_finding() {
         let src = MacAddr([2, 0, 0, 0, 0, 1]);
         let pfc = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 7, 0, 0, 0, 0] };
         for control in [pfc, FlowControl::Pause { quanta: 7 }] {

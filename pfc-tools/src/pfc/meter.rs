@@ -1,8 +1,11 @@
-//! What frames of flow control do to a link, as a value that eats (frame, now): for how long each priority is paused, how often, by whom.
+//! Statistics of flow control frames on a link: how long and how often each priority is paused, and
+//! by which sender. A value without I/O; the caller passes frames and times.
 //!
-//! A frame pauses those who send to its sender; so every sender has its own pauses. A new pause replaces the one before, and what of
-//! both overlaps counts once; a pause ends with its quanta, or with a frame of 0 quanta (XON). PFC and PAUSE have timers of their own
-//! (802.3 annexes 31D and 31B): neither ends what the other has begun, and a priority stands still while its own or that of PAUSE runs.
+//! A frame pauses the stations that send to its sender, so every sender has its own pauses. A new
+//! pause replaces the previous one, and overlapping time counts once. A pause ends when its quanta
+//! expire, or with a frame of 0 quanta (XON). PFC and PAUSE have separate timers (IEEE 802.3
+//! annexes 31D and 31B): neither ends a pause of the other. A priority is blocked while its own
+//! timer or that of PAUSE runs.
 
 use std::collections::BTreeMap;
 
@@ -10,56 +13,52 @@ use feroce_wire::pause::Inspection;
 use feroce_wire::{FlowControl, MacAddr};
 
 use super::timeline::Timeline;
+use super::timer::{PAUSE, TIMERS};
 use crate::fabric::pause::Pauses;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
-/// Senders that are told apart; the frames of more are counted, without times.
+/// Most senders with statistics of their own; frames of further senders are only counted.
 const SENDERS_MAX: usize = 1024;
-/// Classes of pause durations: each twice as long as the one before, from a nanosecond on.
+/// Bins of the histogram of pause durations: from 1 ns on, each twice as wide as the previous one.
 pub const DURATIONS: usize = 40;
-
-/// Timers of a receiver: one of each priority, and [`PAUSE`].
-pub const TIMERS: usize = 9;
-/// The timer of PAUSE, which stops every priority.
-pub const PAUSE: usize = 8;
 
 const SECOND: u64 = 1_000_000_000_000;
 
-/// Frames by kind.
+/// Numbers of frames by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Frames {
     /// PFC.
     pub pfc: u64,
     /// PAUSE.
     pub pause: u64,
-    /// What is neither, or cannot be read.
+    /// Neither, or unreadable.
     pub other: u64,
-    /// With something wrong.
+    /// Malformed.
     pub wrong: u64,
-    /// That no receiver obeys.
+    /// Ignored by receivers.
     pub ignored: u64,
 }
 
-/// What a sender does to a timer.
+/// Statistics of one sender and timer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Priority {
-    /// Frames that pause it.
+pub struct TimerStats {
+    /// Frames that pause the priority.
     pub xoff: u64,
-    /// Frames that let it go.
+    /// Frames that resume the priority.
     pub xon: u64,
-    /// Of the former, those that came while it was paused.
+    /// XOFF frames received while the priority was paused.
     pub refreshed: u64,
     /// Pauses that have ended.
     pub pauses: u64,
-    /// Of those, the ones whose time was over.
+    /// Pauses that ended because their time expired.
     pub expired: u64,
-    /// For how long it was paused.
+    /// Total pause time.
     pub paused: Time,
-    /// The longest pause.
+    /// Longest pause.
     pub longest: Time,
 }
 
-impl Priority {
+impl TimerStats {
     fn end(&mut self, span: Time) {
         self.pauses += 1;
         self.paused = self.paused + span;
@@ -67,35 +66,36 @@ impl Priority {
     }
 }
 
-/// A source address of flow control.
+/// A sender of flow control frames.
 #[derive(Debug, Clone)]
 pub struct Sender {
-    /// The address.
+    /// Source address.
     pub mac: MacAddr,
-    /// Its frames that a receiver obeys.
+    /// Frames that receivers obey.
     pub frames: u64,
-    figures: [Priority; TIMERS],
-    /// Of PFC.
+    stats: [TimerStats; TIMERS],
+    /// PFC pauses.
     pauses: Pauses,
-    /// Of PAUSE: its first place only.
+    /// The PAUSE pause, in the first entry.
     pause: Pauses,
-    /// For how long each priority's timer and that of PAUSE ran together, as far as one of them has ended.
-    together: [Time; PAUSE],
+    /// For each priority, the time for which its timer and that of PAUSE ran at the same time.
+    /// Complete for ended pauses.
+    overlap: [Time; PAUSE],
     durations: [[u64; DURATIONS]; TIMERS],
     timeline: Timeline,
 }
 
-/// Eats frames.
+/// Collects the statistics.
 #[derive(Debug, Clone)]
 pub struct Meter {
-    rate: Option<LineRate>,
+    rate: Option<LinkRate>,
     frames: Frames,
     findings: BTreeMap<&'static str, u64>,
     senders: Vec<Sender>,
     places: BTreeMap<MacAddr, usize>,
-    /// The one before: most frames come from the same.
-    recent: usize,
-    unnamed: u64,
+    /// Index of the last sender: consecutive frames usually have the same sender.
+    last: usize,
+    untracked: u64,
     now: Time,
     disordered: u64,
     second: u64,
@@ -104,16 +104,17 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For a link of this rate; without one, frames are counted and no times are known.
-    pub fn new(rate: Option<LineRate>) -> Self {
+    /// A meter for a link of this rate. Without a rate, frames are counted but pause times are
+    /// unknown.
+    pub fn new(rate: Option<LinkRate>) -> Self {
         Self {
             rate,
             frames: Frames::default(),
             findings: BTreeMap::new(),
             senders: Vec::new(),
             places: BTreeMap::new(),
-            recent: 0,
-            unnamed: 0,
+            last: 0,
+            untracked: 0,
             now: Time::ZERO,
             disordered: 0,
             second: 0,
@@ -122,7 +123,7 @@ impl Meter {
         }
     }
 
-    /// Time has passed until `now`. A time before the last one counts as that.
+    /// Advances the time to `now`. A time before the previous one is replaced by the previous one.
     pub fn advance(&mut self, now: Time) {
         if now < self.now {
             self.disordered += 1;
@@ -130,7 +131,7 @@ impl Meter {
         self.now = self.now.max(now);
     }
 
-    /// Takes a frame that came at `now`.
+    /// Takes a frame that arrived at `now`.
     pub fn take(&mut self, frame: &Inspection, now: Time) {
         self.advance(now);
         let second = self.now.0 / SECOND;
@@ -147,21 +148,21 @@ impl Meter {
                 *self.findings.entry(finding.kind()).or_default() += 1;
             }
         }
-        // Only who is obeyed gets a place among the senders.
+        // Only senders of valid frames get an entry.
         match frame.obeyed() {
             Some(control) => match self.sender(frame.src) {
                 Some(sender) => self.senders[sender].obey(control, self.rate, self.now),
-                None => self.unnamed += 1,
+                None => self.untracked += 1,
             },
             None => self.frames.ignored += u64::from(frame.is_refused()),
         }
     }
 
     fn sender(&mut self, mac: MacAddr) -> Option<usize> {
-        let is_recent = self.senders.get(self.recent).is_some_and(|sender| sender.mac == mac);
-        if !is_recent {
+        let is_last = self.senders.get(self.last).is_some_and(|sender| sender.mac == mac);
+        if !is_last {
             let known = self.places.get(&mac).copied();
-            self.recent = match known {
+            self.last = match known {
                 Some(place) => place,
                 None if self.senders.len() >= SENDERS_MAX => return None,
                 None => {
@@ -171,22 +172,22 @@ impl Meter {
                 }
             };
         }
-        self.senders[self.recent].frames += 1;
-        Some(self.recent)
+        self.senders[self.last].frames += 1;
+        Some(self.last)
     }
 
-    /// Ends every pause whose time is over.
-    pub fn settle(&mut self) {
+    /// Ends all expired pauses.
+    pub fn end_expired(&mut self) {
         let now = self.now;
         self.senders.iter_mut().for_each(|sender| sender.expire(now));
     }
 
-    /// The link's rate.
-    pub const fn rate(&self) -> Option<LineRate> {
+    /// Link rate.
+    pub const fn rate(&self) -> Option<LinkRate> {
         self.rate
     }
 
-    /// The latest time.
+    /// The current time.
     pub const fn now(&self) -> Time {
         self.now
     }
@@ -196,27 +197,27 @@ impl Meter {
         self.frames
     }
 
-    /// What was wrong, and with how many frames.
+    /// Kinds of findings, and the number of frames with each.
     pub const fn findings(&self) -> &BTreeMap<&'static str, u64> {
         &self.findings
     }
 
-    /// Times that lay before the one before.
+    /// Number of timestamps that were before the previous one.
     pub const fn disordered(&self) -> u64 {
         self.disordered
     }
 
     /// Frames of senders beyond the first `SENDERS_MAX`.
-    pub const fn unnamed(&self) -> u64 {
-        self.unnamed
+    pub const fn untracked(&self) -> u64 {
+        self.untracked
     }
 
-    /// Most frames within a second of the clock.
+    /// Most frames within one second.
     pub const fn peak(&self) -> u64 {
         self.peak
     }
 
-    /// Who has sent, in the order of their first frames.
+    /// Senders, in the order of their first frames.
     pub fn senders(&self) -> &[Sender] {
         &self.senders
     }
@@ -227,24 +228,24 @@ impl Sender {
         Self {
             mac,
             frames: 0,
-            figures: [Priority::default(); TIMERS],
+            stats: [TimerStats::default(); TIMERS],
             pauses: Pauses::default(),
             pause: Pauses::default(),
-            together: [Time::ZERO; PAUSE],
+            overlap: [Time::ZERO; PAUSE],
             durations: [[0; DURATIONS]; TIMERS],
             timeline: Timeline::new(),
         }
     }
 
-    fn obey(&mut self, control: FlowControl, rate: Option<LineRate>, now: Time) {
+    fn obey(&mut self, control: FlowControl, rate: Option<LinkRate>, now: Time) {
         self.expire(now);
-        let Self { figures, pauses, pause, together, durations, timeline, .. } = self;
+        let Self { stats, pauses, pause, overlap, durations, timeline, .. } = self;
         let (first, pauses, others, enabled, quanta) = match control {
             FlowControl::Pfc { enabled, quanta } => (0, pauses, &*pause, enabled, quanta),
             FlowControl::Pause { quanta } => (PAUSE, pause, &*pauses, 1, [quanta; 8]),
         };
         for place in (0..8).filter(|p| enabled >> p & 1 == 1) {
-            let own = &mut figures[first + place];
+            let own = &mut stats[first + place];
             match quanta[place] {
                 0 => own.xon += 1,
                 _ => {
@@ -256,35 +257,35 @@ impl Sender {
         let Some(rate) = rate else { return };
         pauses.take_each(enabled, &quanta, rate, now, |place, since, until| {
             let timer = first + place;
-            figures[timer].end(until - since);
-            meet(together, timer, (since, until), others);
-            durations[timer][class(until - since)] += 1;
+            stats[timer].end(until - since);
+            record_overlap(overlap, timer, (since, until), others);
+            durations[timer][duration_bin(until - since)] += 1;
             timeline.add(timer, since, until);
         });
     }
 
-    /// Ends the pauses whose time is over.
+    /// Ends expired pauses.
     fn expire(&mut self, now: Time) {
-        let Self { figures, pauses, pause, together, durations, timeline, .. } = self;
+        let Self { stats, pauses, pause, overlap, durations, timeline, .. } = self;
         let mut ended = |timer: usize, since, until, others: &Pauses| {
-            figures[timer].end(until - since);
-            figures[timer].expired += 1;
-            meet(together, timer, (since, until), others);
-            durations[timer][class(until - since)] += 1;
+            stats[timer].end(until - since);
+            stats[timer].expired += 1;
+            record_overlap(overlap, timer, (since, until), others);
+            durations[timer][duration_bin(until - since)] += 1;
             timeline.add(timer, since, until);
         };
         pauses.expire(now, |priority, since, until| ended(priority, since, until, pause));
         pause.expire(now, |_, since, until| ended(PAUSE, since, until, pauses));
     }
 
-    /// Since when a timer runs, if it does.
+    /// Start of the current pause of a timer, if it runs.
     fn since(&self, timer: usize) -> Option<Time> {
         if timer == PAUSE { self.pause.since(0) } else { self.pauses.since(timer) }
     }
 
-    /// What it has done to a timer until `now`, which no pause outlasts in the figures.
-    pub fn figures(&self, timer: usize, now: Time) -> Priority {
-        let mut own = self.figures[timer];
+    /// Statistics of a timer until `now`. A running pause counts up to `now`.
+    pub fn stats(&self, timer: usize, now: Time) -> TimerStats {
+        let mut own = self.stats[timer];
         if let Some(since) = self.since(timer) {
             own.paused = own.paused + (now - since);
             own.longest = own.longest.max(now - since);
@@ -292,29 +293,30 @@ impl Sender {
         own
     }
 
-    /// For how long a priority stood still until `now`, by its own timer or that of PAUSE.
-    pub fn stood_still(&self, priority: usize, now: Time) -> Time {
+    /// Total time until `now` for which a priority was blocked, by its own timer or that of PAUSE.
+    pub fn blocked_time(&self, priority: usize, now: Time) -> Time {
         let both = self.since(priority).zip(self.since(PAUSE));
         let open = both.map_or(Time::ZERO, |(own, all)| now - own.max(all));
-        let each = self.figures(priority, now).paused + self.figures(PAUSE, now).paused;
-        each - (self.together[priority] + open)
+        let each = self.stats(priority, now).paused + self.stats(PAUSE, now).paused;
+        each - (self.overlap[priority] + open)
     }
 
-    /// Whether a timer runs.
+    /// Returns true if the timer runs.
     pub fn is_paused(&self, timer: usize) -> bool {
         self.since(timer).is_some()
     }
 
-    /// How many pauses of a timer were in which class of [`DURATIONS`], that which lasts `now` as long as it has been.
+    /// Histogram of the pause durations of a timer, with the bins of [`DURATIONS`]. A running pause
+    /// counts with its duration up to `now`.
     pub fn durations(&self, timer: usize, now: Time) -> [u64; DURATIONS] {
         let mut durations = self.durations[timer];
         if let Some(since) = self.since(timer).filter(|since| *since < now) {
-            durations[class(now - since)] += 1;
+            durations[duration_bin(now - since)] += 1;
         }
         durations
     }
 
-    /// When its timers ran until `now`.
+    /// The timers over time, until `now`.
     pub fn timeline(&self, now: Time) -> Timeline {
         let mut timeline = self.timeline.clone();
         for timer in 0..TIMERS {
@@ -326,25 +328,21 @@ impl Sender {
     }
 }
 
-/// A pause of `timer` has ended: for how long did those of the other kind that go on run with it? Of two that overlap, the first to end
-/// finds the other one open; so each pair meets here once.
-fn meet(together: &mut [Time; PAUSE], timer: usize, pause: (Time, Time), others: &Pauses) {
+/// Accounts for the overlap of an ended pause of `timer` with the running pauses of the other kind.
+/// Of two overlapping pauses, the first to end finds the other one running, so each pair is counted
+/// once.
+fn record_overlap(overlap: &mut [Time; PAUSE], timer: usize, pause: (Time, Time), others: &Pauses) {
     let (priorities, is_all) =
         if timer == PAUSE { (0..PAUSE, true) } else { (timer..timer + 1, false) };
     for priority in priorities {
         let Some(other) = others.span(if is_all { priority } else { 0 }) else { continue };
         let both = pause.1.min(other.1) - pause.0.max(other.0);
-        together[priority] = together[priority] + both;
+        overlap[priority] = overlap[priority] + both;
     }
 }
 
-/// What a timer is called.
-pub fn timer_name(timer: usize) -> String {
-    if timer == PAUSE { "PAUSE".to_owned() } else { format!("priority {timer}") }
-}
-
-/// The class of a duration: that of 1 ns and less is 0.
-fn class(span: Time) -> usize {
+/// Histogram bin of a duration; 1 ns and less is bin 0.
+fn duration_bin(span: Time) -> usize {
     let nanos = span.0 / 1000;
     (usize::try_from(nanos.max(1).ilog2()).unwrap_or(0)).min(DURATIONS - 1)
 }
@@ -358,8 +356,8 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// A quantum is a nanosecond.
-    const RATE: LineRate = LineRate::new(512_000_000_000);
+    /// One quantum is 1 ns.
+    const RATE: LinkRate = LinkRate::new(512_000_000_000);
 
     fn frame(src: u8, control: FlowControl) -> Inspection {
         let bytes = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, src]), control }.to_bytes();
@@ -373,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_count_once_and_ends_are_told_apart() {
+    fn overlaps_count_once_and_expiry_is_distinguished_from_xon() {
         let mut meter = Meter::new(Some(RATE));
         let at = Time::from_nanos;
         meter.take(&frame(1, pfc(8, 100)), at(0));
@@ -382,15 +380,15 @@ mod tests {
         meter.take(&frame(1, pfc(8, 0)), at(210));
         meter.take(&frame(1, pfc(8, 1000)), at(300));
         meter.advance(at(400));
-        let own = meter.senders()[0].figures(3, meter.now());
+        let own = meter.senders()[0].stats(3, meter.now());
         assert_eq!((own.xoff, own.xon, own.refreshed), (4, 1, 1));
         assert_eq!((own.pauses, own.expired), (2, 1));
         assert_eq!((own.paused, own.longest), (at(150 + 10 + 100), at(150)));
-        assert_eq!(meter.senders()[0].figures(2, meter.now()), Priority::default());
+        assert_eq!(meter.senders()[0].stats(2, meter.now()), TimerStats::default());
     }
 
     #[test]
-    fn senders_pause_apart_and_what_no_receiver_obeys_pauses_nothing() {
+    fn senders_are_separate_and_ignored_frames_pause_nothing() {
         let mut meter = Meter::new(Some(RATE));
         meter.take(&frame(1, pfc(1, 100)), Time::ZERO);
         meter.take(&frame(2, pfc(1, 0)), Time::from_nanos(10));
@@ -399,15 +397,15 @@ mod tests {
         bytes[5] = 2;
         meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(20));
         meter.advance(Time::from_nanos(100));
-        meter.settle();
-        assert_eq!(meter.senders()[0].figures(0, meter.now()).paused, Time::from_nanos(100));
-        assert_eq!(meter.senders()[1].figures(0, meter.now()).paused, Time::ZERO);
+        meter.end_expired();
+        assert_eq!(meter.senders()[0].stats(0, meter.now()).paused, Time::from_nanos(100));
+        assert_eq!(meter.senders()[1].stats(0, meter.now()).paused, Time::ZERO);
         assert_eq!((meter.frames().ignored, meter.frames().wrong), (1, 1));
         assert_eq!(meter.findings().get("destination"), Some(&1));
     }
 
     #[test]
-    fn pfc_and_pause_have_timers_of_their_own() {
+    fn pfc_and_pause_have_separate_timers() {
         let mut meter = Meter::new(Some(RATE));
         let at = Time::from_nanos;
         meter.take(&frame(1, FlowControl::Pause { quanta: 100 }), at(0));
@@ -417,25 +415,25 @@ mod tests {
         meter.take(&frame(1, FlowControl::Pause { quanta: 0 }), at(80));
         meter.advance(at(170));
         let sender = &meter.senders()[0];
-        let pause = sender.figures(PAUSE, meter.now());
+        let pause = sender.stats(PAUSE, meter.now());
         assert_eq!((pause.xoff, pause.xon, pause.paused), (1, 1, at(80)));
-        let priority = sender.figures(3, meter.now());
+        let priority = sender.stats(3, meter.now());
         assert_eq!((priority.xoff, priority.xon, priority.paused), (2, 1, at(10 + 100)));
-        assert_eq!(sender.figures(2, meter.now()).xoff, 0, "PAUSE is no XOFF of PFC");
+        assert_eq!(sender.stats(2, meter.now()).xoff, 0, "PAUSE is no XOFF of PFC");
         assert_eq!(
-            sender.stood_still(3, meter.now()),
+            sender.blocked_time(3, meter.now()),
             at(170),
             "0 to 80 by PAUSE, 70 to 170 by PFC"
         );
-        assert_eq!(sender.stood_still(2, meter.now()), at(80));
-        // The pause that is still open is in the pictures, too.
+        assert_eq!(sender.blocked_time(2, meter.now()), at(80));
+        // The running pause is in the charts too.
         assert_eq!(sender.durations(3, meter.now()).iter().sum::<u64>(), 2);
         let shares = sender.timeline(meter.now()).shares(3, meter.now());
         assert!((shares[0].1 - 110.0 / 170.0).abs() < 1e-9, "{shares:?}");
     }
 
     #[test]
-    fn who_is_not_obeyed_takes_no_place_and_what_is_cut_is_not_ignored() {
+    fn ignored_frames_add_no_sender_and_truncated_frames_are_not_ignored() {
         let mut meter = Meter::new(Some(RATE));
         for src in 0..=u8::MAX {
             let control = pfc(1, 1);
@@ -451,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_without_end_take_no_memory_without_end() {
+    fn the_number_of_senders_is_limited() {
         let mut meter = Meter::new(Some(RATE));
         for n in 0..5000_u32 {
             let [.., c, d] = n.to_be_bytes();
@@ -459,10 +457,11 @@ mod tests {
             let bytes = FlowControlFrame { src, control: pfc(1, 1) }.to_bytes();
             meter.take(&inspect(&bytes, 60).unwrap(), Time::ZERO);
         }
-        assert_eq!((meter.senders().len(), meter.unnamed()), (SENDERS_MAX, 5000 - 1024));
+        assert_eq!((meter.senders().len(), meter.untracked()), (SENDERS_MAX, 5000 - 1024));
     }
 
-    /// What pauses are, a nanosecond at a time: for how long each timer ran, its longest run, and for how long its priority stood still.
+    /// Reference model in steps of 1 ns: for each timer its total run time, its longest run, and
+    /// the time its priority was blocked.
     fn model(frames: &[(u64, FlowControl)], end: u64) -> [(u64, u64, u64); TIMERS] {
         let mut until = [0_u64; TIMERS];
         let (mut run, mut found) = ([0_u64; TIMERS], [(0, 0, 0); TIMERS]);
@@ -487,13 +486,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn paused_times_are_those_of_a_model(
+        fn paused_times_match_a_model(
             mut frames in vec((0_u64..600, any::<u8>(), any::<[u8; 8]>(), 0_u8..3, 0_u8..4), 0..40),
         ) {
             frames.sort_by_key(|(at, ..)| *at);
             let frames: Vec<_> = frames.into_iter().map(|(at, enabled, spans, kind, opcode)| {
-                // Pauses of all lengths, short ones that end in between, and those that end others.
-                let quanta = spans.map(|span| match kind { 0 => 0, 1 => u16::from(span) % 8, _ => u16::from(span) });
+                // Pauses of all lengths, short pauses that end in between, and XONs.
+                let quanta = spans.map(|span| match kind {
+                    0 => 0,
+                    1 => u16::from(span) % 8,
+                    _ => u16::from(span),
+                });
                 let pause = FlowControl::Pause { quanta: quanta[0] };
                 (at, if opcode == 0 { pause } else { FlowControl::Pfc { enabled, quanta } })
             }).collect();
@@ -504,15 +507,17 @@ mod tests {
             let end = 700;
             let expected = model(&frames, end);
             meter.advance(Time::from_nanos(end));
-            meter.settle();
+            meter.end_expired();
             for sender in meter.senders() {
                 for (timer, expected) in expected.iter().enumerate() {
-                    let own = sender.figures(timer, meter.now());
-                    // In the model two pauses that touch are one; here, too, unless the first has expired.
+                    let own = sender.stats(timer, meter.now());
+                    // In the model two adjacent pauses are one; in the meter they are two if the
+                    // first has expired.
                     prop_assert_eq!(own.paused.0 / 1000, expected.0, "timer {}", timer);
                     prop_assert!(own.longest.0 / 1000 <= expected.1);
                     if timer < PAUSE {
-                        prop_assert_eq!(sender.stood_still(timer, meter.now()).0 / 1000, expected.2);
+                        let blocked = sender.blocked_time(timer, meter.now());
+                        prop_assert_eq!(blocked.0 / 1000, expected.2);
                     }
                 }
             }

@@ -1,30 +1,31 @@
-//! What a [`Meter`] has seen as a page: figures, when priorities were paused, and for how long at a time.
+//! HTML page with the statistics of a [`Meter`]: tables, timelines and pause durations.
 
 use std::path::Path;
 
-use super::cli::Failure;
-use super::meter::{DURATIONS, Meter, PAUSE, Sender, TIMERS, timer_name};
+use super::meter::{DURATIONS, Meter, Sender};
+use super::outcome::Failure;
 use super::report::{share, shown};
+use super::timer::{PAUSE, TIMERS, timer_name};
 use crate::fabric::time::Time;
 use crate::plot::{Axis, Cell, Chart, Kind, Page, Part, Series, Table};
 
-/// Senders that get a timeline: those that paused most.
+/// Most senders with a timeline, those with the longest pause time first.
 const TIMELINES: usize = 8;
 
-/// Writes the page into a file.
+/// Writes the page to a file.
 ///
 /// # Errors
-/// If that cannot be written: which.
+/// If the file cannot be written.
 pub fn write(file: &Path, title: &str, meter: &Meter) -> Result<(), Failure> {
     std::fs::write(file, page(title, meter).html())
         .map_err(|error| Failure::Unusable(format!("cannot write {}: {error}", file.display())))
 }
 
-/// The page.
+/// Builds the page.
 pub fn page(title: &str, meter: &Meter) -> Page {
     let frames = meter.frames();
     let counts = format!(
-        "{} PFC frames, {} PAUSE frames and {} others of flow control in {}; {} with something wrong.",
+        "{} PFC, {} PAUSE and {} other flow control frames in {}; {} malformed.",
         frames.pfc,
         frames.pause,
         frames.other,
@@ -44,12 +45,12 @@ pub fn page(title: &str, meter: &Meter) -> Page {
 fn figures(meter: &Meter) -> Table {
     let known = meter.rate().is_some();
     let head = ["sender", "priority", "XOFF", "XON", "paused", "share", "longest"];
-    // Without a rate nobody knows for how long.
+    // Pause times are unknown without a rate.
     let columns = if known { head.len() } else { 4 };
     let now = meter.now();
     let rows =
         meter.senders().iter().flat_map(|sender| (0..TIMERS).map(move |timer| (sender, timer)));
-    let rows = rows.map(|(sender, timer)| (sender, timer, sender.figures(timer, now)));
+    let rows = rows.map(|(sender, timer)| (sender, timer, sender.stats(timer, now)));
     let rows = rows.filter(|(_, _, own)| own.xoff + own.xon > 0).map(|(sender, timer, own)| {
         let numbers = [
             if timer == PAUSE { "all".to_owned() } else { timer.to_string() },
@@ -72,14 +73,14 @@ fn findings(meter: &Meter) -> Table {
     let rows = meter.findings().iter();
     let rows = rows
         .map(|(kind, count)| vec![Cell::Text((*kind).to_owned()), Cell::Number(count.to_string())]);
-    Table { head: ["what is wrong", "frames"].map(String::from).into(), rows: rows.collect() }
+    Table { head: ["finding", "frames"].map(String::from).into(), rows: rows.collect() }
 }
 
-/// A timeline of each sender that paused something, and the lengths of all pauses.
+/// A timeline for each sender that paused a priority, and a histogram of all pauses.
 fn charts(meter: &Meter) -> Vec<Chart> {
     let now = meter.now();
     let total = |sender: &Sender| {
-        (0..TIMERS).fold(Time::ZERO, |sum, timer| sum + sender.figures(timer, now).paused)
+        (0..TIMERS).fold(Time::ZERO, |sum, timer| sum + sender.stats(timer, now).paused)
     };
     let mut senders: Vec<_> = meter.senders().iter().map(|s| (total(s), s)).collect();
     senders.retain(|(total, _)| *total > Time::ZERO);
@@ -88,15 +89,15 @@ fn charts(meter: &Meter) -> Vec<Chart> {
     timelines.chain([histogram(meter)]).collect()
 }
 
-/// The share of time that a sender paused each priority.
+/// The share of time for which a sender paused each priority.
 fn timeline(sender: &Sender, now: Time) -> Chart {
     let timeline = sender.timeline(now);
     let mut chart = Chart::new(
-        format!("Paused by {}, in parts of {}", sender.mac, shown(timeline.width())),
+        format!("Paused by {}, in intervals of {}", sender.mac, shown(timeline.width())),
         Axis::linear("time / s"),
         Axis::linear("paused / %"),
     );
-    for timer in (0..TIMERS).filter(|&timer| sender.figures(timer, now).paused > Time::ZERO) {
+    for timer in (0..TIMERS).filter(|&timer| sender.stats(timer, now).paused > Time::ZERO) {
         let points = timeline.shares(timer, now).into_iter();
         let points = points.map(|(at, share)| (at.seconds(), 100.0 * share)).collect();
         chart = chart.with(Series::line(timer_name(timer), points).drawn(Kind::Steps));
@@ -104,11 +105,10 @@ fn timeline(sender: &Sender, now: Time) -> Chart {
     chart
 }
 
-/// How many pauses took how long.
+/// Histogram of pause durations.
 #[allow(clippy::cast_precision_loss)] // Counts of pauses.
 fn histogram(meter: &Meter) -> Chart {
-    let mut chart =
-        Chart::new("Lengths of pauses", Axis::log("pause / us"), Axis::linear("pauses"));
+    let mut chart = Chart::new("Pause durations", Axis::log("pause / us"), Axis::linear("pauses"));
     for timer in 0..TIMERS {
         let mut counts = [0; DURATIONS];
         for sender in meter.senders() {
@@ -133,20 +133,20 @@ mod tests {
     use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 
-    use crate::fabric::time::LineRate;
+    use crate::fabric::time::LinkRate;
 
     #[test]
-    fn a_page_shows_who_paused_what() {
-        let mut meter = Meter::new(Some(LineRate::new(100_000_000_000)));
+    fn a_page_shows_senders_and_pauses() {
+        let mut meter = Meter::new(Some(LinkRate::new(100_000_000_000)));
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 1000, 0, 0, 0, 0] };
         let frame = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();
         let seen = inspect(&frame, frame.len()).unwrap();
         (0..100).for_each(|n| meter.take(&seen, Time::from_micros(10 * n)));
         meter.advance(Time::from_millis(2));
-        meter.settle();
+        meter.end_expired();
         let html = page("x", &meter).html();
         for due in
-            ["02:00:00:00:00:01", "priority 3", "512 us", "25.60 %", "5.12 us", "Lengths of pauses"]
+            ["02:00:00:00:00:01", "priority 3", "512 us", "25.60 %", "5.12 us", "Pause durations"]
         {
             assert!(html.contains(due), "{due}: {html}");
         }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn two_senders_have_a_timeline_each_and_no_rate_no_times() {
+    fn each_sender_has_a_timeline_if_the_rate_is_known() {
         let page_of = |rate| {
             let mut meter = Meter::new(rate);
             for src in [1, 2] {
@@ -170,7 +170,7 @@ mod tests {
             }
             page("x", &meter).html()
         };
-        let known = page_of(Some(LineRate::new(100_000_000_000)));
+        let known = page_of(Some(LinkRate::new(100_000_000_000)));
         for due in ["Paused by 02:00:00:00:00:01", "Paused by 02:00:00:00:00:02", "100.00 %"] {
             assert!(known.contains(due), "{due}: {known}");
         }

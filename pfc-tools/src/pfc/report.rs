@@ -1,4 +1,4 @@
-//! What a [`Meter`] has seen, as text and as JSON; frames one by one, too.
+//! Statistics of a [`Meter`] as text and JSON; also single frames.
 
 use std::io::{self, Write};
 
@@ -8,17 +8,18 @@ use feroce_wire::pause::{Finding, Inspection};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::meter::{Meter, PAUSE, Priority, Sender, TIMERS};
-use crate::fabric::time::{LineRate, Time};
+use super::meter::{Meter, Sender, TimerStats};
+use super::timer::{PAUSE, TIMERS};
+use crate::fabric::time::{LinkRate, Time};
 
-/// A line about a frame.
+/// Prints a frame on one line.
 ///
 /// # Errors
-/// Of `out`.
+/// Errors of `out`.
 pub fn frame_line(
     out: &mut impl Write,
     at: u64,
-    rate: Option<LineRate>,
+    rate: Option<LinkRate>,
     seen: &Inspection,
 ) -> io::Result<()> {
     write!(out, "{}.{:09} {} ", at / 1_000_000_000, at % 1_000_000_000, seen.src)?;
@@ -49,7 +50,7 @@ pub fn frame_line(
     writeln!(out, "{}", if seen.findings.is_empty() { "" } else { "]" })
 }
 
-/// A frame as JSON, in one line.
+/// A frame as one line of JSON.
 #[derive(Debug, Serialize)]
 pub struct FrameLine<'a> {
     at_ns: u64,
@@ -74,7 +75,7 @@ impl From<Finding> for FindingLine {
 }
 
 impl FrameLine<'_> {
-    /// Of a frame that was seen at `at_ns`.
+    /// A frame seen at `at_ns`.
     pub fn new(at_ns: u64, seen: &Inspection) -> Self {
         let (kind, enabled, quanta) = match seen.control {
             Some(FlowControl::Pfc { enabled, quanta }) => {
@@ -89,7 +90,7 @@ impl FrameLine<'_> {
     }
 }
 
-/// A time with three digits that count.
+/// Formats a time with three significant digits.
 #[allow(clippy::cast_precision_loss)]
 pub fn shown(time: Time) -> String {
     let units = [(1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns")];
@@ -106,15 +107,15 @@ pub fn shown(time: Time) -> String {
     if picos == 0.0 { "0".to_owned() } else { format!("{value:.digits$} {unit}") }
 }
 
-/// The figures as text.
+/// Prints the statistics as text.
 ///
 /// # Errors
-/// Of `out`.
+/// Errors of `out`.
 pub fn text(out: &mut impl Write, meter: &Meter) -> io::Result<()> {
     let (frames, now) = (meter.frames(), meter.now());
     writeln!(
         out,
-        "{} PFC, {} PAUSE, {} other frames of flow control in {}; most in a second {}",
+        "{} PFC, {} PAUSE, {} other flow control frames in {}; at most {} per second",
         frames.pfc,
         frames.pause,
         frames.other,
@@ -126,24 +127,28 @@ pub fn text(out: &mut impl Write, meter: &Meter) -> io::Result<()> {
             meter.findings().iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         writeln!(
             out,
-            "{} with something wrong ({}), {} that no receiver obeys",
+            "{} malformed ({}), {} ignored by receivers",
             frames.wrong,
             kinds.join(", "),
             frames.ignored
         )?;
     }
     if meter.disordered() > 0 {
-        writeln!(out, "{} times lay before the one before, and count as that", meter.disordered())?;
+        writeln!(
+            out,
+            "{} timestamps were out of order and replaced by the previous one",
+            meter.disordered()
+        )?;
     }
-    if meter.unnamed() > 0 {
-        writeln!(out, "{} frames of further senders: too many to tell apart", meter.unnamed())?;
+    if meter.untracked() > 0 {
+        writeln!(out, "{} frames of further senders, without statistics", meter.untracked())?;
     }
     if frames.pfc + frames.pause == 0 {
         return Ok(());
     }
     writeln!(out, "{}", table(meter))?;
     if meter.rate().is_none() {
-        writeln!(out, "Quanta are bit times: --rate tells how long they are.")?;
+        writeln!(out, "Pause times are unknown without the link rate (--rate).")?;
     }
     Ok(())
 }
@@ -163,11 +168,11 @@ fn table(meter: &Meter) -> Table {
         "paused",
         "share",
         "longest",
-        "stands still",
+        "blocked",
         "XOFF/s",
     ]);
     for (sender, timer) in meter.senders().iter().flat_map(|s| (0..TIMERS).map(move |t| (s, t))) {
-        let own = sender.figures(timer, now);
+        let own = sender.stats(timer, now);
         if own.xoff + own.xon == 0 {
             continue;
         }
@@ -183,7 +188,7 @@ fn table(meter: &Meter) -> Table {
             timed(shown(own.paused)),
             timed(format!("{:.2} %", 100.0 * share(own.paused, now))),
             timed(shown(own.longest)),
-            timed(format!("{:.2} %", 100.0 * share(stood_still(sender, timer, now), now))),
+            timed(format!("{:.2} %", 100.0 * share(blocked_time(sender, timer, now), now))),
             per_second(own.xoff, now),
         ]);
     }
@@ -195,15 +200,15 @@ fn table(meter: &Meter) -> Table {
     table
 }
 
-/// For how long what a timer stops stood still: a priority by that of PAUSE, too.
-pub(super) fn stood_still(sender: &Sender, timer: usize, now: Time) -> Time {
+/// Time for which a timer was blocked; a priority is also blocked by PAUSE.
+pub(super) fn blocked_time(sender: &Sender, timer: usize, now: Time) -> Time {
     match timer {
-        PAUSE => sender.figures(PAUSE, now).paused,
-        priority => sender.stood_still(priority, now),
+        PAUSE => sender.stats(PAUSE, now).paused,
+        priority => sender.blocked_time(priority, now),
     }
 }
 
-/// Part of a time.
+/// A time as a share of another.
 pub fn share(part: Time, whole: Time) -> f64 {
     if whole == Time::ZERO { 0.0 } else { part.seconds() / whole.seconds() }
 }
@@ -217,16 +222,16 @@ fn per_second(count: u64, time: Time) -> String {
     }
 }
 
-/// The figures as JSON.
+/// The statistics as JSON.
 pub fn json(meter: &Meter) -> Value {
     let now = meter.now();
     let figures = |sender: &Sender, timer: usize| {
-        let own = sender.figures(timer, now);
+        let own = sender.stats(timer, now);
         let is_paused = meter.rate().map(|_| sender.is_paused(timer));
         (own.xoff + own.xon > 0).then(|| {
             let mut figures = of_timer(&own, is_paused, now);
             figures["stood_still_ns"] =
-                json!(is_paused.map(|_| stood_still(sender, timer, now).0 / 1000));
+                json!(is_paused.map(|_| blocked_time(sender, timer, now).0 / 1000));
             figures
         })
     };
@@ -242,19 +247,20 @@ pub fn json(meter: &Meter) -> Value {
     };
     let senders: Vec<_> = meter.senders().iter().map(of_sender).collect();
     json!({
-        "rate": meter.rate().map(LineRate::bits_per_second),
+        "rate": meter.rate().map(LinkRate::bits_per_second),
         "duration_ns": now.0 / 1000,
         "frames": meter.frames(),
         "peak_per_second": meter.peak(),
         "findings": meter.findings(),
         "disordered": meter.disordered(),
-        "further_senders": meter.unnamed(),
+        "further_senders": meter.untracked(),
         "senders": senders,
     })
 }
 
-/// Whether it runs is known if the rate is, as all that follows from times.
-fn of_timer(own: &Priority, is_paused: Option<bool>, now: Time) -> Value {
+/// Statistics of a timer. `is_paused` is `None` if the rate is unknown; then all values that depend
+/// on times are null.
+fn of_timer(own: &TimerStats, is_paused: Option<bool>, now: Time) -> Value {
     let timed = |value: u64| is_paused.map(|_| value);
     json!({
         "xoff": own.xoff,
@@ -269,7 +275,7 @@ fn of_timer(own: &Priority, is_paused: Option<bool>, now: Time) -> Value {
     })
 }
 
-/// A whole report as JSON, for programs.
+/// Prints a whole report as JSON.
 pub(super) fn print_json(out: &mut impl Write, report: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     writeln!(out)

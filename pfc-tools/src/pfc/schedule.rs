@@ -1,4 +1,4 @@
-//! Which frames go out when: a value, so that what goes to an interface and into a file is the same.
+//! Schedules of frames as values, so that the same frames go to an interface or into a file.
 
 use std::borrow::Cow;
 
@@ -9,32 +9,32 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::malformed::Malformed;
 use crate::fabric::time::Time;
 
-/// Nothing that is sent takes longer.
+/// Longest duration of a schedule.
 pub const LONGEST: Time = Time::from_millis(3_600_000);
 
-/// What the frames of a step are.
+/// Content of a step's frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// The same, without its check sequence.
+    /// The same bytes in every frame, without FCS.
     Same(Vec<u8>),
-    /// Random fields, every third frame with something wrong; the same for the same seed.
+    /// Random fields, every third frame malformed; reproducible from the seed.
     Random {
-        /// Where chance comes from.
+        /// Seed.
         seed: u64,
-        /// The source of all, in place of random ones.
+        /// Source address of all frames; `None` for random addresses.
         src: Option<MacAddr>,
     },
 }
 
-/// Several frames.
+/// A number of frames at regular intervals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     content: Content,
-    /// How often.
+    /// Number of frames.
     pub count: u64,
-    /// From one to the next.
+    /// Time between frames.
     pub gap: Time,
-    /// From the first one to the next step.
+    /// Time from the first frame to the next step.
     pub span: Time,
 }
 
@@ -45,7 +45,7 @@ impl Step {
         Self { content: Content::Same(bytes), count, gap, span }
     }
 
-    /// Its frame number `n`.
+    /// The step's frame number `n`.
     pub fn bytes(&self, n: u64) -> Cow<'_, [u8]> {
         match &self.content {
             Content::Same(bytes) => Cow::Borrowed(bytes),
@@ -54,25 +54,25 @@ impl Step {
     }
 }
 
-/// When the last XON is sent.
+/// When the final XON is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LetGo {
-    /// When the time of all steps is over, and when something ends them before: they end by then.
+pub enum FinalXon {
+    /// At the end of the schedule, and when it is interrupted. The schedule has a fixed end.
     #[default]
     Always,
-    /// Only when something ends the steps: else their pauses stay.
+    /// Only when the schedule is interrupted; otherwise the pauses remain.
     WhenStopped,
 }
 
 /// Steps, one after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// In order.
+    /// Steps in order.
     pub steps: Vec<Step>,
-    /// What ends every pause that the steps begin, if they do.
+    /// XON frame that ends all pauses of the steps.
     pub xon: Option<Vec<u8>>,
-    /// When that is sent.
-    pub lets_go: LetGo,
+    /// When `xon` is sent.
+    pub final_xon: FinalXon,
 }
 
 /// PFC for the priorities of `mask`, all with the same quanta.
@@ -81,7 +81,7 @@ pub fn pfc(mask: u8, quanta: u16) -> FlowControl {
     FlowControl::Pfc { enabled: mask, quanta }
 }
 
-/// The same with no quanta.
+/// The same control frame with 0 quanta.
 pub fn xon(control: FlowControl) -> FlowControl {
     match control {
         FlowControl::Pfc { enabled, .. } => pfc(enabled, 0),
@@ -89,21 +89,22 @@ pub fn xon(control: FlowControl) -> FlowControl {
     }
 }
 
-/// How often something happens within a time, at least once.
+/// How often `gap` fits into `span`, at least once.
 fn times_within(span: Time, gap: Time) -> u64 {
     (span.0 / gap.0.max(1)).max(1)
 }
 
 impl Schedule {
-    /// `control` for `span`, a frame every `gap`, and then XON.
+    /// `control` every `gap` for `span`, then XON.
     pub fn storm(src: MacAddr, control: FlowControl, span: Time, gap: Time) -> Self {
         let frame = |control| FlowControlFrame { src, control }.to_bytes().to_vec();
         let step = Step::same(frame(control), times_within(span, gap), gap);
         let xon = Some(frame(xon(control)));
-        Self { steps: vec![Step { span, ..step }], xon, lets_go: LetGo::Always }
+        Self { steps: vec![Step { span, ..step }], xon, final_xon: FinalXon::Always }
     }
 
-    /// Every combination, each for `span`; XON between them, and at the end for all.
+    /// Every combination for `span` each, with XON between them, and XON for all priorities at the
+    /// end.
     pub fn sweep(src: MacAddr, masks: &[u8], quanta: &[u16], gaps: &[Time], span: Time) -> Self {
         let mut steps = Vec::new();
         for &mask in masks {
@@ -116,41 +117,41 @@ impl Schedule {
                 }
             }
         }
-        // Behind the last one comes that for all.
+        // The final XON follows the last step.
         steps.pop();
         let all = masks.iter().fold(0, |all, mask| all | mask);
         let xon = FlowControlFrame { src, control: pfc(all, 0) }.to_bytes().to_vec();
-        Self { steps, xon: Some(xon), lets_go: LetGo::Always }
+        Self { steps, xon: Some(xon), final_xon: FinalXon::Always }
     }
 
-    /// So many frames with random fields, every third with something wrong; the same for the same seed.
+    /// `count` frames with random fields, every third malformed; reproducible from the seed.
     pub fn random(count: u64, seed: u64, src: Option<MacAddr>, gap: Time) -> Self {
         let span = Time(gap.0.saturating_mul(count));
         let step = Step { content: Content::Random { seed, src }, count, gap, span };
-        Self { steps: vec![step], xon: None, lets_go: LetGo::WhenStopped }
+        Self { steps: vec![step], xon: None, final_xon: FinalXon::WhenStopped }
     }
 
-    /// How many frames, without the last XON.
+    /// Number of frames, without the final XON.
     pub fn frames(&self) -> u64 {
         self.steps.iter().map(|step| step.count).sum()
     }
 
-    /// How long all steps take.
+    /// Duration of all steps.
     pub fn span(&self) -> Time {
         self.steps.iter().fold(Time::ZERO, |sum, step| sum + step.span)
     }
 
-    /// When nothing is sent any more, also if some of it is late.
+    /// Time after which nothing is sent, even if frames are late.
     pub fn end(&self) -> Time {
-        match (self.lets_go, &self.xon) {
-            (LetGo::Always, Some(_)) => self.span(),
+        match (self.final_xon, &self.xon) {
+            (FinalXon::Always, Some(_)) => self.span(),
             _ => LONGEST,
         }
     }
 }
 
 fn random_frame(seed: u64, src: Option<MacAddr>, n: u64) -> Vec<u8> {
-    // So that neither two frames of a seed nor those of two seeds are alike.
+    // Frames of the same seed differ from each other, and so do frames of different seeds.
     let seed = Xoshiro256PlusPlus::seed_from_u64(seed).next_u64().wrapping_add(n);
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let [a, b, c, d, e, enabled, is_pause, salt] = random.next_u64().to_le_bytes();
@@ -162,7 +163,7 @@ fn random_frame(seed: u64, src: Option<MacAddr>, n: u64) -> Vec<u8> {
         let words = [random.next_u64().to_le_bytes(), random.next_u64().to_le_bytes()].concat();
         let quanta = [0, 1, 2, 3, 4, 5, 6, 7].map(|p: usize| {
             let value = u16::from_le_bytes([words[2 * p], words[2 * p + 1]]);
-            // Every quarter is an XON.
+            // One in four is an XON.
             if enabled >> p & 1 == 1 && value % 4 != 0 { value } else { 0 }
         });
         FlowControl::Pfc { enabled, quanta }
@@ -187,7 +188,7 @@ mod tests {
     const SRC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
     #[test]
-    fn a_storm_has_an_end_and_lets_go() {
+    fn a_storm_ends_with_xon() {
         let storm =
             Schedule::storm(SRC, pfc(8, 0xffff), Time::from_millis(500), Time::from_micros(500));
         assert_eq!(storm.frames(), 1000);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_has_every_combination_and_lets_go_between() {
+    fn a_sweep_has_every_combination_separated_by_xon() {
         let gaps = [Time::from_millis(1), Time::from_millis(10)];
         let sweep = Schedule::sweep(SRC, &[1, 6], &[5, 50, 500], &gaps, Time::from_millis(100));
         assert_eq!(sweep.steps.len(), 2 * 2 * 3 * 2 - 1);
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn random_frames_are_the_same_for_a_seed_and_a_third_is_wrong() {
+    fn random_frames_are_reproducible_and_a_third_is_malformed() {
         let frames = |seed, src| {
             let step = Schedule::random(3000, seed, src, Time::ZERO).steps.remove(0);
             (0..3000).map(|n| step.bytes(n).into_owned()).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! `feroce pfc send`: frames of flow control, to an interface or into a file.
+//! `feroce pfc send`: sends flow control frames to an interface or into a file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,56 +18,57 @@ use nix::sys::signalfd::SignalFd;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
-use super::cli::{Failure, Outcome};
 use super::malformed::Malformed;
-use super::play::{End, Line, Played, play};
+use super::outcome::{Failure, Outcome};
 use super::report::{share, shown};
-use super::schedule::{LONGEST, LetGo, Schedule, Step, pfc, xon};
+use super::schedule::{FinalXon, LONGEST, Schedule, Step, pfc, xon};
+use super::transmit::{End, Playback, Transmitter, transmit};
 use super::units;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
 
-/// The address that frames in a file come from unless told otherwise.
-const NOBODY: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x01]);
-/// Frames of a storm a second, if the link's rate is not known.
+/// Default source address of frames in a file.
+const DEFAULT_SRC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x01]);
+/// Frames per second of a storm if the link rate is unknown.
 const STORM_PER_SECOND: u64 = 2000;
-/// No storm chooses to send faster.
+/// Shortest interval that a storm chooses by itself.
 const STORM_GAP_MIN: Time = Time::from_micros(1);
 
 /// Options of `send`.
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(subcommand)]
-    what: What,
+    what: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// A frame, or several of the same
+enum Command {
+    /// Send one frame, or the same frame several times
     Frame(FrameOptions),
-    /// Let priorities go
+    /// Resume priorities
     Xon(XonOptions),
-    /// Keep priorities paused for a stated time, and then let them go
+    /// Keep priorities paused for a given time, then resume them
     Storm(StormOptions),
-    /// Every combination of some rates, quanta and priorities, one after the other
+    /// Send every combination of the given rates, quanta and priorities, one after the other
     Sweep(SweepOptions),
-    /// Random frames, every third with something wrong, for other decoders to judge
+    /// Send random frames, every third malformed, to test other decoders
     Random(RandomOptions),
 }
 
-/// Where frames go.
+/// Destination of the frames.
 #[derive(Debug, Args)]
-struct To {
-    /// The interface that sends
+struct Destination {
+    /// Interface to send on
     #[arg(required_unless_present = "pcap")]
     interface: Option<String>,
-    /// Write the frames into a file instead, with the times at which they would be sent
+    /// Write the frames into a capture file instead, with the times at which they would be sent
     #[arg(long, value_name = "FILE", conflicts_with = "interface")]
     pcap: Option<PathBuf>,
-    /// Also write the frames that go out into a file, with the times at which they do: what other programs capture on the interface lacks them
+    /// Also write the sent frames into a capture file, with their send times; captures by other
+    /// programs on the interface lack them
     #[arg(long, value_name = "FILE", conflicts_with = "pcap")]
     record: Option<PathBuf>,
-    /// Source address, in place of the interface's
+    /// Source address, instead of the interface's
     #[arg(long, value_name = "MAC")]
     src: Option<MacAddr>,
 }
@@ -75,53 +76,87 @@ struct To {
 #[derive(Debug, Args)]
 struct FrameOptions {
     #[command(flatten)]
-    to: To,
+    to: Destination,
     /// Priorities
-    #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        default_value = "3",
+        value_delimiter = ',',
+        value_parser = units::priority
+    )]
     priorities: Vec<u8>,
-    /// For how long, in times of 512 bits; 0 lets go
+    /// Pause time in units of 512 bit times; 0 resumes
     #[arg(long, value_name = "QUANTA", default_value = "65535")]
     quanta: u16,
-    /// PAUSE (802.3x), which stops every priority
+    /// Send PAUSE (802.3x), which stops every priority
     #[arg(long, conflicts_with = "priorities")]
     pause: bool,
-    /// Make one field wrong
+    /// Make one field invalid
     #[arg(long, value_enum, value_name = "FIELD")]
     malformed: Option<Malformed>,
-    /// How often
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    /// Number of frames
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000)
+    )]
     count: u64,
-    /// Frames a second
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    /// Frames per second
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1000",
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+    )]
     per_second: u64,
 }
 
 #[derive(Debug, Args)]
 struct XonOptions {
     #[command(flatten)]
-    to: To,
+    to: Destination,
     /// Priorities
-    #[arg(long, value_name = "P,P", default_value = "0,1,2,3,4,5,6,7", value_delimiter = ',', value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        default_value = "0,1,2,3,4,5,6,7",
+        value_delimiter = ',',
+        value_parser = units::priority
+    )]
     priorities: Vec<u8>,
 }
 
 #[derive(Debug, Args)]
 struct StormOptions {
     #[command(flatten)]
-    to: To,
-    /// How long: it always ends, and lets go then
+    to: Destination,
+    /// Duration of the storm; the priorities are resumed at its end
     #[arg(long = "for", value_name = "TIME", value_parser = span)]
     duration: Time,
     /// Priorities
-    #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        default_value = "3",
+        value_delimiter = ',',
+        value_parser = units::priority
+    )]
     priorities: Vec<u8>,
-    /// For how long each frame pauses, in times of 512 bits
-    #[arg(long, value_name = "QUANTA", default_value = "65535", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Pause time of each frame, in units of 512 bit times
+    #[arg(
+        long,
+        value_name = "QUANTA",
+        default_value = "65535",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     quanta: u16,
-    /// PAUSE (802.3x), which stops every priority
+    /// Send PAUSE (802.3x), which stops every priority
     #[arg(long, conflicts_with = "priorities")]
     pause: bool,
-    /// Frames a second; without it, two for the time of a pause at the link's rate, or 2000 if that is not known
+    /// Frames per second; by default two per pause time at the link rate, or 2000 if the rate is
+    /// unknown
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     per_second: Option<u64>,
 }
@@ -129,17 +164,23 @@ struct StormOptions {
 #[derive(Debug, Args)]
 struct SweepOptions {
     #[command(flatten)]
-    to: To,
-    /// Priorities; given several times, one after the other
+    to: Destination,
+    /// Priorities; repeat the option for several sets, sent one after the other
     #[arg(long, value_name = "P+P", default_value = "3", value_parser = mask)]
     priorities: Vec<u8>,
     /// Quanta
     #[arg(long, value_name = "Q,Q", default_value = "1000,65535", value_delimiter = ',')]
     quanta: Vec<u16>,
-    /// Frames a second
-    #[arg(long, value_name = "N,N", default_value = "100,1000", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    /// Frames per second
+    #[arg(
+        long,
+        value_name = "N,N",
+        default_value = "100,1000",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+    )]
     per_second: Vec<u64>,
-    /// How long each combination is sent
+    /// Duration of each combination
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span)]
     each: Time,
 }
@@ -147,21 +188,26 @@ struct SweepOptions {
 #[derive(Debug, Args)]
 struct RandomOptions {
     #[command(flatten)]
-    to: To,
-    /// How many
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    to: Destination,
+    /// Number of frames
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1000",
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+    )]
     count: u64,
-    /// The same seed gives the same frames
+    /// Seed: the same seed gives the same frames
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
 }
 
 fn span(text: &str) -> Result<Time, String> {
     let time = units::time(text)?;
-    if time <= LONGEST { Ok(time) } else { Err("an hour is the most".to_owned()) }
+    if time <= LONGEST { Ok(time) } else { Err("the limit is one hour".to_owned()) }
 }
 
-/// Priorities joined by `+`, a bit each.
+/// Priorities joined by `+`, one bit each.
 fn mask(text: &str) -> Result<u8, String> {
     text.split('+').try_fold(0, |mask, p| Ok(mask | 1 << units::priority(p)?))
 }
@@ -174,8 +220,8 @@ fn gap(per_second: u64) -> Time {
     Time(1_000_000_000_000 / per_second)
 }
 
-/// From one frame of a storm to the next: what is asked for, else half of a pause.
-fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LineRate>) -> Time {
+/// Interval between frames of a storm: as requested, else half of a pause.
+fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LinkRate>) -> Time {
     match (per_second, rate) {
         (Some(n), _) => gap(n),
         (None, Some(rate)) => Time(rate.quanta(quanta).0 / 2).max(STORM_GAP_MIN),
@@ -183,13 +229,14 @@ fn storm_gap(per_second: Option<u64>, quanta: u16, rate: Option<LineRate>) -> Ti
     }
 }
 
-/// What is to be known of a storm whose pauses end before the next begins.
-fn of_gaps(gap: Time, quanta: u16, rate: LineRate) -> Option<String> {
+/// A note if each pause ends before the next frame.
+fn gap_note(gap: Time, quanta: u16, rate: LinkRate) -> Option<String> {
     let pause = rate.quanta(quanta);
     (gap > pause).then(|| {
         let percent = 100.0 * share(pause, gap);
         format!(
-            "pauses only {percent:.1} % of the time: {quanta} quanta last {}, and a frame goes out every {}",
+            "pauses only {percent:.1} % of the time: {quanta} quanta last {}, and a frame is sent \
+             every {}",
             shown(pause),
             shown(gap)
         )
@@ -200,11 +247,11 @@ fn control(priorities: &[u8], quanta: u16, pause: bool) -> FlowControl {
     if pause { FlowControl::Pause { quanta } } else { pfc(bits(priorities), quanta) }
 }
 
-impl To {
+impl Destination {
     fn source(&self) -> Result<MacAddr, Failure> {
         match (&self.src, &self.interface) {
             (Some(mac), _) => Ok(*mac),
-            (None, None) => Ok(NOBODY),
+            (None, None) => Ok(DEFAULT_SRC),
             (None, Some(name)) => {
                 let found = Interface::read(name);
                 found.map(|found| found.mac).map_err(|error| Failure::Unusable(error.to_string()))
@@ -213,38 +260,38 @@ impl To {
     }
 }
 
-impl To {
-    fn rate(&self) -> Option<LineRate> {
-        Ethtool::open(self.interface.as_deref()?).ok()?.rate().map(LineRate::new)
+impl Destination {
+    fn rate(&self) -> Option<LinkRate> {
+        Ethtool::open(self.interface.as_deref()?).ok()?.rate().map(LinkRate::new)
     }
 }
 
-/// Sends.
+/// Sends the frames.
 ///
 /// # Errors
-/// If the interface cannot be used or the file not be written.
+/// If the interface cannot be used or the file cannot be written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let (to, schedule) = match &options.what {
-        What::Frame(options) => (&options.to, frame(options)?),
-        What::Xon(options) => {
+        Command::Frame(options) => (&options.to, frame(options)?),
+        Command::Xon(options) => {
             let control = pfc(bits(&options.priorities), 0);
             let bytes = FlowControlFrame { src: options.to.source()?, control }.to_bytes().to_vec();
             let steps = vec![Step::same(bytes, 1, Time::ZERO)];
-            (&options.to, Schedule { steps, xon: None, lets_go: LetGo::Always })
+            (&options.to, Schedule { steps, xon: None, final_xon: FinalXon::Always })
         }
-        What::Storm(options) => (&options.to, storm(options)?),
-        What::Sweep(options) => {
+        Command::Storm(options) => (&options.to, storm(options)?),
+        Command::Sweep(options) => {
             let gaps: Vec<_> = options.per_second.iter().map(|&n| gap(n)).collect();
             let SweepOptions { to, priorities, quanta, each, .. } = options;
             (to, Schedule::sweep(to.source()?, priorities, quanta, &gaps, *each))
         }
-        What::Random(RandomOptions { to, count, seed }) => {
+        Command::Random(RandomOptions { to, count, seed }) => {
             (to, Schedule::random(*count, *seed, to.src, gap(1_000_000)))
         }
     };
     if schedule.span() > LONGEST {
         let (span, most) = (shown(schedule.span()), shown(LONGEST));
-        return Err(Failure::Unusable(format!("that takes {span} in all; {most} is the most")));
+        return Err(Failure::Unusable(format!("the frames take {span}; the limit is {most}")));
     }
     match (&to.pcap, &to.interface) {
         (Some(file), _) => {
@@ -261,25 +308,25 @@ fn frame(options: &FrameOptions) -> Result<Schedule, Failure> {
     let frame = FlowControlFrame { src: options.to.source()?, control };
     let bytes = match options.malformed {
         Some(kind) if options.pause && !kind.fits_pause() => {
-            return Err(Failure::Unusable("PAUSE has no class enable vector".to_owned()));
+            return Err(Failure::Unusable("PAUSE frames have no class enable vector".to_owned()));
         }
         Some(kind) => kind.bytes(&frame, 0x55),
         None => frame.to_bytes().to_vec(),
     };
-    // What is asked for is sent and stays; what is stopped half way lets go.
+    // A completed schedule leaves its pauses in place; an interrupted one resumes them.
     let xon = (options.malformed.is_none() && options.quanta > 0).then(|| {
         let frame = FlowControlFrame { control: xon(control), ..frame };
         frame.to_bytes().to_vec()
     });
     let steps = vec![Step::same(bytes, options.count, gap(options.per_second))];
-    Ok(Schedule { steps, xon, lets_go: LetGo::WhenStopped })
+    Ok(Schedule { steps, xon, final_xon: FinalXon::WhenStopped })
 }
 
 fn storm(options: &StormOptions) -> Result<Schedule, Failure> {
     let StormOptions { to, quanta, duration, .. } = options;
     let (src, rate) = (to.source()?, to.rate());
     let gap = storm_gap(options.per_second, *quanta, rate);
-    if let Some(note) = rate.and_then(|rate| of_gaps(gap, *quanta, rate)) {
+    if let Some(note) = rate.and_then(|rate| gap_note(gap, *quanta, rate)) {
         eprintln!("feroce-pfc: {note}");
     }
     let control = control(&options.priorities, *quanta, options.pause);
@@ -290,7 +337,7 @@ fn cannot_write(file: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::Unusable(format!("cannot write {}: {error}", file.display()))
 }
 
-/// A capture that begins at 0.
+/// A capture file with times from 0.
 struct Capture(PcapWriter<BufWriter<File>>);
 
 impl Capture {
@@ -310,7 +357,7 @@ impl Capture {
         self.0.write_packet(&packet).map(|_len| ()).map_err(io::Error::other)
     }
 
-    /// What does not fit on the disk is noticed here at the latest.
+    /// Flushes the file; reports a full disk at the latest here.
     fn finish(self) -> io::Result<()> {
         self.0.into_writer().flush()
     }
@@ -328,24 +375,24 @@ fn write(file: &Path, schedule: &Schedule) -> io::Result<()> {
         }
         start = start + step.span;
     }
-    if let (LetGo::Always, Some(xon)) = (schedule.lets_go, &schedule.xon) {
+    if let (FinalXon::Always, Some(xon)) = (schedule.final_xon, &schedule.xon) {
         capture.put(xon, start)?;
     }
     capture.finish()
 }
 
-/// An interface, until a signal comes.
+/// An interface to send on, until a signal arrives.
 struct Port {
     tap: Tap,
     signals: SignalFd,
     clock: Clock,
     scratch: Vec<nix::libc::pollfd>,
     record: Option<Capture>,
-    /// The first refusal of the record: what goes out does not wait for a disk that is full.
+    /// The first error of the recording. Sending continues without it.
     unrecorded: io::Result<()>,
 }
 
-impl Line for Port {
+impl Transmitter for Port {
     fn now(&self) -> Time {
         Time::from_instant(self.clock.now())
     }
@@ -374,7 +421,7 @@ impl Line for Port {
 }
 
 fn send(interface: &str, record: Option<&Path>, schedule: &Schedule) -> Result<Outcome, Failure> {
-    // A terminal that goes away leaves nothing paused, either.
+    // SIGHUP included: nothing stays paused when the terminal goes away.
     let signals =
         watch_signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT])?;
     let tap = Tap::open_flow_control(interface, 1 << 16)?;
@@ -382,24 +429,24 @@ fn send(interface: &str, record: Option<&Path>, schedule: &Schedule) -> Result<O
     let capture = record.map(create).transpose()?;
     let (clock, scratch, unrecorded) = (Clock::start(), Vec::new(), Ok(()));
     let mut port = Port { tap, signals, clock, scratch, record: capture, unrecorded };
-    let Played { sent, ended, xon } = play(&mut port, schedule);
+    let Playback { sent, ended, xon } = transmit(&mut port, schedule);
     let how = match &ended {
-        Err(_) => "the interface refused it",
+        Err(_) => "refused by the interface",
         Ok(End::Signal) => "stopped by a signal",
-        Ok(End::Done) => "ended by itself",
+        Ok(End::Done) => "complete",
     };
-    let let_go = match &xon {
+    let xon_result = match &xon {
         None => String::new(),
         Some(Ok(())) => "; XON sent".to_owned(),
-        Some(Err(error)) => format!("; XON could not be sent: {error}"),
+        Some(Err(error)) => format!("; XON failed: {error}"),
     };
     let (all, took) = (schedule.frames(), shown(port.now()));
-    let told = writeln!(io::stdout(), "{sent} of {all} frames in {took}: {how}{let_go}");
+    let message = writeln!(io::stdout(), "{sent} of {all} frames in {took}: {how}{xon_result}");
     let refused = |source| Failure::Interface { name: interface.to_owned(), source };
     let kept = port.unrecorded.and_then(|()| port.record.map_or(Ok(()), Capture::finish));
     let ended = ended.map_err(refused)?;
     xon.transpose().map_err(refused)?;
-    told?;
+    message?;
     kept.map_err(cannot_write(record.unwrap_or(Path::new(""))))?;
     Ok(Outcome::of(ended == End::Signal))
 }
@@ -409,16 +456,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storm_pauses_all_the_time_if_it_may_choose_its_rate() {
-        let rate = |gigabits: u64| LineRate::new(gigabits * 1_000_000_000);
+    fn a_storm_with_the_default_rate_pauses_continuously() {
+        let rate = |gigabits: u64| LinkRate::new(gigabits * 1_000_000_000);
         for (gigabits, quanta) in [(1, 65_535), (100, 65_535), (400, 65_535), (100, 1000)] {
             let gap = storm_gap(None, quanta, Some(rate(gigabits)));
-            assert_eq!(of_gaps(gap, quanta, rate(gigabits)), None, "{gigabits} {quanta}");
+            assert_eq!(gap_note(gap, quanta, rate(gigabits)), None, "{gigabits} {quanta}");
         }
         // 65535 quanta are 335.5 us at 100 Gb/s.
         let gap = storm_gap(Some(2000), 65_535, Some(rate(100)));
-        let told = of_gaps(gap, 65_535, rate(100)).unwrap();
-        assert!(told.contains("67.1 %") && told.contains("336 us"), "{told}");
+        let message = gap_note(gap, 65_535, rate(100)).unwrap();
+        assert!(message.contains("67.1 %") && message.contains("336 us"), "{message}");
         assert_eq!(storm_gap(None, 65_535, None), Time::from_micros(500));
     }
 }

@@ -1,16 +1,17 @@
-//! When a sender paused what: parts of time with how long each timer ran in them, as few as fit a picture.
+//! Timeline of a sender's pauses: intervals of equal length with the run time of each timer,
+//! limited in number for a chart.
 
-use super::meter::TIMERS;
+use super::timer::TIMERS;
 use crate::fabric::time::Time;
 
-/// Most parts; when they are used up, two become one.
+/// Most intervals; when they are used up, pairs are merged.
 const PARTS: usize = 512;
 
-/// Parts of equal length.
+/// Intervals of equal length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
     width: Time,
-    /// Picoseconds of each timer.
+    /// Run time of each timer in picoseconds.
     parts: Vec<[u64; TIMERS]>,
 }
 
@@ -19,7 +20,7 @@ impl Timeline {
         Self { width: Time::from_micros(1), parts: Vec::new() }
     }
 
-    /// There is a part for the time before `until`.
+    /// Adds intervals up to `until`, and merges pairs if there are too many.
     fn reach(&mut self, until: Time) {
         let parts = |width: Time| usize::try_from(until.0.div_ceil(width.0)).unwrap_or(usize::MAX);
         while parts(self.width) > PARTS {
@@ -29,7 +30,7 @@ impl Timeline {
         self.parts.resize(self.parts.len().max(parts(self.width)), [0; TIMERS]);
     }
 
-    /// A timer ran from `since` until `until`.
+    /// Records that a timer ran from `since` to `until`.
     pub(super) fn add(&mut self, timer: usize, since: Time, until: Time) {
         self.reach(until);
         let mut from = since;
@@ -44,19 +45,20 @@ impl Timeline {
         }
     }
 
-    /// How long a part is.
+    /// Length of an interval.
     pub const fn width(&self) -> Time {
         self.width
     }
 
-    /// Of a timer: the beginning of each part until `now`, and which share of it the timer ran.
-    #[allow(clippy::cast_precision_loss)] // Picoseconds below 2^53: 2.5 hours of a part.
+    /// For a timer: the start of each interval until `now`, and the share of the interval for which
+    /// the timer ran.
+    #[allow(clippy::cast_precision_loss)] // Picoseconds below 2^53: 2.5 hours of an interval.
     pub fn shares(&self, timer: usize, now: Time) -> Vec<(Time, f64)> {
         let mut whole = self.clone();
         whole.reach(now);
         let begins = (0_u64..).map(|n| Time(n.saturating_mul(whole.width.0)));
         let parts = begins.zip(&whole.parts).take_while(|(begin, _)| *begin < now);
-        // The last part is as long as there was time.
+        // The last interval ends at `now`.
         let share = |begin, part: &[u64; TIMERS]| {
             part[timer] as f64 / whole.width.min(now - begin).0 as f64
         };
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_when_parts_are_merged() {
+    fn merging_intervals_keeps_the_total() {
         let mut timeline = Timeline::new();
         let spans = [(0, 500), (700, 2500), (400_000, 400_100), (9_000_000, 12_000_000)];
         for (since, until) in spans {
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_part_is_as_long_as_there_was_time() {
+    fn the_last_interval_ends_at_the_current_time() {
         let mut timeline = Timeline::new();
         timeline.add(8, Time::from_nanos(500), Time::from_nanos(2500));
         let shares = timeline.shares(8, Time::from_nanos(2500));
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_is_within() {
+    fn the_largest_time_is_accepted() {
         let mut timeline = Timeline::new();
         timeline.add(0, Time(u64::MAX - 10), Time::FAR);
         let sum: f64 = timeline.shares(0, Time::FAR).iter().map(|(_, share)| share).sum();

@@ -1,39 +1,40 @@
-//! Values of options: rates as `100G`, lengths as `100m`, and what [`Kind`] knows.
+//! Parsers of option values: rates such as `100G`, lengths such as `100m`, and the values of
+//! [`Kind`].
 
 use feroce_congestion::params::Kind;
 
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
-/// No Ethernet is slower.
+/// Lowest rate accepted, in bits per second.
 const RATE_MIN: u64 = 1_000_000;
 
-/// A rate: `100G`, `2.5G`, `40Gb/s`, `100Gbps`.
-pub fn rate(text: &str) -> Result<LineRate, String> {
+/// Parses a rate: `100G`, `2.5G`, `40Gb/s`, `100Gbps`.
+pub fn rate(text: &str) -> Result<LinkRate, String> {
     let unit = if text.ends_with(['G', 'M', 'k']) { "b/s" } else { "" };
     let bits = Kind::Rate.parse(&format!("{text}{unit}")).filter(|&bits| bits >= RATE_MIN);
-    bits.map(LineRate::new).ok_or_else(|| "expected a rate from 1M on, as 100G".to_owned())
+    bits.map(LinkRate::new).ok_or_else(|| "expected a rate of at least 1M, such as 100G".to_owned())
 }
 
-/// Metres: `100` or `100m`.
+/// Parses metres: `100` or `100m`.
 pub fn metres(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix('m').unwrap_or(text).trim();
     let metres = number.parse().ok().filter(|&metres| metres <= 100_000);
-    metres.ok_or_else(|| "expected metres up to 100000, as 100".to_owned())
+    metres.ok_or_else(|| "expected metres up to 100000, such as 100".to_owned())
 }
 
-/// Bytes: `12MB`, of 1000 bytes, or `16MiB`.
+/// Parses bytes: `12MB` (of 1000 * 1000 bytes) or `16MiB`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let bytes = Kind::Bytes.parse(text).filter(|&bytes| bytes <= 1 << 40);
-    bytes.ok_or_else(|| "expected bytes, as 512KB".to_owned())
+    bytes.ok_or_else(|| "expected bytes, such as 512KB".to_owned())
 }
 
-/// A time that is not 0: `100ms`.
+/// Parses a time other than 0: `100ms`.
 pub fn time(text: &str) -> Result<Time, String> {
     let nanos = Kind::Time.parse(text).filter(|&nanos| nanos > 0);
-    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, as 100ms".to_owned())
+    nanos.map(Time::from_nanos).ok_or_else(|| "expected a time, such as 100ms".to_owned())
 }
 
-/// A priority.
+/// Parses a priority.
 pub fn priority(text: &str) -> Result<u8, String> {
     text.parse().ok().filter(|&p| p < 8).ok_or_else(|| "expected a priority, 0 to 7".to_owned())
 }
@@ -45,9 +46,9 @@ mod tests {
     #[test]
     fn rates_are_read_with_and_without_their_unit() {
         for text in ["100G", "100Gb/s", "100Gbps", "100000M"] {
-            assert_eq!(rate(text), Ok(LineRate::new(100_000_000_000)), "{text}");
+            assert_eq!(rate(text), Ok(LinkRate::new(100_000_000_000)), "{text}");
         }
-        assert_eq!(rate("2.5G"), Ok(LineRate::new(2_500_000_000)));
+        assert_eq!(rate("2.5G"), Ok(LinkRate::new(2_500_000_000)));
         for text in ["", "G", "0", "0G", "1", "999k", "fast", "-1G", "1T"] {
             assert!(rate(text).is_err(), "{text}");
         }

@@ -5,12 +5,12 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::thin::thin;
-use super::{Axis, Chart, Kind, Scale, Series};
+use super::chart::{Axis, Chart, Kind, Scale, Series};
+use super::downsample::downsample;
 
 const SIZE: (u32, u32) = (640, 400);
 const FONT: &str = "sans-serif";
-/// Okabe and Ito's colours, which the colour-blind tell apart.
+/// The Okabe-Ito palette, suitable for colour-blind readers.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -20,18 +20,25 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
 ];
-/// Pixels of a letter of the legend, no font being measured.
+/// Width in pixels of a legend character; an estimate, since no font is measured.
 const LETTER: usize = 7;
 const LEGEND_LINE: i32 = 16;
-/// Of the space between two categories, what bars take.
+/// Share of the space between two categories that bars take.
 const BARS: f64 = 0.8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Grid<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-/// Drawing into text fails only for a range that is none, and [`range`] gives none such.
+/// Drawing into a string fails only for an empty range, and [`range`] never returns one.
 const INTO_TEXT: &str = "drawing into text does not fail";
 
-pub(super) fn svg(chart: &Chart) -> String {
+impl Chart {
+    /// Draws the chart as SVG of 640 by 400 units.
+    pub fn svg(&self) -> String {
+        svg(self)
+    }
+}
+
+fn svg(chart: &Chart) -> String {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
@@ -49,7 +56,7 @@ fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// The numbers of the series of each line of the legend, with where they begin.
+/// The legend's rows: indexes of the series, with their x positions.
 fn legend_rows(chart: &Chart) -> Vec<Vec<(usize, i32)>> {
     let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
     let (mut at, end) = (i32::MAX, 620);
@@ -80,7 +87,7 @@ fn draw_head(area: &Area<'_>, chart: &Chart) {
     }
 }
 
-/// What stands before a name in the legend.
+/// The symbol before a name in the legend.
 fn draw_sign(area: &Area<'_>, series: &Series, colour: RGBColor, (x, y): (i32, i32)) {
     match (series.kind, series.published) {
         (Kind::Points, true) => area.draw(&Circle::new((x + 9, y), 3, colour.stroke_width(1))),
@@ -160,7 +167,7 @@ fn draw_series(grid: &mut Grid<'_, '_>, chart: &Chart, series: &Series, colour: 
             .map(drop),
         (kind, published) => {
             let points = if kind == Kind::Steps { steps(&points) } else { points };
-            let points = thin(&points);
+            let points = downsample(&points);
             if published {
                 let line = DashedLineSeries::new(points, 8, 5, colour.stroke_width(2));
                 grid.draw_series(line).map(drop)
@@ -172,7 +179,7 @@ fn draw_series(grid: &mut Grid<'_, '_>, chart: &Chart, series: &Series, colour: 
     drawn.expect(INTO_TEXT);
 }
 
-/// Bars of series `bar` of `bars` that share the place of a category.
+/// Bars of series number `bar` of `bars` series that share each category.
 fn draw_bars(
     grid: &mut Grid<'_, '_>,
     chart: &Chart,
@@ -191,7 +198,7 @@ fn draw_bars(
     grid.draw_series(rectangles).map(drop).expect(INTO_TEXT);
 }
 
-/// Where points lie along the axes. Those that cannot be shown are left out.
+/// Positions of the points along the axes, without those that cannot be shown.
 fn placed(chart: &Chart, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let is_within = |x: f64| chart.x.range.is_none_or(|(from, to)| (from..=to).contains(&x));
     let shown = points.iter().filter(|(x, _)| is_within(*x));
@@ -207,13 +214,13 @@ fn place(axis: &Axis, value: f64) -> f64 {
     }
 }
 
-/// Corners of a line that holds each value until the next.
+/// Corners of a step line: each value holds until the next.
 fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let corners = points.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
     corners.chain(points.last().copied()).collect()
 }
 
-/// From where to where an axis goes, along it.
+/// Start and end of an axis.
 fn range(axis: &Axis, values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     if let Some((from, to)) = axis.range {
         let (from, to) = (place(axis, from), place(axis, to));
@@ -238,7 +245,7 @@ fn range(axis: &Axis, values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     }
 }
 
-/// What stands beside a line of the grid.
+/// Label of a grid line.
 fn label(axis: &Axis, at: f64) -> String {
     if !axis.names.is_empty() {
         let near = axis.names.iter().find(|(value, _)| (value - at).abs() < 1e-6);
@@ -251,7 +258,7 @@ fn label(axis: &Axis, at: f64) -> String {
     number(value)
 }
 
-/// A number of at most four digits, with the customary letter for what is larger.
+/// A number with at most four digits and a unit prefix.
 fn number(value: f64) -> String {
     let units = [(1e9, "G"), (1e6, "M"), (1e4, "k")];
     let (divisor, letter) = match units.iter().find(|(from, _)| value.abs() >= *from) {
@@ -303,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_those_of_the_values() {
+    fn ranges_fit_the_values() {
         let linear = Axis::linear("");
         assert_eq!(range(&linear, [5.0, 100.0]), (0.0, 105.0));
         assert_eq!(range(&linear, []), (0.0, 1.0));
@@ -335,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn categories_have_their_names_and_nothing_else_stands_there() {
+    fn categories_are_labelled_with_their_names_only() {
         let names = ["none", "misconfigured", "good"].map(String::from);
         let svg = every_kind(Axis::named("configuration", names.clone())).svg();
         for name in names {
@@ -344,14 +351,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beside_the_range_is_left_out() {
+    fn points_outside_the_range_are_left_out() {
         let chart = Chart::new("", Axis::linear("").between(1.0, 2.0), Axis::log(""));
         let points = [(0.5, 10.0), (1.0, 10.0), (1.5, 0.0), (2.0, 100.0), (2.5, 10.0)];
         assert_eq!(placed(&chart, &points), [(1.0, 1.0), (2.0, 2.0)]);
     }
 
     #[test]
-    fn a_chart_without_points_is_one() {
+    fn a_chart_without_points_is_drawn() {
         let svg = Chart::new("empty", Axis::log("x"), Axis::log("y")).svg();
         assert!(svg.contains("empty"));
     }

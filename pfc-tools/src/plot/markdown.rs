@@ -1,11 +1,11 @@
-//! A page as Markdown, its charts as files beside it.
+//! A page as Markdown, with its charts as files beside it.
 
 use std::fmt::Write as _;
 
-use super::{Page, Part, Table};
+use super::page::{Page, Part, Table};
 
 impl Page {
-    /// Its text, and the names and contents of the pictures that it shows from `folder`.
+    /// The text, and the names and contents of the images that it references in `folder`.
     pub fn markdown(&self, folder: &str) -> (String, Vec<(String, String)>) {
         let mut writer =
             Writer { text: format!("# {}\n", self.title), folder, pictures: Vec::new() };
@@ -76,7 +76,8 @@ mod tests {
             sections: vec![section],
         };
         let (text, pictures) = page.markdown("plots");
-        let due = "# T\n\np\n\n## Figure 3\n\n| a |\n| --- |\n| x\\|y |\n\n![queue](plots/fig-3-1.svg)\n![queue](plots/fig-3-2.svg)\n";
+        let due = "# T\n\np\n\n## Figure 3\n\n| a |\n| --- |\n| x\\|y |\n\n\
+                   ![queue](plots/fig-3-1.svg)\n![queue](plots/fig-3-2.svg)\n";
         assert_eq!(text, due);
         assert_eq!(pictures[1], ("fig-3-2.svg".into(), chart.svg()));
     }

@@ -1,164 +1,166 @@
-//! A page that needs nothing else: charts and tables in one HTML file.
+//! Pages as self-contained HTML files with charts and tables.
 
 use std::fmt::Write as _;
 
-use super::Chart;
+use maud::{DOCTYPE, Escaper, Markup, PreEscaped, Render, html};
 
-/// A report.
+use super::chart::Chart;
+
+/// A page.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Page {
-    /// Above everything.
+    /// Title.
     pub title: String,
-    /// What follows it, before the contents.
+    /// Introduction, before the table of contents.
     pub parts: Vec<Part>,
-    /// In order; the contents list them.
+    /// Sections, in the order of the table of contents.
     pub sections: Vec<Section>,
 }
 
-/// A part of a report with a heading.
+/// A section with a heading.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Section {
-    /// What links name: letters, digits, hyphens.
+    /// Anchor of the section: letters, digits, hyphens.
     pub id: String,
-    /// Above it.
+    /// Heading.
     pub heading: String,
-    /// What is in it.
+    /// Content.
     pub parts: Vec<Part>,
 }
 
-/// What a page is made of.
+/// A part of a page.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     /// Text.
     Paragraph(String),
     /// Rows and columns.
     Table(Table),
-    /// Charts, side by side where there is room.
+    /// Charts, side by side if there is room.
     Charts(Vec<Chart>),
 }
 
-/// Rows and columns.
+/// A table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
-    /// Above the columns.
+    /// Column headings.
     pub head: Vec<String>,
-    /// Each as long as the head.
+    /// Rows, each as long as the head.
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// What stands in a table.
+/// A table cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
-    /// Words, to the left.
+    /// Text, left-aligned.
     Text(String),
-    /// A number with its unit, to the right.
+    /// A number with its unit, right-aligned.
     Number(String),
-    /// What was found.
+    /// The verdict of a gate.
     Verdict(Verdict),
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
+    /// The expectation holds.
     Holds,
-    /// Otherwise.
+    /// The expectation does not hold.
     Fails,
-    /// Not as it should be, and it is told why.
+    /// The expectation does not hold, and the reason is given.
     Explained,
-    /// Nothing was expected.
+    /// No expectation.
     Shown,
 }
 
 const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;max-width:1340px;margin:2em auto;padding:0 1em;color:#111;background:#fff}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1340px;margin:2em auto;padding:0 1em}
+body{color:#111;background:#fff}
 h1{font-size:1.6em}h2{font-size:1.25em;border-top:1px solid #ccc;padding-top:1em;margin-top:2em}
 nav{columns:3 20em}nav a{display:block}p{max-width:60em}
-table{border-collapse:collapse;margin:1em 0}th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}
+table{border-collapse:collapse;margin:1em 0}
+th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}
 th{border-bottom:2px solid #888}td.number{text-align:right;font-variant-numeric:tabular-nums}
-td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}td.explained{color:#8a5a00}td.shown{color:#666}
+td.holds{color:#00734d}td.fails{color:#b3261e;font-weight:bold}
+td.explained{color:#8a5a00}td.shown{color:#666}
 .charts{display:flex;flex-wrap:wrap;gap:1em}.charts svg{width:640px;max-width:100%;height:auto}
 @media print{h2{break-before:page}nav{display:none}}
 ";
 
 impl Page {
-    /// As HTML with the style and the charts in it.
+    /// The page as HTML, with style and charts inline.
     pub fn html(&self) -> String {
-        let title = escaped(&self.title);
-        let mut html = format!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n\
-             </head>\n<body>\n<h1>{title}</h1>\n"
-        );
-        self.parts.iter().for_each(|part| part.write(&mut html));
-        if self.sections.len() > 1 {
-            html.push_str("<nav>\n");
-            for section in &self.sections {
-                let _ = writeln!(
-                    html,
-                    "<a href=\"#{}\">{}</a>",
-                    escaped(&section.id),
-                    escaped(&section.heading)
-                );
-            }
-            html.push_str("</nav>\n");
-        }
-        for section in &self.sections {
-            let _ = writeln!(
-                html,
-                "<h2 id=\"{}\">{}</h2>",
-                escaped(&section.id),
-                escaped(&section.heading)
-            );
-            section.parts.iter().for_each(|part| part.write(&mut html));
-        }
-        html.push_str("</body>\n</html>\n");
-        html
-    }
-}
-
-impl Part {
-    fn write(&self, html: &mut String) {
-        match self {
-            Self::Paragraph(text) => {
-                let _ = writeln!(html, "<p>{}</p>", escaped(text));
-            }
-            Self::Table(table) => table.write(html),
-            Self::Charts(charts) => {
-                html.push_str("<div class=\"charts\">\n");
-                for chart in charts {
-                    let svg = chart.svg();
-                    let role =
-                        format!("<svg role=\"img\" aria-label=\"{}\"", escaped(&chart.title));
-                    html.push_str(&svg.replacen("<svg", &role, 1));
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width";
+                    title { (self.title) }
+                    style { (PreEscaped(STYLE)) }
                 }
-                html.push_str("</div>\n");
+                body {
+                    h1 { (self.title) }
+                    @for part in &self.parts { (part) "\n" }
+                    @if self.sections.len() > 1 {
+                        nav {
+                            @for section in &self.sections {
+                                a href={ "#" (section.id) } { (section.heading) } "\n"
+                            }
+                        }
+                    }
+                    @for section in &self.sections {
+                        h2 id=(section.id) { (section.heading) } "\n"
+                        @for part in &section.parts { (part) "\n" }
+                    }
+                }
+            }
+        };
+        page.into_string()
+    }
+}
+
+impl Render for Part {
+    fn render(&self) -> Markup {
+        html! {
+            @match self {
+                Self::Paragraph(text) => p { (text) },
+                Self::Table(table) => (table),
+                Self::Charts(charts) => div class="charts" {
+                    @for chart in charts { (labelled(chart)) }
+                },
             }
         }
     }
 }
 
-impl Table {
-    fn write(&self, html: &mut String) {
-        html.push_str("<table>\n<tr>");
-        for head in &self.head {
-            let _ = write!(html, "<th>{}</th>", escaped(head));
-        }
-        html.push_str("</tr>\n");
-        for row in &self.rows {
-            html.push_str("<tr>");
-            for cell in row {
-                let (class, text) = cell.shown();
-                let _ = write!(html, "<td class=\"{class}\">{}</td>", escaped(text));
+/// The chart with its title as the accessible name.
+fn labelled(chart: &Chart) -> PreEscaped<String> {
+    let mut head = "<svg role=\"img\" aria-label=\"".to_owned();
+    let _ = Escaper::new(&mut head).write_str(&chart.title);
+    head.push('"');
+    PreEscaped(chart.svg().replacen("<svg", &head, 1))
+}
+
+impl Render for Table {
+    fn render(&self) -> Markup {
+        html! {
+            table {
+                tr { @for head in &self.head { th { (head) } } } "\n"
+                @for row in &self.rows {
+                    tr {
+                        @for cell in row {
+                            @let (class, text) = cell.shown();
+                            td class=(class) { (text) }
+                        }
+                    } "\n"
+                }
             }
-            html.push_str("</tr>\n");
         }
-        html.push_str("</table>\n");
     }
 }
 
 impl Cell {
-    /// Its kind and its text.
+    /// CSS class and text.
     pub fn shown(&self) -> (&'static str, &str) {
         match self {
             Self::Text(text) => ("text", text),
@@ -169,11 +171,6 @@ impl Cell {
             Self::Verdict(Verdict::Shown) => ("shown", "-"),
         }
     }
-}
-
-/// Text as it stands in HTML and SVG.
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_escaped_and_links_lead_somewhere() {
+    fn text_is_escaped_and_links_have_targets() {
         let html = page().html();
         for due in [
             "<title>R &amp; D</title>",
@@ -217,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_fetched() {
+    fn the_page_is_self_contained() {
         let html = page().html().replace("http://www.w3.org/2000/svg", "");
         assert!(!html.contains("http") && !html.contains("src="), "{html}");
     }

@@ -1,4 +1,4 @@
-//! Results read back from their folders. Those of one scenario that several machines have run belong together.
+//! Reads results back from their folders. Results of one scenario from several folders are merged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,56 +16,60 @@ pub enum ReportError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A file is not what `run` or `sweep` write.
+    /// A file was not written by `run` or `sweep`.
     #[error("{}: {what}; expected what `run --out` or `sweep --out` write as CSV", path.display())]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
-    /// Nothing is there.
-    #[error("{}: no results here (a folder with {DESCRIPTION}, or folders of such; a run that did not end has none)", path.display())]
+    /// No results found.
+    #[error(
+        "{}: no results found: no {DESCRIPTION} here or in a folder below (a run that did not end \
+         has none)",
+        path.display()
+    )]
     Nothing {
         /// The folder.
         path: PathBuf,
     },
 }
 
-/// What is known of a scenario, as its results have it.
+/// The description of a scenario, stored with its results.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Description {
-    /// Its name.
+    /// Name.
     pub scenario: String,
-    /// What it shows.
+    /// What the scenario shows.
     pub title: String,
-    /// Where the published numbers are from.
+    /// Source of the published numbers.
     pub source: String,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: String,
-    /// What a report draws.
+    /// Figures of the report.
     pub figures: Vec<Figure>,
 }
 
-/// A row of a table: values by their column's name.
+/// A row of a table: values by column name.
 pub type Row = BTreeMap<String, String>;
 
-/// Everything that was measured of one scenario.
+/// All results of one scenario.
 #[derive(Debug)]
 pub struct Measured {
-    /// What it is.
+    /// Description of the scenario.
     pub description: Description,
     folders: Vec<PathBuf>,
 }
 
 impl Measured {
-    /// The results in and below `folders`, by scenario, in the order in which they are met.
+    /// Reads the results in and below `folders`, grouped by scenario, in the order found.
     ///
     /// # Errors
     /// See [`ReportError`].
@@ -109,7 +113,7 @@ impl Measured {
     }
 }
 
-/// The number in a column; NaN if there is none.
+/// The number in a column; NaN if absent.
 pub fn number(row: &Row, column: &str) -> f64 {
     row.get(column).and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
 }

@@ -1,41 +1,43 @@
-//! What was measured, as charts.
+//! Charts of the results.
 
 use std::collections::BTreeMap;
 
 use super::data::{Measured, ReportError, Row, number, text};
-use crate::fabric::scenario::{Figure, Shows};
+use crate::fabric::scenario::{Figure, FigureKind};
 use crate::plot::{Axis, Chart, Kind, Series};
-use crate::scenarios;
+use crate::published;
 
 type Points = Vec<(f64, f64)>;
 
-/// Lines of one chart at most: more cannot be told apart.
+/// Most series of one chart that can be told apart.
 const MOST_LINES: usize = 7;
 
 /// The charts of a figure.
 pub(super) fn charts(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, ReportError> {
     let mut charts = match figure.shows {
-        Shows::Goodput => flows_over_time(figure, measured, "goodput / Gb/s", goodput)?,
-        Shows::Rate => flows_over_time(figure, measured, "allowed rate / Gb/s", |rows| {
+        FigureKind::Goodput => flows_over_time(figure, measured, "goodput / Gb/s", goodput)?,
+        FigureKind::Rate => flows_over_time(figure, measured, "allowed rate / Gb/s", |rows| {
             of(rows, "rate_bps", 1e9)
         })?,
-        Shows::Alpha => flows_over_time(figure, measured, "alpha", |rows| of(rows, "alpha", 1.0))?,
-        Shows::Queue => queues_over_time(figure, measured)?,
-        Shows::QueueCdf => vec![queue_cdf(figure, measured)?],
-        Shows::GoodputCdf => vec![goodput_cdf(figure, measured)?],
-        Shows::Slowdown => vec![slowdown(figure, measured)?],
-        Shows::Gates => vec![gates(figure, measured)?],
+        FigureKind::Alpha => {
+            flows_over_time(figure, measured, "alpha", |rows| of(rows, "alpha", 1.0))?
+        }
+        FigureKind::Queue => queues_over_time(figure, measured)?,
+        FigureKind::QueueCdf => vec![queue_cdf(figure, measured)?],
+        FigureKind::GoodputCdf => vec![goodput_cdf(figure, measured)?],
+        FigureKind::Slowdown => vec![slowdown(figure, measured)?],
+        FigureKind::Gates => vec![gates(figure, measured)?],
     };
     for chart in &mut charts {
         for (name, file) in &figure.published {
-            let points = scenarios::published(file).map(points).unwrap_or_default();
+            let points = published::find(file).map(points).unwrap_or_default();
             chart.series.push(Series::line(name, points).published());
         }
     }
     Ok(charts)
 }
 
-/// Lines of two numbers; others are headings.
+/// Parses lines of two numbers; other lines are headings.
 fn points(text: &str) -> Points {
     let point = |line: &str| {
         let (x, y) = line.split_once(',')?;
@@ -44,7 +46,8 @@ fn points(text: &str) -> Points {
     text.lines().filter_map(point).collect()
 }
 
-/// Whether rows of `case` are shown; a case of a sweep is the scenario's case with what was changed behind it.
+/// Returns true if rows of `case` are shown. A case of a sweep is named after the scenario's case,
+/// followed by its changes.
 fn is_shown(figure: &Figure, case: &str) -> bool {
     let is = |name: &String| {
         case == name || case.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(" ["))
@@ -52,7 +55,7 @@ fn is_shown(figure: &Figure, case: &str) -> bool {
     figure.of.is_empty() || figure.of.iter().any(is)
 }
 
-/// The rows that are shown, by what `key` says of them, in the order in which they come.
+/// The shown rows, grouped by `key`, in order of appearance.
 fn grouped<K: PartialEq>(
     figure: &Figure,
     rows: Vec<Row>,
@@ -85,7 +88,7 @@ fn of(rows: &[&Row], column: &str, unit: f64) -> Points {
     rows.iter().map(|row| (milliseconds(row), number(row, column) / unit)).collect()
 }
 
-/// What arrived between each sample and the one before it.
+/// Goodput between consecutive samples.
 fn goodput(rows: &[&Row]) -> Points {
     let mut before = (0.0, 0.0);
     let rate = |row: &&Row| {
@@ -109,7 +112,7 @@ fn y_axis(figure: &Figure, label: &str) -> Axis {
     if figure.log { Axis::log(label) } else { Axis::linear(label) }
 }
 
-/// A chart for each case (its first seed), a line for each flow.
+/// One chart for each case (first seed), one line for each flow.
 fn flows_over_time(
     figure: &Figure,
     measured: &Measured,
@@ -154,7 +157,8 @@ fn titled(figure: &Figure, case: &str, lines: usize) -> String {
     format!("{}{case}{some}", figure.title)
 }
 
-/// The lines of a chart: each one's name, which is the case if there are several, and the part of it if there are several.
+/// The lines of a chart with their names: the case if there are several cases, and the part if
+/// there are several parts.
 fn lines(groups: &[((String, String), Vec<Row>)]) -> impl Iterator<Item = (String, &Vec<Row>)> {
     let (cases, parts) = (
         groups.iter().any(|(key, _)| key.0 != groups[0].0.0),
@@ -172,7 +176,7 @@ fn queue_of(row: &Row) -> (String, String) {
     (text(row, "case").to_owned(), format!("{} to {}", text(row, "node"), text(row, "peer")))
 }
 
-/// One chart: a line for each case and queue (of the first seed).
+/// One chart: a line for each case and queue (first seed).
 fn queues_over_time(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, ReportError> {
     let groups = grouped(figure, measured.rows("queue_samples")?, queue_of);
     let title = titled(figure, "", 0);
@@ -185,7 +189,7 @@ fn queues_over_time(figure: &Figure, measured: &Measured) -> Result<Vec<Chart>, 
     Ok(vec![chart])
 }
 
-/// The part of the time for which a queue was no longer than so much, over all seeds.
+/// CDF of queue lengths over time, over all seeds.
 fn queue_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
     let groups = grouped(figure, measured.rows("queue_lengths")?, queue_of);
     let x = y_axis(figure, "queue / KB");
@@ -211,7 +215,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The part of the flows, of all seeds, that had no more than so much: a line for each case and traffic.
+/// CDF of the flows' goodput over all seeds: a line for each case and traffic group.
 fn goodput_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
     let key = |row: &Row| (text(row, "case").to_owned(), text(row, "traffic").to_owned());
     let groups = grouped(figure, measured.rows("flows")?, key);
@@ -225,7 +229,8 @@ fn goodput_cdf(figure: &Figure, measured: &Measured) -> Result<Chart, ReportErro
     Ok(chart)
 }
 
-/// Percentiles of flows' slowdown, of as many flows of a like size each: lines for each case.
+/// Percentiles of the flows' slowdown by size, in groups with equal numbers of flows: lines for
+/// each case.
 fn slowdown(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
     let key = |row: &Row| (text(row, "case").to_owned(), String::new());
     let groups = grouped(figure, measured.rows("flows")?, key);
@@ -246,7 +251,8 @@ fn slowdown(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> 
     Ok(chart)
 }
 
-/// Flows of (size, slowdown) in at most ten groups of as many, by size: the largest size of each, and its slowdowns in order.
+/// Groups flows of (size, slowdown) by size into at most ten groups with equal numbers of flows:
+/// the largest size of each group, and its sorted slowdowns.
 fn by_size(mut flows: Points) -> Vec<(f64, Vec<f64>)> {
     flows.sort_by(|a, b| a.0.total_cmp(&b.0));
     let group = |flows: &[(f64, f64)]| {
@@ -269,7 +275,7 @@ fn cumulative(mut values: Vec<f64>) -> Points {
         .collect()
 }
 
-/// Values of gates, case by case, with those that were published.
+/// Values of gates for each case, beside the published values.
 fn gates(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
     let rows = measured.rows("gates")?;
     let mut cases: Vec<&str> = Vec::new();
@@ -319,8 +325,9 @@ fn gates(figure: &Figure, measured: &Measured) -> Result<Chart, ReportError> {
     Ok(chart)
 }
 
-/// Cases that differ in a number at their end lie along it, a line for each that have the same ahead of it; others stand
-/// side by side. With the axis and how it is drawn, what stands ahead of each case's number, and its place.
+/// The axis for `cases`. If all names end in a number of the same key, the cases lie along that
+/// number, with one line for each common prefix; otherwise they stand side by side. Returns the
+/// axis, the prefix and position of each case, and how the series is drawn.
 fn case_axis(cases: &[&str]) -> (Axis, Vec<(String, f64)>, Kind) {
     let split = |case: &&str| {
         let (name, number) = case.rsplit_once([' ', '='])?;
@@ -353,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_with_a_number_lie_along_it() {
+    fn cases_with_a_number_are_placed_on_an_axis() {
         type Case = (&'static [&'static str], &'static str, &'static [(&'static str, f64)], Kind);
         let rows: [Case; 4] = [
             (&["K = 1", "K = 16"], "K", &[("", 1.0), ("", 16.0)], Kind::Line),
@@ -390,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn cumulative_parts_end_at_one() {
+    fn a_cdf_ends_at_one() {
         assert_eq!(cumulative(vec![3.0, f64::NAN, 1.0]), [(1.0, 0.5), (3.0, 1.0)]);
     }
 

@@ -1,4 +1,5 @@
-//! The report: every scenario with its gates and figures, as one page, and as Markdown with pictures beside it.
+//! The report: every scenario with its gates and figures, as HTML and as Markdown with images
+//! beside it.
 
 mod data;
 mod figures;
@@ -10,23 +11,25 @@ use std::path::Path;
 pub use data::{Measured, ReportError, Row};
 
 use crate::plot::{Cell, Page, Part, Section, Table, Verdict};
-use crate::results::number as shown;
+use crate::results::format_number;
 use data::{number, text};
 
-/// A page of what was measured.
+/// The first paragraph of every report.
+const REPRODUCIBLE: &str = "Every value here comes from a scenario file and its seed; running it \
+    again gives the same bytes.";
+
+/// Builds the report page.
 ///
 /// # Errors
 /// See [`ReportError`].
 pub fn page(title: &str, measured: &[Measured]) -> Result<Page, ReportError> {
     let sections = measured.iter().map(section).collect::<Result<Vec<_>, _>>()?;
-    let parts = vec![
-        Part::Paragraph("Every value here comes from a scenario file and its seed; running it again gives the same bytes.".into()),
-        summary(measured)?,
-    ];
+    let parts = vec![Part::Paragraph(REPRODUCIBLE.into()), summary(measured)?];
     Ok(Page { title: title.to_owned(), parts, sections })
 }
 
-/// Whether every gate of every scenario holds or is explained, and no lossless network lost anything.
+/// Returns true if every gate of every scenario holds or is explained, and no lossless network lost
+/// packets.
 ///
 /// # Errors
 /// See [`ReportError`].
@@ -40,10 +43,10 @@ pub fn holds(measured: &[Measured]) -> Result<bool, ReportError> {
     Ok(true)
 }
 
-/// Writes `report.html`, `report.md` and its pictures into `folder`.
+/// Writes `report.html`, `report.md` and its images into `folder`.
 ///
 /// # Errors
-/// Of the file system.
+/// Errors of the file system.
 pub fn write(page: &Page, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder.join("plots"))?;
     fs::write(folder.join("report.html"), page.html())?;
@@ -54,7 +57,8 @@ pub fn write(page: &Page, folder: &Path) -> io::Result<()> {
     fs::write(folder.join("report.md"), markdown)
 }
 
-/// How many gates hold, how many do not and are explained, and of how many. A loss in a lossless network counts as a gate that does not hold.
+/// Numbers of gates that hold, that fail but are explained, and of all gates. A loss in a lossless
+/// network counts as a gate that fails.
 fn count_gates(measured: &Measured) -> Result<(usize, usize, usize), ReportError> {
     let rows = measured.rows("gates")?;
     let verdicts: Vec<Verdict> = rows.iter().map(verdict).collect();
@@ -76,7 +80,7 @@ fn is_gate(row: &Row) -> bool {
     !text(row, "least").is_empty() || !text(row, "most").is_empty()
 }
 
-/// A line for each scenario.
+/// The summary table: one row for each scenario.
 #[allow(clippy::cast_precision_loss)] // Counts below 2^53.
 fn summary(measured: &[Measured]) -> Result<Part, ReportError> {
     let head = ["scenario", "gates that hold", "runs", "simulated", "packet hops"];
@@ -93,7 +97,7 @@ fn summary(measured: &[Measured]) -> Result<Part, ReportError> {
             Cell::Text(scenario.description.title.clone()),
             Cell::Number(format!("{held} of {of}{explained}")),
             Cell::Number(runs.len().to_string()),
-            Cell::Number(format!("{} ms", shown(sum("ended_ns") / 1e6))),
+            Cell::Number(format!("{} ms", format_number(sum("ended_ns") / 1e6))),
             Cell::Number(format!("{:.1} M", sum("packet_hops") / 1e6)),
         ]);
     }
@@ -128,7 +132,7 @@ fn section(measured: &Measured) -> Result<Section, ReportError> {
     Ok(Section { id, heading: description.title.clone(), parts })
 }
 
-/// How much of time was simulated for the figures.
+/// The simulated time of the runs.
 fn simulated(measured: &Measured) -> Result<Part, ReportError> {
     let mut cases: Vec<(String, u32, f64)> = Vec::new();
     for row in measured.rows("runs")? {
@@ -140,9 +144,9 @@ fn simulated(measured: &Measured) -> Result<Part, ReportError> {
             _ => cases.push((case.to_owned(), 1, took)),
         }
     }
-    let told = |(runs, each): (u32, f64)| match runs {
-        1 => format!("{} ms", shown(each)),
-        runs => format!("{runs} runs of {} ms", shown(each)),
+    let duration = |(runs, each): (u32, f64)| match runs {
+        1 => format!("{} ms", format_number(each)),
+        runs => format!("{runs} runs of {} ms", format_number(each)),
     };
     let mut kinds: Vec<((u32, f64), Vec<String>)> = Vec::new();
     for (case, runs, time) in cases {
@@ -153,11 +157,11 @@ fn simulated(measured: &Measured) -> Result<Part, ReportError> {
         }
     }
     let text = match &kinds[..] {
-        [(kind, cases)] if cases.len() == 1 => told(*kind),
-        [(kind, _)] => format!("{} for each case", told(*kind)),
+        [(kind, cases)] if cases.len() == 1 => duration(*kind),
+        [(kind, _)] => format!("{} for each case", duration(*kind)),
         several => {
             let kind = |(kind, cases): &(_, Vec<String>)| {
-                format!("{} ({})", told(*kind), cases.join("; "))
+                format!("{} ({})", duration(*kind), cases.join("; "))
             };
             several.iter().map(kind).collect::<Vec<_>>().join(", ")
         }
@@ -165,13 +169,13 @@ fn simulated(measured: &Measured) -> Result<Part, ReportError> {
     Ok(Part::Paragraph(format!("Simulated: {text}.")))
 }
 
-/// What was measured, beside what was published and what is expected.
+/// The table of gates: measured, published and expected values.
 fn gates(measured: &Measured) -> Result<Vec<Part>, ReportError> {
     let head = ["case", "value", "Feroce", "published", "ns-3", "expected", "gate"];
     let cells = |row: &Row| {
         let value = |column: &str| {
             let value = number(row, column);
-            if value.is_finite() { shown(value) } else { String::new() }
+            if value.is_finite() { format_number(value) } else { String::new() }
         };
         let (least, most) = (value("least"), value("most"));
         let expected = match (least.as_str(), most.as_str()) {

@@ -1,4 +1,4 @@
-//! Tables as comma-separated values.
+//! Tables as CSV.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::tables::{Columns, Value};
 
-/// A file that is being written.
+/// A file being written.
 pub(super) type Writer = csv::Writer<File>;
 
 pub(super) fn create(path: &Path, columns: Columns) -> io::Result<Writer> {

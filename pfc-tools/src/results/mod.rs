@@ -1,4 +1,4 @@
-//! Results: as files for programs, as text for people.
+//! Results: as files, and as text.
 
 mod csv;
 mod parquet;
@@ -10,18 +10,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::fabric::scenario::{Case, Scenario};
-use crate::run::Judged;
+use crate::run::CaseResult;
 use tables::{Columns, TABLES, Value};
 
-pub use text::{number, print};
+pub use text::{format_number, print};
 
-/// What the description of a scenario is called, beside its tables.
+/// File name of the scenario's description, beside the tables.
 pub const DESCRIPTION: &str = "scenario.json";
 
-/// How tables are written.
+/// File format of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Comma-separated values: what `report` reads
+    /// Comma-separated values, which `report` reads
     Csv,
     /// Parquet
     Parquet,
@@ -62,7 +62,8 @@ impl Writer {
     }
 }
 
-/// The files of a scenario, in a folder. Its description comes last: a folder without it is of a run that did not end.
+/// The result files of a scenario, in one folder. The description is written last: a folder without
+/// it belongs to an unfinished run.
 pub struct Files {
     writers: Vec<Writer>,
     description: (PathBuf, String),
@@ -75,11 +76,11 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// Makes the folder and empty tables in it, for results of `scenario`, which was changed by `changes`. Results that
-    /// the folder has are removed.
+    /// Creates the folder with empty tables for the results of `scenario`, changed by `changes`.
+    /// Removes earlier results from the folder.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub fn create(
         folder: &Path,
         format: Format,
@@ -111,22 +112,22 @@ impl Files {
         Ok(Self { writers, description: (folder.join(DESCRIPTION), format!("{description:#}\n")) })
     }
 
-    /// Adds a case.
+    /// Adds the results of a case.
     ///
     /// # Errors
-    /// Of the file system.
-    pub fn add(&mut self, case: &Case, judged: &Judged) -> io::Result<()> {
-        tables::rows(case, judged, &mut |table, values| {
+    /// Errors of the file system.
+    pub fn add(&mut self, case: &Case, case_result: &CaseResult) -> io::Result<()> {
+        tables::rows(case, case_result, &mut |table, values| {
             let number =
                 TABLES.iter().position(|(other, ..)| *other == table).expect("all are there");
             self.writers[number].row(values)
         })
     }
 
-    /// Writes what is still in memory, and the description.
+    /// Flushes the tables and writes the description.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub fn finish(self) -> io::Result<()> {
         self.writers.into_iter().try_for_each(Writer::finish)?;
         let (path, text) = self.description;

@@ -1,4 +1,4 @@
-//! Tables as Parquet, for people who read results with pandas, DuckDB or R.
+//! Tables as Parquet, for pandas, DuckDB or R.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +14,10 @@ use parquet::schema::types::Type as Schema;
 
 use super::tables::{Columns, Type, Value};
 
-/// Rows that are gathered before they are written.
+/// Rows buffered before a row group is written.
 const GROUP: usize = 1 << 16;
 
-/// A file that is being written.
+/// A file being written.
 pub(super) struct Writer {
     file: SerializedFileWriter<File>,
     columns: Columns,
@@ -28,7 +28,7 @@ impl Writer {
     pub fn create(path: &Path, columns: Columns) -> io::Result<Self> {
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
-            // So that the same results are the same bytes, whoever built this.
+            // A fixed name, so that the same results give the same bytes with every build.
             .set_created_by("feroce-fabric".to_owned());
         let properties = Arc::new(properties.build());
         let schema = schema(columns).map_err(failed)?;
@@ -84,7 +84,7 @@ impl Writer {
     }
 }
 
-/// Writes the values that there are, and where they are missing.
+/// Writes a column: its values, and which of them are missing.
 fn write<'a, T: DataType>(
     column: &mut SerializedColumnWriter<'_>,
     values: impl Iterator<Item = &'a Value>,

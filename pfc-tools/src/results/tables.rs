@@ -1,45 +1,45 @@
-//! What is written of a run: tables, with the case and the seed in each row, so that files of several runs can be put
-//! behind each other.
+//! The result tables of a run. Each row holds case and seed, so that files of several runs can be
+//! concatenated.
 
 use crate::fabric::measure::Results;
 use crate::fabric::scenario::{Bound, Case};
 use crate::fabric::time::Time;
-use crate::run::{Judged, Outcome};
+use crate::run::{CaseResult, GateResult};
 
-/// What a column holds. Any value may be missing.
+/// The type of a column. Any value may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
-    /// Words.
+    /// Text.
     Text,
-    /// Whole numbers.
+    /// Unsigned integers.
     Count,
-    /// Other numbers.
+    /// Real numbers.
     Real,
-    /// True or false.
+    /// Booleans.
     Flag,
 }
 
-/// A value of a column of the same type.
+/// A value in a column of the same type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Words.
+    /// Text.
     Text(String),
-    /// A whole number.
+    /// An unsigned integer.
     Count(u64),
-    /// Another number.
+    /// A real number.
     Real(f64),
-    /// True or false.
+    /// A boolean.
     Flag(bool),
-    /// Nothing, in a column of any type.
+    /// A missing value, in a column of any type.
     Missing,
 }
 
-/// Names and types of columns.
+/// Names and types of the columns.
 pub type Columns = &'static [(&'static str, Type)];
 
-/// Where a row belongs.
+/// The table that a row belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // Named as the tables are.
+#[allow(missing_docs)] // Named like the tables.
 pub enum Table {
     Gates,
     Runs,
@@ -53,7 +53,7 @@ pub enum Table {
 
 use Type::{Count, Flag, Real, Text};
 
-/// All tables: their names, which files have, and their columns.
+/// All tables: file name and columns.
 pub const TABLES: [(Table, &str, Columns); 8] = [
     (
         Table::Gates,
@@ -187,24 +187,24 @@ pub const TABLES: [(Table, &str, Columns); 8] = [
     ),
 ];
 
-/// Steps of a queue's cumulative lengths, in thousandths of the time.
+/// Step of a queue's cumulative distribution, in thousandths of the time.
 const LENGTH_STEP: usize = 5;
 
-/// Takes rows.
+/// Receives rows.
 pub type Sink<'a> = dyn FnMut(Table, Vec<Value>) -> std::io::Result<()> + 'a;
 
-/// Gives every row of a case to `sink`.
+/// Passes every row of a case to `sink`.
 ///
 /// # Errors
-/// Of `sink`.
-pub fn rows(case: &Case, judged: &Judged, sink: &mut Sink<'_>) -> std::io::Result<()> {
-    for outcome in &judged.outcomes {
-        sink(Table::Gates, gate(case, outcome))?;
+/// Errors of `sink`.
+pub fn rows(case: &Case, case_result: &CaseResult, sink: &mut Sink<'_>) -> std::io::Result<()> {
+    for gate_result in &case_result.gate_results {
+        sink(Table::Gates, gate(case, gate_result))?;
     }
     if case.lossless {
-        sink(Table::Gates, lossless(case, judged))?;
+        sink(Table::Gates, lossless(case, case_result))?;
     }
-    for (&seed, results) in case.seeds.iter().zip(&judged.results) {
+    for (&seed, results) in case.seeds.iter().zip(&case_result.results) {
         let run = Run { case, seed, results };
         sink(Table::Runs, run.row(run.whole()))?;
         run.flows(sink)?;
@@ -215,34 +215,38 @@ pub fn rows(case: &Case, judged: &Judged, sink: &mut Sink<'_>) -> std::io::Resul
     Ok(())
 }
 
-fn gate(case: &Case, outcome: &Outcome) -> Vec<Value> {
-    let bounds = |pick: fn(&Bound) -> Option<f64>| outcome.gate.bounds.iter().find_map(pick).into();
+fn gate(case: &Case, gate_result: &GateResult) -> Vec<Value> {
+    let bounds =
+        |pick: fn(&Bound) -> Option<f64>| gate_result.gate.bounds.iter().find_map(pick).into();
     vec![
         case.name.as_str().into(),
-        outcome.gate.name.as_str().into(),
-        outcome.value.into(),
-        outcome.published().into(),
-        outcome.gate.ns3.into(),
-        bounds(Bound::least),
-        bounds(Bound::most),
-        Value::Flag(outcome.holds()),
-        outcome.gate.explained.as_deref().map_or(Value::Missing, Value::from),
+        gate_result.gate.name.as_str().into(),
+        gate_result.value.into(),
+        gate_result.published().into(),
+        gate_result.gate.ns3.into(),
+        bounds(Bound::lower),
+        bounds(Bound::upper),
+        Value::Flag(gate_result.holds()),
+        gate_result.gate.explained.as_deref().map_or(Value::Missing, Value::from),
     ]
 }
 
-/// That nothing was lost, as a gate like the others.
-#[allow(clippy::cast_precision_loss)] // A handful of kinds.
-fn lossless(case: &Case, judged: &Judged) -> Vec<Value> {
-    let losses = judged.losses.len();
+/// Losslessness as a gate like the others. The value is the number of lost packets; without lost
+/// packets, the number of other violations (NAKs, time-outs, failed QPs, a deadlock).
+#[allow(clippy::cast_precision_loss)] // Counts below 2^53.
+fn lossless(case: &Case, case_result: &CaseResult) -> Vec<Value> {
+    let violations = case_result.violations.len() as u64;
+    let lost: u64 = case_result.results.iter().map(Results::lost_packets).sum();
+    let value = if lost > 0 { lost } else { violations };
     vec![
         case.name.as_str().into(),
-        "kinds of losses in a lossless network".into(),
-        Value::Real(losses as f64),
+        "lost packets (lossless network)".into(),
+        Value::Real(value as f64),
         Value::Missing,
         Value::Missing,
         Value::Missing,
         Value::Real(0.0),
-        Value::Flag(losses == 0),
+        Value::Flag(violations == 0),
         Value::Missing,
     ]
 }
@@ -255,7 +259,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// `values` with what tells the run before them.
+    /// Prepends case and seed to `values`.
     fn row(&self, values: impl IntoIterator<Item = Value>) -> Vec<Value> {
         let head = [self.case.name.as_str().into(), Value::Count(self.seed)];
         head.into_iter().chain(values).collect()
@@ -268,7 +272,7 @@ impl Run<'_> {
     fn whole(&self) -> [Value; 6] {
         let Results { ended, events, hops, buffers, .. } = self.results;
         let largest = buffers.iter().copied().max().unwrap_or(0);
-        let losses = self.results.losses().join("; ");
+        let losses = self.results.violations().join("; ");
         [
             nanos(*ended),
             Value::Count(*events),
@@ -338,7 +342,7 @@ impl Run<'_> {
             let quantiles =
                 [500, 950, 990].map(|permille| Value::Count(lengths.quantile(permille)));
             let ends = [node.clone(), peer.clone(), Value::Real(lengths.mean())];
-            let values = ends.into_iter().chain(quantiles).chain([Value::Count(lengths.most())]);
+            let values = ends.into_iter().chain(quantiles).chain([Value::Count(lengths.max())]);
             sink(Table::Queues, self.row(values))?;
             for permille in (0..=1000_u16).step_by(LENGTH_STEP) {
                 let part = Value::Real(f64::from(permille) / 1000.0);
@@ -374,7 +378,7 @@ impl Run<'_> {
     }
 }
 
-/// Nanoseconds, with what is less behind the point.
+/// Nanoseconds with a fraction.
 #[allow(clippy::cast_precision_loss)] // Runs are shorter than 2^53 ps.
 fn nanos(time: Time) -> Value {
     Value::Real(time.0 as f64 / 1000.0)

@@ -1,4 +1,4 @@
-//! One engine host: a device that is turned by hand, its QPs, and the far end of its shm port.
+//! One engine host: a manually driven device, its QPs, and the far end of its shm port.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,46 +25,48 @@ use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::fabric::config::{Control, FabricConfig, FlowConfig, HostConfig};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
-/// Frames that the ring between core and NIC holds: few, so that acknowledgements are never far behind data.
+/// Slots of the ring between core and NIC. Few, so that acknowledgements do not queue behind much
+/// data.
 const RING: usize = 4;
-/// First QP number: what comes after counts up.
+/// Number of the first QP; the following QPs count up from here.
 const FIRST_QPN: u32 = 0x10;
-/// Bytes of WRITEs that a flow without end has posted at least, and how many WRITEs at most.
-const POSTED_BYTES: u64 = 4 << 20;
-const POSTED_MOST: u64 = 1024;
-/// Longest message: there is memory for all of it at both ends.
-pub(super) const LONGEST: u64 = 64 << 20;
-/// Work queues, rings and what else a device has beside its buffer, at most: addresses only until they are needed.
+/// An endless flow keeps at least this many bytes of WRITEs posted, in at most this many WRITEs.
+const MIN_POSTED_BYTES: u64 = 4 << 20;
+const MAX_POSTED: u64 = 1024;
+/// Longest message: both ends allocate memory for a whole message.
+pub(super) const MAX_MESSAGE: u64 = 64 << 20;
+/// Arena size for work queues, rings and other parts of a device beside its buffer. Pages are only
+/// allocated on use.
 const ARENA: usize = 1 << 30;
 
-/// What a sender does about its messages.
+/// The messages of a sending flow.
 #[derive(Debug)]
 struct Sending {
     message: u32,
     remote: RemoteAddr,
-    /// Messages that are not posted yet; `None` for no end.
+    /// Messages not posted yet; `None` for an endless flow.
     rest: Option<u32>,
     posted: u32,
     depth: u32,
 }
 
-/// A QP, which is one end of a flow.
+/// A QP: one end of a flow.
 #[derive(Debug)]
 pub(super) struct End {
     qp: QueuePair,
     psn: Psn,
-    /// The flow's number, and whether this is its sender.
+    /// Number of the flow.
     pub flow: u32,
     sends: bool,
     sending: Option<Sending>,
-    /// One past the highest PSN of data that has left.
+    /// One past the highest PSN of data that was sent.
     pub sent_end: Psn,
 }
 
 impl End {
-    /// Posts what there is room for; false if there is nothing left to be done.
+    /// Posts as many WRITEs as fit. Returns false if no WRITE is posted or left to post.
     fn post(&mut self, memory: &Buffer) -> bool {
         let Some(sending) = &mut self.sending else { return false };
         while sending.posted < sending.depth && sending.rest != Some(0) {
@@ -76,7 +78,7 @@ impl End {
                 flags: SendFlags::SIGNALED,
             };
             if self.qp.post_send(&write).is_err() {
-                break; // Full: the queue is as deep as what may be posted, or the QP is in error.
+                break; // The send queue is full, or the QP is in error.
             }
             sending.posted += 1;
             sending.rest = sending.rest.map(|rest| rest - 1);
@@ -84,27 +86,27 @@ impl End {
         sending.posted > 0
     }
 
-    /// Where the QP stands.
+    /// Current rate in bit/s and alpha in units of 2^-31.
     pub fn rate(&self, now: Instant) -> Option<(u64, u32)> {
         let rate = self.qp.snapshot(now).rate?;
-        // From millionths to units of 2^-31.
+        // Converts millionths to units of 2^-31.
         let alpha = u64::from(rate.alpha_ppm.unwrap_or(0)) * (1 << 31) / 1_000_000;
         Some((rate.rate.as_bps(), u32::try_from(alpha).unwrap_or(u32::MAX)))
     }
 }
 
-/// Something that a flow's sender is told.
+/// An event of a flow, reported to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
-    /// All messages have arrived.
+pub(super) enum FlowEvent {
+    /// All messages of the flow have arrived.
     Finished(u32),
-    /// The QP gave up.
+    /// The QP has failed.
     Failed(u32),
 }
 
-/// What a frame has changed: what the device has counted since.
+/// Counters of a device that a received frame may change.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counted {
+pub(super) struct RxCounters {
     pub writes: u64,
     pub out_of_sequence: u64,
     pub marked: u64,
@@ -122,22 +124,23 @@ pub(super) struct EngineHost {
     cq: CompletionQueue,
     memory: Buffer,
     pub ends: Vec<End>,
-    /// When it is turned next by itself.
+    /// Time of the next scheduled poll.
     pub wakes_at: Time,
-    /// Its port was full when it was turned last.
-    pub is_held_back: bool,
+    /// True if the NIC was full at the last poll.
+    pub is_blocked: bool,
     timeouts: u64,
 }
 
 impl EngineHost {
-    /// Host number `host`, whose line has the rate `line`, with a QP for each of `flows`, which are those that begin or end here.
+    /// Opens host number `host` on a link of rate `line`, with a QP for each of `flows`, the flows
+    /// that start or end at this host.
     ///
     /// # Errors
-    /// What the engine or the system refuses.
+    /// Refusals by the engine or the system.
     pub fn new(
         config: &FabricConfig,
         host: u32,
-        line: LineRate,
+        line: LinkRate,
         flows: &[(u32, FlowConfig)],
         arena: &Arc<Arena>,
     ) -> Result<Self, String> {
@@ -187,30 +190,30 @@ impl EngineHost {
             memory,
             ends,
             wakes_at: Time::FAR,
-            is_held_back: false,
+            is_blocked: false,
             timeouts: 0,
         })
     }
 
-    /// The place of the QP of this number.
+    /// The index of the QP with this number.
     pub fn place(&self, qpn: Qpn) -> Option<usize> {
         let place = qpn.value().checked_sub(FIRST_QPN)? as usize;
         (place < self.ends.len()).then_some(place)
     }
 
-    /// What a peer must know of the QP at `place`.
+    /// The connection parameters of the QP at `place`, for its peer.
     ///
     /// # Errors
-    /// What the engine refuses.
+    /// Refusals by the engine.
     pub fn endpoint(&self, place: usize) -> Result<Endpoint, String> {
         let end = &self.ends[place];
         end.qp.endpoint(end.psn, 0).map_err(|error| error.to_string())
     }
 
-    /// Connects the QP at `place` to `peer`; its packets have the priority `priority`.
+    /// Connects the QP at `place` to `peer`. Its packets have the priority `priority`.
     ///
     /// # Errors
-    /// What the engine refuses.
+    /// Refusals by the engine.
     pub fn connect(
         &mut self,
         place: usize,
@@ -228,13 +231,13 @@ impl EngineHost {
         end.qp.connect(end.psn, peer, &options).map_err(|error| error.to_string())
     }
 
-    /// Where peers write.
+    /// The remote address that peers write to.
     pub fn target(&self) -> RemoteAddr {
         let region = self.memory.region();
         RemoteAddr { addr: region.addr(), rkey: region.rkey() }
     }
 
-    /// The flow of the QP at `place` begins: WRITEs to `remote`.
+    /// Starts the flow of the QP at `place`: WRITEs to `remote`.
     pub fn start(&mut self, place: usize, flow: &FlowConfig, remote: RemoteAddr) {
         let end = &mut self.ends[place];
         end.sending = Some(Sending {
@@ -247,26 +250,28 @@ impl EngineHost {
         end.post(&self.memory);
     }
 
-    /// The flow of the QP at `place` sends no more: what is posted is flushed. Whether there was anything left to be sent.
+    /// Stops the flow of the QP at `place` and flushes its posted WRITEs. Returns true if any
+    /// message was left.
     pub fn stop(&mut self, place: usize) -> bool {
         let end = &mut self.ends[place];
         let sends = end.sending.take().is_some();
         if sends {
             let error = QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() };
-            let _ = end.qp.modify(&error); // It may be in error already.
+            let _ = end.qp.modify(&error); // The QP may already be in error.
         }
         sends
     }
 
-    /// The flow that has retried most since it got on, of those that begin here.
+    /// The flow with the most retries since its last progress, among the flows that start here.
     pub fn most_retried(&self, now: Instant) -> Option<u32> {
         let senders = self.ends.iter().filter(|end| end.sends);
         let most = senders.max_by_key(|end| (end.qp.snapshot(now).retries, end.sending.is_some()));
         most.map(|end| end.flow)
     }
 
-    /// Takes completions and posts what follows them. Whether there was any; what is over goes into `news`.
-    pub fn reap(&mut self, news: &mut Vec<News>) -> bool {
+    /// Polls completions and posts the next WRITEs. Returns true if there was a completion; events
+    /// of flows go into `flow_events`.
+    pub fn reap(&mut self, flow_events: &mut Vec<FlowEvent>) -> bool {
         let mut any = false;
         while let Some(completion) = self.cq.pop() {
             any = true;
@@ -276,16 +281,16 @@ impl EngineHost {
             sending.posted -= 1;
             if !completion.is_success() {
                 end.sending = None;
-                news.push(News::Failed(end.flow));
+                flow_events.push(FlowEvent::Failed(end.flow));
             } else if !end.post(&self.memory) {
                 end.sending = None;
-                news.push(News::Finished(end.flow));
+                flow_events.push(FlowEvent::Finished(end.flow));
             }
         }
         any
     }
 
-    /// Hands the host a frame.
+    /// Delivers a frame to the host.
     pub fn deliver(&mut self, frame: &[u8]) {
         let Some(slot) = self.line.tx_slot() else {
             unreachable!("each frame is taken in the turn that follows it")
@@ -295,10 +300,10 @@ impl EngineHost {
         self.line.flush().expect("the device lives");
     }
 
-    /// What the device has counted of what comes in.
-    pub fn counted(&self) -> Counted {
+    /// Reads the device's receive counters.
+    pub fn rx_counters(&self) -> RxCounters {
         let count = |counter| self.device.counter(counter);
-        Counted {
+        RxCounters {
             writes: count(Counter::RxWriteRequests),
             out_of_sequence: count(Counter::OutOfSequence),
             marked: count(Counter::NpEcnMarkedRocePackets),
@@ -308,20 +313,20 @@ impl EngineHost {
         }
     }
 
-    /// Time-outs that nobody was told of yet.
+    /// Time-outs since the last call.
     pub fn new_timeouts(&mut self) -> u64 {
         let all = self.device.counter(Counter::LocalAckTimeoutErr);
         all - std::mem::replace(&mut self.timeouts, all)
     }
 }
 
-/// WRITEs of a flow that are posted at a time.
+/// WRITEs that a flow keeps posted.
 fn depth(flow: &FlowConfig) -> u64 {
-    let enough = POSTED_BYTES.div_ceil(flow.message.max(1)).clamp(2, POSTED_MOST);
+    let enough = MIN_POSTED_BYTES.div_ceil(flow.message.max(1)).clamp(2, MAX_POSTED);
     flow.messages.map_or(enough, |messages| enough.min(u64::from(messages)))
 }
 
-/// The code of the shortest local ACK timeout that is not below the scenario's.
+/// The code of the shortest local ACK timeout that is not below the scenario's timeout.
 fn timeout_code(host: &HostConfig) -> u8 {
     if host.timeout == Time::ZERO {
         return 0;
@@ -344,7 +349,7 @@ fn device_config(
         max_mr: 1,
         first_qpn: FIRST_QPN,
         arena_bytes,
-        window: u32::try_from(window.min(MOST_WINDOW)).unwrap_or(u32::MAX),
+        window: u32::try_from(window.min(MAX_WINDOW)).unwrap_or(u32::MAX),
         congestion: CongestionConfig {
             control: control(flows),
             params: config.congestion,
@@ -355,16 +360,16 @@ fn device_config(
     }
 }
 
-/// The seed of a host's device: no two hosts and seeds have one in common.
+/// The seed of a host's device; different for all hosts and run seeds.
 fn seed_of(seed: u64, host: u32) -> u64 {
     let stream = SplitMix64::seed_from_u64(seed).next_u64();
     SplitMix64::seed_from_u64(stream ^ u64::from(host)).next_u64()
 }
 
-/// Packets that may be outstanding where the scenario sets no window: most that the engine takes.
-const MOST_WINDOW: u64 = 1 << 20;
+/// Window in packets where the scenario sets none: the engine's maximum.
+const MAX_WINDOW: u64 = 1 << 20;
 
-/// What decides over the rates of a host: a device has one control for all its QPs.
+/// The congestion control of a host: a device has one for all its QPs.
 fn control(flows: &[(u32, FlowConfig)]) -> EngineControl {
     match flows.first().map_or(Control::None, |(_, first)| first.control) {
         Control::None => EngineControl::Off,
@@ -375,7 +380,7 @@ fn control(flows: &[(u32, FlowConfig)]) -> EngineControl {
     }
 }
 
-/// The switch's end of a host's line.
+/// MAC address of the switch's end of a host's link.
 const SWITCH: MacAddr = MacAddr([0x02, 0xfe, 0xff, 0, 0, 0]);
 
 fn mac(host: u32) -> MacAddr {
@@ -383,14 +388,14 @@ fn mac(host: u32) -> MacAddr {
     MacAddr([0x02, 0xfe, a, b, c, d])
 }
 
-/// Hosts have the addresses 10.0.0.1, 10.0.0.2, ...
+/// Hosts have the addresses 10.0.0.1, 10.0.0.2 and so on.
 const FIRST_ADDRESS: u32 = 0x0a00_0001;
 
 fn gid(host: u32) -> Gid {
     Gid::from(Ipv4Addr::from_bits(FIRST_ADDRESS + host))
 }
 
-/// The host that has an address.
+/// The host with this address.
 pub(super) fn host_of(address: IpAddr) -> Option<u32> {
     match address {
         IpAddr::V4(address) => address.to_bits().checked_sub(FIRST_ADDRESS),
@@ -403,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_have_seeds_of_their_own() {
+    fn devices_have_different_seeds() {
         let near = [(1, 0), (1, 1), (2, 0), (1 + (1 << 44), 0), (1 << 20 ^ 1, 1), (u64::MAX, 0)];
         let seeds: std::collections::BTreeSet<u64> =
             near.iter().map(|&(seed, host)| seed_of(seed, host)).collect();

@@ -1,4 +1,4 @@
-//! A flow's receiver: what is in order, and what is answered.
+//! The receiver of a flow: the order of packets and the responses to them.
 
 use feroce_congestion::{Instant, NotificationPoint};
 
@@ -6,19 +6,19 @@ use crate::fabric::config::{FlowConfig, HostConfig, PacketConfig, Recovery};
 
 use super::sender::packets_of;
 
-/// What a receiver tells the sender.
+/// A response of the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     Ack(u32),
     Nak(u32),
 }
 
-/// A flow's receiver.
+/// The receiver of a flow.
 #[derive(Debug, Clone)]
 pub(crate) struct Receiver {
     expected: u32,
     message_packets: u32,
-    /// The number behind the last packet of the message that is coming.
+    /// Number after the last packet of the message being received.
     message_end: u32,
     payload: u32,
     /// Payload of a message's last packet.
@@ -27,20 +27,20 @@ pub(crate) struct Receiver {
     ack_every: u32,
     unacknowledged: u32,
     nak_sent: bool,
-    /// Payload that arrived in order, in bytes; with go-back-0 of whole messages only.
+    /// Payload received in order, in bytes; with go-back-0, of complete messages only.
     pub delivered: u64,
-    /// What was delivered when figures began to count.
+    /// Bytes delivered before the end of the warm-up.
     pub delivered_before: u64,
     pub marked: u64,
     pub cnps: u64,
     pub out_of_sequence: u64,
 }
 
-/// What shares one CNP interval: a flow, a pair of hosts or a port.
+/// A notification point: a flow, a pair of hosts or a port that shares one CNP interval.
 #[derive(Debug, Clone)]
 pub(crate) struct Notifier {
     pub point: NotificationPoint,
-    /// The flow that is told: the last that had a mark.
+    /// The flow whose sender gets the CNP: the last flow with a marked packet.
     pub flow: u32,
     pub wake_at: Instant,
 }
@@ -71,14 +71,14 @@ impl Receiver {
         self.marked += marked as u64;
     }
 
-    /// Data packet `psn` has come, and asks for an acknowledgement or not.
+    /// Handles data packet `psn` and returns the response, if any.
     #[inline]
-    pub fn on_data(&mut self, psn: u32, ack_requested: bool) -> Option<Answer> {
+    pub fn on_data(&mut self, psn: u32, ack_requested: bool) -> Option<Response> {
         if psn == self.expected {
             return self.in_order(ack_requested);
         }
         if psn < self.expected {
-            return Some(Answer::Ack(self.expected));
+            return Some(Response::Ack(self.expected));
         }
         self.out_of_sequence += 1;
         if self.nak_sent {
@@ -89,11 +89,11 @@ impl Receiver {
         if self.recovery == Recovery::GoBack0 {
             self.expected -= self.expected % self.message_packets;
         }
-        Some(Answer::Nak(self.expected))
+        Some(Response::Nak(self.expected))
     }
 
     #[inline]
-    fn in_order(&mut self, ack_requested: bool) -> Option<Answer> {
+    fn in_order(&mut self, ack_requested: bool) -> Option<Response> {
         self.expected += 1;
         self.nak_sent = false;
         let is_last = self.expected == self.message_end;
@@ -110,7 +110,7 @@ impl Receiver {
         self.unacknowledged += 1;
         if is_last || ack_requested || self.unacknowledged >= self.ack_every {
             self.unacknowledged = 0;
-            return Some(Answer::Ack(self.expected));
+            return Some(Response::Ack(self.expected));
         }
         None
     }

@@ -1,56 +1,56 @@
-//! A flow's sender: which packet is next, how fast, and what comes after a loss.
+//! The sender of a flow: the next packet, its time, and the recovery from a loss.
 
 use feroce_congestion::{
     Controller, Duration, Fraction, Instant, Pacer, Params, Rate, ReactionPoint,
 };
 
 use crate::fabric::config::{Control, FlowConfig, HostConfig, PacketConfig, Recovery};
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 
-/// Whether a packet may go.
+/// Whether a packet may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum SendDecision {
     /// Now.
     Send,
     /// Not before this time.
     Later(Instant),
 }
 
-/// What a sender has counted.
+/// Counters of a sender.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SenderCounts {
-    /// Data packets sent, again or not.
+    /// Data packets sent, including retransmissions.
     pub packets: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub retransmitted: u64,
-    /// CNPs that came.
+    /// CNPs received.
     pub cnps: u64,
-    /// NAKs that came.
+    /// NAKs received.
     pub naks: u64,
     /// Time-outs.
     pub timeouts: u64,
-    /// Of an engine host: the QP has given up.
+    /// 1 if the QP of an engine host has failed.
     pub failed: u64,
 }
 
-/// A flow's sender. Packets are numbered from 0 and do not wrap.
+/// The sender of a flow. Packet numbers start at 0 and do not wrap.
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
-    /// What ECMP sees of the flow.
+    /// Flow identifier that ECMP hashes.
     pub entropy: u32,
     pub ecn_capable: bool,
     /// Number of the next packet.
     next: u32,
-    /// What is not acknowledged begins here.
+    /// Number of the oldest unacknowledged packet.
     una: u32,
-    /// One more than the last packet that was ever sent.
+    /// One past the highest packet number ever sent.
     highest: u32,
-    /// Number of packets, [`u32::MAX`] if there is no end.
+    /// Number of packets; [`u32::MAX`] for an endless flow.
     total: u32,
     message_packets: u32,
-    /// The number behind the last packet of the message that `next` is in.
+    /// Number after the last packet of the message that `next` belongs to.
     message_end: u32,
-    /// Buffer bytes of a full packet and of a message's last.
+    /// Buffer bytes of a full packet, and of a message's last packet.
     full: u32,
     last: u32,
     gap: u32,
@@ -63,14 +63,15 @@ pub(crate) struct Sender {
     initial: Option<u64>,
     controller: Controller,
     pacer: Pacer,
-    /// When the last acknowledgement came that acknowledged something, or the first packet after all was.
+    /// Time of the last acknowledgement that made progress, or of the first packet sent after an
+    /// idle period.
     pub progress_at: Time,
-    /// When a packet last asked for an acknowledgement.
-    asked_at: Time,
+    /// Time at which a packet last requested an acknowledgement.
+    ack_requested_at: Time,
     pub started: Option<Time>,
     pub ended: Option<Time>,
-    /// It was stopped before it had sent all.
-    pub is_cut: bool,
+    /// True if the flow was stopped before it had sent everything.
+    pub is_truncated: bool,
     pub counts: SenderCounts,
 }
 
@@ -105,16 +106,16 @@ impl Sender {
             controller: Controller::Fixed(Rate::ZERO),
             pacer: Pacer::new(0, Instant::ZERO),
             progress_at: Time::ZERO,
-            asked_at: Time::ZERO,
+            ack_requested_at: Time::ZERO,
             started: None,
             ended: None,
-            is_cut: false,
+            is_truncated: false,
             counts: SenderCounts::default(),
         }
     }
 
-    /// Begins to send on a line of rate `line`.
-    pub fn start(&mut self, line: LineRate, params: &Params, now: Time) {
+    /// Starts sending on a link of rate `line`.
+    pub fn start(&mut self, line: LinkRate, params: &Params, now: Time) {
         let (rate, at) = (Rate::from_bps(line.bits_per_second()), now.instant());
         self.controller = match self.control {
             Control::None => Controller::Fixed(rate),
@@ -126,16 +127,16 @@ impl Sender {
         let packet = self.full + self.gap;
         self.pacer = Pacer::new(packet.saturating_mul(self.burst), at);
         self.started = Some(now);
-        (self.progress_at, self.asked_at) = (now, now);
+        (self.progress_at, self.ack_requested_at) = (now, now);
     }
 
-    /// Has the rate that `ahead` has, whose QP it uses.
-    pub fn go_on_from(&mut self, ahead: &Self) {
-        self.controller = ahead.controller;
-        self.pacer = ahead.pacer;
+    /// Takes over the rate of `previous`, the previous flow on the same QP.
+    pub fn continue_from(&mut self, previous: &Self) {
+        self.controller = previous.controller;
+        self.pacer = previous.pacer;
     }
 
-    /// The number of the next packet.
+    /// Number of the next packet.
     pub const fn next_psn(&self) -> u32 {
         self.next
     }
@@ -146,8 +147,8 @@ impl Sender {
         if self.next + 1 == self.message_end { self.last } else { self.full }
     }
 
-    /// Packet `psn` is the next one.
-    fn go_to(&mut self, psn: u32) {
+    /// Makes packet `psn` the next one.
+    fn set_next(&mut self, psn: u32) {
         if psn != self.next {
             self.next = psn;
             let messages = psn / self.message_packets + 1;
@@ -155,12 +156,12 @@ impl Sender {
         }
     }
 
-    /// Whether something was sent and not acknowledged.
+    /// Returns true if packets are unacknowledged.
     pub const fn is_outstanding(&self) -> bool {
         self.una != self.next
     }
 
-    /// Whether there is a packet to send, and room in the window for it.
+    /// Returns true if there is a packet to send and the window has room for it.
     #[inline]
     fn may_send(&self) -> bool {
         let outstanding = u64::from(self.next - self.una) * u64::from(self.full);
@@ -169,21 +170,21 @@ impl Sender {
             && (outstanding == 0 || outstanding.saturating_add(u64::from(self.full)) <= window)
     }
 
-    /// Runs what is due and tells whether the next packet may go.
-    pub fn look(&mut self, now: Instant) -> Look {
+    /// Runs expired timers and returns whether the next packet may be sent.
+    pub fn poll(&mut self, now: Instant) -> SendDecision {
         if !self.may_send() {
-            return Look::Later(Instant::FAR);
+            return SendDecision::Later(Instant::FAR);
         }
         self.run_timers(now);
         match self.pacer.is_ready(self.next_cost(), self.controller.rate(), now) {
-            true => Look::Send,
-            false => Look::Later(self.ready_at().min(self.controller.next_event())),
+            true => SendDecision::Send,
+            false => SendDecision::Later(self.ready_at().min(self.controller.next_event())),
         }
     }
 
-    /// When to look at this sender next.
+    /// Time at which this sender must be checked next.
     #[inline]
-    pub fn next_look(&mut self, now: Instant) -> Instant {
+    pub fn next_check(&mut self, now: Instant) -> Instant {
         if !self.may_send() {
             return Instant::FAR;
         }
@@ -192,7 +193,7 @@ impl Sender {
         if ready <= now { ready } else { ready.min(self.controller.next_event()) }
     }
 
-    /// Brings the controller up to `now`, and ahead of it the pacer, if the rate may have changed.
+    /// Advances the pacer and the controller to `now` if the rate may have changed.
     #[inline]
     fn run_timers(&mut self, now: Instant) {
         if self.controller.next_event() <= now {
@@ -200,7 +201,7 @@ impl Sender {
         }
     }
 
-    /// Bytes of the next packet on the line.
+    /// Bytes of the next packet on the link.
     #[inline]
     const fn next_cost(&self) -> u64 {
         (self.next_size() + self.gap) as u64
@@ -211,10 +212,12 @@ impl Sender {
         self.pacer.ready_at(self.next_cost(), self.controller.rate())
     }
 
-    /// The next packet goes now. Whether it asks for an acknowledgement: nothing follows it, or nothing may without one, or the controller lives on them,
-    /// or at this rate the timer would run out before one comes.
+    /// Accounts for the transmission of the next packet at `now`. Returns true if the packet
+    /// requests an acknowledgement: it is the last packet, or it fills the window, or the
+    /// controller needs every acknowledgement, or at this rate the timer would expire before one
+    /// arrives.
     #[inline]
-    pub fn sent(&mut self, now: Time) -> bool {
+    pub fn on_sent(&mut self, now: Time) -> bool {
         let (bytes, at) = (self.next_cost(), now.instant());
         self.pacer.spend(bytes, self.controller.rate(), at);
         self.controller.on_sent(bytes, at);
@@ -225,23 +228,24 @@ impl Sender {
             self.message_end = self.message_end.saturating_add(self.message_packets);
         }
         self.highest = self.highest.max(self.next);
-        let is_late = now >= self.progress_at.max(self.asked_at) + Time(self.timeout.0 / 4);
-        let asks = matches!(self.controller, Controller::Swift(_))
+        let is_late = now >= self.progress_at.max(self.ack_requested_at) + Time(self.timeout.0 / 4);
+        let requests_ack = matches!(self.controller, Controller::Swift(_))
             || self.next == self.total
             || (self.window != u64::MAX && !self.may_send())
             || (is_late && self.timeout > Time::ZERO);
-        if asks {
-            self.asked_at = now;
+        if requests_ack {
+            self.ack_requested_at = now;
         }
-        asks
+        requests_ack
     }
 
-    /// Everything before `psn` has arrived; the newest of it was sent at `sent`. Whether that is all.
+    /// Handles an acknowledgement of all packets before `psn`; the newest of them was sent at
+    /// `sent`. Returns true if everything is acknowledged.
     pub fn on_ack(&mut self, psn: u32, sent: Time, now: Time) -> bool {
         if psn > self.una {
             let bytes = u64::from(psn - self.una) * u64::from(self.full);
             self.una = psn;
-            self.go_to(self.next.max(psn));
+            self.set_next(self.next.max(psn));
             self.progress_at = now;
             let rtt = Duration::from_nanos((now - sent).0.div_ceil(1000));
             self.before_change(now.instant());
@@ -250,14 +254,14 @@ impl Sender {
         self.una == self.total
     }
 
-    /// The receiver waits for `psn`.
+    /// Handles a NAK: the receiver expects `psn`.
     pub fn on_nak(&mut self, psn: u32, now: Time) {
         self.counts.naks += 1;
         if psn < self.una && self.recovery == Recovery::GoBackN || psn > self.highest {
             return;
         }
         self.una = psn;
-        self.go_to(psn);
+        self.set_next(psn);
         self.progress_at = now;
         self.before_change(now.instant());
         self.controller.on_loss(now.instant());
@@ -269,20 +273,20 @@ impl Sender {
         self.controller.on_cnp(now);
     }
 
-    /// Brings pacer and controller up to `now`.
+    /// Advances the pacer, then the controller, to `now`. To be called before the rate changes.
     fn before_change(&mut self, now: Instant) {
         self.pacer.advance(self.controller.rate(), now);
         self.controller.advance(now);
     }
 
-    /// When the retransmission timer must run, if it does not already.
+    /// Returns when the retransmission timer must expire, if it is not armed yet.
     pub fn arm(&mut self, now: Time) -> Option<Time> {
         let arms = !self.armed && self.timeout > Time::ZERO;
         self.armed |= arms;
         arms.then(|| now + self.timeout)
     }
 
-    /// The timer has run out: when it has to run next.
+    /// Handles the expired timer. Returns when it must expire next.
     pub fn on_timer(&mut self, now: Time) -> Option<Time> {
         self.armed = false;
         if !self.is_outstanding() || self.ended.is_some() {
@@ -295,7 +299,7 @@ impl Sender {
                 Recovery::GoBackN => self.una,
                 Recovery::GoBack0 => self.una - self.una % self.message_packets,
             };
-            self.go_to(self.una);
+            self.set_next(self.una);
             self.progress_at = now;
             self.before_change(now.instant());
             self.controller.on_loss(now.instant());
@@ -304,21 +308,22 @@ impl Sender {
         Some(self.progress_at + self.timeout)
     }
 
-    /// Sends no more than one packet, which asks for an acknowledgement of all others. Whether there is nothing to be asked for.
+    /// Stops the flow after at most one more packet, which requests an acknowledgement of all
+    /// others. Returns true if nothing is unacknowledged.
     pub fn stop(&mut self) -> bool {
         let more = u32::from(self.una < self.highest);
-        self.is_cut = self.highest + more < self.total;
+        self.is_truncated = self.highest + more < self.total;
         self.total = self.total.min(self.highest + more);
         self.una == self.total
     }
 
-    /// The rate now.
+    /// The current rate.
     pub fn rate(&mut self, now: Instant) -> Rate {
         self.run_timers(now);
         self.controller.rate()
     }
 
-    /// DCQCN's alpha now.
+    /// The current alpha of DCQCN.
     pub fn alpha(&self) -> Option<Fraction> {
         match &self.controller {
             Controller::Dcqcn(point) => Some(point.alpha()),
@@ -327,7 +332,7 @@ impl Sender {
     }
 }
 
-/// A reaction point that begins at the rate `initial`, as one that has cut to it.
+/// A reaction point that starts at the rate `initial`, as if it had been cut to that rate.
 fn reaction_point(
     params: &Params,
     initial: Option<u64>,
@@ -343,7 +348,7 @@ fn reaction_point(
     point
 }
 
-/// Packets of a message of `bytes`.
+/// Number of packets of a message of `bytes`.
 pub(crate) fn packets_of(bytes: u64, payload: u32) -> u32 {
     let packets = bytes.div_ceil(u64::from(payload)).max(1);
     u32::try_from(packets).unwrap_or(u32::MAX)

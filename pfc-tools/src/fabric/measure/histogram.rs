@@ -1,51 +1,55 @@
-//! How long a quantity had which value: a histogram weighted by time, with values to within 1/128.
+//! Distribution of a quantity over time: an HDR histogram weighted by time. Mean and maximum are
+//! exact.
+
+use hdrhistogram::Histogram;
 
 use crate::fabric::time::Time;
 
-const SUB_BITS: u32 = 7;
-const SUBS: usize = 1 << SUB_BITS;
+/// Significant decimal digits: 256 exact values, then 128 steps for each doubling.
+const DIGITS: u8 = 2;
+/// Largest value kept apart; larger ones count as this value.
+const LARGEST: u64 = (1 << 46) - 1;
 
-/// Time per value. Values below 128 are exact, larger ones are known to within 1/128.
+/// Time spent at each value. Values below 256 are exact, larger ones accurate to 1/128.
 #[derive(Debug, Clone)]
 pub struct TimeHistogram {
-    weights: Vec<u64>,
+    /// Picoseconds at each value.
+    weights: Histogram<u64>,
     total: u64,
     /// Sum of value times picoseconds.
     area: u128,
-    most: u64,
+    max: u64,
 }
 
 impl Default for TimeHistogram {
     fn default() -> Self {
-        Self { weights: vec![0; SUBS * 40], total: 0, area: 0, most: 0 }
+        let weights = Histogram::new_with_bounds(1, LARGEST, DIGITS).expect("valid bounds");
+        Self { weights, total: 0, area: 0, max: 0 }
     }
 }
 
 impl TimeHistogram {
-    /// The quantity had this `value` for `span`.
+    /// Records that the quantity had `value` for `span`.
     #[inline]
     pub fn add(&mut self, value: u64, span: Time) {
         if span == Time::ZERO {
             return;
         }
-        let index = index_of(value).min(self.weights.len() - 1);
-        self.weights[index] += span.0;
+        self.weights.saturating_record_n(value, span.0);
         self.total += span.0;
         self.area += u128::from(value) * u128::from(span.0);
-        self.most = self.most.max(value);
+        self.max = self.max.max(value);
     }
 
-    /// Adds what `other` has seen.
+    /// Adds the records of `other`.
     pub fn merge(&mut self, other: &Self) {
-        for (own, others) in self.weights.iter_mut().zip(&other.weights) {
-            *own += others;
-        }
+        self.weights.add(&other.weights).expect("equal bounds");
         self.total += other.total;
         self.area += other.area;
-        self.most = self.most.max(other.most);
+        self.max = self.max.max(other.max);
     }
 
-    /// Whether nothing was added.
+    /// Returns true if nothing was recorded.
     pub const fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -63,48 +67,38 @@ impl TimeHistogram {
             return 0.0;
         }
         let mean = self.mean();
-        let square = |(index, &weight): (usize, &u64)| {
-            (value_of(index) as f64 - mean).powi(2) * weight as f64
-        };
-        let sum: f64 = self.weights.iter().enumerate().map(square).sum();
+        let square = |(value, weight): (u64, u64)| (value as f64 - mean).powi(2) * weight as f64;
+        let sum: f64 = self.recorded().map(square).sum();
         (sum / self.total as f64).sqrt()
     }
 
     /// The largest value.
-    pub const fn most(&self) -> u64 {
-        self.most
+    pub const fn max(&self) -> u64 {
+        self.max
     }
 
-    /// The smallest value (rounded down to what the histogram can tell) that the quantity did not exceed for `permille` of
-    /// the time.
+    /// The smallest value that the quantity did not exceed for `permille` of the time, rounded down
+    /// to the histogram's resolution. In integers, unlike `Histogram::value_at_quantile`: results
+    /// must not differ between machines.
     pub fn quantile(&self, permille: u64) -> u64 {
         let wanted = (u128::from(self.total) * u128::from(permille)).div_ceil(1000);
         let mut seen = 0;
-        for (index, &weight) in self.weights.iter().enumerate() {
+        for (value, weight) in self.recorded() {
             seen += u128::from(weight);
-            if seen >= wanted && weight > 0 {
-                return value_of(index);
+            if seen >= wanted {
+                return value;
             }
         }
-        self.most
+        self.max
     }
-}
 
-#[allow(clippy::cast_possible_truncation)] // Below 40 * 128.
-const fn index_of(value: u64) -> usize {
-    if value < SUBS as u64 {
-        return value as usize;
+    /// Lowest value and picoseconds of each bucket that is not empty, in order.
+    fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.weights.iter_recorded().map(|bucket| {
+            let value = self.weights.lowest_equivalent(bucket.value_iterated_to());
+            (value, bucket.count_at_value())
+        })
     }
-    let shift = value.ilog2() - SUB_BITS;
-    (shift as usize + 1) * SUBS + ((value >> shift) as usize - SUBS)
-}
-
-const fn value_of(index: usize) -> u64 {
-    if index < SUBS {
-        return index as u64;
-    }
-    let shift = index / SUBS - 1;
-    ((index % SUBS + SUBS) as u64) << shift
 }
 
 #[cfg(test)]
@@ -121,14 +115,16 @@ mod tests {
         assert_eq!(histogram.quantile(900), 0);
         let q95 = histogram.quantile(950);
         assert!((99_200..=100_000).contains(&q95), "{q95}");
-        assert_eq!(histogram.most(), 1_000_000);
+        assert_eq!(histogram.max(), 1_000_000);
         assert!((histogram.mean() - 19_000.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_bucket_is_found_by_its_value() {
         for value in (0..5000).chain([1 << 20, (1 << 30) + 12345]) {
-            let bucket = value_of(index_of(value));
+            let mut histogram = TimeHistogram::default();
+            histogram.add(value, Time(1));
+            let bucket = histogram.quantile(1000);
             assert!(bucket <= value && value - bucket <= value / 128, "{value} -> {bucket}");
         }
     }

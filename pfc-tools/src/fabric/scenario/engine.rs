@@ -1,17 +1,18 @@
-//! What hosts that are the engine cannot be asked for: they do it in their own way.
+//! Rejects settings that engine hosts do not support.
 
 use feroce_congestion::params::NVIDIA;
 use feroce_wire::PathMtu;
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::section::Section;
 use crate::fabric::config::{FabricConfig, PacketConfig};
 use crate::fabric::traffic::{Pattern, Traffic};
 
-/// Fewest packets of a window: the engine asks for an acknowledgement every 16.
+/// Smallest window in packets: the engine requests an acknowledgement every 16 packets.
 const LEAST_WINDOW: u64 = 32;
 
-/// An error about the first key that engine hosts, if there are any, cannot have.
+/// Returns an error about the first setting that engine hosts do not support, if there are engine
+/// hosts.
 pub(super) fn check(
     all: &Section<'_>,
     config: &FabricConfig,
@@ -29,20 +30,30 @@ pub(super) fn check(
     )?;
     let headers = PacketConfig::default().headers;
     let is_other = config.packet.headers != headers;
-    refuse(&packet, "headers", is_other, &format!("{headers}, which engine hosts' packets have"))?;
+    refuse(
+        &packet,
+        "headers",
+        is_other,
+        &format!("{headers}, the header size of engine hosts' packets"),
+    )?;
     let host = all.section("host")?;
     for key in ["ack_delay", "cnp_delay"] {
-        refuse(&host, key, true, "nothing: engine hosts answer at once")?;
+        refuse(&host, key, true, "no value: engine hosts respond at once")?;
     }
-    refuse(&host, "ack_every", true, "nothing: engine hosts acknowledge what is asked for")?;
-    refuse(&host, "recovery", config.host.recovery != Default::default(), "go-back-n, as engines")?;
+    refuse(&host, "ack_every", true, "no value: engine hosts acknowledge on request")?;
+    refuse(
+        &host,
+        "recovery",
+        config.host.recovery != Default::default(),
+        "go-back-n: engine hosts have no other",
+    )?;
     let full = u64::from(config.packet.payload + config.packet.headers);
     let is_small = config.host.window.is_some_and(|bytes| bytes / full < LEAST_WINDOW);
     let least = LEAST_WINDOW * full;
     refuse(&host, "window", is_small, &format!("{least}B or more: {LEAST_WINDOW} packets"))?;
     let notification = &config.congestion.notification;
     let is_other = notification.cnp_dscp >> 3 != notification.cnp_priority;
-    let expected = "the upper three bits of cnp_dscp, by which switches know engine hosts' CNPs";
+    let expected = "the upper three bits of cnp_dscp, the priority of engine hosts' CNPs";
     let congestion = all.section("congestion")?;
     let own = ["cnp_priority", "cnp_dscp"];
     let nvidia = NVIDIA.iter().filter(|other| own.contains(&other.param));
@@ -51,15 +62,15 @@ pub(super) fn check(
     }
     for (section, traffic) in all.sections("traffic")?.iter().zip(traffic) {
         let is_theirs = traffic.from.iter().any(|host| config.engines.contains(host));
-        let expected = "nothing: engine hosts begin at the line's rate";
+        let expected = "no value: engine hosts start at link rate";
         refuse(section, "initial_rate", is_theirs, expected)?;
         let is_loop = is_theirs && matches!(traffic.pattern, Pattern::Pairs { .. });
-        refuse(section, "kind", is_loop, "another: engine hosts have no closed loops")?;
+        refuse(section, "kind", is_loop, "another kind: engine hosts have no closed loops")?;
     }
     Ok(())
 }
 
-/// An error about `key` if it is given and `cannot_be`.
+/// Returns an error about `key` if the key is present and `cannot_be` is true.
 fn refuse(
     section: &Section<'_>,
     key: &'static str,

@@ -1,72 +1,78 @@
-//! `[[figure]]`: what a report draws of a scenario.
+//! `[[figure]]`: a figure of the report.
 
 use serde::{Deserialize, Serialize};
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::section::Section;
 
-/// What is drawn.
+/// The quantity that a figure shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shows {
-    /// What arrived of each flow, in Gb/s of payload, over time.
+pub enum FigureKind {
+    /// Goodput of each flow in Gb/s over time.
     Goodput,
-    /// The rate that each flow's controller allows, in Gb/s, over time.
+    /// Rate allowed by each flow's controller, in Gb/s, over time.
     Rate,
-    /// DCQCN's alpha of each flow over time.
+    /// Alpha of DCQCN of each flow over time.
     Alpha,
-    /// The length of each watched queue in KB over time.
+    /// Length of each watched queue in KB over time.
     Queue,
-    /// The part of the time for which a queue was no longer than so many KB.
+    /// Distribution of queue lengths in KB over time (CDF).
     QueueCdf,
-    /// The part of the flows that had no more than so many Gb/s.
+    /// Distribution of the flows' goodput in Gb/s (CDF).
     GoodputCdf,
-    /// How many times as long flows took as they would have alone, by their size: median, 95th and 99th percentile.
+    /// Slowdown of flows by size: median, 95th and 99th percentile.
     Slowdown,
-    /// Values of gates, case by case, beside those that were published.
+    /// Values of gates for each case, beside the published values.
     Gates,
 }
 
-const SHOWS: [(&str, Shows); 8] = [
-    ("goodput", Shows::Goodput),
-    ("rate", Shows::Rate),
-    ("alpha", Shows::Alpha),
-    ("queue", Shows::Queue),
-    ("queue-cdf", Shows::QueueCdf),
-    ("goodput-cdf", Shows::GoodputCdf),
-    ("slowdown", Shows::Slowdown),
-    ("gates", Shows::Gates),
+const FIGURE_KINDS: [(&str, FigureKind); 8] = [
+    ("goodput", FigureKind::Goodput),
+    ("rate", FigureKind::Rate),
+    ("alpha", FigureKind::Alpha),
+    ("queue", FigureKind::Queue),
+    ("queue-cdf", FigureKind::QueueCdf),
+    ("goodput-cdf", FigureKind::GoodputCdf),
+    ("slowdown", FigureKind::Slowdown),
+    ("gates", FigureKind::Gates),
 ];
 
-/// A chart of a report.
+/// A figure of the report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Above it.
+    /// Title above the figure.
     pub title: String,
-    /// What is drawn.
-    pub shows: Shows,
-    /// Names of cases, or of gates for [`Shows::Gates`]; all if empty.
+    /// The quantity shown.
+    pub shows: FigureKind,
+    /// Names of cases, or of gates for [`FigureKind::Gates`]; all if empty.
     pub of: Vec<String>,
-    /// Axes by logarithms.
+    /// Logarithmic axes.
     pub log: bool,
-    /// From when to when, in milliseconds.
+    /// Time range in milliseconds.
     pub between: Option<(f64, f64)>,
-    /// What others published: names, and files of x and y below `published/`.
+    /// Published curves: a name, and a file of x and y values in `published/`.
     pub published: Vec<(String, String)>,
 }
 
+/// The names that a figure may refer to.
+pub(super) struct Known<'a> {
+    /// Names of the cases.
+    pub cases: Vec<&'a str>,
+    /// Names of the gates.
+    pub gates: Vec<&'a str>,
+}
+
 /// Reads a figure.
-pub(super) fn read(section: Section<'_>, cases: &[super::Case]) -> Result<Figure, ScenarioError> {
-    let names: Vec<&str> = SHOWS.iter().map(|(name, _)| *name).collect();
+pub(super) fn read(section: Section<'_>, known: &Known<'_>) -> Result<Figure, ScenarioError> {
+    let names: Vec<&str> = FIGURE_KINDS.iter().map(|(name, _)| *name).collect();
     let shows = section.choice("shows", &names)?;
-    let shows = SHOWS[shows.ok_or_else(|| section.missing("shows", names.join(", ")))?].1;
+    let shows = FIGURE_KINDS[shows.ok_or_else(|| section.missing("shows", names.join(", ")))?].1;
     let title = section.text("title")?;
-    let title = title.ok_or_else(|| section.missing("title", "what stands above the figure"))?;
-    let mut known: Vec<&str> = match shows {
-        Shows::Gates => {
-            cases.iter().flat_map(|case| &case.gates).map(|gate| gate.name.as_str()).collect()
-        }
-        _ => cases.iter().map(|case| case.name.as_str()).collect(),
+    let title = title.ok_or_else(|| section.missing("title", "the title of the figure"))?;
+    let mut known = match shows {
+        FigureKind::Gates => known.gates.clone(),
+        _ => known.cases.clone(),
     };
     known.dedup();
     let mut of = Vec::new();
@@ -78,11 +84,12 @@ pub(super) fn read(section: Section<'_>, cases: &[super::Case]) -> Result<Figure
     }
     let mut published = Vec::new();
     for entry in section.sections("published")? {
-        let name = entry.text("name")?.ok_or_else(|| entry.missing("name", "whose it is"))?;
+        let name =
+            entry.text("name")?.ok_or_else(|| entry.missing("name", "the name of the curve"))?;
         let file =
-            entry.text("file")?.ok_or_else(|| entry.missing("file", "a file below published/"))?;
-        if crate::scenarios::published(&file).is_none() {
-            let known = crate::scenarios::PUBLISHED.iter().map(|(name, _)| *name);
+            entry.text("file")?.ok_or_else(|| entry.missing("file", "a file in published/"))?;
+        if crate::published::find(&file).is_none() {
+            let known = crate::published::ALL.iter().map(|(name, _)| *name);
             let expected = format!("one of {}", known.collect::<Vec<_>>().join(", "));
             return Err(match entry.get("file") {
                 Some(node) => entry.wrong("file", node, expected),

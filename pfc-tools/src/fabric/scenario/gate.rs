@@ -1,46 +1,46 @@
-//! `[[gate]]`: what a run is expected to show, and what was published.
+//! `[[gate]]`: an expected result of a run, and the published value.
 
-use super::ScenarioError;
-use super::network::direction;
+use super::error::ScenarioError;
+use super::node_names::direction;
 use super::section::Section;
 use crate::fabric::config::Network;
 
-/// What is looked at.
+/// The measured quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Measure {
-    /// Payload in Gb/s, of each flow of a traffic; `None` for all.
+    /// Goodput in Gb/s of each flow of a traffic group; `None` for all groups.
     Goodput(Option<u32>),
-    /// What a line carries in Gb/s, from one node to the next.
+    /// Rate on a link in Gb/s, from one node to the next.
     Wire {
         /// The sending node.
         node: usize,
         /// The node at the other end.
         next: usize,
     },
-    /// The length of a queue in KB over time.
+    /// Length of a queue in KB over time.
     Queue {
-        /// The node that has it.
+        /// The node that has the queue.
         node: usize,
-        /// The node at the other end of its line.
+        /// The node at the other end of the link.
         next: usize,
     },
-    /// DCQCN's alpha, of each flow of a traffic.
+    /// Alpha of DCQCN, of each flow of a traffic group.
     Alpha(Option<u32>),
-    /// How long each flow of a traffic took, in us.
+    /// Completion time of each flow of a traffic group, in us.
     Completion(Option<u32>),
-    /// How many times as long each flow of a traffic took as it would have alone.
+    /// Slowdown of each flow of a traffic group.
     Slowdown(Option<u32>),
-    /// Pauses that nodes received whose names begin so.
+    /// Pauses received by the nodes whose names start with this prefix.
     Pauses(String),
     /// Packets dropped by switches.
     Drops,
-    /// Packets that senders sent again.
+    /// Packets retransmitted by senders.
     Retransmitted,
-    /// Runs that ended in a deadlock: 1 or 0 for each.
+    /// Deadlocks: 1 for each run with a deadlock, 0 for each without.
     Deadlocks,
 }
 
-/// What is made of several values.
+/// Reduces several values to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stat {
     /// Mean.
@@ -51,27 +51,27 @@ pub enum Stat {
     Min,
     /// Largest.
     Max,
-    /// The standard deviation, as a part of the mean.
+    /// Coefficient of variation: standard deviation divided by the mean.
     Variation,
-    /// The value below which this many thousandths are.
+    /// Quantile, in thousandths.
     Quantile(u32),
 }
 
-/// What the value must be.
+/// A condition on the value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
-    /// As published, within this part of it.
+    /// Within a relative distance of the published value.
     Within {
         /// The published value.
         published: f64,
-        /// The part, 0.1 for 10 %.
+        /// The relative distance, 0.1 for 10 %.
         part: f64,
     },
-    /// No less.
+    /// A lower bound.
     AtLeast(f64),
-    /// No more.
+    /// An upper bound.
     AtMost(f64),
-    /// Anything: it is only shown, beside what was published.
+    /// No condition: the value is only shown beside the published one.
     Shown {
         /// The published value.
         published: Option<f64>,
@@ -79,8 +79,8 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// The least that it allows.
-    pub fn least(&self) -> Option<f64> {
+    /// The lower bound, if any.
+    pub fn lower(&self) -> Option<f64> {
         match *self {
             Self::Within { published, part } => Some(published - part * published.abs()),
             Self::AtLeast(least) => Some(least),
@@ -88,8 +88,8 @@ impl Bound {
         }
     }
 
-    /// The most that it allows.
-    pub fn most(&self) -> Option<f64> {
+    /// The upper bound, if any.
+    pub fn upper(&self) -> Option<f64> {
         match *self {
             Self::Within { published, part } => Some(published + part * published.abs()),
             Self::AtMost(most) => Some(most),
@@ -98,20 +98,21 @@ impl Bound {
     }
 }
 
-/// What is expected of a case.
+/// An expected result of a case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gate {
-    /// What it is called in the output.
+    /// Name in the output.
     pub name: String,
-    /// What is looked at.
+    /// The measured quantity.
     pub measure: Measure,
-    /// What is made of it.
+    /// How several values are reduced to one.
     pub stat: Stat,
-    /// What it must be.
+    /// Conditions on the value.
     pub bounds: Vec<Bound>,
-    /// What the ns-3 simulator of HPCC has.
+    /// The value of HPCC's ns-3 simulator.
     pub ns3: Option<f64>,
-    /// Why it is not met: what would have to differ, and where that is shown. A miss that is explained is no failure.
+    /// Why the gate does not hold: what would have to differ, and where this is shown. An explained
+    /// miss is not a failure.
     pub explained: Option<String>,
 }
 
@@ -143,7 +144,7 @@ const STATS: [(&str, Stat); 13] = [
     ("p99", Stat::Quantile(990)),
 ];
 
-/// Reads a gate; `number` is the case's place among those of its `[[case]]`.
+/// Reads a gate. `number` is the index of the case among those of its `[[case]]`.
 pub(super) fn read(
     section: &Section<'_>,
     network: &Network,
@@ -154,13 +155,13 @@ pub(super) fn read(
     let measure = measure(section, network, groups)?;
     let stat = section.choice("stat", &names)?.map(|n| STATS[n].1);
     let name =
-        section.text("name")?.ok_or_else(|| section.missing("name", "what the gate is called"))?;
+        section.text("name")?.ok_or_else(|| section.missing("name", "the name of the gate"))?;
     let stat = stat.unwrap_or(Stat::Mean);
     let ns3 = of_case(section, "ns3", number, "a number", finite)?;
     let bounds = bounds(section, number, ns3)?;
     let explained = section.text("explained")?;
     let gate = Gate { name, measure, stat, bounds, ns3, explained };
-    match section.rest().first() {
+    match section.unread().first() {
         None => Ok(gate),
         Some((key, node)) => Err(ScenarioError::UnknownKey {
             place: node.origin.to_string(),
@@ -194,7 +195,7 @@ fn measure(
     };
     let line = || {
         let line = of.as_ref().and_then(|text| direction(text, network));
-        line.ok_or_else(|| wrong("a line from one node to its neighbour, as \"s1->h3\""))
+        line.ok_or_else(|| wrong("a link from one node to its neighbour, such as \"s1->h3\""))
     };
     Ok(match MEASURES[which] {
         "goodput" => Measure::Goodput(group()?),
@@ -220,8 +221,7 @@ fn bounds(
         None => finite(text),
     };
     let published = of_case(section, "published", number, "a number", finite)?;
-    let within =
-        of_case(section, "within", number, "a part of what was published, as \"10%\"", parse)?;
+    let within = of_case(section, "within", number, "a relative distance, such as \"10%\"", parse)?;
     let mut bounds = Vec::new();
     match (published, within, ns3) {
         (Some(published), Some(part), _) => bounds.push(Bound::Within { published, part }),
@@ -231,7 +231,7 @@ fn bounds(
         }
         (None, Some(_), None) => {
             return Err(
-                section.missing("published", "the number that `within` speaks of, or `ns3`")
+                section.missing("published", "the number that `within` refers to, or `ns3`")
             );
         }
         (published, None, _) => bounds.push(Bound::Shown { published }),
@@ -247,7 +247,7 @@ fn finite(text: &str) -> Option<f64> {
     text.parse().ok().filter(|n: &f64| n.abs() < 1e18)
 }
 
-/// The value of a key that has one for all values of a case, or one for each.
+/// The value of a key that has one value for all cases of a `[[case]]`, or one for each.
 fn of_case(
     section: &Section<'_>,
     key: &'static str,
@@ -258,7 +258,10 @@ fn of_case(
     let Some(list) = section.texts(key)? else { return Ok(None) };
     let place = if list.len() > 1 { number } else { 0 };
     let each = || {
-        section.missing(key, format!("one for each value of the case; there are {}", list.len()))
+        section.missing(
+            key,
+            format!("one number for each value of the case; there are {}", list.len()),
+        )
     };
     let (text, node) = list.get(place).ok_or_else(each)?;
     parse(text).map(Some).ok_or_else(|| section.wrong(key, node, expected))

@@ -1,23 +1,24 @@
-//! `[topology]` and `[[link]]`: what is connected; with [`ways`], how packets get through.
+//! `[topology]` and `[[link]]`: nodes and links. Routing is read by [`routes`].
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use super::error::ScenarioError;
+use super::routes;
 use super::section::Section;
 use super::tree::Node;
-use super::{ScenarioError, ways};
 use crate::fabric::config::Network;
-use crate::fabric::time::{LineRate, Time};
-use crate::fabric::topology::{self, Clos, Line};
+use crate::fabric::time::{LinkRate, Time};
+use crate::fabric::topology::{self, Clos, LinkSpec};
 
-/// The kinds of `[topology]`.
+/// The values of `kind` in `[topology]`.
 const KINDS: [&str; 7] =
     ["single", "dumbbell", "parking-lot", "two-tier", "clos", "fat-tree", "explicit"];
 
-/// Most lines: for each host, all of them are looked at once.
-const MOST_LINES: usize = 20_000;
+/// Most links. Building the network takes links times hosts steps.
+const MAX_LINKS: usize = 20_000;
 
-/// Reads the network.
+/// Reads topology, links and routing.
 pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
     let mut network = topology(all.section("topology")?)?;
     let mut down = BTreeSet::new();
@@ -26,27 +27,28 @@ pub(super) fn read(all: &Section<'_>) -> Result<Network, ScenarioError> {
     }
     let mut number = 0..;
     network.links.retain(|_| number.next().is_some_and(|number| !down.contains(&number)));
-    network.routing = ways::read(all, &network)?;
+    network.routing = routes::read(all, &network)?;
     Ok(network)
 }
 
 fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
     let kind =
         section.choice("kind", &KINDS)?.ok_or_else(|| section.missing("kind", KINDS.join(", ")))?;
-    let rate = section.rate("rate")?.unwrap_or(LineRate::new(40_000_000_000));
+    let rate = section.rate("rate")?.unwrap_or(LinkRate::new(40_000_000_000));
     let delay = section.time("delay")?.unwrap_or(Time::from_micros(1));
-    let host = Line { rate, delay };
+    let host = LinkSpec { rate, delay };
     if matches!(KINDS[kind], "single" | "explicit") {
-        section.idle(&["trunk_rate", "trunk_delay"], "where all lines are alike")?;
+        section
+            .reject_ineffective(&["trunk_rate", "trunk_delay"], "because all links are alike")?;
     }
-    let trunk = Line {
+    let trunk = LinkSpec {
         rate: section.rate("trunk_rate")?.unwrap_or(rate),
         delay: section.time("trunk_delay")?.unwrap_or(delay),
     };
-    let misfit = |message| ScenarioError::Misfit { place: section.place(), message };
+    let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
     let fit = |lines: usize| match lines {
-        0..=MOST_LINES => Ok(()),
-        _ => Err(misfit(format!("{lines} lines or switches; there may be {MOST_LINES}"))),
+        0..=MAX_LINKS => Ok(()),
+        _ => Err(inconsistent(format!("{lines} links or switches; the limit is {MAX_LINKS}"))),
     };
     let network = match KINDS[kind] {
         "single" => {
@@ -79,13 +81,13 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
                 hosts: section.size("hosts", 2)?,
                 planes: section.flag("planes", false)?,
             };
-            fit(measures.lines().max(measures.switches()))?;
-            topology::clos(measures, host, trunk).map_err(misfit)?
+            fit(measures.links().max(measures.switches()))?;
+            topology::clos(measures, host, trunk).map_err(inconsistent)?
         }
         "fat-tree" => {
             let ports = section.size("ports", 4)?;
             fit(ports.saturating_pow(3) / 4 * 3)?;
-            topology::fat_tree(ports, host, trunk).map_err(misfit)?
+            topology::fat_tree(ports, host, trunk).map_err(inconsistent)?
         }
         _ => explicit(&section, host, fit)?,
     };
@@ -94,12 +96,12 @@ fn topology(section: Section<'_>) -> Result<Network, ScenarioError> {
 }
 
 fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
-    let expected = "how many hosts each switch of the row has, as [1, 1, 2]";
+    let expected = "the number of hosts of each switch, such as [1, 1, 2]";
     let Some(nodes) = section.list("hosts", expected)? else {
         return Err(section.missing("hosts", expected));
     };
     let number = |node: &Node| {
-        let number = node.shown().parse().ok().filter(|n| *n <= 10_000_usize);
+        let number = node.to_text().parse().ok().filter(|n| *n <= 10_000_usize);
         number.ok_or_else(|| section.wrong("hosts", node, expected))
     };
     nodes.iter().map(number).collect()
@@ -107,7 +109,7 @@ fn chain_hosts(section: &Section<'_>) -> Result<Vec<usize>, ScenarioError> {
 
 fn explicit(
     section: &Section<'_>,
-    line: Line,
+    line: LinkSpec,
     fit: impl Fn(usize) -> Result<(), ScenarioError>,
 ) -> Result<Network, ScenarioError> {
     let known = RefCell::new(BTreeSet::new());
@@ -115,45 +117,49 @@ fn explicit(
         let texts = section.texts(key)?.ok_or_else(|| section.missing(key, "a list of names"))?;
         for (text, node) in &texts {
             if !known.borrow_mut().insert(text.clone()) {
-                let told = format!("names that differ; there is another `{text}`");
-                return Err(section.wrong(key, node, told));
+                let message = format!("unique names; `{text}` occurs twice");
+                return Err(section.wrong(key, node, message));
             }
         }
         Ok(texts.into_iter().map(|(text, _)| text).collect())
     };
     let (hosts, switches) = (names("hosts")?, names("switches")?);
-    let expected = "a list of lines, each as \"h1 - s1\"";
+    let expected = "a list of links such as \"h1 - s1\"";
     let texts = section.texts("lines")?.ok_or_else(|| section.missing("lines", expected))?;
     fit(texts.len())?;
     let mut lines = Vec::new();
     for (text, node) in texts {
         let Some((a, b)) = text.split_once('-') else {
-            return Err(section.wrong("lines", node, "a line, as \"h1 - s1\""));
+            return Err(section.wrong("lines", node, "a link such as \"h1 - s1\""));
         };
         let (a, b) = (a.trim().to_owned(), b.trim().to_owned());
         for name in [&a, &b] {
             if !hosts.contains(name) && !switches.contains(name) {
-                return Err(section.wrong("lines", node, format!("known nodes; `{name}` is none")));
+                return Err(section.wrong(
+                    "lines",
+                    node,
+                    format!("known nodes; `{name}` is unknown"),
+                ));
             }
         }
         lines.push((a, b, line));
     }
-    let misfit = |message| ScenarioError::Misfit { place: section.place(), message };
-    topology::explicit(hosts, switches, &lines).map_err(misfit)
+    let inconsistent = |message| ScenarioError::Inconsistent { place: section.place(), message };
+    topology::explicit(hosts, switches, &lines).map_err(inconsistent)
 }
 
-/// `[[link]]`: what is different about some lines, those with `between`'s nodes at their ends; `"s1 - *"` are all of s1's.
-/// Numbers of lines that are not there go into `down`.
+/// `[[link]]`: overrides for the links between the nodes of `between`; `"s1 - *"` stands for all
+/// links of s1. Numbers of links that are down go into `down`.
 fn change_link(
     section: Section<'_>,
     network: &mut Network,
     down: &mut BTreeSet<usize>,
 ) -> Result<(), ScenarioError> {
-    let expected = "two nodes with a line, as \"h1 - s1\"; * is any";
+    let expected = "two nodes with a link such as \"h1 - s1\"; * is any";
     let between = section.texts("between")?.ok_or_else(|| section.missing("between", expected))?;
     let (rate, delay) = (section.rate("rate")?, section.time("delay")?);
-    let loss = section.hits("loss", "loss_every")?;
-    let corruption = section.hits("corruption", "corruption_every")?;
+    let loss = section.error_model("loss", "loss_every")?;
+    let corruption = section.error_model("corruption", "corruption_every")?;
     let is_down = section.flag("down", false)?;
     for (text, node) in between {
         let wrong = || section.wrong("between", node, expected);
@@ -183,20 +189,4 @@ fn change_link(
         }
     }
     section.finish()
-}
-
-/// The nodes that `text` names: one, or a range of numbered ones as `h1..h4`.
-pub(super) fn nodes(text: &str, network: &Network) -> Option<Vec<usize>> {
-    let Some((from, to)) = text.split_once("..") else {
-        return Some(vec![network.node(text.trim())?]);
-    };
-    let (from, to) = (network.node(from.trim())?, network.node(to.trim())?);
-    (from <= to).then(|| (from..=to).collect())
-}
-
-/// The two nodes of `s1->h3`.
-pub(super) fn direction(text: &str, network: &Network) -> Option<(usize, usize)> {
-    let (from, to) = text.split_once("->")?;
-    let (from, to) = (network.node(from.trim())?, network.node(to.trim())?);
-    network.joins(from, to).then_some((from, to))
 }

@@ -1,4 +1,4 @@
-//! A table of a scenario, read key by key; a key that nobody asked for is an error.
+//! A table of a scenario. Keys are read one by one; a key that nothing has read is an error.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -6,64 +6,64 @@ use std::collections::BTreeSet;
 use feroce_congestion::Fraction;
 use feroce_congestion::params::Kind;
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 use super::tree::{Node, Origin, Value};
-use crate::fabric::fault::Hits;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::error_model::ErrorModel;
+use crate::fabric::time::{LinkRate, Time};
 
 type Result<T> = std::result::Result<T, ScenarioError>;
 
-/// A table that is being read.
+/// A table while it is being read.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
-    /// Its name with a dot behind it; empty for the whole file.
+    /// Name of the table with a trailing dot; empty for the whole file.
     prefix: String,
     node: Option<&'a Node>,
-    asked: RefCell<BTreeSet<&'static str>>,
-    /// The command line has changed something, here or elsewhere.
-    is_changed: bool,
+    known: RefCell<BTreeSet<&'static str>>,
+    /// True if the command line has changed any value of the scenario.
+    has_overrides: bool,
 }
 
 impl<'a> Section<'a> {
     pub fn new(prefix: &str, node: Option<&'a Node>) -> Result<Self> {
-        let asked = RefCell::default();
-        let section = Self { prefix: prefix.to_owned(), node, asked, is_changed: false };
+        let known = RefCell::default();
+        let section = Self { prefix: prefix.to_owned(), node, known, has_overrides: false };
         match node {
             Some(Node { value: Value::Table(_), .. }) | None => Ok(section),
             Some(other) => Err(ScenarioError::Value {
                 place: other.origin.to_string(),
                 key: prefix.trim_end_matches('.').to_owned(),
-                value: other.shown(),
+                value: other.to_text(),
                 expected: "a table".to_owned(),
             }),
         }
     }
 
-    /// The same of a scenario that the command line has changed, or not.
-    pub fn of_changed(self, is_changed: bool) -> Self {
-        Self { is_changed, ..self }
+    /// Sets whether the command line has changed any value of the scenario.
+    pub fn with_overrides(self, has_overrides: bool) -> Self {
+        Self { has_overrides, ..self }
     }
 
-    /// What the file has for `key`.
+    /// The value of `key`, if present. Marks the key as known.
     pub fn get(&self, key: &'static str) -> Option<&'a Node> {
-        self.asked.borrow_mut().insert(key);
+        self.known.borrow_mut().insert(key);
         match self.node {
             Some(Node { value: Value::Table(table), .. }) => table.get(key),
             _ => None,
         }
     }
 
-    /// An error about `key`.
+    /// An error about the value of `key`.
     pub fn wrong(&self, key: &str, node: &Node, expected: impl Into<String>) -> ScenarioError {
         ScenarioError::Value {
             place: node.origin.to_string(),
             key: format!("{}{key}", self.prefix),
-            value: node.shown(),
+            value: node.to_text(),
             expected: expected.into(),
         }
     }
 
-    /// An error about `key`, which is missing.
+    /// An error about the missing `key`.
     pub fn missing(&self, key: &str, expected: impl Into<String>) -> ScenarioError {
         ScenarioError::Missing {
             place: self.place(),
@@ -72,12 +72,12 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Where the table is.
+    /// File and line of the table.
     pub fn place(&self) -> String {
         self.node.map_or_else(|| "the scenario".to_owned(), |node| node.origin.to_string())
     }
 
-    /// A value that `parse` makes of a single value's text.
+    /// Reads a single value with `parse`.
     pub fn parsed<T>(
         &self,
         key: &'static str,
@@ -102,39 +102,40 @@ impl<'a> Section<'a> {
     }
 
     pub fn time(&self, key: &'static str) -> Result<Option<Time>> {
-        // Sums of a few stay in 64 bits.
+        // Keeps sums of a few times within 64 bits.
         let is_time = |nanos: &u64| *nanos <= 1_000_000_000_000_000;
         let parse = |text: &str| Kind::Time.parse(text).filter(is_time).map(Time::from_nanos);
-        self.parsed(key, "a time up to 1000000s, as \"55us\"", parse)
+        self.parsed(key, "a time up to 1000000s, such as \"55us\"", parse)
     }
 
-    pub fn rate(&self, key: &'static str) -> Result<Option<LineRate>> {
-        let is_rate = |rate: &u64| (LineRate::SLOWEST..=LineRate::FASTEST).contains(rate);
-        let parse = |text: &str| Kind::Rate.parse(text).filter(is_rate).map(LineRate::new);
-        self.parsed(key, "a rate from 1kb/s to 100000Gb/s, as \"40Gb/s\"", parse)
+    pub fn rate(&self, key: &'static str) -> Result<Option<LinkRate>> {
+        let is_rate = |rate: &u64| (LinkRate::SLOWEST..=LinkRate::FASTEST).contains(rate);
+        let parse = |text: &str| Kind::Rate.parse(text).filter(is_rate).map(LinkRate::new);
+        self.parsed(key, "a rate from 1kb/s to 100000Gb/s, such as \"40Gb/s\"", parse)
     }
 
-    /// Up to a tebibyte: sums and products of some stay in 64 bits.
+    /// Reads bytes up to 1 TiB, so that sums and products stay within 64 bits.
     pub fn bytes(&self, key: &'static str) -> Result<Option<u64>> {
-        self.parsed(key, "bytes, as \"200KB\" (of 1000) or \"1MiB\"", |text| {
+        self.parsed(key, "bytes such as \"200KB\" (of 1000 bytes) or \"1MiB\"", |text| {
             Kind::Bytes.parse(text).filter(|&bytes| bytes <= 1 << 40)
         })
     }
 
-    /// The length of a packet's part, `least` bytes or more.
+    /// Reads a length of at least `least` bytes that is part of a packet.
     pub fn length(&self, key: &'static str, least: u64) -> Result<Option<u32>> {
         let number = self.count(key, least..=1 << 20)?;
         Ok(number.and_then(|n| u32::try_from(n).ok()))
     }
 
-    /// An error if one of `keys` is there, which nothing looks at `because` of something else. Not if that may be what the command line
-    /// has changed: a sweep goes on.
-    pub fn idle(&self, keys: &[&'static str], because: &str) -> Result<()> {
+    /// Returns an error if one of `keys` is present although it has no effect, `because` of other
+    /// settings. A key of the file is accepted if the command line may have removed its effect, so
+    /// that a sweep continues.
+    pub fn reject_ineffective(&self, keys: &[&'static str], because: &str) -> Result<()> {
         let given = keys.iter().filter_map(|key| Some((key, self.get(key)?)));
-        let is_wrong = |node: &Node| !self.is_changed || matches!(node.origin, Origin::Set(_));
+        let is_wrong = |node: &Node| !self.has_overrides || matches!(node.origin, Origin::Set(_));
         match given.into_iter().find(|(_, node)| is_wrong(node)) {
             None => Ok(()),
-            Some((key, node)) => Err(ScenarioError::Misfit {
+            Some((key, node)) => Err(ScenarioError::Inconsistent {
                 place: node.origin.to_string(),
                 message: format!("`{}{key}` has no effect {because}", self.prefix),
             }),
@@ -146,26 +147,26 @@ impl<'a> Section<'a> {
             let units = Kind::Fraction.parse(text)?;
             u32::try_from(units).ok().map(Fraction::from_units)
         };
-        self.parsed(key, "a part of one, as \"1/256\", \"0.01\" or \"1%\"", parse)
+        self.parsed(key, "a fraction such as \"1/256\", \"0.01\" or \"1%\"", parse)
     }
 
-    /// A whole number of a range.
+    /// Reads an integer within a range.
     pub fn count(
         &self,
         key: &'static str,
         range: std::ops::RangeInclusive<u64>,
     ) -> Result<Option<u64>> {
-        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let expected = format!("an integer from {} to {}", range.start(), range.end());
         self.parsed(key, &expected, |text| text.parse().ok().filter(|n| range.contains(n)))
     }
 
-    /// A whole number that is a `u32`.
+    /// Reads an integer that fits a `u32`.
     pub fn small(&self, key: &'static str, least: u32) -> Result<Option<u32>> {
         let number = self.count(key, u64::from(least)..=u64::from(u32::MAX / 2))?;
         Ok(number.and_then(|n| u32::try_from(n).ok()))
     }
 
-    /// How many of something there are.
+    /// Reads a number of items.
     pub fn size(&self, key: &'static str, default: usize) -> Result<usize> {
         let number = self.count(key, 0..=100_000)?;
         Ok(number.and_then(|n| usize::try_from(n).ok()).unwrap_or(default))
@@ -175,7 +176,7 @@ impl<'a> Section<'a> {
         self.parsed(key, "a priority from 0 to 7", |text| text.parse().ok().filter(|&p| p < 8))
     }
 
-    /// A ratio: `1/8`, or a whole number.
+    /// Reads a ratio such as `1/8`, or an integer.
     pub fn ratio(&self, key: &'static str) -> Result<Option<(u64, u64)>> {
         let parse = |text: &str| {
             let (over, under) = text.split_once('/').unwrap_or((text, "1"));
@@ -183,37 +184,42 @@ impl<'a> Section<'a> {
                 |text: &str| text.trim().parse().ok().filter(|n| (1..=1_000_000).contains(n));
             Some((small(over)?, small(under)?))
         };
-        self.parsed(key, "a ratio of whole numbers, as \"1/8\"", parse)
+        self.parsed(key, "a ratio of integers, such as \"1/8\"", parse)
     }
 
-    /// Which frames are hit: by a chance, or every n-th.
-    pub fn hits(&self, chance: &'static str, every: &'static str) -> Result<Option<Hits>> {
-        let every = self.small(every, 1)?.map(Hits::Every);
+    /// Reads an error model: a probability, or every n-th frame.
+    pub fn error_model(
+        &self,
+        chance: &'static str,
+        every: &'static str,
+    ) -> Result<Option<ErrorModel>> {
+        let every = self.small(every, 1)?.map(ErrorModel::Every);
         let chance = self.fraction(chance)?;
-        Ok(every.or_else(|| chance.map(|chance| Hits::Chance(chance.units().saturating_mul(2)))))
+        Ok(every
+            .or_else(|| chance.map(|chance| ErrorModel::Rate(chance.units().saturating_mul(2)))))
     }
 
-    /// One of some names.
+    /// Reads one of several names and returns its index.
     pub fn choice(&self, key: &'static str, names: &[&str]) -> Result<Option<usize>> {
         let expected =
             names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" or ");
         self.parsed(key, &expected, |text| names.iter().position(|name| *name == text))
     }
 
-    /// Priorities, as bits.
+    /// Reads a list of priorities as bits.
     pub fn priorities(&self, key: &'static str) -> Result<Option<u8>> {
         let Some(nodes) = self.list(key, "a list of priorities from 0 to 7")? else {
             return Ok(None);
         };
         let mut bits = 0;
         for node in nodes {
-            let priority = node.shown().parse().ok().filter(|&p: &u8| p < 8);
+            let priority = node.to_text().parse().ok().filter(|&p: &u8| p < 8);
             bits |= 1 << priority.ok_or_else(|| self.wrong(key, node, "a priority from 0 to 7"))?;
         }
         Ok(Some(bits))
     }
 
-    /// A list of anything.
+    /// Reads a list.
     pub fn list(&self, key: &'static str, expected: &str) -> Result<Option<&'a [Node]>> {
         match self.get(key) {
             None => Ok(None),
@@ -222,20 +228,20 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// One text, or a list of them, each with its place.
+    /// Reads one string or a list of strings, each with its node.
     pub fn texts(&self, key: &'static str) -> Result<Option<Vec<(String, &'a Node)>>> {
         let Some(node) = self.get(key) else { return Ok(None) };
         let nodes = match &node.value {
             Value::List(list) => list.as_slice(),
             _ => std::slice::from_ref(node),
         };
-        Ok(Some(nodes.iter().map(|node| (node.shown(), node)).collect()))
+        Ok(Some(nodes.iter().map(|node| (node.to_text(), node)).collect()))
     }
 
-    /// The table `key`; an empty one if there is none.
+    /// The table `key`; an empty table if absent.
     pub fn section(&self, key: &'static str) -> Result<Section<'a>> {
         let section = Section::new(&format!("{}{key}.", self.prefix), self.get(key))?;
-        Ok(section.of_changed(self.is_changed))
+        Ok(section.with_overrides(self.has_overrides))
     }
 
     /// The tables `[[key]]`.
@@ -247,29 +253,29 @@ impl<'a> Section<'a> {
             .iter()
             .enumerate()
             .map(|(number, node)| Section::new(&prefix(number), Some(node)))
-            .map(|section| Ok(section?.of_changed(self.is_changed)))
+            .map(|section| Ok(section?.with_overrides(self.has_overrides)))
             .collect()
     }
 
-    /// All that nobody has asked for yet.
-    pub fn rest(&self) -> Vec<(&'a String, &'a Node)> {
-        let asked = self.asked.borrow();
+    /// Entries whose keys have not been read yet.
+    pub fn unread(&self) -> Vec<(&'a String, &'a Node)> {
+        let known = self.known.borrow();
         match self.node {
             Some(Node { value: Value::Table(table), .. }) => {
-                table.iter().filter(|(key, _)| !asked.contains(key.as_str())).collect()
+                table.iter().filter(|(key, _)| !known.contains(key.as_str())).collect()
             }
             _ => Vec::new(),
         }
     }
 
-    /// Nothing more is read: what was not asked for is unknown.
+    /// Ends the reading of the table: a key that was not read is unknown.
     pub fn finish(self) -> Result<()> {
-        match self.rest().first() {
+        match self.unread().first() {
             None => Ok(()),
             Some((key, node)) => Err(ScenarioError::UnknownKey {
                 place: node.origin.to_string(),
                 key: format!("{}{key}", self.prefix),
-                known: self.asked.borrow().iter().copied().collect::<Vec<_>>().join(", "),
+                known: self.known.borrow().iter().copied().collect::<Vec<_>>().join(", "),
             }),
         }
     }

@@ -1,4 +1,4 @@
-//! A scenario file as a tree whose values know where they were written, and what the command line puts in their place.
+//! A scenario file as a tree. Every value knows its origin, in the file or on the command line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::fmt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::ScenarioError;
+use super::error::ScenarioError;
 
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// In a file, at a line from 1.
+    /// In a file, at a line counted from 1.
     File(String, usize),
-    /// On the command line: what is shown.
+    /// On the command line, as shown in errors.
     Set(String),
 }
 
@@ -31,18 +31,18 @@ impl fmt::Display for Origin {
 pub(super) enum Value {
     /// A string.
     Text(String),
-    /// A number or a truth value as it is written.
+    /// A number or boolean as written.
     Plain(String),
-    /// Several.
+    /// A list.
     List(Vec<Node>),
-    /// By name.
+    /// A table.
     Table(BTreeMap<String, Node>),
 }
 
-/// No key of a scenario is as deep.
+/// Most levels of a key.
 const DEEPEST: usize = 16;
 
-/// A value and its place.
+/// A value and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub value: Value,
@@ -50,7 +50,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The tree of the TOML `text` of `file`.
+    /// Parses the TOML `text` of `file`.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let starts: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
         let origin = |at: usize| {
@@ -63,18 +63,19 @@ impl Node {
         Ok(table(document.get_ref(), &origin, origin(0)))
     }
 
-    /// The value as one would write it.
-    pub fn shown(&self) -> String {
+    /// The value as it would be written.
+    pub fn to_text(&self) -> String {
         match &self.value {
             Value::Text(text) | Value::Plain(text) => text.clone(),
             Value::List(list) => {
-                format!("[{}]", list.iter().map(Self::shown).collect::<Vec<_>>().join(", "))
+                format!("[{}]", list.iter().map(Self::to_text).collect::<Vec<_>>().join(", "))
             }
             Value::Table(_) => "a table".to_owned(),
         }
     }
 
-    /// Where the value at `key` was written, or the innermost table that would have it; `None` if that is the whole file.
+    /// Origin of the value at `key`, or of the innermost table on its path; `None` for the whole
+    /// file.
     pub fn place(&self, key: &str) -> Option<String> {
         let (mut node, mut place) = (self, None);
         for part in key.split('.') {
@@ -89,27 +90,28 @@ impl Node {
         place
     }
 
-    /// Whether the command line has put something in its place, or added something.
-    pub fn is_changed(&self) -> bool {
+    /// Returns true if the command line has replaced or added this value or one inside it.
+    pub fn has_overrides(&self) -> bool {
         let inner = match &self.value {
-            Value::Table(table) => table.values().any(Self::is_changed),
-            Value::List(list) => list.iter().any(Self::is_changed),
+            Value::Table(table) => table.values().any(Self::has_overrides),
+            Value::List(list) => list.iter().any(Self::has_overrides),
             Value::Text(_) | Value::Plain(_) => false,
         };
         inner || matches!(self.origin, Origin::Set(_))
     }
 
-    /// Puts `value` in the place that `key` names: names and, in lists, numbers from 0, with dots between.
+    /// Replaces the value at `key`, a path of names and list indexes (from 0) separated by dots.
+    /// The index after the last one appends.
     pub fn set(&mut self, key: &str, value: Self) -> Result<(), ScenarioError> {
         let origin = value.origin.clone();
         let wrong = |expected: String| ScenarioError::Value {
             place: origin.to_string(),
             key: key.to_owned(),
-            value: value.shown(),
+            value: value.to_text(),
             expected,
         };
         if key.split('.').count() > DEEPEST {
-            return Err(wrong(format!("at most {DEEPEST} names, with dots between")));
+            return Err(wrong(format!("at most {DEEPEST} names separated by dots")));
         }
         let mut place = self;
         let mut rest = Some(key);
@@ -126,7 +128,7 @@ impl Node {
                     let count = list.len();
                     let index = part.parse::<usize>().ok();
                     if index == Some(count) && rest.is_none() {
-                        // One more.
+                        // Append.
                         list.push(value);
                         return Ok(());
                     }
@@ -134,20 +136,20 @@ impl Node {
                         Some(node) => node,
                         None => {
                             return Err(wrong(format!(
-                                "a number below {count} in place of `{part}`"
+                                "an index below {count} instead of `{part}`"
                             )));
                         }
                     }
                 }
-                _ => return Err(wrong(format!("nothing below `{part}`: it is a single value"))),
+                _ => return Err(wrong(format!("no key inside `{part}`, which is a single value"))),
             };
         }
         *place = value;
         Ok(())
     }
 
-    /// The tree of a value that was not written in a file: TOML, or else a string.
-    pub fn given(text: &str, origin: &Origin) -> Self {
+    /// A value that was not written in a file: TOML, or else a string.
+    pub fn from_command_line(text: &str, origin: &Origin) -> Self {
         let document = format!("value = {text}");
         let parsed = DeTable::parse(&document).ok().and_then(|document| {
             let (_, value) = document.get_ref().iter().next()?;
@@ -157,15 +159,18 @@ impl Node {
             .unwrap_or_else(|| Self { value: Value::Text(text.to_owned()), origin: origin.clone() })
     }
 
-    /// The same with `{}` in every string replaced by `by`; what was a string with it may become another value.
-    pub fn filled(&self, by: &str) -> Self {
+    /// A copy with `{}` replaced by `by` in every string. A string with `{}` may become a value of
+    /// another type.
+    pub fn substituted(&self, by: &str) -> Self {
         let value = match &self.value {
             Value::Text(text) if text.contains("{}") => {
-                return Self::given(&text.replace("{}", by), &self.origin);
+                return Self::from_command_line(&text.replace("{}", by), &self.origin);
             }
-            Value::List(list) => Value::List(list.iter().map(|node| node.filled(by)).collect()),
+            Value::List(list) => {
+                Value::List(list.iter().map(|node| node.substituted(by)).collect())
+            }
             Value::Table(table) => Value::Table(
-                table.iter().map(|(name, node)| (name.clone(), node.filled(by))).collect(),
+                table.iter().map(|(name, node)| (name.clone(), node.substituted(by))).collect(),
             ),
             other => other.clone(),
         };
@@ -176,7 +181,7 @@ impl Node {
 fn table(of: &DeTable<'_>, origin: &dyn Fn(usize) -> Origin, at: Origin) -> Node {
     let entries = of.iter().map(|(name, value)| {
         let mut node = tree(value, origin);
-        // A key's place is where it is named, not where its value begins.
+        // The origin of a key is where its name is written, not its value.
         node.origin = origin(name.span().start + 1);
         (name.get_ref().to_string(), node)
     });

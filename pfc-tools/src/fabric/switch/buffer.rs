@@ -1,41 +1,42 @@
-//! A switch's shared buffer: who may still put a packet into it, and whom it makes wait.
+//! The shared buffer of a switch: admission of packets, and PFC thresholds.
 //!
-//! Memory is three parts: a guaranteed piece for every ingress queue (a port and a priority), headroom for every lossless one, and what all share.
-//! A packet takes guaranteed memory first, then shared memory while its ingress queue holds less of it than the *threshold*: alpha times what
-//! is free of the shared part. A lossless packet above that goes into headroom, and its sender is paused; a lossy one is
-//! dropped. What leaves is taken from the headroom first.
+//! The memory has three parts: a guaranteed part for every ingress queue (a port and a priority),
+//! headroom for every lossless ingress queue, and a shared pool. A packet takes guaranteed memory
+//! first, then shared memory while its ingress queue holds less shared memory than the *threshold*:
+//! alpha times the free part of the pool. A lossless packet above the threshold goes into headroom,
+//! and its sender is paused; a lossy packet is dropped. A packet that leaves frees headroom first.
 
-/// What an administrator chooses.
+/// Configuration of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferConfig {
-    /// All of it in bytes.
+    /// Total size in bytes.
     pub total: u64,
-    /// Bytes that each ingress queue has for itself.
+    /// Guaranteed bytes of each ingress queue.
     pub guaranteed: u64,
-    /// Bytes of headroom of each lossless ingress queue.
+    /// Headroom in bytes of each lossless ingress queue.
     pub headroom: u64,
     /// Numerator and denominator of alpha.
     pub alpha: (u64, u64),
-    /// A static threshold in bytes in place of the dynamic one.
+    /// Static threshold in bytes; replaces the dynamic threshold.
     pub threshold: Option<u64>,
-    /// A paused queue may go on when it holds this much less than the threshold.
+    /// A pause ends when the queue is this many bytes below the threshold.
     pub resume_offset: u64,
-    /// Which priorities are lossless, a bit each.
+    /// Lossless priorities, one bit each.
     pub lossless: u8,
 }
 
-/// Where a packet went.
+/// The result of an admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// Into guaranteed or shared memory.
+    /// Stored in guaranteed or shared memory.
     Shared,
-    /// Into headroom.
+    /// Stored in headroom.
     Headroom,
-    /// Nowhere: there is no room for it.
+    /// Dropped: no room.
     Dropped,
 }
 
-/// What one port and priority have put into the buffer.
+/// Memory held by the packets of one port and priority.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ingress {
     guaranteed: u64,
@@ -52,14 +53,14 @@ pub struct SharedBuffer {
     pool: u64,
     pool_used: u64,
     used: u64,
-    most_used: u64,
+    peak_used: u64,
 }
 
 impl SharedBuffer {
     /// An empty buffer for `ports` ports.
     ///
     /// # Errors
-    /// Says how much memory guarantees and headroom would need, if that is more than there is.
+    /// If guarantees and headroom need more memory than the buffer has.
     pub fn new(config: BufferConfig, ports: usize) -> Result<Self, String> {
         let lossless = u64::from(config.lossless.count_ones());
         let ports_wide = ports as u64;
@@ -68,7 +69,8 @@ impl SharedBuffer {
         let set_aside = ports_wide.saturating_mul(of_port);
         if set_aside >= config.total {
             return Err(format!(
-                "{ports} ports need {set_aside} bytes for headroom and guarantees, and the buffer has {}",
+                "{ports} ports need {set_aside} bytes for headroom and guarantees, and the buffer \
+                 has {}",
                 config.total
             ));
         }
@@ -78,11 +80,11 @@ impl SharedBuffer {
             pool: config.total - set_aside,
             pool_used: 0,
             used: 0,
-            most_used: 0,
+            peak_used: 0,
         })
     }
 
-    /// How much shared memory an ingress queue may hold now, in bytes.
+    /// Shared memory that an ingress queue may hold now, in bytes.
     #[inline]
     pub fn threshold(&self) -> u64 {
         match self.config.threshold {
@@ -94,7 +96,8 @@ impl SharedBuffer {
         }
     }
 
-    /// Whether `bytes` are no more than the threshold. Without a division: it is asked for with every packet.
+    /// Returns true if `bytes` do not exceed the threshold. Avoids a division, since it runs for
+    /// every packet.
     #[inline]
     fn is_within_threshold(&self, bytes: u64) -> bool {
         match self.config.threshold {
@@ -107,21 +110,21 @@ impl SharedBuffer {
         }
     }
 
-    /// Bytes in the buffer.
+    /// Bytes in use.
     pub const fn used(&self) -> u64 {
         self.used
     }
 
-    /// Most bytes that were ever in the buffer.
-    pub const fn most_used(&self) -> u64 {
-        self.most_used
+    /// Peak of the bytes in use.
+    pub const fn peak_used(&self) -> u64 {
+        self.peak_used
     }
 
     const fn is_lossless(&self, priority: u8) -> bool {
         self.config.lossless >> priority & 1 == 1
     }
 
-    /// Takes a packet of `size` bytes that came in through `port`, if there is room.
+    /// Stores a packet of `size` bytes that arrived at `port`, if there is room.
     #[inline]
     pub fn admit(&mut self, port: usize, priority: u8, size: u32) -> Admission {
         let size = u64::from(size);
@@ -144,11 +147,11 @@ impl SharedBuffer {
             return Admission::Dropped;
         };
         self.used += size;
-        self.most_used = self.most_used.max(self.used);
+        self.peak_used = self.peak_used.max(self.used);
         went
     }
 
-    /// Gives back the memory of a packet that has left.
+    /// Frees the memory of a packet that has left.
     #[inline]
     pub fn release(&mut self, port: usize, priority: u8, size: u32) {
         let size = u64::from(size);
@@ -164,21 +167,22 @@ impl SharedBuffer {
         self.used -= size;
     }
 
-    /// Whether the sender of this queue has to be paused now; it then counts as paused.
+    /// Returns true if the sender of this queue must be paused now, and marks the queue as paused.
     #[inline]
     pub fn pauses(&mut self, port: usize, priority: u8) -> bool {
         if !self.is_lossless(priority) {
             return false;
         }
         let queue = self.queues[port][usize::from(priority)];
-        // Not within the threshold if there were a byte more: it is reached.
+        // The threshold is reached if one more byte would exceed it.
         let is_full = || queue.shared > 0 && !self.is_within_threshold(queue.shared + 1);
         let pauses = !queue.paused && (queue.headroom > 0 || is_full());
         self.queues[port][usize::from(priority)].paused |= pauses;
         pauses
     }
 
-    /// Whether the paused sender of this queue may go on; it then no longer counts as paused.
+    /// Returns true if the paused sender of this queue may resume, and marks the queue as not
+    /// paused.
     #[inline]
     pub fn resumes(&mut self, port: usize, priority: u8) -> bool {
         let queue = self.queues[port][usize::from(priority)];
@@ -191,7 +195,7 @@ impl SharedBuffer {
         resumes
     }
 
-    /// Whether the sender of this queue was told to wait.
+    /// Returns true if the sender of this queue is paused.
     pub fn is_paused(&self, port: usize, priority: u8) -> bool {
         self.queues[port][usize::from(priority)].paused
     }
@@ -212,9 +216,9 @@ mod tests {
     };
 
     #[test]
-    fn the_threshold_is_alpha_times_what_is_free() {
+    fn the_threshold_is_alpha_times_the_free_buffer() {
         let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
-        // 100 KB less headroom of two ports.
+        // 100 KB less the headroom of two ports.
         assert_eq!(buffer.threshold(), 80_000 / 8);
         for _ in 0..8 {
             assert_eq!(buffer.admit(0, 3, 1000), Admission::Shared);
@@ -231,21 +235,22 @@ mod tests {
     }
 
     #[test]
-    fn above_the_threshold_the_sender_is_paused_and_headroom_absorbs_what_was_on_its_way() {
+    fn above_the_threshold_the_sender_is_paused_and_headroom_absorbs_the_rest() {
         let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
         let mut paused_after = None;
         for n in 1..=18 {
             assert_ne!(buffer.admit(0, 3, 1000), Admission::Dropped, "packet {n}");
             if buffer.pauses(0, 3) {
-                assert_eq!(paused_after.replace(n), None, "it is told once");
+                assert_eq!(paused_after.replace(n), None, "only one pause");
             }
         }
-        // After eight packets the threshold is 72000 / 8 = 9000, after nine 8875: the ninth is over it once it is in.
+        // After eight packets the threshold is 72000 / 8 = 9000, after nine packets 8875. So the
+        // ninth packet exceeds it.
         assert_eq!(paused_after, Some(9));
         assert_eq!(buffer.admit(0, 3, 1000), Admission::Headroom);
         assert_eq!(buffer.admit(0, 3, 1000), Admission::Dropped, "ten in headroom are all");
-        assert_eq!((buffer.used(), buffer.most_used()), (19_000, 19_000));
-        // Headroom empties first; the sender goes on 2000 bytes below the threshold.
+        assert_eq!((buffer.used(), buffer.peak_used()), (19_000, 19_000));
+        // Headroom empties first; the sender resumes 2000 bytes below the threshold.
         let mut resumed_at = None;
         for left in (0..19).rev() {
             buffer.release(0, 3, 1000);
@@ -258,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn lossy_packets_are_dropped_at_the_threshold_and_pause_nobody() {
+    fn lossy_packets_are_dropped_at_the_threshold_without_a_pause() {
         let mut buffer = SharedBuffer::new(CONFIG, 2).unwrap();
         let taken = (0..100).take_while(|_| buffer.admit(0, 0, 1000) == Admission::Shared).count();
         assert_eq!(taken, 9);
@@ -266,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarantee_is_used_first_and_shared_with_nobody() {
+    fn guaranteed_memory_is_used_first_and_not_shared() {
         let config = BufferConfig { guaranteed: 1500, threshold: Some(1000), ..CONFIG };
         let mut buffer = SharedBuffer::new(config, 2).unwrap();
         assert_eq!(buffer.admit(0, 3, 1000), Admission::Shared);

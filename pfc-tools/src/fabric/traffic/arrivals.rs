@@ -1,15 +1,17 @@
-//! Times between arrivals, exponentially distributed, in integers: floating point differs from machine to machine.
+//! Poisson arrivals: exponentially distributed times in integer arithmetic, since floating point
+//! differs between machines.
 
 use crate::fabric::time::Time;
 
-/// The mean time between flows of `mean` bytes that use `load` (units of 2^-31) of `rate` bits per second.
+/// Mean time between flows of `mean` bytes that load `rate` bits per second with `load` (units of
+/// 2^-31).
 pub(super) fn mean_gap(mean: u64, rate: u64, load: u32) -> Time {
     let picoseconds = u128::from(mean) * 8_000_000_000_000 * (1 << 31);
     let rate = (u128::from(rate) * u128::from(load)).max(1);
     Time(u64::try_from(picoseconds / rate).unwrap_or(u64::MAX))
 }
 
-/// A time of this mean: -ln(u) times it, with u uniform in (0, 1] of 32 bits.
+/// An exponentially distributed time: -ln(u) times the mean, with u uniform in (0, 1] of 32 bits.
 pub(super) fn exponential(mean: Time, random: u32) -> Time {
     let product = u128::from(mean.0) * u128::from(minus_ln(random));
     Time(u64::try_from(product >> 32).unwrap_or(u64::MAX))
@@ -49,8 +51,8 @@ mod tests {
     }
 
     #[test]
-    fn a_load_gives_its_gap() {
-        // 1 MB are 200 us of 40 Gb/s; at half load one comes each 400 us.
+    fn the_mean_gap_follows_from_the_load() {
+        // 1 MB takes 200 us at 40 Gb/s; at half load one arrives every 400 us.
         assert_eq!(mean_gap(1_000_000, 40_000_000_000, 1 << 30), Time::from_micros(400));
     }
 }

@@ -1,49 +1,53 @@
-//! Sizes of flows: points of a cumulative distribution, linear between them.
+//! Flow size distributions: points of a cumulative distribution with linear interpolation.
 //!
-//! `websearch` is the web search workload of DCTCP (Alizadeh et al., SIGCOMM 2010) and `hadoop` that of Facebook's Hadoop clusters (Roy et
-//! al., SIGCOMM 2015), both with the points that HPCC's public simulator uses (alibaba-edu/High-Precision-Congestion-Control, `traffic_gen`).
+//! `websearch` is the web search workload of DCTCP (Alizadeh et al., SIGCOMM 2010), and `hadoop`
+//! that of Facebook's Hadoop clusters (Roy et al., SIGCOMM 2015). Both use the points of HPCC's
+//! public simulator (alibaba-edu/High-Precision-Congestion-Control, `traffic_gen`).
 
 use std::path::Path;
 
-/// Sizes and, in thousandths of a percent, how many flows are no larger.
+/// Points: a size, and the share of flows that are no larger, in thousandths of a percent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distribution {
     points: Vec<(u64, u64)>,
 }
 
-/// All of it.
+/// 100 %, in thousandths of a percent.
 const WHOLE: u64 = 100_000;
 
-const WEB_SEARCH: &str = "0 0 10000 15 20000 20 30000 30 50000 40 80000 53 200000 60 1000000 70 2000000 80 5000000 90 \
-                          10000000 97 30000000 100";
-const HADOOP: &str = "0 0 100 1 200 2 300 5 350 15 400 20 500 30 600 40 700 50 1000 60 2000 67 7000 70 30000 72 50000 82 \
-                      80000 87 120000 90 300000 95 1000000 97.5 2000000 99 10000000 100";
+const WEB_SEARCH: &str = "\
+    0 0 10000 15 20000 20 30000 30 50000 40 80000 53 200000 60 1000000 70 2000000 80 5000000 \
+    90 10000000 97 30000000 100";
+const HADOOP: &str = "\
+    0 0 100 1 200 2 300 5 350 15 400 20 500 30 600 40 700 50 1000 60 2000 67 7000 70 30000 \
+    72 50000 82 80000 87 120000 90 300000 95 1000000 97.5 2000000 99 10000000 100";
 
 impl Distribution {
-    /// `websearch`, `hadoop`, or what the file `name` in `folder` has: a size in bytes and a percentage on each line.
+    /// The distribution `websearch`, `hadoop`, or that of the file `name` in `folder`, with a size
+    /// in bytes and a percentage on each line.
     ///
     /// # Errors
-    /// Says what was expected.
+    /// A description of the expected value.
     pub fn named(name: &str, folder: &Path) -> Result<Self, String> {
         match name {
             "websearch" => Self::parse(WEB_SEARCH),
             "hadoop" => Self::parse(HADOOP),
             file => {
                 let text = std::fs::read_to_string(folder.join(file));
-                let text = text.map_err(|e| {
-                    format!("\"websearch\", \"hadoop\" or a file that can be read ({e})")
-                })?;
+                let text = text
+                    .map_err(|e| format!("\"websearch\", \"hadoop\" or a readable file ({e})"))?;
                 Self::parse(&text)
             }
         }
     }
 
-    /// The distribution of `text`: pairs of a size and a percentage, both rising, the last 100.
+    /// Parses a distribution: pairs of a size and a percentage, both increasing, the last
+    /// percentage 100.
     ///
     /// # Errors
-    /// Says what was expected.
+    /// A description of the expected text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let expected = || "pairs of bytes and percentages, both rising up to 100".to_owned();
+        let expected = || "pairs of bytes and percentages, both increasing, up to 100".to_owned();
         let words: Vec<&str> = text.split_whitespace().collect();
         let mut points = Vec::new();
         for pair in words.chunks(2) {
@@ -71,7 +75,7 @@ impl Distribution {
         self.points.last().map_or(0, |point| point.0)
     }
 
-    /// The size of a flow, at least a byte.
+    /// Draws a flow size of at least one byte.
     pub fn draw(&self, random: u32) -> u64 {
         // Thousandths of a percent in units of 2^-32.
         let wanted = u64::from(random) * WHOLE;
@@ -83,7 +87,7 @@ impl Distribution {
     }
 }
 
-/// A percentage with up to three decimals, in thousandths.
+/// Parses a percentage with up to three decimals, in thousandths.
 fn thousandths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let decimals = format!("{part:0<3}");
@@ -96,11 +100,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_drawn_as_the_points_say() {
+    fn drawn_sizes_follow_the_distribution() {
         let sizes = Distribution::named("websearch", Path::new("")).unwrap();
         assert_eq!(sizes.draw(0), 1);
         assert_eq!(sizes.draw(u32::MAX), 29_999_999);
-        // 15 % are no larger than 10 KB, 53 % no larger than 80 KB.
+        // 15 % of the flows are no larger than 10 KB, 53 % no larger than 80 KB.
         assert_eq!(sizes.draw(644_245_095), 10_000);
         assert_eq!(sizes.draw(2_276_332_667), 80_000);
         assert_eq!(sizes.mean(), 1_711_250);
@@ -108,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused() {
+    fn invalid_distributions_are_refused() {
         for text in [
             "",
             "0 0",

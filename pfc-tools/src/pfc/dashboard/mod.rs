@@ -1,4 +1,5 @@
-//! The figures of `watch` on a terminal: who pauses whom, and for which part of the time each priority stood still, now and before.
+//! The dashboard of `watch`: who pauses whom, and the share of time for which each priority was
+//! blocked, now and before.
 
 pub mod history;
 mod svg;
@@ -17,15 +18,15 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Row, Sparkline, Table};
 use ratatui::{DefaultTerminal, Frame, Terminal};
 
-use super::cli::Failure;
-use super::meter::{PAUSE, TIMERS};
+use super::outcome::Failure;
 use super::report::shown;
-use super::watch::Watched;
+use super::snapshot::Snapshot;
+use super::timer::{PAUSE, TIMERS};
 use history::{FULL, History};
 
-/// Columns and rows of a picture.
+/// Columns and rows of an SVG image.
 const PICTURE: (u16, u16) = (110, 30);
-/// Columns ahead of a priority's line: its name, and its share now.
+/// Columns before a priority's sparkline: its name, and its current share.
 const NAME: u16 = 12;
 const SHARE: u16 = 10;
 
@@ -34,7 +35,7 @@ const DIM: Style = Style::new().fg(Color::DarkGray);
 const PAUSED: Style = Style::new().fg(Color::Red);
 const WARNING: Style = Style::new().fg(Color::Yellow);
 
-/// A terminal, which is given back as it was: when this is dropped, and on a panic.
+/// A terminal in raw mode. It is restored on drop and on a panic.
 pub struct Dashboard {
     terminal: DefaultTerminal,
 }
@@ -45,43 +46,43 @@ impl std::fmt::Debug for Dashboard {
     }
 }
 
-/// What someone at the terminal has done.
+/// User input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
-    /// Nothing that matters.
+    /// No relevant input.
     Nothing,
-    /// The window has another size.
+    /// The window was resized.
     Resized,
-    /// `q`, Escape or Control-C, which in raw mode is no signal.
+    /// `q`, Escape or Control-C (which is no signal in raw mode).
     Quit,
 }
 
 impl Dashboard {
-    /// Whether someone is there to look at it, and to press `q`.
+    /// Returns true if standard input and output are terminals.
     pub fn is_possible() -> bool {
         io::stdout().is_terminal() && io::stdin().is_terminal()
     }
 
-    /// Takes the terminal.
+    /// Opens the dashboard.
     ///
     /// # Errors
-    /// If it is none.
+    /// If standard output is not a terminal.
     pub fn open() -> io::Result<Self> {
         ratatui::try_init().map(|terminal| Self { terminal })
     }
 
-    /// Shows what is known now.
+    /// Draws the current state.
     ///
     /// # Errors
-    /// Of the terminal.
-    pub fn draw(&mut self, watched: &Watched<'_>, history: &History) -> io::Result<()> {
+    /// Errors of the terminal.
+    pub fn draw(&mut self, watched: &Snapshot<'_>, history: &History) -> io::Result<()> {
         self.terminal.draw(|frame| draw(frame, watched, history)).map(|_| ())
     }
 
-    /// What has been done since the last call.
+    /// Input since the last call.
     ///
     /// # Errors
-    /// Of the terminal.
+    /// Errors of the terminal.
     pub fn input(&mut self) -> io::Result<Input> {
         let mut input = Input::Nothing;
         while event::poll(Duration::ZERO)? {
@@ -116,25 +117,25 @@ impl Drop for Dashboard {
     }
 }
 
-/// Writes what a terminal would show now into a file, as a picture.
+/// Writes the dashboard to a file as SVG.
 ///
 /// # Errors
-/// If that cannot be written: which.
-pub fn write(file: &Path, watched: &Watched<'_>, history: &History) -> Result<(), Failure> {
+/// If the file cannot be written.
+pub fn write(file: &Path, watched: &Snapshot<'_>, history: &History) -> Result<(), Failure> {
     let (columns, rows) = PICTURE;
     let text = svg::svg(&buffer(watched, history, columns, rows));
     std::fs::write(file, text)
         .map_err(|error| Failure::Unusable(format!("cannot write {}: {error}", file.display())))
 }
 
-/// What a terminal of this size shows.
-pub fn buffer(watched: &Watched<'_>, history: &History, columns: u16, rows: u16) -> Buffer {
+/// The dashboard on a terminal of this size.
+pub fn buffer(watched: &Snapshot<'_>, history: &History, columns: u16, rows: u16) -> Buffer {
     let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
     let Ok(_done) = terminal.draw(|frame| draw(frame, watched, history));
     terminal.backend().buffer().clone()
 }
 
-fn draw(frame: &mut Frame<'_>, watched: &Watched<'_>, history: &History) {
+fn draw(frame: &mut Frame<'_>, watched: &Snapshot<'_>, history: &History) {
     let pairs = pairs(watched);
     let lines: Vec<usize> = (0..TIMERS).filter(|&timer| history.is_known(timer)).collect();
     let wrong = wrong(watched);
@@ -142,7 +143,7 @@ fn draw(frame: &mut Frame<'_>, watched: &Watched<'_>, history: &History) {
     let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
     let [head, senders, priorities, wrong_place, foot] = Layout::vertical([
         Constraint::Length(3),
-        // Its line, its head, and a row for each.
+        // Title, head, and one row for each pair.
         Constraint::Length(2 + count(pairs.len().max(1))),
         Constraint::Min(1 + count(lines.len())),
         Constraint::Length(count(wrong.len()) + u16::from(!wrong.is_empty())),
@@ -164,44 +165,40 @@ fn titled(title: impl Into<String>) -> Block<'static> {
     Block::new().borders(Borders::TOP).border_style(DIM).title(Span::styled(title.into(), BOLD))
 }
 
-fn heading(frame: &mut Frame<'_>, place: Rect, watched: &Watched<'_>) {
-    let (meter, recent) = (watched.meter, watched.recent);
+fn heading(frame: &mut Frame<'_>, place: Rect, watched: &Snapshot<'_>) {
+    let (meter, delta) = (watched.meter, watched.delta);
     let frames = meter.frames();
     let rate = meter.rate().map_or("rate unknown".to_owned(), |rate| {
         format!("{} Mb/s", rate.bits_per_second() / 1_000_000)
     });
     let lines = [
         Line::styled(
-            format!("Flow control at {}   {rate}   {}", watched.interface, shown(recent.at())),
+            format!("Flow control at {}   {rate}   {}", watched.interface, shown(delta.at())),
             BOLD,
         ),
         Line::from(format!(
             "{} PFC, {} PAUSE, {} other frames; {} wrong, {} ignored, {} dropped by the kernel",
             frames.pfc, frames.pause, frames.other, frames.wrong, frames.ignored, watched.lost
         )),
-        Line::from(format!(
-            "{} frames a second, at most {}",
-            recent.frames_per_second(),
-            meter.peak()
-        )),
+        Line::from(format!("{} frames/s, at most {}", delta.frames_per_second(), meter.peak())),
     ];
     frame.render_widget(Paragraph::new(lines.to_vec()), place);
-    let quits = Line::styled("q ends", DIM).alignment(Alignment::Right);
+    let quits = Line::styled("q quits", DIM).alignment(Alignment::Right);
     frame.render_widget(Paragraph::new(quits), place);
 }
 
-/// A row of the table: who pauses whom, and whether that is so now.
+/// A table row: who pauses whom, and whether the pause is active.
 struct Pair {
     cells: [String; 10],
     is_paused: bool,
 }
 
-/// Who pauses whom: by frames that were seen, those that pause most first; by what the NIC has counted.
-fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
-    let (recent, here) = (watched.recent, watched.interface);
+/// Who pauses whom: from the frames seen, longest share first; then from the NIC's counters.
+fn pairs(watched: &Snapshot<'_>) -> Vec<Pair> {
+    let (delta, here) = (watched.delta, watched.interface);
     let percent =
         |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1} %", 100.0 * s));
-    let mut rows: Vec<_> = recent.rows().iter().collect();
+    let mut rows: Vec<_> = delta.rows().iter().collect();
     let share = |share: Option<f64>| share.unwrap_or(0.0);
     rows.sort_by(|a, b| {
         let ours =
@@ -223,7 +220,7 @@ fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
         ],
         is_paused: row.is_paused == Some(true),
     });
-    let counted = recent.counted().iter().filter(|_| watched.is_swallowed()).map(|row| {
+    let counted = delta.counted().iter().filter(|_| watched.nic_consumes_frames()).map(|row| {
         let (peer, own) = ("link partner".to_owned(), here.to_owned());
         let [from, to] = if row.is_received() { [peer, own] } else { [own, peer] };
         let priority = row.priority.map_or("all".to_owned(), |priority| priority.to_string());
@@ -237,15 +234,15 @@ fn pairs(watched: &Watched<'_>) -> Vec<Pair> {
 }
 
 fn table(frame: &mut Frame<'_>, place: Rect, pairs: &[Pair]) {
-    // The line above, and the table's head.
+    // Title and table head.
     let room = usize::from(place.height.saturating_sub(2));
     let hidden = pairs.len().saturating_sub(room);
     let title = match hidden {
-        0 => "Who pauses whom, since the last look".to_owned(),
-        hidden => format!("Who pauses whom, since the last look: {hidden} more than fit"),
+        0 => "Who pauses whom, since the last update".to_owned(),
+        hidden => format!("Who pauses whom, since the last update ({hidden} rows hidden)"),
     };
     let head = [
-        "sender", "pauses", "priority", "now", "paused", "of all", "XOFF", "XON", "pauses",
+        "sender", "pauses", "priority", "now", "paused", "overall", "XOFF", "XON", "pauses",
         "longest",
     ];
     let rows = pairs.iter().take(room).map(|pair| {
@@ -264,14 +261,13 @@ fn table(frame: &mut Frame<'_>, place: Rect, pairs: &[Pair]) {
     frame.render_widget(table, place);
 }
 
-/// For which part of the time each priority stood still, a column each look.
+/// Share of time for which each priority was blocked, one column per update.
 fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History) {
     if lines.is_empty() {
         return;
     }
-    let block = titled(
-        "Part of the time that each priority stands still, a column each look, the last at the right",
-    );
+    let block =
+        titled("Share of time each priority is blocked, one column per update, latest right");
     let inside = block.inner(place);
     frame.render_widget(block, place);
     let rows = Layout::vertical(lines.iter().map(|_| Constraint::Fill(1))).split(inside);
@@ -298,14 +294,14 @@ fn shares(frame: &mut Frame<'_>, place: Rect, lines: &[usize], history: &History
     }
 }
 
-/// The lowest row of a place, where a sparkline begins.
+/// The lowest row of an area, where a sparkline starts.
 const fn bottom(place: Rect) -> Rect {
     let height = if place.height > 0 { 1 } else { 0 };
     Rect { y: place.y + place.height - height, height, ..place }
 }
 
-/// What was wrong with frames, some kinds in a line.
-fn wrong(watched: &Watched<'_>) -> Vec<Line<'static>> {
+/// Kinds of findings with their counts, several on a line.
+fn wrong(watched: &Snapshot<'_>) -> Vec<Line<'static>> {
     let findings: Vec<_> = watched.meter.findings().iter().collect();
     let line = |some: &[(&&str, &u64)]| {
         let texts: Vec<_> = some.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
@@ -323,12 +319,12 @@ mod tests {
     use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControl, FlowControlFrame, MacAddr};
 
-    use crate::fabric::time::{LineRate, Time};
+    use crate::fabric::time::{LinkRate, Time};
+    use crate::pfc::delta::Delta;
     use crate::pfc::meter::Meter;
-    use crate::pfc::recent::Recent;
 
-    /// A quantum is a nanosecond.
-    const RATE: LineRate = LineRate::new(512_000_000_000);
+    /// One quantum is 1 ns.
+    const RATE: LinkRate = LinkRate::new(512_000_000_000);
 
     fn text(buffer: &Buffer) -> Vec<String> {
         let width = usize::from(buffer.area.width);
@@ -341,14 +337,15 @@ mod tests {
         meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(at));
     }
 
-    /// Three looks, a microsecond apart: priority 3 stood still for half of the first, PAUSE for a quarter of the second, which it still does.
+    /// Two updates, 1 us apart: priority 3 was paused for half of the first interval; PAUSE ran for
+    /// a quarter of the second and is still running.
     fn watched<T>(
-        rate: Option<LineRate>,
+        rate: Option<LinkRate>,
         counters: &BTreeMap<String, u64>,
-        then: impl FnOnce(&Watched<'_>, &History) -> T,
+        then: impl FnOnce(&Snapshot<'_>, &History) -> T,
     ) -> T {
         let mut meter = Meter::new(rate);
-        let (mut recent, mut history) = (Recent::default(), History::default());
+        let (mut delta, mut history) = (Delta::default(), History::default());
         let of_3 = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 500, 0, 0, 0, 0] };
         pause(&mut meter, of_3, 0);
         for look in 1..=2 {
@@ -359,14 +356,14 @@ mod tests {
                 meter.take(&inspect(&bytes, 60).unwrap(), Time::from_nanos(1800));
             }
             meter.advance(Time::from_nanos(1000 * look));
-            meter.settle();
-            recent.look(&meter, counters);
-            history.add(&recent);
+            meter.end_expired();
+            delta.update(&meter, counters);
+            history.add(&delta);
         }
-        let watched = Watched {
+        let watched = Snapshot {
             interface: "eth7",
             meter: &meter,
-            recent: &recent,
+            delta: &delta,
             counters,
             lost: 5,
             behind: [Time::ZERO; 2],
@@ -383,14 +380,14 @@ mod tests {
             let found = lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
             assert!(found, "{words:?} in {lines:#?}");
         };
-        has(&["Flow control at eth7", "512000 Mb/s", "2.00 us", "q ends"]);
+        has(&["Flow control at eth7", "512000 Mb/s", "2.00 us", "q quits"]);
         has(&["2 PFC, 1 PAUSE, 0 other", "1 wrong", "5 dropped by the kernel"]);
         has(&["02:00:00:00:00:01", "eth7", " all ", "PAUSED", "25.0 %", "12.5 %", "250 ns"]);
         has(&["02:00:00:00:00:01", "eth7", " 3 ", " 0.0 %", "25.0 %", "500 ns"]);
         has(&["02:02:02:02:02:02", " 3 ", "PAUSED", "20.0 %", "10.0 %", "200 ns"]);
         has(&["padding 1"]);
         has(&["dropped 5 frames"]);
-        // The look before the last one is one column to the left: half of the time, and then that of PAUSE.
+        // The first update is one column to the left: half of the time, then the share of PAUSE.
         let line = lines.iter().find(|line| line.contains("priority 3 ")).unwrap();
         assert!(line.contains("25.0 %") && line.ends_with('▄'), "{line:?}");
         let above = &lines[lines.iter().position(|other| other == line).unwrap() - 1];
@@ -399,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn small_windows_show_what_fits_and_a_rate_that_is_unknown_no_times() {
+    fn small_windows_and_an_unknown_rate_are_handled() {
         for (columns, rows) in [(1, 1), (10, 3), (40, 8), (80, 24), (300, 100)] {
             watched(Some(RATE), &BTreeMap::new(), |watched, history| {
                 buffer(watched, history, columns, rows);
@@ -413,13 +410,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nic_keeps_for_itself_is_shown_by_its_counters() {
+    fn frames_consumed_by_the_nic_are_shown_from_its_counters() {
         let counters = [("rx_prio5_pause", 7), ("tx_prio5_pause", 9)];
         let counters = counters.map(|(name, moved)| (name.to_owned(), moved)).into();
         let lines = watched(Some(RATE), &counters, |watched, history| {
             text(&buffer(watched, history, 110, 30))
         });
-        // They moved ahead of the first look, and not since.
-        assert!(lines.iter().any(|line| line.contains("the NIC takes frames")), "{lines:#?}");
+        // The counters increased before the first update and not since.
+        assert!(
+            lines.iter().any(|line| line.contains("the NIC consumes PFC frames")),
+            "{lines:#?}"
+        );
     }
 }

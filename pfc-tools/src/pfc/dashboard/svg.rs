@@ -1,29 +1,29 @@
-//! What a terminal shows, as a picture: every cell has its place, whatever the font is.
+//! The terminal's content as SVG. Every cell has a fixed position, independent of the font.
 
 use std::fmt::Write as _;
 
+use maud::Escaper;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 
-use crate::plot::escaped;
-
-/// Units of a cell.
+/// Size of a cell in SVG units.
 const WIDTH: f64 = 8.4;
 const HEIGHT: f64 = 18.0;
-/// Around all.
+/// Margin around the content.
 const MARGIN: f64 = 12.0;
-/// From the top of a row to the line that letters stand on.
+/// Distance from the top of a row to the text baseline.
 const BASELINE: f64 = 13.5;
-const GROUND: &str = "#16181d";
+const BACKGROUND: &str = "#16181d";
 
-/// The picture.
+/// Renders the buffer as SVG.
 pub fn svg(buffer: &Buffer) -> String {
     let (columns, rows) = (f64::from(buffer.area.width), f64::from(buffer.area.height));
     let (width, height) = (columns * WIDTH + 2.0 * MARGIN, rows * HEIGHT + 2.0 * MARGIN);
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.1} {height:.1}\" width=\"{width:.0}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.1} {height:.1}\" \
+         width=\"{width:.0}\" \
          font-family=\"ui-monospace, Menlo, Consolas, monospace\" font-size=\"14\">\n\
-         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{GROUND}\"/>\n"
+         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{BACKGROUND}\"/>\n"
     );
     let width = usize::from(buffer.area.width).max(1);
     for (row, cells) in (0_u32..).zip(buffer.content().chunks(width)) {
@@ -39,7 +39,7 @@ pub fn svg(buffer: &Buffer) -> String {
     text
 }
 
-/// How many cells at the beginning are one word, one line or one piece of a bar.
+/// Number of leading cells that form one word, one line or one piece of a bar.
 fn alike(cells: &[Cell]) -> usize {
     let kind = |cell: &Cell| match cell.symbol() {
         " " => 0,
@@ -67,7 +67,8 @@ fn draw(out: &mut String, cells: &[Cell], column: usize, top: f64) {
     let mut bar = |top: f64, height: f64| {
         let _ = writeln!(
             out,
-            "<rect x=\"{left:.1}\" y=\"{top:.2}\" width=\"{width:.1}\" height=\"{height:.2}\" fill=\"{colour}\"/>"
+            "<rect x=\"{left:.1}\" y=\"{top:.2}\" width=\"{width:.1}\" \
+             height=\"{height:.2}\" fill=\"{colour}\"/>"
         );
     };
     match cells[0].symbol() {
@@ -82,18 +83,20 @@ fn draw(out: &mut String, cells: &[Cell], column: usize, top: f64) {
                 let word: String = cells.iter().map(Cell::symbol).collect();
                 let is_bold = cells[0].modifier.contains(Modifier::BOLD);
                 let weight = if is_bold { " font-weight=\"bold\"" } else { "" };
-                let _ = writeln!(
+                let _ = write!(
                     out,
-                    "<text x=\"{left:.1}\" y=\"{:.1}\" textLength=\"{width:.1}\" lengthAdjust=\"spacingAndGlyphs\" fill=\"{colour}\"{weight}>{}</text>",
-                    top + BASELINE,
-                    escaped(&word)
+                    "<text x=\"{left:.1}\" y=\"{:.1}\" textLength=\"{width:.1}\" \
+                     lengthAdjust=\"spacingAndGlyphs\" fill=\"{colour}\"{weight}>",
+                    top + BASELINE
                 );
+                let _ = Escaper::new(out).write_str(&word);
+                out.push_str("</text>\n");
             }
         },
     }
 }
 
-/// How high a piece of a bar is, from the bottom of its cell.
+/// Height of a bar character in eighths of a cell.
 fn eighths(symbol: &str) -> Option<u32> {
     let code = u32::from(symbol.chars().next()?);
     (0x2581..=0x2588).contains(&code).then(|| code - 0x2580)
@@ -117,7 +120,7 @@ mod tests {
     use ratatui::style::Style;
 
     #[test]
-    fn every_cell_has_its_place() {
+    fn every_cell_has_a_fixed_position() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 10, 2));
         buffer.set_string(0, 0, "a<b  c", Style::new());
         buffer.set_string(0, 1, "──▄▄█", Style::new().fg(Color::Cyan));

@@ -1,37 +1,38 @@
-//! Buffer dependencies: which line must wait for which, if PFC pauses them.
+//! Buffer dependency graph: which link must wait for which when PFC pauses them.
 //!
-//! What has come to a switch over a line lies in a buffer of its own, and leaves over the next line of its way; if that is paused for
-//! long, the buffer fills, and pauses the first. A cycle of such dependencies can stand still for ever; without one nothing can
-//! (Dally and Seitz).
+//! Packets that a switch received on one link occupy a buffer of that link and leave on the next
+//! link of their path. If the next link stays paused, the buffer fills and the first link is paused
+//! too. A cycle of such dependencies can deadlock; without a cycle no deadlock is possible (Dally
+//! and Seitz).
 
 use std::collections::BTreeMap;
 
 use crate::fabric::config::{Network, Turn};
 use crate::fabric::routing::{Wiring, routes, wiring};
 
-/// A direction of a line between two switches.
+/// One direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line {
-    /// Where it comes from.
+pub struct DirectedLink {
+    /// Sending node.
     pub from: usize,
-    /// The port there, counted from 1 in the order of the lines.
+    /// Port of the sending node, counted from 1 in the order of the links.
     pub port: usize,
-    /// Where it leads.
+    /// Receiving node.
     pub to: usize,
 }
 
-/// A line whose packets go on over another: paused, the second makes the first wait.
+/// Packets of one link continue on another: if the second is paused, the first must wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dependency {
-    /// The line that may have to wait, by number.
+    /// Index of the link that may have to wait.
     pub line: usize,
-    /// What it waits for.
+    /// Index of the link it waits for.
     pub next: usize,
-    /// Two hosts between which packets go this way.
+    /// Two hosts whose packets take both links.
     pub between: (u32, u32),
 }
 
-/// Between which hosts packets go.
+/// The pairs of hosts that exchange packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pairs {
     /// All of them.
@@ -54,25 +55,25 @@ impl Pairs {
 /// All dependencies of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependencies {
-    /// Lines between switches that packets take.
-    pub lines: Vec<Line>,
-    /// Dependencies between them.
+    /// All links, each direction.
+    pub lines: Vec<DirectedLink>,
+    /// The dependencies between them.
     pub all: Vec<Dependency>,
-    /// Two hosts between which a switch knows no way.
-    pub no_way: Option<(u32, u32)>,
+    /// Two hosts without a route.
+    pub no_route: Option<(u32, u32)>,
 }
 
 impl Dependencies {
-    /// The dependencies that packets between `pairs` of hosts make, by every route that they may take.
+    /// The dependencies caused by packets between `pairs` of hosts on all their possible routes.
     pub fn of(network: &Network, pairs: &Pairs) -> Self {
         let (wiring, hosts) = (wiring(network), network.hosts.len());
-        // Which of several ways a packet takes does not matter here: all count.
+        // All ECMP choices count, so the seed does not matter.
         let routes = routes(&wiring, hosts, 0, &network.routing);
         let (lines, numbers) = lines(&wiring);
         let count = u32::try_from(hosts).unwrap_or(u32::MAX);
-        let (mut found, mut no_way) = (BTreeMap::new(), None);
+        let (mut found, mut no_route) = (BTreeMap::new(), None);
         for to in 0..count {
-            let mut has_come = vec![false; lines.len()];
+            let mut visited = vec![false; lines.len()];
             let sources = pairs.to(to, count).into_iter();
             let first = |from: u32| {
                 wiring[from as usize].first().map(|_| (numbers[from as usize][0], from))
@@ -80,13 +81,13 @@ impl Dependencies {
             let mut ahead: Vec<(usize, u32)> = sources.filter_map(first).collect();
             while let Some((line, source)) = ahead.pop() {
                 let (node, ingress) = wiring[lines[line].from][lines[line].port - 1];
-                if node < hosts || std::mem::replace(&mut has_come[line], true) {
+                if node < hosts || std::mem::replace(&mut visited[line], true) {
                     continue;
                 }
                 let ingress = u16::try_from(ingress).unwrap_or(u16::MAX);
                 let choices = routes[node - hosts].choices(ingress, to);
                 if choices.is_empty() {
-                    no_way = no_way.or(Some((source, to)));
+                    no_route = no_route.or(Some((source, to)));
                 }
                 for &port in choices {
                     let next = numbers[node][usize::from(port)];
@@ -99,16 +100,16 @@ impl Dependencies {
         }
         let all = found.into_iter();
         let all = all.map(|((line, next), between)| Dependency { line, next, between }).collect();
-        Self { lines, all, no_way }
+        Self { lines, all, no_route }
     }
 
-    /// What packets do at a switch for this dependency to be.
+    /// The turn of packets that causes a dependency.
     pub fn turn(&self, dependency: &Dependency) -> Turn {
         let (first, next) = (&self.lines[dependency.line], &self.lines[dependency.next]);
         (first.from, first.to, next.to)
     }
 
-    /// How many lines are part of a dependency.
+    /// Number of links that are part of a dependency.
     pub fn lines_used(&self) -> usize {
         let mut used = vec![false; self.lines.len()];
         for dependency in &self.all {
@@ -118,15 +119,15 @@ impl Dependencies {
     }
 }
 
-/// Every direction of every line, and its number by node and port.
-fn lines(wiring: &Wiring) -> (Vec<Line>, Vec<Vec<usize>>) {
+/// Every direction of every link, and its index by node and port.
+fn lines(wiring: &Wiring) -> (Vec<DirectedLink>, Vec<Vec<usize>>) {
     let mut lines = Vec::new();
     let mut numbers = Vec::new();
     for (from, ports) in wiring.iter().enumerate() {
         let mut own = Vec::new();
         for (port, &(to, _)) in (1..).zip(ports) {
             own.push(lines.len());
-            lines.push(Line { from, port, to });
+            lines.push(DirectedLink { from, port, to });
         }
         numbers.push(own);
     }

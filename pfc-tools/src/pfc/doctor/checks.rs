@@ -1,35 +1,35 @@
-//! What lossless RoCE needs of an interface, as a table of checks.
+//! The checks of `doctor`: what lossless RoCE needs on an interface.
 
 use super::facts::{Facts, RdmaPort};
 use super::{Severity, Verdict, Wanted};
 use crate::dcb::{DcbError, Ieee, Selector, Tsa};
 
-/// A row of the table.
+/// A check.
 pub(super) struct Check {
-    /// Its name, for scripts.
+    /// Identifier, for scripts.
     pub id: &'static str,
-    /// What is looked at.
+    /// What is checked.
     pub what: &'static str,
-    /// Looks; `None` where the question does not arise.
+    /// Runs the check; `None` if it does not apply.
     pub run: fn(&Facts, &Wanted) -> Option<Verdict>,
 }
 
 /// The checks.
 pub(super) const CHECKS: &[Check] = &[
-    Check { id: "link", what: "the link", run: link },
+    Check { id: "link", what: "link", run: link },
     Check { id: "mtu", what: "MTU", run: mtu },
     Check { id: "dcb", what: "DCB netlink", run: dcb },
     Check { id: "pfc", what: "lossless priorities", run: pfc },
-    Check { id: "pause", what: "PAUSE of the whole link", run: pause },
-    Check { id: "dscp", what: "priority of RoCE's DSCP", run: dscp },
+    Check { id: "pause", what: "PAUSE (802.3x)", run: pause },
+    Check { id: "dscp", what: "priority of the RoCE DSCP", run: dscp },
     Check { id: "cnp", what: "priority of CNPs", run: cnp },
-    Check { id: "trust", what: "what tells a priority", run: trust },
+    Check { id: "trust", what: "trust mode", run: trust },
     Check { id: "buffer", what: "receive buffer of the lossless priority", run: buffer },
-    Check { id: "dcbx", what: "who negotiates DCB", run: dcbx },
-    Check { id: "ecn", what: "DCQCN of the NIC", run: ecn },
-    Check { id: "cc-params", what: "DCQCN's parameters", run: cc_params },
-    Check { id: "tos", what: "DSCP of connections by librdmacm", run: tos },
-    Check { id: "counters", what: "flow control so far", run: counters },
+    Check { id: "dcbx", what: "DCBX", run: dcbx },
+    Check { id: "ecn", what: "DCQCN in the NIC", run: ecn },
+    Check { id: "cc-params", what: "DCQCN parameters", run: cc_params },
+    Check { id: "tos", what: "DSCP of librdmacm connections", run: tos },
+    Check { id: "counters", what: "flow control counters", run: counters },
 ];
 
 fn ok(found: impl Into<String>) -> Option<Verdict> {
@@ -50,24 +50,23 @@ fn ieee(facts: &Facts) -> Option<&Ieee> {
 
 fn link(facts: &Facts, _: &Wanted) -> Option<Verdict> {
     match facts.is_usable {
-        true => ok("it is up"),
-        false => {
-            bad(Severity::Error, "it is down", &[format!("ip link set dev {} up", facts.name)])
-        }
+        true => ok("up"),
+        false => bad(Severity::Error, "down", &[format!("ip link set dev {} up", facts.name)]),
     }
 }
 
-/// Headers of a RoCEv2 packet in IP: IPv6 40, UDP 8, BTH 12, RETH and immediate 20, ICRC 4.
+/// Largest headers of a RoCEv2 packet, from IP on: IPv6 40, UDP 8, BTH 12, RETH and immediate 20,
+/// ICRC 4.
 const HEADERS: u32 = 84;
 
 fn mtu(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     let (mtu, path) = (facts.mtu, wanted.path_mtu);
     let largest = [4096, 2048, 1024, 512, 256].into_iter().find(|size| size + HEADERS <= mtu);
     match largest {
-        Some(size) if size >= path => ok(format!("{mtu} bytes carry a path MTU of {path}")),
+        Some(size) if size >= path => ok(format!("{mtu} bytes fit a path MTU of {path}")),
         other => bad(
             Severity::Warning,
-            format!("{mtu} bytes carry a path MTU of {}, not {path}", other.unwrap_or(0)),
+            format!("{mtu} bytes fit a path MTU of {}, not {path}", other.unwrap_or(0)),
             &[format!("ip link set dev {} mtu {}", facts.name, path + HEADERS)],
         ),
     }
@@ -75,22 +74,22 @@ fn mtu(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
 
 fn dcb(facts: &Facts, _: &Wanted) -> Option<Verdict> {
     match &facts.dcb {
-        Ok(_) => ok("the driver has it"),
+        Ok(_) => ok("supported by the driver"),
         Err(DcbError::NotSupported(_)) => {
             let driver = facts.driver.as_deref().unwrap_or("unknown");
             bad(
                 Severity::Warning,
                 format!(
-                    "the kernel answers EOPNOTSUPP: driver {driver} has no PFC, ETS or DSCP map that it could show"
+                    "the kernel returns EOPNOTSUPP: driver {driver} reports no PFC, ETS or DSCP map"
                 ),
                 &[],
             )
         }
-        Err(error) => bad(Severity::Warning, format!("it cannot be asked: {error}"), &[]),
+        Err(error) => bad(Severity::Warning, format!("cannot be read: {error}"), &[]),
     }
 }
 
-/// Priorities as `3` or `3, 4`, or nothing.
+/// Priorities as `3` or `3, 4`, or `none`.
 fn list(priorities: impl Iterator<Item = u8>) -> String {
     let all: Vec<String> = priorities.map(|priority| priority.to_string()).collect();
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
@@ -105,19 +104,21 @@ fn pfc(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
         format!("mlnx_qos -i {name} --pfc {}", flags.join(",")),
     ];
     let Some(pfc) = pfc else {
-        return bad(Severity::Error, "the driver has DCB and no PFC", &[]);
+        return bad(Severity::Error, "the driver supports DCB but not PFC", &[]);
     };
     let found = list(pfc.priorities());
     match pfc.enabled {
         enabled if enabled == 1 << priority => {
-            ok(format!("{priority}, of {} at most", pfc.capable))
+            ok(format!("{priority}; at most {} possible", pfc.capable))
         }
-        enabled if enabled >> priority & 1 == 0 => {
-            bad(Severity::Error, format!("{found}; RoCE's {priority} is not among them"), &remedies)
-        }
+        enabled if enabled >> priority & 1 == 0 => bad(
+            Severity::Error,
+            format!("{found}; the RoCE priority {priority} is missing"),
+            &remedies,
+        ),
         _ => bad(
             Severity::Warning,
-            format!("{found}; every one takes headroom, and one is enough"),
+            format!("{found}; each one takes headroom, and one is enough"),
             &remedies,
         ),
     }
@@ -133,12 +134,14 @@ fn pause(facts: &Facts, _: &Wanted) -> Option<Verdict> {
         (false, _) => ok(found),
         (true, true) => bad(
             Severity::Error,
-            format!("{found}, while PFC is on: a link has one of them; PAUSE stops every priority"),
+            format!(
+                "{found}, while PFC is on: a link can use only one, and PAUSE stops every priority"
+            ),
             &off,
         ),
         (true, false) => bad(
             Severity::Warning,
-            format!("{found}: it stops every priority, CNPs among them"),
+            format!("{found}: PAUSE stops every priority, including CNPs"),
             &off,
         ),
     }
@@ -163,7 +166,7 @@ fn dscp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
         ),
         None => bad(
             Severity::Warning,
-            format!("the table has nothing for DSCP {dscp}: the driver's default counts"),
+            format!("no table entry for DSCP {dscp}: the driver's default applies"),
             &remedies,
         ),
     }
@@ -175,7 +178,9 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     match ieee.priority_of_dscp(dscp) {
         Some(found) if found == wanted.priority => bad(
             Severity::Warning,
-            format!("DSCP {dscp} is priority {found}: CNPs wait behind what they are to slow down"),
+            format!(
+                "DSCP {dscp} is priority {found}: CNPs queue behind the data they should slow down"
+            ),
             &dscp_commands(name, dscp, 6),
         ),
         Some(found) => match ieee.ets {
@@ -184,7 +189,7 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
             {
                 bad(
                     Severity::Warning,
-                    format!("DSCP {dscp} is priority {found}, which has to wait for its share"),
+                    format!("DSCP {dscp} is priority {found}, which is not strict"),
                     &[format!(
                         "dcb ets set dev {name} tc-tsa {found}:strict prio-tc {found}:{found}"
                     )],
@@ -194,7 +199,7 @@ fn cnp(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
         },
         None => bad(
             Severity::Warning,
-            format!("the table has nothing for DSCP {dscp}"),
+            format!("no table entry for DSCP {dscp}"),
             &dscp_commands(name, dscp, 6),
         ),
     }
@@ -206,7 +211,7 @@ fn trust(facts: &Facts, _: &Wanted) -> Option<Verdict> {
         Some(Selector::Dscp) => ok("the DSCP"),
         _ => bad(
             Severity::Warning,
-            "not the DSCP first: routed packets have nothing else",
+            "not DSCP first: routed packets carry no other priority",
             &[
                 format!("dcb apptrust set dev {} order dscp pcp", facts.name),
                 format!("mlnx_qos -i {} --trust dscp", facts.name),
@@ -227,7 +232,7 @@ fn buffer(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
         (false, 1..) => ok(found),
         _ => bad(
             Severity::Warning,
-            format!("{found}, which other priorities fill, too, or which holds nothing"),
+            format!("{found}, shared with other priorities or empty"),
             &[format!("dcb buffer set dev {} prio-buffer {priority}:{free}", facts.name)],
         ),
     }
@@ -240,13 +245,13 @@ fn dcbx(facts: &Facts, _: &Wanted) -> Option<Verdict> {
     match facts.dcbx {
         Some(dcbx) if dcbx.firmware => bad(
             Severity::Warning,
-            "the NIC's firmware: it may replace by what the neighbour says what is set here",
+            "the NIC's firmware negotiates and may override the settings of this host",
             &[format!("dcb dcbx set dev {name} host ieee"), format!("mlnx_qos -i {name} -d os")],
         ),
         _ if facts.files.daemons.iter().any(|daemon| daemon != "lldpd") => bad(
             Severity::Warning,
             format!(
-                "{daemons} runs and may replace what is set here{}",
+                "{daemons} is running and may override the settings of this host{}",
                 if is_willing { ": ETS is willing" } else { "" }
             ),
             &[
@@ -254,9 +259,9 @@ fn dcbx(facts: &Facts, _: &Wanted) -> Option<Verdict> {
                 format!("lldptool -T -i {name} -V ETS-CFG willing=no"),
             ],
         ),
-        Some(_) => ok("nobody but the host's administrator"),
+        Some(_) => ok("the host, without negotiation"),
         None if daemons.is_empty() => None,
-        None => info(format!("{daemons} runs")),
+        None => info(format!("{daemons} is running")),
     }
 }
 
@@ -281,7 +286,7 @@ fn cc_params(facts: &Facts, _: &Wanted) -> Option<Verdict> {
 
 fn tos(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
     let RdmaPort { device, port } = facts.files.rdma.as_ref()?;
-    // ECT(0) in the lower two bits: without it switches drop what they would mark.
+    // ECT(0) in the lower two bits: switches drop packets without ECT instead of marking them.
     let tos = wanted.dscp << 2 | 2;
     let remedy = [format!("cma_roce_tos -d {device} -p {port} -t {tos}")];
     match facts.files.roce_tos {
@@ -291,9 +296,7 @@ fn tos(facts: &Facts, wanted: &Wanted) -> Option<Verdict> {
             format!("type of service {found}: DSCP {}, ECN bits {}", found >> 2, found & 3),
             &remedy,
         ),
-        None => {
-            bad(Severity::Info, "not known: /sys/kernel/config/rdma_cm has nothing of it", &remedy)
-        }
+        None => bad(Severity::Info, "unknown: no entry in /sys/kernel/config/rdma_cm", &remedy),
     }
 }
 

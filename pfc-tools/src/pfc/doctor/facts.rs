@@ -1,4 +1,5 @@
-//! What is known of an interface and its host, as it was found. Files are read below a root, so that tests can plant a host.
+//! State of an interface and its host. Files are read below a root directory, so that tests can
+//! provide a host.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,44 +9,44 @@ use feroce_engine::net::{Interface, NetError};
 use feroce_engine::port::ethtool::Ethtool;
 
 use crate::dcb::{Dcb, DcbError, Dcbx, Ieee};
-use crate::pfc::cli::Failure;
-use crate::pfc::counters::about;
+use crate::pfc::counters::parse_name;
+use crate::pfc::outcome::Failure;
 
-/// What was found.
+/// The collected state.
 #[derive(Debug)]
 pub struct Facts {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
     /// Its MTU.
     pub mtu: u32,
-    /// It is up, and the link works.
+    /// Up, with a working link.
     pub is_usable: bool,
-    /// Name of its driver.
+    /// Name of the driver.
     pub driver: Option<String>,
-    /// Whether it obeys PAUSE frames, and whether it sends them.
+    /// PAUSE settings: receive and send.
     pub pauses: Option<(bool, bool)>,
-    /// Counters of flow control that are not 0.
+    /// Flow control counters that are not 0.
     pub counters: BTreeMap<String, u64>,
-    /// What DCB netlink says.
+    /// DCB state.
     pub dcb: Result<Ieee, DcbError>,
-    /// Who negotiates.
+    /// DCBX mode.
     pub dcbx: Option<Dcbx>,
-    /// What files say.
+    /// State read from files.
     pub files: Files,
 }
 
-/// What files say.
+/// State read from files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    /// Daemons that speak LLDP.
+    /// Running LLDP daemons.
     pub daemons: Vec<String>,
-    /// The RDMA port that it is the interface of.
+    /// The RDMA port of the interface.
     pub rdma: Option<RdmaPort>,
-    /// Whether a NIC of NVIDIA reacts to marks (`rp`) and tells of them (`np`), by priority.
+    /// DCQCN of an NVIDIA NIC: reaction point (`rp`) and notification point (`np`), by priority.
     pub ecn: BTreeMap<(String, u8), bool>,
     /// The folder with DCQCN's parameters.
     pub cc_params: Option<PathBuf>,
-    /// The type of service of connections made by librdmacm.
+    /// Default type of service of librdmacm connections.
     pub roce_tos: Option<u8>,
 }
 
@@ -59,14 +60,14 @@ pub struct RdmaPort {
 }
 
 impl Facts {
-    /// Looks.
+    /// Collects the state of an interface.
     ///
     /// # Errors
-    /// If there is no such interface, or none that has Ethernet.
-    pub fn look(name: &str) -> Result<Self, Failure> {
+    /// If the interface does not exist or is not Ethernet.
+    pub fn collect(name: &str) -> Result<Self, Failure> {
         let interface = Interface::read(name).map_err(|error| match error {
             NetError::NoSuchInterface { name } => {
-                Failure::Unusable(format!("no interface is called {name}"))
+                Failure::Unusable(format!("there is no interface {name}"))
             }
             other => Failure::Unusable(format!("{name}: {other}")),
         })?;
@@ -77,7 +78,7 @@ impl Facts {
             Err(_) => (Err(DcbError::NotSupported(name.to_owned())), None),
         };
         let counters = ethtool.as_ref().and_then(|ask| ask.statistics().ok()).unwrap_or_default();
-        let moved = |(name, value): &(String, u64)| *value > 0 && about(name).is_some();
+        let moved = |(name, value): &(String, u64)| *value > 0 && parse_name(name).is_some();
         Ok(Self {
             name: name.to_owned(),
             mtu: interface.mtu,
@@ -87,14 +88,14 @@ impl Facts {
             counters: counters.into_iter().filter(moved).collect(),
             dcb: asked.0,
             dcbx: asked.1,
-            files: Files::look(Path::new("/"), name),
+            files: Files::read(Path::new("/"), name),
         })
     }
 }
 
 impl Files {
-    /// Looks below `root`. What is not there, or may not be read, is not known.
-    pub fn look(root: &Path, interface: &str) -> Self {
+    /// Reads the files below `root`. Missing or unreadable files leave a value unknown.
+    pub fn read(root: &Path, interface: &str) -> Self {
         let device = root.join("sys/class/net").join(interface);
         let rdma = rdma_port(&root.join("sys/class/infiniband"), interface);
         let mut ecn = BTreeMap::new();
@@ -124,7 +125,8 @@ impl Files {
     }
 }
 
-/// The port that has a GID of `interface`. Those of its VLANs are in the same table, and places without a GID cannot be read.
+/// The port with a GID of `interface`. The table also holds GIDs of VLANs, and entries without a
+/// GID cannot be read.
 fn rdma_port(devices: &Path, interface: &str) -> Option<RdmaPort> {
     let mut ports = names(devices).into_iter().flat_map(|device| {
         let ports = names(&devices.join(&device).join("ports"));
@@ -137,7 +139,7 @@ fn rdma_port(devices: &Path, interface: &str) -> Option<RdmaPort> {
     })
 }
 
-/// Programs that answer LLDP and may set DCB by what the neighbour says.
+/// Daemons that speak LLDP and may change DCB settings according to the peer.
 const DAEMONS: [&str; 3] = ["lldpad", "lldpd", "dcbd"];
 
 fn daemons(root: &Path) -> Vec<String> {

@@ -1,6 +1,7 @@
-//! `feroce pfc doctor`: what lossless RoCE lacks on an interface, and the commands that help.
+//! `feroce pfc doctor`: checks an interface for lossless RoCE and names commands that fix problems.
 //!
-//! A check is a row of the table in `checks`, on the facts of an interface. Nothing is changed by looking.
+//! The checks are a table in `checks`, evaluated on the collected state of an interface. Nothing is
+//! changed.
 
 mod checks;
 mod facts;
@@ -9,7 +10,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::cli::{Failure, Outcome};
+use super::outcome::{Failure, Outcome};
 use super::report::print_json;
 use super::units;
 use facts::Facts;
@@ -17,29 +18,44 @@ use facts::Facts;
 /// Options of `feroce pfc doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 nothing worse than a remark; 1 warnings or errors; 2 there is no such interface. mlx5's parameters below \
-/sys/kernel/debug are seen by root only.")]
+Exit codes: 0 no warnings or errors; 1 warnings or errors; 2 no such interface. Only root can read \
+mlx5's parameters in /sys/kernel/debug.")]
 pub struct Options {
-    /// The interface
+    /// Interface to check
     interface: String,
-    /// RoCE's lossless priority
+    /// Lossless priority of RoCE
     #[arg(long, value_name = "P", default_value = "3", value_parser = units::priority)]
     priority: u8,
-    /// RoCE's DSCP
-    #[arg(long, value_name = "DSCP", default_value = "26", value_parser = clap::value_parser!(u8).range(..64))]
+    /// DSCP of RoCE
+    #[arg(
+        long,
+        value_name = "DSCP",
+        default_value = "26",
+        value_parser = clap::value_parser!(u8).range(..64)
+    )]
     dscp: u8,
     /// DSCP of CNPs
-    #[arg(long, value_name = "DSCP", default_value = "48", value_parser = clap::value_parser!(u8).range(..64))]
+    #[arg(
+        long,
+        value_name = "DSCP",
+        default_value = "48",
+        value_parser = clap::value_parser!(u8).range(..64)
+    )]
     cnp_dscp: u8,
-    /// RoCE's path MTU
-    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
+    /// Path MTU of RoCE
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "4096",
+        value_parser = ["256", "512", "1024", "2048", "4096"]
+    )]
     path_mtu: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What a deployment of RoCE wants.
+/// The intended RoCE configuration.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     priority: u8,
@@ -48,30 +64,30 @@ struct Wanted {
     path_mtu: u32,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Severity {
     /// As it should be.
     Ok,
-    /// Worth knowing.
+    /// For information.
     Info,
-    /// It will work, worse than it could.
+    /// Works, but not as well as possible.
     Warning,
-    /// It will not be lossless.
+    /// Not lossless.
     Error,
 }
 
-/// What a check says.
+/// The result of a check.
 #[derive(Debug)]
 struct Verdict {
     severity: Severity,
     found: String,
-    /// Commands, each of which helps on some hosts.
+    /// Alternative commands; which one works depends on the host.
     remedies: Vec<String>,
 }
 
-/// A check's answer.
+/// A check with its result.
 #[derive(Debug, Serialize)]
 struct Finding {
     id: &'static str,
@@ -81,7 +97,7 @@ struct Finding {
     remedies: Vec<String>,
 }
 
-/// All answers.
+/// All results.
 #[derive(Debug, Serialize)]
 struct Report {
     interface: String,
@@ -89,14 +105,14 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Looks at the interface, and shows what it found.
+/// Checks the interface and prints the results.
 ///
 /// # Errors
-/// If there is no such interface, or the output cannot be written.
+/// If the interface does not exist or the output cannot be written.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let Options { priority, dscp, cnp_dscp, ref path_mtu, .. } = *options;
     let path_mtu = path_mtu.parse().expect("one of the values that are taken");
-    let facts = Facts::look(&options.interface)?;
+    let facts = Facts::collect(&options.interface)?;
     let report = examine(&facts, &Wanted { priority, dscp, cnp_dscp, path_mtu });
     let mut out = io::stdout().lock();
     match options.json {
@@ -145,7 +161,7 @@ mod tests {
         App { selector: Selector::Dscp, protocol, priority }
     }
 
-    /// A host on which everything is right.
+    /// A correctly configured host.
     fn right() -> Facts {
         let buffers = Buffers { buffer_of: [0, 0, 0, 1, 0, 0, 0, 0], sizes: [99; 8], total: 999 };
         let ieee = Ieee {
@@ -175,7 +191,7 @@ mod tests {
         }
     }
 
-    /// What is worse than a remark, and the first command that helps.
+    /// Warnings and errors, each with its first command.
     fn complaints(facts: &Facts) -> Vec<(&'static str, Severity, String)> {
         let found = examine(facts, &WANTED).findings.into_iter();
         found
@@ -185,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_right() {
+    fn a_correct_host_has_no_warnings() {
         assert_eq!(complaints(&right()), []);
         assert_eq!(examine(&right(), &WANTED).worst, Severity::Info);
     }
 
-    /// What is done to a host that is right, what is found then, and the command that helps.
+    /// A fault of a correct host, the expected finding, and its command.
     type Fault = (fn(&mut Facts, &mut Ieee), &'static str, Severity, &'static str);
 
     const FAULTS: [Fault; 14] = [
@@ -271,7 +287,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_fault_is_found_and_the_command_named() {
+    fn each_fault_is_found_with_its_command() {
         for (change, id, severity, remedy) in FAULTS {
             let mut facts = right();
             let mut ieee = facts.dcb.as_ref().expect("DCB").clone();
@@ -282,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_dcb_is_told_once() {
+    fn a_driver_without_dcb_gives_one_warning() {
         let facts = Facts { dcb: Err(DcbError::NotSupported("eth0".to_owned())), ..right() };
         let found = complaints(&facts);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "dcb");
         let report = examine(&facts, &WANTED);
-        let dcb = report.findings.iter().find(|one| one.id == "dcb").expect("it is looked at");
+        let dcb = report.findings.iter().find(|one| one.id == "dcb").expect("the DCB check");
         assert!(dcb.found.contains("EOPNOTSUPP") && dcb.found.contains("mlx5_core"));
     }
 
@@ -303,7 +319,7 @@ mod tests {
         put("proc/17/comm", "lldpad\n");
         put("proc/18/comm", "sh\n");
         put("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/ndevs/0", "eth1\n");
-        // Its second port, whose first GID has gone.
+        // The second port; its first GID has been deleted.
         put("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "eth2\n");
         put("sys/class/infiniband/mlx5_0/ports/2/gid_attrs/ndevs/1", "eth0\n");
         put("sys/class/net/eth0/ecn/roce_rp/enable/3", "1\n");
@@ -312,8 +328,8 @@ mod tests {
         put("sys/kernel/debug/mlx5/0000:01:00.0/cc_params/rp_gd", "11\n");
         let link = root.join("sys/class/net/eth0/device");
         std::os::unix::fs::symlink("../../../0000:01:00.0", link).expect("a link");
-        let found = Files::look(&root, "eth0");
-        let nothing = Files::look(Path::new("/nonexistent"), "eth0");
+        let found = Files::read(&root, "eth0");
+        let nothing = Files::read(Path::new("/nonexistent"), "eth0");
         fs::remove_dir_all(&root).expect("it was made");
         let ecn = [(("np".to_owned(), 3), false), (("rp".to_owned(), 3), true)];
         let port = RdmaPort { device: "mlx5_0".to_owned(), port: "2".to_owned() };

@@ -6,119 +6,157 @@ pub mod thresholds;
 
 use std::io;
 
-use super::cli::{Failure, Outcome};
+use super::outcome::{Failure, Outcome};
 use super::units;
-use crate::fabric::time::LineRate;
+use crate::fabric::time::LinkRate;
 use formulas::{Cells, Formula, Headroom, Link};
 use thresholds::{Switch, Thresholds};
 
 /// Options of `plan`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Rate of the links, as 100G
+    /// Link rate, such as 100G
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub rate: LineRate,
-    /// Metres of cable
+    pub rate: LinkRate,
+    /// Cable length in metres
     #[arg(long, value_name = "METRES", default_value = "100", value_parser = units::metres)]
     pub cable: u32,
-    /// Largest frame of a lossless class: 4200 carries a RoCE payload of 4096 bytes
-    #[arg(long, value_name = "BYTES", default_value = "4200", value_parser = clap::value_parser!(u64).range(64..=16_384))]
+    /// Largest frame of a lossless class; 4200 fits a RoCE payload of 4096 bytes
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "4200",
+        value_parser = clap::value_parser!(u64).range(64..=16_384)
+    )]
     pub mtu: u64,
     /// Largest frame of any class
-    #[arg(long, value_name = "BYTES", default_value = "9216", value_parser = clap::value_parser!(u64).range(64..=16_384))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "9216",
+        value_parser = clap::value_parser!(u64).range(64..=16_384)
+    )]
     pub port_mtu: u64,
-    /// Lossless priorities, each a class
-    #[arg(long, value_name = "P,P", default_value = "3", value_delimiter = ',', value_parser = units::priority)]
+    /// Lossless priorities, one class each
+    #[arg(
+        long,
+        value_name = "P,P",
+        default_value = "3",
+        value_delimiter = ',',
+        value_parser = units::priority
+    )]
     pub priorities: Vec<u8>,
     /// Shared buffer of the switch
     #[arg(long, value_name = "BYTES", default_value = "32MB", value_parser = units::bytes)]
     pub buffer: u64,
     /// Ports of the switch
-    #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "32",
+        value_parser = clap::value_parser!(u64).range(1..=4096)
+    )]
     pub ports: u64,
-    /// What a class may take of the free buffer before it is paused: alpha of switches, beta of the DCQCN paper
+    /// Factor of the dynamic threshold: how much of the free buffer a class may use before it is
+    /// paused (alpha of switches, beta of the DCQCN paper)
     #[arg(long, value_name = "PART", default_value = "8", value_parser = thresholds::beta)]
     pub beta: f64,
-    /// The same threshold for every class of every port, in place of a part of the free buffer
+    /// Use a static threshold, the same for every class of every port, instead of the dynamic one
     #[arg(long = "static")]
     pub is_static: bool,
-    /// Where ECN begins to mark
+    /// Queue length at which ECN marking starts
     #[arg(long, value_name = "BYTES", default_value = "5KB", value_parser = units::bytes)]
     pub kmin: u64,
-    /// Where ECN marks with the highest probability
+    /// Queue length at which ECN marking reaches the highest probability
     #[arg(long, value_name = "BYTES", default_value = "200KB", value_parser = units::bytes)]
     pub kmax: u64,
-    /// That probability, in percent
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = clap::value_parser!(u8).range(0..=100))]
+    /// Highest marking probability, in percent
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "1",
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
     pub pmax: u8,
-    /// Headroom of a class of a port, in place of the formulas'
+    /// Headroom per class and port, instead of the formulas' values
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub headroom: Option<u64>,
-    /// Quanta in which the peer stops, in place of the standard's
+    /// Response time of the peer in quanta, instead of the standard's value
     #[arg(long, value_name = "QUANTA", value_parser = clap::value_parser!(u64).range(0..=65_535))]
     pub response_quanta: Option<u64>,
-    /// Bytes of a cell of the switch's memory (SONiC's formula)
-    #[arg(long, value_name = "BYTES", default_value = "144", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    /// Cell size of the switch's memory (SONiC's formula)
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "144",
+        value_parser = clap::value_parser!(u64).range(1..=4096)
+    )]
     pub cell: u64,
-    /// Frames in a hundred that fill cells worst (SONiC's formula)
-    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u64).range(0..=100))]
+    /// Share of frames with the worst size for the cells, in percent (SONiC's formula)
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "100",
+        value_parser = clap::value_parser!(u64).range(0..=100)
+    )]
     pub small_packets: u64,
-    /// The formula that decides the verdict and the configuration
+    /// Formula that decides the verdict and the configuration
     #[arg(long, value_enum, default_value = "ieee")]
     pub by: Formula,
-    /// The interface that the configuration is for
+    /// Interface to generate the configuration for
     #[arg(long, value_name = "NAME", default_value = "eth0")]
     pub interface: String,
-    /// What is printed
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub output: Output,
 }
 
-/// What is printed.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
-    /// Tables for people
+    /// Tables
     Text,
-    /// Everything, as JSON
+    /// All values as JSON
     Json,
-    /// Commands of iproute2's dcb for the interface of a host or of a switch that runs Linux
+    /// Commands of iproute2's dcb for the interface of a host or of a switch running Linux
     Dcb,
     /// Tables for SONiC's config_db.json
     Sonic,
 }
 
-/// A column of the plan: what follows from one formula.
+/// A column of the plan: the values of one formula.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
-    /// The formula's name, or `stated`.
+    /// Name of the formula, or `stated`.
     pub name: &'static str,
-    /// Its headroom, or why it has none.
+    /// Its headroom, or why there is none.
     pub headroom: Result<Headroom, String>,
-    /// What follows from that.
+    /// Thresholds that follow.
     pub thresholds: Option<Thresholds>,
-    /// Where a paused class goes on.
+    /// XON thresholds that follow.
     pub xon: Option<Xon>,
 }
 
-/// Where a paused class goes on (XON), in bytes of what it has waiting: a largest frame below where it was paused, as Linux's driver of ConnectX NICs
-/// has it.
+/// Where a paused class resumes (XON), in bytes of its queue: one largest frame below the XOFF
+/// threshold, as in Linux's driver of ConnectX NICs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Xon {
-    /// With a fixed threshold.
+    /// With a static threshold.
     #[serde(rename = "static")]
     pub fixed: u64,
-    /// With the dynamic one of an empty switch.
+    /// With the dynamic threshold of an empty switch.
     pub dynamic: u64,
 }
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// A column for each formula.
+    /// One column for each formula.
     pub columns: Vec<Column>,
-    /// The column that decides.
+    /// Index of the column that decides.
     pub chosen: usize,
-    /// Whether the buffer suffices and ECN marks before PFC pauses, by that column; each thing that is not so.
+    /// Violated conditions, by the deciding column: the buffer suffices, and ECN marks before PFC
+    /// pauses.
     pub objections: Vec<String>,
 }
 
@@ -135,32 +173,32 @@ impl Options {
         Switch { buffer: self.buffer, ports: self.ports, classes, beta: self.beta }
     }
 
-    /// The lossless priorities, a bit each.
+    /// Lossless priorities, one bit each.
     fn mask(&self) -> u8 {
         self.priorities.iter().fold(0, |mask, p| mask | 1 << p)
     }
 
-    /// What the configuration that is asked for has no words for.
+    /// Returns why the options cannot be expressed in the requested format, if so.
     fn beyond_output(&self) -> Option<String> {
         match self.output {
             Output::Dcb if self.mask() == u8::MAX => Some(
-                "DCB has buffers 0 to 7, and lossy frames need one: at most 7 lossless priorities"
+                "DCB has 8 buffers, and lossy frames need one: at most 7 lossless priorities"
                     .to_owned(),
             ),
             Output::Sonic if !self.is_static && self.exponent().is_none() => Some(format!(
-                "SONiC has powers of two from 1/128 to 128 for dynamic thresholds: --beta {} is none",
+                "SONiC's dynamic thresholds are powers of two from 1/128 to 128, unlike --beta {}",
                 self.beta
             )),
             _ => None,
         }
     }
 
-    /// Of the dynamic threshold as a power of two.
+    /// Exponent of the dynamic threshold's factor, if it is a power of two.
     fn exponent(&self) -> Option<i32> {
         (-7..=7).find(|&exponent| (self.beta - f64::from(exponent).exp2()).abs() < f64::EPSILON)
     }
 
-    /// The plan.
+    /// Computes the plan.
     pub fn plan(&self) -> Plan {
         let link = self.link();
         let stated = self.headroom.map(|bytes| {
@@ -196,11 +234,13 @@ impl Options {
             false => (thresholds.ecn_dynamic, "dynamic"),
         };
         let short = format!(
-            "the buffer of {} B does not suffice for {classes} lossless classes on {ports} ports: {} B of headroom, and a frame for each",
+            "the buffer of {} B does not suffice for {classes} lossless classes on {ports} ports: \
+             {} B of headroom, and a frame for each",
             self.buffer, thresholds.headroom
         );
         let late = format!(
-            "ECN begins to mark at {} B: PFC with {kind} thresholds may pause before (marks have to begin below {ecn} B)",
+            "ECN marks from {} B: PFC with {kind} thresholds may pause first (marking must start \
+             below {ecn} B)",
             self.kmin
         );
         let rules = [
@@ -251,10 +291,11 @@ mod tests {
         Cli::parse_from(["plan"].into_iter().chain(arguments.split_whitespace())).options
     }
 
-    const TRIDENT_II: &str = "--rate 40G --buffer 12MB --ports 32 --priorities 0,1,2,3,4,5,6,7 --headroom 22.4KB --mtu 1500";
+    const TRIDENT_II: &str = "--rate 40G --buffer 12MB --ports 32 \
+        --priorities 0,1,2,3,4,5,6,7 --headroom 22.4KB --mtu 1500";
 
     #[test]
-    fn the_papers_switch_is_fine_with_its_thresholds_and_not_with_others() {
+    fn the_papers_switch_passes_with_its_own_thresholds_only() {
         assert_eq!(options(TRIDENT_II).plan().objections, [""; 0]);
         let late = options(&format!("{TRIDENT_II} --kmin 21.756KB")).plan();
         assert_eq!(late.objections.len(), 1);
@@ -264,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_does_not_suffice_is_told() {
+    fn an_insufficient_buffer_is_reported() {
         let plan = options("--rate 100G --buffer 1MB --kmin 100B").plan();
         assert!(plan.objections[0].contains("does not suffice"), "{plan:?}");
         assert_eq!(options("--rate 100G --kmin 100B").plan().objections, [""; 0]);
@@ -303,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_is_of_the_chosen_formula() {
+    fn the_configuration_uses_the_chosen_formula() {
         let dcb = text("--rate 100G --priorities 3,4 --by mlx5 --interface swp1 --output dcb");
         assert!(dcb.contains("dcb pfc set dev swp1 prio-pfc all:off 3:on 4:on"), "{dcb}");
         assert!(dcb.contains("dcb buffer set dev swp1 prio-buffer all:0 3:1 4:2"), "{dcb}");
@@ -314,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_configuration_has_no_words_for_is_refused() {
+    fn inexpressible_options_are_refused() {
         let rows = [
             ("--rate 100G --priorities 0,1,2,3,4,5,6,7 --output dcb", "at most 7"),
             ("--rate 100G --beta 3 --output sonic", "powers of two"),
@@ -330,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn mlxsw_is_told_its_delay() {
+    fn the_mlxsw_delay_is_configured() {
         let dcb = text("--rate 100G --by mlxsw --interface swp1 --output dcb");
         // In bits: 8 x (2 x 4200 + 84 + 12500 + 394 x 64).
         assert!(dcb.contains("delay is 369600 bits"), "{dcb}");

@@ -1,4 +1,4 @@
-//! A plan as text, as JSON, and as configuration.
+//! Prints a plan as text, as JSON, and as configuration.
 
 use std::io::{self, Write};
 
@@ -21,14 +21,14 @@ fn document(out: &mut impl Write, value: &Value) -> io::Result<()> {
     writeln!(out, "{value:#}")
 }
 
-/// Of a row of the table, its name and its value in a column.
+/// A row of the table: its name, and its value in a column.
 type Row = (&'static str, fn(&Thresholds) -> String);
 
 const ROWS: [Row; 7] = [
     ("headroom, all classes and ports", |t| t.headroom.to_string()),
-    ("left of the buffer", |t| t.shared.to_string()),
-    ("most lossless classes", |t| t.classes_max.to_string()),
-    ("static XOFF at most", |t| t.xoff_static.to_string()),
+    ("rest of the buffer", |t| t.shared.to_string()),
+    ("max. lossless classes", |t| t.classes_max.to_string()),
+    ("max. static XOFF", |t| t.xoff_static.to_string()),
     ("static: ECN below", |t| t.ecn_static.to_string()),
     ("dynamic XOFF, empty switch", |t| t.xoff_dynamic.to_string()),
     ("dynamic: ECN below", |t| t.ecn_dynamic.to_string()),
@@ -45,7 +45,8 @@ fn text(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> 
     let switch = options.switch();
     writeln!(
         out,
-        "{} Mb/s, {} m of cable, lossless frames of {} B, others of {} B; {} lossless classes on {} ports, {} B of buffer. All in bytes.",
+        "{} Mb/s, {} m of cable, lossless frames up to {} B, others up to {} B; {} lossless \
+         classes on {} ports, {} B of buffer. All values in bytes.",
         options.rate.bits_per_second() / 1_000_000,
         options.cable,
         options.mtu,
@@ -62,7 +63,7 @@ fn text(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> 
         let cells = plan.columns.iter().map(|column| value(column).unwrap_or_else(|| "-".into()));
         [name.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
     };
-    table.add_row(row("headroom of a class of a port", &|column| {
+    table.add_row(row("headroom per class and port", &|column| {
         column.headroom.as_ref().ok().map(|headroom| headroom.bytes.to_string())
     }));
     for (name, value) in ROWS {
@@ -92,7 +93,7 @@ fn text(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> 
     match plan.objections.is_empty() {
         true => writeln!(
             out,
-            "By {by}: the buffer suffices, and ECN marks from {} B on, before PFC pauses.",
+            "By {by}: the buffer suffices, and ECN marks (from {} B) before PFC pauses.",
             options.kmin
         ),
         false => plan.objections.iter().try_for_each(|text| writeln!(out, "By {by}: {text}.")),
@@ -111,7 +112,12 @@ fn as_json(options: &Options, plan: &Plan) -> Value {
                         .iter()
                         .map(|&(name, bytes)| (name.to_owned(), bytes.into()))
                         .collect();
-                    json!({ "headroom": headroom.bytes, "parts": parts, "thresholds": column.thresholds, "xon": column.xon })
+                    json!({
+                        "headroom": headroom.bytes,
+                        "parts": parts,
+                        "thresholds": column.thresholds,
+                        "xon": column.xon,
+                    })
                 }
                 Err(why) => json!({ "unknown": why }),
             };
@@ -143,25 +149,25 @@ fn chosen(plan: &Plan) -> u64 {
     plan.columns[plan.chosen].headroom.as_ref().map_or(0, |headroom| headroom.bytes)
 }
 
-/// A buffer of its own for each lossless priority: its headroom, and two frames ahead of it.
+/// A separate buffer for each lossless priority: its headroom and two frames.
 fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     let (name, priorities) = (&options.interface, priorities(options));
     let list = |of: &dyn Fn(usize, u8) -> String| {
         priorities.iter().enumerate().map(|(at, &p)| of(at, p)).collect::<Vec<_>>().join(" ")
     };
-    writeln!(out, "# PFC for the lossless priorities only; PAUSE has to be off.")?;
+    writeln!(out, "# PFC for the lossless priorities only; PAUSE must be off.")?;
     writeln!(out, "ethtool -A {name} rx off tx off")?;
     writeln!(out, "dcb pfc set dev {name} prio-pfc all:off {}", list(&|_, p| format!("{p}:on")))?;
     let is_mlxsw = options.headroom.is_none() && options.by == Formula::Mlxsw;
     if let Some(delay) = is_mlxsw.then(|| mlxsw_delay(&options.link()).ok()).flatten() {
-        // DCB has 16 bits for it.
+        // The delay has 16 bits in DCB.
         let (bits, most) = (8 * delay, u64::from(u16::MAX));
-        writeln!(out, "# The delay is {bits} bits, of which DCB takes {most} at most.")?;
+        writeln!(out, "# The delay is {bits} bits; DCB accepts at most {most}.")?;
         writeln!(out, "dcb pfc set dev {name} delay {}", bits.min(most))?;
     }
     writeln!(
         out,
-        "# A buffer for each of them: two frames, and {} B of headroom ({}).",
+        "# One buffer for each: two frames, and {} B of headroom ({}).",
         chosen(plan),
         plan.columns[plan.chosen].name
     )?;
@@ -179,13 +185,13 @@ fn dcb(out: &mut impl Write, options: &Options, plan: &Plan) -> io::Result<()> {
     )
 }
 
-/// What SONiC's tables want to have as text.
+/// Tables for SONiC. All values are strings.
 fn sonic(options: &Options, plan: &Plan) -> Value {
     let megabits = options.rate.bits_per_second() / 1_000_000;
     let profile = format!("pg_lossless_{megabits}_{}m_profile", options.cable);
     let name = options.interface.as_str();
     let priorities: Vec<_> = priorities(options).iter().map(u8::to_string).collect();
-    // As its model has it: what the pipeline holds goes on.
+    // As in SONiC's model: resume at the size of the pipeline.
     let xon = options.link().cells.pipeline;
     let mut buffer = json!({
         "pool": "ingress_lossless_pool",
@@ -198,7 +204,7 @@ fn sonic(options: &Options, plan: &Plan) -> Value {
             let most = plan.columns[plan.chosen].thresholds.map_or(0, |t| t.xoff_static);
             buffer["static_th"] = most.to_string().into();
         }
-        // SAI has powers of two: the exponent.
+        // SAI expects the exponent of a power of two.
         false => buffer["dynamic_th"] = options.exponent().map(|power| power.to_string()).into(),
     }
     let groups: Map<_, _> =

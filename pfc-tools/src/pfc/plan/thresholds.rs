@@ -1,51 +1,54 @@
-//! Where a switch with a shared buffer pauses and marks (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM
-//! 2015, section 4): marks are to begin before pauses, whatever ports the traffic comes from.
+//! Thresholds of a shared-buffer switch for PFC and ECN (Zhu et al., "Congestion Control for
+//! Large-Scale RDMA Deployments", SIGCOMM 2015, section 4): marking must start before pausing,
+//! whatever ports the traffic comes from.
 
 use feroce_congestion::fraction::Fraction;
 
 /// A switch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Switch {
-    /// Bytes of shared buffer.
+    /// Shared buffer in bytes.
     pub buffer: u64,
-    /// Ports.
+    /// Number of ports.
     pub ports: u64,
-    /// Lossless classes.
+    /// Number of lossless classes.
     pub classes: u64,
-    /// A dynamic threshold's part of what is free.
+    /// Factor of the dynamic threshold.
     pub beta: f64,
 }
 
-/// What follows from a headroom.
+/// The thresholds for a given headroom.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Thresholds {
     /// Headroom of all classes of all ports.
     pub headroom: u64,
-    /// What is left of the buffer; negative if it does not suffice.
+    /// Rest of the buffer; negative if it does not suffice.
     pub shared: i64,
-    /// Most lossless classes for which the buffer suffices, with a frame for each.
+    /// Most lossless classes for which the buffer suffices, with one frame for each.
     pub classes_max: u64,
-    /// A fixed threshold of pausing, the same for every class of every port, may be as high as this.
+    /// Highest static XOFF threshold, the same for every class of every port.
     pub xoff_static: u64,
-    /// Marking has to begin below this ahead of a fixed threshold.
+    /// Marking must start below this value with the static threshold.
     pub ecn_static: u64,
-    /// The dynamic threshold of an empty switch: no more than there is.
+    /// Dynamic XOFF threshold of an empty switch, at most the rest of the buffer.
     pub xoff_dynamic: u64,
-    /// Marking has to begin below this ahead of the dynamic threshold.
+    /// Marking must start below this value with the dynamic threshold.
     pub ecn_dynamic: u64,
 }
 
 impl Switch {
-    /// The thresholds for `headroom` bytes of each class of each port, with frames of `mtu` bytes.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // Bytes below 2^52.
+    /// The thresholds for `headroom` bytes per class and port and frames of `mtu` bytes.
+    // Bytes below 2^52.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
     pub fn thresholds(&self, headroom: u64, mtu: u64) -> Thresholds {
         let queues = self.ports * self.classes;
         let total = queues * headroom;
         let shared = i64::try_from(self.buffer).unwrap_or(i64::MAX)
             - i64::try_from(total).unwrap_or(i64::MAX);
         let free = u64::try_from(shared).unwrap_or(0);
-        // With dynamic thresholds: xoff = beta (shared - used) / classes. When all that waits in one egress queue came evenly from all
-        // ports, a port has a part of it; marks come first below this.
+        // Dynamic threshold: xoff = beta (shared - used) / classes. If the packets of one egress
+        // queue come evenly from all ports, each port holds an equal part of them; marking starts
+        // first below this value.
         let (beta, classes, ports) = (self.beta, self.classes as f64, self.ports as f64);
         let dynamic = beta * free as f64 / classes;
         Thresholds {
@@ -60,7 +63,7 @@ impl Switch {
     }
 }
 
-/// `8`, `1/8` or `0.125`.
+/// Parses a factor such as `8`, `1/8` or `0.125`.
 pub fn beta(text: &str) -> Result<f64, String> {
     let whole = text.parse::<u32>().ok().map(f64::from);
     let part = || {
@@ -69,7 +72,7 @@ pub fn beta(text: &str) -> Result<f64, String> {
         Some(f64::from(Fraction::from_units(units).units()) / f64::from(1_u32 << 31))
     };
     let beta = whole.or_else(part).filter(|&beta| beta > 0.0 && beta <= 1024.0);
-    beta.ok_or_else(|| "expected a part of the free buffer, as 8 or 1/8".to_owned())
+    beta.ok_or_else(|| "expected a factor such as 8 or 1/8".to_owned())
 }
 
 #[cfg(test)]
@@ -85,12 +88,12 @@ mod tests {
         assert_eq!(thresholds.headroom, 256 * 22_400);
         assert_eq!(thresholds.xoff_static, 24_475);
         assert_eq!(thresholds.ecn_dynamic, 21_755);
-        // Below a frame: the paper's reason for dynamic thresholds.
+        // Less than one frame: the paper's reason for dynamic thresholds.
         assert!(thresholds.ecn_static < 1500);
     }
 
     #[test]
-    fn a_buffer_suffices_for_so_many_classes_and_no_more() {
+    fn the_buffer_limits_the_number_of_classes() {
         let most = TRIDENT_II.thresholds(22_400, 1500).classes_max;
         assert_eq!(most, 8);
         let most = TRIDENT_II.thresholds(101_616, 4200).classes_max;

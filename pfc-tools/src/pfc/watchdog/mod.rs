@@ -1,4 +1,4 @@
-//! `feroce pfc watchdog`: waits for storms of pauses and stuck queues at an interface.
+//! `feroce pfc watchdog`: detects PFC storms and stuck queues at an interface.
 
 pub mod state;
 
@@ -16,65 +16,74 @@ use feroce_engine::sys::poll_readable;
 use feroce_engine::time::Clock;
 use nix::sys::signal::{SigSet, Signal};
 
-use super::cli::{Failure, Outcome};
-use super::counters::{Direction, What, about};
+use super::counters::{Direction, Quantity, parse_name};
 use super::listener::Listener;
-use super::meter::PAUSE;
+use super::outcome::{Failure, Outcome};
+use super::timer::PAUSE;
 use super::units;
-use crate::fabric::time::{LineRate, Time};
+use crate::fabric::time::{LinkRate, Time};
 use crate::live::command::watch_signals;
 use state::{Config, Event, Sample, Watchdog};
 
-/// What ends it.
+/// Signals that stop the program.
 const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// Options of `feroce pfc watchdog`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A host's watchdog tells and does nothing else: a switch's would, of the stormed queue, either drop what is in it and what comes (drop), \
-or send it in spite of pauses (forward), until the queue is restored. `--on-storm` can do something of the kind: \
-`dcb pfc set dev eth0 prio-pfc 3:off`.\n\n\
-Exit codes: 0 ended by a signal or --for, without a storm; 1 there was one, or it failed; 2 what was given cannot be used.")]
+This watchdog only reports. The watchdog of a switch also acts on the stormed queue: it drops the \
+queue's packets (drop) or sends them in spite of pauses (forward) until the queue is restored. A \
+command of --on-storm can do something similar: `dcb pfc set dev eth0 prio-pfc 3:off`.\n\n\
+Exit codes: 0 stopped by a signal or --for, without a storm; 1 at least one storm, or a failure; \
+2 the input cannot be used.")]
 pub struct Options {
-    /// The interface
+    /// Interface to watch
     interface: String,
     /// Lossless priorities
-    #[arg(long, value_name = "P,P", value_delimiter = ',', default_value = "3", value_parser = units::priority)]
+    #[arg(
+        long,
+        value_name = "P,P",
+        value_delimiter = ',',
+        default_value = "3",
+        value_parser = units::priority
+    )]
     priorities: Vec<u8>,
-    /// A storm is one that has lasted so long
+    /// Report a storm after this time
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::time)]
     detection: Time,
-    /// It is over when no pause has come for so long
+    /// Report the end of a storm when no pause has arrived for this time
     #[arg(long, value_name = "TIME", default_value = "400ms", value_parser = units::time)]
     restoration: Time,
-    /// How often is looked
+    /// Polling interval
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::time)]
     poll: Time,
-    /// Count the frames that reach the host, in place of the NIC's counters: for links that swallow none
+    /// Count the frames that reach the host instead of using the NIC's counters; for links that do
+    /// not consume PFC frames
     #[arg(long)]
     frames: bool,
-    /// Rate of the link for --frames, in place of what its driver says
+    /// Link rate for --frames, instead of the rate reported by the driver
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    rate: Option<LineRate>,
-    /// Run this by the shell when a storm begins; PFC_INTERFACE and PFC_PRIORITY are set
+    rate: Option<LinkRate>,
+    /// Shell command to run when a storm starts; PFC_INTERFACE and PFC_PRIORITY are set
     #[arg(long, value_name = "COMMAND")]
     on_storm: Option<String>,
-    /// Run this by the shell when it is over
+    /// Shell command to run when a storm ends
     #[arg(long, value_name = "COMMAND")]
     on_restore: Option<String>,
-    /// Keep this file up to date with figures for Prometheus, as node_exporter's textfile collector reads them; `-` prints them at the end
+    /// Write metrics for Prometheus to this file at every poll, for node_exporter's textfile
+    /// collector; `-` prints them at the end
     #[arg(long, value_name = "FILE")]
     prometheus: Option<PathBuf>,
-    /// End after this time; without it, SIGINT or SIGTERM ends it
+    /// Stop after this time; without it, SIGINT or SIGTERM stops the program
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     duration: Option<Time>,
 }
 
-/// Where figures come from.
+/// Source of the samples.
 enum Source {
-    /// What the NIC counts.
+    /// The NIC's counters.
     Nic(Ethtool),
-    /// Frames that arrive.
+    /// Frames that reach the host.
     Frames(Box<Listener>),
 }
 
@@ -82,7 +91,7 @@ impl Source {
     fn open(options: &Options) -> Result<Self, Failure> {
         let name = &options.interface;
         if let Err(NetError::NoSuchInterface { .. }) = Interface::read(name) {
-            return Err(Failure::Unusable(format!("no interface is called {name}")));
+            return Err(Failure::Unusable(format!("there is no interface {name}")));
         }
         let of_interface = |source| Failure::Interface { name: name.clone(), source };
         let ethtool = Ethtool::open(name).map_err(of_interface)?;
@@ -91,7 +100,7 @@ impl Source {
             return match listener.meter().rate() {
                 Some(_) => Ok(Self::Frames(Box::new(listener))),
                 None => Err(Failure::Unusable(format!(
-                    "{name}: its driver knows no rate; --rate says it"
+                    "{name}: the driver reports no link rate; set it with --rate"
                 ))),
             };
         }
@@ -100,27 +109,28 @@ impl Source {
         match options.priorities.iter().find(lacks) {
             None => Ok(Self::Nic(ethtool)),
             Some(priority) => Err(Failure::Unusable(format!(
-                "{name}: its driver does not count for how long priority {priority} is paused, nor what it sends; --frames counts frames that reach the host"
+                "{name}: the driver counts neither the pause time nor the packets sent of priority \
+                 {priority}; --frames counts the frames that reach the host"
             ))),
         }
     }
 
-    /// What is known of each of `priorities` now.
-    fn look(&mut self, priorities: &[u8]) -> io::Result<Vec<Sample>> {
+    /// Samples of `priorities` now.
+    fn poll(&mut self, priorities: &[u8]) -> io::Result<Vec<Sample>> {
         match self {
             Self::Nic(ethtool) => {
                 let counters = ethtool.statistics()?;
                 Ok(priorities.iter().map(|&priority| of_counters(&counters, priority)).collect())
             }
             Self::Frames(listener) => {
-                listener.settle()?;
+                listener.drain()?;
                 let (meter, now) = (listener.meter(), listener.meter().now());
                 let of = |&priority: &u8| {
                     let (mut frames, mut paused) = (0, Time::ZERO);
                     for sender in meter.senders() {
-                        let own = sender.figures(usize::from(priority), now);
-                        frames += own.xoff + sender.figures(PAUSE, now).xoff;
-                        paused = paused + sender.stood_still(priority.into(), now);
+                        let own = sender.stats(usize::from(priority), now);
+                        frames += own.xoff + sender.stats(PAUSE, now).xoff;
+                        paused = paused + sender.blocked_time(priority.into(), now);
                     }
                     Sample { frames, paused: Some(paused), ..Sample::default() }
                 };
@@ -130,31 +140,31 @@ impl Source {
     }
 }
 
-/// What a NIC's counters say of a priority.
+/// The sample of a priority from a NIC's counters.
 fn of_counters(counters: &BTreeMap<String, u64>, priority: u8) -> Sample {
     let mut sample = Sample::default();
     for (name, &value) in counters {
-        // As mlx5 calls them.
+        // Name of mlx5.
         if *name == format!("tx_prio{priority}_packets") {
             sample.sent = Some(value);
         }
-        let Some(about) = about(name) else { continue };
-        if about.direction != Direction::Rx || about.priority != Some(priority) {
+        let Some(meaning) = parse_name(name) else { continue };
+        if meaning.direction != Direction::Rx || meaning.priority != Some(priority) {
             continue;
         }
-        match about.what {
-            What::Frames => sample.frames += value,
-            What::Micros => sample.paused = Some(Time::from_micros(value)),
-            What::Transitions => {}
+        match meaning.what {
+            Quantity::Frames => sample.frames += value,
+            Quantity::Micros => sample.paused = Some(Time::from_micros(value)),
+            Quantity::Transitions => {}
         }
     }
     sample
 }
 
-/// Watches until the time is over or a signal comes.
+/// Watches until the time is over or a signal arrives.
 ///
 /// # Errors
-/// If the interface cannot be watched, or goes away.
+/// If the interface cannot be watched or goes away.
 pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let name = &options.interface;
     let Options { detection, restoration, .. } = *options;
@@ -162,7 +172,7 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
     let clock = Clock::start();
     let mut source = Source::open(options)?;
     let config = Config { detection, restoration, paused: 80 };
-    let mut dogs: Vec<Watchdog> =
+    let mut watchdogs: Vec<Watchdog> =
         options.priorities.iter().map(|_| Watchdog::new(config)).collect();
     let mut link = Link::default();
     let (mut children, mut scratch) = (Vec::new(), Vec::new());
@@ -180,28 +190,30 @@ pub fn run(options: &Options) -> Result<Outcome, Failure> {
         }
         due = now + options.poll;
         let of_interface = |source| Failure::Interface { name: name.clone(), source };
-        link.look(name).map_err(|error| of_interface(io::Error::other(error)))?;
-        let samples = source.look(&options.priorities).map_err(of_interface)?;
+        link.poll(name).map_err(|error| of_interface(io::Error::other(error)))?;
+        let samples = source.poll(&options.priorities).map_err(of_interface)?;
         children.retain_mut(|child: &mut Child| matches!(child.try_wait(), Ok(None)));
-        for ((dog, &priority), sample) in dogs.iter_mut().zip(&options.priorities).zip(&samples) {
+        for ((watchdog, &priority), sample) in
+            watchdogs.iter_mut().zip(&options.priorities).zip(&samples)
+        {
             let sample = Sample { link_changes: link.changes, is_up: link.is_up, ..*sample };
-            if let Some(event) = dog.poll(now, sample) {
-                children.extend(tell(options, priority, event, now)?);
+            if let Some(event) = watchdog.poll(now, sample) {
+                children.extend(report_event(options, priority, event, now)?);
             }
         }
         if let Some(file) = options.prometheus.as_ref().filter(|file| *file != Path::new("-")) {
-            replace(file, &figures(name, &options.priorities, &dogs, &samples))?;
+            replace(file, &metrics(name, &options.priorities, &watchdogs, &samples))?;
         }
     }
     if options.prometheus.as_deref() == Some(Path::new("-")) {
-        let samples = source.look(&options.priorities).unwrap_or_default();
-        let text = figures(name, &options.priorities, &dogs, &samples);
+        let samples = source.poll(&options.priorities).unwrap_or_default();
+        let text = metrics(name, &options.priorities, &watchdogs, &samples);
         io::stdout().lock().write_all(text.as_bytes())?;
     }
-    Ok(Outcome::of(dogs.iter().any(|dog| dog.storms > 0)))
+    Ok(Outcome::of(watchdogs.iter().any(|watchdog| watchdog.storms > 0)))
 }
 
-/// Whether the link is there, and how often that has changed.
+/// State of the link, and the number of its changes.
 #[derive(Debug, Default)]
 struct Link {
     is_up: bool,
@@ -209,10 +221,10 @@ struct Link {
 }
 
 impl Link {
-    fn look(&mut self, name: &str) -> Result<(), NetError> {
+    fn poll(&mut self, name: &str) -> Result<(), NetError> {
         let interface = Interface::read(name)?;
         let is_up = interface.is_usable();
-        // Changes between two looks, where the kernel counts them.
+        // The kernel's count includes changes between two polls.
         let counted = interface.carrier_changes.map(u64::from);
         self.changes = counted.unwrap_or(self.changes + u64::from(is_up != self.is_up));
         self.is_up = is_up;
@@ -220,8 +232,13 @@ impl Link {
     }
 }
 
-/// Prints what has happened, and runs the command for it.
-fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<Option<Child>> {
+/// Prints an event and runs its command.
+fn report_event(
+    options: &Options,
+    priority: u8,
+    event: Event,
+    now: Time,
+) -> io::Result<Option<Child>> {
     let name = &options.interface;
     let (what, command) = match event {
         Event::Storm => ("storm", &options.on_storm),
@@ -234,7 +251,8 @@ fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).stdin(Stdio::null());
     shell.env("PFC_INTERFACE", name).env("PFC_PRIORITY", priority.to_string());
-    // A child inherits which signals are blocked, and these have to end it, too. One that comes just now ends this program at once.
+    // A child inherits the signal mask, and the signals must be able to stop it. A signal that
+    // arrives during the spawn stops this program at once.
     let mask: SigSet = SIGNALS.into_iter().collect();
     mask.thread_unblock()?;
     let child = shell.spawn();
@@ -248,24 +266,24 @@ fn tell(options: &Options, priority: u8, event: Event, now: Time) -> io::Result<
     }
 }
 
-/// Figures in Prometheus' text format.
-fn figures(name: &str, priorities: &[u8], dogs: &[Watchdog], samples: &[Sample]) -> String {
+/// Metrics in Prometheus' text format.
+fn metrics(name: &str, priorities: &[u8], watchdogs: &[Watchdog], samples: &[Sample]) -> String {
     let rows = [
-        ("storm", "gauge", "whether there is a storm"),
-        ("storms_total", "counter", "storms that began"),
-        ("restored_total", "counter", "storms that ended"),
+        ("storm", "gauge", "1 during a storm"),
+        ("storms_total", "counter", "storms started"),
+        ("restored_total", "counter", "storms ended"),
         ("pause_frames_total", "counter", "pause frames received"),
-        ("paused_seconds_total", "counter", "for how long they paused"),
+        ("paused_seconds_total", "counter", "pause time"),
     ];
     let mut text = String::new();
     for (row, kind, help) in rows {
         let row_name = format!("feroce_pfc_watchdog_{row}");
         let _ = writeln!(text, "# HELP {row_name} {help}\n# TYPE {row_name} {kind}");
-        for ((priority, dog), sample) in priorities.iter().zip(dogs).zip(samples) {
+        for ((priority, watchdog), sample) in priorities.iter().zip(watchdogs).zip(samples) {
             let value = match row {
-                "storm" => u8::from(dog.is_stormed()).to_string(),
-                "storms_total" => dog.storms.to_string(),
-                "restored_total" => dog.restored.to_string(),
+                "storm" => u8::from(watchdog.is_stormed()).to_string(),
+                "storms_total" => watchdog.storms.to_string(),
+                "restored_total" => watchdog.restored.to_string(),
                 "pause_frames_total" => sample.frames.to_string(),
                 _ => match sample.paused {
                     Some(paused) => paused.seconds().to_string(),
@@ -281,7 +299,7 @@ fn figures(name: &str, priorities: &[u8], dogs: &[Watchdog], samples: &[Sample])
     text
 }
 
-/// Whoever reads the file sees all of it, or all of what it was.
+/// Replaces the file atomically.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let beside = file.with_extension("tmp");
     std::fs::write(&beside, text)?;
@@ -309,11 +327,11 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_what_prometheus_reads() {
+    fn metrics_have_prometheus_format() {
         let config = Config { detection: Time(1), restoration: Time(1), paused: 80 };
         let sample =
             Sample { frames: 4, paused: Some(Time::from_millis(1500)), ..Sample::default() };
-        let text = figures("eth0", &[3], &[Watchdog::new(config)], &[sample]);
+        let text = metrics("eth0", &[3], &[Watchdog::new(config)], &[sample]);
         for line in [
             "# TYPE feroce_pfc_watchdog_storm gauge",
             "feroce_pfc_watchdog_storm{interface=\"eth0\",priority=\"3\"} 0",

@@ -1,4 +1,5 @@
-//! Random networks with random traffic: everything that is sent arrives once, and a lossless network loses nothing.
+//! Random networks with random traffic: everything arrives exactly once, and a lossless network
+//! loses nothing.
 
 use feroce_congestion::Params;
 use feroce_pfc_tools::fabric::Fabric;
@@ -6,19 +7,19 @@ use feroce_pfc_tools::fabric::config::{
     Control, FabricConfig, FlowConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery,
     SwitchConfig,
 };
-use feroce_pfc_tools::fabric::fault::Hits;
+use feroce_pfc_tools::fabric::error_model::ErrorModel;
 use feroce_pfc_tools::fabric::measure::Results;
-use feroce_pfc_tools::fabric::scheduler::Plan;
-use feroce_pfc_tools::fabric::time::{LineRate, Time};
-use feroce_pfc_tools::fabric::topology::{self, Line};
+use feroce_pfc_tools::fabric::scheduler::SchedulerConfig;
+use feroce_pfc_tools::fabric::time::{LinkRate, Time};
+use feroce_pfc_tools::fabric::topology::{self, LinkSpec};
 use rand_xoshiro::Xoshiro128PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Draws of one seed.
+/// Random draws from one seed.
 struct Draw(Xoshiro128PlusPlus);
 
 impl Draw {
-    /// A number of `from..=to`.
+    /// A number in `from..=to`.
     fn number(&mut self, from: u32, to: u32) -> u32 {
         from + self.0.next_u32() % (to - from + 1)
     }
@@ -27,10 +28,10 @@ impl Draw {
         of[self.0.next_u32() as usize % of.len()]
     }
 
-    fn line(&mut self) -> Line {
+    fn line(&mut self) -> LinkSpec {
         let gigabits = self.one(&[10, 25, 40, 100]);
-        Line {
-            rate: LineRate::new(gigabits * 1_000_000_000),
+        LinkSpec {
+            rate: LinkRate::new(gigabits * 1_000_000_000),
             delay: Time::from_nanos(self.one(&[50, 1000, 5000])),
         }
     }
@@ -82,7 +83,10 @@ impl Draw {
             },
             switch: SwitchConfig {
                 alpha: self.one(&[(1, 8), (1, 1), (1, 64)]),
-                plan: self.one(&[Plan::default(), Plan { strict: 1 << 6, quantum: [1500; 8] }]),
+                scheduling: self.one(&[
+                    SchedulerConfig::default(),
+                    SchedulerConfig { strict: 1 << 6, quantum: [1500; 8] },
+                ]),
                 lossless: if lossless { 1 << 3 | 1 << 4 } else { 0 },
                 pfc: PfcConfig {
                     quanta: self.one(&[1000, 65_535]),
@@ -113,12 +117,13 @@ impl Draw {
             config.switch.buffer = u64::from(self.number(20_000, 200_000));
             config.switch.alpha = self.one(&[(1, 2), (1, 1), (8, 1)]);
             for link in &mut config.network.links {
-                link.loss = self.one(&[Hits::None, Hits::Every(97), Hits::Chance(1 << 24)]);
-                link.corruption = self.one(&[Hits::None, Hits::Chance(1 << 24)]);
+                link.loss =
+                    self.one(&[ErrorModel::None, ErrorModel::Every(97), ErrorModel::Rate(1 << 24)]);
+                link.corruption = self.one(&[ErrorModel::None, ErrorModel::Rate(1 << 24)]);
             }
             config.host.recovery = Recovery::GoBackN;
         } else {
-            // Acknowledgements are lossless too, or they would be dropped at a full buffer.
+            // Acknowledgements are lossless too; otherwise a full buffer would drop them.
             config.switch.lossless |= 1 << 6;
         }
         config
@@ -134,7 +139,7 @@ fn run(config: &FabricConfig, seed: u64) -> Results {
 }
 
 #[test]
-fn everything_arrives_once() {
+fn everything_arrives_exactly_once() {
     let (mut pauses, mut lost, mut marked) = (0, 0, 0);
     for seed in 0..400 {
         let lossless = seed % 2 == 0;
@@ -145,7 +150,7 @@ fn everything_arrives_once() {
             assert_eq!(Some(flow.delivered), flow.size, "seed {seed}: flow {number}");
         }
         if lossless {
-            assert_eq!(results.losses(), Vec::<String>::new(), "seed {seed}");
+            assert_eq!(results.violations(), Vec::<String>::new(), "seed {seed}");
         }
         for port in &results.ports {
             pauses += port.counts.pauses_received;

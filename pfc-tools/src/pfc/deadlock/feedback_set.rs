@@ -1,147 +1,152 @@
-//! The fewest things to take out of a graph so that it has no cycle: a minimum feedback set, exactly where the graph is small enough.
+//! Minimum feedback arc set: the fewest removals that leave a graph without cycles. Exact where the
+//! graph is small enough.
 //!
-//! A branch for each thing of a shortest cycle, as one of them must go; cycles that share nothing tell how many must go at least.
+//! Branch and bound: some removal must break a shortest cycle, so each candidate on it is a branch.
+//! The number of disjoint cycles is the lower bound.
 
 use std::collections::VecDeque;
 
-/// Arcs that are looked at before the search is given up.
-const PATIENCE: u64 = 20_000_000;
+/// Arcs visited before the search gives up.
+const SEARCH_BUDGET: u64 = 20_000_000;
 
-/// An arc, and the thing that takes it away, if one does.
+/// An arc, and the removal that takes it away, if any. Several arcs may share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arc {
-    /// Where it begins.
+    /// Start vertex.
     pub from: usize,
-    /// Where it ends.
+    /// End vertex.
     pub to: usize,
-    /// The number of the thing.
-    pub thing: Option<usize>,
+    /// Number of the removal.
+    pub removal: Option<usize>,
 }
 
-/// A graph whose arcs can be taken away.
+/// A graph with removable arcs.
 #[derive(Debug)]
 pub struct Graph {
     arcs: Vec<Arc>,
-    /// Numbers of the arcs from each vertex.
+    /// For each vertex, indexes of the outgoing arcs.
     out: Vec<Vec<usize>>,
-    things: usize,
+    removals: usize,
 }
 
-/// Things whose removal leaves no cycle.
+/// Removals that leave no cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Feedback {
-    /// Their numbers.
-    pub things: Vec<usize>,
-    /// No fewer would do; they are the fewest if there are just as many.
+pub struct FeedbackSet {
+    /// Numbers of the removals.
+    pub removals: Vec<usize>,
+    /// Lower bound on their number.
     pub at_least: usize,
 }
 
-impl Feedback {
-    /// Whether it is sure that there are no fewer.
+impl FeedbackSet {
+    /// Returns true if the set is known to be minimal.
     pub fn is_minimum(&self) -> bool {
-        self.things.len() == self.at_least
+        self.removals.len() == self.at_least
     }
 }
 
-/// What a search has taken out, what it must leave, and how long it may still take.
+/// State of a search: what is removed, what must be kept, and the remaining effort.
 struct Search {
-    gone: Vec<bool>,
+    removed: Vec<bool>,
     kept: Vec<bool>,
-    patience: u64,
+    budget: u64,
 }
 
 impl Graph {
-    /// A graph of `arcs` between vertices below `vertices`, with things below `things`.
-    pub fn new(vertices: usize, things: usize, arcs: Vec<Arc>) -> Self {
+    /// A graph of `arcs` between vertices below `vertices`, with removals below `removals`.
+    pub fn new(vertices: usize, removals: usize, arcs: Vec<Arc>) -> Self {
         let mut out = vec![Vec::new(); vertices];
         for (number, arc) in arcs.iter().enumerate() {
             out[arc.from].push(number);
         }
-        Self { arcs, out, things }
+        Self { arcs, out, removals }
     }
 
     /// The arcs of a shortest cycle.
     pub fn cycle(&self) -> Option<Vec<usize>> {
-        self.shortest(&mut Search::new(self.things))
+        self.shortest(&mut Search::new(self.removals))
     }
 
-    /// The fewest things, or few if it is too hard to tell. Without a cycle, none.
-    pub fn feedback(&self) -> Feedback {
-        let mut search = Search::new(self.things);
-        let things = self.some(&mut search);
+    /// A minimum feedback set, or a small one if the search gives up; empty without a cycle.
+    pub fn feedback_set(&self) -> FeedbackSet {
+        let mut search = Search::new(self.removals);
+        let removals = self.greedy(&mut search);
         let mut at_least = self.disjoint(&mut search);
-        while at_least < things.len() {
-            let mut search = Search::new(self.things);
+        while at_least < removals.len() {
+            let mut search = Search::new(self.removals);
             let is_enough = self.is_enough(&mut search, at_least);
-            if search.patience == 0 {
+            if search.budget == 0 {
                 break;
             }
             if is_enough {
-                return Feedback { things: search.gone(), at_least };
+                return FeedbackSet { removals: search.removed(), at_least };
             }
             at_least += 1;
         }
-        Feedback { things, at_least }
+        FeedbackSet { removals, at_least }
     }
 
-    /// Whether `most` things more are enough; those are then gone.
+    /// Returns true if `most` more removals suffice; they are then marked as removed.
     fn is_enough(&self, search: &mut Search, most: usize) -> bool {
-        let Some(cycle) = self.shortest(search) else { return search.patience > 0 };
+        let Some(cycle) = self.shortest(search) else { return search.budget > 0 };
         if most == 0 || self.disjoint(search) > most {
             return false;
         }
-        let things: Vec<usize> = cycle.iter().filter_map(|&arc| self.arcs[arc].thing).collect();
-        let things: Vec<usize> = things.into_iter().filter(|&thing| !search.kept[thing]).collect();
+        let removals: Vec<usize> = cycle.iter().filter_map(|&arc| self.arcs[arc].removal).collect();
+        let removals: Vec<usize> =
+            removals.into_iter().filter(|&removal| !search.kept[removal]).collect();
         let mut is_enough = false;
-        for &thing in &things {
-            search.gone[thing] = true;
+        for &removal in &removals {
+            search.removed[removal] = true;
             is_enough = self.is_enough(search, most - 1);
-            if is_enough || search.patience == 0 {
+            if is_enough || search.budget == 0 {
                 break;
             }
-            search.gone[thing] = false;
-            // Sets with it have been tried.
-            search.kept[thing] = true;
+            search.removed[removal] = false;
+            // All sets with this removal have been tried.
+            search.kept[removal] = true;
         }
-        things.iter().for_each(|&thing| search.kept[thing] = false);
+        removals.iter().for_each(|&removal| search.kept[removal] = false);
         is_enough
     }
 
-    /// Enough things, without a search: of each cycle the one that most arcs meet at, and of those no more than needed.
-    fn some(&self, search: &mut Search) -> Vec<usize> {
+    /// A feedback set by a greedy heuristic: from each cycle the arc with most neighbours; then
+    /// superfluous removals are dropped.
+    fn greedy(&self, search: &mut Search) -> Vec<usize> {
         let mut into = vec![0; self.out.len()];
         self.arcs.iter().for_each(|arc| into[arc.to] += 1);
         let weight = |arc: &Arc| into[arc.from] * self.out[arc.to].len();
         while let Some(cycle) = self.shortest(search) {
-            let arcs = cycle.iter().map(|&arc| &self.arcs[arc]).filter(|arc| arc.thing.is_some());
-            let Some(thing) = arcs.max_by_key(|arc| weight(arc)).and_then(|arc| arc.thing) else {
+            let arcs = cycle.iter().map(|&arc| &self.arcs[arc]).filter(|arc| arc.removal.is_some());
+            let Some(removal) = arcs.max_by_key(|arc| weight(arc)).and_then(|arc| arc.removal)
+            else {
                 break;
             };
-            search.gone[thing] = true;
+            search.removed[removal] = true;
         }
-        for thing in search.gone() {
-            search.gone[thing] = false;
-            search.gone[thing] = self.shortest(search).is_some();
+        for removal in search.removed() {
+            search.removed[removal] = false;
+            search.removed[removal] = self.shortest(search).is_some();
         }
-        let things = search.gone();
-        search.gone.fill(false);
-        things
+        let removals = search.removed();
+        search.removed.fill(false);
+        removals
     }
 
-    /// How many cycles there are that share nothing, found one after the other.
+    /// Number of disjoint cycles, found one after the other.
     fn disjoint(&self, search: &mut Search) -> usize {
-        let before = search.gone.clone();
+        let before = search.removed.clone();
         let mut count = 0;
         while let Some(cycle) = self.shortest(search) {
             count += 1;
-            let things = cycle.iter().filter_map(|&arc| self.arcs[arc].thing);
-            things.for_each(|thing| search.gone[thing] = true);
+            let removals = cycle.iter().filter_map(|&arc| self.arcs[arc].removal);
+            removals.for_each(|removal| search.removed[removal] = true);
         }
-        search.gone = before;
+        search.removed = before;
         count
     }
 
-    /// A shortest cycle of what is left.
+    /// A shortest cycle of the remaining graph.
     fn shortest(&self, search: &mut Search) -> Option<Vec<usize>> {
         let mut best: Option<Vec<usize>> = None;
         let vertices = self.on_cycles(search);
@@ -152,12 +157,13 @@ impl Graph {
         best
     }
 
-    /// Vertices that may lie on a cycle: what is left when those without a way in or out are gone.
+    /// Vertices that may lie on a cycle: repeatedly drops vertices without incoming or outgoing
+    /// arcs.
     fn on_cycles(&self, search: &mut Search) -> Vec<bool> {
         let mut stay = vec![true; self.out.len()];
         loop {
             let (mut has_in, mut has_out) = (vec![false; stay.len()], vec![false; stay.len()]);
-            for arc in self.arcs.iter().filter(|arc| !search.is_gone(arc)) {
+            for arc in self.arcs.iter().filter(|arc| !search.is_removed(arc)) {
                 if stay[arc.from] && stay[arc.to] {
                     (has_out[arc.from], has_in[arc.to]) = (true, true);
                 }
@@ -186,9 +192,9 @@ impl Graph {
                 return None;
             }
             for &number in &self.out[vertex] {
-                search.patience = search.patience.saturating_sub(1);
+                search.budget = search.budget.saturating_sub(1);
                 let arc = &self.arcs[number];
-                if search.is_gone(arc) || !vertices[arc.to] {
+                if search.is_removed(arc) || !vertices[arc.to] {
                     continue;
                 }
                 if arc.to == start {
@@ -213,16 +219,16 @@ impl Graph {
 }
 
 impl Search {
-    fn new(things: usize) -> Self {
-        Self { gone: vec![false; things], kept: vec![false; things], patience: PATIENCE }
+    fn new(removals: usize) -> Self {
+        Self { removed: vec![false; removals], kept: vec![false; removals], budget: SEARCH_BUDGET }
     }
 
-    fn is_gone(&self, arc: &Arc) -> bool {
-        arc.thing.is_some_and(|thing| self.gone[thing])
+    fn is_removed(&self, arc: &Arc) -> bool {
+        arc.removal.is_some_and(|removal| self.removed[removal])
     }
 
-    fn gone(&self) -> Vec<usize> {
-        (0..self.gone.len()).filter(|&thing| self.gone[thing]).collect()
+    fn removed(&self) -> Vec<usize> {
+        (0..self.removed.len()).filter(|&removal| self.removed[removal]).collect()
     }
 }
 
@@ -233,35 +239,35 @@ mod tests {
 
     use super::*;
 
-    /// Every arc is a thing of its own.
+    /// A graph in which every arc has a removal of its own.
     fn graph(vertices: usize, arcs: &[(usize, usize)]) -> Graph {
         let arcs = arcs.iter().enumerate();
         let arcs =
-            arcs.map(|(n, &(from, to))| Arc { from, to, thing: Some(n) }).collect::<Vec<_>>();
+            arcs.map(|(n, &(from, to))| Arc { from, to, removal: Some(n) }).collect::<Vec<_>>();
         Graph::new(vertices, arcs.len(), arcs)
     }
 
     #[test]
-    fn one_arc_of_two_cycles_is_enough() {
-        // 0 -> 1 is part of both.
+    fn one_common_arc_breaks_two_cycles() {
+        // 0 -> 1 is part of both cycles.
         let both = graph(4, &[(0, 1), (1, 2), (2, 0), (1, 3), (3, 0)]);
-        assert_eq!(both.feedback(), Feedback { things: vec![0], at_least: 1 });
+        assert_eq!(both.feedback_set(), FeedbackSet { removals: vec![0], at_least: 1 });
         assert_eq!(both.cycle().map(|cycle| cycle.len()), Some(3));
         let none = graph(3, &[(0, 1), (1, 2), (0, 2)]);
-        assert_eq!((none.cycle(), none.feedback().things), (None, Vec::new()));
+        assert_eq!((none.cycle(), none.feedback_set().removals), (None, Vec::new()));
     }
 
     #[test]
-    fn what_nothing_takes_away_is_left() {
-        // Vertices 0 and 1 are the ends of a line, which is the only thing.
+    fn arcs_without_a_removal_stay() {
+        // Vertices 0 and 1 are the ends of a link, the only removal.
         let arcs =
-            vec![Arc { from: 0, to: 1, thing: Some(0) }, Arc { from: 1, to: 0, thing: None }];
-        assert_eq!(Graph::new(2, 1, arcs).feedback().things, [0]);
+            vec![Arc { from: 0, to: 1, removal: Some(0) }, Arc { from: 1, to: 0, removal: None }];
+        assert_eq!(Graph::new(2, 1, arcs).feedback_set().removals, [0]);
     }
 
-    /// Against every subset of the arcs.
+    /// Compares with every subset of the arcs.
     #[test]
-    fn no_smaller_set_would_do() {
+    fn the_feedback_set_is_minimal() {
         let mut random = Xoshiro128PlusPlus::seed_from_u64(1);
         let mut below = |limit: u32| (random.next_u32() % limit) as usize;
         for round in 0..300 {
@@ -269,18 +275,18 @@ mod tests {
             let graph = graph(5, &arcs);
             let breaks = |set: u32| {
                 let mut search = Search::new(10);
-                (0..10).for_each(|thing| search.gone[thing] = set >> thing & 1 == 1);
+                (0..10).for_each(|removal| search.removed[removal] = set >> removal & 1 == 1);
                 graph.shortest(&mut search).is_none()
             };
             let fewest = (0_u32..1 << 10).filter(|&set| breaks(set)).map(u32::count_ones).min();
-            let found = graph.feedback();
+            let found = graph.feedback_set();
             assert!(found.is_minimum(), "round {round}");
             assert_eq!(
-                Some(found.things.len()),
+                Some(found.removals.len()),
                 fewest.map(|n| n as usize),
                 "round {round}: {arcs:?}"
             );
-            assert!(breaks(found.things.iter().fold(0, |set, thing| set | 1 << thing)));
+            assert!(breaks(found.removals.iter().fold(0, |set, removal| set | 1 << removal)));
         }
     }
 }

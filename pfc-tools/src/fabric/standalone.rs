@@ -1,4 +1,5 @@
-//! How long a flow would take if nobody else sent: what a flow's completion is compared with (its slowdown).
+//! Standalone completion time of a flow: without any other traffic. A flow's slowdown is its
+//! completion time divided by this time.
 
 use super::Fabric;
 use super::host::Flow;
@@ -6,8 +7,9 @@ use super::host::sender::packets_of;
 use super::time::Time;
 
 impl Fabric {
-    /// From the first bit of `messages` to their last acknowledgement, at the line's rate, store and forward on the flow's way.
-    pub(super) fn time_alone(&self, flow: &Flow, messages: u64) -> Time {
+    /// Time from the first bit of `messages` to their last acknowledgement, at link rate and with
+    /// store-and-forward at each switch of the flow's path.
+    pub(super) fn standalone_fct(&self, flow: &Flow, messages: u64) -> Time {
         let (config, sizes) = (&flow.config, &self.packet);
         let packets = packets_of(config.message, sizes.payload);
         let rest = config.message - u64::from(packets - 1) * u64::from(sizes.payload);
@@ -15,13 +17,14 @@ impl Fabric {
         let full = sizes.payload + around;
         let last = u32::try_from(rest).unwrap_or(sizes.payload) + around;
         let ahead = messages * u64::from(packets) - 1;
-        // Where messages end, packets are shorter.
+        // Bytes by which the last packets of messages are shorter than full packets.
         let shorter = u64::from(full - last) * (messages - 1);
         let (mut arrives, mut first, mut slowest) = (Time::ZERO, Time::ZERO, Time::ZERO);
         let mut back = self.host.ack_delay;
-        for port in self.way_of(flow) {
+        for port in self.path_of(flow) {
             let port = &self.ports[port as usize];
-            // The last but one leaves when all have passed the slowest line so far; the last when it is here, and the line is free.
+            // The last but one packet leaves after all packets have passed the slowest link so far.
+            // The last packet leaves when it has arrived and the link is free.
             let full_takes = port.rate.time_of(full);
             slowest = slowest.max(full_takes);
             first = first + full_takes;

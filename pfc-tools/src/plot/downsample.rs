@@ -1,11 +1,11 @@
-//! Fewer points where several fall on one pixel: the first, the lowest, the highest and the last stay, so that the
-//! picture does not change.
+//! Thins out points: where several fall into one pixel column, keeps the first, the lowest, the
+//! highest and the last, so that the chart looks the same.
 
-/// About as many columns as a chart is wide.
+/// Approximate width of a chart in pixels.
 const COLUMNS: usize = 600;
 
-/// `points`, by x, as few as show the same.
-pub(super) fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+/// The thinned-out `points`, which are sorted by x.
+pub(super) fn downsample(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     if points.len() <= 4 * COLUMNS {
         return points.to_vec();
@@ -38,18 +38,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_points_stay_as_they_are() {
+    fn few_points_are_unchanged() {
         let points = [(0.0, 1.0), (1.0, 5.0), (2.0, 3.0)];
-        assert_eq!(thin(&points), points);
-        assert_eq!(thin(&[]), []);
+        assert_eq!(downsample(&points), points);
+        assert_eq!(downsample(&[]), []);
     }
 
     #[test]
-    fn a_peak_of_one_among_a_million_stays() {
+    fn a_single_peak_is_kept() {
         let mut points: Vec<_> = (0..1_000_000).map(|x| (f64::from(x), 1.0)).collect();
         points[777_777].1 = 9.0;
         points[123_456].1 = -9.0;
-        let thinned = thin(&points);
+        let thinned = downsample(&points);
         assert!(thinned.len() <= 4 * COLUMNS + 4, "{}", thinned.len());
         assert!(thinned.contains(&(777_777.0, 9.0)) && thinned.contains(&(123_456.0, -9.0)));
         assert!(thinned.is_sorted_by(|a, b| a.0 <= b.0));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn points_at_one_place_do_not_last_for_ever() {
-        assert_eq!(thin(&vec![(1.0, 1.0); 10_000]), [(1.0, 1.0)]);
+    fn equal_points_terminate() {
+        assert_eq!(downsample(&vec![(1.0, 1.0); 10_000]), [(1.0, 1.0)]);
     }
 }

@@ -1,37 +1,40 @@
-//! `[packet]`, `[switch]`, `[pfc]`, `[host]`, `[congestion]`, `[measure]` and `[[traffic]]`: everything but what is connected.
+//! `[packet]`, `[switch]`, `[pfc]`, `[host]`, `[congestion]`, `[measure]` and `[[traffic]]`.
 
 use feroce_congestion::Params;
 use feroce_congestion::params::{ParamError, SETS};
 
-use super::network::{direction, nodes};
+use super::error::ScenarioError;
+use super::node_names::{direction, nodes};
 use super::section::Section;
-use super::{SHORTEST, ScenarioError};
 use crate::fabric::config::{
     Control, FabricConfig, HostConfig, Network, PacketConfig, PfcConfig, Recovery, SwitchConfig,
 };
-use crate::fabric::scheduler::Plan;
+use crate::fabric::scheduler::SchedulerConfig;
 use crate::fabric::time::Time;
 use crate::fabric::traffic::{Distribution, Pattern, Traffic};
 
-/// Of traffic and of queues that are measured, unless they say another.
+/// Default priority of traffic and of measured queues.
 pub(super) const DEFAULT_PRIORITY: u8 = 3;
 
+/// Shortest sampling interval: with zero the run would not end.
+const SHORTEST: Time = Time::from_nanos(1);
+
 /// Most samples of a run.
-const MOST_SAMPLES: u64 = 1_000_000;
+const MAX_SAMPLES: u64 = 1_000_000;
 
 /// Reads everything but network and traffic.
 pub(super) fn read(all: &Section<'_>, network: Network) -> Result<FabricConfig, ScenarioError> {
     let packet = packet(all.section("packet")?)?;
     let duration =
-        all.time("duration")?.ok_or_else(|| all.missing("duration", "a time, as \"100ms\""))?;
+        all.time("duration")?.ok_or_else(|| all.missing("duration", "a time such as \"100ms\""))?;
     let warmup = all.time("warmup")?.unwrap_or(Time::ZERO);
     let measure = all.section("measure")?;
     let sample = measure.time("sample")?.unwrap_or(Time(duration.0 / 1000)).max(SHORTEST);
-    if let Some(node) = measure.get("sample").filter(|_| duration.0 / sample.0 > MOST_SAMPLES) {
-        return Err(measure.wrong("sample", node, "a millionth of the duration or more"));
+    if let Some(node) = measure.get("sample").filter(|_| duration.0 / sample.0 > MAX_SAMPLES) {
+        return Err(measure.wrong("sample", node, "at least a millionth of the duration"));
     }
     let mut watch = Vec::new();
-    let expected = "a line from one node to its neighbour, as \"s1->h3\"";
+    let expected = "a link from one node to its neighbour, such as \"s1->h3\"";
     let priority = measure.priority("priority")?.unwrap_or(DEFAULT_PRIORITY);
     for (text, node) in measure.texts("queues")?.unwrap_or_default() {
         let (from, to) =
@@ -87,7 +90,7 @@ fn switch(section: Section<'_>, pfc: Section<'_>) -> Result<SwitchConfig, Scenar
             repeat: pfc.flag("repeat", true)?,
             response: pfc.time("response")?.unwrap_or_default(),
         },
-        plan: plan(&section)?,
+        scheduling: scheduling(&section)?,
         ecn: section.flag("ecn", true)?,
     };
     pfc.finish()?;
@@ -95,14 +98,15 @@ fn switch(section: Section<'_>, pfc: Section<'_>) -> Result<SwitchConfig, Scenar
     Ok(config)
 }
 
-/// `strict`: the priorities that go ahead; `weights`: of the eight others' shares, in KB per round.
-fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
+/// Reads `strict`, the strict priorities, and `weights`, the DWRR weights of the priorities in KB
+/// per round.
+fn scheduling(section: &Section<'_>) -> Result<SchedulerConfig, ScenarioError> {
     let strict = section.priorities("strict")?;
     let expected = "eight weights from 1 to 1000, priority 0 first";
     let Some(weights) = section.list("weights", expected)? else {
         return Ok(match strict {
-            None => Plan::default(),
-            Some(strict) => Plan { strict, quantum: [1000; 8] },
+            None => SchedulerConfig::default(),
+            Some(strict) => SchedulerConfig { strict, quantum: [1000; 8] },
         });
     };
     let mut quantum = [0; 8];
@@ -110,13 +114,13 @@ fn plan(section: &Section<'_>) -> Result<Plan, ScenarioError> {
         return Err(section.missing("weights", expected));
     }
     for (quantum, node) in quantum.iter_mut().zip(weights) {
-        let weight = node.shown().parse().ok().filter(|n| (1..=1000_u32).contains(n));
+        let weight = node.to_text().parse().ok().filter(|n| (1..=1000_u32).contains(n));
         *quantum = weight.ok_or_else(|| section.wrong("weights", node, expected))? * 1000;
     }
-    Ok(Plan { strict: strict.unwrap_or(0), quantum })
+    Ok(SchedulerConfig { strict: strict.unwrap_or(0), quantum })
 }
 
-/// Every host, and the numbers of those that are engines.
+/// Reads the configuration of the hosts, and the numbers of those that run the engine.
 fn host(section: Section<'_>, network: &Network) -> Result<(HostConfig, Vec<u32>), ScenarioError> {
     let default = HostConfig::default();
     let recoveries = ["go-back-n", "go-back-0"];
@@ -141,13 +145,13 @@ fn host(section: Section<'_>, network: &Network) -> Result<(HostConfig, Vec<u32>
     Ok((host, engines))
 }
 
-/// `set`, and every parameter of the congestion crate by its name, ours or NVIDIA's.
+/// Reads `set`, and every parameter of the congestion crate by its own or NVIDIA's name.
 fn congestion(section: Section<'_>) -> Result<Params, ScenarioError> {
     let names: Vec<&str> = SETS.iter().map(|set| set.name).collect();
     let set = section.choice("set", &names)?.and_then(|set| Params::named(names[set]));
     let mut params = set.unwrap_or_default();
-    for (key, node) in section.rest() {
-        params.set(key, &node.shown()).map_err(|error| match error {
+    for (key, node) in section.unread() {
+        params.set(key, &node.to_text()).map_err(|error| match error {
             ParamError::UnknownName => ScenarioError::UnknownKey {
                 place: node.origin.to_string(),
                 key: format!("congestion.{key}"),
@@ -160,7 +164,8 @@ fn congestion(section: Section<'_>) -> Result<Params, ScenarioError> {
 }
 
 fn parameter_names() -> String {
-    let names: Vec<&str> = feroce_congestion::params::TABLE.iter().map(|knob| knob.name).collect();
+    let names: Vec<&str> =
+        feroce_congestion::params::TABLE.iter().map(|parameter| parameter.name).collect();
     names.join(", ")
 }
 
@@ -183,19 +188,20 @@ pub(super) fn traffic(
         1 => {
             let senders = section.size("senders", 0)?;
             if senders == 0 {
-                return Err(section.missing("senders", "how many hosts send at once"));
+                return Err(section.missing("senders", "the number of senders"));
             }
             Pattern::Incast { senders }
         }
         2 => {
             let load = section.fraction("load")?;
-            let load = load
-                .ok_or_else(|| section.missing("load", "a part of the hosts' lines, as \"30%\""))?;
+            let load = load.ok_or_else(|| {
+                section.missing("load", "a load of the hosts' links, such as \"30%\"")
+            })?;
             Pattern::Poisson { load: load.units(), sizes: sizes()? }
         }
         _ => {
             let pairs = section.small("pairs", 1)?;
-            let pairs = pairs.ok_or_else(|| section.missing("pairs", "how many pairs of hosts"))?;
+            let pairs = pairs.ok_or_else(|| section.missing("pairs", "the number of pairs"))?;
             Pattern::Pairs { pairs, sizes: sizes()? }
         }
     };
@@ -203,17 +209,22 @@ pub(super) fn traffic(
         (hosts(&section, "from", &config.network)?, hosts(&section, "to", &config.network)?);
     match pattern {
         Pattern::Poisson { .. } => {
-            section
-                .idle(&["message", "messages", "stagger"], "on flows drawn by load and sizes")?;
+            section.reject_ineffective(
+                &["message", "messages", "stagger"],
+                "with kind = \"poisson\": sizes and starts are random",
+            )?;
         }
         Pattern::Pairs { .. } => {
-            section.idle(&["message", "messages"], "on transfers of drawn sizes")?;
+            section.reject_ineffective(
+                &["message", "messages"],
+                "with kind = \"pairs\": sizes are random",
+            )?;
         }
         Pattern::Flows { .. } | Pattern::Incast { .. } => {}
     }
     let control = control(&section)?;
     if control != Control::Dcqcn {
-        section.idle(&["initial_rate"], "without control = \"dcqcn\"")?;
+        section.reject_ineffective(&["initial_rate"], "without control = \"dcqcn\"")?;
     }
     let (message, messages) = messages(&section, config.packet.payload)?;
     let traffic = Traffic {
@@ -235,24 +246,24 @@ pub(super) fn traffic(
     Ok(traffic)
 }
 
-/// How long a flow's messages are, and how many there are, if they end.
+/// Reads the message size of a flow, and the number of messages if the flow has an end.
 fn messages(section: &Section<'_>, payload: u32) -> Result<(u64, Option<u32>), ScenarioError> {
     let message = section.bytes("message")?.unwrap_or(1 << 20);
     if let (0, Some(node)) = (message, section.get("message")) {
-        return Err(section.wrong("message", node, "at least a byte"));
+        return Err(section.wrong("message", node, "at least one byte"));
     }
     let messages = section.small("messages", 1)?;
     let packets = message.div_ceil(payload.into()).checked_mul(messages.unwrap_or(1).into());
     match packets {
         Some(packets) if packets < 1 << 32 => Ok((message, messages)),
-        _ => Err(ScenarioError::Misfit {
+        _ => Err(ScenarioError::Inconsistent {
             place: section.place(),
-            message: "a flow has 2^32 packets or more, which nothing counts".to_owned(),
+            message: "a flow has 2^32 packets or more; the limit is 2^32 - 1".to_owned(),
         }),
     }
 }
 
-/// What `sizes` names.
+/// Reads the distribution that `sizes` names.
 fn sizes(section: &Section<'_>, file: &str, payload: u32) -> Result<Distribution, ScenarioError> {
     let sizes = section.text("sizes")?;
     let sizes =
@@ -273,7 +284,7 @@ fn hosts(
     key: &'static str,
     network: &Network,
 ) -> Result<Vec<u32>, ScenarioError> {
-    let expected = "hosts, as \"h1\", \"h1..h4\" or a list of these";
+    let expected = "hosts such as \"h1\" or \"h1..h4\", or a list";
     let texts = section.texts(key)?.ok_or_else(|| section.missing(key, expected))?;
     let mut hosts = Vec::new();
     for (text, node) in texts {
@@ -302,6 +313,6 @@ fn control(section: &Section<'_>) -> Result<Control, ScenarioError> {
             .filter(|&rate| rate > 0)
             .map(Control::Fixed),
     };
-    let expected = "\"none\", \"dcqcn\", \"timely\", \"swift\" or a rate, as \"10Gb/s\"";
+    let expected = "\"none\", \"dcqcn\", \"timely\", \"swift\" or a rate such as \"10Gb/s\"";
     Ok(section.parsed("control", expected, parse)?.unwrap_or_default())
 }

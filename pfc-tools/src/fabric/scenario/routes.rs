@@ -1,35 +1,35 @@
-//! `[routing]` and `[[route]]`: which ways packets take, other than the shortest.
+//! `[routing]` and `[[route]]`: deviations from shortest-path routing.
 
 use std::collections::VecDeque;
 
-use super::ScenarioError;
-use super::network::nodes;
+use super::error::ScenarioError;
+use super::node_names::nodes;
 use super::section::Section;
 use crate::fabric::config::{Network, Routing, Turn};
 use crate::fabric::routing::{Wiring, wiring};
 
 const KINDS: [&str; 2] = ["shortest", "up-down"];
 
-/// Reads the rules for the ways through `network`.
+/// Reads the routing rules of `network`.
 pub(super) fn read(all: &Section<'_>, network: &Network) -> Result<Routing, ScenarioError> {
     let section = all.section("routing")?;
     let mut routing = Routing::default();
     let kind = section.choice("kind", &KINDS)?.unwrap_or(0);
-    let roots = some_nodes(&section, "roots", "switches, as \"s1\" or \"s1..s4\"", network)?;
+    let roots = named_nodes(&section, "roots", "switches such as \"s1\" or \"s1..s4\"", network)?;
     match (KINDS[kind], roots) {
         ("up-down", Some(roots)) => {
-            routing.forbidden.extend(turns_up_again(&wiring(network), network.hosts.len(), &roots));
+            routing.forbidden.extend(down_up_turns(&wiring(network), network.hosts.len(), &roots));
         }
         ("up-down", None) => {
-            return Err(section.missing("roots", "the switches at the top, as \"s1..s4\""));
+            return Err(section.missing("roots", "the top switches, such as \"s1..s4\""));
         }
         (_, Some(_)) => {
             let node = section.get("roots").expect("it was read");
-            return Err(section.wrong("roots", node, "nothing but for kind = \"up-down\""));
+            return Err(section.wrong("roots", node, "no value unless kind = \"up-down\""));
         }
         (_, None) => {}
     }
-    let expected = "turns, as \"s1 > s2 > s3\"";
+    let expected = "turns such as \"s1 > s2 > s3\"";
     for (text, node) in section.texts("forbidden")?.unwrap_or_default() {
         let turn =
             turn(&text, network).ok_or_else(|| section.wrong("forbidden", node, expected))?;
@@ -42,8 +42,8 @@ pub(super) fn read(all: &Section<'_>, network: &Network) -> Result<Routing, Scen
     Ok(routing)
 }
 
-/// The nodes that a key names; none if there is no such key.
-fn some_nodes(
+/// The nodes named by `key`; `None` if the key is absent.
+fn named_nodes(
     section: &Section<'_>,
     key: &'static str,
     expected: &str,
@@ -57,7 +57,7 @@ fn some_nodes(
     Ok(Some(all))
 }
 
-/// The turn `s1 > s2 > s3` between neighbours.
+/// Parses a turn such as `s1 > s2 > s3` between neighbours.
 fn turn(text: &str, network: &Network) -> Option<Turn> {
     let mut nodes = text.split('>').map(|name| network.node(name.trim()));
     let (from, at, to) = (nodes.next()??, nodes.next()??, nodes.next()??);
@@ -65,7 +65,7 @@ fn turn(text: &str, network: &Network) -> Option<Turn> {
     (nodes.next().is_none() && is_line(from, at) && is_line(at, to)).then_some((from, at, to))
 }
 
-/// `[[route]]`: where packets to some hosts go on to from some switches.
+/// Reads a `[[route]]`: the next hops from some switches to some hosts.
 fn route(
     section: Section<'_>,
     network: &Network,
@@ -73,12 +73,16 @@ fn route(
 ) -> Result<(), ScenarioError> {
     let hosts = network.hosts.len();
     let required = |key, expected: &str| {
-        let nodes = some_nodes(&section, key, expected, network)?;
+        let nodes = named_nodes(&section, key, expected, network)?;
         nodes.ok_or_else(|| section.missing(key, expected))
     };
     let wrong =
         |key, expected: &str| section.wrong(key, section.get(key).expect("it was read"), expected);
-    let expected = ("switches, as \"s1\"", "hosts, as \"h1..h4\"", "neighbours of `at`, as \"s2\"");
+    let expected = (
+        "switches such as \"s1\"",
+        "hosts such as \"h1..h4\"",
+        "neighbours of `at` such as \"s2\"",
+    );
     let (at, to, via) =
         (required("at", expected.0)?, required("to", expected.1)?, required("via", expected.2)?);
     if at.iter().any(|&node| node < hosts) {
@@ -89,9 +93,9 @@ fn route(
     }
     for &switch in &at {
         for &host in &to {
-            let leads_on =
+            let is_next_hop =
                 |&next: &usize| network.joins(switch, next) && (next >= hosts || next == host);
-            if !via.iter().all(leads_on) {
+            if !via.iter().all(is_next_hop) {
                 return Err(wrong("via", expected.2));
             }
             routing.fixed.insert((switch, host), via.clone());
@@ -100,8 +104,9 @@ fn route(
     section.finish()
 }
 
-/// The turns that lead down and then up again. Up is nearer to a root; among switches that are as near, towards the first.
-fn turns_up_again(wiring: &Wiring, hosts: usize, roots: &[usize]) -> Vec<Turn> {
+/// The turns that lead down and then up again (up*/down* routing). Up means nearer to a root; among
+/// switches at the same distance, towards the one with the lower number.
+fn down_up_turns(wiring: &Wiring, hosts: usize, roots: &[usize]) -> Vec<Turn> {
     let mut level = vec![usize::MAX; wiring.len()];
     let mut queue: VecDeque<usize> = roots.iter().copied().filter(|&n| n >= hosts).collect();
     queue.iter().for_each(|&root| level[root] = 0);

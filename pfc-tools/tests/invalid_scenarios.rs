@@ -1,4 +1,5 @@
-//! Nonsense in scenario files: told with file, line, key and what was expected, in no time, and never a panic.
+//! Invalid scenario files: errors with file, line, key and expected value, quickly and without a
+//! panic.
 
 use feroce_pfc_tools::fabric::Fabric;
 use feroce_pfc_tools::fabric::scenario::Scenario;
@@ -23,25 +24,25 @@ of = \"s1->h3\"
 at_least = 5
 ";
 
-fn told(from: &str, to: &str) -> String {
+fn message(from: &str, to: &str) -> String {
     let text = SMALL.replace(from, to);
     assert_ne!(text, SMALL, "{from}");
     Scenario::parse("x.toml", &text, &[], None).expect_err(to).to_string()
 }
 
-/// What is replaced, by what, and what is told.
+/// The text replaced, its replacement, and the expected error.
 const NONSENSE: &[(&str, &str, &str)] = &[
     ("\"2ms\"", "0", "x.toml: `warmup`: the warm-up is as long as the run"),
     ("\"2ms\"", "\"2m\"", "x.toml:2: `duration` is `2m`, expected a time"),
     ("\"2ms\"", "\"-1s\"", "x.toml:2: `duration` is `-1s`, expected a time"),
     ("\"2ms\"", "\"18446744073s\"", "x.toml:2: `duration` is `18446744073s`, expected a time"),
     ("hosts = 3", "hosts = 0", "x.toml:8: `traffic.0.from` is `h1..h2`, expected hosts"),
-    ("hosts = 3", "hosts = -3", "x.toml:5: `topology.hosts` is `-3`, expected a whole number"),
-    ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 lines or switches; there may be 20000"),
+    ("hosts = 3", "hosts = -3", "x.toml:5: `topology.hosts` is `-3`, expected an integer"),
+    ("hosts = 3", "hosts = 100000", "x.toml:3: 100000 links or switches; the limit is 20000"),
     ("hosts = 3", "rate = 0", "x.toml:5: `topology.rate` is `0`, expected a rate from"),
     ("hosts = 3", "rate = \"1b/s\"", "x.toml:5: `topology.rate` is `1b/s`, expected a rate"),
     ("hosts = 3", "rate = \"18446744073Gb/s\"", "x.toml:5: `topology.rate` is"),
-    ("hosts = 3", "hostz = 3", "x.toml:5: nothing is called `topology.hostz`; here are "),
+    ("hosts = 3", "hostz = 3", "x.toml:5: unknown key `topology.hostz`; known keys: "),
     ("to = \"h3\"", "to = \"h3\"\nmessage = 0", "x.toml:10: `traffic.0.message` is `0`, expected"),
     (
         "to = \"h3\"",
@@ -57,7 +58,7 @@ const NONSENSE: &[(&str, &str, &str)] = &[
     (
         "[[gate]]",
         "[[traffic]]\nname = \"incast\"\nfrom = \"h1\"\nto = \"h2\"\n[[gate]]",
-        "x.toml:11: `traffic.name` is `incast`, expected a name that no other traffic has",
+        "x.toml:11: `traffic.name` is `incast`, expected a unique name",
     ),
     ("at_least = 5", "at_least = nan", "x.toml:14: `gate.0.at_least` is `nan`, expected a number"),
     (
@@ -68,12 +69,12 @@ const NONSENSE: &[(&str, &str, &str)] = &[
     (
         "[topology]",
         "[measure]\nsample = \"1ns\"\n[topology]",
-        "x.toml:4: `measure.sample` is `1ns`, expected a millionth of the duration or more",
+        "x.toml:4: `measure.sample` is `1ns`, expected at least a millionth of the duration",
     ),
     (
         "[[gate]]",
         "[[case]]\nname = \"a\"\nvalues = [1, 2]\n[[gate]]",
-        "x.toml:11: `case.0.name` is `a`, expected a name that no other case has",
+        "x.toml:11: `case.0.name` is `a`, expected a unique case name",
     ),
     (
         "[[gate]]",
@@ -88,17 +89,17 @@ const NONSENSE: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn nonsense_is_told_with_its_place() {
+fn invalid_values_are_reported_with_their_place() {
     for (from, to, expected) in NONSENSE {
-        let told = told(from, to);
-        assert!(told.contains(expected), "{told}\nnot {expected}");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        let message = message(from, to);
+        assert!(message.contains(expected), "{message}\nnot {expected}");
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
 }
 
-/// Measures that no memory is for.
+/// Dimensions that exceed the memory.
 #[test]
-fn networks_that_are_too_large_are_refused_at_once() {
+fn oversized_networks_are_refused_quickly() {
     for measures in [
         "kind = \"fat-tree\"\nports = 100000",
         "kind = \"two-tier\"\nleaves = 100000\nspines = 100000\nhosts = 100000",
@@ -107,27 +108,27 @@ fn networks_that_are_too_large_are_refused_at_once() {
         "kind = \"dumbbell\"\nleft = 100000\nright = 100000",
         "kind = \"parking-lot\"\nhosts = [10000, 10000, 10000]",
     ] {
-        let told = told("kind = \"single\"\nhosts = 3", measures);
-        assert!(told.contains(" lines or switches; there may be 20000"), "{told}");
+        let message = message("kind = \"single\"\nhosts = 3", measures);
+        assert!(message.contains(" links or switches; the limit is 20000"), "{message}");
     }
-    let told = told(
+    let message = message(
         "kind = \"single\"\nhosts = 3",
         "kind = \"explicit\"\nhosts = [\"h1\", \"h2\", \"h1\"]\nswitches = [\"s1\"]\nlines = []",
     );
-    assert!(told.contains("expected names that differ; there is another `h1`"), "{told}");
+    assert!(message.contains("expected unique names; `h1` occurs twice"), "{message}");
 }
 
-/// `a.a.a. ... = 1`, as deep as nothing is.
+/// `a.a.a. ... = 1`, deeper than any key.
 #[test]
-fn depth_overflows_no_stack() {
+fn deep_keys_do_not_overflow_the_stack() {
     let deep = vec!["a"; 20_000].join(".");
-    told("[topology]", &format!("[topology]\n{deep} = 1"));
+    message("[topology]", &format!("[topology]\n{deep} = 1"));
     let nested = format!("a = {}1{}", "[".repeat(20_000), "]".repeat(20_000));
-    told("[topology]", &format!("[topology]\n{nested}"));
-    told("[[gate]]", &format!("[[case]]\nname = \"a\"\nset = {{ \"{deep}\" = 1 }}\n[[gate]]"));
+    message("[topology]", &format!("[topology]\n{nested}"));
+    message("[[gate]]", &format!("[[case]]\nname = \"a\"\nset = {{ \"{deep}\" = 1 }}\n[[gate]]"));
 }
 
-/// What takes the place of a number or of a word.
+/// Replacements for a number or a word.
 const STRANGE: [&str; 14] = [
     "0",
     "-1",
@@ -146,7 +147,7 @@ const STRANGE: [&str; 14] = [
 ];
 const UNITS: [&str; 8] = ["ns", "us", "ms", "s", "Gb/s", "KB", "%", ""];
 
-/// `text` with one to three things wrong.
+/// `text` with one to three errors.
 fn mutated(text: &str, random: &mut Xoshiro128PlusPlus) -> String {
     let mut below = |limit: usize| random.next_u32() as usize % limit.max(1);
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -184,7 +185,7 @@ fn mutated(text: &str, random: &mut Xoshiro128PlusPlus) -> String {
     lines.join("\n")
 }
 
-/// Scenarios that come with the program, with something wrong in each: an error that names the file, or it runs.
+/// Mutations of the built-in scenarios: either an error that names the file, or the scenario runs.
 #[test]
 fn no_mutation_panics() {
     let (mut refused, mut taken) = (0, 0);
@@ -199,8 +200,8 @@ fn no_mutation_panics() {
                 taken += 1;
                 let case = &scenario.cases[0];
                 if !case.has_engines() {
-                    let config = case.config(case.seeds[0], false).expect("it was looked at");
-                    let mut fabric = Fabric::new(&config).expect("it was looked at");
+                    let config = case.config(case.seeds[0], false).expect("a checked scenario");
+                    let mut fabric = Fabric::new(&config).expect("a checked scenario");
                     fabric.run(10_000);
                 }
             }

@@ -1,53 +1,52 @@
-//! What has changed between two looks at a [`Meter`].
+//! Changes between two readings of a [`Meter`].
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
 use feroce_wire::MacAddr;
 use serde_json::{Value, json};
 
 use super::counters::{Counted, Direction, counted, difference};
-use super::meter::{Meter, PAUSE, Priority, TIMERS, timer_name};
-use super::report::{share, shown, stood_still};
-use super::watch::Watched;
+use super::meter::{Meter, TimerStats};
+use super::report::{blocked_time, share};
+use super::timer::{PAUSE, TIMERS};
 use crate::fabric::time::Time;
 
-/// What a sender did to a timer since the look before.
+/// Activity of a sender and timer since the previous reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The sender.
     pub mac: MacAddr,
-    /// The timer: that of a priority, or of PAUSE.
+    /// The timer of a priority, or of PAUSE.
     pub timer: usize,
-    /// Frames that pause it.
+    /// Frames that pause.
     pub xoff: u64,
-    /// Frames that let it go.
+    /// Frames that resume.
     pub xon: u64,
-    /// Part of the time that it was paused, if the rate is known.
+    /// Share of the time paused, if the rate is known.
     pub share: Option<f64>,
-    /// Whether it is paused now, if the rate is known.
+    /// Whether the timer runs now, if the rate is known.
     pub is_paused: Option<bool>,
-    /// Part of all the time that it was paused, if the rate is known.
+    /// Share of the whole time paused, if the rate is known.
     pub of_all: Option<f64>,
-    /// All since the beginning.
-    pub total: Priority,
+    /// Statistics since the start.
+    pub total: TimerStats,
 }
 
 impl Row {
-    fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.xoff + self.xon == 0 && self.share.is_none_or(|share| share == 0.0)
     }
 }
 
 /// The changes.
 #[derive(Debug, Default)]
-pub struct Recent {
+pub struct Delta {
     at: Time,
     span: Time,
-    before: Vec<[Priority; TIMERS]>,
-    still_before: Vec<[Time; TIMERS]>,
-    /// Parts of the time: of the sender that stopped each most.
-    stood_still: [Option<f64>; TIMERS],
+    before: Vec<[TimerStats; TIMERS]>,
+    blocked_before: Vec<[Time; TIMERS]>,
+    /// For each timer, the largest share of time for which a sender blocked it.
+    blocked_time: [Option<f64>; TIMERS],
     frames_before: u64,
     frames: u64,
     rows: Vec<Row>,
@@ -55,36 +54,37 @@ pub struct Recent {
     counted: Vec<CountedRow>,
 }
 
-/// What the NIC counted of a priority since the look before.
+/// The NIC's counters of a priority, increase since the previous reading.
 #[derive(Debug, Clone, Copy)]
 pub struct CountedRow {
-    direction: Direction,
-    /// `None` of PAUSE, or of all together.
+    /// Direction of the frames.
+    pub direction: Direction,
+    /// Priority; `None` for PAUSE, or for a total over all priorities.
     pub priority: Option<u8>,
-    /// Frames, and for how long they paused.
+    /// Frames and pause time.
     pub counted: Counted,
-    /// Part of the time that was paused, if the NIC tells.
+    /// Share of the time paused, if the NIC counts pause time.
     pub share: Option<f64>,
 }
 
 impl CountedRow {
-    /// Whether the link partner pauses this host, or else this host its partner.
+    /// Returns true if the link partner pauses this host, false if this host pauses its partner.
     pub fn is_received(&self) -> bool {
         self.direction == Direction::Rx
     }
 }
 
-impl Recent {
-    /// Looks again; `counters` are the NIC's own since the beginning.
-    pub fn look(&mut self, meter: &Meter, counters: &BTreeMap<String, u64>) {
+impl Delta {
+    /// Takes a reading. `counters` are the NIC's increases since the start.
+    pub fn update(&mut self, meter: &Meter, counters: &BTreeMap<String, u64>) {
         let (now, known) = (meter.now(), meter.rate().is_some());
         self.span = now - self.at;
         self.at = now;
         self.rows.clear();
-        self.before.resize(meter.senders().len(), [Priority::default(); TIMERS]);
+        self.before.resize(meter.senders().len(), [TimerStats::default(); TIMERS]);
         for (sender, before) in meter.senders().iter().zip(&mut self.before) {
             for (timer, before) in before.iter_mut().enumerate() {
-                let own = sender.figures(timer, now);
+                let own = sender.stats(timer, now);
                 if own.xoff + own.xon == 0 {
                     continue;
                 }
@@ -101,7 +101,7 @@ impl Recent {
                 *before = own;
             }
         }
-        self.look_at_stops(meter);
+        self.update_blocked(meter);
         let frames = meter.frames();
         let frames = frames.pfc + frames.pause + frames.other;
         self.frames = frames - self.frames_before;
@@ -116,61 +116,62 @@ impl Recent {
             .collect();
         self.counters.clone_from(counters);
         for row in self.counted.iter().filter(|row| row.is_received()) {
-            let stood_still = &mut self.stood_still[row.priority.map_or(PAUSE, usize::from)];
-            *stood_still = most(*stood_still, row.share);
+            let blocked_time = &mut self.blocked_time[row.priority.map_or(PAUSE, usize::from)];
+            *blocked_time = most(*blocked_time, row.share);
         }
     }
 
-    /// For which part of the time what each timer stops stood still.
-    fn look_at_stops(&mut self, meter: &Meter) {
-        self.stood_still = [None; TIMERS];
-        self.still_before.resize(meter.senders().len(), [Time::ZERO; TIMERS]);
+    /// Computes the share of time for which each timer was blocked.
+    fn update_blocked(&mut self, meter: &Meter) {
+        self.blocked_time = [None; TIMERS];
+        self.blocked_before.resize(meter.senders().len(), [Time::ZERO; TIMERS]);
         if meter.rate().is_none() {
             return;
         }
-        for (sender, before) in meter.senders().iter().zip(&mut self.still_before) {
+        for (sender, before) in meter.senders().iter().zip(&mut self.blocked_before) {
             for (timer, before) in before.iter_mut().enumerate() {
-                let total = stood_still(sender, timer, meter.now());
+                let total = blocked_time(sender, timer, meter.now());
                 let share = share(total - *before, self.span);
-                self.stood_still[timer] = most(self.stood_still[timer], Some(share));
+                self.blocked_time[timer] = most(self.blocked_time[timer], Some(share));
                 *before = total;
             }
         }
     }
 
-    /// For which part of the time what a timer stops stood still since the look before, if that is known: a priority by PAUSE, too.
-    pub const fn stood_still(&self, timer: usize) -> Option<f64> {
-        self.stood_still[timer]
+    /// Share of the time since the previous reading for which a timer was blocked, if known. A
+    /// priority is also blocked by PAUSE.
+    pub const fn blocked_time(&self, timer: usize) -> Option<f64> {
+        self.blocked_time[timer]
     }
 
-    /// Whether anything was ever seen of a timer, or counted since the look before.
+    /// Returns true if any frame of a timer was ever seen, or counted since the previous reading.
     pub fn has(&self, timer: usize) -> bool {
         self.rows.iter().any(|row| row.timer == timer)
             || self.counted.iter().any(|row| row.priority.map_or(PAUSE, usize::from) == timer)
     }
 
-    /// What the NIC counted since the look before.
+    /// Increases of the NIC's counters since the previous reading.
     pub fn counted(&self) -> &[CountedRow] {
         &self.counted
     }
 
-    /// Frames a second since the look before.
+    /// Frames per second since the previous reading.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn frames_per_second(&self) -> u64 {
         if self.span == Time::ZERO { 0 } else { (self.frames as f64 / self.span.seconds()) as u64 }
     }
 
-    /// Of every sender and priority that was ever paused or let go.
+    /// A row for every sender and timer with at least one frame.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// Frames since the look before.
+    /// Frames since the previous reading.
     pub const fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// When the last look was.
+    /// Time of the last reading.
     pub const fn at(&self) -> Time {
         self.at
     }
@@ -182,14 +183,16 @@ impl Recent {
                 let priority: Value =
                     if row.timer == PAUSE { "all".into() } else { row.timer.into() };
                 json!({
-                    "mac": row.mac.to_string(), "priority": priority, "xoff": row.xoff, "xon": row.xon,
+                    "mac": row.mac.to_string(), "priority": priority,
+                    "xoff": row.xoff, "xon": row.xon,
                     "share": row.share, "is_paused": row.is_paused,
                 })
             })
             .collect();
         let counted = self.counted.iter().map(|row| {
             json!({
-                "direction": row.direction.name(), "priority": row.priority, "frames": row.counted.frames,
+                "direction": row.direction.name(), "priority": row.priority,
+                "frames": row.counted.frames,
                 "paused_us": row.counted.micros, "share": row.share,
             })
         });
@@ -200,55 +203,9 @@ impl Recent {
             "counters": counted.collect::<Vec<_>>(),
         })
     }
-
-    /// A line about all, and one for each priority that something happened to.
-    ///
-    /// # Errors
-    /// Of `out`.
-    pub fn lines(&self, out: &mut impl Write, watched: &Watched<'_>) -> io::Result<()> {
-        let frames = watched.meter.frames();
-        let [behind, _] = watched.behind;
-        let behind = match watched.is_behind() {
-            true => format!(", {} behind", shown(behind)),
-            false => String::new(),
-        };
-        writeln!(
-            out,
-            "{:>9}  {} frames, {} wrong, {} dropped by the kernel{behind}",
-            shown(self.at),
-            self.frames,
-            frames.wrong,
-            watched.lost
-        )?;
-        for row in self.rows.iter().filter(|row| !row.is_quiet()) {
-            let paused = row.share.map(|share| format!(", paused {:.1} %", 100.0 * share));
-            let paused = paused.unwrap_or_default();
-            let still = if row.is_paused == Some(true) { ", still" } else { "" };
-            writeln!(
-                out,
-                "           {} {}: {} XOFF, {} XON{paused}{still}",
-                row.mac,
-                timer_name(row.timer),
-                row.xoff,
-                row.xon
-            )?;
-        }
-        if watched.is_swallowed() {
-            for row in &self.counted {
-                let (direction, Counted { frames, micros }) = (row.direction.name(), row.counted);
-                let whose = row.priority.map_or("all".to_owned(), |p| format!("priority {p}"));
-                write!(out, "           NIC {direction} {whose}: {frames} frames")?;
-                if let (Some(micros), Some(share)) = (micros, row.share) {
-                    write!(out, ", paused {micros} us ({:.1} %)", 100.0 * share)?;
-                }
-                writeln!(out)?;
-            }
-        }
-        Ok(())
-    }
 }
 
-/// The larger of what is known.
+/// The larger of two values, of which any may be unknown.
 fn most(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.max(other)),
@@ -263,21 +220,21 @@ mod tests {
     use feroce_wire::pause::inspect;
     use feroce_wire::{FlowControl, FlowControlFrame};
 
-    use crate::fabric::time::LineRate;
+    use crate::fabric::time::LinkRate;
 
     #[test]
-    fn shares_are_of_the_time_since_the_look_before() {
-        // A quantum is a nanosecond.
-        let mut meter = Meter::new(Some(LineRate::new(512_000_000_000)));
+    fn shares_refer_to_the_last_interval() {
+        // One quantum is 1 ns.
+        let mut meter = Meter::new(Some(LinkRate::new(512_000_000_000)));
         let control = FlowControl::Pfc { enabled: 8, quanta: [0, 0, 0, 500, 0, 0, 0, 0] };
         let bytes = FlowControlFrame { src: MacAddr([2, 0, 0, 0, 0, 1]), control }.to_bytes();
-        let mut recent = Recent::default();
+        let mut delta = Delta::default();
         meter.take(&inspect(&bytes, 60).unwrap(), Time::ZERO);
         for (at, due, paused) in [(250, 1.0, true), (1000, 1.0 / 3.0, false), (2000, 0.0, false)] {
             meter.advance(Time::from_nanos(at));
-            meter.settle();
-            recent.look(&meter, &BTreeMap::new());
-            let row = recent.rows()[0];
+            meter.end_expired();
+            delta.update(&meter, &BTreeMap::new());
+            let row = delta.rows()[0];
             assert!((row.share.unwrap() - due).abs() < 1e-9, "{at}: {row:?}");
             assert_eq!((row.is_paused, row.timer), (Some(paused), 3));
         }

@@ -1,6 +1,7 @@
-//! DCQCN's fixed point by another simulation, which shares nothing with the fabric but the paper's rules: floating point, one bottleneck, no
-//! frames, one packet after the other. Alpha of the scenario `fixed-point` misses the fluid model's at both ends (N = 2, N = 32); it is that of
-//! the rules if two simulations come to the same.
+//! DCQCN's fixed point in an independent simulation that shares only the paper's rules with the
+//! fabric: floating point, one bottleneck, no frames, one packet after the other. Alpha of the
+//! scenario `fixed-point` differs from the fluid model's at both ends (N = 2, N = 32). If two
+//! simulations agree, the difference is due to the rules.
 
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -16,7 +17,7 @@ const THRESHOLD: u32 = 5;
 const INCREASE: f64 = 40e6;
 const NEVER: f64 = f64::INFINITY;
 
-/// A sender, and the receiver's machine for it.
+/// A sender, with the receiver's state for it.
 #[derive(Clone)]
 struct Flow {
     rate: f64,
@@ -28,7 +29,7 @@ struct Flow {
     steps: u32,
     byte_steps: u32,
     bytes: f64,
-    /// End of the CNP interval, and whether it saw a mark.
+    /// End of the CNP interval, and whether a mark was seen in it.
     interval: Option<(f64, bool)>,
 }
 
@@ -64,7 +65,7 @@ impl Flow {
         self.interval = Some((now + CNP_INTERVAL, false));
     }
 
-    /// What it does next by itself: when, and which of its four clocks says so.
+    /// The sender's next event: its time, and which of the four timers it is.
     fn next(&self) -> (f64, usize) {
         let ends = self.interval.map_or(NEVER, |(end, _)| end);
         let clocks = [self.next_packet, self.next_step, self.next_decay, ends];
@@ -72,7 +73,7 @@ impl Flow {
         (clocks[first], first)
     }
 
-    /// True if it sends a packet.
+    /// Returns true if the sender transmits a packet.
     fn act(&mut self, now: f64, clock: usize) -> bool {
         match clock {
             0 => {
@@ -108,7 +109,8 @@ impl Flow {
     }
 }
 
-/// Mean queue in KB and mean alpha of `count` flows over `seconds`, behind as long a start.
+/// Mean queue in KB and mean alpha of `count` flows over `seconds`, after a warm-up of the same
+/// length.
 fn settle(count: usize, seconds: f64) -> (f64, f64) {
     let mut random = Xoshiro256StarStar::seed_from_u64(1);
     let start = LINE * 1.1 / count as f64;
@@ -125,7 +127,7 @@ fn settle(count: usize, seconds: f64) -> (f64, f64) {
         }
         last = now;
         if served <= at {
-            // Marked as it leaves: no cliff at Kmax.
+            // Marked at dequeue: no step at Kmax.
             let probability = (queue.len() as f64 * PACKET - 5e3) / 195e3 * 0.01;
             let flow: usize = queue.pop_front().expect("one is served");
             served = if queue.is_empty() { NEVER } else { now + PACKET * 8.0 / LINE };
@@ -140,7 +142,7 @@ fn settle(count: usize, seconds: f64) -> (f64, f64) {
     (area / seconds, alphas / count as f64 / seconds)
 }
 
-/// What the scenario's report says of a case.
+/// The values of a case in the scenario's report.
 fn reported(case: &str, value: &str) -> f64 {
     let report = include_str!("../../docs/reproduction/report.md");
     let row = format!("| {case} | {value} | ");
@@ -150,7 +152,7 @@ fn reported(case: &str, value: &str) -> f64 {
 }
 
 #[test]
-fn the_fabric_comes_to_the_same() {
+fn the_fabric_agrees_with_the_independent_simulation() {
     for (count, seconds) in [(2, 0.5), (4, 0.4), (32, 0.3)] {
         let (queue, alpha) = settle(count, seconds);
         let case = format!("N = {count}");

@@ -1,11 +1,11 @@
-//! What zstd has compressed: frame after frame, as `zstd` and those who append to files write them.
+//! Decompresses zstd: any number of concatenated frames.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// A source that remembers that it has ended.
+/// A source that remembers whether it has ended.
 struct Source<R> {
     source: R,
     has_ended: bool,
@@ -20,18 +20,18 @@ impl<R: Read> Read for Source<R> {
 }
 
 /// The contents of all frames of a source.
-pub(super) struct Unpacked<R> {
+pub(super) struct ZstdReader<R> {
     source: BufReader<Source<R>>,
     decoder: FrameDecoder,
 }
 
-impl<R: Read> Unpacked<R> {
+impl<R: Read> ZstdReader<R> {
     pub(super) fn new(source: R) -> Self {
         let source = BufReader::new(Source { source, has_ended: false });
         Self { source, decoder: FrameDecoder::new() }
     }
 
-    /// Begins the next frame; whether there is one.
+    /// Starts the next frame. Returns false at the end.
     fn next_frame(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.init(&mut self.source) {
@@ -49,7 +49,7 @@ impl<R: Read> Unpacked<R> {
         Ok(false)
     }
 
-    /// Whatever the decoder says: a source that has ended in the middle was cut off.
+    /// Converts a decoder error. A source that ended in the middle of a frame is truncated.
     fn fault(&self, error: &FrameDecoderError) -> io::Error {
         match self.source.get_ref().has_ended {
             true => ErrorKind::UnexpectedEof.into(),
@@ -58,7 +58,7 @@ impl<R: Read> Unpacked<R> {
     }
 }
 
-impl<R: Read> Read for Unpacked<R> {
+impl<R: Read> Read for ZstdReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             if out.is_empty() || self.decoder.can_collect() > 0 {

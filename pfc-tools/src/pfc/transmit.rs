@@ -1,65 +1,67 @@
-//! Sends a [`Schedule`], each frame when its time has come, and lets go of what it has paused.
+//! Transmits a [`Schedule`], each frame at its time, and resumes paused priorities at the end.
 
 use std::io::{self, ErrorKind};
 
 use nix::errno::Errno;
 
-use super::schedule::{LetGo, Schedule};
+use super::schedule::{FinalXon, Schedule};
 use crate::fabric::time::Time;
 
-/// How long a line that has no room is left alone.
+/// Delay before a frame is retried that the port had no room for.
 const RETRY: Time = Time::from_micros(50);
-/// For how long an XON is tried that the line has no room for.
+/// Total time for which the final XON is retried if the port has no room.
 const XON_TRIES: Time = Time::from_millis(100);
 
-/// Where frames go, and the time there.
-pub trait Line {
-    /// Time since the beginning.
+/// A port to transmit on, with a clock.
+pub trait Transmitter {
+    /// Time since the start.
     fn now(&self) -> Time;
-    /// Waits until `due`, or not at all if that is over; whether a signal has come, which ends the waiting.
+    /// Waits until `due`; returns at once if `due` is over. Returns true if a signal arrived, which
+    /// ends the wait.
     fn wait(&mut self, due: Time) -> bool;
-    /// Sends a frame.
+    /// Transmits a frame.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// How sending ended.
+/// How the transmission ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All was sent, or the time was over.
+    /// All frames were sent, or the time was over.
     Done,
-    /// A signal has come.
+    /// A signal arrived.
     Signal,
 }
 
-/// What became of a schedule.
+/// The result of playing a schedule.
 #[derive(Debug)]
-pub struct Played {
-    /// Frames that went out, without the last XON.
+pub struct Playback {
+    /// Frames sent, without the final XON.
     pub sent: u64,
-    /// How sending ended.
+    /// How the transmission ended.
     pub ended: io::Result<End>,
-    /// Whether the last XON went out, if there was to be one.
+    /// Result of the final XON, if one was due.
     pub xon: Option<io::Result<()>>,
 }
 
-/// Sends all of it; whatever happens, nothing stays paused then that the schedule lets go.
-pub fn play(line: &mut impl Line, schedule: &Schedule) -> Played {
+/// Plays the schedule. If the schedule has a final XON, the XON is sent even after an error.
+pub fn transmit(line: &mut impl Transmitter, schedule: &Schedule) -> Playback {
     let mut sent = 0;
     let ended = steps(line, schedule, &mut sent);
-    let lets_go = schedule.lets_go == LetGo::Always || !matches!(ended, Ok(End::Done));
-    let xon = schedule.xon.as_ref().filter(|_| lets_go).map(|xon| let_go(line, xon));
-    Played { sent, ended, xon }
+    let final_xon = schedule.final_xon == FinalXon::Always || !matches!(ended, Ok(End::Done));
+    let xon = schedule.xon.as_ref().filter(|_| final_xon).map(|xon| send_xon(line, xon));
+    Playback { sent, ended, xon }
 }
 
-/// What is late goes at once, so that the rate holds over time; nothing goes when the time of all is over.
-fn steps(line: &mut impl Line, schedule: &Schedule, sent: &mut u64) -> io::Result<End> {
+/// Sends the steps. A late frame is sent at once, so that the average rate is kept. No frame is
+/// sent after the end of the schedule.
+fn steps(line: &mut impl Transmitter, schedule: &Schedule, sent: &mut u64) -> io::Result<End> {
     let end = schedule.end();
     let mut start = Time::ZERO;
     for step in &schedule.steps {
         let mut due = start;
         for n in 0..step.count {
             let bytes = step.bytes(n);
-            // A signal is looked for now and then, also when there is no time to wait.
+            // Check for a signal every 64 frames, even without time to wait.
             let mut looks = n.is_multiple_of(64);
             loop {
                 if (looks || line.now() < due) && line.wait(due.min(end)) {
@@ -82,17 +84,17 @@ fn steps(line: &mut impl Line, schedule: &Schedule, sent: &mut u64) -> io::Resul
         }
         start = start + step.span;
     }
-    // A pause is as long as was asked for, that of the last frame included.
-    let is_stopped = schedule.lets_go == LetGo::Always && line.wait(start);
+    // Wait for the requested pause time, including that of the last frame.
+    let is_stopped = schedule.final_xon == FinalXon::Always && line.wait(start);
     Ok(if is_stopped { End::Signal } else { End::Done })
 }
 
-fn let_go(line: &mut impl Line, xon: &[u8]) -> io::Result<()> {
+fn send_xon(line: &mut impl Transmitter, xon: &[u8]) -> io::Result<()> {
     let until = line.now() + XON_TRIES;
     loop {
         match line.send(xon) {
             Err(error) if is_full(&error) && line.now() < until => {
-                // Nothing stops this: it is what a signal asks for.
+                // A signal does not stop the XON: the XON is what a signal asks for.
                 let _signal = line.wait(line.now() + RETRY);
             }
             done => return done,
@@ -112,19 +114,19 @@ mod tests {
 
     use super::super::schedule::{Step, pfc};
 
-    /// A line in virtual time.
+    /// A port in virtual time.
     #[derive(Default)]
     struct Model {
         now: Time,
         frames: Vec<(Time, Vec<u8>)>,
-        /// How long a frame takes to be taken.
+        /// Time to transmit a frame.
         slow: Time,
-        /// There is no room between these.
+        /// Interval without room.
         full: (Time, Time),
         signal: Option<Time>,
     }
 
-    impl Line for Model {
+    impl Transmitter for Model {
         fn now(&self) -> Time {
             self.now
         }
@@ -154,56 +156,65 @@ mod tests {
     }
 
     #[test]
-    fn xon_goes_out_when_the_span_is_over() {
+    fn xon_is_sent_at_the_end() {
         let (schedule, mut line) = (storm(MS(25), MS(10)), Model::default());
-        let played = play(&mut line, &schedule);
-        assert!(matches!(played, Played { sent: 2, ended: Ok(End::Done), xon: Some(Ok(())) }));
+        let playback = transmit(&mut line, &schedule);
+        assert!(matches!(playback, Playback { sent: 2, ended: Ok(End::Done), xon: Some(Ok(())) }));
         let times: Vec<_> = line.frames.iter().map(|(at, _)| *at).collect();
         assert_eq!(times, [MS(0), MS(10), MS(25)]);
         assert_eq!(line.frames.last().map(|(_, bytes)| bytes), schedule.xon.as_ref());
     }
 
     #[test]
-    fn a_storm_does_not_outlast_its_time_on_a_line_that_is_slow_or_full() {
+    fn a_storm_ends_in_time_on_a_slow_or_full_port() {
         let mut slow = Model { slow: MS(7), ..Model::default() };
-        let played = play(&mut slow, &storm(MS(100), MS(1)));
-        assert!(played.sent < 20 && matches!(played.ended, Ok(End::Done)), "{played:?}");
+        let playback = transmit(&mut slow, &storm(MS(100), MS(1)));
+        assert!(playback.sent < 20 && matches!(playback.ended, Ok(End::Done)), "{playback:?}");
         assert!(slow.frames.last().unwrap().0 < MS(108), "{:?}", slow.now);
         let mut full = Model { full: (MS(50), MS(150)), ..Model::default() };
-        let played = play(&mut full, &storm(MS(100), MS(1)));
-        assert_eq!(played.sent, 50);
-        assert!(matches!(played.xon, Some(Ok(()))), "XON is tried until there is room: {played:?}");
+        let playback = transmit(&mut full, &storm(MS(100), MS(1)));
+        assert_eq!(playback.sent, 50);
+        assert!(
+            matches!(playback.xon, Some(Ok(()))),
+            "XON is tried until there is room: {playback:?}"
+        );
         let mut dead = Model { full: (MS(50), Time::FAR), ..Model::default() };
-        let played = play(&mut dead, &storm(MS(100), MS(1)));
-        assert!(matches!(played.xon, Some(Err(_))) && dead.now < MS(201), "{played:?}");
+        let playback = transmit(&mut dead, &storm(MS(100), MS(1)));
+        assert!(matches!(playback.xon, Some(Err(_))) && dead.now < MS(201), "{playback:?}");
     }
 
     #[test]
-    fn a_signal_ends_it_while_it_waits_and_while_there_is_no_room() {
+    fn a_signal_interrupts_waiting_and_retrying() {
         for full in [(Time::ZERO, Time::ZERO), (MS(15), MS(45))] {
             for at in [MS(20), MS(95)] {
                 let mut line = Model { full, signal: Some(at), ..Model::default() };
-                let played = play(&mut line, &storm(MS(100), MS(10)));
-                assert!(matches!(played.ended, Ok(End::Signal)), "{played:?}");
-                assert!(matches!(played.xon, Some(Ok(()))), "{played:?}");
+                let playback = transmit(&mut line, &storm(MS(100), MS(10)));
+                assert!(matches!(playback.ended, Ok(End::Signal)), "{playback:?}");
+                assert!(matches!(playback.xon, Some(Ok(()))), "{playback:?}");
                 assert!(line.now >= at && line.now <= at.max(full.1) + MS(1), "{:?}", line.now);
             }
         }
     }
 
     #[test]
-    fn frames_that_are_let_go_only_when_stopped() {
+    fn xon_only_after_an_interruption() {
         let step = Step::same(vec![0; 60], 10, MS(10));
-        let schedule =
-            Schedule { steps: vec![step], xon: Some(vec![1; 60]), lets_go: LetGo::WhenStopped };
+        let schedule = Schedule {
+            steps: vec![step],
+            xon: Some(vec![1; 60]),
+            final_xon: FinalXon::WhenStopped,
+        };
         let mut line = Model::default();
-        let played = play(&mut line, &schedule);
-        assert!(played.sent == 10 && played.xon.is_none() && line.now == MS(90), "{played:?}");
+        let playback = transmit(&mut line, &schedule);
+        assert!(
+            playback.sent == 10 && playback.xon.is_none() && line.now == MS(90),
+            "{playback:?}"
+        );
         let mut line = Model { signal: Some(MS(35)), ..Model::default() };
-        let played = play(&mut line, &schedule);
-        assert!(played.sent == 4 && matches!(played.xon, Some(Ok(()))), "{played:?}");
-        // A slow line gets all of them, late.
+        let playback = transmit(&mut line, &schedule);
+        assert!(playback.sent == 4 && matches!(playback.xon, Some(Ok(()))), "{playback:?}");
+        // A slow port gets all frames, late.
         let mut line = Model { slow: MS(20), ..Model::default() };
-        assert_eq!(play(&mut line, &schedule).sent, 10);
+        assert_eq!(transmit(&mut line, &schedule).sent, 10);
     }
 }
