@@ -21,6 +21,7 @@ use feroce_engine::device::{
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::port::dpdk::{Address, DpdkConfig, DpdkError, DpdkMemory, DpdkPort};
+use feroce_engine::port::kind::LinkAddresses;
 use feroce_engine::port::pcap::PcapPort;
 use feroce_engine::port::{Port, PortStats, Priority};
 use feroce_engine::verbs::{
@@ -128,7 +129,7 @@ fn device_config() -> DeviceConfig {
 
 fn open(config: &DpdkConfig) -> Device {
     let port = DpdkPort::open(config, 1).expect("a port").remove(0);
-    let addressing = Addressing::Port(port.addresses());
+    let addressing = Addressing::Port(Arc::new(port.addresses()));
     Device::with_ports(vec![Box::new(port)], addressing, device_config()).expect("a device")
 }
 
@@ -492,8 +493,11 @@ fn af_packet_end(meeting: &Path) {
                 .expect("a capture"),
         ) as Box<dyn Port>
     });
-    let device =
-        Device::with_ports(ports.collect(), Addressing::Port(addresses.clone()), device_config());
+    let device = Device::with_ports(
+        ports.collect(),
+        Addressing::Port(Arc::new(addresses.clone())),
+        device_config(),
+    );
     let device = device.expect("a device");
     let mut talk = Talk::call(meeting);
     talk.swap("open");

@@ -8,7 +8,7 @@ use super::multicast::Groups;
 use super::pause::{Stays, stays};
 use super::{Core, CoreShared, SUPER_FRAME_QUANTUM, TRANSMIT_BURST, TRANSMIT_QUANTUM};
 use crate::counters::Counter;
-use crate::port::{PATIENCE, Port, Priority};
+use crate::port::contract::{PATIENCE, Port, Priority};
 use crate::qp::Transmit;
 use crate::time::Instant;
 use crate::verbs::AsyncEvent;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Qpn, VlanTag};
 
@@ -10,8 +10,7 @@ use crate::net::{
     Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
     multicast_mac, wait,
 };
-#[cfg(feature = "dpdk")]
-use crate::port::dpdk::PortAddresses;
+use crate::port::kind::LinkAddresses;
 use crate::time::Duration;
 
 /// The way to a peer, as `ibv_ah_attr` gives it.
@@ -83,8 +82,7 @@ pub enum Addressing {
     /// Given.
     Static(StaticAddresses),
     /// From the port, which answers for its addresses and finds its neighbours itself.
-    #[cfg(feature = "dpdk")]
-    Port(PortAddresses),
+    Port(Arc<dyn LinkAddresses>),
 }
 
 /// The kernel's view.
@@ -127,7 +125,6 @@ impl Addressing {
                 };
                 given.gids.iter().enumerate().map(|(at, gid)| (index(at), entry(gid))).collect()
             }
-            #[cfg(feature = "dpdk")]
             Self::Port(port) => {
                 port.gids().into_iter().enumerate().map(|(at, entry)| (index(at), entry)).collect()
             }
@@ -161,14 +158,12 @@ impl Addressing {
             Self::Static(given) if is_own => {
                 PathHeaders::to_self(dgid, source, given.mac, given.mtu)
             }
-            #[cfg(feature = "dpdk")]
             Self::Port(port) if is_own => port.resolve_own(dgid, source),
             // The resolver is held for a look at a time: nobody waits for another's neighbour.
             Self::Kernel(kernel) => {
                 wait(timeout, |has_asked| kernel.resolver().look(dgid, source, has_asked))
             }
             Self::Static(given) => given.resolve(dgid, source),
-            #[cfg(feature = "dpdk")]
             Self::Port(port) => port.resolve(dgid, source, timeout),
         }
     }

@@ -6,9 +6,7 @@ use super::host::HostId;
 use super::ports::PortKind;
 use crate::congestion::CongestionConfig;
 use crate::pfc::PfcConfig;
-use crate::port::af_xdp::AfXdpConfig;
-use crate::port::dpdk::DpdkConfig;
-use crate::port::packet::PacketConfig;
+use crate::port::kind::PortConfigs;
 use crate::qp::RD_ATOMIC;
 use crate::verbs::MAX_SGE;
 
@@ -57,12 +55,9 @@ pub struct DeviceConfig {
     pub serve_stat: bool,
     /// The kind of port that the device opens on its interface.
     pub port: PortKind,
-    /// The AF_XDP port; its interface is set when the device is opened.
-    pub af_xdp: AfXdpConfig,
-    /// The packet port; its interface is set when the device is opened.
-    pub packet: PacketConfig,
-    /// The DPDK port; its device is set when the device is opened.
-    pub dpdk: DpdkConfig,
+    /// The configurations of all kinds of port, by type. Opening the device sets the interface and
+    /// turns on flow control if [`Self::pfc`] needs it.
+    pub ports: PortConfigs,
 }
 
 impl DeviceConfig {
@@ -89,9 +84,7 @@ impl Default for DeviceConfig {
             plain_keys: false,
             serve_stat: true,
             port: PortKind::Auto,
-            af_xdp: AfXdpConfig::new(""),
-            packet: PacketConfig::new(""),
-            dpdk: DpdkConfig::new("", Vec::new()),
+            ports: PortConfigs::default(),
         }
     }
 }

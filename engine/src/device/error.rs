@@ -1,4 +1,4 @@
-//! What can go wrong on the control plane, by culprit.
+//! Errors of the control plane.
 
 use feroce_wire::PathMtu;
 
@@ -7,8 +7,7 @@ use crate::memory::AccessError;
 use crate::memory::arena::ArenaError;
 use crate::memory::frame_ring::FrameRingError;
 use crate::net::{Gid, NetError, ResolveError};
-use crate::port::af_xdp::AfXdpError;
-use crate::port::packet::PacketError;
+use crate::port::kind::PortError;
 use crate::qp::attributes::ModifyError;
 
 use super::owner::Owner;
@@ -33,24 +32,15 @@ pub enum OpenError {
     /// The kind of port was left out when Feroce was built.
     #[error("this build of Feroce has no {0} port: build it with `--features {0}` (docs/{0}.md)")]
     NotBuilt(PortKind),
-    /// The port.
+    /// The port failed.
     #[error(transparent)]
-    AfXdp(#[from] AfXdpError),
-    /// The packet port.
-    #[error(transparent)]
-    Packet(#[from] PacketError),
-    /// Neither kind of port that `auto` tries.
-    #[error("no port opens. AF_XDP: {af_xdp}. Packet sockets: {packet}")]
+    Port(#[from] PortError),
+    /// None of the kinds of port that `auto` tries opens.
+    #[error("no kind of port opens: {}", list_failures(.failures))]
     NoPort {
-        /// What is against AF_XDP.
-        af_xdp: AfXdpError,
-        /// What is against packet sockets.
-        packet: Box<OpenError>,
+        /// The kinds in the order in which they were tried, with their errors.
+        failures: Vec<(&'static str, PortError)>,
     },
-    /// The DPDK port.
-    #[cfg(feature = "dpdk")]
-    #[error(transparent)]
-    Dpdk(#[from] crate::port::dpdk::DpdkError),
     /// The host's addressing.
     #[error(transparent)]
     Net(#[from] NetError),
@@ -71,7 +61,13 @@ pub enum OpenError {
     },
 }
 
-/// Why an object could not be made or changed.
+fn list_failures(failures: &[(&'static str, PortError)]) -> String {
+    let failures: Vec<_> =
+        failures.iter().map(|(kind, error)| format!("{kind}: {error}")).collect();
+    failures.join("; ")
+}
+
+/// Why an object could not be created or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// A number in the request is out of range.

@@ -28,7 +28,8 @@ const HANDOVER_SLOTS: usize = 512;
 
 impl Device {
     /// Opens `interface` by the kind of port that the configuration says: a name in the network namespace of
-    /// the calling thread, or for [`PortKind::Dpdk`](super::PortKind::Dpdk) a device as DPDK names it.
+    /// the calling thread, or for a kind of port without a kernel interface a device as the port
+    /// names it.
     ///
     /// # Errors
     /// See [`OpenError`]: it says who is in the way and what helps.
@@ -124,7 +125,6 @@ impl Device {
             helpers: Mutex::default(),
             watcher: Mutex::default(),
             stat: Mutex::default(),
-            #[cfg(feature = "dpdk")]
             lan_follower: Mutex::default(),
             _owner: owner,
             config,
@@ -132,7 +132,6 @@ impl Device {
         inner.cores = make_cores(&inner, ports)?;
         let inner = Arc::new(Opened(Arc::new(inner)));
         start_helpers(&inner)?;
-        #[cfg(feature = "dpdk")]
         if let Addressing::Port(addresses) = &inner.addressing {
             let follower = super::follow_lan::LanFollower::start(&inner, addresses)?;
             *inner.lan_follower.lock().unwrap_or_else(PoisonError::into_inner) = Some(follower);

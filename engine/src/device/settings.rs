@@ -10,7 +10,6 @@ mod keys;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use feroce_congestion::{Params, Rate};
@@ -23,7 +22,7 @@ pub use keys::{KEYS, Key};
 use super::{ConnectOptions, DeviceConfig, Driver, PortKind, SourcePort};
 use crate::congestion::{CongestionConfig, Control, set_param};
 use crate::pfc::{DscpMap, PfcConfig, Priorities, Thresholds};
-use crate::port::dpdk::{Address, DpdkConfig, DpdkMemory};
+use crate::port::kind::PortConfigs;
 
 /// The file, if the environment names no other.
 pub const FILE: &str = "/etc/feroce.toml";
@@ -55,7 +54,7 @@ const OTHERS: [&str; 19] = [
 ];
 
 /// The settings in effect, and where each came from.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Interfaces that are RDMA devices to programs written for verbs, in order; empty for all usable ones.
     pub interfaces: Vec<String>,
@@ -103,18 +102,8 @@ pub struct Settings {
     pub min_rnr_timer: u8,
     /// Whom `feroce perf` turns into once its device is open.
     pub user: Option<String>,
-    /// DPDK's device, for [`Device::open`](super::Device::open) where no other is asked for; empty for none.
-    pub dpdk_device: String,
-    /// Own addresses of a DPDK port.
-    pub dpdk_addresses: Vec<Address>,
-    /// Routers of a DPDK port.
-    pub dpdk_gateways: Vec<IpAddr>,
-    /// Largest IP packet of a DPDK port in bytes.
-    pub dpdk_mtu: u32,
-    /// Where DPDK's packet buffers come from.
-    pub dpdk_memory: DpdkMemory,
-    /// Arguments for DPDK's EAL besides Feroce's own.
-    pub dpdk_eal: Vec<String>,
+    /// The settings of each kind of port.
+    pub ports: PortConfigs,
     origins: BTreeMap<&'static str, Origin>,
 }
 
@@ -146,12 +135,7 @@ impl Default for Settings {
             rnr_retry: connect.rnr_retry,
             min_rnr_timer: connect.min_rnr_timer,
             user: None,
-            dpdk_device: device.dpdk.port,
-            dpdk_addresses: device.dpdk.addresses,
-            dpdk_gateways: device.dpdk.gateways,
-            dpdk_mtu: device.dpdk.mtu,
-            dpdk_memory: device.dpdk.memory,
-            dpdk_eal: device.dpdk.eal,
+            ports: device.ports,
             origins: BTreeMap::new(),
         }
     }
@@ -312,8 +296,8 @@ impl Settings {
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
             return Err(SettingsError::UnknownKey { origin, key: name.to_owned() });
         };
-        if (key.set)(self, text.trim()).is_none() {
-            let (value, expected) = (text.to_owned(), (key.expects)());
+        if key.set(self, text.trim()).is_none() {
+            let (value, expected) = (text.to_owned(), key.expects());
             return Err(SettingsError::Value { origin, key: key.name, value, expected });
         }
         self.origins.insert(key.name, origin);
@@ -340,13 +324,7 @@ impl Settings {
                 rate: self.pfc_rate,
                 dscp: self.pfc_dscp,
             },
-            dpdk: DpdkConfig {
-                gateways: self.dpdk_gateways.clone(),
-                mtu: self.dpdk_mtu,
-                memory: self.dpdk_memory,
-                eal: self.dpdk_eal.clone(),
-                ..DpdkConfig::new(self.dpdk_device.clone(), self.dpdk_addresses.clone())
-            },
+            ports: self.ports.clone(),
             ..DeviceConfig::default()
         }
     }
@@ -426,14 +404,14 @@ mod tests {
     #[test]
     fn every_value_that_is_shown_is_one_that_is_taken() {
         let mut settings = Settings::default();
-        for key in KEYS {
-            let shown = (key.show)(&settings);
+        for key in KEYS.iter() {
+            let shown = key.show(&settings);
             settings.set(key.name, &shown, Origin::Flag("-")).unwrap();
-            assert_eq!((key.show)(&settings), (key.show)(&Settings::default()), "{}", key.name);
+            assert_eq!(key.show(&settings), key.show(&Settings::default()), "{}", key.name);
         }
         assert_eq!(settings.user, None);
         assert_eq!(settings.device_config().window, DeviceConfig::default().window);
-        for key in KEYS {
+        for key in KEYS.iter() {
             let taken = settings.set(key.name, "?!", Origin::Flag("-"));
             assert!(
                 matches!(taken, Err(SettingsError::Value { .. })) || key.name == "user",
@@ -448,9 +426,7 @@ mod tests {
         let file = "# Lossless class\ntraffic_class = 0x6a\nhop_limit = 3\n\ncores = 4\necn = true\nhelper = \"spin:1,2,3,5\"\n\
                     path_mtu = 1024\nsource_port = 50000\nack_timeout = 16\nretry_count = 3\nrnr_retry = 2\nmin_rnr_timer = 1\n\
                     window = 512\ncongestion = \"dcqcn\"\ncongestion_set = \"nvidia\"\n\
-                    congestion_knobs = \"rpg_ai_rate=7, cnp_scope=port\"\ncongestion_burst = 3000\npfc = 3\npfc_send = \"60/30\"\npfc_rate = \"25Gb/s\"\npfc_dscp = \"26:5\"\nport_kind = \"af_xdp\"\nuser = \"nobody\"\ninterfaces = \"eth0, eth1.5\"\n\
-                    dpdk_device = \"net_memif0,role=client\"\ndpdk_addresses = \"10.0.0.1/24, fd00::1/64@7\"\n\
-                    dpdk_gateways = \"10.0.0.254\"\ndpdk_mtu = 1500\ndpdk_memory = 256\ndpdk_eal = \"-l 1  -v\"\n";
+                    congestion_knobs = \"rpg_ai_rate=7, cnp_scope=port\"\ncongestion_burst = 3000\npfc = 3\npfc_send = \"60/30\"\npfc_rate = \"25Gb/s\"\npfc_dscp = \"26:5\"\nport_kind = \"af_xdp\"\nuser = \"nobody\"\ninterfaces = \"eth0, eth1.5\"\n";
         let settings = from_file(file).unwrap();
         let config = settings.device_config();
         assert_eq!((config.cores, config.ecn, config.window), (4, true, 512));
@@ -473,13 +449,6 @@ mod tests {
         assert_eq!((options.timeout, options.retry_cnt, options.rnr_retry), (16, 3, 2));
         assert_eq!(options.min_rnr_timer, 1);
         assert_eq!(settings.user.as_deref(), Some("nobody"));
-        let dpdk = config.dpdk;
-        assert_eq!(dpdk.port, "net_memif0,role=client");
-        let addresses = dpdk.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64@7"]);
-        assert_eq!(dpdk.gateways, [IpAddr::from([10, 0, 0, 254])]);
-        assert_eq!((dpdk.mtu, dpdk.memory), (1500, DpdkMemory::Ordinary { mib: 256 }));
-        assert_eq!(dpdk.eal, ["-l", "1", "-v"]);
         assert_eq!(settings.interfaces, ["eth0", "eth1.5"]);
         assert_eq!(settings.origin("cores").to_string(), "/etc/feroce.toml:5");
     }
@@ -560,12 +529,6 @@ mod tests {
             ("pfc_dscp = \"26\"", "expected `default`"),
             ("helper = \"manual\"", "`helper` is `manual`"),
             ("port_kind = \"ib\"", "expected auto, af_xdp"),
-            ("dpdk_device = \",role=client\"", "`dpdk_device` is `,role=client`"),
-            ("dpdk_addresses = \"10.0.0.1\"", "expected own addresses, each with its prefix"),
-            ("dpdk_gateways = \"10.0.0.1/24\"", "`dpdk_gateways` is `10.0.0.1/24`"),
-            ("dpdk_mtu = 100", "expected 576 to 9600"),
-            ("dpdk_memory = 1", "expected `hugepages` or"),
-            ("dpdk_eal = \"0 -l\"", "`dpdk_eal` is `0 -l`"),
             ("a = 1\nb = = 2\n", "/etc/feroce.toml:2: "),
             ("ecn = true\necn = false\n", "/etc/feroce.toml:2: "),
         ];

@@ -1,34 +1,17 @@
-//! Ports: how frames come in and go out. No protocol lives here.
-//!
-//! A [`Port`] moves bursts of Ethernet frames for one core. Behind the trait: [`shm`] (rings in
-//! shared memory), [`af_xdp`] (AF_XDP sockets on every receive queue of an interface), [`packet`]
-//! (packet sockets on any interface, without root), [`dpdk`] (any device that DPDK drives), and the
-//! wrappers [`fault`] (seeded loss, duplication, reordering, corruption) and [`pcap`] (a capture file of
-//! what crosses the port).
+//! The trait [`Port`] and the values that cross it.
 //!
 //! # The transmit contract
-//! 1. The core asks for room ([`Port::tx_room`]) and takes one slot at a time ([`Port::tx_slot`]):
-//!    a contiguous buffer in the port's own memory.
-//! 2. The QP writes *BTH and what follows* behind the space for the flow's headers; the core lays
-//!    the flow's Ethernet, IP and UDP headers in front and computes the ICRC last, when IPv4 ID and
-//!    length are final ([`feroce_wire::FlowHeader::seal`]).
-//! 3. [`Port::tx_commit`] queues the slot; [`Port::flush`] rings the doorbell once per burst. A
-//!    slot taken and not committed is simply reused.
+//! 1. The core asks for room ([`Port::tx_room`]) and takes one slot at a time ([`Port::tx_slot`]): a
+//!    contiguous buffer in memory of the port.
+//! 2. The QP writes the BTH and everything after it behind the space for the headers of the flow.
+//!    The core writes the Ethernet, IP and UDP headers of the flow into that space. It computes the
+//!    ICRC last, when IPv4 identification and length are final
+//!    ([`feroce_wire::FlowHeader::seal`]).
+//! 3. [`Port::tx_commit`] queues the slot. [`Port::flush`] rings the doorbell of the link once per
+//!    burst. A slot that was taken and not committed is reused.
 //!
-//! A port whose attributes say `segments_max > 1` has super-frames: several packets to one destination that
-//! the link carries as one frame, of equal length but for the last, which may be shorter. Only peers that say
-//! that they take them get any ([`feroce_wire::FlowSpec::super_frames`]). The core writes and seals each packet
-//! as ever, with IPv4 identifications that count up: exactly those that segmentation gives them, so that each
-//! ICRC is right however the packets travel. [`Port::tx_commit_next`] says that a packet may ride with the one
-//! before; whether it does is up to the port, which shows the packets of a received super-frame one by one.
-
-pub mod af_xdp;
-pub mod dpdk;
-pub mod ethtool;
-pub mod fault;
-pub mod packet;
-pub mod pcap;
-pub mod shm;
+//! A packet that may share a super-frame with the previous one is queued with
+//! [`Port::tx_commit_next`]; see [`super_frame`](super::super_frame).
 
 use std::io;
 use std::os::fd::RawFd;
@@ -37,31 +20,31 @@ use feroce_wire::MacAddr;
 
 use crate::time::Duration;
 
-/// Most frames that one [`Port::rx_burst`] delivers.
+/// Maximum number of frames that one [`Port::rx_burst`] delivers.
 pub const RX_BURST: usize = 64;
 
-/// How long frames wait for a link that takes none before they count as lost. Longer than a peer behind a memif, or a pause of
-/// the link, keeps one that works.
+/// Time after which frames that wait for a stuck link count as lost. It is longer than a pause of
+/// the link, and longer than a slow peer behind a memif delays a link that works.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What a port is and can do. Fixed while the port is open, but for `mtu`.
+/// Properties of a port. All but `mtu` are fixed while the port is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// Kind of port and its mode, for people: `af_xdp (native, copy)`.
+    /// Kind of port and its mode, for display: `af_xdp (native, copy)`.
     pub kind: String,
     /// Interface or channel name.
     pub name: String,
-    /// Own Ethernet address.
+    /// Local Ethernet address.
     pub mac: MacAddr,
-    /// Largest IP packet in bytes (the interface's MTU).
+    /// Largest IP packet in bytes (the MTU of the interface).
     pub mtu: u32,
-    /// Largest Ethernet frame a slot holds, in bytes.
+    /// Largest Ethernet frame that a slot holds, in bytes.
     pub frame_max: usize,
-    /// Link rate in bit/s, where the link has one.
+    /// Link rate in bit/s; `None` if the link has none.
     pub link_rate: Option<u64>,
-    /// Receive queues this port serves.
+    /// Receive queues that this port serves.
     pub queues: u16,
-    /// Segments one slot may carry; 1 means no super-frames.
+    /// Maximum number of packets in a [super-frame](super::super_frame); 1 if the port sends none.
     pub segments_max: usize,
 }
 
@@ -70,32 +53,32 @@ pub struct PortAttributes {
 pub struct PortStats {
     /// Frames received.
     pub rx_frames: u64,
-    /// Bytes received, Ethernet header included.
+    /// Bytes received, including Ethernet headers.
     pub rx_bytes: u64,
-    /// Frames that arrived and could not be taken (ring full, no buffer).
+    /// Frames dropped on arrival for lack of room (ring full, no buffer).
     pub rx_dropped: u64,
-    /// Frames that arrived and were nobody's here: neither RoCE nor for one of the port's addresses. Counted by
-    /// ports without a kernel behind them; others never see such frames.
+    /// Frames received that are neither RoCE nor for an address of the port. Only ports without a
+    /// kernel interface count them; other ports never see such frames.
     pub rx_foreign: u64,
     /// Frames handed to the link.
     pub tx_frames: u64,
-    /// Bytes handed to the link, Ethernet header included.
+    /// Bytes handed to the link, including Ethernet headers.
     pub tx_bytes: u64,
     /// Frames that the link refused.
     pub tx_dropped: u64,
 }
 
-/// A priority of the link, 0..=7, as PFC and 802.1Q count them.
+/// A link priority, 0..=7, as in PFC and 802.1Q.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Priority(u8);
 
 impl Priority {
-    /// The priority `value`; the upper five bits are dropped.
+    /// The priority in the lower three bits of `value`; the upper five bits are ignored.
     pub const fn new(value: u8) -> Self {
         Self(value & 7)
     }
 
-    /// 0..=7.
+    /// The value, 0..=7.
     pub const fn value(self) -> u8 {
         self.0
     }
@@ -103,8 +86,8 @@ impl Priority {
 
 /// A received frame, from the Ethernet header on, without FCS.
 ///
-/// It comes in one or two slices (a frame may span two buffers); all protocol headers are in the
-/// first.
+/// The frame is in one or two slices, since it may span two buffers. All protocol headers are in the
+/// first slice.
 #[derive(Debug, Clone, Copy)]
 pub struct RxFrame<'a> {
     /// First, or only, part.
@@ -119,62 +102,62 @@ impl RxFrame<'_> {
         self.first.len() + self.second.len()
     }
 
-    /// True if the frame has no bytes.
+    /// Returns true if the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.first.is_empty() && self.second.is_empty()
     }
 }
 
-/// Frames in, frames out, for one core.
+/// Receives and sends frames for one core.
 ///
-/// Every method is called by the holder of the core's token only. None blocks; none allocates after
-/// the port was opened.
+/// Only the holder of the core's token calls these methods. No method blocks. No method allocates
+/// memory after the port was opened.
 pub trait Port: Send + std::fmt::Debug {
-    /// What this port is and can do.
+    /// Properties of this port.
     fn attributes(&self) -> &PortAttributes;
 
     /// Counters since the port was opened.
     fn stats(&self) -> PortStats;
 
-    /// Gives the frames of the last burst back to the link and takes the next burst. Returns how
-    /// many frames [`Port::rx_frame`] can show, at most [`RX_BURST`].
+    /// Returns the frames of the last burst to the link and takes the next burst. Returns the number
+    /// of frames in the burst, at most [`RX_BURST`]; [`Port::rx_frame`] reads them.
     fn rx_burst(&mut self) -> usize;
 
     /// Frame `index` of the burst.
     ///
     /// # Panics
-    /// If `index` is not below the last answer of [`Port::rx_burst`].
+    /// If `index` is not below the last result of [`Port::rx_burst`].
     fn rx_frame(&self, index: usize) -> RxFrame<'_>;
 
-    /// How full is what arrived frames wait in, behind the last burst, in per cent; `None` where the port cannot tell. What
-    /// is full loses frames.
+    /// Fill level of the receive queue behind the last burst, in per cent; `None` if the port cannot
+    /// tell. A full queue loses frames.
     fn rx_fill(&mut self) -> Option<u8> {
         None
     }
 
-    /// How many frames [`Port::tx_slot`] can give now.
+    /// Number of frames that [`Port::tx_slot`] can give now.
     fn tx_room(&mut self) -> usize;
 
-    /// Whether frames went on since it was asked last, though their slots may not be free yet: a port without room whose frames
-    /// move is slow, and not stuck.
+    /// Returns true if the link took frames since the last call, even if their slots are not free
+    /// yet. A port without room whose frames move is slow but not stuck.
     fn tx_moved(&mut self) -> bool {
         false
     }
 
     /// The next transmit slot: `attributes().frame_max` writable bytes, or `None` without room.
-    /// Called again without a commit, it gives the same slot.
+    /// Without a commit in between, the next call returns the same slot.
     fn tx_slot(&mut self) -> Option<&mut [u8]>;
 
-    /// Queues the first `len` bytes of the slot that [`Port::tx_slot`] gave last.
+    /// Queues the first `len` bytes of the slot that [`Port::tx_slot`] returned last.
     ///
     /// # Panics
     /// If no slot was taken or `len` is more than a slot holds.
     fn tx_commit(&mut self, len: usize, priority: Priority);
 
-    /// The same, for a packet that may share a super-frame with the one committed last: the caller promises that it
-    /// has the same headers up to UDP, but for lengths and an IPv4 identification that is one higher, and that its
-    /// receiver takes super-frames. Ports without them, and ports that find no room in the last one, make it a frame
-    /// of its own.
+    /// Queues the slot like [`Port::tx_commit`], for a packet that may share a super-frame with the
+    /// packet committed before it. The caller guarantees the conditions of
+    /// [`super_frame`](super::super_frame). A port without super-frames, or without room in the last
+    /// one, sends the packet as a frame of its own.
     ///
     /// # Panics
     /// As [`Port::tx_commit`].
@@ -182,14 +165,14 @@ pub trait Port: Send + std::fmt::Debug {
         self.tx_commit(len, priority);
     }
 
-    /// Tells the link of what was committed. Called once at the end of a transmit burst.
+    /// Hands the committed frames to the link. Called once at the end of a transmit burst.
     ///
     /// # Errors
-    /// When the link is gone or down; committed frames may then be lost, as frames may be.
+    /// The link is gone or down. Committed frames may then be lost, as frames may be.
     fn flush(&mut self) -> io::Result<()>;
 
     /// Arms the wake-up for sleeping and appends the descriptors that become readable when a frame
-    /// arrives. False if a frame is waiting already: do not sleep.
+    /// arrives. Returns false if a frame is already waiting; the caller must not sleep then.
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool;
 
     /// Undoes [`Port::arm_wakeup`] after sleeping.

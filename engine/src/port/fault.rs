@@ -17,7 +17,7 @@ use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use thiserror::Error;
 
-use super::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
 
 /// Probabilities are in parts per million.
 const MILLION: u32 = 1_000_000;

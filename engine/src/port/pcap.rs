@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
-use super::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
 
 /// Bytes gathered before a write to the file.
 const BUFFER: usize = 1 << 20;

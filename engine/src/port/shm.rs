@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use feroce_wire::MacAddr;
 
-use super::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer, FrameRingError, frame_ring};
 

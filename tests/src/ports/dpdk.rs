@@ -1,26 +1,42 @@
-//! A rig's ports by DPDK: its AF_PACKET driver on the ends of the veths, all in the one EAL of the process.
+//! DPDK ports of a rig: DPDK's AF_PACKET driver on the ends of the veths. All share the one EAL of the
+//! process.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use feroce_engine::device::DeviceConfig;
+use feroce_engine::device::{DeviceConfig, PortKind};
+use feroce_engine::port::RX_BURST;
 use feroce_engine::port::dpdk::{DpdkConfig, DpdkMemory};
 
-/// Rigs that there can be at a time: each has four devices, and DPDK has 32 in a process.
-pub const MOST_RIGS: usize = 8;
+/// Maximum number of rigs at a time. Each has four devices, and DPDK allows 32 devices per process.
+const MOST_RIGS: usize = 8;
 
-/// Ordinary memory of the process.
+use super::Rig;
+
+/// How tests use DPDK ports.
+pub(super) const RIG: Rig = Rig {
+    start,
+    reserve: Some(|| Box::new(Place::take())),
+    rigs_max: MOST_RIGS,
+    burst: RX_BURST,
+    device: |number, interface, base, addresses| {
+        (device(number, interface, 1024), config(base, addresses))
+    },
+    ..Rig::new(PortKind::Dpdk, open)
+};
+
+/// Ordinary memory that DPDK gets in this process.
 const MEMORY: DpdkMemory = DpdkMemory::Ordinary { mib: 1024 };
 
 static RIGS: Mutex<usize> = Mutex::new(0);
 static GONE: Condvar = Condvar::new();
 
-/// The right to have a rig, given back when dropped.
+/// The right to have a rig, released when dropped.
 #[derive(Debug)]
-pub(super) struct Place(());
+struct Place(());
 
 impl Place {
-    /// Waits until there is room for one more.
-    pub(super) fn take() -> Self {
+    /// Waits until there is room for one more rig.
+    fn take() -> Self {
         start();
         let rigs = RIGS.lock().unwrap_or_else(PoisonError::into_inner);
         let rigs = GONE.wait_while(rigs, |rigs| *rigs == MOST_RIGS);
@@ -36,27 +52,30 @@ impl Drop for Place {
     }
 }
 
-/// DPDK's device `number` on `interface`. Its ring for each direction holds `frames` frames of up to 8 KiB.
+/// DPDK's name of device `number` on `interface`. The ring of each direction holds `frames` frames of up
+/// to 8 KiB.
 pub fn device(number: u32, interface: &str, frames: u32) -> String {
     format!(
-        "net_af_packet{number},iface={interface},blocksz=65536,framesz=8192,framecnt={frames},qdisc_bypass=0"
+        "net_af_packet{number},iface={interface},\
+         blocksz=65536,framesz=8192,framecnt={frames},qdisc_bypass=0"
     )
 }
 
-/// `config` for a device that has `addresses`, each with its prefix.
+/// `config` for a device that has `addresses`, each with its prefix length.
 ///
 /// # Panics
-/// If one is none.
+/// If one of them is no valid address.
 pub fn config(config: DeviceConfig, addresses: &[&str]) -> DeviceConfig {
     let addresses = addresses.iter().map(|text| text.parse().expect("an address")).collect();
-    DeviceConfig { dpdk: DpdkConfig { memory: MEMORY, ..DpdkConfig::new("", addresses) }, ..config }
+    let dpdk = DpdkConfig { memory: MEMORY, ..DpdkConfig::new("", addresses) };
+    DeviceConfig { ports: config.ports.clone().with(dpdk), ..config }
 }
 
-/// Starts DPDK, with a device that goes again. Its drivers change the process's environment as they are loaded, which
-/// must not happen while another thread starts a program.
+/// Starts DPDK by opening and closing a device. Loading its drivers changes the environment of the
+/// process, which must not happen while another thread starts a program.
 ///
 /// # Panics
-/// If it does not start.
+/// If DPDK does not start.
 #[cfg(feature = "dpdk")]
 pub fn start() {
     use std::sync::Once;
@@ -72,13 +91,13 @@ pub fn start() {
     });
 }
 
-/// There is none.
+/// Does nothing: this build has no DPDK port.
 #[cfg(not(feature = "dpdk"))]
 pub fn start() {}
 
-/// Takes frames to the addresses of both ends.
+/// Opens a DPDK port for the addresses of both ends.
 #[cfg(feature = "dpdk")]
-pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
+fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
@@ -96,7 +115,7 @@ pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
         memory: MEMORY,
         rx_descriptors: 256,
         tx_descriptors: 256,
-        // Tests with helpers hand over to and fro thousands of times.
+        // Tests with helper threads make thousands of round trips.
         longest_nap: Duration::from_micros(50),
         ..DpdkConfig::new(device(number, interface, 1024), addresses.concat())
     };
@@ -104,6 +123,6 @@ pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
 }
 
 #[cfg(not(feature = "dpdk"))]
-pub(super) fn open(_interface: &str) -> Box<dyn feroce_engine::port::Port> {
+fn open(_interface: &str) -> Box<dyn feroce_engine::port::Port> {
     panic!("FEROCE_RIG=dpdk: build the tests with `--features dpdk`");
 }

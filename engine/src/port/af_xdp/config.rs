@@ -1,6 +1,7 @@
 //! What a user can choose about an AF_XDP port.
 
 use super::error::AfXdpError;
+use crate::port::kind::PortConfig;
 
 /// Where in the receive path the XDP program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,6 +59,17 @@ pub struct AfXdpConfig {
     pub busy_poll: Option<BusyPoll>,
     /// Take frames of flow control, too. A device with [`pfc`](crate::device::DeviceConfig::pfc) does by itself.
     pub flow_control: bool,
+}
+
+impl PortConfig for AfXdpConfig {
+    /// Returns true if the configuration chooses a mode of XDP.
+    fn is_required(&self) -> bool {
+        self.mode != XdpMode::Auto
+    }
+
+    fn boxed_clone(&self) -> Box<dyn PortConfig> {
+        Box::new(self.clone())
+    }
 }
 
 impl AfXdpConfig {

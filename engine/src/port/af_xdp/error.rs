@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::port::kind::PortFailure;
+
 /// Why an AF_XDP port could not be opened, or its addresses not be changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -160,6 +162,20 @@ pub enum AfXdpError {
         #[source]
         source: io::Error,
     },
+}
+
+impl PortFailure for AfXdpError {
+    /// Returns true unless packet sockets would fail for the same reason.
+    fn allows_fallback(&self) -> bool {
+        !matches!(
+            self,
+            Self::Config(_)
+                | Self::NoSuchInterface(_)
+                | Self::NotEthernet(_)
+                | Self::Down(_)
+                | Self::Owned { .. }
+        )
+    }
 }
 
 impl AfXdpError {

@@ -30,6 +30,7 @@ mod queue;
 mod umem;
 
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -43,7 +44,53 @@ use filter::Attachment;
 use interface::Interface;
 use queue::{Plan, Queue, Received};
 
-use super::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use super::kind::{self, OpenRequest, OpenedPorts, PortEntry, PortError};
+
+/// The kind of port `af_xdp`.
+pub(super) const ENTRY: PortEntry = PortEntry {
+    name: "af_xdp",
+    title: "AF_XDP",
+    feature: None,
+    on_kernel: true,
+    in_auto: true,
+    config: || Box::new(AfXdpConfig::new("")),
+    settings: &[],
+    open: Some(open),
+    buffers: None,
+};
+
+/// Opens the ports of a device. Warns about packet buffers in ordinary pages and about an interface
+/// that strips VLAN tags.
+fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
+    let interface = request.device;
+    let mut config = request.configs.get::<AfXdpConfig>().clone();
+    interface.clone_into(&mut config.interface);
+    config.flow_control |= request.flow_control;
+    let ports = AfXdp::open(&config, request.cores)?;
+    if !ports[0].hugepages() && config.hugepages {
+        tracing::warn!(
+            interface,
+            "packet buffers are in ordinary pages; reserve hugepages with \
+             `sysctl vm.nr_hugepages=64`"
+        );
+    }
+    if ports[0].strips_vlan() {
+        tracing::warn!(
+            interface,
+            "the interface strips VLAN tags, so tagged frames look untagged: \
+             `ethtool -K {interface} rxvlan off`"
+        );
+    }
+    let filter = ports[0].address_filter();
+    Ok(OpenedPorts::on_kernel(interface, ports, filter))
+}
+
+impl kind::AddressFilter for AddressFilter {
+    fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError> {
+        Ok(AddressFilter::set(self, addresses)?)
+    }
+}
 
 /// The AF_XDP port of one core.
 #[derive(Debug)]

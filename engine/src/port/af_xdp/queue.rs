@@ -11,7 +11,7 @@ use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
 use super::config::{AfXdpConfig, BusyPoll, CopyMode};
 use super::error::AfXdpError;
 use super::umem::{Buffers, CHUNK_DATA, Layout, TxSlots, cause};
-use crate::port::RX_BURST;
+use crate::port::contract::RX_BURST;
 
 /// What comes to the MTU on the wire: Ethernet header and two VLAN tags.
 const LINK_HEADERS: usize = 14 + 2 * 4;

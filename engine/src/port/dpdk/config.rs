@@ -10,6 +10,7 @@ use feroce_wire::{EthernetHeader, VlanTag};
 
 #[cfg(feature = "dpdk")]
 use super::error::DpdkError;
+use crate::port::kind::PortConfig;
 
 /// What [`DpdkConfig::mtu`] may be, in bytes.
 pub const MTUS: RangeInclusive<u32> = 576..=9600;
@@ -160,6 +161,16 @@ pub(super) struct Buffers {
 /// Longest Ethernet frame for an IP packet of `mtu` bytes.
 pub(super) fn frame_max(mtu: u32) -> u32 {
     mtu + u32::try_from(LINK_HEADERS).expect("18 bytes")
+}
+
+impl PortConfig for DpdkConfig {
+    fn default_device(&self) -> &str {
+        &self.port
+    }
+
+    fn boxed_clone(&self) -> Box<dyn PortConfig> {
+        Box::new(self.clone())
+    }
 }
 
 impl DpdkConfig {

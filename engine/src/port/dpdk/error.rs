@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::port::kind::PortFailure;
+
 /// Why a DPDK port could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -103,6 +105,8 @@ pub enum DpdkError {
         source: io::Error,
     },
 }
+
+impl PortFailure for DpdkError {}
 
 impl DpdkError {
     /// The error behind a negative return value.

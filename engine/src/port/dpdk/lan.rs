@@ -14,6 +14,7 @@ use feroce_wire::MacAddr;
 use super::config::{Address, DpdkConfig};
 use super::frames::{Heard, Own, Sighting};
 use crate::net::{Gid, GidEntry, PathHeaders, ResolveError, multicast_mac};
+use crate::port::kind::LinkAddresses;
 use crate::time::{Clock, Duration, Instant};
 
 /// A neighbour that does not answer is asked again after so long, as Linux does.
@@ -125,9 +126,10 @@ impl PortAddresses {
         }
         Some(heard)
     }
+}
 
-    /// Own addresses as GIDs, in the order of the configuration.
-    pub fn gids(&self) -> Vec<GidEntry> {
+impl LinkAddresses for PortAddresses {
+    fn gids(&self) -> Vec<GidEntry> {
         let entry = |own: &Address| GidEntry {
             gid: own.ip.into(),
             vlan: own.vlan,
@@ -137,12 +139,8 @@ impl PortAddresses {
         self.0.own.addresses.iter().map(entry).collect()
     }
 
-    /// The headers that lead from `source` to `destination`. If nothing was heard of the next hop for 30 s, waits
-    /// for it to answer, asking it each second, for at most `timeout`.
-    ///
-    /// # Errors
-    /// See [`ResolveError`].
-    pub fn resolve(
+    /// If nothing was received from the next hop for 30 s, asks for its address once per second.
+    fn resolve(
         &self,
         destination: Gid,
         source: &GidEntry,
@@ -174,11 +172,7 @@ impl PortAddresses {
         Ok(headers)
     }
 
-    /// The headers that lead from `source` to `destination`, another own address.
-    ///
-    /// # Errors
-    /// [`ResolveError::FamilyMismatch`].
-    pub fn resolve_own(
+    fn resolve_own(
         &self,
         destination: Gid,
         source: &GidEntry,
@@ -186,13 +180,11 @@ impl PortAddresses {
         PathHeaders::to_self(destination, source, self.0.own.mac, self.0.mtu)
     }
 
-    /// The Ethernet address of a neighbour, if it has answered.
-    pub fn neighbour(&self, vlan: Option<u16>, ip: IpAddr) -> Option<MacAddr> {
+    fn neighbour(&self, vlan: Option<u16>, ip: IpAddr) -> Option<MacAddr> {
         self.0.lock().neighbours.get(&(vlan, ip)).copied().flatten().map(|known| known.mac)
     }
 
-    /// Asks for a neighbour once more, from the own address `source`, without waiting for the answer.
-    pub fn ask(&self, source: &GidEntry, next_hop: IpAddr) {
+    fn ask(&self, source: &GidEntry, next_hop: IpAddr) {
         let mut addresses = self.0.own.addresses.iter();
         let is_source = |own: &&Address| own.ip == source.gid.ip() && own.vlan == source.vlan;
         if let Some(own) = addresses.find(is_source) {
@@ -200,17 +192,14 @@ impl PortAddresses {
         }
     }
 
-    /// Waits until a known neighbour has moved to another Ethernet address since the count `seen`, or `timeout`
-    /// is over; the count now. `None` once closed.
-    pub fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64> {
+    fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64> {
         let still = |table: &mut Table| table.moves == seen && !table.closed;
         let waited = self.0.changed.wait_timeout_while(self.0.lock(), timeout, still);
         let (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         (!table.closed).then_some(table.moves)
     }
 
-    /// Ends [`PortAddresses::wait_for_move`], for good.
-    pub fn close(&self) {
+    fn close(&self) {
         self.0.lock().closed = true;
         self.0.changed.notify_all();
     }

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use dpdk_sys::{dpdk_frame, rte_mempool};
 
 use super::error::DpdkError;
-use crate::port::RX_BURST;
+use crate::port::contract::RX_BURST;
 
 /// Most frames that one call into DPDK moves (`shim.c`).
 pub(super) const BURST: usize = RX_BURST;

@@ -33,7 +33,41 @@ mod mbuf;
 mod nap;
 #[cfg(feature = "dpdk")]
 mod port;
+mod settings;
 
 pub use config::{Address, DpdkConfig, DpdkMemory, LEAST_MEMORY, MTUS, ParseAddressError};
 #[cfg(feature = "dpdk")]
 pub use {error::DpdkError, lan::PortAddresses, port::DpdkPort};
+
+use super::kind::{BufferMemory, OpenPorts, PortConfigs, PortEntry};
+
+/// The kind of port `dpdk`.
+pub(super) const ENTRY: PortEntry = PortEntry {
+    name: "dpdk",
+    title: "DPDK",
+    feature: Some("dpdk"),
+    on_kernel: false,
+    in_auto: false,
+    config: || Box::new(DpdkConfig::new("", Vec::new())),
+    settings: settings::SETTINGS,
+    open: OPEN,
+    buffers: Some(buffers),
+};
+
+#[cfg(feature = "dpdk")]
+const OPEN: Option<OpenPorts> = Some(port::open);
+#[cfg(not(feature = "dpdk"))]
+const OPEN: Option<OpenPorts> = None;
+
+/// DPDK allocates its packet buffers when it starts.
+fn buffers(configs: &PortConfigs, cores: usize) -> BufferMemory {
+    let config = configs.get::<DpdkConfig>();
+    BufferMemory {
+        needed_mib: config.buffer_bytes(cores).div_ceil(1 << 20),
+        ordinary_mib: match config.memory {
+            DpdkMemory::Ordinary { mib } => Some(mib),
+            DpdkMemory::Hugepages => None,
+        },
+        setting: "dpdk_memory",
+    }
+}

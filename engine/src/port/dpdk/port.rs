@@ -11,7 +11,10 @@ use super::frames::padded;
 use super::lan::PortAddresses;
 use super::mbuf::{BURST, Frames, Pool};
 use super::nap::Nap;
-use crate::port::{PATIENCE, Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use crate::port::contract::{
+    PATIENCE, Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame,
+};
+use crate::port::kind::{OpenRequest, OpenedPorts, PortAddressing, PortError};
 use crate::time::{Clock, Instant};
 
 /// Frames that wait for the device at most.
@@ -77,6 +80,20 @@ impl Transmit {
         self.free.move_last(&mut self.pending, len);
         len
     }
+}
+
+/// Opens the ports of a device. The device has no owner in the sense of Feroce: vfio gives a NIC to one
+/// process, and names of virtual devices are local to a process.
+pub(super) fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
+    let mut config = request.configs.get::<DpdkConfig>().clone();
+    request.device.clone_into(&mut config.port);
+    config.flow_control |= request.flow_control;
+    let ports = DpdkPort::open(&config, request.cores)?;
+    Ok(OpenedPorts {
+        name: ports[0].attributes().name.clone(),
+        addresses: PortAddressing::Own(Arc::new(ports[0].addresses())),
+        ports: ports.into_iter().map(|port| Box::new(port) as _).collect(),
+    })
 }
 
 impl DpdkPort {

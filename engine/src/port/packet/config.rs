@@ -1,6 +1,11 @@
 //! What a user can choose about a packet port.
 
 use super::error::PacketError;
+use crate::port::kind::PortConfig;
+
+/// Maximum number of addresses of one interface. A filter program has at most 4096 instructions, and
+/// an IPv6 address needs ten.
+pub(super) const ADDRESSES: usize = 256;
 
 /// Whether bulk data move in super-frames, which the kernel carries whole from port to port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +39,12 @@ pub struct PacketConfig {
     pub qdisc_bypass: bool,
     /// Take frames of flow control, too. A device with [`pfc`](crate::device::DeviceConfig::pfc) does by itself.
     pub flow_control: bool,
+}
+
+impl PortConfig for PacketConfig {
+    fn boxed_clone(&self) -> Box<dyn PortConfig> {
+        Box::new(self.clone())
+    }
 }
 
 impl PacketConfig {

@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::port::af_xdp::AfXdpError;
+use crate::port::kind::PortFailure;
 
 /// Why a packet port could not be opened, or its addresses not be changed.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +63,8 @@ pub enum PacketError {
         source: io::Error,
     },
 }
+
+impl PortFailure for PacketError {}
 
 impl PacketError {
     /// The error of a failed system call, told apart by permission.

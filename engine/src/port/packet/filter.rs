@@ -11,13 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use feroce_wire::ethernet::ETHERTYPE_VLAN;
 use feroce_wire::pause;
 
+use super::classic_bpf::{
+    Instruction, JUMP, JUMP_IF_ANY_BIT, JUMP_IF_EQUAL, JUMP_IF_GREATER, LOAD_BYTE, LOAD_CONSTANT,
+    LOAD_HALF, LOAD_HALF_BEHIND_X, LOAD_LENGTH, LOAD_NOTE, LOAD_WORD, LOAD_X_HEADER, RETURN,
+    RETURN_LOADED, STORE_NOTE, plain,
+};
+use super::config::ADDRESSES;
 use super::error::PacketError;
 use super::ingress::Ingress;
 use super::ring::{MARK, SHORT};
 use super::socket::Sockets;
-
-/// Most addresses of one interface: a program has at most 4096 instructions, and an IPv6 address takes ten.
-pub(super) const ADDRESSES: usize = 256;
 
 /// The destination addresses whose RoCE frames come to the port.
 ///
@@ -88,27 +91,6 @@ impl Filter {
     }
 }
 
-/// One instruction, as `struct sock_filter`.
-pub(super) type Instruction = libc::sock_filter;
-
-// Instruction codes of classic BPF.
-const LOAD_WORD: u16 = 0x20;
-const LOAD_HALF: u16 = 0x28;
-const LOAD_BYTE: u16 = 0x30;
-const LOAD_HALF_BEHIND_X: u16 = 0x48;
-/// X = 4 * (byte & 15): the length of an IPv4 header.
-const LOAD_X_HEADER: u16 = 0xb1;
-const JUMP: u16 = 0x05;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_ANY_BIT: u16 = 0x45;
-const JUMP_IF_GREATER: u16 = 0x25;
-const RETURN: u16 = 0x06;
-const RETURN_LOADED: u16 = 0x16;
-const LOAD_LENGTH: u16 = 0x80;
-const LOAD_CONSTANT: u16 = 0x00;
-const LOAD_NOTE: u16 = 0x60;
-const STORE_NOTE: u16 = 0x02;
-
 /// Where the kernel keeps a frame's packet type, behind the negative offset of its own data.
 const PACKET_TYPE: u32 = (-0x1000_i32 + 4).cast_unsigned();
 /// From this host.
@@ -120,16 +102,6 @@ const PROTOCOL_UDP: u32 = 17;
 /// More fragments, and the fragment's offset.
 const FRAGMENT: u32 = 0x3fff;
 const ETHERNET: u32 = 14;
-
-const fn plain(code: u16, k: u32) -> Instruction {
-    Instruction { code, jt: 0, jf: 0, k }
-}
-
-/// A program that takes nothing.
-pub(super) const NOTHING: [Instruction; 1] = [plain(RETURN, 0)];
-
-/// A program that takes all of every frame.
-pub(super) const EVERYTHING: [Instruction; 1] = [plain(RETURN, u32::MAX)];
 
 /// A program that takes what is, or wants to be, flow control: MAC control, anything to the address of flow control, and frames with a
 /// tag that the kernel has left, behind which either may be.
@@ -238,6 +210,7 @@ fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share, flow_control: bool) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::packet::classic_bpf::NOTHING;
 
     /// The packet type of a frame to this host.
     const TO_US: u32 = 0;

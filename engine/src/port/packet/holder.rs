@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 
 use feroce_wire::ROCE_PORT;
 
+use super::classic_bpf::NOTHING;
 use super::error::PacketError;
-use super::filter::NOTHING;
 use super::socket::{attach, bind, open, set};
 
 const UDP_GRO: libc::c_int = 104;

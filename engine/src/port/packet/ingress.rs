@@ -9,7 +9,7 @@ use std::net::Ipv6Addr;
 
 use super::super::af_xdp::bpf::{Hook, Link, Map, MapKind, Program};
 use super::super::af_xdp::program;
-use super::filter::ADDRESSES;
+use super::config::ADDRESSES;
 
 /// The attached program. Dropping it, or the end of the process, detaches.
 #[derive(Debug)]

@@ -22,6 +22,7 @@
 //! memory that they read and write (`socket`, `ring`, `receive`, `transmit`, `holder`, `tap`).
 #![allow(unsafe_code)] // A named room; see above.
 
+mod classic_bpf;
 mod config;
 mod error;
 mod filter;
@@ -30,12 +31,13 @@ mod ingress;
 mod receive;
 mod ring;
 mod socket;
-mod super_frame;
 mod tap;
 mod transmit;
+mod vnet;
 
 use std::cell::Cell;
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -49,11 +51,56 @@ use holder::Holder;
 use ingress::Ingress;
 use receive::Receiver;
 use socket::{Socket, Sockets};
-use super_frame::{FRAME_MAX, SEGMENTS_MAX};
+
 use transmit::Transmitter;
+use vnet::FRAME_MAX;
 
 use super::af_xdp::interface::Interface;
-use super::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use super::kind::{self, OpenRequest, OpenedPorts, PortEntry, PortError};
+use super::super_frame::SEGMENTS_MAX;
+
+/// The kind of port `packet`.
+pub(super) const ENTRY: PortEntry = PortEntry {
+    name: "packet",
+    title: "packet sockets",
+    feature: None,
+    on_kernel: true,
+    in_auto: true,
+    config: || Box::new(PacketConfig::new("")),
+    settings: &[],
+    open: Some(open),
+    buffers: None,
+};
+
+/// Opens the ports of a device. Warns if the kernel grants less receive memory than two windows.
+fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
+    let mut config = request.configs.get::<PacketConfig>().clone();
+    request.device.clone_into(&mut config.interface);
+    config.flow_control |= request.flow_control;
+    let ports = PacketPort::open(&config, request.cores)?;
+    // The kernel also counts its own overhead, about as much again.
+    let (granted, mtu) = (u64::from(ports[0].rx_bytes()), ports[0].attributes().mtu);
+    let window = 2 * u64::from(request.window) * u64::from(mtu);
+    if granted < window {
+        tracing::warn!(
+            interface = request.device,
+            granted,
+            window,
+            "the receive buffer is smaller than a window, so bursts may be lost: \
+             `sysctl net.core.rmem_max={}`",
+            config.rx_bytes
+        );
+    }
+    let filter = ports[0].address_filter();
+    Ok(OpenedPorts::on_kernel(request.device, ports, filter))
+}
+
+impl kind::AddressFilter for AddressFilter {
+    fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError> {
+        Ok(AddressFilter::set(self, addresses)?)
+    }
+}
 
 /// The packet port of one core.
 #[derive(Debug)]

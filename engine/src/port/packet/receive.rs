@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use super::ring::{Entry, Place, Ring};
 use super::socket::{Pages, Sockets};
-use super::super_frame::{self, Headers, Kind, VNET_LEN};
-use crate::port::{RX_BURST, RxFrame};
+use super::vnet::{self, Headers, Kind, VNET_LEN};
+use crate::port::contract::{RX_BURST, RxFrame};
 
 pub(super) const TAG: usize = feroce_wire::VlanTag::LEN;
 /// Ethernet addresses, behind which a tag goes.
@@ -344,7 +344,7 @@ impl Receiver {
         // SAFETY: the kernel has filled this message, whose control message lies in the pages.
         let tag = unsafe { tag(&message.msg_hdr) };
         let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-        let kind = super_frame::kind(self.pages.get(buffer + VNET, VNET_LEN));
+        let kind = vnet::kind(self.pages.get(buffer + VNET, VNET_LEN));
         let frame = Part { memory: Memory::Pages, at: buffer + FRAME, len };
         self.begin(frame, tag, kind.filter(|_| whole));
     }

@@ -8,11 +8,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::socket::{Pages, Sockets};
-use super::super_frame::{self, Kind, VNET_LEN};
+use super::socket::{Pages, SLOT, Sockets};
+use super::vnet::{self, Kind, VNET_LEN};
 
-/// Bytes of a slot.
-pub(super) const SLOT: usize = 1024;
 /// Longest frame that is short: a super-frame of 27 READ requests, too.
 pub(super) const SHORT: usize = 944;
 /// What the kernel puts in front of a frame in its slot.
@@ -91,7 +89,7 @@ impl Ring {
         let known = if has(libc::TP_STATUS_VLAN_TPID_VALID) { kind } else { 0x8100 };
         let tag = has(libc::TP_STATUS_VLAN_VALID).then_some([known, tag]);
         let at = start + usize::from(ethernet);
-        let kind = super_frame::kind(self.pages.get(at - VNET_LEN, VNET_LEN));
+        let kind = vnet::kind(self.pages.get(at - VNET_LEN, VNET_LEN));
         let place = Place { at, len: size(len), tag, kind };
         Some(if len == whole { Entry::Short(place) } else { Entry::Mark(place) })
     }

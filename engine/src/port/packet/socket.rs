@@ -6,15 +6,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 
+use super::classic_bpf::{Instruction, NOTHING};
 use super::config::PacketConfig;
-use super::filter::{Instruction, NOTHING};
-use super::ring::SLOT;
 
 /// A group of sockets spreads frames by a hash of addresses and ports.
 const FANOUT: libc::c_int =
     (libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING).cast_signed() << 16;
 /// A new group, whose number the kernel draws.
 const FANOUT_NEW: libc::c_int = libc::PACKET_FANOUT_FLAG_UNIQUEID.cast_signed() << 16;
+
+/// Bytes of a slot of the receive ring.
+pub(super) const SLOT: usize = 1024;
 
 /// The two sockets of one core, with `PACKET_VNET_HDR`.
 #[derive(Debug)]

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use feroce_wire::ROCE_PORT;
 
+use super::classic_bpf::{EVERYTHING, Instruction};
 use super::error::PacketError;
-use super::filter::{EVERYTHING, Instruction, flow_control};
+use super::filter::flow_control;
 use super::receive::{TAG, insert_tag, tag, told};
 use super::socket::{Pages, Socket};
-use super::super_frame::{
-    FRAME_MAX, Headers, Kind, NEEDS_CHECKSUM, VNET_LEN, fold, kind, sum_words,
-};
+use super::vnet::{FRAME_MAX, Headers, Kind, NEEDS_CHECKSUM, VNET_LEN, fold, kind, sum_words};
 use crate::port::af_xdp::interface::Interface;
 
 /// Frames of one burst.

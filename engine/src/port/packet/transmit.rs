@@ -8,7 +8,7 @@ use std::mem::zeroed;
 use std::sync::Arc;
 
 use super::socket::{Pages, Sockets};
-use super::super_frame::{Headers, VNET_LEN};
+use super::vnet::{Headers, VNET_LEN};
 
 /// Bytes ahead of a frame in its slot; the kernel's header ends where the frame begins.
 const AHEAD: usize = 64;

@@ -13,8 +13,6 @@ use feroce_wire::{EthernetHeader, Ipv4Header, Ipv6Header, UdpHeader, VlanTag};
 
 /// Bytes that go ahead of each frame on a socket with `PACKET_VNET_HDR`: `struct virtio_net_hdr`.
 pub(super) const VNET_LEN: usize = 10;
-/// Most segments of a super-frame: what every kernel takes.
-pub(super) const SEGMENTS_MAX: usize = 64;
 /// Most segments that any kernel makes of one.
 const SEGMENTS_LIMIT: usize = 128;
 /// Longest IP packet, of either version.

@@ -1,0 +1,26 @@
+//! Ports: how frames come in and go out. The ports know no protocol.
+//!
+//! A [`Port`] moves bursts of Ethernet frames for one core. [`contract`] defines the trait,
+//! [`super_frame`] what super-frames are, and [`registry`] lists the kinds of port that a device
+//! opens:
+//! - [`af_xdp`]: AF_XDP sockets on every receive queue of an interface,
+//! - [`packet`]: packet sockets on any interface, without root,
+//! - [`dpdk`]: any device that DPDK drives.
+//!
+//! Tests and the fabric simulator use [`shm`], rings in shared memory. Two wrappers go around any
+//! port: [`fault`] (seeded loss, duplication, reordering, corruption) and [`pcap`] (captures what
+//! crosses the port).
+
+pub mod af_xdp;
+pub mod contract;
+pub mod dpdk;
+pub mod ethtool;
+pub mod fault;
+pub mod kind;
+pub mod packet;
+pub mod pcap;
+pub mod registry;
+pub mod shm;
+pub mod super_frame;
+
+pub use contract::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
