@@ -1,8 +1,8 @@
 //! The trait [`Port`] and the values that cross it.
 //!
 //! # The transmit contract
-//! 1. The core asks for room ([`Port::tx_room`]) and takes one slot at a time ([`Port::tx_slot`]): a
-//!    contiguous buffer in memory of the port.
+//! 1. The core asks for room ([`Port::tx_room`]) and takes one slot at a time ([`Port::tx_slot`]):
+//!    a contiguous buffer in memory of the port.
 //! 2. The QP writes the BTH and everything after it behind the space for the headers of the flow.
 //!    The core writes the Ethernet, IP and UDP headers of the flow into that space. It computes the
 //!    ICRC last, when IPv4 identification and length are final
@@ -86,8 +86,8 @@ impl Priority {
 
 /// A received frame, from the Ethernet header on, without FCS.
 ///
-/// The frame is in one or two slices, since it may span two buffers. All protocol headers are in the
-/// first slice.
+/// The frame is in one or two slices, since it may span two buffers. All protocol headers are in
+/// the first slice.
 #[derive(Debug, Clone, Copy)]
 pub struct RxFrame<'a> {
     /// First, or only, part.
@@ -119,8 +119,8 @@ pub trait Port: Send + std::fmt::Debug {
     /// Counters since the port was opened.
     fn stats(&self) -> PortStats;
 
-    /// Returns the frames of the last burst to the link and takes the next burst. Returns the number
-    /// of frames in the burst, at most [`RX_BURST`]; [`Port::rx_frame`] reads them.
+    /// Returns the frames of the last burst to the link and takes the next burst. Returns the
+    /// number of frames in the burst, at most [`RX_BURST`]; [`Port::rx_frame`] reads them.
     fn rx_burst(&mut self) -> usize;
 
     /// Frame `index` of the burst.
@@ -129,8 +129,8 @@ pub trait Port: Send + std::fmt::Debug {
     /// If `index` is not below the last result of [`Port::rx_burst`].
     fn rx_frame(&self, index: usize) -> RxFrame<'_>;
 
-    /// Fill level of the receive queue behind the last burst, in per cent; `None` if the port cannot
-    /// tell. A full queue loses frames.
+    /// Fill level of the receive queue behind the last burst, in per cent; `None` if the port
+    /// cannot tell. A full queue loses frames.
     fn rx_fill(&mut self) -> Option<u8> {
         None
     }
@@ -156,8 +156,8 @@ pub trait Port: Send + std::fmt::Debug {
 
     /// Queues the slot like [`Port::tx_commit`], for a packet that may share a super-frame with the
     /// packet committed before it. The caller guarantees the conditions of
-    /// [`super_frame`](super::super_frame). A port without super-frames, or without room in the last
-    /// one, sends the packet as a frame of its own.
+    /// [`super_frame`](super::super_frame). A port without super-frames, or without room in the
+    /// last one, sends the packet as a frame of its own.
     ///
     /// # Panics
     /// As [`Port::tx_commit`].

@@ -259,7 +259,8 @@ pub trait PortFailure: Any + Error + Send + Sync {
     }
 }
 
-/// Why ports could not be opened, or their addresses not be changed: the error of some kind of port.
+/// Why ports could not be opened, or their addresses not be changed: the error of some kind of
+/// port.
 #[derive(Debug)]
 pub struct PortError(Box<dyn PortFailure>);
 

@@ -1,4 +1,5 @@
-//! The `bpf(2)` calls that this port and the packet port need: maps, loading and attaching the program.
+//! The `bpf(2)` calls that this port and the packet port need: maps, loading and attaching the
+//! program.
 //!
 //! The structures are the members of the kernel's `union bpf_attr` (`uapi/linux/bpf.h`) that these
 //! commands read or write, and no more; the kernel takes what is missing at the end as zero.

@@ -1,17 +1,19 @@
-//! The XDP program: which frames come to us, as a table of instructions; and its sibling for the packet port, which
-//! drops these frames behind the packet sockets.
+//! The XDP program: which frames come to us, as a table of instructions; and its sibling for the
+//! packet port, which drops these frames behind the packet sockets.
 //!
 //! Taken are UDP datagrams to port 4791, not a later fragment, in IPv4 (without options) or IPv6
-//! (without extension headers), untagged or behind one VLAN tag (0x8100), whose destination
-//! address is in the address map. They go to the AF_XDP socket of the receive queue they arrived
-//! on, and so do frames of flow control (EtherType 0x8808, untagged) if the port is asked to take them. Everything else stays with the kernel, which so keeps ARP, neighbour discovery, TCP, frames
+//! (without extension headers), untagged or behind one VLAN tag (0x8100), whose destination address
+//! is in the address map. They go to the AF_XDP socket of the receive queue they arrived on, and so
+//! do frames of flow control (EtherType 0x8808, untagged) if the port is asked to take them.
+//! Everything else stays with the kernel, which so keeps ARP, neighbour discovery, TCP, frames
 //! behind service tags (0x88a8, not RoCE's) and every address that is not ours.
 //!
 //! The program is written here in a small assembler, so neither building nor running needs a BPF
 //! compiler. Every access is behind a bounds check against `data_end`, as the verifier demands: a
 //! frame whose headers are not in the linear part goes to the kernel.
 //!
-//! Source: the kernel's `Documentation/bpf/standardization/instruction-set.rst` and `uapi/linux/bpf.h`.
+//! Source: the kernel's `Documentation/bpf/standardization/instruction-set.rst` and
+//! `uapi/linux/bpf.h`.
 
 use std::os::fd::RawFd;
 
@@ -186,14 +188,14 @@ pub(super) fn filter(maps: Maps, flow_control: bool, no_socket: Action) -> Vec<I
     program(XDP, maps.addresses, others, &ours, Action::Pass as i32)
 }
 
-/// The program for an interface's ingress (`tcx`), where packet sockets have seen a frame already and the kernel's stack
-/// has not: it drops what is for `addresses`.
+/// The program for an interface's ingress (`tcx`), where packet sockets have seen a frame already
+/// and the kernel's stack has not: it drops what is for `addresses`.
 pub(in crate::port) fn drop_behind_sockets(addresses: RawFd) -> Vec<Instruction> {
     program(SKB, addresses, &[], &[Set(R0, INGRESS_DROP), Exit], INGRESS_NEXT)
 }
 
-/// The program that goes on with `ours` for a RoCE frame to one of `addresses`, and answers `others` for all others. `also` looks at
-/// the EtherType, in R5, of untagged frames first.
+/// The program that goes on with `ours` for a RoCE frame to one of `addresses`, and answers
+/// `others` for all others. `also` looks at the EtherType, in R5, of untagged frames first.
 fn program(
     context: Context,
     addresses: RawFd,

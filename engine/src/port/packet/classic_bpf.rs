@@ -1,6 +1,6 @@
 //! Instructions of classic BPF, in which socket filters are written, and the two simplest filters.
 
-/// One instruction, as `struct sock_filter`.
+/// One instruction (`struct sock_filter`).
 pub(super) type Instruction = libc::sock_filter;
 
 // Instruction codes of classic BPF.
@@ -26,8 +26,8 @@ pub(super) const fn plain(code: u16, k: u32) -> Instruction {
     Instruction { code, jt: 0, jf: 0, k }
 }
 
-/// A program that takes nothing.
+/// A program that accepts no frame.
 pub(super) const NOTHING: [Instruction; 1] = [plain(RETURN, 0)];
 
-/// A program that takes all of every frame.
+/// A program that accepts every frame in full length.
 pub(super) const EVERYTHING: [Instruction; 1] = [plain(RETURN, u32::MAX)];
