@@ -67,7 +67,7 @@ fn ask(device: &DeviceInner, addresses: &dyn LinkAddresses) {
     hops.sort_unstable_by_key(|(hop, source)| (*hop, source.vlan));
     hops.dedup_by_key(|(hop, source)| (*hop, source.vlan));
     for (hop, source) in hops {
-        addresses.ask(&source, hop);
+        addresses.request(&source, hop);
     }
 }
 

@@ -16,8 +16,8 @@ pub(super) struct OpenPorts {
     /// One port per core.
     pub(super) ports: Vec<Box<dyn Port>>,
     pub(super) addressing: Addressing,
-    /// Ownership of the kernel interface, whose RoCE traffic belongs to one program; `None` for ports
-    /// without a kernel interface.
+    /// Ownership of the kernel interface, whose RoCE traffic belongs to one program; `None` for
+    /// ports without a kernel interface.
     pub(super) owner: Option<Ownership>,
     /// The address filter of the ports; `None` if the ports know their addresses themselves.
     pub(super) filter: Option<Filter>,

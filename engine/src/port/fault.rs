@@ -670,7 +670,8 @@ mod tests {
             arrived.append(&mut received(&mut peer));
             let distinct: BTreeSet<u32> = serials(&arrived).into_iter().collect();
             prop_assert_eq!(distinct.len(), sent as usize);
-            prop_assert_eq!(arrived.len() as u64, u64::from(sent) + port.counters().read().duplicated);
+            let duplicated = port.counters().read().duplicated;
+            prop_assert_eq!(arrived.len() as u64, u64::from(sent) + duplicated);
         }
     }
 }

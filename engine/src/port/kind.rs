@@ -133,7 +133,7 @@ pub trait LinkAddresses: fmt::Debug + Send + Sync {
 
     /// Queues a request for the Ethernet address of `next_hop`, sent from the local address
     /// `source`. Does not wait for the response.
-    fn ask(&self, source: &GidEntry, next_hop: IpAddr);
+    fn request(&self, source: &GidEntry, next_hop: IpAddr);
 
     /// Waits until the number of Ethernet address changes of known neighbours differs from `seen`,
     /// or until `timeout` has passed. Returns the number then; `None` after [`Self::close`].

@@ -116,7 +116,7 @@ fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
         rx_descriptors: 256,
         tx_descriptors: 256,
         // Tests with helper threads make thousands of round trips.
-        longest_nap: Duration::from_micros(50),
+        longest_sleep: Duration::from_micros(50),
         ..DpdkConfig::new(device(number, interface, 1024), addresses.concat())
     };
     Box::new(DpdkPort::open(&config, 1).expect("a port").remove(0))

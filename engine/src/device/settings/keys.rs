@@ -1,4 +1,4 @@
-//! The settings as a table: name, what it takes, what it is for, how it is read and shown.
+//! The table of settings: names, valid values, descriptions, and how values are read and shown.
 
 use std::num::NonZeroU16;
 use std::sync::LazyLock;
@@ -103,7 +103,7 @@ static ROWS: &[Row] = &[
     Row {
         name: "interfaces",
         expects: || "`all`, or names of interfaces separated by commas",
-        about: "interfaces that are RDMA devices to programs written for verbs",
+        about: "interfaces that verbs applications see as RDMA devices",
         set: |settings, text| interfaces(text).map(|names| settings.interfaces = names),
         show: |settings| match settings.interfaces.as_slice() {
             [] => ALL.to_owned(),
@@ -113,14 +113,14 @@ static ROWS: &[Row] = &[
     Row {
         name: "port_kind",
         expects: || &PORT_KINDS,
-        about: "how frames come and go",
+        about: "kind of port, which receives and sends frames",
         set: |settings, text| text.parse().ok().map(|kind| settings.port_kind = kind),
         show: |settings| settings.port_kind.to_string(),
     },
     Row {
         name: "cores",
         expects: || "1 to 64",
-        about: "cores of a device; each needs a queue of the interface",
+        about: "number of cores of a device; each needs a queue of the interface",
         set: |settings, text| {
             number(text, 1..=MAX_CORES as u64).map(|cores: usize| settings.cores = cores)
         },
@@ -136,7 +136,7 @@ static ROWS: &[Row] = &[
     Row {
         name: "window",
         expects: || "32 to 1048576 packets",
-        about: "packets of SENDs and WRITEs that one QP may have outstanding",
+        about: "maximum number of outstanding SEND and WRITE packets of a QP",
         set: |settings, text| {
             let range = u64::from(MIN_WINDOW)..=u64::from(MAX_WINDOW);
             number(text, range).map(|window| settings.window = window)
@@ -146,39 +146,42 @@ static ROWS: &[Row] = &[
     Row {
         name: "ecn",
         expects: || "true or false",
-        about: "mark data packets ECT(0), so that switches mark instead of dropping",
+        about: "mark data packets ECT(0), so that switches mark packets instead of dropping them",
         set: |settings, text| flag(text).map(|ecn| settings.ecn = ecn),
         show: |settings| settings.ecn.to_string(),
     },
     Row {
         name: "congestion",
         expects: || Control::EXPECTS,
-        about: "what decides how fast a QP sends; marks are answered with CNPs then, and with dcqcn data are ECT(0)",
+        about: "congestion control of QPs; unless off, marked packets are answered with CNPs; \
+                dcqcn also marks data packets ECT(0)",
         set: |settings, text| text.parse().ok().map(|control| settings.congestion = control),
         show: |settings| settings.congestion.to_string(),
     },
     Row {
         name: "congestion_set",
         expects: || &SETS,
-        about: "set of parameters of congestion control that `congestion_knobs` changes",
+        about: "set of congestion control parameters, which `congestion_knobs` changes",
         set: |settings, text| congestion_set(text).map(|set| settings.congestion_set = set),
         show: |settings| settings.congestion_set.to_owned(),
     },
     Row {
         name: "congestion_knobs",
-        expects: || "parameters by Feroce's or NVIDIA's names: `ai_rate=40Mb/s, rpg_time_reset=300`",
-        about: "parameters of congestion control other than those of the set",
-        set: |settings, text| knobs(text).map(|knobs| settings.congestion_knobs = knobs),
+        expects: || "parameters by Feroce's or NVIDIA's names: `ai_rate=40Mb/s, cnp_scope=port`",
+        about: "congestion control parameters that differ from the set",
+        set: |settings, text| {
+            parameters(text).map(|parameters| settings.congestion_knobs = parameters)
+        },
         show: |settings| {
-            let knobs =
+            let pairs =
                 settings.congestion_knobs.iter().map(|(name, value)| format!("{name}={value}"));
-            knobs.collect::<Vec<_>>().join(", ")
+            pairs.collect::<Vec<_>>().join(", ")
         },
     },
     Row {
         name: "congestion_burst",
         expects: || "1 to 268435456 bytes",
-        about: "with congestion control: bytes that a QP may send at once, when it or its core comes late",
+        about: "with congestion control: maximum burst of a QP in bytes, after a delay",
         set: |settings, text| {
             number(text, 1..=u64::from(Pacer::MAX_BURST))
                 .map(|bytes| settings.congestion_burst = bytes)
@@ -188,28 +191,28 @@ static ROWS: &[Row] = &[
     Row {
         name: "pfc",
         expects: || Priorities::EXPECTS,
-        about: "priorities that pause when a frame of flow control (PFC) asks for it",
+        about: "priorities that obey flow-control frames (PFC)",
         set: |settings, text| text.parse().ok().map(|priorities| settings.pfc = priorities),
         show: |settings| settings.pfc.to_string(),
     },
     Row {
         name: "pfc_send",
         expects: || Thresholds::EXPECTS,
-        about: "when the peer is asked to pause these priorities, and to go on",
+        about: "receive fill levels at which the peer is asked to pause and to resume",
         set: |settings, text| Thresholds::parse(text).ok().map(|send| settings.pfc_send = send),
         show: |settings| Thresholds::show(settings.pfc_send),
     },
     Row {
         name: "pfc_rate",
         expects: || pfc::RATE_EXPECTS,
-        about: "rate of the link, whose bit times pauses are measured in",
+        about: "link rate, which determines the duration of pauses",
         set: |settings, text| pfc::parse_rate(text).ok().map(|rate| settings.pfc_rate = rate),
         show: |settings| pfc::show_rate(settings.pfc_rate),
     },
     Row {
         name: "pfc_dscp",
         expects: || DscpMap::EXPECTS,
-        about: "priority of a DSCP, of frames without a VLAN tag",
+        about: "priority of each DSCP, for frames without a VLAN tag",
         set: |settings, text| text.parse().ok().map(|map| settings.pfc_dscp = map),
         show: |settings| settings.pfc_dscp.to_string(),
     },
@@ -230,14 +233,14 @@ static ROWS: &[Row] = &[
     Row {
         name: "hop_limit",
         expects: || "0 to 255",
-        about: "TTL or hop limit; 0 takes the route's",
+        about: "TTL or hop limit; 0 uses that of the route",
         set: |settings, text| number(text, 0..=255).map(|limit| settings.hop_limit = limit),
         show: |settings| settings.hop_limit.to_string(),
     },
     Row {
         name: "source_port",
         expects: || "`per_qp` or 1 to 65535",
-        about: "UDP source port: from a hash of the QP numbers, or the same for all",
+        about: "UDP source port: from a hash of the QP numbers, or the same for all QPs",
         set: |settings, text| source_port(text).map(|port| settings.source_port = port),
         show: |settings| match settings.source_port {
             SourcePort::PerQp => PER_QP.to_owned(),
@@ -247,35 +250,35 @@ static ROWS: &[Row] = &[
     Row {
         name: "ack_timeout",
         expects: || "0 to 31",
-        about: "local ACK timeout, 4.096 us * 2^N; 0 waits for ever",
+        about: "local ACK timeout, 4.096 us * 2^N; 0 means no timeout",
         set: |settings, text| number(text, 0..=31).map(|timeout| settings.ack_timeout = timeout),
         show: |settings| settings.ack_timeout.to_string(),
     },
     Row {
         name: "retry_count",
         expects: || "0 to 7",
-        about: "retries after time-outs and sequence errors",
+        about: "retries after timeouts and sequence errors",
         set: |settings, text| number(text, 0..=7).map(|count| settings.retry_count = count),
         show: |settings| settings.retry_count.to_string(),
     },
     Row {
         name: "rnr_retry",
         expects: || "0 to 7",
-        about: "retries when the peer has no receive posted; 7 for ever",
+        about: "retries when the peer has no receive posted; 7 means no limit",
         set: |settings, text| number(text, 0..=7).map(|count| settings.rnr_retry = count),
         show: |settings| settings.rnr_retry.to_string(),
     },
     Row {
         name: "min_rnr_timer",
         expects: || "0 to 31",
-        about: "code of the time that a peer waits when it finds no receive posted here",
+        about: "code of the time that a peer waits if no receive is posted here",
         set: |settings, text| number(text, 0..=31).map(|code| settings.min_rnr_timer = code),
         show: |settings| settings.min_rnr_timer.to_string(),
     },
     Row {
         name: "user",
-        expects: || "the name of a user; nothing to stay",
-        about: "whom `feroce perf` turns into once its device is open",
+        expects: || "a user name, or empty for no change",
+        about: "user that `feroce perf` changes to after opening its device",
         set: |settings, text| {
             settings.user = (!text.is_empty()).then(|| text.to_owned());
             Some(())
@@ -284,13 +287,13 @@ static ROWS: &[Row] = &[
     },
 ];
 
-/// The kinds of port, in words.
+/// The names of the kinds of port, for messages.
 static PORT_KINDS: LazyLock<String> = LazyLock::new(|| {
     let names: Vec<_> = PortKind::NAMES.iter().map(|(name, _)| *name).collect();
     names.join(", ")
 });
 
-/// The sets of parameters of congestion control, in words.
+/// The names of the sets of congestion control parameters, for messages.
 static SETS: LazyLock<String> = LazyLock::new(|| {
     let names: Vec<_> = params::SETS.iter().map(|set| set.name).collect();
     names.join(", ")
@@ -309,7 +312,7 @@ fn interfaces(text: &str) -> Option<Vec<String>> {
     text.split(',').map(|name| Some(name.trim()).filter(is_name).map(str::to_owned)).collect()
 }
 
-/// The names, for those who mistype one.
+/// The names of all settings, for messages.
 pub(super) fn names() -> String {
     let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
     names.join(", ")
@@ -341,7 +344,7 @@ fn show_helper(helper: &Driver) -> String {
             let cpus: Vec<_> = cpus.iter().map(ToString::to_string).collect();
             format!("spin:{}", cpus.join(","))
         }
-        Driver::Manual => "manual".to_owned(), // Only a program can choose it, and only for itself.
+        Driver::Manual => "manual".to_owned(), // Only a program can choose this driver.
     }
 }
 
@@ -359,21 +362,21 @@ fn source_port(text: &str) -> Option<SourcePort> {
     }
 }
 
-/// The name of a set of parameters, as it stays.
+/// Reads the name of a set of congestion control parameters.
 fn congestion_set(text: &str) -> Option<&'static str> {
     params::SETS.iter().map(|set| set.name).find(|name| *name == text)
 }
 
-/// Parameters of an endpoint, each with a value that it takes.
-fn knobs(text: &str) -> Option<Vec<(String, String)>> {
+/// Reads congestion control parameters with valid values.
+fn parameters(text: &str) -> Option<Vec<(String, String)>> {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-    let knob = |pair: &str| {
+    let parameter = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
         let (name, value) = (name.trim(), value.trim());
         set_param(&mut Params::default(), name, value).ok()?;
         Some((name.to_owned(), value.to_owned()))
     };
-    pairs.map(knob).collect()
+    pairs.map(parameter).collect()
 }
 
 #[cfg(test)]
@@ -381,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_by_name() {
+    fn helpers_are_read_by_name() {
         for good in ["adaptive", "spin", "spin:1,3"] {
             assert_eq!(show_helper(&helper(good).unwrap()), good);
         }

@@ -27,8 +27,8 @@ pub enum AfXdpError {
     /// The interface has fewer queues than there are cores. A core without a queue could not
     /// receive or send.
     #[error(
-        "interface '{interface}' has {rx} receive and {tx} transmit queues, too few for {cores} cores \
-         (use fewer cores, or `ethtool -L {interface} combined {cores}`)"
+        "interface '{interface}' has {rx} receive and {tx} transmit queues, too few for {cores} \
+         cores (use fewer cores, or `ethtool -L {interface} combined {cores}`)"
     )]
     TooFewQueues {
         /// Interface.
@@ -43,8 +43,8 @@ pub enum AfXdpError {
 
     /// The process lacks a privilege.
     #[error(
-        "no permission to {action}: AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial \
-         user namespace (run as root, or use \
+        "no permission to {action}: AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the \
+         initial user namespace (run as root, or use \
          `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep` on the binary)"
     )]
     NotPermitted {
@@ -58,7 +58,8 @@ pub enum AfXdpError {
     /// The packet buffers exceed the limit of locked memory.
     #[error(
         "{bytes} bytes of packet buffers exceed RLIMIT_MEMLOCK (use `ulimit -l unlimited`, \
-         LimitMEMLOCK=infinity in a systemd unit, CAP_IPC_LOCK, or smaller `rx_frames` and `tx_slots`)"
+         LimitMEMLOCK=infinity in a systemd unit, CAP_IPC_LOCK, or smaller `rx_frames` \
+         and `tx_slots`)"
     )]
     MemoryLock {
         /// Size of the packet buffers of one queue, in bytes.

@@ -1,6 +1,6 @@
 //! The settings of a DPDK port.
 
-use super::config::{DpdkConfig, DpdkMemory, LEAST_MEMORY, MTUS};
+use super::config::{DpdkConfig, DpdkMemory, MEMORY_MIN, MTUS};
 use crate::port::kind::{PortConfigs, PortOption, PortSetting};
 use crate::setting_text::{list, number, show_list};
 
@@ -85,7 +85,7 @@ pub(super) const SETTINGS: &[PortSetting] = &[
     },
     PortSetting {
         name: "dpdk_eal",
-        expects: "arguments for DPDK's EAL, the first one starting with `-`: `-l 2 --log-level=info`",
+        expects: "arguments for DPDK's EAL, first one starting with `-`: `-l 2 --log-level=info`",
         about: "port dpdk: additional arguments for DPDK's EAL",
         option: option("--dpdk-eal", "ARGUMENTS", "Port dpdk: additional arguments for DPDK's EAL"),
         set: |configs, text| eal(text).map(|eal| config_mut(configs).eal = eal),
@@ -105,7 +105,7 @@ fn device(text: &str) -> Option<String> {
 fn memory(text: &str) -> Option<DpdkMemory> {
     match text {
         HUGEPAGES => Some(DpdkMemory::Hugepages),
-        mib => number(mib, u64::from(LEAST_MEMORY)..=u64::from(u32::MAX))
+        mib => number(mib, u64::from(MEMORY_MIN)..=u64::from(u32::MAX))
             .map(|mib| DpdkMemory::Ordinary { mib }),
     }
 }

@@ -137,7 +137,7 @@ impl PacketPort {
         let super_frames = config.sends_super_frames(interface.veth);
         let holder = Arc::new(Holder::take(super_frames)?);
         let ingress = Ingress::attach(interface.index).inspect_err(|error| {
-            tracing::debug!(%error, "the kernel's stack also gets the port's frames and drops them");
+            tracing::debug!(%error, "the kernel's stack also gets the frames of the port");
         });
         let filter = AddressFilter::new(sockets.clone(), ingress.ok(), config.flow_control);
         let frame_max = EthernetHeader::LEN + VlanTag::LEN + interface.mtu as usize;

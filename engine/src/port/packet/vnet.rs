@@ -344,7 +344,9 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn header_search_accepts_any_bytes(frame in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn header_search_accepts_any_bytes(
+            frame in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
             if let Some(headers) = Headers::find(&frame) {
                 prop_assert!(headers.len() <= frame.len());
             }
