@@ -1,9 +1,9 @@
-//! The ports of a rig: shm ports, or kernel ports. Each device's kernel port is joined by a veth to the
-//! port at which the wire of the rig picks up frames.
+//! The ports of a rig: shm ports, or kernel ports. Each device's kernel port is joined by a veth to
+//! the port at which the wire of the rig picks up frames.
 //!
-//! `FEROCE_RIG` chooses: `shm` (the default), the name of a kind of port, or `super-frames` for a packet
-//! port with super-frames. With super-frames more packets go out in a row, which some tests count. DPDK
-//! ports use DPDK's AF_PACKET driver on the same veths.
+//! `FEROCE_RIG` chooses: `shm` (the default), the name of a kind of port, or `super-frames` for a
+//! packet port with super-frames. With super-frames more packets go out in a row, which some tests
+//! count. DPDK ports use DPDK's AF_PACKET driver on the same veths.
 
 pub mod dpdk;
 
@@ -43,8 +43,8 @@ pub(crate) struct Rig {
     rigs_max: usize,
     /// Maximum number of frames that an end may get before it is turned.
     burst: usize,
-    /// The name and the configuration of a device on an interface with these addresses, each with its
-    /// prefix length. The number is unique in the process.
+    /// The name and the configuration of a device on an interface with these addresses, each with
+    /// its prefix length. The number is unique in the process.
     device: fn(u32, &str, DeviceConfig, &[&str]) -> (String, DeviceConfig),
 }
 
@@ -75,8 +75,8 @@ static RIGS: &[Rig] = &[
 ];
 
 /// The name of a device on `interface` for the kind of port that `config` chooses, and its
-/// configuration. The local addresses are `addresses`, each with its prefix length. `number` is unique
-/// in the process.
+/// configuration. The local addresses are `addresses`, each with its prefix length. `number` is
+/// unique in the process.
 pub fn device(
     number: u32,
     interface: &str,
@@ -109,8 +109,8 @@ pub struct Keeper {
     _reservation: Option<Box<dyn Debug + Send>>,
     /// Maximum number of frames that an end may get before it is turned.
     burst: usize,
-    /// Frames that were sent and did not arrive, by direction: damaged frames that the kernel kept for
-    /// its own stack.
+    /// Frames that were sent and did not arrive, by direction: damaged frames that the kernel kept
+    /// for its own stack.
     lost: [u64; 4],
 }
 
@@ -220,8 +220,8 @@ impl Keeper {
         self.burst
     }
 
-    /// Waits until the frames that were sent have arrived. `counted` returns the counters of the near
-    /// and the far ports. Returns false if there was nothing to wait for.
+    /// Waits until the frames that were sent have arrived. `counted` returns the counters of the
+    /// near and the far ports. Returns false if there was nothing to wait for.
     pub fn wait(&mut self, counted: &mut dyn FnMut() -> ([PortStats; 2], [PortStats; 2])) -> bool {
         if self.namespace.is_none() {
             return false;
@@ -246,8 +246,8 @@ impl Keeper {
     }
 }
 
-/// Frames that left one end and did not arrive at the other. Frames that a port dropped itself may be
-/// counted as sent or not; [`Keeper::lost`] absorbs the difference.
+/// Frames that left one end and did not arrive at the other. Frames that a port dropped itself may
+/// be counted as sent or not; [`Keeper::lost`] absorbs the difference.
 fn missing(from: &PortStats, to: &PortStats) -> u64 {
     (from.tx_frames).saturating_sub(to.rx_frames + to.rx_dropped)
 }

@@ -1,5 +1,5 @@
-//! DPDK ports of a rig: DPDK's AF_PACKET driver on the ends of the veths. All share the one EAL of the
-//! process.
+//! DPDK ports of a rig: DPDK's AF_PACKET driver on the ends of the veths. All share the one EAL of
+//! the process.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -52,8 +52,8 @@ impl Drop for Place {
     }
 }
 
-/// DPDK's name of device `number` on `interface`. The ring of each direction holds `frames` frames of up
-/// to 8 KiB.
+/// DPDK's name of device `number` on `interface`. The ring of each direction holds `frames` frames
+/// of up to 8 KiB.
 pub fn device(number: u32, interface: &str, frames: u32) -> String {
     format!(
         "net_af_packet{number},iface={interface},\
