@@ -1002,11 +1002,11 @@ fn a_user_namespace_suffices_instead_of_root() {
         .env(CHILD, "1")
         .output()
         .expect("the `unshare` program");
-    let told = String::from_utf8_lossy(&child.stderr);
-    if told.contains("unshare failed") {
-        eprintln!("skipped: no user namespaces here: {told}");
+    let output = String::from_utf8_lossy(&child.stderr);
+    if output.contains("unshare failed") {
+        eprintln!("skipped: no user namespaces here: {output}");
         return;
     }
-    let told = format!("{told}{}", String::from_utf8_lossy(&child.stdout));
-    assert!(child.status.success() && told.contains("all crossed"), "{told}");
+    let output = format!("{output}{}", String::from_utf8_lossy(&child.stdout));
+    assert!(child.status.success() && output.contains("all crossed"), "{output}");
 }

@@ -1,5 +1,7 @@
 //! Configuration of a device, and its attributes.
 
+use std::ops::RangeInclusive;
+
 use feroce_wire::PathMtu;
 
 use super::host::HostId;
@@ -94,12 +96,12 @@ impl Default for DeviceConfig {
 /// Maximum number of cores of a device: completion queues keep a bit mask of 64 bits.
 pub const MAX_CORES: usize = 64;
 
-/// Minimum window in packets: an acknowledgement is requested every 16 packets, and twice that
-/// number must fit.
-pub const MIN_WINDOW: u32 = 2 * crate::qp::ACK_INTERVAL;
+/// Valid numbers of cores.
+pub(super) const CORES: RangeInclusive<usize> = 1..=MAX_CORES;
 
-/// Maximum window in packets.
-pub const MAX_WINDOW: u32 = 1 << 20;
+/// Valid windows in packets. An acknowledgement is requested every 16 packets, and twice that number
+/// must fit.
+pub(super) const WINDOWS: RangeInclusive<u32> = 2 * crate::qp::ACK_INTERVAL..=1 << 20;
 
 /// Attributes of a device, as in `ibv_device_attr` and `ibv_port_attr`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use feroce_wire::PathMtu;
 
 use super::addressing::Addressing;
-use super::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW, fixed_attributes};
+use super::config::{CORES, WINDOWS, fixed_attributes};
 use super::host::HostId;
 use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
@@ -147,15 +147,14 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
         _ => false,
     };
     let rules = [
-        (config.cores == 0 || config.cores > MAX_CORES, "cores must be 1 to 64"),
+        (!CORES.contains(&config.cores), "cores must be 1 to 64"),
         (ports != config.cores, "each core needs a port"),
         (spins_without_cpu, "spinning helpers need one CPU per core, or no CPU list"),
         (config.max_qp == 0, "max_qp must be at least 1"),
         (config.first_qpn < 2, "QP numbers 0 and 1 are reserved"),
         (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
         (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),
-        (config.window < MIN_WINDOW, "window must be at least 32 packets"),
-        (config.window > MAX_WINDOW, "window must be at most 2^20 packets"),
+        (!WINDOWS.contains(&config.window), "window must be 32 to 1048576 packets"),
     ];
     match rules.into_iter().find(|(broken, _)| *broken) {
         Some((_, rule)) => Err(OpenError::Config(rule)),

@@ -546,19 +546,22 @@ mod tests {
             ("ecn = true\necn = false\n", "/etc/feroce.toml:2: "),
         ];
         for (file, expected) in bad {
-            let told = error_of(file);
-            assert!(told.contains(expected), "{file:?}: {told}");
+            let message = error_of(file);
+            assert!(message.contains(expected), "{file:?}: {message}");
         }
         let mut settings = Settings::default();
         let bad = [("FEROCE_WINDOW".to_owned(), "many".to_owned())];
-        let told = settings.take_environment(bad.into_iter()).unwrap_err().to_string();
-        assert!(told.starts_with("FEROCE_WINDOW: `window` is `many`, expected 32 to"), "{told}");
+        let message = settings.take_environment(bad.into_iter()).unwrap_err().to_string();
+        assert!(
+            message.starts_with("FEROCE_WINDOW: `window` is `many`, expected 32 to"),
+            "{message}"
+        );
     }
 
     #[test]
     fn a_missing_file_is_named() {
-        let told = Settings::default().take_file(Path::new("/nonexistent/feroce.toml"));
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains("/nonexistent/feroce.toml"), "{told}");
+        let message = Settings::default().take_file(Path::new("/nonexistent/feroce.toml"));
+        let message = message.unwrap_err().to_string();
+        assert!(message.contains("/nonexistent/feroce.toml"), "{message}");
     }
 }

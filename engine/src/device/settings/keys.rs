@@ -8,7 +8,7 @@ use feroce_wire::PathMtu;
 
 use super::{PREFIX, Settings};
 use crate::congestion::{Control, set_param};
-use crate::device::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW};
+use crate::device::config::{CORES, WINDOWS};
 use crate::device::{Driver, PortKind, SourcePort};
 use crate::pfc::{self, DscpMap, Priorities, Thresholds};
 use crate::port::kind::{PortOption, PortSetting};
@@ -122,7 +122,8 @@ static ROWS: &[Row] = &[
         expects: || "1 to 64",
         about: "number of cores of a device; each needs a queue of the interface",
         set: |settings, text| {
-            number(text, 1..=MAX_CORES as u64).map(|cores: usize| settings.cores = cores)
+            let range = *CORES.start() as u64..=*CORES.end() as u64;
+            number(text, range).map(|cores: usize| settings.cores = cores)
         },
         show: |settings| settings.cores.to_string(),
     },
@@ -138,7 +139,7 @@ static ROWS: &[Row] = &[
         expects: || "32 to 1048576 packets",
         about: "maximum number of outstanding SEND and WRITE packets of a QP",
         set: |settings, text| {
-            let range = u64::from(MIN_WINDOW)..=u64::from(MAX_WINDOW);
+            let range = u64::from(*WINDOWS.start())..=u64::from(*WINDOWS.end());
             number(text, range).map(|window| settings.window = window)
         },
         show: |settings| settings.window.to_string(),
