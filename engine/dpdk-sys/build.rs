@@ -1,4 +1,5 @@
-//! Finds libdpdk, compiles the shim and generates the bindings; nothing of it without the feature `link`.
+//! Finds libdpdk, compiles the shim and generates the bindings. Does nothing without the feature
+//! `link`.
 
 fn main() {
     #[cfg(feature = "link")]
@@ -11,10 +12,10 @@ mod link {
     use std::path::PathBuf;
     use std::process::exit;
 
-    /// Oldest release whose ethdev interface is the one called here (`rte_eth_rxmode::mtu`, `RTE_ETH_` names).
+    /// Oldest supported release: it has `rte_eth_rxmode::mtu` and the `RTE_ETH_` names.
     const OLDEST: &str = "21.11";
 
-    /// What is called; everything else of DPDK's headers stays out.
+    /// The functions to bind; nothing else of DPDK's headers is bound.
     const FUNCTIONS: &[&str] = &[
         "rte_eal_init",
         "rte_strerror",
@@ -40,14 +41,15 @@ mod link {
         "dpdk_.*",
     ];
 
-    /// Types that are passed by pointer only.
+    /// Types that are used only through pointers.
     const OPAQUE: &[&str] = &["rte_mbuf", "rte_mempool", "rte_device", "rte_eth_dev_portconf"];
 
     pub fn run() {
         for file in ["shim.h", "shim.c"] {
             println!("cargo::rerun-if-changed={file}");
         }
-        // The search is told apart from the linking: the shim, which calls libdpdk, goes in front of it.
+        // Searching and linking are separate steps: the linker must see the shim, which calls
+        // libdpdk, before libdpdk.
         let search = |cargo_metadata| {
             pkg_config::Config::new()
                 .cargo_metadata(cargo_metadata)
@@ -60,14 +62,14 @@ mod link {
         };
         let mut flags: Vec<String> =
             library.include_paths.iter().map(|path| format!("-I{}", path.display())).collect();
-        // What libdpdk's .pc file asks for besides: DPDK's inline functions need SSE 4.2.
+        // Further flags of libdpdk's .pc file: the inline functions of DPDK need SSE 4.2.
         flags.extend(["-include", "rte_config.h"].map(str::to_owned));
         if env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
             flags.push("-march=corei7".to_owned());
         }
         compile_shim(&flags);
         generate_bindings(&flags);
-        search(true).expect("found a moment ago");
+        search(true).expect("libdpdk was found before");
     }
 
     fn compile_shim(flags: &[String]) {
@@ -75,7 +77,7 @@ mod link {
         for flag in flags {
             build.flag(flag);
         }
-        // The headers' own warnings are nobody's here.
+        // Warnings in DPDK's headers are not ours to fix.
         build.file("shim.c").opt_level(3).warnings(false).compile("dpdk_shim");
     }
 
@@ -104,13 +106,13 @@ mod link {
         bindings.write_to_file(out.join("bindings.rs")).expect("OUT_DIR can be written");
     }
 
-    /// Ends the build with what helps.
+    /// Ends the build with a message that says what helps.
     fn fail(why: &str) -> ! {
         eprintln!("dpdk-sys: {why}\n");
         eprintln!(
-            "The feature `dpdk` needs DPDK {OLDEST} or newer, with its headers, and libclang for the bindings. \
-             On Debian: apt-get install libdpdk-dev libclang-dev pkg-config. \
-             Elsewhere: PKG_CONFIG_PATH must lead to libdpdk.pc. Without the feature nothing of it is needed."
+            "The feature `dpdk` needs DPDK {OLDEST} or newer with its headers, and libclang for the \
+             bindings. On Debian: apt-get install libdpdk-dev libclang-dev pkg-config. Elsewhere: \
+             PKG_CONFIG_PATH must lead to libdpdk.pc. Without the feature none of these is needed."
         );
         exit(1);
     }

@@ -30,7 +30,8 @@ void dpdk_free(struct dpdk_frame *frames, uint16_t count) {
         rte_pktmbuf_free(frames[i].mbuf);
 }
 
-uint16_t dpdk_rx_burst(uint16_t port, uint16_t queue, struct dpdk_frame *frames, uint16_t count, uint64_t *refused) {
+uint16_t dpdk_rx_burst(uint16_t port, uint16_t queue, struct dpdk_frame *frames, uint16_t count,
+                       uint64_t *refused) {
     struct rte_mbuf *mbufs[BURST];
     uint16_t taken = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(count, BURST));
     uint16_t shown = 0;
@@ -45,7 +46,8 @@ uint16_t dpdk_rx_burst(uint16_t port, uint16_t queue, struct dpdk_frame *frames,
     return shown;
 }
 
-uint16_t dpdk_tx_burst(uint16_t port, uint16_t queue, const struct dpdk_frame *frames, uint16_t count) {
+uint16_t dpdk_tx_burst(uint16_t port, uint16_t queue, const struct dpdk_frame *frames,
+                       uint16_t count) {
     struct rte_mbuf *mbufs[BURST];
     count = RTE_MIN(count, BURST);
     for (uint16_t i = 0; i < count; i++) {

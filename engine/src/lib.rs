@@ -14,6 +14,7 @@ pub mod pfc;
 #[allow(unsafe_code)]
 pub mod port;
 pub mod qp;
+mod setting_text;
 #[allow(unsafe_code)] // A named room: system calls.
 pub mod sys;
 pub mod time;

@@ -1,5 +1,6 @@
-//! The AF_XDP port on veth pairs between network namespaces. Needs root; says so and passes without.
-#![allow(clippy::disallowed_methods)] // Against the kernel, time is real.
+//! The AF_XDP port on veth pairs between network namespaces. Without root, each test prints a
+//! message and passes.
+#![allow(clippy::disallowed_methods)] // Tests against the kernel use real time.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,17 +17,17 @@ use feroce_engine::port::af_xdp::{
 };
 use feroce_engine::port::{Port, Priority};
 
-/// Where RoCEv2 goes, and where it does not.
+/// The UDP port of RoCEv2, and another one.
 const ROCE: u16 = 4791;
 const OTHER: u16 = 53;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Long enough for a frame that will come, on a busy machine.
+/// Maximum time to wait for a frame that must arrive, sufficient on a busy machine.
 const SILENCE: Duration = Duration::from_millis(100);
 const MODES: [XdpMode; 2] = [XdpMode::Native, XdpMode::Generic];
 
-/// False, with a word to the reader, where the tests cannot run.
+/// Returns true if the tests can run. Otherwise prints why not.
 fn root() -> bool {
-    // SAFETY: takes and changes nothing.
+    // SAFETY: the call has no arguments and no effects.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
         eprintln!("skipped: AF_XDP needs root");
@@ -59,7 +60,8 @@ impl Pair {
         ip(&format!("netns add {b}"));
         let several = format!("numrxqueues {queues} numtxqueues {queues}");
         ip(&format!(
-            "link add v0 netns {a} mtu {mtu} {several} type veth peer name v1 netns {b} mtu {mtu} {several}"
+            "link add v0 netns {a} mtu {mtu} {several} type veth \
+             peer name v1 netns {b} mtu {mtu} {several}"
         ));
         for (end, name) in [(1, a), (2, b)] {
             let device = Self::device(end - 1);
@@ -98,7 +100,7 @@ impl Pair {
         self.within(end, || AfXdp::open(config, cores))
     }
 
-    /// One port for the whole interface, with the addresses of its end but 10.7.0.1x.
+    /// Opens one port for the whole interface, with the addresses of its end except 10.7.0.1x.
     fn port(&self, end: usize, mode: XdpMode) -> AfXdp {
         let config = AfXdpConfig { mode, ..AfXdpConfig::new(Self::device(end)) };
         let port = self.open(end, &config, 1).expect("a port").remove(0);
@@ -124,7 +126,7 @@ impl Drop for Pair {
 
 fn enter(namespace: &str) {
     let file = File::open(format!("/run/netns/{namespace}")).expect("a namespace");
-    // SAFETY: the descriptor is open; only this thread moves.
+    // SAFETY: the descriptor is open; the call moves only this thread.
     let moved = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
     assert_eq!(moved, 0, "setns");
 }
@@ -134,7 +136,7 @@ fn addresses(end: usize) -> [Ipv6Addr; 2] {
         .map(|text| text.parse().expect("an address"))
 }
 
-/// What to put in front of a frame's payload.
+/// The headers of a frame.
 #[derive(Debug, Clone, Copy)]
 struct Headers {
     mac: [u8; 6],
@@ -143,7 +145,8 @@ struct Headers {
     port: u16,
 }
 
-/// A UDP frame of `len` bytes to `headers.to`, filled with a pattern of `seed`. Without checksums.
+/// A UDP frame of `len` bytes to `headers.to` without checksums, filled with a pattern derived from
+/// `seed`.
 fn frame(headers: Headers, len: usize, seed: u8) -> Vec<u8> {
     let mut frame = headers.mac.to_vec();
     frame.extend([0x02, 0, 0, 0, 0, 0x77]);
@@ -194,7 +197,7 @@ fn send(port: &mut AfXdp, frame: &[u8]) {
     port.flush().expect("the link is up");
 }
 
-/// The next `count` frames, or those that came before patience ended.
+/// Receives `count` frames, or those that arrive within `patience`.
 fn receive(port: &mut AfXdp, count: usize, patience: Duration) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let end = Instant::now() + patience;
@@ -209,11 +212,11 @@ fn receive(port: &mut AfXdp, count: usize, patience: Duration) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The next frame is `frame`.
+/// Checks that the next frame is `frame`.
 fn expect(port: &mut AfXdp, frame: &[u8], what: &str) {
     let received = receive(port, 1, PATIENCE);
     let lengths: Vec<_> = received.iter().map(Vec::len).collect();
-    // Not `assert_eq`, which would print thousands of numbers.
+    // `assert_eq` would print thousands of numbers.
     assert!(
         received == [frame],
         "{what}, {}: one frame of {} bytes came as {lengths:?}",
@@ -248,7 +251,7 @@ fn frames_of_every_size_cross_both_ways() {
             for end in [0, 1] {
                 let version = if count % 2 == 0 { 4 } else { 6 };
                 let vlan = (count % 3 == 1).then_some(0x8100);
-                // A tag comes on top of the MTU.
+                // The tag is not part of the MTU.
                 let size = if vlan.is_none() { size.min(4200 + 14) } else { size.min(4200 + 18) };
                 let sent =
                     frame(headers(&ports[end], end, version, vlan), size, count.to_le_bytes()[0]);
@@ -283,9 +286,10 @@ fn bursts_keep_order_and_lose_nothing_within_the_ring() {
         let end = Instant::now() + Duration::from_secs(60);
         while seen < 20_000 {
             assert!(Instant::now() < end, "frame {seen} of {sent} did not come");
-            // Far more than one `sendto` of an older kernel sends, and many times around each ring.
+            // Many more frames than one `sendto` of an older kernel sends, and several times the
+            // size of each ring.
             while sent < seen + 500 && sender.tx_room() > 0 {
-                let slot = sender.tx_slot().expect("room was promised");
+                let slot = sender.tx_slot().expect("the port reported room");
                 slot[..size].copy_from_slice(&template);
                 slot[size - 4..size].copy_from_slice(&sent.to_be_bytes());
                 sender.tx_commit(size, Priority::default());
@@ -305,7 +309,7 @@ fn bursts_keep_order_and_lose_nothing_within_the_ring() {
 }
 
 #[test]
-fn a_slot_not_committed_is_given_again() {
+fn a_slot_that_was_not_committed_is_reused() {
     if !root() {
         return;
     }
@@ -316,7 +320,8 @@ fn a_slot_not_committed_is_given_again() {
     assert_eq!(port.tx_slot().expect("a slot").as_ptr(), first);
     assert_eq!(port.tx_slot().expect("a slot").len(), port.attributes().frame_max);
     assert_eq!(port.tx_room(), room);
-    // Without a flush the kernel takes nothing, so the slots run out and come back after it.
+    // Without a flush the kernel takes no frames, so the slots run out. They are free again after a
+    // flush.
     let small = frame(headers(&port, 1, 4, None), 100, 0);
     for left in (0..room).rev() {
         queue(&mut port, &small);
@@ -327,7 +332,7 @@ fn a_slot_not_committed_is_given_again() {
     assert_eq!(port.tx_room(), room);
 }
 
-/// Does a frame that the port sends reach this socket of the other end's kernel?
+/// Returns true if a frame that the port sends reaches this socket at the other end.
 fn reaches(socket: &UdpSocket, sender: &mut AfXdp, frame: &[u8]) -> bool {
     let patience = Some(Duration::from_secs(1));
     socket.set_read_timeout(patience).expect("a timeout");
@@ -345,7 +350,7 @@ fn reaches(socket: &UdpSocket, sender: &mut AfXdp, frame: &[u8]) -> bool {
 }
 
 #[test]
-fn the_rest_stays_with_the_kernel() {
+fn other_traffic_stays_with_the_kernel() {
     if !root() {
         return;
     }
@@ -375,7 +380,7 @@ fn the_rest_stays_with_the_kernel() {
         send(&mut sender, &fragment);
         assert!(receive(&mut receiver, 1, SILENCE).is_empty(), "{mode:?}: a later fragment");
 
-        // The neighbour's address by ARP, then TCP, both through interfaces whose program is attached.
+        // ARP and TCP, both through interfaces with an attached program.
         let listener = pair.within(1, || TcpListener::bind("10.7.0.2:4791").expect("a listener"));
         let server = listener.local_addr().expect("an address");
         pair.within(0, || TcpStream::connect_timeout(&server, PATIENCE)).expect("TCP passes");
@@ -402,7 +407,7 @@ fn ipv6_checksum(packet: &[u8]) -> u16 {
 }
 
 #[test]
-fn addresses_come_and_go_while_the_port_is_open() {
+fn addresses_can_change_while_the_port_is_open() {
     if !root() {
         return;
     }
@@ -422,7 +427,7 @@ fn addresses_come_and_go_while_the_port_is_open() {
     assert!(!reaches(&kernel, &mut sender, &roce), "added: ours");
     expect(&mut receiver, &roce, "added");
     filter.set(&[six]).expect("set");
-    assert!(reaches(&kernel, &mut sender, &roce), "not in the set: the kernel's");
+    assert!(reaches(&kernel, &mut sender, &roce), "not in the set: the kernel gets it");
     filter.set(&[four]).expect("set");
     send(&mut sender, &roce);
     expect(&mut receiver, &roce, "in the set");
@@ -432,7 +437,7 @@ fn addresses_come_and_go_while_the_port_is_open() {
 }
 
 #[test]
-fn several_queues_several_cores() {
+fn several_cores_share_the_queues() {
     if !root() {
         return;
     }
@@ -449,7 +454,7 @@ fn several_queues_several_cores() {
             (senders.len(), senders[0].attributes().queues, one.attributes().queues),
             (2, 1, 2)
         );
-        // On veth a frame arrives on the queue of the number that it was sent on.
+        // On veth a frame arrives on the queue with the number on which it was sent.
         let frames = [1, 2].map(|seed| frame(headers(&one, 1, 4, None), 4170, seed));
         for (sender, frame) in senders.iter_mut().zip(&frames) {
             send(sender, frame);
@@ -460,7 +465,7 @@ fn several_queues_several_cores() {
         two[1].address_filter().set(&addresses(1)).expect("the cores share the filter");
         for (core, sender) in senders.iter_mut().enumerate() {
             send(sender, &frames[core]);
-            // In generic mode veth does not record the queue, and the first one gets all.
+            // In generic mode veth does not record the queue, and the first queue gets all frames.
             let expected = if mode == XdpMode::Native { core } else { 0 };
             expect(&mut two[expected], &frames[core], "to its core");
             assert!(receive(&mut two[1 - expected], 1, SILENCE).is_empty());
@@ -468,7 +473,7 @@ fn several_queues_several_cores() {
     }
 }
 
-/// Waits on the port's descriptors like a sleeping core. True if one became readable.
+/// Waits on the port's descriptors like a sleeping core. Returns true if one became readable.
 fn sleep(port: &mut AfXdp, patience: Duration) -> bool {
     let mut fds = Vec::new();
     if !port.arm_wakeup(&mut fds) {
@@ -508,7 +513,7 @@ fn a_sleeping_core_is_woken_by_a_frame() {
 }
 
 #[test]
-fn a_link_that_goes_down_is_an_error_and_may_come_back() {
+fn a_link_down_is_an_error_until_the_link_is_up_again() {
     if !root() {
         return;
     }
@@ -534,7 +539,7 @@ fn a_link_that_goes_down_is_an_error_and_may_come_back() {
     assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN));
     let slots = AfXdpConfig::new("").tx_slots;
     for _ in 0..2 * slots {
-        assert!(sender.tx_room() > 0, "a link that is down takes frames, and loses them");
+        assert!(sender.tx_room() > 0, "a link that is down takes frames and loses them");
         queue(&mut sender, &roce);
         sender.flush().expect_err("still down");
     }
@@ -569,7 +574,7 @@ fn frames_longer_than_two_buffers_are_counted_as_dropped() {
 }
 
 #[test]
-fn busy_polling_delivers_too() {
+fn busy_polling_delivers_frames() {
     if !root() {
         return;
     }
@@ -585,7 +590,7 @@ fn busy_polling_delivers_too() {
 }
 
 #[test]
-fn refusals_name_the_culprit() {
+fn errors_name_the_cause() {
     if !root() {
         return;
     }
@@ -611,7 +616,7 @@ fn refusals_name_the_culprit() {
     ip(&format!("-n {} link set v0 up", pair.names[0]));
 
     let error = pair.within(0, || {
-        // SAFETY: changes the user of this thread alone, which ends here.
+        // SAFETY: changes only the user of this thread, which ends with the test.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(changed, 0, "setresuid");
         AfXdp::open(&base, 1).expect_err("not root")
@@ -628,7 +633,7 @@ fn refusals_name_the_culprit() {
 }
 
 #[test]
-fn a_child_does_not_keep_the_queues() {
+fn a_child_process_does_not_keep_the_queues() {
     if !root() {
         return;
     }
@@ -644,7 +649,7 @@ fn a_child_does_not_keep_the_queues() {
 
 const CHILD: &str = "FEROCE_TEST_AF_XDP_NAMESPACE";
 
-/// Not a test by itself: what the next one kills.
+/// The process that the next test kills; not a test by itself.
 #[test]
 #[ignore = "is run by the test below, as a process of its own"]
 fn hold_a_port_until_killed() {

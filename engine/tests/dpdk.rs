@@ -1,7 +1,8 @@
-//! The DPDK port on devices that need no hardware: memif between two processes, AF_PACKET against the kernel
-//! and an AF_XDP device, captures. The EAL starts once per process, so each end is this program once more, in
-//! [`role`]. AF_PACKET needs root; says so and passes without.
-#![allow(clippy::disallowed_methods)] // Against other processes, time is real.
+//! The DPDK port on devices without hardware: memif between two processes, AF_PACKET against the
+//! kernel and an AF_XDP device, and captures. The EAL starts once per process, so each end is
+//! another process of this program, which runs [`role`]. Without root, tests with AF_PACKET print a
+//! message and pass.
+#![allow(clippy::disallowed_methods)] // Tests with other processes use real time.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -10,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,7 @@ use feroce_engine::device::{
 use feroce_engine::memory::Access;
 use feroce_engine::net::Gid;
 use feroce_engine::port::dpdk::{Address, DpdkConfig, DpdkError, DpdkMemory, DpdkPort};
+use feroce_engine::port::kind::LinkAddresses;
 use feroce_engine::port::pcap::PcapPort;
 use feroce_engine::port::{Port, PortStats, Priority};
 use feroce_engine::verbs::{
@@ -29,11 +32,12 @@ use feroce_engine::verbs::{
 use feroce_wire::{Key, PathMtu, Psn, Qpn};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Says which end a child is, and where it meets the other.
+/// Environment variables with the role of a child process and the directory shared with the other
+/// end.
 const ROLE: &str = "FEROCE_DPDK_ROLE";
 const MEETING: &str = "FEROCE_DPDK_MEETING";
 
-/// Where the ends of one test meet; removed with all that is in it.
+/// The directory shared by the ends of one test. Removed with its content when dropped.
 struct Meeting {
     path: PathBuf,
 }
@@ -45,7 +49,7 @@ impl Meeting {
         Self { path }
     }
 
-    /// This program once more, as one end.
+    /// Starts this program as one end.
     fn start(&self, role: &str) -> Role {
         let child = Command::new(std::env::current_exe().expect("this program"))
             .args(["role", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -83,7 +87,7 @@ impl Role {
 
 impl Drop for Role {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // Where a test failed half way.
+        let _ = self.child.kill(); // If a test failed before the child ended.
         let _ = self.child.wait();
     }
 }
@@ -103,18 +107,18 @@ fn role() {
         "survivor" => survivor(&meeting),
         "victim" => victim(&meeting),
         "downed" => downed(&meeting),
-        "deaf" => deaf(&meeting),
+        "no_room" => no_room(&meeting),
         other => panic!("no role {other}"),
     }
 }
 
-// ---- what an end does
+// ---- common code of the ends
 
 fn address(text: &str) -> Address {
     text.parse().expect("an address")
 }
 
-/// Ordinary memory, quickly opened.
+/// A configuration with ordinary memory, which opens quickly.
 fn config(port: String, addresses: &[&str]) -> DpdkConfig {
     DpdkConfig {
         memory: DpdkMemory::Ordinary { mib: 256 },
@@ -128,11 +132,11 @@ fn device_config() -> DeviceConfig {
 
 fn open(config: &DpdkConfig) -> Device {
     let port = DpdkPort::open(config, 1).expect("a port").remove(0);
-    let addressing = Addressing::Port(port.addresses());
+    let addressing = Addressing::Port(Arc::new(port.addresses()));
     Device::with_ports(vec![Box::new(port)], addressing, device_config()).expect("a device")
 }
 
-/// A line to the other end for a line from it.
+/// A connection to the other end that exchanges lines.
 struct Talk {
     lines: BufReader<UnixStream>,
 }
@@ -177,9 +181,10 @@ impl Talk {
     }
 }
 
-/// Lengths around packets and words, for a path MTU of 4096.
+/// Message lengths around multiples of packets and words, for a path MTU of 4096.
 const LENGTHS: [usize; 9] = [0, 1, 3, 4095, 4096, 4097, 8192, 65_537, 1 << 20];
-/// Where a buffer is written by its owner, by the peer, read back to, and added to.
+/// Offsets in a buffer: of data of its owner, of data of the peer, of data read back, and of the
+/// atomic.
 const OWN: usize = 0;
 const THEIRS: usize = 2 << 20;
 const BACK: usize = 4 << 20;
@@ -227,7 +232,7 @@ impl End {
         Self { cq, qp, buffer, peer: peer_memory, kept: Vec::new() }
     }
 
-    /// The completion `wr_id`; others are kept for later.
+    /// Waits for the completion of request `wr_id`. Other completions are kept for later calls.
     fn wait(&mut self, wr_id: u64) -> Completion {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -253,7 +258,7 @@ impl End {
         RemoteAddr { addr: self.peer.addr + offset as u64, ..self.peer }
     }
 
-    /// WRITEs, READs, SENDs and atomics, while the peer does the same to us; all data compared.
+    /// Runs WRITEs, READs, SENDs and atomics while the peer does the same, and compares all data.
     fn exercise(&mut self, side: u8, talk: &mut Talk) {
         for (slot, _) in MESSAGES.iter().enumerate() {
             let at = (RECEIVES + slot * RECEIVE) as u64;
@@ -316,7 +321,7 @@ fn assert_nothing_lost(device: &Device) {
 
 // ---- memif
 
-/// False, with a word to the reader, where the machine has fewer than `count` huge pages to give.
+/// Returns true if at least `count` huge pages are free. Otherwise prints why the test is skipped.
 fn hugepages_are_free(count: u32) -> bool {
     let text = fs::read_to_string("/proc/meminfo").expect("a file");
     let line = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
@@ -327,7 +332,7 @@ fn hugepages_are_free(count: u32) -> bool {
     free
 }
 
-/// End `end` of a memif; the server has hugepages, the client ordinary memory.
+/// End `end` of a memif. The server uses hugepages, the client ordinary memory.
 fn memif_end(meeting: &Path, end: usize) {
     let role = ["server", "client"][end];
     let socket = meeting.join("memif").display().to_string();
@@ -347,7 +352,7 @@ fn memif_end(meeting: &Path, end: usize) {
     assert_eq!(attributes.port, "dpdk (net_memif)");
     assert_eq!(attributes.active_mtu, Some(PathMtu::Mtu4096));
     talk.swap("open");
-    // IPv4, IPv6, and in a VLAN.
+    // IPv4, IPv6, and an address in a VLAN.
     for sgid_index in 0..3 {
         let side = u8::try_from(end).expect("two ends");
         End::connect(&device, sgid_index, &mut talk).exercise(side, &mut talk);
@@ -363,8 +368,8 @@ fn two_processes_talk_over_memif() {
     assert!(!meeting.path.join("memif").exists(), "the socket is left behind");
 }
 
-/// A memif whose peer never comes: what cannot be sent is dropped, the neighbour does not answer, and an idle
-/// helper leaves the CPU to others.
+/// A memif without a peer: frames that cannot be sent are dropped, the neighbour does not answer,
+/// and an idle helper uses little CPU time.
 fn lone_memif(meeting: &Path) {
     let socket = meeting.join("memif").display().to_string();
     let port = format!("net_memif0,role=server,socket={socket},socket-abstract=no");
@@ -398,16 +403,16 @@ fn cpu_time() -> Duration {
 }
 
 #[test]
-fn a_peer_that_is_not_there_is_an_error() {
+fn an_absent_peer_is_an_error() {
     let meeting = Meeting::new("lone");
     meeting.start("lone memif").finish();
 }
 
 // ---- AF_PACKET against the kernel and AF_XDP
 
-/// False, with a word to the reader, where the tests cannot run.
+/// Returns true if the tests can run. Otherwise prints why not.
 fn root() -> bool {
-    // SAFETY: takes and changes nothing.
+    // SAFETY: the call has no arguments and no effects.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
         eprintln!("skipped: network namespaces need root");
@@ -446,7 +451,8 @@ impl Pair {
         for (name, interface) in [(a, "v0"), (b, "v1")] {
             run(&format!("ip -n {name} link set {interface} up"));
             run(&format!(
-                "ip netns exec {name} ethtool -K {interface} tx off gso off gro off tso off rxvlan off txvlan off"
+                "ip netns exec {name} ethtool -K {interface} \
+                     tx off gso off gro off tso off rxvlan off txvlan off"
             ));
         }
         pair
@@ -467,7 +473,7 @@ impl Drop for Pair {
 
 fn enter(namespace: &str) {
     let file = File::open(format!("/run/netns/{namespace}")).expect("a namespace");
-    // SAFETY: the descriptor is open; only this thread moves.
+    // SAFETY: the descriptor is open; the call moves only this thread.
     let moved = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
     assert_eq!(moved, 0, "setns");
 }
@@ -492,8 +498,11 @@ fn af_packet_end(meeting: &Path) {
                 .expect("a capture"),
         ) as Box<dyn Port>
     });
-    let device =
-        Device::with_ports(ports.collect(), Addressing::Port(addresses.clone()), device_config());
+    let device = Device::with_ports(
+        ports.collect(),
+        Addressing::Port(Arc::new(addresses.clone())),
+        device_config(),
+    );
     let device = device.expect("a device");
     let mut talk = Talk::call(meeting);
     talk.swap("open");
@@ -531,7 +540,7 @@ fn the_kernel_and_af_xdp_talk_to_a_device_on_af_packet() {
         opened.join().expect("a device")
     });
     talk.swap("open");
-    // The kernel finds the port, and the port answers pings of all sizes.
+    // The kernel resolves the port, and the port answers pings of all sizes.
     for target in ["10.9.0.1", "fd09::1"] {
         pair.run(1, &format!("ping -n -c 3 -i 0.2 -W 2 {target}"));
         pair.run(1, &format!("ping -n -c 1 -W 2 -s 4000 {target}"));
@@ -549,7 +558,7 @@ fn the_kernel_and_af_xdp_talk_to_a_device_on_af_packet() {
     for end in &mut ends {
         end.exercise(1, &mut talk);
     }
-    // The kernel's end gets another Ethernet address: the port hears of it with the next question.
+    // The kernel's end gets another Ethernet address; the port learns it from the next request.
     pair.run(1, &format!("ip link set v1 address {NEW_MAC}"));
     for target in ["10.9.0.1", "fd09::1"] {
         pair.run(1, "ip neigh flush dev v1");
@@ -570,14 +579,15 @@ fn mac(text: &str) -> [u8; 6] {
     text.parse::<feroce_wire::MacAddr>().expect("an Ethernet address").0
 }
 
-/// A DPDK device on an end of the veth of [`Pair`].
+/// Opens a DPDK device on an end of the veth of [`Pair`].
 fn open_af_packet(meeting: &Path, end: usize, address: &str) -> Device {
     let names = fs::read_to_string(meeting.join("namespaces")).expect("their names");
     enter(names.lines().nth(end).expect("two names"));
     open(&config(af_packet(end), &[address]))
 }
 
-/// Writes to a peer until that is killed in the middle of it: an error tells, and nothing else happens.
+/// Writes to a peer until the peer is killed during the transfer. The only effect is an error
+/// completion.
 fn survivor(meeting: &Path) {
     let mut talk = Talk::listen(meeting);
     let device = open_af_packet(meeting, 0, "10.9.0.1/24");
@@ -607,12 +617,12 @@ fn victim(meeting: &Path) {
     let device = open_af_packet(meeting, 1, "10.9.0.12/24");
     let _end = End::connect(&device, 0, &mut talk);
     thread::sleep(Duration::from_millis(300));
-    // SAFETY: ends this process, at once and without a word.
+    // SAFETY: ends this process at once.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
 #[test]
-fn a_peer_that_is_killed_is_an_error() {
+fn a_killed_peer_is_an_error() {
     if !root() {
         return;
     }
@@ -624,7 +634,8 @@ fn a_peer_that_is_killed_is_an_error() {
     assert!(!status.success(), "{status}");
 }
 
-/// Its interface goes down under it and comes up again. The driver goes on to say that the link is up.
+/// The interface below the device goes down and up again while the driver reports a link all the
+/// time.
 fn downed(meeting: &Path) {
     let namespace = fs::read_to_string(meeting.join("namespace")).expect("its name");
     enter(&namespace);
@@ -664,7 +675,7 @@ fn downed(meeting: &Path) {
 }
 
 #[test]
-fn an_interface_that_is_down_is_an_error() {
+fn an_interface_down_is_an_error() {
     if !root() {
         return;
     }
@@ -694,11 +705,11 @@ fn arp(target: [u8; 4]) -> Vec<u8> {
     [&head.concat()[..], &[0; 6], &target].concat()
 }
 
-fn asker(to: [u8; 6]) -> etherparse::PacketBuilderStep<etherparse::Ethernet2Header> {
+fn request_of_peer(to: [u8; 6]) -> etherparse::PacketBuilderStep<etherparse::Ethernet2Header> {
     etherparse::PacketBuilder::ethernet2(ASKER, to)
 }
 
-/// A neighbour solicitation for `target` from `source`, with option.
+/// A neighbour solicitation for `target` from `source`, with the option of its Ethernet address.
 fn solicitation(source: &str, target: &str, hop_limit: u8) -> Vec<u8> {
     let ip = |text: &str| text.parse::<std::net::Ipv6Addr>().expect("an address").octets();
     let mut message = ip(target).to_vec();
@@ -707,7 +718,7 @@ fn solicitation(source: &str, target: &str, hop_limit: u8) -> Vec<u8> {
         message.extend(ASKER);
     }
     let mut frame = Vec::new();
-    asker([0x33, 0x33, 0xff, 0, 0, 1])
+    request_of_peer([0x33, 0x33, 0xff, 0, 0, 1])
         .ipv6(ip(source), ip("ff02::1:ff00:1"), hop_limit)
         .icmpv6_raw(135, 0, [0; 4])
         .write(&mut frame, &message)
@@ -715,7 +726,8 @@ fn solicitation(source: &str, target: &str, hop_limit: u8) -> Vec<u8> {
     frame
 }
 
-/// The ones' complement sum of `bytes`, complemented: zero over what holds its own checksum.
+/// The complement of the ones' complement sum of `bytes`; zero for bytes that include a valid
+/// checksum.
 fn internet_checksum(bytes: &[u8]) -> u16 {
     let words =
         bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
@@ -723,11 +735,11 @@ fn internet_checksum(bytes: &[u8]) -> u16 {
     !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("a short message")
 }
 
-/// What comes to the port in [`pcap_end`], in this order.
-fn questions() -> Vec<Vec<u8>> {
+/// The frames that the port in [`pcap_end`] receives, in this order.
+fn requests() -> Vec<Vec<u8>> {
     let own = [2, 0, 0, 0, 0, 9];
     let mut ping = Vec::new();
-    asker(own)
+    request_of_peer(own)
         .ipv4([10, 7, 0, 7], [10, 7, 0, 1], 64)
         .icmpv4_echo_request(7, 1)
         .write(&mut ping, b"are you there?")
@@ -735,19 +747,19 @@ fn questions() -> Vec<Vec<u8>> {
     let mut bad_ping = ping.clone();
     *bad_ping.last_mut().expect("a byte") ^= 1;
     let mut strange = Vec::new();
-    asker(own)
+    request_of_peer(own)
         .ipv4([10, 7, 0, 7], [10, 7, 0, 1], 64)
         .udp(4791, 53)
         .write(&mut strange, b"?")
         .expect("a frame");
     let mut stranger = Vec::new();
-    asker(own)
+    request_of_peer(own)
         .ipv4([10, 7, 0, 7], [10, 7, 0, 99], 64)
         .udp(9, 4791)
         .write(&mut stranger, b"?")
         .expect("a frame");
     let mut roce = Vec::new();
-    asker(own)
+    request_of_peer(own)
         .ipv4([10, 7, 0, 7], [10, 7, 0, 1], 64)
         .udp(9, 4791)
         .write(&mut roce, &[0; 64])
@@ -775,13 +787,13 @@ fn open_pcap(meeting: &Path) -> DpdkPort {
     DpdkPort::open(&config, 1).expect("a port").remove(0)
 }
 
-/// The shortest RoCE frame: a SEND of nothing over IPv4.
+/// Length of the shortest RoCE frame, an empty SEND over IPv4.
 const SHORTEST_ROCE: usize = 58;
 
 fn pcap_end(meeting: &Path) {
     let mut port = open_pcap(meeting);
     fs::write(meeting.join("mac"), port.attributes().mac.to_string()).expect("a file");
-    port.flush().expect("a device that sends"); // The announcements, ahead of the answers.
+    port.flush().expect("a device that sends"); // The announcements are sent before the responses.
     let mut shown = Vec::new();
     for _ in 0..100 {
         for index in 0..port.rx_burst() {
@@ -790,9 +802,9 @@ fn pcap_end(meeting: &Path) {
         port.flush().expect("a device that sends");
     }
     let PortStats { rx_frames, rx_foreign, rx_dropped, tx_frames, .. } = port.stats();
-    assert_eq!(shown, [questions()[9].clone()], "only RoCE for own addresses is shown");
+    assert_eq!(shown, [requests()[9].clone()], "only RoCE for own addresses is shown");
     assert_eq!((rx_frames, rx_dropped), (12, 0));
-    assert_eq!(rx_foreign, 6, "neither RoCE nor questions");
+    assert_eq!(rx_foreign, 6, "neither RoCE nor requests");
     assert_eq!(tx_frames, 6, "two announcements, four answers");
     let own = port.attributes().mac;
     let slot = port.tx_slot().expect("a slot");
@@ -802,38 +814,38 @@ fn pcap_end(meeting: &Path) {
     port.flush().expect("a device that sends");
 }
 
-/// With no room to answer, questions are heard all the same.
-fn deaf(meeting: &Path) {
+/// Without room for responses, the port still learns from requests.
+fn no_room(meeting: &Path) {
     let mut port = open_pcap(meeting);
     while port.tx_slot().is_some() {
         port.tx_commit(64, Priority::default());
     }
     let (addresses, sent) = (port.addresses(), port.stats().tx_frames);
     let source = addresses.gids()[0].clone();
-    let asker = Gid::from("10.7.0.7".parse::<IpAddr>().expect("an address"));
+    let request_of_peer = Gid::from("10.7.0.7".parse::<IpAddr>().expect("an address"));
     let path = thread::scope(|scope| {
-        let waits = scope.spawn(|| addresses.resolve(asker, &source, PATIENCE));
-        thread::sleep(Duration::from_millis(300)); // Only who is waited for is noted.
+        let waits = scope.spawn(|| addresses.resolve(request_of_peer, &source, PATIENCE));
+        thread::sleep(Duration::from_millis(300)); // Only requested neighbours are stored.
         let shown: usize = (0..100).map(|_| port.rx_burst()).sum();
         assert_eq!(shown, 1, "RoCE");
         waits.join().expect("no panic")
     });
     assert_eq!(path.expect("it was there").dst_mac.0, ASKER);
-    assert_eq!(port.stats().rx_foreign, 6, "neither RoCE nor questions");
+    assert_eq!(port.stats().rx_foreign, 6, "neither RoCE nor requests");
     assert_eq!(port.stats().tx_frames, sent, "no answer without a slot");
 }
 
 #[test]
-fn without_room_to_answer_it_is_listened_to() {
-    let meeting = Meeting::new("deaf");
-    write_questions(&meeting);
-    meeting.start("deaf").finish();
+fn neighbours_are_learnt_without_room_for_responses() {
+    let meeting = Meeting::new("no_room");
+    write_requests(&meeting);
+    meeting.start("no_room").finish();
 }
 
-fn write_questions(meeting: &Meeting) {
+fn write_requests(meeting: &Meeting) {
     let file = File::create(meeting.path.join("in")).expect("a file");
     let mut writer = pcap_file::pcap::PcapWriter::new(file).expect("a capture");
-    for (at, data) in (0..).zip(questions()) {
+    for (at, data) in (0..).zip(requests()) {
         let len = u32::try_from(data.len()).expect("short");
         let packet = pcap_file::pcap::PcapPacket::new(Duration::from_millis(at), len, &data);
         writer.write_packet(&packet).expect("a frame");
@@ -841,14 +853,14 @@ fn write_questions(meeting: &Meeting) {
 }
 
 #[test]
-fn questions_of_strangers_are_answered() {
+fn requests_of_other_hosts_are_answered() {
     let meeting = Meeting::new("pcap");
-    write_questions(&meeting);
+    write_requests(&meeting);
     meeting.start("pcap").finish();
     let own = mac(&fs::read_to_string(meeting.path.join("mac")).expect("a file"));
     let sent = frames(&fs::read(meeting.path.join("out")).expect("a capture"));
     assert!(sent.iter().all(|frame| frame.len() >= 60 && frame[6..12] == own));
-    // Two announcements, then the answers: to ARP, to the ping, to two solicitations.
+    // Two announcements, then the responses to an ARP request, a ping and two solicitations.
     let [arp_here, nd_here, arp_answer, pong, advert, defence, short] = &sent[..] else {
         panic!("{} frames", sent.len())
     };
@@ -857,7 +869,7 @@ fn questions_of_strangers_are_answered() {
     assert_eq!((&arp_here[28..32], &arp_here[38..42]), (&[10, 7, 0, 1][..], &[10, 7, 0, 1][..]));
     let answer = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &own, &[10, 7, 0, 1], &ASKER, &[10, 7, 0, 7]];
     assert_eq!((&arp_answer[..6], &arp_answer[14..42]), (&ASKER[..], &answer.concat()[..]));
-    // What is Ethernet padding is not payload.
+    // Ethernet padding is not part of the payload.
     let pong = etherparse::SlicedPacket::from_ethernet(pong).expect("a packet");
     let Some(etherparse::TransportSlice::Icmpv4(pong)) = pong.transport else { panic!("no ICMP") };
     assert_eq!(pong.payload(), b"are you there?");
@@ -884,14 +896,14 @@ fn questions_of_strangers_are_answered() {
     }
 }
 
-// ---- refusals
+// ---- errors
 
 fn refusals(meeting: &Path) {
     let null = |name: &str| config(format!("{name},size=64"), &["10.6.0.1/24"]);
     let refused = |config: &DpdkConfig, cores| DpdkPort::open(config, cores).expect_err("refused");
     let first = DpdkPort::open(&null("net_null0"), 1).expect("a port");
     assert_eq!(first[0].attributes().kind, "dpdk (net_null)");
-    // A second device shares the EAL; it may not want another one.
+    // A second device shares the EAL and must not have other arguments.
     let second = DpdkPort::open(&null("net_null1"), 2).expect("a port with two queues");
     assert_eq!(second.len(), 2);
     let error = refused(&null("net_null0"), 1);
@@ -905,7 +917,7 @@ fn refusals(meeting: &Path) {
     assert!(matches!(error, DpdkError::TooFewQueues { .. }), "{error}");
     let error = refused(&DpdkConfig { rx_descriptors: 16_384, mtu: 9600, ..null("net_null2") }, 4);
     assert!(matches!(error, DpdkError::Memory { .. }), "{error}");
-    // What was refused or closed can be opened.
+    // Devices that were refused or closed can be opened.
     drop(second);
     for _ in 0..3 {
         let ports = DpdkPort::open(&null("net_null2"), 1).expect("a port");
@@ -913,7 +925,7 @@ fn refusals(meeting: &Path) {
     }
     drop(first);
     drop(DpdkPort::open(&null("net_null0"), 1).expect("a port"));
-    // Also while others open and close.
+    // Also while other threads open and close devices.
     thread::scope(|scope| {
         for own in ["net_null5", "net_null6", "net_null7"] {
             scope.spawn(move || {
@@ -931,7 +943,7 @@ fn refusals(meeting: &Path) {
 }
 
 #[test]
-fn refusals_say_what_is_wrong_and_leave_nothing_open() {
+fn errors_name_the_cause_and_leave_nothing_open() {
     let meeting = Meeting::new("refusals");
     meeting.start("refusals").finish();
 }

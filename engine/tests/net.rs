@@ -1,8 +1,9 @@
-//! The host's addressing against a live kernel: two network namespaces joined by a veth pair.
+//! Addresses, neighbours and routes of the host, tested against the kernel in two network
+//! namespaces that are connected by a veth pair.
 //!
-//! Needs root and iproute2. Without root every test says that it skips; with root it fails if
-//! anything is broken. VLANs are skipped where the kernel has no 802.1Q.
-#![allow(clippy::disallowed_methods)] // Against the kernel, time is real.
+//! Needs root and iproute2. Without root every test prints that it is skipped. VLAN tests are
+//! skipped if the kernel has no 802.1Q.
+#![allow(clippy::disallowed_methods)] // Tests against the kernel use real time.
 
 use std::fs;
 use std::net::IpAddr;
@@ -20,23 +21,23 @@ use feroce_engine::net::{
 };
 use feroce_wire::MacAddr;
 
-/// Time within which the kernel reports a change.
+/// Maximum time until the kernel reports a change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const MAC_A: MacAddr = MacAddr([0x02, 0xfe, 0, 0, 0, 0x0a]);
 const MAC_B: MacAddr = MacAddr([0x02, 0xfe, 0, 0, 0, 0x0b]);
 
-/// Namespaces `a` and `b`, each with an `eth0`, joined. Removed when dropped.
+/// Namespaces `a` and `b`, each with one end `eth0` of a veth pair. Removed when dropped.
 struct Pair {
     a: String,
     b: String,
 }
 
 impl Pair {
-    /// `None`, and a line that says why, without root.
+    /// Creates the namespaces. Without root, prints a message and returns `None`.
     fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // SAFETY: geteuid takes nothing and cannot fail.
+        // SAFETY: geteuid has no arguments and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             println!("skipped: network namespaces need root");
             return None;
@@ -45,7 +46,7 @@ impl Pair {
         let pair = Self { a: format!("{name}a"), b: format!("{name}b") };
         for ns in [&pair.a, &pair.b] {
             ip(&["netns", "add", ns]);
-            // Duplicate address detection would hold addresses back for a second.
+            // Duplicate address detection would delay addresses by one second.
             for scope in ["all", "default"] {
                 write_in(ns, &format!("/proc/sys/net/ipv6/conf/{scope}/accept_dad"), "0");
             }
@@ -60,7 +61,8 @@ impl Pair {
         Some(pair)
     }
 
-    /// Addresses 10.0.0.1 and 10.0.0.2, fd00::1 and fd00::2.
+    /// Creates the namespaces with the addresses 10.0.0.1 and fd00::1 in `a`, 10.0.0.2 and fd00::2
+    /// in `b`.
     fn with_addresses() -> Option<Self> {
         let pair = Self::new()?;
         pair.a("addr add 10.0.0.1/24 dev eth0");
@@ -84,7 +86,8 @@ impl Pair {
         write_in(&self.a, &path, value);
     }
 
-    /// Resolves in `a`, from the entry of eth0 (or a child) whose address is `source`.
+    /// Resolves `destination` in `a` from the GID entry of eth0 (or a VLAN child) with address
+    /// `source`.
     fn resolve(&self, destination: &str, source: &str) -> Result<PathHeaders, ResolveError> {
         self.resolve_within(destination, source, RESOLVE_TIMEOUT)
     }
@@ -101,12 +104,12 @@ impl Pair {
         })
     }
 
-    /// A watcher of `a`, after its first reading, whose events are in the list.
+    /// A watcher of `a` after its first reading; the list holds the events of this reading.
     fn watch(&self) -> (Watcher, Receiver<NetEvent>, Vec<NetEvent>) {
         let (sender, receiver) = mpsc::channel();
         let watcher = within(&self.a, || {
             Watcher::start(Box::new(move |event| {
-                let _ = sender.send(event); // The test is over.
+                let _ = sender.send(event); // Fails if the test is over.
             }))
         });
         let watcher = watcher.expect("watcher");
@@ -136,12 +139,12 @@ fn ip_in(ns: &str, command: &str) -> String {
     ip(&args)
 }
 
-/// Runs `f` on a thread of its own inside namespace `ns`.
+/// Runs `f` on a new thread in namespace `ns`.
 fn within<T: Send>(ns: &str, f: impl FnOnce() -> T + Send) -> T {
     let file = fs::File::open(format!("/var/run/netns/{ns}")).expect("namespace");
     thread::scope(|scope| {
         let inside = scope.spawn(move || {
-            // SAFETY: setns only reads the open descriptor, and moves this short-lived thread only.
+            // SAFETY: setns only reads the open descriptor and moves only this short-lived thread.
             let moved = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
             assert_eq!(moved, 0, "setns: {}", std::io::Error::last_os_error());
             f()
@@ -162,7 +165,7 @@ fn addr(ip: &str) -> IpAddr {
     ip.parse().expect("address")
 }
 
-/// The entry of `ip` in the table of `eth0`.
+/// The GID entry of `ip` of `eth0`.
 fn entry(ip: &str) -> GidEntry {
     let table = GidTable::read("eth0").expect("GID table");
     let found = table.iter().find(|(_, entry)| entry.gid == gid(ip)).map(|(_, entry)| entry);
@@ -173,14 +176,14 @@ fn listing(table: &GidTable) -> Vec<(usize, String)> {
     table.iter().map(|(index, entry)| (index, entry.gid.ip().to_string())).collect()
 }
 
-/// The events up to the first that `matches`, which is the last of them.
+/// The events up to and including the first one for which `matches` is true.
 fn wait_for(events: &Receiver<NetEvent>, matches: impl Fn(&NetEvent) -> bool) -> Vec<NetEvent> {
     let deadline = Instant::now() + PATIENCE;
     let mut seen = Vec::new();
     loop {
         match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(event) => seen.push(event),
-            Err(error) => panic!("awaited event: {error}; seen: {seen:#?}"),
+            Err(error) => panic!("expected event is missing: {error}; seen: {seen:#?}"),
         }
         if seen.last().is_some_and(&matches) {
             return seen;
@@ -188,7 +191,7 @@ fn wait_for(events: &Receiver<NetEvent>, matches: impl Fn(&NetEvent) -> bool) ->
     }
 }
 
-/// Follows events into `table` until it has, or no longer has, `ip`.
+/// Applies events to `table` until it contains `ip`, or until it does not if `present` is false.
 fn follow(events: &Receiver<NetEvent>, table: &mut GidTable, ip: &str, present: bool) {
     let awaited = |event: &NetEvent| match event {
         NetEvent::AddressAdded(address) => present && address.ip == addr(ip),
@@ -201,7 +204,7 @@ fn follow(events: &Receiver<NetEvent>, table: &mut GidTable, ip: &str, present: 
 }
 
 #[test]
-fn gid_table_has_the_kernels_order() {
+fn the_gid_table_has_the_order_of_the_kernel() {
     let Some(pair) = Pair::new() else { return };
     pair.a("addr add fd00::1/64 dev eth0 nodad");
     pair.a("addr add 10.0.0.1/24 dev eth0");
@@ -226,7 +229,7 @@ fn gid_table_has_the_kernels_order() {
 }
 
 #[test]
-fn interface_says_what_the_kernel_knows() {
+fn interfaces_report_what_the_kernel_knows() {
     let Some(pair) = Pair::new() else { return };
     pair.a("link set eth0 mtu 4400");
     let (eth0, all) = within(&pair.a, || (Interface::read("eth0"), Interface::list()));
@@ -237,7 +240,7 @@ fn interface_says_what_the_kernel_knows() {
     pair.b("link set eth0 down");
     let eth0 = within(&pair.a, || Interface::read("eth0")).unwrap();
     assert_eq!((eth0.up, eth0.carrier, eth0.is_usable()), (true, false, false));
-    // The thread's own namespace is asked, not the process's.
+    // The namespace of the thread counts, not that of the process.
     assert_eq!(
         within(&pair.b, || Interface::read("eth0")).map(|interface| interface.mac),
         Ok(MAC_B)
@@ -245,7 +248,7 @@ fn interface_says_what_the_kernel_knows() {
 }
 
 #[test]
-fn addresses_come_and_go_under_stable_indices() {
+fn indices_stay_stable_when_addresses_change() {
     let Some(pair) = Pair::with_addresses() else {
         return;
     };
@@ -255,7 +258,11 @@ fn addresses_come_and_go_under_stable_indices() {
     for event in &first {
         table.apply(event);
     }
-    assert_eq!(table, within(&pair.a, || GidTable::read("eth0")).unwrap(), "one order for both");
+    assert_eq!(
+        table,
+        within(&pair.a, || GidTable::read("eth0")).unwrap(),
+        "same order as a new reading"
+    );
 
     pair.a("addr add 10.0.0.7/24 dev eth0");
     follow(&events, &mut table, "10.0.0.7", true);
@@ -274,11 +281,14 @@ fn addresses_come_and_go_under_stable_indices() {
     ];
     assert_eq!(addresses, expected);
     drop(watcher);
-    assert!(events.iter().all(|event| event != NetEvent::Synchronised), "nothing was read anew");
+    assert!(
+        events.iter().all(|event| event != NetEvent::Synchronised),
+        "the table was not read again"
+    );
 }
 
 #[test]
-fn unresolved_neighbours_are_triggered() {
+fn unknown_neighbours_are_resolved() {
     let Some(pair) = Pair::with_addresses() else {
         return;
     };
@@ -288,20 +298,20 @@ fn unresolved_neighbours_are_triggered() {
         ("fe80::fe:ff:fe00:b", "fe80::fe:ff:fe00:a"),
     ] {
         let show = format!("neigh show to {destination} dev eth0");
-        assert_eq!(pair.a(&show), "", "nobody resolved it before");
+        assert_eq!(pair.a(&show), "", "not resolved before");
         let headers = pair.resolve(destination, source).unwrap();
         assert_eq!((headers.dst_mac, headers.src_mac), (MAC_B, MAC_A));
         assert_eq!((headers.src_ip, headers.dst_ip), (addr(source), addr(destination)));
         assert_eq!((headers.vlan, headers.mtu, headers.hop_limit), (None, 1500, 64));
         assert_eq!(headers.next_hop, Some(addr(destination)));
         assert!(pair.a(&show).contains(&MAC_B.to_string()));
-        // Now it is known, and no time is needed.
+        // Now the neighbour is known, so a timeout of zero suffices.
         assert_eq!(pair.resolve_within(destination, source, Duration::ZERO), Ok(headers));
     }
 }
 
 #[test]
-fn unreachable_neighbours_are_given_up_in_time() {
+fn unreachable_neighbours_fail_after_the_timeout() {
     let Some(pair) = Pair::with_addresses() else {
         return;
     };
@@ -315,19 +325,19 @@ fn unreachable_neighbours_are_given_up_in_time() {
         assert!(after >= bound && after <= took, "{after:?} of {took:?}");
         assert!(took < bound * 5, "{took:?}");
     }
-    // When the kernel gives up earlier, so do we.
+    // If the kernel gives up earlier, resolving fails then.
     pair.tune_arp("retrans_time_ms", "50");
     let error = pair.resolve_within("10.0.0.98", "10.0.0.1", PATIENCE).unwrap_err();
     let ResolveError::Unresolved { after, .. } = error else { panic!("{error}") };
     assert!(after < PATIENCE / 2, "{after:?}");
-    // A failed neighbour is asked again: it may be there by now.
+    // A failed neighbour is requested again, since it may be reachable now.
     pair.b("addr add 10.0.0.98/24 dev eth0");
     assert_eq!(pair.resolve("10.0.0.98", "10.0.0.1").map(|headers| headers.dst_mac), Ok(MAC_B));
 }
 
-/// A device's addresses are looked for by several threads; one waits for somebody who is not there.
+/// Several threads resolve addresses of one device; one of them waits for an absent neighbour.
 #[test]
-fn nobody_waits_for_anothers_neighbour() {
+fn threads_do_not_wait_for_each_others_neighbours() {
     let Some(pair) = Pair::with_addresses() else {
         return;
     };
@@ -364,46 +374,46 @@ fn stale_neighbours_are_used_and_confirmed() {
     pair.tune_arp("delay_first_probe_time", "1");
     pair.tune_arp("retrans_time_ms", "50");
     pair.tune_arp("mcast_resolicit", "3");
-    pair.tune_arp("locktime", "0"); // or a second MAC address within a second is not believed
+    pair.tune_arp("locktime", "0"); // Otherwise the kernel ignores a second change within 1 s.
     let headers = pair.resolve_within("10.0.0.2", "10.0.0.1", Duration::ZERO).unwrap();
-    assert_eq!(headers.dst_mac, old, "used at once");
-    // The confirmation finds the true owner: nobody answers the unicast probes, but the broadcast.
+    assert_eq!(headers.dst_mac, old, "used without waiting");
+    // The confirmation finds the new address: unicast probes get no answer, but the broadcast does.
     wait_for(&events, |event| neighbour(event, MAC_B));
 }
 
 #[test]
-fn neighbours_are_asked_again_on_demand() {
+fn neighbours_are_probed_again_on_request() {
     let Some(pair) = Pair::with_addresses() else { return };
     let headers = pair.resolve("10.0.0.2", "10.0.0.1").unwrap();
     let patience = Duration::from_secs(5);
     let confirm = || within(&pair.a, || Resolver::open()?.confirm(&headers, patience));
     assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)));
 
-    // The table says that it is reachable for half a minute at least.
+    // The neighbour stays reachable for at least half a minute.
     pair.tune_arp("retrans_time_ms", "50");
     pair.b("addr del 10.0.0.2/24 dev eth0");
     let error = confirm().unwrap_err();
     assert!(matches!(error, ResolveError::Unresolved { .. }), "{error}");
     assert!(matches!(confirm(), Err(ResolveError::Unresolved { .. })), "asked anew");
 
-    // Stale, and then about to be asked for the packet that was resolved.
+    // The entry is stale, then in the state delay because of the resolved packet.
     pair.b("addr add 10.0.0.2/24 dev eth0");
     assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)), "it is back");
     pair.a(&format!("neigh replace 10.0.0.2 lladdr {MAC_B} dev eth0 nud stale"));
     assert_eq!(pair.resolve("10.0.0.2", "10.0.0.1"), Ok(headers));
     assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)));
-    // It has moved: not where it was, but there.
+    // The neighbour has moved to another Ethernet address.
     pair.a("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:98 dev eth0 nud reachable");
     assert_eq!(confirm(), Ok(Confirmation::Answered(MAC_B)));
 
     pair.a("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent");
     let entered = MacAddr([2, 0, 0, 0, 0, 0x99]);
     assert_eq!(confirm(), Ok(Confirmation::Entered(entered)));
-    assert!(pair.a("neigh show 10.0.0.2").contains("PERMANENT"), "it stays as it was");
+    assert!(pair.a("neigh show 10.0.0.2").contains("PERMANENT"), "the entry is unchanged");
 }
 
 #[test]
-fn routes_lead_through_gateways() {
+fn routes_use_gateways() {
     let Some(pair) = Pair::with_addresses() else {
         return;
     };
@@ -431,7 +441,7 @@ fn routes_lead_through_gateways() {
 }
 
 #[test]
-fn destinations_without_a_wire_are_refused() {
+fn destinations_that_use_no_link_are_refused() {
     let Some(pair) = Pair::with_addresses() else {
         return;
     };
@@ -485,8 +495,8 @@ fn resolving_without_the_capability_is_a_typed_error() {
         within(&pair.a, || {
             let source = entry("10.0.0.1");
             let nobody: libc::uid_t = 65534;
-            // SAFETY: the raw call changes the ids, and so the capabilities, of this short-lived
-            // thread only.
+            // SAFETY: the raw call changes the ids, and so the capabilities, only of this
+            // short-lived thread.
             let set = unsafe { libc::syscall(libc::SYS_setresuid, nobody, nobody, nobody) };
             assert_eq!(set, 0);
             Resolver::open()?.resolve(gid("10.0.0.2"), &source, RESOLVE_TIMEOUT)
@@ -555,7 +565,7 @@ fn link_and_mtu_changes_are_published() {
     }));
     pair.a("link set eth0 mtu 4400");
     wait_for(&events, |event| *event == NetEvent::MtuChanged { interface, mtu: 4400 });
-    // The peer's end goes down: the carrier is lost here.
+    // The peer's end goes down, so this end loses its carrier.
     pair.b("link set eth0 down");
     wait_for(&events, |event| *event == NetEvent::LinkDown { interface });
     let down = ResolveError::InterfaceDown { interface: "eth0".into() };
@@ -563,7 +573,7 @@ fn link_and_mtu_changes_are_published() {
     pair.b("link set eth0 up");
     wait_for(&events, |event| *event == NetEvent::LinkUp { interface });
     assert_eq!(pair.resolve("10.0.0.2", "10.0.0.1").map(|headers| headers.mtu), Ok(4400));
-    // Our own end, which takes the IPv6 addresses along.
+    // This end goes down, which removes its IPv6 addresses.
     pair.a("link set eth0 down");
     let seen = wait_for(
         &events,
@@ -579,7 +589,7 @@ fn link_and_mtu_changes_are_published() {
     wait_for(&events, |event| *event == NetEvent::LinkRemoved { interface });
 }
 
-/// Waits for `awaited` unless `seen` has it already.
+/// Waits for the event `awaited` unless `seen` contains it.
 fn wait_for_if_missing(seen: &[NetEvent], events: &Receiver<NetEvent>, awaited: &NetEvent) -> bool {
     seen.contains(awaited) || !wait_for(events, |event| event == awaited).is_empty()
 }
@@ -606,7 +616,7 @@ fn neighbours_and_routes_are_published() {
 }
 
 #[test]
-fn lost_events_are_made_up_for() {
+fn lost_events_lead_to_a_new_reading() {
     const ADDRESSES: usize = 3000;
     let Some(pair) = Pair::with_addresses() else {
         return;
@@ -622,7 +632,7 @@ fn lost_events_are_made_up_for() {
                 NetEvent::Synchronised => synchronised == 2,
                 _ => false,
             };
-            let _ = sender.send(event); // The test is over.
+            let _ = sender.send(event); // Fails if the test is over.
             if hold {
                 held.recv_timeout(PATIENCE * 3).expect("release");
             }
@@ -631,7 +641,7 @@ fn lost_events_are_made_up_for() {
     .unwrap();
     wait_for(&events, |event| *event == NetEvent::Synchronised);
 
-    // While the callback is held, more events come than a socket holds.
+    // While the callback blocks, more events arrive than the socket can hold.
     let address = |number: usize| format!("10.1.{}.{}", number / 256, number % 256);
     let batch: String = (0..ADDRESSES)
         .map(|number| format!("addr add {}/32 dev eth0\n", address(number)))
@@ -649,7 +659,7 @@ fn lost_events_are_made_up_for() {
         let new = |event: &&NetEvent| matches!(event, NetEvent::AddressAdded(new) if new.ip == ip);
         seen.iter().filter(new).count()
     };
-    // The first one came before the hold.
+    // The first event arrived before the callback blocked.
     for number in 1..ADDRESSES {
         assert_eq!(added(number), 1, "{}", address(number));
     }
@@ -657,7 +667,7 @@ fn lost_events_are_made_up_for() {
     let interface = within(&pair.a, || Interface::read("eth0")).unwrap().index;
     let removed = InterfaceAddress { interface, ip: addr("10.0.0.1"), prefix_len: 24 };
     assert!(seen.contains(&NetEvent::AddressRemoved(removed)));
-    // And it hears again, from the moment of the new reading on.
+    // The watcher reports events again after the new reading.
     pair.a("addr add 10.3.0.1/24 dev eth0");
     release.send(()).unwrap();
     wait_for(
@@ -686,7 +696,7 @@ fn a_watcher_stops_when_dropped() {
                 stopped.send(()).expect("the test waits");
             });
             has_stopped.recv_timeout(PATIENCE).expect("stopped");
-            // The thread is gone, and its callback with it.
+            // The thread has ended, and its callback was dropped.
             while events.try_recv().is_ok() {}
             assert_eq!(events.try_recv(), Err(TryRecvError::Disconnected));
         }

@@ -1,5 +1,6 @@
-//! The packet port on veth pairs between network namespaces. Needs root; says so and passes without.
-#![allow(clippy::disallowed_methods)] // Against the kernel, time is real.
+//! The packet port on veth pairs between network namespaces. Without root, each test prints a
+//! message and passes.
+#![allow(clippy::disallowed_methods)] // Tests against the kernel use real time.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -28,12 +29,12 @@ use feroce_wire::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Long enough for a frame that will come, on a busy machine.
+/// Maximum time to wait for a frame that must arrive, sufficient on a busy machine.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// False, with a word to the reader, where the tests cannot run.
+/// Returns true if the tests can run. Otherwise prints why not.
 fn root() -> bool {
-    // SAFETY: takes and changes nothing.
+    // SAFETY: the call has no arguments and no effects.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
         eprintln!("skipped: network namespaces need root");
@@ -119,7 +120,7 @@ impl Pair {
         ip(&format!("-n {} link set {} {state}", self.names[end], Self::device(end)));
     }
 
-    /// Frames that the interface of `end` has received, as the kernel counts them.
+    /// Frames that the interface of `end` received, according to the kernel.
     fn kernel_frames(&self, end: usize) -> u64 {
         let text = ip(&format!("-n {} -s -j link show {}", self.names[end], Self::device(end)));
         let received = text.split("\"rx\":").nth(1).expect("receive counters");
@@ -142,7 +143,7 @@ impl Drop for Pair {
 
 fn enter(namespace: &str) {
     let file = File::open(format!("/run/netns/{namespace}")).expect("a namespace");
-    // SAFETY: the descriptor is open; only this thread moves.
+    // SAFETY: the descriptor is open; the call moves only this thread.
     let moved = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
     assert_eq!(moved, 0, "setns");
 }
@@ -152,7 +153,7 @@ fn addresses(end: usize) -> [Ipv6Addr; 2] {
         .map(|text| text.parse().expect("an address"))
 }
 
-/// What distinguishes the flows of a test.
+/// Properties of a flow.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     v6: bool,
@@ -162,7 +163,7 @@ struct Kind {
 
 const PLAIN: Kind = Kind { v6: false, tagged: false, source_port: 0xc000 };
 
-/// A flow to the port `to`, which is at `end`.
+/// A flow to the port `to` at end `end`.
 fn flow(to: &dyn Port, end: usize, kind: Kind) -> FlowHeader {
     let address = |end: usize| addresses(end)[1];
     let four = |end: usize| Ipv4Addr::new(10, 8, 0, if end == 0 { 1 } else { 2 });
@@ -232,7 +233,7 @@ fn send(port: &mut dyn Port, frame: &[u8]) {
     port.flush().expect("the link is up");
 }
 
-/// Sends `frames` as one train, as the core does.
+/// Sends `frames` as one burst whose packets may share super-frames, as the core does.
 fn send_train(port: &mut dyn Port, frames: &[Vec<u8>]) {
     for (index, frame) in frames.iter().enumerate() {
         queue(port, frame, index > 0);
@@ -240,7 +241,7 @@ fn send_train(port: &mut dyn Port, frames: &[Vec<u8>]) {
     port.flush().expect("the link is up");
 }
 
-/// The next `count` frames, or those that came before patience ended.
+/// Receives `count` frames, or those that arrive within `patience`.
 fn receive(port: &mut dyn Port, count: usize, patience: Duration) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let end = Instant::now() + patience;
@@ -255,11 +256,11 @@ fn receive(port: &mut dyn Port, count: usize, patience: Duration) -> Vec<Vec<u8>
     frames
 }
 
-/// The next frames are `frames`.
+/// Checks that the next frames are `frames`.
 fn expect(port: &mut dyn Port, frames: &[Vec<u8>], what: &str) {
     let received = receive(port, frames.len(), PATIENCE);
     let lengths = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
-    // Not `assert_eq`, which would print thousands of numbers.
+    // `assert_eq` would print thousands of numbers.
     let (sent, came) = (lengths(frames), lengths(&received));
     assert!(received == frames, "{what}: frames of {sent:?} bytes came as {came:?}");
 }
@@ -281,7 +282,8 @@ fn frames_of_every_size_cross_both_ways() {
         assert_eq!(kind.contains("super-frames"), mode == SuperFrames::Auto, "{kind}");
         assert_eq!(ports[0].attributes().segments_max > 1, mode == SuperFrames::Auto);
         let room = ports[0].tx_room();
-        // Some by the longest that are in the ring: headers and ICRC have 58 bytes, or 78.
+        // Includes lengths around the longest frame in the ring: headers and ICRC have 58 or 78
+        // bytes.
         let longest = (860..=892).step_by(4);
         let sizes = (4..=4096).step_by(92).chain(longest);
         for (count, size) in (0..).zip(sizes) {
@@ -301,7 +303,7 @@ fn frames_of_every_size_cross_both_ways() {
     }
 }
 
-/// Packets with payloads of `sizes` and identifications that count up from `id`, over the wrap too.
+/// Packets with payloads of `sizes` bytes and identifications that count up from `id`, modulo 2^16.
 fn train(flow: &FlowHeader, sizes: &[usize], id: u16) -> Vec<Vec<u8>> {
     let packet = |(count, &size): (u16, &usize)| {
         sealed(flow, size, u32::from(count), id.wrapping_add(count))
@@ -310,24 +312,25 @@ fn train(flow: &FlowHeader, sizes: &[usize], id: u16) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn super_frames_cross_both_ways_and_come_as_the_packets_they_carry() {
+fn super_frames_cross_both_ways_and_arrive_as_packets() {
     if !root() {
         return;
     }
     let pair = Pair::new(4200);
     let mut ports = pair.ports(SuperFrames::Auto);
-    // Payloads, and how many frames the kernel carries.
+    // Payload sizes, and the number of frames that the kernel carries.
     let full = [4096; 15];
     let trains: [(&[usize], u64); 10] = [
         (&full, 1),
-        (&[4096; 16], 2), // Longer than IP allows.
-        (&[1024; 64], 2), // 64 are too long, too: 62 and 2.
-        (&[64; 70], 2),   // More than 64.
-        (&[16, 8], 1),    // So short that it is in the ring.
-        (&[16; 27], 1),   // So is this.
+        (&[4096; 16], 2), // Too long for one IP packet.
+        (&[1024; 64], 2), // 64 packets are too long, too: 62 and 2.
+        (&[64; 70], 2),   // More than 64 packets.
+        (&[16, 8], 1),    // Short enough for the ring.
+        (&[16; 27], 1),   // Also short enough for the ring.
         (&[16; 29], 1),
         (&[64, 64, 4], 1),
-        (&[500, 4096, 4096, 300, 4096], 3), // Longer ones begin anew, after shorter ones, too.
+        // A longer packet, or one after a shorter packet, starts a new frame.
+        (&[500, 4096, 4096, 300, 4096], 3),
         (&[4, 4096], 2),
     ];
     for (end, kind) in [0, 1].into_iter().flat_map(|end| kinds().map(move |kind| (end, kind))) {
@@ -341,7 +344,7 @@ fn super_frames_cross_both_ways_and_come_as_the_packets_they_carry() {
                 expect(&mut ports[end], &sent, &what);
                 pair.kernel_frames(end) - before
             };
-            // Now and then the kernel sends a frame of its own.
+            // The kernel occasionally sends a frame of its own.
             assert!((0..5).any(|_| counted() == frames), "{what}: {frames} frames");
         }
     }
@@ -370,7 +373,7 @@ fn an_af_xdp_receiver_gets_a_super_frame_cut_by_the_kernel() {
         let mut received = receive(&mut receiver, sent.len(), PATIENCE);
         for (number, frame) in (0..).zip(&mut received) {
             assert_eq!(psn(frame), number, "{kind:?}");
-            // The kernel has put a checksum there, which the ICRC does not cover.
+            // The kernel has written a UDP checksum, which the ICRC does not cover.
             frame[flow.len() - 2..flow.len()].fill(0);
         }
         assert!(received == sent, "{kind:?}: all else is as it was");
@@ -392,7 +395,7 @@ fn wrapped_ports_stay_correct() {
     let before = pair.kernel_frames(1);
     send_train(&mut captured, &sent);
     expect(&mut receiver, &sent, "captured");
-    // The kernel may have something to say itself, such as what multicast it listens to.
+    // The kernel may send frames of its own, such as multicast reports.
     assert!(pair.kernel_frames(1) - before < 10, "a super-frame all the same");
     drop(captured);
     let bytes = std::fs::read(&path).expect("the capture");
@@ -408,7 +411,7 @@ fn wrapped_ports_stay_correct() {
     assert!(pair.kernel_frames(1) - before >= 10);
 }
 
-/// The order holds across the two places where frames of different lengths arrive.
+/// Frames keep their order across ring and queue, which hold frames of different lengths.
 #[test]
 fn bursts_of_any_lengths_keep_order_and_lose_nothing() {
     if !root() {
@@ -441,7 +444,7 @@ fn bursts_of_any_lengths_keep_order_and_lose_nothing() {
 }
 
 #[test]
-fn a_slot_not_committed_is_given_again() {
+fn a_slot_that_was_not_committed_is_reused() {
     if !root() {
         return;
     }
@@ -463,7 +466,7 @@ fn a_slot_not_committed_is_given_again() {
 }
 
 #[test]
-fn addresses_come_and_go_while_the_port_is_open() {
+fn addresses_can_change_while_the_port_is_open() {
     if !root() {
         return;
     }
@@ -495,12 +498,13 @@ fn addresses_come_and_go_while_the_port_is_open() {
 }
 
 #[test]
-fn the_kernel_does_not_answer_for_us() {
+fn the_kernel_does_not_respond_to_frames_of_the_port() {
     if !root() {
         return;
     }
     let pair = Pair::new(1500);
-    // True if an answer says that nobody has the port. The kernel limits its rate.
+    // Returns true if an ICMP error reports that the port is unreachable. The kernel limits their
+    // rate.
     let refused = |to: &str, size: usize| {
         let local = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
         pair.within(0, || {
@@ -518,7 +522,7 @@ fn the_kernel_does_not_answer_for_us() {
     for to in ["10.8.0.2:4791", "[fd08::2]:4791"] {
         let answers = || (0..10).any(|_| refused(to, 64));
         assert!(answers(), "{to}: without a port the kernel answers");
-        thread::sleep(Duration::from_secs(1)); // Until it would answer again.
+        thread::sleep(Duration::from_secs(1)); // Until the rate limit permits another error.
         let port = pair.port(1, SuperFrames::Auto);
         for size in [64, 1200] {
             assert!(!refused(to, size), "{to}: with a port it does not");
@@ -528,7 +532,7 @@ fn the_kernel_does_not_answer_for_us() {
     }
 }
 
-/// IP packets that the stack of the calling thread's network namespace has looked at.
+/// Number of IP packets that the stack of the calling thread's network namespace has received.
 fn stack_received() -> u64 {
     let tables = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
     let mut lines = tables.lines().filter_map(|line| line.strip_prefix("Ip: "));
@@ -538,7 +542,8 @@ fn stack_received() -> u64 {
     found.1.parse().expect("a number")
 }
 
-/// Linux 6.6 or later: has programs between packet sockets and the stack.
+/// Returns true on Linux 6.6 or later, which supports programs between packet sockets and the
+/// stack.
 fn has_ingress_programs() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
@@ -546,7 +551,7 @@ fn has_ingress_programs() -> bool {
 }
 
 #[test]
-fn the_stack_does_not_see_what_the_port_takes() {
+fn the_stack_does_not_see_frames_of_the_port() {
     if !root() || !has_ingress_programs() {
         return;
     }
@@ -565,13 +570,14 @@ fn the_stack_does_not_see_what_the_port_takes() {
 }
 
 #[test]
-fn who_holds_the_udp_port_is_in_the_way() {
+fn a_used_udp_port_prevents_opening() {
     if !root() {
         return;
     }
     let pair = Pair::new(1500);
     for address in ["10.8.0.1:4791", "[::]:4791"] {
-        // A child of another test, forked and not yet gone on, may hold what we have left.
+        // A child process that another test has just forked may still hold the sockets of this
+        // test.
         let bind = || {
             let tries = (0..100).map(|_| {
                 thread::sleep(Duration::from_millis(10));
@@ -590,7 +596,7 @@ fn who_holds_the_udp_port_is_in_the_way() {
 }
 
 #[test]
-fn what_is_dropped_is_counted_and_what_follows_arrives() {
+fn dropped_frames_are_counted_and_later_frames_arrive() {
     if !root() {
         return;
     }
@@ -599,7 +605,7 @@ fn what_is_dropped_is_counted_and_what_follows_arrives() {
     let small = PacketConfig { rx_slots: 64, rx_bytes: 64 << 10, ..PacketConfig::new("") };
     let mut receiver = pair.open(1, small);
     let flow = flow(&receiver, 1, PLAIN);
-    // Too many for the ring; too many for the queue, whose marks are in the ring.
+    // First more frames than the ring holds, then more long frames than the queue holds.
     for (size, count) in [(64, 200), (4096, 60), (64, 200), (4096, 60)] {
         let before = receiver.stats().rx_dropped;
         for number in 0..count {
@@ -646,7 +652,7 @@ fn several_cores_share_the_flows() {
     assert!(receive(&mut sender, 1, SILENCE).is_empty(), "nobody hears himself");
 }
 
-/// Waits on the port's descriptors like a core that had nothing to do. True if one became readable.
+/// Waits on the port's descriptors like an idle core. Returns true if one became readable.
 fn sleep(port: &mut dyn Port, patience: Duration) -> bool {
     assert_eq!(port.rx_burst(), 0, "nothing to do");
     let mut fds = Vec::new();
@@ -663,7 +669,7 @@ fn sleep(port: &mut dyn Port, patience: Duration) -> bool {
     ready > 0
 }
 
-/// The ring and the queue overflow each for itself: what was kept of either is shown.
+/// Ring and queue overflow independently. The port shows the frames that either of them kept.
 #[test]
 fn frames_whose_marks_were_lost_are_shown() {
     if !root() {
@@ -684,7 +690,8 @@ fn frames_whose_marks_were_lost_are_shown() {
     }
 }
 
-/// Two processors deliver at once: the sockets may not agree on the order of their frames.
+/// Two CPUs deliver frames at the same time, so the order of frames may differ between the two
+/// sockets.
 #[test]
 fn two_senders_at_once_lose_nothing() {
     if !root() {
@@ -731,9 +738,10 @@ fn two_senders_at_once_lose_nothing() {
     assert_eq!(got.map(AtomicU64::into_inner), [FRAMES; 2], "{:?}", receiver.stats());
 }
 
-/// A super-frame with a segment that no IP packet holds: a peer on a veth may write it.
+/// A super-frame with a segment that is too long for an IP packet, which a peer on a veth may
+/// write.
 #[test]
-fn a_segment_that_is_no_packet_is_refused() {
+fn a_segment_too_long_for_a_packet_is_refused() {
     if !root() {
         return;
     }
@@ -745,8 +753,11 @@ s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW,0)
 s.setsockopt(263,15,1)
 s.setsockopt(socket.SOL_SOCKET,32,1<<22)
 vnet=struct.pack('<BBHHHH',1,5,62,65490,54,6)
-ip=struct.pack('>IHBB',0x60000000,0,17,64)+socket.inet_pton(10,'fd08::1')+socket.inet_pton(10,'fd08::2')
-s.sendto(vnet+bytes([255]*6+[2,0,0,0,0,9,0x86,0xdd])+ip+struct.pack('>HHHH',0xc000,4791,0,0)+bytes(65491),('v0',0x86dd))";
+ends=socket.inet_pton(10,'fd08::1')+socket.inet_pton(10,'fd08::2')
+ip=struct.pack('>IHBB',0x60000000,0,17,64)+ends
+udp=struct.pack('>HHHH',0xc000,4791,0,0)
+ethernet=bytes([255]*6+[2,0,0,0,0,9,0x86,0xdd])
+s.sendto(vnet+ethernet+ip+udp+bytes(65491),('v0',0x86dd))";
     let sent = Command::new("ip")
         .args(["netns", "exec", &pair.names[0], "python3", "-c", raw])
         .output()
@@ -783,7 +794,7 @@ fn a_sleeping_core_is_woken_by_a_frame() {
 }
 
 #[test]
-fn a_link_that_goes_down_is_an_error_and_may_come_back() {
+fn a_link_down_is_an_error_until_the_link_is_up_again() {
     if !root() {
         return;
     }
@@ -817,14 +828,14 @@ fn a_link_that_goes_down_is_an_error_and_may_come_back() {
         send(&mut sender, frame);
     }
     expect(&mut receiver, &sent, "and the order holds");
-    // The sockets remember that the link went down.
+    // The sockets have a pending error since the link went down.
     for port in [&mut sender, &mut receiver] {
         assert!(!sleep(port, SILENCE), "nothing wakes who has nothing to do");
     }
 }
 
 #[test]
-fn refusals_name_the_culprit() {
+fn errors_name_the_cause() {
     if !root() {
         return;
     }
@@ -846,7 +857,7 @@ fn refusals_name_the_culprit() {
     assert!(matches!(error, PacketError::Down(_)), "{error}");
     pair.switch(0, "up");
     let error = pair.within(0, || {
-        // SAFETY: changes the user of this thread alone, which ends here.
+        // SAFETY: changes only the user of this thread, which ends with the test.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(changed, 0, "setresuid");
         PacketPort::open(&base, 1).expect_err("not root")
@@ -865,7 +876,7 @@ struct End {
 
 const MESSAGE: usize = 1 << 20;
 
-/// Devices at both ends, connected.
+/// Opens devices at both ends and connects them.
 fn connect(pair: &Pair, kinds: [PortKind; 2], path_mtu: PathMtu) -> [End; 2] {
     let mut ends = [0, 1].map(|end| {
         let config = DeviceConfig { max_qp: 16, port: kinds[end], ..DeviceConfig::default() };
@@ -893,7 +904,8 @@ fn connect(pair: &Pair, kinds: [PortKind; 2], path_mtu: PathMtu) -> [End; 2] {
     ends
 }
 
-/// A request of the first end about `len` bytes at `remote` of the second's buffer, to its success.
+/// Posts a request of the first end on `len` bytes at offset `remote` of the second end's buffer,
+/// and waits for success.
 fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len: usize) {
     let [near, far] = ends;
     let region = far.buffer.region();
@@ -914,7 +926,7 @@ fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len: us
 }
 
 #[test]
-fn devices_use_super_frames_where_both_ends_have_them() {
+fn devices_use_super_frames_if_both_ends_support_them() {
     if !root() {
         return;
     }
@@ -941,7 +953,7 @@ fn devices_use_super_frames_where_both_ends_have_them() {
                 let few = frames < packets / 4;
                 assert_eq!(few, bulk, "{frames} frames, {packets} packets, {kinds:?}");
             }
-            // And split long messages, to fill them.
+            // Long messages are split to fill super-frames.
             let before = ends[1].device.counter(Counter::RxReadRequests);
             request(&mut ends, true, 0, MESSAGE, 64 << 10);
             let parts = (64 << 10) / u64::from(2 * path_mtu.bytes());
@@ -954,7 +966,7 @@ fn devices_use_super_frames_where_both_ends_have_them() {
 
 const CHILD: &str = "FEROCE_TEST_PACKET_ROOTLESS";
 
-/// Not a test by itself: what the next one runs where nobody is root.
+/// The process that the next test runs without root; not a test by itself.
 #[test]
 #[ignore = "is run by the test below, in a user namespace of its own"]
 fn without_root() {
@@ -966,7 +978,7 @@ fn without_root() {
     ip("link set v1 up");
     let refused = AfXdp::open(&AfXdpConfig::new("v0"), 1).expect_err("AF_XDP needs root");
     assert!(matches!(refused, AfXdpError::NotPermitted { .. }), "{refused}");
-    // Both ends in one namespace, which packet sockets do not mind.
+    // Both ends are in one namespace, which works with packet sockets.
     let mut ports = [0, 1].map(|end| {
         let config = PacketConfig::new(Pair::device(end));
         let port = PacketPort::open(&config, 1).expect("a port without root").remove(0);
@@ -982,7 +994,7 @@ fn without_root() {
 }
 
 #[test]
-fn root_is_not_needed_in_a_user_namespace() {
+fn a_user_namespace_suffices_instead_of_root() {
     let child = Command::new("unshare")
         .args(["-Urn", "--"])
         .arg(std::env::current_exe().expect("this program"))
@@ -990,11 +1002,11 @@ fn root_is_not_needed_in_a_user_namespace() {
         .env(CHILD, "1")
         .output()
         .expect("the `unshare` program");
-    let told = String::from_utf8_lossy(&child.stderr);
-    if told.contains("unshare failed") {
-        eprintln!("skipped: no user namespaces here: {told}");
+    let output = String::from_utf8_lossy(&child.stderr);
+    if output.contains("unshare failed") {
+        eprintln!("skipped: no user namespaces here: {output}");
         return;
     }
-    let told = format!("{told}{}", String::from_utf8_lossy(&child.stdout));
-    assert!(child.status.success() && told.contains("all crossed"), "{told}");
+    let output = format!("{output}{}", String::from_utf8_lossy(&child.stdout));
+    assert!(child.status.success() && output.contains("all crossed"), "{output}");
 }

@@ -1,6 +1,6 @@
-//! Figures of a device for those who ask, on a veth pair in a network namespace of the test's own: served while the
-//! device is open and not a moment longer, and not at all if its program does not want to. Needs root; says so and
-//! passes without.
+//! Statistics that a device serves to `feroce stat`, on a veth pair in a network namespace of the
+//! test. A device serves them only while it is open, and not at all if its configuration turns this
+//! off. Without root, each test prints a message and passes.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn ip(arguments: &str) {
     assert!(status.expect("the `ip` program").success(), "ip {arguments}");
 }
 
-/// Runs `test` on a thread with a network namespace of its own, which goes with it.
+/// Runs `test` on a thread with its own network namespace, which disappears with the thread.
 fn in_own_namespace(test: fn()) {
     let run = move || {
         if unshare(CloneFlags::CLONE_NEWNET).is_err() {
@@ -34,7 +34,7 @@ fn figures() -> Result<feroce_engine::device::stat::Snapshot, StatError> {
 }
 
 #[test]
-fn figures_come_and_go_with_the_device() {
+fn statistics_are_served_while_the_device_is_open() {
     in_own_namespace(|| {
         assert!(matches!(figures(), Err(StatError::NoEndpoint { .. })));
         assert!(endpoints().is_empty());
@@ -50,7 +50,7 @@ fn figures_come_and_go_with_the_device() {
         let numbers: Vec<_> = shown.iter().map(|qp| qp.qpn).collect();
         let mut expected: Vec<_> = qps.iter().map(|qp| qp.qpn().value()).collect();
         expected.sort_unstable();
-        assert_eq!(numbers, expected, "more than are looked at in one go, each once");
+        assert_eq!(numbers, expected, "more QPs than one round covers, each once");
         assert!(shown.iter().all(|qp| qp.state == "RESET" && qp.peer.is_none()));
         assert_eq!(ask("v0", &Request::default()).expect("figures").queue_pairs, None);
         drop(qps);
@@ -61,7 +61,7 @@ fn figures_come_and_go_with_the_device() {
 }
 
 #[test]
-fn a_program_may_keep_its_figures_to_itself() {
+fn statistics_can_be_turned_off() {
     in_own_namespace(|| {
         let quiet = DeviceConfig { serve_stat: false, ..DeviceConfig::default() };
         let manual = DeviceConfig { driver: Driver::Manual, ..DeviceConfig::default() };
@@ -75,7 +75,7 @@ fn a_program_may_keep_its_figures_to_itself() {
 }
 
 #[test]
-fn an_asker_that_says_nothing_or_nonsense_does_no_harm() {
+fn silent_or_invalid_clients_do_no_harm() {
     use std::io::{Read, Write};
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixStream};

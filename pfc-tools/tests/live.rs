@@ -19,6 +19,7 @@ use feroce_engine::device::{
 use feroce_engine::memory::Access;
 use feroce_engine::pfc::{PfcConfig, Priorities, Thresholds};
 use feroce_engine::port::af_xdp::AfXdpConfig;
+use feroce_engine::port::kind::PortConfigs;
 use feroce_engine::port::packet::{Offload, PacketConfig, SuperFrames, Tap};
 use feroce_engine::time::Clock;
 use feroce_engine::verbs::{Data, RemoteAddr, SendFlags, SendOp, SendRequest};
@@ -614,13 +615,14 @@ struct Transfer {
 fn transfer(net: &Net, kind: PortKind, pfc: [PfcConfig; 2], messages: u64) -> Transfer {
     let config = DeviceConfig {
         driver: Driver::Manual,
-        // With super-frame buffers it would take several at a time.
-        packet: PacketConfig {
-            rx_slots: 512,
-            super_frames: SuperFrames::Off,
-            ..PacketConfig::new("")
-        },
-        af_xdp: AfXdpConfig { rx_frames: 512, ..AfXdpConfig::new("") },
+        // A port with buffers for super-frames takes several frames at a time.
+        ports: PortConfigs::default()
+            .with(PacketConfig {
+                rx_slots: 512,
+                super_frames: SuperFrames::Off,
+                ..PacketConfig::new("")
+            })
+            .with(AfXdpConfig { rx_frames: 512, ..AfXdpConfig::new("") }),
         ..paced(kind, 100_000_000, pfc[1])
     };
     let receiver = net.within("h3", move || Device::open("v0", config).expect("a device"));

@@ -15,7 +15,7 @@ use feroce_engine::net::Gid;
 use feroce_engine::verbs::RemoteAddr;
 use feroce_wire::{Key, Psn, Qpn};
 
-use feroce_conform::endpoint::dpdk;
+use crate::ports;
 
 /// The interfaces of the two ends, and their addresses in a /24.
 pub const INTERFACES: [&str; 2] = ["v0", "v1"];
@@ -268,12 +268,9 @@ pub fn small_config() -> DeviceConfig {
 pub fn device(end: usize, port: PortKind) -> (String, DeviceConfig) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let config = DeviceConfig { port, ..small_config() };
-    if port != PortKind::Dpdk {
-        return (INTERFACES[end].to_owned(), config);
-    }
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let address = format!("{}/24", ADDRESSES[end]);
-    (dpdk::device(number, INTERFACES[end], 1024), dpdk::config(config, &[&address]))
+    ports::device(number, INTERFACES[end], config, &[&address])
 }
 
 /// A sum over all words of `buffer` that depends on their order.

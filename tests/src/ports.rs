@@ -1,10 +1,13 @@
-//! The ports that a rig stands on: shm, or ports of the kernel, each device's own joined by a veth to the one at which
-//! the rig's wire picks frames up. `FEROCE_RIG` chooses: `shm` (the default), the name of a kind of port, or `super-frames`
-//! for a packet port that puts packets together: more of them go out in a row then, which some tests count. DPDK's ports
-//! use its AF_PACKET driver on the same veths.
+//! The ports of a rig: shm ports, or kernel ports. Each device's kernel port is joined by a veth to
+//! the port at which the wire of the rig picks up frames.
+//!
+//! `FEROCE_RIG` chooses: `shm` (the default), the name of a kind of port, or `super-frames` for a
+//! packet port with super-frames. With super-frames more packets go out in a row, which some tests
+//! count. DPDK ports use DPDK's AF_PACKET driver on the same veths.
 
 pub mod dpdk;
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::net::Ipv6Addr;
 use std::process::Command;
@@ -12,92 +15,153 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use feroce_conform::device_pair::{FramesInFlight, shm_ports};
-use feroce_engine::device::PortKind;
+use feroce_engine::device::{DeviceConfig, PortKind};
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig};
 use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
-use feroce_engine::port::{Port, PortStats, RX_BURST};
+use feroce_engine::port::{Port, PortStats};
 
 use crate::{gid, gid_v6, gid_vlan};
 
 /// A value of `FEROCE_RIG`.
 const SUPER_FRAMES: &str = "super-frames";
 
-/// How long a frame may be on its way through the kernel.
+/// Maximum time that a frame takes through the kernel.
 const PATIENCE: Duration = Duration::from_millis(2);
+
+/// How tests use one kind of port. A kind that needs nothing special has [`Rig::new`].
+#[derive(Debug)]
+pub(crate) struct Rig {
+    kind: PortKind,
+    /// Opens a port on an interface, for the addresses of both ends.
+    open: fn(&str) -> Box<dyn Port>,
+    /// Starts what the port starts once per process, before other threads run.
+    start: fn(),
+    /// Reserves room for one rig in the process; the result is dropped with the rig.
+    reserve: Option<fn() -> Box<dyn Debug + Send>>,
+    /// Maximum number of rigs at a time.
+    rigs_max: usize,
+    /// Maximum number of frames that an end may get before it is turned.
+    burst: usize,
+    /// The name and the configuration of a device on an interface with these addresses, each with
+    /// its prefix length. The number is unique in the process.
+    device: fn(u32, &str, DeviceConfig, &[&str]) -> (String, DeviceConfig),
+}
+
+impl Rig {
+    const fn new(kind: PortKind, open: fn(&str) -> Box<dyn Port>) -> Self {
+        Self {
+            kind,
+            open,
+            start: || (),
+            reserve: None,
+            rigs_max: usize::MAX,
+            burst: usize::MAX,
+            device: |_, interface, config, _| (interface.to_owned(), config),
+        }
+    }
+
+    fn of(kind: PortKind) -> &'static Self {
+        let rig = RIGS.iter().find(|rig| rig.kind == kind);
+        rig.unwrap_or_else(|| panic!("port kind {kind} has no row in `RIGS`"))
+    }
+}
+
+/// The kinds of port that tests can use, one row each.
+static RIGS: &[Rig] = &[
+    Rig::new(PortKind::AfXdp, open_af_xdp),
+    Rig::new(PortKind::Packet, |interface| open_packet(interface, SuperFrames::Off)),
+    dpdk::RIG,
+];
+
+/// The name of a device on `interface` for the kind of port that `config` chooses, and its
+/// configuration. The local addresses are `addresses`, each with its prefix length. `number` is
+/// unique in the process.
+pub fn device(
+    number: u32,
+    interface: &str,
+    config: DeviceConfig,
+    addresses: &[&str],
+) -> (String, DeviceConfig) {
+    (Rig::of(config.port).device)(number, interface, config, addresses)
+}
+
+/// Starts what ports of this kind start once per process and keep until it ends.
+pub fn start(kind: PortKind) {
+    (Rig::of(kind).start)();
+}
 
 /// Ports for the two devices of a rig, and the ports that they are connected to.
 #[derive(Debug)]
 pub struct RigPorts {
-    /// The devices' ports.
+    /// The ports of the devices.
     pub near: [Box<dyn Port>; 2],
-    /// The wire's.
+    /// The ports of the wire.
     pub far: [Box<dyn Port>; 2],
-    /// What else belongs to them.
+    /// Namespace and reservations of the ports.
     pub keeper: Keeper,
 }
 
-/// Keeps alive what a rig's ports stand on, and knows when every frame has arrived.
+/// Keeps alive what the ports of a rig depend on, and waits until every frame has arrived.
 #[derive(Debug)]
 pub struct Keeper {
     namespace: Option<Namespace>,
-    place: Option<dpdk::Place>,
-    /// Frames that were sent and did not arrive, by direction: damaged ones that the kernel took for its own.
+    _reservation: Option<Box<dyn Debug + Send>>,
+    /// Maximum number of frames that an end may get before it is turned.
+    burst: usize,
+    /// Frames that were sent and did not arrive, by direction: damaged frames that the kernel kept
+    /// for its own stack.
     lost: [u64; 4],
 }
 
 impl RigPorts {
-    /// The ports that `FEROCE_RIG` asks for.
+    /// The ports that `FEROCE_RIG` chooses.
     ///
     /// # Panics
-    /// If there is no such kind, or the kernel refuses: such tests need root.
+    /// If there is no such kind, or if the kernel refuses: these tests need root.
     pub fn new() -> Self {
         if !Self::are_the_kernels() {
             return Self::shm();
         }
-        let kind = std::env::var("FEROCE_RIG").expect("asked for");
         if Self::have_super_frames() {
             return Self::kernel(|interface| open_packet(interface, SuperFrames::On));
         }
-        match kind.parse().expect("FEROCE_RIG") {
-            PortKind::AfXdp => Self::kernel(open_af_xdp),
-            PortKind::Packet => Self::kernel(|interface| open_packet(interface, SuperFrames::Off)),
-            PortKind::Dpdk => {
-                let place = dpdk::Place::take();
-                let mut ports = Self::kernel(dpdk::open);
-                ports.keeper.place = Some(place);
-                ports
-            }
-            PortKind::Auto => panic!("FEROCE_RIG: which kind of port?"),
-        }
+        let kind = std::env::var("FEROCE_RIG").expect("set");
+        let rig = Rig::of(kind.parse().expect("FEROCE_RIG"));
+        let reservation = rig.reserve.map(|reserve| reserve());
+        let mut ports = Self::kernel(rig.open);
+        ports.keeper._reservation = reservation;
+        ports.keeper.burst = rig.burst;
+        ports
     }
 
-    /// Two ports joined to each other, of the kind that `FEROCE_RIG` asks for. The keeper is dropped last.
+    /// Two connected ports of the kind that `FEROCE_RIG` chooses. The keeper must be dropped last.
     pub fn cable() -> ([Box<dyn Port>; 2], Keeper) {
         let Self { near: [near, _], far: [far, _], keeper } = Self::new();
         ([near, far], keeper)
     }
 
-    /// True if the kernel is between the ports: it takes damaged frames for its own, and time goes by.
+    /// Returns true if the kernel is between the ports. The kernel keeps damaged frames for its own
+    /// stack, and frames take time.
     pub fn are_the_kernels() -> bool {
         !matches!(std::env::var("FEROCE_RIG").as_deref(), Err(_) | Ok("" | "shm"))
     }
 
-    /// True if the ports put packets together.
+    /// Returns true if the ports send super-frames.
     pub fn have_super_frames() -> bool {
         std::env::var("FEROCE_RIG").as_deref() == Ok(SUPER_FRAMES)
     }
 
-    /// How many rigs there can be at a time.
+    /// Maximum number of rigs at a time.
     pub fn most() -> usize {
         match std::env::var("FEROCE_RIG").as_deref().map(str::parse) {
-            Ok(Ok(PortKind::Dpdk)) => dpdk::MOST_RIGS,
+            Ok(Ok(kind)) => Rig::of(kind).rigs_max,
             _ => usize::MAX,
         }
     }
 
     fn shm() -> Self {
         let [near, far] = shm_ports();
-        Self { near, far, keeper: Keeper { namespace: None, place: None, lost: [0; 4] } }
+        Self { near, far, keeper: Keeper::new(None) }
     }
 
     fn kernel(open: fn(&str) -> Box<dyn Port>) -> Self {
@@ -106,8 +170,7 @@ impl RigPorts {
         namespace.enter();
         let [near, far] = ["n", "f"].map(|side| [0, 1].map(|end| open(&format!("{side}{end}"))));
         enter(back);
-        let namespace = Some(namespace);
-        Self { near, far, keeper: Keeper { namespace, place: None, lost: [0; 4] } }
+        Self { near, far, keeper: Keeper::new(Some(namespace)) }
     }
 }
 
@@ -117,14 +180,14 @@ impl Default for RigPorts {
     }
 }
 
-/// Takes frames to the addresses of both ends.
+/// Opens an AF_XDP port for the addresses of both ends.
 fn open_af_xdp(interface: &str) -> Box<dyn Port> {
     let port = AfXdp::open(&AfXdpConfig::new(interface), 1).expect("a port").remove(0);
     port.address_filter().set(own_addresses().as_flattened()).expect("a filter");
     Box::new(port)
 }
 
-/// The same, with packet sockets.
+/// Opens a packet port for the addresses of both ends.
 fn open_packet(interface: &str, super_frames: SuperFrames) -> Box<dyn Port> {
     let config = PacketConfig { super_frames, ..PacketConfig::new(interface) };
     let port = PacketPort::open(&config, 1).expect("a port").remove(0);
@@ -137,9 +200,13 @@ fn own_addresses() -> [[Ipv6Addr; 3]; 2] {
 }
 
 impl Keeper {
-    /// How many frames an end may get before it is turned.
+    fn new(namespace: Option<Namespace>) -> Self {
+        Self { namespace, _reservation: None, burst: usize::MAX, lost: [0; 4] }
+    }
+
+    /// Maximum number of frames that an end may get before it is turned.
     pub fn burst(&self) -> usize {
-        if self.place.is_some() { RX_BURST } else { usize::MAX }
+        self.burst
     }
 }
 
@@ -168,8 +235,8 @@ impl FramesInFlight for Keeper {
     }
 }
 
-/// Frames that left one end and did not come to the other. Those that a port has dropped itself may be counted as
-/// sent or not; `lost` learns it.
+/// Frames that left one end and did not arrive at the other. Frames that a port dropped itself may
+/// be counted as sent or not; [`Keeper::lost`] absorbs the difference.
 fn missing(from: &PortStats, to: &PortStats) -> u64 {
     (from.tx_frames).saturating_sub(to.rx_frames + to.rx_dropped)
 }
@@ -187,14 +254,15 @@ impl Namespace {
         let namespace = Self { name: format!("fr-rig-{}-{unique}", std::process::id()) };
         let name = &namespace.name;
         run(&format!("ip netns add {name}"));
-        // No address and no traffic of the kernel's own.
+        // The kernel must have no address and send nothing by itself.
         run(&format!("ip netns exec {name} sysctl -qw net.ipv6.conf.default.disable_ipv6=1"));
         for end in 0..2 {
             let (n, f) = (format!("n{end}"), format!("f{end}"));
             run(&format!("ip -n {name} link add {n} mtu 4500 type veth peer name {f} mtu 4500"));
             for device in [n, f] {
                 run(&format!(
-                    "ip netns exec {name} ethtool -K {device} tx off gso off gro off rxvlan off txvlan off"
+                    "ip netns exec {name} ethtool -K {device} \
+                     tx off gso off gro off rxvlan off txvlan off"
                 ));
                 run(&format!("ip -n {name} link set {device} up"));
             }
@@ -221,6 +289,6 @@ fn run(command: &str) {
     let mut words = command.split(' ');
     let output = Command::new(words.next().expect("a program")).args(words).output();
     let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {}", told.trim());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {}", message.trim());
 }

@@ -19,7 +19,7 @@ use feroce_engine::verbs::{
 use pcap_file::pcap::PcapReader;
 
 use feroce_tests::live::{self, BUFFER, Net, Peer, checksum};
-use feroce_tests::ports::dpdk;
+use feroce_tests::ports;
 
 const MESSAGE: usize = 1 << 20;
 const MESSAGES: u64 = 1024; // 1 GiB
@@ -214,9 +214,7 @@ fn half_way_captured(
 ) {
     let _alone = alone();
     for &port in ports {
-        if port == PortKind::Dpdk {
-            dpdk::start(); // What belongs to DPDK stays until the process ends.
-        }
+        ports::start(port); // What a port starts once stays until the process ends.
         let before = belongings();
         // A thread of its own, whose network namespace nobody else gets.
         std::thread::scope(|scope| {

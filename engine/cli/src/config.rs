@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output;
+use crate::port_flags::PortFlags;
 
 /// Settings of the path, which `feroce perf` has among the options of its test.
 #[derive(Debug, Default, Args)]
@@ -51,7 +52,7 @@ impl AllFlags {
 }
 
 /// A setting's name, its option, and what that was given.
-type Flag<'a> = (&'static str, &'static str, &'a Option<String>);
+pub(crate) type Flag<'a> = (&'static str, &'static str, &'a Option<String>);
 
 fn set(settings: &mut Settings, flags: &[Flag<'_>]) -> Result<(), Failure> {
     for (key, flag, value) in flags {
@@ -120,21 +121,9 @@ pub struct SettingFlags {
     /// Whom to turn into once the device is open; empty to stay
     #[arg(long, value_name = "NAME", value_hint = ValueHint::Username, value_parser = of("user"))]
     pub user: Option<String>,
-    /// Port dpdk: own addresses, as `10.0.0.1/24,fd00::1/64`
-    #[arg(long, value_name = "LIST", value_parser = of("dpdk_addresses"))]
-    pub dpdk_addresses: Option<String>,
-    /// Port dpdk: routers for what is not on the link
-    #[arg(long, value_name = "LIST", value_parser = of("dpdk_gateways"))]
-    pub dpdk_gateways: Option<String>,
-    /// Port dpdk: largest IP packet in bytes
-    #[arg(long, value_name = "BYTES", value_parser = of("dpdk_mtu"))]
-    pub dpdk_mtu: Option<String>,
-    /// Port dpdk: `hugepages`, or MiB of ordinary memory
-    #[arg(long, value_name = "MEMORY", value_parser = of("dpdk_memory"))]
-    pub dpdk_memory: Option<String>,
-    /// Port dpdk: arguments for DPDK's EAL besides Feroce's own
-    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true, value_parser = of("dpdk_eal"))]
-    pub dpdk_eal: Option<String>,
+    /// Settings of one kind of port each.
+    #[command(flatten)]
+    pub ports: PortFlags,
 }
 
 impl SettingFlags {
@@ -151,8 +140,8 @@ impl SettingFlags {
         given.into_iter().find(|(_, _, value)| value.is_some()).map(|(_, flag, _)| flag)
     }
 
-    fn flags(&self) -> [Flag<'_>; 23] {
-        [
+    fn flags(&self) -> Vec<Flag<'_>> {
+        let flags = [
             ("port_kind", "--port-kind", &self.port_kind),
             ("cores", "--cores", &self.cores),
             ("helper", "--helper", &self.helper),
@@ -171,17 +160,13 @@ impl SettingFlags {
             ("rnr_retry", "--rnr-retry", &self.rnr_retry),
             ("min_rnr_timer", "--min-rnr-timer", &self.min_rnr_timer),
             ("user", "--user", &self.user),
-            ("dpdk_addresses", "--dpdk-addresses", &self.dpdk_addresses),
-            ("dpdk_gateways", "--dpdk-gateways", &self.dpdk_gateways),
-            ("dpdk_mtu", "--dpdk-mtu", &self.dpdk_mtu),
-            ("dpdk_memory", "--dpdk-memory", &self.dpdk_memory),
-            ("dpdk_eal", "--dpdk-eal", &self.dpdk_eal),
-        ]
+        ];
+        flags.into_iter().chain(self.ports.flags()).collect()
     }
 }
 
 /// A value for the setting `name`, as text.
-fn of(
+pub(crate) fn of(
     name: &'static str,
 ) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
     move |text| taken(name, text).map(|_| text.to_owned())
@@ -200,7 +185,7 @@ fn taken(name: &'static str, text: &str) -> Result<Settings, String> {
     let mut settings = Settings::default();
     let key = KEYS.iter().find(|key| key.name == name).expect("in the table");
     let taken = settings.set(name, text, Origin::Default);
-    taken.map(|()| settings).map_err(|_| format!("expected {}", (key.expects)()))
+    taken.map(|()| settings).map_err(|_| format!("expected {}", key.expects()))
 }
 
 /// Options of `feroce config`.
@@ -221,8 +206,8 @@ pub struct Options {
 fn after_help() -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    for key in KEYS {
-        table.add_row([key.name, (key.expects)()]);
+    for key in KEYS.iter() {
+        table.add_row([key.name, key.expects()]);
     }
     format!(
         "A setting comes from an option, else from the environment variable FEROCE_<SETTING>, else from \
@@ -249,7 +234,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     let settings = options.settings.load()?;
     let row = |key: &Key| Row {
         setting: key.name,
-        value: (key.show)(&settings),
+        value: key.show(&settings),
         from: settings.origin(key.name).to_string(),
         about: key.about,
     };
@@ -271,11 +256,11 @@ fn example() -> String {
     let defaults = Settings::default();
     let mut text =
         "# Settings of Feroce: /etc/feroce.toml. Each line below is the default.\n".to_owned();
-    for key in KEYS {
-        let value = (key.show)(&defaults);
+    for key in KEYS.iter() {
+        let value = key.show(&defaults);
         let is_bare = value.parse::<u64>().is_ok() || value.parse::<bool>().is_ok();
         let value = if is_bare { value } else { format!("{value:?}") };
-        text += &format!("\n# {}: {}\n#{} = {value}\n", key.about, (key.expects)(), key.name);
+        text += &format!("\n# {}: {}\n#{} = {value}\n", key.about, key.expects(), key.name);
     }
     text.trim_end().to_owned()
 }

@@ -12,6 +12,7 @@ mod open;
 mod output;
 mod packaging;
 mod perf;
+mod port_flags;
 mod privileges;
 mod run;
 mod set;

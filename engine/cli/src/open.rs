@@ -9,8 +9,9 @@ use clap::{Args, ValueEnum, ValueHint};
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Device, DeviceConfig, OpenError, PortKind};
 use feroce_engine::port::Port;
-use feroce_engine::port::af_xdp::XdpMode;
+use feroce_engine::port::af_xdp::{AfXdpConfig, XdpMode};
 use feroce_engine::port::fault::{FaultCounters, FaultPort, FaultStats, Faults};
+use feroce_engine::port::kind::PortConfig;
 use feroce_engine::port::pcap::PcapPort;
 
 use crate::config::SettingFlags;
@@ -23,7 +24,7 @@ const ARENA_BYTES: usize = 4 << 30;
 /// How to open the device.
 #[derive(Debug, Args)]
 pub struct OpenOptions {
-    /// Interface; with --port-kind dpdk the device, as DPDK names it [default then: setting `dpdk_device`]
+    /// Interface, or the device of a port without one [default then: its setting, as `dpdk_device`]
     #[arg(short, long, value_name = "IFACE", value_hint = ValueHint::Other)]
     pub interface: Option<String>,
     /// Settings
@@ -76,19 +77,20 @@ impl From<Xdp> for XdpMode {
     }
 }
 
-/// What is to be opened: the interface or device that is `given`, or DPDK's by its setting.
+/// The interface or device to open: the one that is `given`, or the one that the settings of the
+/// kind of port name.
 ///
 /// # Errors
 /// [`Failure::Usage`] if there is none.
 pub fn interface(given: Option<&String>, settings: &Settings) -> Result<String, Failure> {
-    let usual = (settings.port_kind == PortKind::Dpdk).then_some(&settings.dpdk_device);
-    let usual = usual.filter(|device| !device.is_empty());
-    given.or(usual).cloned().ok_or_else(|| {
-        let told = match settings.port_kind {
-            PortKind::Dpdk => "which device? (-i DEVICE, or the setting `dpdk_device`)",
-            _ => "which interface? (-i IFACE; `feroce devinfo` lists them)",
-        };
-        Failure::Usage(told.to_owned())
+    let kind = settings.port_kind;
+    let default = kind.config(&settings.ports).map(PortConfig::default_device);
+    let default = default.filter(|device| !device.is_empty());
+    given.map(String::as_str).or(default).map(str::to_owned).ok_or_else(|| {
+        Failure::Usage(match kind.is_on_kernel() {
+            true => "which interface? (-i IFACE; `feroce devinfo` lists them)".to_owned(),
+            false => format!("which device? (-i DEVICE, or the setting `{kind}_device`)"),
+        })
     })
 }
 
@@ -96,7 +98,7 @@ pub fn interface(given: Option<&String>, settings: &Settings) -> Result<String, 
 #[derive(Debug)]
 pub struct OpenDevice {
     pub device: Device,
-    /// Interface, or name of DPDK's device.
+    /// Interface, or name of the device of a port without one.
     pub interface: String,
     /// What the device was opened with.
     pub settings: Settings,
@@ -200,7 +202,7 @@ impl OpenOptions {
         let interface = interface(self.interface.as_ref(), settings)?;
         let user = privileges::find_of(settings)?;
         let mut config = DeviceConfig { arena_bytes: ARENA_BYTES, ..settings.device_config() };
-        config.af_xdp.mode = self.xdp.into();
+        config.ports.get_mut::<AfXdpConfig>().mode = self.xdp.into();
         let cores = config.cores as u64;
         let seed = self.seed_of_faults();
         let (mut faults, mut captures) = (Vec::new(), Vec::new());

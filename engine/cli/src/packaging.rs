@@ -67,9 +67,9 @@ fn write_page(command: Command, page: &mut Vec<u8>) -> std::io::Result<()> {
     let source = concat!("feroce ", env!("CARGO_PKG_VERSION"));
     clap_mangen::Man::new(command).source(source).manual("Feroce").render(page)?;
     page.extend_from_slice(FILES.as_bytes());
-    for key in KEYS {
+    for key in KEYS.iter() {
         let (variable, about) = (key.variable(), key.about);
-        writeln!(page, ".TP\n\\fB{variable}\\fR\n{about}: {}", (key.expects)())?;
+        writeln!(page, ".TP\n\\fB{variable}\\fR\n{about}: {}", key.expects())?;
     }
     page.extend_from_slice(SEE_ALSO.as_bytes());
     Ok(())

@@ -101,7 +101,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         id: "hugepages",
         severity: "error",
-        found: "DPDK does not start",
+        found: "port dpdk does not open",
         plant: "echo 0 > $FAKES/hugepages",
         undo: "echo 256 > $FAKES/hugepages",
         around: "FEROCE_PORT_KIND=dpdk",
@@ -603,7 +603,7 @@ fn without_an_interface_all_that_are_up_are_seen_and_opening_is_tried_on_demand(
     let (_, report) = patient.examine("", "-i v0 --open");
     let opened = report["findings"].as_array().expect("findings").last().expect("one");
     let told = opened["found"].as_str().expect("words");
-    assert!(told.contains("packet") && told.contains("auto: AF_XDP cannot be had"), "{told}");
+    assert!(told.contains("packet") && told.contains("auto: AF_XDP is not available"), "{told}");
     assert!(told.contains("someone_else"), "{told}");
     patient.shell("ip link set dev v0 xdpgeneric off");
 

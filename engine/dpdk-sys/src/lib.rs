@@ -1,9 +1,9 @@
-//! What Feroce's dpdk port calls of libdpdk: bindings that `bindgen` makes of DPDK's own headers, and a C
-//! shim (`shim.h`) for the functions that are inline there. Empty without the feature `link`.
+//! The part of libdpdk that Feroce's dpdk port calls: bindings that `bindgen` generates from DPDK's
+//! headers, and a C shim (`shim.h`) for inline functions. Empty without the feature `link`.
 //!
-//! Everything is as unsafe as in C. Only `engine/src/port/dpdk` calls it.
+//! All functions are unsafe, as in C. Only `engine/src/port/dpdk` calls them.
 #![cfg(feature = "link")]
-// Generated: the names, the casts and the documentation are DPDK's.
+// Generated code: names, casts and documentation are those of DPDK.
 #![allow(
     non_camel_case_types,
     non_snake_case,

@@ -12,7 +12,7 @@ use super::super_frame::Quantum;
 use crate::congestion::Sent;
 use crate::counters::Counter;
 use crate::pfc::PauseGate;
-use crate::port::{PATIENCE, Port, Priority};
+use crate::port::contract::{PATIENCE, Port, Priority};
 use crate::qp::Transmit;
 use crate::time::Instant;
 use crate::verbs::AsyncEvent;

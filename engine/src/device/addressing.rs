@@ -1,8 +1,9 @@
-//! Who a device is on the network and how it finds its peers: from the kernel's tables, or given.
+//! The addresses of a device and the paths to its peers: from the kernel's tables, given by the
+//! caller, or from the port.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Qpn, VlanTag};
 
@@ -10,33 +11,32 @@ use crate::net::{
     Gid, GidEntry, GidTable, NetError, PathHeaders, RESOLVE_TIMEOUT, ResolveError, Resolver,
     multicast_mac, wait,
 };
-#[cfg(feature = "dpdk")]
-use crate::port::dpdk::PortAddresses;
+use crate::port::kind::LinkAddresses;
 use crate::time::Duration;
 
-/// The way to a peer, as `ibv_ah_attr` gives it.
+/// The path to a peer, as in `ibv_ah_attr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
-    /// The peer.
+    /// GID of the peer.
     pub dgid: Gid,
-    /// Own address: index in the GID table.
+    /// Index of the local address in the GID table.
     pub sgid_index: u32,
     /// DSCP and ECN bits.
     pub traffic_class: u8,
-    /// TTL or hop limit; 0 takes the route's.
+    /// TTL or hop limit; 0 uses that of the route.
     pub hop_limit: u8,
     /// UDP source port.
     pub source_port: SourcePort,
-    /// IPv6 flow label; 0 derives one from the QP numbers.
+    /// IPv6 flow label; 0 derives a label from the QP numbers.
     pub flow_label: u32,
-    /// 802.1Q priority where frames are tagged, 0..=7.
+    /// 802.1Q priority of tagged frames, 0..=7.
     pub service_level: u8,
-    /// The peer takes super-frames: see [`Endpoint::super_frames`](super::Endpoint::super_frames).
+    /// True if the peer accepts [super-frames](crate::port::super_frame).
     pub super_frames: bool,
 }
 
 impl Path {
-    /// A path from GID `sgid_index` to `dgid` with the defaults.
+    /// A path from GID `sgid_index` to `dgid` with default values.
     pub fn new(dgid: Gid, sgid_index: u32) -> Self {
         Self {
             dgid,
@@ -51,23 +51,24 @@ impl Path {
     }
 }
 
-/// Where the UDP source port comes from. Switches and receive queues spread flows by it.
+/// Choice of the UDP source port, by which switches and receive queues spread flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SourcePort {
-    /// From the flow label, which without a choice of the program comes from the QP numbers: flows take
-    /// all of several equal paths, and all receive queues.
+    /// Derived from the flow label, which by default is derived from the QP numbers. Flows then use
+    /// all equal-cost paths and all receive queues.
     #[default]
     PerQp,
-    /// The same for all, for firewalls and captures: flows between two hosts take one path.
+    /// The same port for all flows, for firewalls and captures. All flows between two hosts then
+    /// take one path.
     Fixed(NonZeroU16),
 }
 
-/// Addresses given by hand, for ports that no kernel interface stands behind.
+/// Addresses given by the caller, for ports without a kernel interface.
 #[derive(Debug, Clone)]
 pub struct StaticAddresses {
-    /// Own Ethernet address.
+    /// Local Ethernet address.
     pub mac: MacAddr,
-    /// Own GIDs, with the VLAN of each.
+    /// Local GIDs, each with its VLAN.
     pub gids: Vec<(Gid, Option<u16>)>,
     /// Ethernet addresses of the peers.
     pub peers: BTreeMap<Gid, MacAddr>,
@@ -75,19 +76,18 @@ pub struct StaticAddresses {
     pub mtu: u32,
 }
 
-/// Where a device's addresses come from.
+/// The source of the addresses of a device.
 #[derive(Debug)]
 pub enum Addressing {
-    /// From the kernel, followed live.
+    /// The kernel; changes are followed.
     Kernel(KernelAddresses),
-    /// Given.
+    /// The caller.
     Static(StaticAddresses),
-    /// From the port, which answers for its addresses and finds its neighbours itself.
-    #[cfg(feature = "dpdk")]
-    Port(PortAddresses),
+    /// The port, which answers for its addresses and resolves its neighbours itself.
+    Port(Arc<dyn LinkAddresses>),
 }
 
-/// The kernel's view.
+/// Addresses and routes of the kernel.
 #[derive(Debug)]
 pub struct KernelAddresses {
     pub(super) table: RwLock<GidTable>,
@@ -95,10 +95,10 @@ pub struct KernelAddresses {
 }
 
 impl KernelAddresses {
-    /// The addresses of `interface` in the network namespace of the calling thread.
+    /// Reads the addresses of `interface` in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// No such interface, or the kernel's tables cannot be read.
+    /// There is no such interface, or the kernel's tables cannot be read.
     pub fn open(interface: &str) -> Result<Self, NetError> {
         let table = RwLock::new(GidTable::read(interface)?);
         Ok(Self { table, resolver: Mutex::new(Resolver::open()?) })
@@ -110,7 +110,7 @@ impl KernelAddresses {
 }
 
 impl Addressing {
-    /// GIDs in use, by index.
+    /// The GIDs in use with their indices.
     pub fn gids(&self) -> Vec<(u32, GidEntry)> {
         let index = |index: usize| u32::try_from(index).expect("a GID table is short");
         match self {
@@ -127,7 +127,6 @@ impl Addressing {
                 };
                 given.gids.iter().enumerate().map(|(at, gid)| (index(at), entry(gid))).collect()
             }
-            #[cfg(feature = "dpdk")]
             Self::Port(port) => {
                 port.gids().into_iter().enumerate().map(|(at, entry)| (index(at), entry)).collect()
             }
@@ -139,13 +138,14 @@ impl Addressing {
         self.gids().into_iter().find(|(at, _)| *at == index).map(|(_, entry)| entry)
     }
 
-    /// True if `gid` is an address of the device itself.
+    /// Returns true if `gid` is a local address.
     pub fn is_own(&self, gid: Gid) -> bool {
         self.gids().iter().any(|(_, entry)| entry.gid == gid)
     }
 
-    /// The headers that lead from `source` to `dgid`. To an address of the device itself, they lead from its
-    /// Ethernet address back to it. May wait for a neighbour to answer.
+    /// The headers of the path from `source` to `dgid`. For a local address `dgid`, source and
+    /// destination are the local Ethernet address. May wait for a neighbour to answer, at most
+    /// `timeout`.
     ///
     /// # Errors
     /// See [`ResolveError`].
@@ -161,14 +161,13 @@ impl Addressing {
             Self::Static(given) if is_own => {
                 PathHeaders::to_self(dgid, source, given.mac, given.mtu)
             }
-            #[cfg(feature = "dpdk")]
             Self::Port(port) if is_own => port.resolve_own(dgid, source),
-            // The resolver is held for a look at a time: nobody waits for another's neighbour.
+            // The resolver is locked only for one lookup at a time, so threads do not wait for each
+            // other's neighbours.
             Self::Kernel(kernel) => {
                 wait(timeout, |has_asked| kernel.resolver().look(dgid, source, has_asked))
             }
             Self::Static(given) => given.resolve(dgid, source),
-            #[cfg(feature = "dpdk")]
             Self::Port(port) => port.resolve(dgid, source, timeout),
         }
     }
@@ -200,10 +199,10 @@ impl StaticAddresses {
     }
 }
 
-/// How long a path waits for a neighbour.
+/// Maximum time that a path waits for a neighbour.
 pub(super) const PATH_TIMEOUT: Duration = RESOLVE_TIMEOUT;
 
-/// The frame headers for `path`, between the QPs `local` and `remote`.
+/// The frame headers of `path` between the QPs `local` and `remote`.
 pub(super) fn flow_header(
     path: &Path,
     headers: &PathHeaders,
@@ -221,8 +220,8 @@ pub(super) fn flow_header(
         0 => flow_label(local, remote),
         label => label,
     };
-    let asked_ecn = path.traffic_class & 0b11;
-    let ect = if ecn && asked_ecn == 0 { ECT_0 } else { asked_ecn };
+    let requested_ecn = path.traffic_class & 0b11;
+    let ect = if ecn && requested_ecn == 0 { ECT_0 } else { requested_ecn };
     FlowHeader::new(&FlowSpec {
         dst_mac: headers.dst_mac,
         src_mac: headers.src_mac,
@@ -242,16 +241,16 @@ pub(super) fn flow_header(
 const ECT_0: u8 = 0b10;
 const FLOW_LABEL_MASK: u32 = 0xf_ffff;
 
-/// A flow label that differs from QP to QP and is the same from both ends, as Linux derives it: the
-/// product of the QP numbers folded to 20 bits.
+/// A flow label that differs between QPs and is the same at both ends. As in Linux, the product of
+/// the QP numbers folded to 20 bits.
 fn flow_label(a: Qpn, b: Qpn) -> u32 {
     let product = u64::from(a.value()) * u64::from(b.value());
     let folded = product ^ product >> 20 ^ product >> 40;
     u32::try_from(folded & u64::from(FLOW_LABEL_MASK)).expect("20 bits")
 }
 
-/// The UDP source port for a flow label (RoCEv2 annex A17: 0xC000 to 0xFFFF), so that ECMP spreads QPs:
-/// the upper six bits folded into the lower fourteen.
+/// The UDP source port for a flow label (RoCEv2 annex A17: 0xC000 to 0xFFFF), so that ECMP spreads
+/// QPs. The upper six bits of the label are folded into the lower fourteen.
 fn source_port(label: u32) -> u16 {
     let folded = (label ^ label >> 14) & 0x3fff;
     u16::try_from(0xc000 | folded).expect("16 bits")
@@ -262,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_spread_and_are_the_same_from_both_ends() {
+    fn source_ports_spread_and_are_equal_at_both_ends() {
         let (a, b) = (Qpn::masked(0x12_3456), Qpn::masked(0x00_0abc));
         assert_eq!(flow_label(a, b), flow_label(b, a));
         let mut ports: Vec<u16> =

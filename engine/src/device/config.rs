@@ -1,4 +1,6 @@
-//! What a user can choose about a device, and what a device can do.
+//! Configuration of a device, and its attributes.
+
+use std::ops::RangeInclusive;
 
 use feroce_wire::PathMtu;
 
@@ -6,67 +8,64 @@ use super::host::HostId;
 use super::ports::PortKind;
 use crate::congestion::CongestionConfig;
 use crate::pfc::PfcConfig;
-use crate::port::af_xdp::AfXdpConfig;
-use crate::port::dpdk::DpdkConfig;
-use crate::port::packet::PacketConfig;
+use crate::port::kind::PortConfigs;
 use crate::qp::RD_ATOMIC;
 use crate::verbs::MAX_SGE;
 
-/// Who turns the cores besides the threads that poll completion queues.
+/// The threads that turn the cores, in addition to threads that poll completion queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Driver {
-    /// One helper thread per core: spins a little, then yields, then sleeps on the port.
+    /// One helper thread per core. An idle helper first spins, then yields, then sleeps until the
+    /// port has frames.
     Helper,
-    /// One helper thread per core that never sleeps, pinned to the CPU listed for its core. An empty list
-    /// pins none.
+    /// One helper thread per core that never sleeps, pinned to the CPU listed for its core. With an
+    /// empty list no helper is pinned.
     SpinningHelper(Vec<usize>),
-    /// Nobody: the caller calls [`Device::turn`](super::Device::turn), with its own idea of time.
+    /// None: the caller calls [`Device::turn`](super::Device::turn) and provides the time.
     Manual,
 }
 
 /// How to open a device.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
-    /// Cores. Each has a port of its own; a QP lives on one.
+    /// Number of cores. Each core has its own port; each QP is on one core.
     pub cores: usize,
-    /// Who turns them.
+    /// The threads that turn the cores.
     pub driver: Driver,
-    /// Most QPs.
+    /// Maximum number of QPs.
     pub max_qp: u32,
-    /// Most memory regions.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
     /// First QP number. 0 and 1 are reserved by the specification.
     pub first_qpn: u32,
-    /// Most bytes of the arena, which holds work queues and buffers. Mapped as they are needed.
+    /// Maximum bytes of the arena, which holds work queues and buffers. Memory is mapped as needed.
     pub arena_bytes: usize,
-    /// Packets of SENDs and WRITEs that one QP may have outstanding.
+    /// Maximum number of outstanding SEND and WRITE packets of a QP.
     pub window: u32,
-    /// Mark data packets ECT(0), as a ConnectX does, so that switches mark instead of dropping; datagrams too, but those to
-    /// groups.
+    /// Mark data packets ECT(0), as a ConnectX does, so that switches mark packets instead of
+    /// dropping them. Includes datagrams, except those to multicast groups.
     pub ecn: bool,
-    /// How fast QPs may send. With DCQCN, data packets are marked ECT(0), whatever `ecn` says.
+    /// Congestion control. With DCQCN, data packets are marked ECT(0) even if `ecn` is false.
     pub congestion: CongestionConfig,
     /// Priority flow control in software.
     pub pfc: PfcConfig,
-    /// Seed for keys and starting PSNs; `None` takes them from the kernel. For tests and replays only.
+    /// Seed for keys and starting PSNs; `None` takes them from the kernel. For tests and replays
+    /// only.
     pub seed: Option<u64>,
-    /// Memory keys count up from 0 instead of being drawn from a permutation. For replays only.
+    /// Memory keys count up from 0 instead of coming from a keyed permutation. For replays only.
     pub plain_keys: bool,
-    /// Serve `feroce stat`: a thread that answers with [`stat::Snapshot`](super::stat::Snapshot)s. Only for a
-    /// device opened on an interface, and never with [`Driver::Manual`].
+    /// Serve `feroce stat` with a thread that returns [`stat::Snapshot`](super::stat::Snapshot)s.
+    /// Applies only to a device opened by name, and never with [`Driver::Manual`].
     pub serve_stat: bool,
-    /// The kind of port that the device opens on its interface.
+    /// The kind of port to open.
     pub port: PortKind,
-    /// The AF_XDP port; its interface is set when the device is opened.
-    pub af_xdp: AfXdpConfig,
-    /// The packet port; its interface is set when the device is opened.
-    pub packet: PacketConfig,
-    /// The DPDK port; its device is set when the device is opened.
-    pub dpdk: DpdkConfig,
+    /// The configurations of all kinds of port, by type. Opening the device sets the interface and
+    /// turns on flow control if [`Self::pfc`] needs it.
+    pub ports: PortConfigs,
 }
 
 impl DeviceConfig {
-    /// Whether data packets are marked ECT(0).
+    /// Returns true if data packets are marked ECT(0).
     pub(super) fn marks_data(&self) -> bool {
         self.ecn || self.congestion.control.needs_cnps()
     }
@@ -89,69 +88,69 @@ impl Default for DeviceConfig {
             plain_keys: false,
             serve_stat: true,
             port: PortKind::Auto,
-            af_xdp: AfXdpConfig::new(""),
-            packet: PacketConfig::new(""),
-            dpdk: DpdkConfig::new("", Vec::new()),
+            ports: PortConfigs::default(),
         }
     }
 }
 
-/// Most cores of a device: completion queues note theirs in 64 bits.
+/// Maximum number of cores of a device: completion queues keep a bit mask of 64 bits.
 pub const MAX_CORES: usize = 64;
 
-/// Smallest window: acknowledgements are asked for every 16 packets, and twice that must fit.
-pub const MIN_WINDOW: u32 = 2 * crate::qp::ACK_INTERVAL;
+/// Valid numbers of cores.
+pub(super) const CORES: RangeInclusive<usize> = 1..=MAX_CORES;
 
-/// Largest window in packets.
-pub const MAX_WINDOW: u32 = 1 << 20;
+/// Valid windows in packets. An acknowledgement is requested every 16 packets, and twice that number
+/// must fit.
+pub(super) const WINDOWS: RangeInclusive<u32> = 2 * crate::qp::ACK_INTERVAL..=1 << 20;
 
-/// What a device can do, as `ibv_device_attr` and `ibv_port_attr` say it.
+/// Attributes of a device, as in `ibv_device_attr` and `ibv_port_attr`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceAttributes {
-    /// Most QPs.
+    /// Maximum number of QPs.
     pub max_qp: u32,
-    /// Most outstanding requests of one work queue.
+    /// Maximum number of outstanding requests of a work queue.
     pub max_qp_wr: u32,
-    /// Most scatter/gather entries of one request.
+    /// Maximum number of scatter/gather entries of a request.
     pub max_sge: u32,
-    /// Most inline bytes of one request.
+    /// Maximum inline bytes of a request.
     pub max_inline: u32,
-    /// Most entries of one completion queue.
+    /// Maximum number of entries of a completion queue.
     pub max_cqe: u32,
-    /// Most memory regions and windows together.
+    /// Maximum number of memory regions and windows together.
     pub max_mr: u32,
-    /// Most receives of one shared receive queue.
+    /// Maximum number of receives of a shared receive queue.
     pub max_srq_wr: u32,
-    /// Most bytes of one piece of device memory.
+    /// Maximum bytes of one allocation of device memory.
     pub max_device_memory: usize,
-    /// READs and atomics that one QP may have outstanding, either way.
+    /// Maximum number of outstanding READs and atomics of a QP, as requester and as responder.
     pub max_qp_rd_atom: u8,
     /// Longest message in bytes.
     pub max_message: u64,
-    /// Largest path MTU that the port carries; `None` if it carries none.
+    /// Largest path MTU that the port carries; `None` if its MTU is too small for all.
     pub active_mtu: Option<PathMtu>,
     /// Largest IP packet of the port in bytes.
     pub mtu: u32,
-    /// Link rate in bit/s, where the link has one.
+    /// Link rate in bit/s; `None` if the link has none.
     pub link_rate: Option<u64>,
     /// Kind of port and its mode.
     pub port: String,
-    /// Why the port is of this kind. Empty where the device was given its ports.
+    /// Why this kind of port was chosen; empty if the caller provided the ports.
     pub port_reason: String,
-    /// Cores.
+    /// Number of cores.
     pub cores: usize,
-    /// Where the port carries super-frames: the host within which it does.
+    /// The host within which the port carries [super-frames](crate::port::super_frame); `None` if
+    /// it sends none.
     pub super_frames: Option<HostId>,
 }
 
-/// Most outstanding requests of one work queue.
+/// Maximum number of outstanding requests of a work queue.
 pub const MAX_WR: u32 = 32_768;
-/// Most inline bytes of one request.
+/// Maximum inline bytes of a request.
 pub const MAX_INLINE: u32 = 1024;
-/// Most entries of one completion queue.
+/// Maximum number of entries of a completion queue.
 pub const MAX_CQE: u32 = 1 << 22;
 
-/// The limits that do not depend on the port.
+/// The attributes that do not depend on the port.
 pub(super) fn fixed_attributes(config: &DeviceConfig) -> DeviceAttributes {
     DeviceAttributes {
         max_qp: config.max_qp,

@@ -1,4 +1,4 @@
-//! What can go wrong on the control plane, by culprit.
+//! Errors of the control plane.
 
 use feroce_wire::PathMtu;
 
@@ -7,8 +7,7 @@ use crate::memory::AccessError;
 use crate::memory::arena::ArenaError;
 use crate::memory::frame_ring::FrameRingError;
 use crate::net::{Gid, NetError, ResolveError};
-use crate::port::af_xdp::AfXdpError;
-use crate::port::packet::PacketError;
+use crate::port::kind::PortError;
 use crate::qp::attributes::ModifyError;
 
 use super::owner::Owner;
@@ -16,120 +15,117 @@ use super::owner::Owner;
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A value of the configuration is out of range.
+    /// A configuration value is out of range.
     #[error("device configuration: {0}")]
     Config(&'static str),
-    /// Another program runs Feroce on the interface.
+    /// Another program has the interface open with Feroce.
     #[error(
-        "interface {interface} is in use by {owner}: one program owns an interface's RoCE traffic, and another needs an \
-         interface of its own (docs/programs.md)"
+        "interface {interface} is in use by {owner}: one program owns the RoCE traffic of an \
+         interface; another program needs its own interface (docs/programs.md)"
     )]
     Owned {
-        /// Interface.
+        /// The interface.
         interface: String,
-        /// Who has it.
+        /// The process that has the interface open.
         owner: Owner,
     },
-    /// The kind of port was left out when Feroce was built.
+    /// This build lacks the kind of port.
     #[error("this build of Feroce has no {0} port: build it with `--features {0}` (docs/{0}.md)")]
     NotBuilt(PortKind),
-    /// The port.
+    /// The port failed.
     #[error(transparent)]
-    AfXdp(#[from] AfXdpError),
-    /// The packet port.
-    #[error(transparent)]
-    Packet(#[from] PacketError),
-    /// Neither kind of port that `auto` tries.
-    #[error("no port opens. AF_XDP: {af_xdp}. Packet sockets: {packet}")]
+    Port(#[from] PortError),
+    /// None of the kinds of port that `auto` tries opens.
+    #[error("no kind of port opens: {}", list_failures(.failures))]
     NoPort {
-        /// What is against AF_XDP.
-        af_xdp: AfXdpError,
-        /// What is against packet sockets.
-        packet: Box<OpenError>,
+        /// The kinds in the order in which they were tried, with their errors.
+        failures: Vec<(&'static str, PortError)>,
     },
-    /// The DPDK port.
-    #[cfg(feature = "dpdk")]
-    #[error(transparent)]
-    Dpdk(#[from] crate::port::dpdk::DpdkError),
-    /// The host's addressing.
+    /// The addresses of the host could not be read.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// Memory for rings.
+    /// There is no memory for rings.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// Rings between cores.
+    /// The rings between cores could not be created.
     #[error(transparent)]
     Ring(#[from] FrameRingError),
-    /// The system.
+    /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// Why an object could not be made or changed.
+fn list_failures(failures: &[(&'static str, PortError)]) -> String {
+    let failures: Vec<_> =
+        failures.iter().map(|(kind, error)| format!("{kind}: {error}")).collect();
+    failures.join("; ")
+}
+
+/// Why an object could not be created or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// A number in the request is out of range.
+    /// A number exceeds its limit.
     #[error("{what} is {value}, the limit is {limit}")]
     Limit {
-        /// What.
+        /// The parameter.
         what: &'static str,
-        /// As asked for.
+        /// The requested value.
         value: u64,
-        /// As allowed.
+        /// The limit.
         limit: u64,
     },
-    /// The device has as many objects of the kind as it can have.
+    /// The device has the maximum number of objects of this kind.
     #[error("no more {0} (raise the limit in the device's configuration)")]
     Exhausted(&'static str),
-    /// A region that is no range of memory, or rights that contradict each other.
+    /// The region is not a range of memory, or its access rights contradict each other.
     #[error("memory region: {0}")]
     Region(&'static str),
-    /// Memory that was named in advice.
+    /// The memory of an advice request is not accessible.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// A DMA buffer whose memory cannot be had.
+    /// A DMA buffer cannot be mapped.
     #[error("the DMA buffer cannot be mapped: {0}")]
     DmaBuf(#[source] std::io::Error),
-    /// Something else still needs it.
+    /// Another object still needs this one.
     #[error("{0}")]
     Busy(&'static str),
-    /// Objects of different devices or protection domains were put together.
+    /// Objects of different devices or protection domains were combined.
     #[error("{0} belongs to another device or protection domain")]
     Foreign(&'static str),
-    /// A QP number that was asked for is taken or outside the device's slice.
-    #[error("QP number {0:#x} is taken or outside this device's numbers")]
+    /// The requested QP number is taken or outside the range of the device.
+    #[error("QP number {0:#x} is taken or outside the range of this device")]
     Qpn(u32),
-    /// Memory for rings.
+    /// There is no memory for rings.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// The system.
+    /// No descriptor is left.
     #[error("no descriptor left: {0}")]
     System(#[from] std::io::Error),
-    /// The attributes of a QP.
+    /// The attributes of a QP are invalid.
     #[error(transparent)]
     Modify(#[from] ModifyError),
     /// The port cannot carry the path MTU.
     #[error("path MTU {} needs a larger interface MTU than {mtu}", .path_mtu.bytes())]
     PathMtu {
-        /// As asked for.
+        /// The requested path MTU.
         path_mtu: PathMtu,
-        /// Of the interface.
+        /// The MTU of the interface in bytes.
         mtu: u32,
     },
-    /// No entry of the GID table has this index.
+    /// The GID table has no entry with this index.
     #[error("no GID with index {0}")]
     GidIndex(u32),
-    /// Only UD QPs are attached to multicast groups.
-    #[error("only UD QPs are attached to multicast groups")]
+    /// Only UD QPs can be attached to multicast groups.
+    #[error("only UD QPs can be attached to multicast groups")]
     NotDatagram,
-    /// The GID is no multicast group's.
-    #[error("{0} is no multicast group")]
+    /// The GID is not a multicast group.
+    #[error("{0} is not a multicast group")]
     NotMulticast(Gid),
     /// The QP is not attached to the group.
     #[error("the QP is not attached to {0}")]
@@ -139,7 +135,7 @@ pub enum DeviceError {
     Membership {
         /// The group.
         group: Gid,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -148,7 +144,7 @@ pub enum DeviceError {
     Path {
         /// The peer.
         gid: Gid,
-        /// Why.
+        /// The cause.
         #[source]
         source: ResolveError,
     },
@@ -160,32 +156,35 @@ pub enum PostError {
     /// The work queue is full.
     #[error("the work queue is full")]
     Full,
-    /// The QP's state does not take such requests.
-    #[error("the QP's state does not take such requests")]
+    /// The state of the QP does not permit this request.
+    #[error("the state of the QP does not permit this request")]
     State,
-    /// The QP takes its receives from a shared queue: they are posted there.
-    #[error("the QP takes its receives from a shared receive queue")]
+    /// The QP uses a shared receive queue; receives must be posted there.
+    #[error("the QP uses a shared receive queue")]
     SharedReceives,
-    /// A type 2 window where a type 1 window belongs.
-    #[error("type 2 windows are bound by a request of the send queue, with a key of the program's")]
+    /// The window is of type 2, but this call binds windows of type 1.
+    #[error(
+        "type 2 windows are bound by a request in the send queue, with a key that the program \
+         chooses"
+    )]
     WindowType,
-    /// More entries than the QP was made for.
-    #[error("more scatter/gather entries than the QP was made for")]
+    /// The request has more scatter/gather entries than the QP was created for.
+    #[error("more scatter/gather entries than the QP was created for")]
     TooManySges,
-    /// More inline data than the QP was made for.
-    #[error("more inline data than the QP was made for")]
+    /// The request has more inline data than the QP was created for.
+    #[error("more inline data than the QP was created for")]
     InlineTooLong,
-    /// Inline data with a request that returns data.
-    #[error("READs and atomics have no inline data")]
+    /// A request that returns data has inline data.
+    #[error("READs and atomics cannot have inline data")]
     InlineNotAllowed,
-    /// The QP's service has no such operation.
-    #[error("the QP's service has no such operation")]
+    /// The transport service of the QP lacks this operation.
+    #[error("the transport service of the QP lacks this operation")]
     Operation,
-    /// A datagram names no destination, or a request of a connected QP names one.
-    #[error("requests of UD QPs need a destination, those of connected QPs have one")]
+    /// A datagram has no destination, or a request of a connected QP has one.
+    #[error("requests of UD QPs need a destination; those of connected QPs must not have one")]
     Destination,
-    /// A datagram is longer than a packet of its path.
-    #[error("a datagram fits one packet of its path")]
+    /// A datagram is longer than the path MTU.
+    #[error("a datagram must fit one packet of the path MTU")]
     TooLong,
     /// The address handle belongs to another device or protection domain.
     #[error("the address handle belongs to another protection domain")]

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use super::follow::{lock, refresh};
 use super::{DeviceInner, OpenError, Opened};
-use crate::port::dpdk::PortAddresses;
+use crate::port::kind::LinkAddresses;
 use crate::time::Duration;
 
 /// How often neighbours in use are asked whether they are still where they were: as often as Linux does.
@@ -15,21 +15,24 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// The thread that follows; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct LanFollower {
-    addresses: PortAddresses,
+    addresses: Arc<dyn LinkAddresses>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LanFollower {
-    pub(super) fn start(device: &Opened, addresses: &PortAddresses) -> Result<Self, OpenError> {
-        let (device, port) = (Arc::downgrade(&device.0), addresses.clone());
+    pub(super) fn start(
+        device: &Opened,
+        addresses: &Arc<dyn LinkAddresses>,
+    ) -> Result<Self, OpenError> {
+        let (device, port) = (Arc::downgrade(&device.0), Arc::clone(addresses));
         let thread = std::thread::Builder::new()
             .name("feroce-lan".to_owned())
-            .spawn(move || run(&device, &port))
+            .spawn(move || run(&device, &*port))
             .map_err(|source| OpenError::System {
                 action: "start the thread that follows neighbours",
                 source,
             })?;
-        Ok(Self { addresses: addresses.clone(), thread: Some(thread) })
+        Ok(Self { addresses: Arc::clone(addresses), thread: Some(thread) })
     }
 }
 
@@ -42,7 +45,7 @@ impl Drop for LanFollower {
     }
 }
 
-fn run(device: &Weak<DeviceInner>, addresses: &PortAddresses) {
+fn run(device: &Weak<DeviceInner>, addresses: &dyn LinkAddresses) {
     let mut seen = 0;
     while let Some(moves) = addresses.wait_for_move(seen, ASK_AGAIN) {
         let Some(device) = device.upgrade() else { return };
@@ -56,7 +59,7 @@ fn run(device: &Weak<DeviceInner>, addresses: &PortAddresses) {
 }
 
 /// Asks every next hop in use; the answers come to the port.
-fn ask(device: &DeviceInner, addresses: &PortAddresses) {
+fn ask(device: &DeviceInner, addresses: &dyn LinkAddresses) {
     let mut hops: Vec<_> = lock(device)
         .values()
         .filter_map(|path| Some((path.headers.next_hop?, path.source.clone())))
@@ -64,11 +67,11 @@ fn ask(device: &DeviceInner, addresses: &PortAddresses) {
     hops.sort_unstable_by_key(|(hop, source)| (*hop, source.vlan));
     hops.dedup_by_key(|(hop, source)| (*hop, source.vlan));
     for (hop, source) in hops {
-        addresses.ask(&source, hop);
+        addresses.request(&source, hop);
     }
 }
 
-fn follow(device: &DeviceInner, addresses: &PortAddresses) {
+fn follow(device: &DeviceInner, addresses: &dyn LinkAddresses) {
     for (user, path) in lock(device).iter_mut() {
         let Some(hop) = path.headers.next_hop else { continue };
         let mac = addresses.neighbour(path.source.vlan, hop);

@@ -14,7 +14,6 @@ mod datagram;
 mod device_memory;
 mod error;
 mod follow;
-#[cfg(feature = "dpdk")]
 mod follow_lan;
 mod gsi;
 mod helper;
@@ -191,7 +190,6 @@ struct DeviceInner {
     helpers: Mutex<Vec<JoinHandle<()>>>,
     watcher: Mutex<Option<Watcher>>,
     stat: Mutex<Option<stat::Server>>,
-    #[cfg(feature = "dpdk")]
     lan_follower: Mutex<Option<follow_lan::LanFollower>>,
     /// Held for as long as the device owns its interface.
     _owner: Option<owner::Ownership>,
@@ -289,7 +287,6 @@ impl Drop for Opened {
         self.stop.store(true, Ordering::Relaxed);
         drop(self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(self.stat.lock().unwrap_or_else(PoisonError::into_inner).take());
-        #[cfg(feature = "dpdk")]
         drop(self.lan_follower.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mut helpers = self.helpers.lock().unwrap_or_else(PoisonError::into_inner);
         for (cell, helper) in self.cores.iter().zip(helpers.drain(..)) {

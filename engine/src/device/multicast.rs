@@ -112,9 +112,8 @@ fn join(addressing: &Addressing, group: IpAddr) -> io::Result<Option<UdpSocket>>
     match addressing {
         Addressing::Kernel(_) => {}
         Addressing::Static(_) => return Ok(None), // Nobody stands behind the port who could be a member.
-        #[cfg(feature = "dpdk")]
         Addressing::Port(_) => {
-            let what = "a DPDK port does not join multicast groups";
+            let what = "this kind of port does not join multicast groups";
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
     }

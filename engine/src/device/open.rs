@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use feroce_wire::PathMtu;
 
 use super::addressing::Addressing;
-use super::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW, fixed_attributes};
+use super::config::{CORES, WINDOWS, fixed_attributes};
 use super::host::HostId;
 use super::{
     CoreCell, Device, DeviceConfig, DeviceInner, Driver, OpenError, Opened, Random, follow, helper,
@@ -21,29 +21,30 @@ use crate::port::Port;
 use crate::time::Clock;
 use crate::verbs::EventQueue;
 
-/// Unread asynchronous events that are kept.
+/// Maximum number of unread asynchronous events.
 const EVENTS: usize = 1024;
-/// Frames on the way from one core to another.
+/// Maximum number of frames in transit from one core to another.
 const HANDOVER_SLOTS: usize = 512;
 
 impl Device {
-    /// Opens `interface` by the kind of port that the configuration says: a name in the network namespace of
-    /// the calling thread, or for [`PortKind::Dpdk`](super::PortKind::Dpdk) a device as DPDK names it.
+    /// Opens `interface` with the kind of port that the configuration chooses. `interface` is a
+    /// name in the network namespace of the calling thread. For a kind of port without a kernel
+    /// interface it is a device name of that kind.
     ///
     /// # Errors
-    /// See [`OpenError`]: it says who is in the way and what helps.
+    /// See [`OpenError`]: each error says what prevents opening and what helps.
     pub fn open(interface: &str, config: DeviceConfig) -> Result<Self, OpenError> {
         Self::open_wrapped(interface, config, &mut |port| Ok(port))
     }
 
-    /// The same, with each core's port wrapped: in a [`FaultPort`](crate::port::fault::FaultPort), in a
-    /// [`PcapPort`](crate::port::pcap::PcapPort).
+    /// Opens a device like [`Device::open`] with the port of each core wrapped, for example in a
+    /// [`FaultPort`](crate::port::fault::FaultPort) or a [`PcapPort`](crate::port::pcap::PcapPort).
     ///
-    /// `wrap` is called once per core, in their order, when all ports are open and before the device starts a
-    /// thread: its last call is the moment to give up privileges.
+    /// `wrap` is called once per core, in the order of the cores, after all ports are open and
+    /// before the device starts a thread. During its last call the caller can drop privileges.
     ///
     /// # Errors
-    /// As for [`Device::open`], and what `wrap` fails with.
+    /// As for [`Device::open`], and errors of `wrap`.
     pub fn open_wrapped(
         interface: &str,
         config: DeviceConfig,
@@ -56,7 +57,7 @@ impl Device {
         let attributes = device.inner.attributes.write();
         attributes.unwrap_or_else(PoisonError::into_inner).port_reason = reason;
         if let Some(filter) = filter {
-            let _ = device.inner.filter.set(filter); // The only call.
+            let _ = device.inner.filter.set(filter); // Set only here.
             follow::set_filter(&device.inner, &multicast::lock(&device.inner))?;
             follow::start(&device.inner, interface)?;
         }
@@ -90,7 +91,7 @@ impl Device {
         let secret = random.next().map_err(system("get random numbers"))?;
         let space = if config.plain_keys { KeySpace::identity() } else { KeySpace::keyed(secret) };
         let memory = Arc::new(MrTable::new(config.max_mr, space));
-        let events = EventQueue::new(EVENTS).map_err(system("make the event queue"))?;
+        let events = EventQueue::new(EVENTS).map_err(system("create the event queue"))?;
         let port_mtu = ports[0].attributes().mtu;
         let attributes = RwLock::new(attributes(&config, &*ports[0]));
         let cores = u32::try_from(config.cores).expect("at most 64");
@@ -124,7 +125,6 @@ impl Device {
             helpers: Mutex::default(),
             watcher: Mutex::default(),
             stat: Mutex::default(),
-            #[cfg(feature = "dpdk")]
             lan_follower: Mutex::default(),
             _owner: owner,
             config,
@@ -132,7 +132,6 @@ impl Device {
         inner.cores = make_cores(&inner, ports)?;
         let inner = Arc::new(Opened(Arc::new(inner)));
         start_helpers(&inner)?;
-        #[cfg(feature = "dpdk")]
         if let Addressing::Port(addresses) = &inner.addressing {
             let follower = super::follow_lan::LanFollower::start(&inner, addresses)?;
             *inner.lan_follower.lock().unwrap_or_else(PoisonError::into_inner) = Some(follower);
@@ -148,15 +147,14 @@ fn check(config: &DeviceConfig, ports: usize) -> Result<(), OpenError> {
         _ => false,
     };
     let rules = [
-        (config.cores == 0 || config.cores > MAX_CORES, "cores must be 1 to 64"),
+        (!CORES.contains(&config.cores), "cores must be 1 to 64"),
         (ports != config.cores, "each core needs a port"),
-        (spins_without_cpu, "spinning helpers are pinned to a CPU for each core, or not at all"),
+        (spins_without_cpu, "spinning helpers need one CPU per core, or no CPU list"),
         (config.max_qp == 0, "max_qp must be at least 1"),
         (config.first_qpn < 2, "QP numbers 0 and 1 are reserved"),
         (qpn_end > 0xff_ffff, "QP numbers end at 0xfffffe"),
         (config.max_mr > 1 << 24, "max_mr must be at most 2^24"),
-        (config.window < MIN_WINDOW, "window must be at least 32 packets"),
-        (config.window > MAX_WINDOW, "window must be at most 2^20 packets"),
+        (!WINDOWS.contains(&config.window), "window must be 32 to 1048576 packets"),
     ];
     match rules.into_iter().find(|(broken, _)| *broken) {
         Some((_, rule)) => Err(OpenError::Config(rule)),
@@ -170,7 +168,7 @@ fn check_pfc(config: &DeviceConfig, port: &mut dyn Port) -> Result<(), OpenError
     }
     if config.pfc.thresholds.is_some() && port.rx_fill().is_none() {
         return Err(OpenError::Config(
-            "this kind of port cannot tell how full it is, which pfc_send needs",
+            "pfc_send needs the fill level of the port, which this kind of port does not report",
         ));
     }
     Ok(())
@@ -196,7 +194,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
     for (id, port) in ports.into_iter().enumerate() {
         let doorbell = Doorbell::new(inner.qpns.slots());
         let doorbell = Arc::new(
-            doorbell.map_err(|source| OpenError::System { action: "make a doorbell", source })?,
+            doorbell.map_err(|source| OpenError::System { action: "create a doorbell", source })?,
         );
         let shared = CoreShared {
             memory: Arc::clone(&inner.memory),
@@ -211,7 +209,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
         };
         let handover = std::mem::take(&mut handovers[id]);
         let loopback = Loopback::new(&inner.arena, frame_max)?;
-        // A device that is turned by hand has its own time, which begins at zero.
+        // A device with a manual driver has its own time, which begins at zero.
         let now = crate::time::Instant::ZERO;
         let core = Core::new(id, port, shared, Arc::clone(&doorbell), handover, loopback, now);
         cells.push(CoreCell {
@@ -227,7 +225,7 @@ fn make_cores(inner: &DeviceInner, ports: Vec<Box<dyn Port>>) -> Result<Vec<Core
     Ok(cells)
 }
 
-/// A ring from every core to every other.
+/// Creates a ring from every core to every other core.
 fn make_handovers(
     inner: &DeviceInner,
     cores: usize,

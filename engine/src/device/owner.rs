@@ -1,13 +1,16 @@
-//! One program owns an interface's RoCE traffic, and a second one is told who.
+//! Ownership of an interface: one program owns its RoCE traffic, and a second program gets an error
+//! that names the owner.
 //!
-//! Ownership is an abstract Unix socket named for the interface: it lives in the network namespace that
-//! the interface lives in, and is gone with the process, however that ends. Nothing is ever sent to it.
+//! Ownership is an abstract Unix socket named after the interface. The socket is in the network
+//! namespace of the interface and disappears when the process ends, however it ends. Nothing is
+//! ever sent to it.
 //!
-//! Such names are free for all, so any user can keep an interface from being opened. A holder is not passed over for
-//! being a stranger: who opens the interface by file capabilities is one, too, and two owners would tear each
-//! other's traffic. But it is named truly, so that it can be ended: the process is the one that has the socket
-//! open, by its inode. Only where other users' processes cannot be looked into, a second name counts, by which the
-//! owner says itself which process it is.
+//! Any user may bind such a name and so prevent an interface from being opened. Feroce does not
+//! ignore holders of other users: a program that opened the interface by file capabilities is such
+//! a holder, and two owners would corrupt each other's traffic. But the error names the real
+//! holder, so that it can be stopped: the process that has the socket open, found by the inode of
+//! the socket. Only if this process may not inspect processes of other users, a second socket name
+//! counts, in which the owner states its process id.
 
 use std::fmt;
 use std::os::linux::net::SocketAddrExt;
@@ -21,7 +24,7 @@ use super::error::OpenError;
 /// The abstract sockets of the calling thread's network namespace.
 pub(super) const SOCKETS: &str = "/proc/thread-self/net/unix";
 
-/// Held while the interface is owned.
+/// Ownership of an interface, until dropped.
 #[derive(Debug)]
 pub(super) struct Ownership {
     _claim: UnixDatagram,
@@ -29,7 +32,7 @@ pub(super) struct Ownership {
 }
 
 impl Ownership {
-    /// Takes the interface.
+    /// Takes ownership of the interface.
     pub(super) fn take(interface: &str) -> Result<Self, OpenError> {
         let failed =
             |source| OpenError::System { action: "take ownership of the interface", source };
@@ -40,7 +43,8 @@ impl Ownership {
             }
             other => other.map_err(failed)?,
         };
-        // If somebody has taken that, we are not told apart from others by those who cannot look.
+        // If this name is taken, users without permission to read /proc cannot identify this
+        // process; opening still succeeds.
         let signature = bind(&format!("{}{}", signature_prefix(interface), std::process::id()));
         Ok(Self { _claim: claim, _signature: signature.ok() })
     }
@@ -61,18 +65,18 @@ fn signature_prefix(interface: &str) -> String {
 /// The process that has an interface open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// Its number; 0 if it cannot be told.
+    /// Process id; 0 if unknown.
     pub pid: i32,
-    /// Its name.
+    /// Name of the process.
     pub program: String,
-    /// Whom it runs as, if that can be told.
+    /// User id of the process, if known.
     pub user: Option<u32>,
 }
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.pid == 0 {
-            return f.write_str("a process that cannot be told from here (as root it can)");
+            return f.write_str("an unknown process (root can identify it)");
         }
         write!(f, "process {} ({})", self.pid, self.program)?;
         self.user.map_or(Ok(()), |user| write!(f, " of user {user}"))
@@ -80,12 +84,12 @@ impl fmt::Display for Owner {
 }
 
 impl Owner {
-    /// Somebody.
+    /// An owner that cannot be identified.
     pub(super) fn unknown() -> Self {
         Self { pid: 0, program: "unknown".to_owned(), user: None }
     }
 
-    /// Who is at the other end of a socket.
+    /// The process at the other end of a socket.
     pub(super) fn of_socket(credentials: &UnixCredentials) -> Self {
         Self { user: Some(credentials.uid()), ..Self::of(credentials.pid()) }
     }
@@ -94,12 +98,13 @@ impl Owner {
         let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
         let program = program.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned());
         let user = std::fs::metadata(format!("/proc/{pid}")).ok().map(|about| about.uid());
-        // Its own choice, and not for terminals to obey.
+        // A process chooses its name itself; control characters must not reach a terminal.
         Self { pid, program: program.escape_debug().to_string(), user }
     }
 }
 
-/// Who has `interface` open by Feroce in the network namespace of the calling thread; `None` if nobody.
+/// The process that has `interface` open with Feroce in the network namespace of the calling
+/// thread; `None` if there is none.
 pub fn owner_of(interface: &str) -> Option<Owner> {
     let sockets = std::fs::read_to_string(SOCKETS).ok()?;
     // Inode and name are the last two columns.
@@ -115,7 +120,7 @@ pub fn owner_of(interface: &str) -> Option<Owner> {
     let prefix = signature_prefix(interface);
     let signed = rows.iter().find_map(|(name, _)| name.strip_prefix(&prefix)?.parse().ok());
     match signed.map(|pid| (pid, has_open(pid, &link))) {
-        // It says so itself, and nothing is against it.
+        // The signature names this process, and /proc does not contradict it.
         Some((pid, Some(true) | None)) => Some(Owner::of(pid)),
         _ => Some(processes().find(|pid| has_open(*pid, &link) == Some(true)))
             .map(|pid| pid.map_or_else(Owner::unknown, Owner::of)),
@@ -127,7 +132,8 @@ fn processes() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether process `pid` has what `link` says open; `None` if we may not look.
+/// Returns true if process `pid` has the file that `link` describes open; `None` if this process
+/// may not read it.
 fn has_open(pid: i32, link: &str) -> Option<bool> {
     let open = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
@@ -142,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_owner_is_told_the_first() {
+    fn a_second_owner_gets_the_first_one_in_the_error() {
         let name = format!("test-{}", std::process::id());
         let first = Ownership::take(&name).unwrap();
         let refused = Ownership::take(&name).unwrap_err();
@@ -159,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_gives_itself_for_another_is_named_truly() {
+    fn a_false_signature_does_not_hide_the_owner() {
         let name = format!("test-false-{}", std::process::id());
         let parent = nix::unistd::getppid();
         let _claim = bind(&claim_name(&name)).unwrap();

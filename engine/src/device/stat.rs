@@ -306,7 +306,7 @@ pub(super) fn start(device: &Opened, interface: &str) -> Result<(), OpenError> {
     let bind = |name: &str| UnixListener::bind_addr(&address(name)?);
     let mut interface = interface.to_owned();
     let listener = match bind(&interface) {
-        // By a stranger, or by a process with a DPDK device of the same name.
+        // By a stranger, or by a process with a device of the same name.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let taken = std::mem::take(&mut interface);
             interface = format!("{taken}.{}", std::process::id());

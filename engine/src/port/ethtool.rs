@@ -1,7 +1,8 @@
-//! What an interface's driver says of itself, by the kernel's ethtool `ioctl`s: queues, rate, features.
+//! Properties of an interface that its driver reports through the ethtool `ioctl`s of the kernel:
+//! queues, rate, features.
 //!
-//! Not by sysfs: that shows the network namespace in which it was mounted, not the thread's own. An `unsafe`
-//! room: the structures are the kernel's.
+//! sysfs is not used: it shows the network namespace in which it was mounted, not that of the
+//! thread. `unsafe` is allowed here because the structures are those of the kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -10,7 +11,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::from_mut;
 
-/// Most features that a kernel may know; it has about 64.
+/// Maximum number of features; Linux has about 64.
 const FEATURES_MAX: usize = 128;
 /// Bytes of a feature's name.
 const NAME_BYTES: usize = 32;
@@ -27,7 +28,7 @@ struct Channels {
     combined: u32,
 }
 
-/// `struct ethtool_cmd`: the older form of the link settings, and all that the rate needs.
+/// `struct ethtool_cmd`, the older form of the link settings, which suffices for the rate.
 #[derive(Default)]
 #[repr(C)]
 struct LinkSettings {
@@ -102,7 +103,8 @@ struct Features {
 /// A structure that an ethtool command reads and fills.
 ///
 /// # Safety
-/// It begins with its command's number and is at least as large as what the kernel fills for it.
+/// The structure begins with the number of its command and is at least as large as what the kernel
+/// writes for the command.
 unsafe trait Command {}
 // SAFETY: nine words, as in the kernel's `struct ethtool_channels`.
 unsafe impl Command for Channels {}
@@ -114,11 +116,11 @@ unsafe impl Command for Value {}
 unsafe impl Command for PauseParameters {}
 // SAFETY: 196 bytes, as in the kernel's `struct ethtool_drvinfo`.
 unsafe impl Command for Driver {}
-// SAFETY: the kernel fills one length for each set that is asked for, and one is.
+// SAFETY: the kernel writes one length for each requested set, and one set is requested.
 unsafe impl Command for SetInfo {}
-// SAFETY: made only where the kernel has said that the set is no longer than `names`.
+// SAFETY: used only after the kernel reported that the set is no longer than `names`.
 unsafe impl Command for Strings {}
-// SAFETY: the kernel fills no more blocks than `size` says.
+// SAFETY: the kernel fills at most `size` blocks.
 unsafe impl Command for Features {}
 const _: () = assert!(size_of::<Driver>() == 196 && size_of::<SetInfo>() == 24);
 const _: () = assert!(
@@ -138,10 +140,10 @@ const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
 const ETH_SS_FEATURES: u32 = 4;
-/// Most counters that a driver may have; ConnectX have some thousands.
+/// Maximum number of counters of a driver; ConnectX drivers have some thousands.
 const STATISTICS_MAX: usize = 1 << 16;
 
-/// A socket to ask on, and the interface to ask about.
+/// Queries about one interface.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -149,10 +151,10 @@ pub struct Ethtool {
 }
 
 impl Ethtool {
-    /// Asks about `name` in the calling thread's network namespace.
+    /// Opens queries about the interface `name` in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When the name cannot be one, or no descriptor is left.
+    /// The name is not a valid interface name, or no descriptor is left.
     pub fn open(name: &str) -> io::Result<Self> {
         if name.len() >= libc::IFNAMSIZ {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -163,12 +165,12 @@ impl Ethtool {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` is open and nobody else's.
+        // SAFETY: `fd` is open and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { socket, name })
     }
 
-    /// Receive and transmit queues in use; one each where the driver does not tell.
+    /// Numbers of receive and transmit queues in use; one each if the driver does not report them.
     pub fn queues(&self) -> (u32, u32) {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         match self.run(&mut channels) {
@@ -180,17 +182,18 @@ impl Ethtool {
         }
     }
 
-    /// Link rate in bit/s, where the link knows it.
+    /// Link rate in bit/s, if the driver knows it.
     pub fn rate(&self) -> Option<u64> {
         let mut link = LinkSettings { command: ETHTOOL_GSET, ..LinkSettings::default() };
         self.run(&mut link).ok()?;
         let megabits = u32::from(link.speed_high) << 16 | u32::from(link.speed_low);
-        // All ones says "unknown", in 16 bits or in 32.
+        // All ones, in 16 or 32 bits, means "unknown".
         let known = ![0, u32::from(u16::MAX), u32::MAX].contains(&megabits);
         known.then(|| u64::from(megabits) * 1_000_000)
     }
 
-    /// Whether the device obeys PAUSE frames of IEEE 802.3x, and whether it sends them; `None` where the driver does not tell.
+    /// Whether the device obeys PAUSE frames (IEEE 802.3x), and whether it sends them; `None` if
+    /// the driver does not report it.
     pub fn pauses(&self) -> Option<(bool, bool)> {
         let mut pauses =
             PauseParameters { command: ETHTOOL_GPAUSEPARAM, ..PauseParameters::default() };
@@ -198,10 +201,11 @@ impl Ethtool {
         Some((pauses.rx != 0, pauses.tx != 0))
     }
 
-    /// Whether the interface is set up and, as far as its driver tells, has a link. Not by `IFF_RUNNING`, which is late by up to a second.
+    /// Returns true if the interface is up and, as far as its driver reports, has a link. Does not
+    /// use `IFF_RUNNING`, which lags by up to one second.
     ///
     /// # Errors
-    /// What the kernel refused: the interface may be gone.
+    /// The kernel refuses; the interface may be gone.
     pub fn has_link(&self) -> io::Result<bool> {
         let flags = self.ioctl(libc::SIOCGIFFLAGS)?;
         // SAFETY: the kernel filled the member that belongs to the request.
@@ -213,19 +217,19 @@ impl Ethtool {
     /// Largest IP packet of the interface, in bytes.
     ///
     /// # Errors
-    /// What the kernel refused: the interface may be gone.
+    /// The kernel refuses; the interface may be gone.
     pub fn mtu(&self) -> io::Result<u32> {
         let answer = self.ioctl(libc::SIOCGIFMTU)?;
         // SAFETY: the kernel filled the member that belongs to the request.
         Ok(unsafe { answer.ifr_ifru.ifru_mtu }.unsigned_abs())
     }
 
-    /// Whether the device takes VLAN tags off received frames. A veth says that it does, and leaves them where
-    /// they are.
+    /// Returns true if the device strips VLAN tags from received frames. A veth reports that it
+    /// does, but leaves the tags in place.
     pub fn strips_vlan(&self) -> bool {
         let mut flags = Value { command: ETHTOOL_GFLAGS, ..Value::default() };
-        let says_so = self.run(&mut flags).is_ok() && flags.data & ETH_FLAG_RXVLAN != 0;
-        says_so && self.driver().as_deref() != Some("veth")
+        let reported = self.run(&mut flags).is_ok() && flags.data & ETH_FLAG_RXVLAN != 0;
+        reported && self.driver().as_deref() != Some("veth")
     }
 
     /// Name of the driver.
@@ -241,10 +245,10 @@ impl Ethtool {
         text(&driver.name)
     }
 
-    /// The features of the device by the kernel's names, and whether each is on.
+    /// The features of the device under the names of the kernel, and whether each is on.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel refuses.
     pub fn features(&self) -> io::Result<BTreeMap<String, bool>> {
         let mut info = SetInfo {
             command: ETHTOOL_GSSET_INFO,
@@ -253,7 +257,7 @@ impl Ethtool {
         };
         self.run(&mut info)?;
         if info.len as usize > FEATURES_MAX {
-            return Err(io::Error::other("more features than were ever known"));
+            return Err(io::Error::other("too many features"));
         }
         let mut strings = Box::new(Strings {
             command: ETHTOOL_GSTRINGS,
@@ -273,10 +277,11 @@ impl Ethtool {
         Ok(names.filter_map(|(at, name)| Some((text(name)?, is_on(at)))).collect())
     }
 
-    /// The driver's own counters by its names, as `ethtool -S` shows them. Empty where it has none.
+    /// The counters of the driver under their names, as `ethtool -S` shows them. Empty if the
+    /// driver has none.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel refuses.
     pub fn statistics(&self) -> io::Result<BTreeMap<String, u64>> {
         let mut info =
             SetInfo { command: ETHTOOL_GSSET_INFO, sets: 1 << ETH_SS_STATS, ..SetInfo::default() };
@@ -286,20 +291,20 @@ impl Ethtool {
             return Ok(BTreeMap::new());
         }
         if count > STATISTICS_MAX {
-            return Err(io::Error::other("more counters than were ever known"));
+            return Err(io::Error::other("too many counters"));
         }
-        // A driver may get more of them while it is asked, as with more queues.
+        // The number of counters may grow between the queries, for example with more queues.
         let room = 2 * count + 64;
         let words = |bytes: usize| vec![0_u64; (16 + room * bytes).div_ceil(8)];
         let mut names = words(NAME_BYTES);
         let mut values = words(8);
         names[0] = pair(ETHTOOL_GSTRINGS, ETH_SS_STATS);
         values[0] = pair(ETHTOOL_GSTATS, info.len);
-        // `len` of the names: their third word.
+        // `len` is the third word of the names.
         names[1] = pair(info.len, 0);
-        // SAFETY: 12 bytes of head and `room` names, twice as many as the kernel has said that there are.
+        // SAFETY: 12 bytes of header and `room` names, twice as many as the kernel reported.
         unsafe { self.run_at(names.as_mut_ptr().cast())? };
-        // SAFETY: 8 bytes of head and `room` values.
+        // SAFETY: 8 bytes of header and `room` values.
         unsafe { self.run_at(values.as_mut_ptr().cast())? };
         let names: Vec<u8> = names.iter().flat_map(|word| word.to_ne_bytes()).skip(12).collect();
         let names = names.chunks_exact(NAME_BYTES).map(text);
@@ -310,7 +315,7 @@ impl Ethtool {
     /// Runs the request `number`, which reads the name of an `ifreq` and fills its union.
     pub(super) fn ioctl(&self, number: libc::Ioctl) -> io::Result<libc::ifreq> {
         let mut request = self.request();
-        // SAFETY: such requests read and write an `ifreq` and nothing else.
+        // SAFETY: these requests read and write only an `ifreq`.
         match unsafe { libc::ioctl(self.socket.as_raw_fd(), number, &raw mut request) } {
             0 => Ok(request),
             _ => Err(io::Error::last_os_error()),
@@ -318,7 +323,7 @@ impl Ethtool {
     }
 
     fn request(&self) -> libc::ifreq {
-        // SAFETY: `ifreq` is plain data for which all zeros is a value.
+        // SAFETY: `ifreq` is plain data for which all zeros is a valid value.
         let mut request: libc::ifreq = unsafe { zeroed() };
         for (to, &from) in request.ifr_name.iter_mut().zip(self.name.as_bytes()) {
             *to = from.cast_signed();
@@ -326,18 +331,19 @@ impl Ethtool {
         request
     }
 
-    /// Runs the ethtool command that `data` begins with.
+    /// Runs the ethtool command whose number `data` begins with.
     fn run<T: Command>(&self, data: &mut T) -> io::Result<()> {
-        // SAFETY: `data` is the structure of the command it begins with, by the trait's contract.
+        // SAFETY: the trait guarantees that `data` is the structure of its command.
         unsafe { self.run_at(from_mut(data).cast()) }
     }
 
     /// # Safety
-    /// `data` points at what the command that it begins with reads and fills.
+    /// `data` points to the structure that the command with the number at its start reads and
+    /// writes.
     unsafe fn run_at(&self, data: *mut libc::c_char) -> io::Result<()> {
         let mut request = self.request();
         request.ifr_ifru.ifru_data = data;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees `data`.
         match unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -345,13 +351,13 @@ impl Ethtool {
     }
 }
 
-/// Two words in the order of memory.
+/// Two 32-bit words in memory order.
 const fn pair(first: u32, second: u32) -> u64 {
     let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// A terminated string; `None` if it is empty.
+/// A null-terminated string; `None` if it is empty.
 fn text(bytes: &[u8]) -> Option<String> {
     let bytes = bytes.split(|&byte| byte == 0).next()?;
     (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
@@ -362,26 +368,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_has_features_too() {
+    fn the_loopback_interface_has_features() {
         let features = Ethtool::open("lo").unwrap().features().unwrap();
         assert_eq!(features.get("tx-scatter-gather"), Some(&true), "{features:?}");
         assert_eq!(features.get("rx-lro"), Some(&false), "{features:?}");
     }
 
     #[test]
-    fn the_loopback_may_have_a_link() {
+    fn the_link_of_the_loopback_interface_is_readable() {
         assert!(Ethtool::open("lo").unwrap().has_link().is_ok());
         assert!(Ethtool::open("none0").unwrap().has_link().is_err());
     }
 
     #[test]
-    fn an_interface_without_counters_has_none() {
+    fn an_interface_without_counters_reports_none() {
         let found = Ethtool::open("lo").unwrap().statistics();
         assert!(found.as_ref().is_ok_and(BTreeMap::is_empty) || found.is_err(), "{found:?}");
     }
 
     #[test]
-    fn names_that_are_none_are_refused() {
+    fn invalid_names_are_refused() {
         assert!(Ethtool::open("a-name-that-is-too-long").is_err());
         assert!(Ethtool::open("none0").unwrap().features().is_err());
     }

@@ -1,11 +1,14 @@
-//! Seeded faults on what a port sends: loss, duplication, reordering, corruption, and the marks of congested switches.
+//! Seeded faults on the transmit side of a port: loss, duplication, reordering, corruption, and the
+//! ECN marks of congested switches.
 //!
-//! A [`FaultPort`] wraps any port and spoils its transmit side; what comes in is left alone, so a
-//! test that wants faults both ways wraps both ends. The fate of the n-th frame depends on the seed,
-//! the [`Faults`] and n only: the same run fails again with the same seed.
+//! A [`FaultPort`] wraps any port. It leaves received frames alone, so a test with faults in both
+//! directions wraps both ends. The faults of the n-th frame depend only on the seed, the [`Faults`]
+//! and n: with the same seed the same run fails again.
 //!
-//! Around a [`super::pcap::PcapPort`] the capture shows what left after the faults; inside one, what
-//! was meant to be sent.
+//! A capture port ([`super::pcap::PcapPort`]) inside a `FaultPort` shows the frames that really
+//! left, after the faults. A capture port around a `FaultPort` shows the frames before the faults.
+//!
+//! The wrapped port sends no [super-frames](super::super_frame).
 
 use std::io;
 use std::os::fd::RawFd;
@@ -17,7 +20,7 @@ use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use thiserror::Error;
 
-use super::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
 
 /// Probabilities are in parts per million.
 const MILLION: u32 = 1_000_000;
@@ -25,50 +28,51 @@ const MILLION: u32 = 1_000_000;
 /// Largest [`Faults::reorder_depth`].
 const DEPTH_MAX: u16 = 1_024;
 
-/// Length of an Ethernet header in bytes: corruption spares it, or the frame might just be lost.
+/// Length of an Ethernet header in bytes. Corruption spares the header: otherwise the frame might
+/// just be lost.
 const ETHERNET_HEADER: usize = 14;
 
-/// Receive bursts without a transmission after which held frames go out, overtaken or not.
+/// Receive bursts without a transmission after which held frames are sent, overtaken or not.
 const IDLE_BURSTS: u32 = 256;
 
-/// Which faults, and how often: probabilities per frame in parts per million.
+/// Probabilities of the faults per frame, in parts per million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Faults {
-    /// The frame is not sent at all.
+    /// The frame is not sent.
     pub loss: u32,
-    /// The frame is sent twice; if it is also reordered, the second copy comes late.
+    /// The frame is sent twice. If it is also reordered, the second copy is late.
     pub duplicate: u32,
     /// The frame is held until 1 to `reorder_depth` later frames have overtaken it, or until the
     /// port is idle.
     pub reorder: u32,
-    /// One bit behind the Ethernet header is flipped: in a header, the payload or the ICRC.
+    /// One bit after the Ethernet header is flipped: in a header, the payload or the ICRC.
     pub corrupt: u32,
-    /// The packet is marked (CE), as by a congested switch, if it is ECN-capable.
+    /// An ECN-capable packet is marked CE, as by a congested switch.
     pub mark: u32,
-    /// How many frames may overtake a reordered one, and how many may be held at once; a frame
-    /// that finds all places taken goes out in order. 1 to 1024.
+    /// Maximum number of frames that overtake a reordered frame, and of frames held at once; 1 to
+    /// 1024. If this many frames are held, the next frame is sent in order.
     pub reorder_depth: u16,
 }
 
 impl Default for Faults {
-    /// None; reordering, where it is asked for, is by up to 8 frames.
+    /// No faults; up to 8 frames overtake a reordered frame.
     fn default() -> Self {
         Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, mark: 0, reorder_depth: 8 }
     }
 }
 
-/// [`Faults`] that make no sense.
+/// Invalid [`Faults`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FaultsError {
     /// More than a million parts per million.
-    #[error("{fault} of {ppm} parts per million is more than always")]
+    #[error("{fault} of {ppm} parts per million exceeds 100%")]
     Probability {
-        /// Which fault.
+        /// The fault.
         fault: &'static str,
         /// Its probability.
         ppm: u32,
     },
-    /// A depth that is not in 1 to 1024.
+    /// A reorder depth outside 1 to 1024.
     #[error("a reorder depth of {depth} is not in 1 to {DEPTH_MAX}")]
     Depth {
         /// The depth.
@@ -98,20 +102,20 @@ impl Faults {
     }
 }
 
-/// What a [`FaultPort`] did, in frames.
+/// Numbers of frames by fault.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultStats {
-    /// Committed by the core.
+    /// Frames committed by the core.
     pub frames: u64,
-    /// Not sent.
+    /// Frames not sent.
     pub lost: u64,
-    /// Sent twice.
+    /// Frames sent twice.
     pub duplicated: u64,
-    /// Held back.
+    /// Frames held back.
     pub reordered: u64,
-    /// Sent with a flipped bit.
+    /// Frames sent with a flipped bit.
     pub corrupted: u64,
-    /// Marked; they may have been lost.
+    /// Frames marked CE; they may have been lost.
     pub marked: u64,
 }
 
@@ -127,7 +131,7 @@ pub struct FaultCounters {
 }
 
 impl FaultCounters {
-    /// The counts now; each is exact, but they are not taken at one instant.
+    /// The present counts. Each is exact, but they are not read at the same instant.
     pub fn read(&self) -> FaultStats {
         FaultStats {
             frames: self.frames.load(Ordering::Relaxed),
@@ -140,21 +144,21 @@ impl FaultCounters {
     }
 }
 
-/// A port whose transmit side misbehaves as told.
+/// A port with faults on its transmit side.
 #[derive(Debug)]
 pub struct FaultPort {
     inner: Box<dyn Port>,
     attributes: PortAttributes,
     faults: Faults,
     rng: Xoshiro256StarStar,
-    /// For marks: a frame's other fates are the same with and without them.
+    /// For marks, so that marks do not change the other faults of a frame.
     mark_rng: Xoshiro256StarStar,
-    /// The slot the core writes to.
+    /// The slot that the core writes to.
     stage: Box<[u8]>,
     taken: bool,
-    /// Oldest first.
+    /// Held frames, oldest first.
     held: Vec<Held>,
-    /// Buffers for `held`.
+    /// Unused buffers for `held`.
     spare: Vec<Box<[u8]>>,
     idle_bursts: u32,
     counters: Arc<FaultCounters>,
@@ -169,21 +173,21 @@ struct Held {
     overtakers: u64,
 }
 
-/// What happens to one frame.
+/// The faults of one frame.
 #[derive(Debug)]
 struct Fate {
     lost: bool,
     duplicate: bool,
     reorder: bool,
     corrupt: bool,
-    /// Random; says how many frames overtake.
+    /// Number of frames that overtake the frame if it is reordered.
     overtakers: u64,
-    /// Random; says which bit flips.
+    /// Random number that selects the bit to flip.
     bit: u64,
 }
 
 impl FaultPort {
-    /// Puts `faults`, drawn from `seed`, in front of the transmit side of `inner`.
+    /// Wraps `inner` with `faults` drawn from `seed`.
     ///
     /// # Errors
     /// [`FaultsError`] for a probability above one or a depth out of range.
@@ -191,7 +195,7 @@ impl FaultPort {
         faults.check()?;
         let mut attributes = inner.attributes().clone();
         attributes.kind.push_str(" with faults");
-        // A super-frame would be lost or held as one, which no link does.
+        // A fault would hit a whole super-frame, but links lose and reorder single packets.
         attributes.segments_max = 1;
         let buffer = vec![0; attributes.frame_max].into_boxed_slice();
         let places = if faults.reorder > 0 { usize::from(faults.reorder_depth) } else { 0 };
@@ -210,7 +214,7 @@ impl FaultPort {
         })
     }
 
-    /// The counters, to be kept when a core takes the port.
+    /// The counters, which stay readable after a core took the port.
     pub fn counters(&self) -> Arc<FaultCounters> {
         Arc::clone(&self.counters)
     }
@@ -220,7 +224,8 @@ impl FaultPort {
         if self.faults.duplicate > 0 { 2 } else { 1 }
     }
 
-    /// Every frame draws the same number of times, so that one probability does not stir the others.
+    /// Draws the faults of a frame. Draws the same number of values for every frame, so that one
+    /// probability does not affect the other faults.
     fn draw(&mut self) -> Fate {
         let mut draw = || self.rng.next_u64();
         Fate {
@@ -233,13 +238,13 @@ impl FaultPort {
         }
     }
 
-    /// Sends the staged frame to the inner port: it overtakes what is held.
+    /// Sends the staged frame to the inner port. The frame overtakes all held frames.
     fn send(&mut self, len: usize, priority: Priority) {
         forward(&mut *self.inner, &self.stage[..len], priority);
         overtake(&mut self.held);
     }
 
-    /// Holds the staged frame back, if there is a place for it.
+    /// Holds the staged frame back. Returns false if no buffer is free.
     fn hold(&mut self, len: usize, priority: Priority, overtakers: u64) -> bool {
         let Some(mut frame) = self.spare.pop() else {
             return false;
@@ -249,7 +254,7 @@ impl FaultPort {
         true
     }
 
-    /// Sends the held frames that were overtaken enough; all of them if `all`.
+    /// Sends the held frames that were overtaken often enough, or all if `all` is true.
     fn release(&mut self, all: bool) {
         let due = |held: &Held| all || held.overtakers == 0;
         while let Some(index) = self.held.iter().position(due) {
@@ -260,22 +265,23 @@ impl FaultPort {
         }
     }
 
-    /// Nothing follows for now: held frames would be late for ever, which is loss.
+    /// Sends all held frames because no later frame may follow; holding them for ever would be
+    /// loss.
     fn release_idle(&mut self) {
         if !self.held.is_empty() {
             self.release(true);
-            // The core hears of a dead link from the flush after its next transmission.
+            // The flush after the next transmission reports a dead link to the core.
             let _ = self.inner.flush();
         }
     }
 }
 
-/// Whether something of so many parts per million happens.
+/// Returns true with a probability of `ppm` parts per million.
 fn hits(random: u64, ppm: u32) -> bool {
     random % u64::from(MILLION) < u64::from(ppm)
 }
 
-/// A later frame was sent before all of `held`.
+/// Counts that a later frame overtook all frames in `held`.
 fn overtake(held: &mut [Held]) {
     for held in held {
         held.overtakers = held.overtakers.saturating_sub(1);
@@ -284,13 +290,14 @@ fn overtake(held: &mut [Held]) {
 
 /// Copies a frame to a slot of `port`.
 fn forward(port: &mut dyn Port, frame: &[u8], priority: Priority) {
-    // `tx_room` kept a slot for every frame that is held and for all that one commit sends.
+    // `tx_room` reserves a slot for every held frame and for all frames that one commit sends.
     let slot = port.tx_slot().expect("room was kept for this frame");
     slot[..frame.len()].copy_from_slice(frame);
     port.tx_commit(frame.len(), priority);
 }
 
-/// Flips bit `random` of what follows the Ethernet header. False if nothing follows.
+/// Flips bit `random` (modulo the length) of the bytes after the Ethernet header. Returns false if
+/// there are none.
 fn flip_bit(frame: &mut [u8], random: u64) -> bool {
     let Some(body) = frame.get_mut(ETHERNET_HEADER..).filter(|body| !body.is_empty()) else {
         return false;
@@ -310,7 +317,7 @@ impl Port for FaultPort {
         &self.attributes
     }
 
-    /// Those of the inner port: a lost frame is not in it, a duplicate twice.
+    /// The counters of the inner port: lost frames are not counted, duplicates count twice.
     fn stats(&self) -> PortStats {
         self.inner.stats()
     }
@@ -453,14 +460,14 @@ mod tests {
     }
 
     #[test]
-    fn without_faults_it_is_not_there() {
+    fn without_faults_every_frame_passes_in_order() {
         let (arrived, stats) = run(NONE, 1, 500);
         assert_eq!(serials(&arrived), (0..500).collect::<Vec<_>>());
         assert_eq!(stats, FaultStats { frames: 500, ..FaultStats::default() });
     }
 
     #[test]
-    fn the_seed_is_the_run() {
+    fn the_same_seed_gives_the_same_run() {
         let faults =
             Faults { loss: 50_000, duplicate: 50_000, reorder: 100_000, corrupt: 50_000, ..NONE };
         assert_eq!(run(faults, 42, 2_000), run(faults, 42, 2_000));
@@ -663,7 +670,8 @@ mod tests {
             arrived.append(&mut received(&mut peer));
             let distinct: BTreeSet<u32> = serials(&arrived).into_iter().collect();
             prop_assert_eq!(distinct.len(), sent as usize);
-            prop_assert_eq!(arrived.len() as u64, u64::from(sent) + port.counters().read().duplicated);
+            let duplicated = port.counters().read().duplicated;
+            prop_assert_eq!(arrived.len() as u64, u64::from(sent) + duplicated);
         }
     }
 }

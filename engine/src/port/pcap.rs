@@ -1,12 +1,15 @@
-//! A capture file of what crosses a port, for people with Wireshark.
+//! Captures the frames that cross a port to a pcap file.
 //!
 //! A [`PcapPort`] wraps any port and writes every frame, in both directions, as classic pcap with
-//! nanosecond timestamps. It is for debugging: it reads the wall clock itself, once per burst
-//! received and once per frame sent (the one exception to "time is an argument"; a capture must be
-//! comparable with others), and the writing happens on the core, so a slow disk is a slow port.
+//! nanosecond timestamps. It is meant for debugging: it reads the wall clock itself, once per
+//! received burst and once per sent frame, so that captures of several hosts are comparable. This
+//! is the only exception to the rule that time is an argument. The core itself writes the file, so
+//! a slow disk makes a slow port.
 //!
-//! The file is brought up to date when the core goes to sleep or idles, and on drop. If writing
-//! fails (full disk) the capture ends with one error in the log, and the traffic goes on.
+//! Packets of [super-frames](super::super_frame) are captured as if they were sent one by one.
+//!
+//! The file is flushed when the core goes to sleep or is idle, and on drop. If writing fails (disk
+//! full), the capture ends with one error in the log and traffic continues.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,33 +21,33 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
-use super::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
 
-/// Bytes gathered before a write to the file.
+/// Bytes buffered before a write to the file.
 const BUFFER: usize = 1 << 20;
 
-/// Snapshot length that the file header states, at least. Some readers refuse a frame that was
-/// longer than this on the wire, cut or not, so it is not the limit that is in force.
+/// Minimum snapshot length in the file header. It may exceed the actual limit: some readers refuse
+/// a frame that was longer on the wire than the header states, even if the frame was cut.
 const STATED_SNAPLEN: u32 = 262_144;
 
-/// Empty bursts after which a core that never sleeps is idle.
+/// Empty bursts after which a core that never sleeps counts as idle.
 const IDLE_BURSTS: u32 = 1_024;
 
-/// A port that is captured.
+/// A port whose frames are captured.
 pub struct PcapPort {
     inner: Box<dyn Port>,
     capture: Capture,
-    /// [`Port::tx_slot`] gave a slot that was not committed yet.
+    /// True if [`Port::tx_slot`] returned a slot that was not committed yet.
     taken: bool,
     idle_bursts: u32,
 }
 
 impl PcapPort {
-    /// Captures what crosses `inner` to `writer`, at most `snaplen` bytes of each frame
-    /// (`u32::MAX` for all). `writer` need not be buffered.
+    /// Captures the frames of `inner` to `writer`, at most `snaplen` bytes of each frame
+    /// (`u32::MAX`: all). `writer` need not be buffered.
     ///
     /// # Errors
-    /// When the file header cannot be written.
+    /// The file header cannot be written.
     pub fn new(
         inner: Box<dyn Port>,
         writer: impl Write + Send + 'static,
@@ -127,7 +130,6 @@ impl Port for PcapPort {
         self.inner.tx_commit(len, priority);
     }
 
-    /// The capture has the packet as it is without super-frames.
     fn tx_commit_next(&mut self, len: usize, priority: Priority) {
         self.record_taken(len);
         self.inner.tx_commit_next(len, priority);
@@ -147,12 +149,12 @@ impl Port for PcapPort {
     }
 }
 
-/// The file, until writing to it fails.
+/// The capture file, until a write fails.
 struct Capture {
     writer: Option<PcapWriter<SharedWriter>>,
     file: SharedWriter,
     snaplen: usize,
-    /// For frames that came in two parts.
+    /// Buffer to join frames that came in two parts.
     joined: Vec<u8>,
 }
 
@@ -206,19 +208,19 @@ impl Capture {
     }
 
     fn stop(&mut self, error: &io::Error) {
-        tracing::error!("the packet capture ends here, its file cannot be written: {error}");
+        tracing::error!("the packet capture ends: cannot write its file: {error}");
         self.writer = None;
     }
 }
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // The buffer would be written anyway, but an error would go unheard.
+        // Dropping the buffer also writes it, but would ignore an error.
         self.flush();
     }
 }
 
-/// The buffered file, shared because the pcap writer keeps it and has no flush of its own.
+/// The buffered file. It is shared because the pcap writer owns its writer and has no flush.
 #[derive(Clone)]
 struct SharedWriter(Arc<Mutex<BufWriter<Box<dyn Write + Send>>>>);
 
@@ -246,7 +248,7 @@ fn io_error(error: PcapError) -> io::Error {
 }
 
 /// Time since 1970.
-#[allow(clippy::disallowed_methods)] // See the top of the file.
+#[allow(clippy::disallowed_methods)] // The module documentation gives the reason.
 fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -259,7 +261,7 @@ mod tests {
     use crate::memory::arena::Arena;
     use crate::port::shm::{ShmConfig, ShmPort, shm_pair};
 
-    /// A file in memory, with a disk that may be full.
+    /// A file in memory on a disk with limited space.
     #[derive(Debug, Clone)]
     struct Disk {
         bytes: Arc<Mutex<Vec<u8>>>,
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_are_written_with_the_time() {
+    fn both_directions_are_captured_with_timestamps() {
         let disk = Disk::of(usize::MAX);
         let (mut port, mut peer) = captured(&disk, u32::MAX);
         let before = wall_clock();
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeping_and_idling_bring_the_file_up_to_date() {
+    fn sleeping_and_idling_flush_the_file() {
         let disk = Disk::of(usize::MAX);
         let (mut port, _peer) = captured(&disk, u32::MAX);
         send(&mut port, &[1; 60]);
@@ -367,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_ends_the_capture_and_not_the_traffic() {
+    fn a_full_disk_ends_the_capture_but_not_the_traffic() {
         let disk = Disk::of(1 << 20);
         let (mut port, mut peer) = captured(&disk, u32::MAX);
         for serial in 0..=255_u8 {
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_in_two_parts_is_written_whole() {
+    fn a_frame_in_two_parts_is_captured_completely() {
         let disk = Disk::of(usize::MAX);
         for (snaplen, parts) in [(4_096, 5_000), (3_500, 5_000), (2_000, 5_000)] {
             let mut capture = Capture::start(Box::new(disk.clone()), snaplen, parts).unwrap();

@@ -1,8 +1,8 @@
-//! Two ports joined by rings in shared memory: a lossless cable between two cores.
+//! Two ports connected by rings in shared memory: a lossless cable between two cores.
 //!
-//! Each direction is one [`frame_ring`]. A full ring gives no slot, so frames are never lost between
-//! living ends; a sleeping sender that waits for room is woken when there is some. When the
-//! other end is dropped, frames go nowhere, as on a pulled cable, and [`Port::flush`] says so.
+//! Each direction is one [`frame_ring`]. A full ring gives no slot, so no frame is lost while both
+//! ends exist. A sleeping sender that waits for room is woken when there is some. After one end was
+//! dropped, frames to it are lost, as on an unplugged cable, and [`Port::flush`] returns an error.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -10,31 +10,31 @@ use std::sync::Arc;
 
 use feroce_wire::MacAddr;
 
-use super::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
 use crate::memory::arena::Arena;
 use crate::memory::frame_ring::{FrameConsumer, FrameProducer, FrameRingError, frame_ring};
 
 /// Ethernet header and one VLAN tag, in bytes.
 const LINK_HEADER: usize = 18;
 
-/// What an [`shm_pair`] is like.
+/// Configuration of an [`shm_pair`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShmConfig {
     /// Name of the pair; its ends are called `name-0` and `name-1`.
     pub name: String,
-    /// Frames each direction holds: a power of two.
+    /// Frames that each direction holds; a power of two.
     pub slots: usize,
     /// Largest IP packet in bytes.
     pub mtu: u32,
     /// Ethernet addresses of the two ends.
     pub macs: [MacAddr; 2],
-    /// The rate in bit/s of what the ring stands for, where it stands for a line.
+    /// Rate in bit/s of the link that the ring stands for, if any.
     pub link_rate: Option<u64>,
 }
 
 impl Default for ShmConfig {
-    /// 512 frames each way; an MTU that carries a path MTU of 4096 with every header, over IPv6
-    /// too (84 bytes); locally administered addresses.
+    /// 512 frames in each direction; an MTU that carries a path MTU of 4096 with all headers, also
+    /// over IPv6 (84 bytes); locally administered addresses.
     fn default() -> Self {
         Self {
             name: "shm".to_owned(),
@@ -46,11 +46,11 @@ impl Default for ShmConfig {
     }
 }
 
-/// Makes two ports that are each other's link, with memory from `arena`.
+/// Creates two connected ports with memory from `arena`.
 ///
 /// # Errors
-/// [`FrameRingError::Shape`] if the number of slots is no power of two or a frame is too large; else
-/// what memory or eventfd lacked.
+/// [`FrameRingError::Shape`] if the number of slots is not a power of two or a frame is too large.
+/// Otherwise memory or a descriptor is missing.
 pub fn shm_pair(
     arena: &Arc<Arena>,
     config: ShmConfig,
@@ -85,9 +85,9 @@ pub struct ShmPort {
     stats: PortStats,
     tx: FrameProducer,
     rx: FrameConsumer,
-    /// Committed since the last flush.
+    /// Frames committed since the last flush.
     queued: Queued,
-    /// The core asked for a slot and there was none.
+    /// True if the core asked for a slot and there was none.
     waits_for_room: bool,
 }
 

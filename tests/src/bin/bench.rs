@@ -131,12 +131,14 @@ fn open_devices(link: &Link, config: &DeviceConfig) -> [Device; 2] {
 
 fn af_xdp(mode: XdpMode) -> DeviceConfig {
     let af_xdp = AfXdpConfig { mode, ..AfXdpConfig::new("") };
-    DeviceConfig { port: PortKind::AfXdp, af_xdp, ..config() }
+    let config = config();
+    DeviceConfig { port: PortKind::AfXdp, ports: config.ports.with(af_xdp), ..config }
 }
 
 fn packet(super_frames: SuperFrames) -> DeviceConfig {
     let packet = PacketConfig { super_frames, ..PacketConfig::new("") };
-    DeviceConfig { port: PortKind::Packet, packet, ..config() }
+    let config = config();
+    DeviceConfig { port: PortKind::Packet, ports: config.ports.with(packet), ..config }
 }
 
 /// Index of the IPv4 GID: link-local comes first.
@@ -250,7 +252,8 @@ fn packet_write(name: &str) -> Figure {
         || {
             let mut ports = [0, 1].map(|end| {
                 link.enter(end);
-                let config = PacketConfig { interface: "v0".to_owned(), ..config.packet.clone() };
+                let packet = config.ports.get::<PacketConfig>().clone();
+                let config = PacketConfig { interface: "v0".to_owned(), ..packet };
                 let port = PacketPort::open(&config, 1).expect("a port").remove(0);
                 let own: std::net::Ipv4Addr = ADDRESSES[end].parse().expect("an address");
                 port.address_filter().set(&[own.to_ipv6_mapped()]).expect("a filter");
@@ -270,7 +273,7 @@ fn packet_latency(name: &str) -> Figure {
     let link = Link::new();
     let mut tcp = TcpStreams::new(&link);
     let mut config = packet(SuperFrames::Off);
-    config.packet.qdisc_bypass = true;
+    config.ports.get_mut::<PacketConfig>().qdisc_bypass = true;
     let devices = open_devices(&link, &config);
     latency_figure(name, &devices, &mut tcp)
 }

@@ -199,7 +199,7 @@ fn device(port: DpdkPort) -> Device {
         driver: Driver::Helper,
         ..DeviceConfig::default()
     };
-    let addressing = Addressing::Port(port.addresses());
+    let addressing = Addressing::Port(std::sync::Arc::new(port.addresses()));
     Device::with_ports(vec![Box::new(port)], addressing, config).expect("a device")
 }
 

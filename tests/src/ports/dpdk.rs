@@ -1,25 +1,43 @@
-//! A rig's ports by DPDK: its AF_PACKET driver on the ends of the veths, all in the one EAL of the process.
+//! DPDK ports of a rig: DPDK's AF_PACKET driver on the ends of the veths. All share the one EAL of
+//! the process.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 #[cfg(feature = "dpdk")]
-use feroce_conform::endpoint::dpdk::{MEMORY, device};
+use feroce_conform::endpoint::dpdk::MEMORY;
+use feroce_conform::endpoint::dpdk::{config, device};
+use feroce_engine::device::PortKind;
+use feroce_engine::port::RX_BURST;
 #[cfg(feature = "dpdk")]
 use feroce_engine::port::dpdk::DpdkConfig;
 
-/// Rigs that there can be at a time: each has four devices, and DPDK has 32 in a process.
-pub const MOST_RIGS: usize = 8;
+use super::Rig;
+
+/// Maximum number of rigs at a time. Each has four devices, and DPDK allows 32 devices per process.
+const MOST_RIGS: usize = 8;
+
+/// How tests use DPDK ports.
+pub(super) const RIG: Rig = Rig {
+    start,
+    reserve: Some(|| Box::new(Place::take())),
+    rigs_max: MOST_RIGS,
+    burst: RX_BURST,
+    device: |number, interface, base, addresses| {
+        (device(number, interface, 1024), config(base, addresses))
+    },
+    ..Rig::new(PortKind::Dpdk, open)
+};
 
 static RIGS: Mutex<usize> = Mutex::new(0);
 static GONE: Condvar = Condvar::new();
 
-/// The right to have a rig, given back when dropped.
+/// The right to have a rig, released when dropped.
 #[derive(Debug)]
-pub(super) struct Place(());
+struct Place(());
 
 impl Place {
-    /// Waits until there is room for one more.
-    pub(super) fn take() -> Self {
+    /// Waits until there is room for one more rig.
+    fn take() -> Self {
         start();
         let rigs = RIGS.lock().unwrap_or_else(PoisonError::into_inner);
         let rigs = GONE.wait_while(rigs, |rigs| *rigs == MOST_RIGS);
@@ -35,11 +53,11 @@ impl Drop for Place {
     }
 }
 
-/// Starts DPDK, with a device that goes again. Its drivers change the process's environment as they are loaded, which
-/// must not happen while another thread starts a program.
+/// Starts DPDK by opening and closing a device. Loading its drivers changes the environment of the
+/// process, which must not happen while another thread starts a program.
 ///
 /// # Panics
-/// If it does not start.
+/// If DPDK does not start.
 #[cfg(feature = "dpdk")]
 pub fn start() {
     use std::sync::Once;
@@ -55,13 +73,13 @@ pub fn start() {
     });
 }
 
-/// There is none.
+/// Does nothing: this build has no DPDK port.
 #[cfg(not(feature = "dpdk"))]
 pub fn start() {}
 
-/// Takes frames to the addresses of both ends.
+/// Opens a DPDK port for the addresses of both ends.
 #[cfg(feature = "dpdk")]
-pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
+fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
@@ -79,14 +97,14 @@ pub(super) fn open(interface: &str) -> Box<dyn feroce_engine::port::Port> {
         memory: MEMORY,
         rx_descriptors: 256,
         tx_descriptors: 256,
-        // Tests with helpers hand over to and fro thousands of times.
-        longest_nap: Duration::from_micros(50),
+        // Tests with helper threads make thousands of round trips.
+        longest_sleep: Duration::from_micros(50),
         ..DpdkConfig::new(device(number, interface, 1024), addresses.concat())
     };
     Box::new(DpdkPort::open(&config, 1).expect("a port").remove(0))
 }
 
 #[cfg(not(feature = "dpdk"))]
-pub(super) fn open(_interface: &str) -> Box<dyn feroce_engine::port::Port> {
+fn open(_interface: &str) -> Box<dyn feroce_engine::port::Port> {
     panic!("FEROCE_RIG=dpdk: build the tests with `--features dpdk`");
 }

@@ -3,7 +3,7 @@
 use caps::{CapSet, Capability, CapsHashSet};
 use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Driver, PortKind};
-use feroce_engine::port::dpdk::DpdkMemory;
+use feroce_engine::port::kind::BufferMemory;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::User;
 
@@ -156,12 +156,15 @@ fn settings(host: &Host) -> Option<Verdict> {
 }
 
 fn port(host: &Host) -> Option<Verdict> {
-    match host.settings().port_kind {
-        PortKind::Dpdk if cfg!(not(feature = "dpdk")) => Verdict::error(
-            "dpdk, and this program was built without",
-            "`cargo build --release -p feroce --features dpdk`, or another `port_kind`",
+    let kind = host.settings().port_kind;
+    match kind.missing_feature() {
+        Some(feature) => Verdict::error(
+            format!("{kind}, and this program was built without it"),
+            format!(
+                "`cargo build --release -p feroce --features {feature}`, or another `port_kind`"
+            ),
         ),
-        kind => Verdict::ok(kind.to_string()),
+        None => Verdict::ok(kind.to_string()),
     }
 }
 
@@ -218,8 +221,9 @@ fn privilege(host: &Host) -> Option<Verdict> {
     const REMEDY: &str =
         "run as root, or `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep` on the program";
     let has = |capability| host.capabilities.contains(&capability);
-    if host.may_use("dpdk") && !host.may_use("af_xdp") {
-        return Verdict::ok("DPDK's needs depend on its device");
+    let kind = host.settings().port_kind;
+    if !kind.is_on_kernel() {
+        return Verdict::ok(format!("what {kind} needs depends on its device"));
     }
     if host.may_use("af_xdp") && host.may_af_xdp() {
         return Verdict::ok("enough for AF_XDP");
@@ -261,8 +265,9 @@ fn kernel(host: &Host) -> Option<Verdict> {
 }
 
 fn hugepages(host: &Host) -> Option<Verdict> {
-    if host.settings().port_kind == PortKind::Dpdk {
-        return dpdk_memory(host);
+    if let Some(buffers) = host.settings().port_kind.entry().and_then(|entry| entry.buffers) {
+        let config = host.settings().device_config();
+        return packet_buffers(host, &buffers(&config.ports, config.cores), config.cores);
     }
     let remedy = host.free_hugepages(AMPLE_HUGEPAGES);
     match host.hugepages {
@@ -280,35 +285,33 @@ fn hugepages(host: &Host) -> Option<Verdict> {
     }
 }
 
-/// DPDK takes its packet buffers when it starts, from hugepages of every size unless it is told otherwise.
-fn dpdk_memory(host: &Host) -> Option<Verdict> {
-    let config = host.settings().device_config();
-    let needed = config.dpdk.buffer_bytes(config.cores).div_ceil(1 << 20);
-    let buffers = match config.cores {
+/// Checks the memory of a port that allocates its packet buffers when it opens, from hugepages of
+/// every size unless its configuration chooses ordinary memory.
+fn packet_buffers(host: &Host, memory: &BufferMemory, cores: usize) -> Option<Verdict> {
+    let needed = memory.needed_mib;
+    let buffers = match cores {
         1 => format!("the packet buffers take {needed} MiB"),
         cores => format!("the packet buffers of {cores} cores take {needed} MiB"),
     };
-    let ordinary = "setting `dpdk_memory`, a number of MiB of ordinary memory";
-    match config.dpdk.memory {
-        DpdkMemory::Ordinary { mib } if u64::from(mib) < needed => Verdict::error(
+    let setting = memory.setting;
+    let ordinary = format!("setting `{setting}`, a number of MiB of ordinary memory");
+    match memory.ordinary_mib {
+        Some(mib) if u64::from(mib) < needed => Verdict::error(
             format!("not used, but {mib} MiB of ordinary memory: {buffers}"),
             ordinary,
         ),
-        DpdkMemory::Ordinary { mib } => {
-            Verdict::ok(format!("not used: {mib} MiB of ordinary memory (`dpdk_memory`)"))
-        }
-        DpdkMemory::Hugepages => {
+        Some(mib) => Verdict::ok(format!("not used: {mib} MiB of ordinary memory (`{setting}`)")),
+        None => {
             let (free, larger) = (host.hugepages.unwrap_or(0), host.gigantic_pages);
             let found = format!("{free}, and {larger} larger ones");
             let remedy = host.free_hugepages(needed.div_ceil(2).max(AMPLE_HUGEPAGES));
+            let remedy = format!("{remedy}; or {ordinary}");
             match 2 * free + 1024 * larger {
                 0 => {
-                    Verdict::error("none: DPDK does not start", format!("{remedy}; or {ordinary}"))
+                    let kind = host.settings().port_kind;
+                    Verdict::error(format!("none: port {kind} does not open"), remedy)
                 }
-                mib if mib < needed => Verdict::error(
-                    format!("{found}: {buffers}"),
-                    format!("{remedy}; or {ordinary}"),
-                ),
+                mib if mib < needed => Verdict::error(format!("{found}: {buffers}"), remedy),
                 _ => Verdict::ok(found),
             }
         }

@@ -15,8 +15,8 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use clap::{Args, ValueHint};
+use feroce_engine::device::Device;
 use feroce_engine::device::settings::Settings;
-use feroce_engine::device::{Device, PortKind};
 use feroce_engine::net::{Interface, InterfaceAddress};
 use serde::Serialize;
 
@@ -181,8 +181,8 @@ pub fn run(options: &Options) -> Result<Severity, Failure> {
     let to_open = to_open.transpose()?;
     report.take(None, host::CHECKS, &host);
     let names = match &options.interface {
-        _ if host.settings().port_kind == PortKind::Dpdk => {
-            look_at_dpdk(options.peer, to_open.as_deref(), host.settings(), &mut report)?;
+        _ if !host.settings().port_kind.is_on_kernel() => {
+            look_past_kernel(options.peer, to_open.as_deref(), host.settings(), &mut report)?;
             Vec::new()
         }
         Some(name) => vec![name.clone()],
@@ -295,25 +295,25 @@ fn candidates(report: &mut Report) -> Result<Vec<String>, Failure> {
     Ok(taken.into_iter().map(|(_, name)| name.to_owned()).collect())
 }
 
-/// No kernel knows DPDK's devices: what can be told of one is whether it opens.
-fn look_at_dpdk(
+/// The kernel does not know the devices of this kind of port. The only check is whether one opens.
+fn look_past_kernel(
     peer: Option<IpAddr>,
     to_open: Option<&str>,
     settings: &Settings,
     report: &mut Report,
 ) -> Result<(), Failure> {
     if peer.is_some() {
-        return Err(Failure::Usage(
-            "--peer asks the kernel for the way, and the kind of port is dpdk, past the kernel: `feroce perf` says what fails"
-                .to_owned(),
-        ));
+        return Err(Failure::Usage(format!(
+            "--peer needs the routes of the kernel, and port {} does not use the kernel: `feroce perf` says what fails",
+            settings.port_kind
+        )));
     }
     if let Some(name) = to_open {
         report.add(Some(name), OPENING, try_open(name, settings));
         return Ok(());
     }
     let found = "not looked at: `--open` tries to open one, and says what is wrong";
-    report.add(None, ("interface", "devices of DPDK's"), Verdict::info(found).expect("one"));
+    report.add(None, ("interface", "devices of the port"), Verdict::info(found).expect("one"));
     Ok(())
 }
 

@@ -211,7 +211,7 @@ fn path_mtu(way: &Way) -> Option<Verdict> {
                 way.peer, way.link_mtu
             ),
         ),
-        // Many hosts do not answer, and DPDK's other ports neither.
+        // Many hosts do not answer, and ports without a kernel interface neither.
         Some(Reach::Silent) => Verdict::info(format!(
             "the route carries {}; {} does not answer pings, which would tell of the rest",
             shown(wanted),

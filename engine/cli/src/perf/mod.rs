@@ -231,7 +231,8 @@ fn prepare(
 }
 
 /// The GID of the address that the exchange goes over: the peer reaches it, and we the peer. The kernel, which
-/// carries the exchange, has none of a DPDK port's: there it is the first that routers know.
+/// carries the exchange, has no address of a port without a kernel interface: for such a port it is
+/// the first that routers know.
 fn gid_of_connection(device: &OpenDevice, control: &Control) -> Result<u32, Failure> {
     if !device.settings.port_kind.is_on_kernel() {
         return Ok(device.device.default_gid_index());

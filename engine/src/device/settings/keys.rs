@@ -1,9 +1,6 @@
-//! The settings as a table: name, what it takes, what it is for, how it is read and shown.
+//! The table of settings: names, valid values, descriptions, and how values are read and shown.
 
-use std::fmt::Display;
 use std::num::NonZeroU16;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
 use std::sync::LazyLock;
 
 use feroce_congestion::{Pacer, Params, params};
@@ -11,281 +8,299 @@ use feroce_wire::PathMtu;
 
 use super::{PREFIX, Settings};
 use crate::congestion::{Control, set_param};
-use crate::device::config::{MAX_CORES, MAX_WINDOW, MIN_WINDOW};
+use crate::device::config::{CORES, WINDOWS};
 use crate::device::{Driver, PortKind, SourcePort};
 use crate::pfc::{self, DscpMap, Priorities, Thresholds};
-use crate::port::dpdk::{DpdkMemory, LEAST_MEMORY, MTUS};
+use crate::port::kind::{PortOption, PortSetting};
+use crate::setting_text::number;
 
 /// A setting.
 #[derive(Debug)]
 pub struct Key {
-    /// Its name in the file.
+    /// Name in the configuration file.
     pub name: &'static str,
-    /// The values that it takes.
-    pub expects: fn() -> &'static str,
-    /// What it sets.
+    /// What the setting controls.
     pub about: &'static str,
-    /// Reads a value; `None` if it is none.
-    pub(super) set: fn(&mut Settings, &str) -> Option<()>,
-    /// The value in effect, as it would be written.
-    pub show: fn(&Settings) -> String,
+    source: Source,
+}
+
+/// The table that a setting comes from.
+#[derive(Debug)]
+enum Source {
+    Row(&'static Row),
+    Port(&'static PortSetting),
 }
 
 impl Key {
-    /// Its environment variable.
+    /// The environment variable of the setting.
     pub fn variable(&self) -> String {
         format!("{PREFIX}{}", self.name.to_ascii_uppercase())
     }
+
+    /// The values that the setting takes, for messages.
+    pub fn expects(&self) -> &'static str {
+        match self.source {
+            Source::Row(row) => (row.expects)(),
+            Source::Port(row) => row.expects,
+        }
+    }
+
+    /// The value in effect, in the form in which it can be set.
+    pub fn show(&self, settings: &Settings) -> String {
+        match self.source {
+            Source::Row(row) => (row.show)(settings),
+            Source::Port(row) => (row.show)(&settings.ports),
+        }
+    }
+
+    /// The command-line option, if the setting is one of a kind of port and has an option.
+    pub fn port_option(&self) -> Option<PortOption> {
+        match self.source {
+            Source::Row(_) => None,
+            Source::Port(row) => row.option,
+        }
+    }
+
+    /// Sets the value; `None` if `text` is no valid value.
+    pub(super) fn set(&self, settings: &mut Settings, text: &str) -> Option<()> {
+        match self.source {
+            Source::Row(row) => (row.set)(settings, text),
+            Source::Port(row) => (row.set)(&mut settings.ports, text),
+        }
+    }
 }
 
-/// Every setting. The reasons for the defaults are in `docs/configuration.md`.
-pub const KEYS: &[Key] = &[
-    Key {
+/// Every setting: the rows below, then the settings of each kind of port.
+/// `docs/configuration.md` gives the reasons for the defaults.
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let rows =
+        ROWS.iter().map(|row| Key { name: row.name, about: row.about, source: Source::Row(row) });
+    let ports = PortKind::rows().flat_map(|(_, entry)| entry.settings).map(|row| Key {
+        name: row.name,
+        about: row.about,
+        source: Source::Port(row),
+    });
+    rows.chain(ports).collect()
+});
+
+/// A setting that is not specific to one kind of port.
+#[derive(Debug)]
+struct Row {
+    /// See [`Key::name`].
+    name: &'static str,
+    /// See [`Key::expects`].
+    expects: fn() -> &'static str,
+    /// See [`Key::about`].
+    about: &'static str,
+    /// See [`Key::set`].
+    set: fn(&mut Settings, &str) -> Option<()>,
+    /// See [`Key::show`].
+    show: fn(&Settings) -> String,
+}
+
+/// Every setting that is not specific to one kind of port.
+static ROWS: &[Row] = &[
+    Row {
         name: "interfaces",
         expects: || "`all`, or names of interfaces separated by commas",
-        about: "interfaces that are RDMA devices to programs written for verbs",
+        about: "interfaces that verbs applications see as RDMA devices",
         set: |settings, text| interfaces(text).map(|names| settings.interfaces = names),
         show: |settings| match settings.interfaces.as_slice() {
             [] => ALL.to_owned(),
             names => names.join(","),
         },
     },
-    Key {
+    Row {
         name: "port_kind",
         expects: || &PORT_KINDS,
-        about: "how frames come and go",
+        about: "kind of port, which receives and sends frames",
         set: |settings, text| text.parse().ok().map(|kind| settings.port_kind = kind),
         show: |settings| settings.port_kind.to_string(),
     },
-    Key {
+    Row {
         name: "cores",
         expects: || "1 to 64",
-        about: "cores of a device; each needs a queue of the interface",
+        about: "number of cores of a device; each needs a queue of the interface",
         set: |settings, text| {
-            number(text, 1..=MAX_CORES as u64).map(|cores: usize| settings.cores = cores)
+            let range = *CORES.start() as u64..=*CORES.end() as u64;
+            number(text, range).map(|cores: usize| settings.cores = cores)
         },
         show: |settings| settings.cores.to_string(),
     },
-    Key {
+    Row {
         name: "helper",
         expects: || "`adaptive`, `spin` or `spin:CPU,...`",
         about: "helper threads: sleeping when idle, spinning, or spinning on a CPU per core",
         set: |settings, text| helper(text).map(|helper| settings.helper = helper),
         show: |settings| show_helper(&settings.helper),
     },
-    Key {
+    Row {
         name: "window",
         expects: || "32 to 1048576 packets",
-        about: "packets of SENDs and WRITEs that one QP may have outstanding",
+        about: "maximum number of outstanding SEND and WRITE packets of a QP",
         set: |settings, text| {
-            let range = u64::from(MIN_WINDOW)..=u64::from(MAX_WINDOW);
+            let range = u64::from(*WINDOWS.start())..=u64::from(*WINDOWS.end());
             number(text, range).map(|window| settings.window = window)
         },
         show: |settings| settings.window.to_string(),
     },
-    Key {
+    Row {
         name: "ecn",
         expects: || "true or false",
-        about: "mark data packets ECT(0), so that switches mark instead of dropping",
+        about: "mark data packets ECT(0), so that switches mark packets instead of dropping them",
         set: |settings, text| flag(text).map(|ecn| settings.ecn = ecn),
         show: |settings| settings.ecn.to_string(),
     },
-    Key {
+    Row {
         name: "congestion",
         expects: || Control::EXPECTS,
-        about: "what decides how fast a QP sends; marks are answered with CNPs then, and with dcqcn data are ECT(0)",
+        about: "congestion control of QPs; unless off, marked packets are answered with CNPs; \
+                dcqcn also marks data packets ECT(0)",
         set: |settings, text| text.parse().ok().map(|control| settings.congestion = control),
         show: |settings| settings.congestion.to_string(),
     },
-    Key {
+    Row {
         name: "congestion_set",
         expects: || &SETS,
-        about: "set of parameters of congestion control that `congestion_knobs` changes",
+        about: "set of congestion control parameters, which `congestion_knobs` changes",
         set: |settings, text| congestion_set(text).map(|set| settings.congestion_set = set),
         show: |settings| settings.congestion_set.to_owned(),
     },
-    Key {
+    Row {
         name: "congestion_knobs",
-        expects: || "parameters by Feroce's or NVIDIA's names: `ai_rate=40Mb/s, rpg_time_reset=300`",
-        about: "parameters of congestion control other than those of the set",
-        set: |settings, text| knobs(text).map(|knobs| settings.congestion_knobs = knobs),
+        expects: || "parameters by Feroce's or NVIDIA's names: `ai_rate=40Mb/s, cnp_scope=port`",
+        about: "congestion control parameters that differ from the set",
+        set: |settings, text| {
+            parameters(text).map(|parameters| settings.congestion_knobs = parameters)
+        },
         show: |settings| {
-            let knobs =
+            let pairs =
                 settings.congestion_knobs.iter().map(|(name, value)| format!("{name}={value}"));
-            knobs.collect::<Vec<_>>().join(", ")
+            pairs.collect::<Vec<_>>().join(", ")
         },
     },
-    Key {
+    Row {
         name: "congestion_burst",
         expects: || "1 to 268435456 bytes",
-        about: "with congestion control: bytes that a QP may send at once, when it or its core comes late",
+        about: "with congestion control: maximum burst of a QP in bytes, after a delay",
         set: |settings, text| {
             number(text, 1..=u64::from(Pacer::MAX_BURST))
                 .map(|bytes| settings.congestion_burst = bytes)
         },
         show: |settings| settings.congestion_burst.to_string(),
     },
-    Key {
+    Row {
         name: "pfc",
         expects: || Priorities::EXPECTS,
-        about: "priorities that pause when a frame of flow control (PFC) asks for it",
+        about: "priorities that obey flow-control frames (PFC)",
         set: |settings, text| text.parse().ok().map(|priorities| settings.pfc = priorities),
         show: |settings| settings.pfc.to_string(),
     },
-    Key {
+    Row {
         name: "pfc_send",
         expects: || Thresholds::EXPECTS,
-        about: "when the peer is asked to pause these priorities, and to go on",
+        about: "receive fill levels at which the peer is asked to pause and to resume",
         set: |settings, text| Thresholds::parse(text).ok().map(|send| settings.pfc_send = send),
         show: |settings| Thresholds::show(settings.pfc_send),
     },
-    Key {
+    Row {
         name: "pfc_rate",
         expects: || pfc::RATE_EXPECTS,
-        about: "rate of the link, whose bit times pauses are measured in",
+        about: "link rate, which determines the duration of pauses",
         set: |settings, text| pfc::parse_rate(text).ok().map(|rate| settings.pfc_rate = rate),
         show: |settings| pfc::show_rate(settings.pfc_rate),
     },
-    Key {
+    Row {
         name: "pfc_dscp",
         expects: || DscpMap::EXPECTS,
-        about: "priority of a DSCP, of frames without a VLAN tag",
+        about: "priority of each DSCP, for frames without a VLAN tag",
         set: |settings, text| text.parse().ok().map(|map| settings.pfc_dscp = map),
         show: |settings| settings.pfc_dscp.to_string(),
     },
-    Key {
+    Row {
         name: "path_mtu",
         expects: || "`auto`, 256, 512, 1024, 2048 or 4096",
         about: "path MTU in bytes; auto is the largest that the path carries",
         set: |settings, text| path_mtu(text).map(|mtu| settings.path_mtu = mtu),
         show: |settings| settings.path_mtu.map_or_else(|| "auto".to_owned(), |mtu| mtu.to_string()),
     },
-    Key {
+    Row {
         name: "traffic_class",
         expects: || "0 to 255",
         about: "DSCP and ECN bits: DSCP is the value divided by 4",
         set: |settings, text| number(text, 0..=255).map(|class| settings.traffic_class = class),
         show: |settings| settings.traffic_class.to_string(),
     },
-    Key {
+    Row {
         name: "hop_limit",
         expects: || "0 to 255",
-        about: "TTL or hop limit; 0 takes the route's",
+        about: "TTL or hop limit; 0 uses that of the route",
         set: |settings, text| number(text, 0..=255).map(|limit| settings.hop_limit = limit),
         show: |settings| settings.hop_limit.to_string(),
     },
-    Key {
+    Row {
         name: "source_port",
         expects: || "`per_qp` or 1 to 65535",
-        about: "UDP source port: from a hash of the QP numbers, or the same for all",
+        about: "UDP source port: from a hash of the QP numbers, or the same for all QPs",
         set: |settings, text| source_port(text).map(|port| settings.source_port = port),
         show: |settings| match settings.source_port {
             SourcePort::PerQp => PER_QP.to_owned(),
             SourcePort::Fixed(port) => port.to_string(),
         },
     },
-    Key {
+    Row {
         name: "ack_timeout",
         expects: || "0 to 31",
-        about: "local ACK timeout, 4.096 us * 2^N; 0 waits for ever",
+        about: "local ACK timeout, 4.096 us * 2^N; 0 means no timeout",
         set: |settings, text| number(text, 0..=31).map(|timeout| settings.ack_timeout = timeout),
         show: |settings| settings.ack_timeout.to_string(),
     },
-    Key {
+    Row {
         name: "retry_count",
         expects: || "0 to 7",
-        about: "retries after time-outs and sequence errors",
+        about: "retries after timeouts and sequence errors",
         set: |settings, text| number(text, 0..=7).map(|count| settings.retry_count = count),
         show: |settings| settings.retry_count.to_string(),
     },
-    Key {
+    Row {
         name: "rnr_retry",
         expects: || "0 to 7",
-        about: "retries when the peer has no receive posted; 7 for ever",
+        about: "retries when the peer has no receive posted; 7 means no limit",
         set: |settings, text| number(text, 0..=7).map(|count| settings.rnr_retry = count),
         show: |settings| settings.rnr_retry.to_string(),
     },
-    Key {
+    Row {
         name: "min_rnr_timer",
         expects: || "0 to 31",
-        about: "code of the time that a peer waits when it finds no receive posted here",
+        about: "code of the time that a peer waits if no receive is posted here",
         set: |settings, text| number(text, 0..=31).map(|code| settings.min_rnr_timer = code),
         show: |settings| settings.min_rnr_timer.to_string(),
     },
-    Key {
+    Row {
         name: "user",
-        expects: || "the name of a user; nothing to stay",
-        about: "whom `feroce perf` turns into once its device is open",
+        expects: || "a user name, or empty for no change",
+        about: "user that `feroce perf` changes to after opening its device",
         set: |settings, text| {
             settings.user = (!text.is_empty()).then(|| text.to_owned());
             Some(())
         },
         show: |settings| settings.user.clone().unwrap_or_default(),
     },
-    Key {
-        name: "dpdk_device",
-        expects: || "a device as DPDK names it: `0000:3b:00.0`, `net_memif0,role=client`",
-        about: "port dpdk: the device, where no other is asked for",
-        set: |settings, text| dpdk_device(text).map(|device| settings.dpdk_device = device),
-        show: |settings| settings.dpdk_device.clone(),
-    },
-    Key {
-        name: "dpdk_addresses",
-        expects: || "own addresses, each with its prefix: `10.0.0.1/24, fd00::1/64, 10.0.1.1/24@VLAN`",
-        about: "port dpdk: own addresses, which no kernel knows",
-        set: |settings, text| list(text).map(|addresses| settings.dpdk_addresses = addresses),
-        show: |settings| show_list(&settings.dpdk_addresses),
-    },
-    Key {
-        name: "dpdk_gateways",
-        expects: || "addresses of routers: `10.0.0.254, fd00::ff`",
-        about: "port dpdk: routers for what is not on the link of an own address",
-        set: |settings, text| list(text).map(|gateways| settings.dpdk_gateways = gateways),
-        show: |settings| show_list(&settings.dpdk_gateways),
-    },
-    Key {
-        name: "dpdk_mtu",
-        expects: || "576 to 9600 bytes",
-        about: "port dpdk: largest IP packet, which the link must carry",
-        set: |settings, text| {
-            let range = u64::from(*MTUS.start())..=u64::from(*MTUS.end());
-            number(text, range).map(|mtu| settings.dpdk_mtu = mtu)
-        },
-        show: |settings| settings.dpdk_mtu.to_string(),
-    },
-    Key {
-        name: "dpdk_memory",
-        expects: || "`hugepages` or, for ordinary memory, at least 64 MiB as a number",
-        about: "port dpdk: where packet buffers come from; NICs need hugepages",
-        set: |settings, text| dpdk_memory(text).map(|memory| settings.dpdk_memory = memory),
-        show: |settings| match settings.dpdk_memory {
-            DpdkMemory::Hugepages => HUGEPAGES.to_owned(),
-            DpdkMemory::Ordinary { mib } => mib.to_string(),
-        },
-    },
-    Key {
-        name: "dpdk_eal",
-        expects: || "arguments for DPDK's EAL, the first beginning with `-`: `-l 2 --log-level=info`",
-        about: "port dpdk: arguments for the EAL besides Feroce's own",
-        set: |settings, text| dpdk_eal(text).map(|eal| settings.dpdk_eal = eal),
-        show: |settings| settings.dpdk_eal.join(" "),
-    },
 ];
 
-/// The kinds of port, in words.
+/// The names of the kinds of port, for messages.
 static PORT_KINDS: LazyLock<String> = LazyLock::new(|| {
     let names: Vec<_> = PortKind::NAMES.iter().map(|(name, _)| *name).collect();
     names.join(", ")
 });
 
-/// The sets of parameters of congestion control, in words.
+/// The names of the sets of congestion control parameters, for messages.
 static SETS: LazyLock<String> = LazyLock::new(|| {
     let names: Vec<_> = params::SETS.iter().map(|set| set.name).collect();
     names.join(", ")
 });
 
 const PER_QP: &str = "per_qp";
-const HUGEPAGES: &str = "hugepages";
 const ALL: &str = "all";
 
 fn interfaces(text: &str) -> Option<Vec<String>> {
@@ -298,19 +313,10 @@ fn interfaces(text: &str) -> Option<Vec<String>> {
     text.split(',').map(|name| Some(name.trim()).filter(is_name).map(str::to_owned)).collect()
 }
 
-/// The names, for those who mistype one.
+/// The names of all settings, for messages.
 pub(super) fn names() -> String {
     let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
     names.join(", ")
-}
-
-fn number<T: TryFrom<u64>>(text: &str, range: RangeInclusive<u64>) -> Option<T> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    let number = number.ok().filter(|number| range.contains(number))?;
-    T::try_from(number).ok()
 }
 
 fn flag(text: &str) -> Option<bool> {
@@ -339,7 +345,7 @@ fn show_helper(helper: &Driver) -> String {
             let cpus: Vec<_> = cpus.iter().map(ToString::to_string).collect();
             format!("spin:{}", cpus.join(","))
         }
-        Driver::Manual => "manual".to_owned(), // Only a program can choose it, and only for itself.
+        Driver::Manual => "manual".to_owned(), // Only a program can choose this driver.
     }
 }
 
@@ -357,55 +363,21 @@ fn source_port(text: &str) -> Option<SourcePort> {
     }
 }
 
-/// The name of a set of parameters, as it stays.
+/// Reads the name of a set of congestion control parameters.
 fn congestion_set(text: &str) -> Option<&'static str> {
     params::SETS.iter().map(|set| set.name).find(|name| *name == text)
 }
 
-/// Parameters of an endpoint, each with a value that it takes.
-fn knobs(text: &str) -> Option<Vec<(String, String)>> {
+/// Reads congestion control parameters with valid values.
+fn parameters(text: &str) -> Option<Vec<(String, String)>> {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-    let knob = |pair: &str| {
+    let parameter = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
         let (name, value) = (name.trim(), value.trim());
         set_param(&mut Params::default(), name, value).ok()?;
         Some((name.to_owned(), value.to_owned()))
     };
-    pairs.map(knob).collect()
-}
-
-/// What stands between commas; nothing is an empty list.
-fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
-    if text.is_empty() {
-        return Some(Vec::new());
-    }
-    text.split(',').map(|item| item.trim().parse().ok()).collect()
-}
-
-fn show_list(items: &[impl Display]) -> String {
-    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
-    items.join(", ")
-}
-
-/// The name, up to the first comma, looks like one. Nothing is no device.
-fn dpdk_device(text: &str) -> Option<String> {
-    let name = text.split(',').next()?;
-    let is_name = name.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c));
-    (is_name || text.is_empty()).then(|| text.to_owned())
-}
-
-fn dpdk_memory(text: &str) -> Option<DpdkMemory> {
-    match text {
-        HUGEPAGES => Some(DpdkMemory::Hugepages),
-        mib => number(mib, u64::from(LEAST_MEMORY)..=u64::from(u32::MAX))
-            .map(|mib| DpdkMemory::Ordinary { mib }),
-    }
-}
-
-fn dpdk_eal(text: &str) -> Option<Vec<String>> {
-    let arguments: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
-    arguments.first().is_none_or(|first| first.starts_with('-')).then_some(arguments)
+    pairs.map(parameter).collect()
 }
 
 #[cfg(test)]
@@ -413,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_by_name() {
+    fn helpers_are_read_by_name() {
         for good in ["adaptive", "spin", "spin:1,3"] {
             assert_eq!(show_helper(&helper(good).unwrap()), good);
         }

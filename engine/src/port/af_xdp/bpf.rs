@@ -1,7 +1,8 @@
-//! The `bpf(2)` calls that this port and the packet port need: maps, loading and attaching the program.
+//! The `bpf(2)` calls that this port and the packet port need: maps, loading and attaching the
+//! program.
 //!
 //! The structures are the members of the kernel's `union bpf_attr` (`uapi/linux/bpf.h`) that these
-//! commands read or write, and no more; the kernel takes what is missing at the end as zero.
+//! commands read or write; the kernel treats missing members at the end as zero.
 
 use std::ffi::CStr;
 use std::io;
@@ -35,12 +36,12 @@ pub(in crate::port) enum MapKind {
     Xsk = 17,
 }
 
-/// Where a program is to be attached.
+/// The place where a program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::port) enum Hook {
-    /// In the driver, ahead of everything.
+    /// XDP, before all other processing.
     Xdp,
-    /// Between packet sockets and the stack (`tcx`, Linux 6.6).
+    /// Ingress, between packet sockets and the stack (`tcx`, Linux 6.6).
     Ingress,
 }
 
@@ -61,7 +62,8 @@ impl Hook {
         }
     }
 
-    /// An XDP program can look at a frame of several buffers; without that, the MTU ends near 3500.
+    /// Flags of loading. XDP programs accept frames of several buffers; otherwise the MTU is
+    /// limited to about 3500.
     const fn load_flags(self) -> u32 {
         match self {
             Self::Xdp => 1 << 5,
@@ -70,10 +72,10 @@ impl Hook {
     }
 }
 
-/// Names of objects: 15 bytes and a terminator.
+/// Bytes of an object name: 15 and a terminator.
 const NAME_LENGTH: usize = 16;
 
-/// Where a link attaches the program; the values are `XDP_FLAGS_*`.
+/// XDP mode in which a link attaches the program; values of `XDP_FLAGS_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(in crate::port) enum AttachMode {
@@ -81,11 +83,11 @@ pub(in crate::port) enum AttachMode {
     Native = 1 << 2,
 }
 
-/// Marks a structure that a command may read and write.
+/// A structure that a command reads and writes.
 ///
 /// # Safety
-/// The type is `repr(C)`, without padding, laid out as the kernel's for the commands it is used
-/// with, and long enough for what the kernel writes; every address in it is valid during the call.
+/// The type is `repr(C)`, has no padding, has the kernel's layout for its commands, and is long
+/// enough for what the kernel writes. Every address in it is valid during the call.
 unsafe trait Attributes {}
 
 #[derive(Default)]
@@ -131,7 +133,8 @@ struct ProgramLoad {
     interface: u32,
     attach_type: u32,
 }
-// SAFETY: as `union bpf_attr` for BPF_PROG_LOAD; `Program::load` holds what it points at.
+// SAFETY: as `union bpf_attr` for BPF_PROG_LOAD; `Program::load` holds the memory that it points
+// to.
 unsafe impl Attributes for ProgramLoad {}
 
 #[repr(C)]
@@ -157,7 +160,8 @@ struct ObjectInfo {
     size: u32,
     info: u64,
 }
-// SAFETY: as `union bpf_attr` for BPF_OBJ_GET_INFO_BY_FD; `program_name` holds what it points at.
+// SAFETY: as `union bpf_attr` for BPF_OBJ_GET_INFO_BY_FD; `program_name` holds the memory that it
+// points to.
 unsafe impl Attributes for ObjectInfo {}
 
 /// The beginning of `struct bpf_prog_info`, up to the name.
@@ -168,10 +172,11 @@ struct ProgramInfo {
     name: [u8; NAME_LENGTH],
 }
 
-/// Runs `command`; the answer is what the kernel returns, a descriptor or zero.
+/// Runs `command`. Returns the result of the kernel, a descriptor or zero.
 fn bpf<T: Attributes>(command: Command, attributes: &mut T) -> io::Result<i32> {
     let size = size_of::<T>();
-    // SAFETY: `attributes` is the structure of `command` by the trait's contract, of `size` bytes.
+    // SAFETY: the trait guarantees that `attributes` is the structure of `command`; it has `size`
+    // bytes.
     let answer =
         unsafe { libc::syscall(libc::SYS_bpf, command as i32, from_mut(attributes), size) };
     if answer < 0 {
@@ -183,7 +188,7 @@ fn bpf<T: Attributes>(command: Command, attributes: &mut T) -> io::Result<i32> {
 /// Runs a `command` that returns a descriptor.
 fn open<T: Attributes>(command: Command, attributes: &mut T) -> io::Result<OwnedFd> {
     let fd = bpf(command, attributes)?;
-    // SAFETY: the kernel has just opened `fd` for us.
+    // SAFETY: `fd` is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -191,7 +196,7 @@ fn unsigned(fd: RawFd) -> u32 {
     u32::try_from(fd).expect("an open descriptor is not negative")
 }
 
-/// An object's name as the kernel wants it; cut at 15 bytes.
+/// The name of an object in the kernel's form, cut after 15 bytes.
 fn object_name(text: &str) -> [u8; NAME_LENGTH] {
     let mut name = [0; NAME_LENGTH];
     for (to, from) in name[..NAME_LENGTH - 1].iter_mut().zip(text.bytes()) {
@@ -207,7 +212,7 @@ pub(in crate::port) struct Map<K, V> {
     types: std::marker::PhantomData<fn(K, V)>,
 }
 
-/// Plain bytes: what may be a key or a value of a map.
+/// A key or value of a map, as plain bytes.
 ///
 /// # Safety
 /// The type has no padding and no pointers.
@@ -218,7 +223,7 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for [u8; 16] {}
 
 impl<K: Plain, V: Plain> Map<K, V> {
-    /// An empty map for `entries` keys.
+    /// Creates an empty map for `entries` keys.
     pub fn create(kind: MapKind, name: &str, entries: u32) -> io::Result<Self> {
         let word = |size: usize| u32::try_from(size).expect("keys and values are a few bytes");
         let fd = open(
@@ -235,7 +240,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
         Ok(Self { fd, types: std::marker::PhantomData })
     }
 
-    /// The descriptor, for the program's text.
+    /// The descriptor, for instructions of a program.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -245,7 +250,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
         self.element(Command::MapUpdate, &key, Some(&value))
     }
 
-    /// Forgets `key`; it is no error if it was not there.
+    /// Removes `key`. Has no effect if it is not in the map.
     pub fn remove(&self, key: K) -> io::Result<()> {
         match self.element(Command::MapDelete, &key, None) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -265,7 +270,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 }
 
-/// An address as `union bpf_attr` carries it.
+/// An address in the form of `union bpf_attr`.
 fn address<T: ?Sized>(value: &T) -> u64 {
     std::ptr::from_ref(value).cast::<u8>().expose_provenance() as u64
 }
@@ -277,7 +282,7 @@ pub(in crate::port) struct Program {
     fd: OwnedFd,
 }
 
-/// Why a program was not loaded, with the verifier's words if it spoke.
+/// Why a program was not loaded, with the log of the verifier if there is one.
 #[derive(Debug)]
 pub(in crate::port) struct LoadError {
     pub source: io::Error,
@@ -285,7 +290,8 @@ pub(in crate::port) struct LoadError {
 }
 
 impl Program {
-    /// Loads a program for `hook`. If the kernel refuses it, it is loaded once more for the log.
+    /// Loads a program for `hook`. If the kernel refuses, loads it again to get the log of the
+    /// verifier.
     pub fn load(hook: Hook, instructions: &[Instruction], name: &str) -> Result<Self, LoadError> {
         match Self::try_load(hook, instructions, name, &mut []) {
             Ok(fd) => Ok(Self { hook, fd }),
@@ -326,13 +332,13 @@ impl Program {
         open(Command::ProgramLoad, &mut load)
     }
 
-    /// Attaches an XDP program to an interface: see [`Self::attach_with`].
+    /// Attaches an XDP program to an interface; see [`Self::attach_with`].
     pub fn attach(&self, interface: u32, mode: AttachMode) -> io::Result<Link> {
         self.attach_with(interface, mode as u32)
     }
 
-    /// Attaches the program to an interface for as long as the [`Link`] lives. The kernel closes
-    /// it with the process, however that ends.
+    /// Attaches the program to an interface until the [`Link`] is dropped. The kernel also closes
+    /// the link when the process ends, however it ends.
     pub fn attach_with(&self, interface: u32, flags: u32) -> io::Result<Link> {
         let mut create = LinkCreate {
             program: unsigned(self.fd.as_raw_fd()),
@@ -346,7 +352,7 @@ impl Program {
 
 #[cfg(test)]
 impl Program {
-    /// Runs the program over `frame` and gives its answer, an `enum xdp_action`.
+    /// Runs the program on `frame`. Returns its result, an `enum xdp_action`.
     pub fn test_run(&self, frame: &[u8]) -> io::Result<u32> {
         #[derive(Default)]
         #[repr(C)]
@@ -374,13 +380,13 @@ impl Program {
     }
 }
 
-/// An attached program; dropping it detaches.
+/// An attached program; dropping it detaches the program.
 #[derive(Debug)]
 pub(in crate::port) struct Link {
     _fd: OwnedFd,
 }
 
-/// The name of the loaded program `id`, if it still exists and we may look.
+/// The name of the loaded program `id`, if it still exists and this process may read it.
 pub(super) fn program_name(id: u32) -> Option<String> {
     let program = open(Command::ProgramFdById, &mut ObjectId { id }).ok()?;
     let mut info = ProgramInfo::default();

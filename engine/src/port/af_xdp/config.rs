@@ -1,63 +1,76 @@
-//! What a user can choose about an AF_XDP port.
+//! Configuration of an AF_XDP port.
 
 use super::error::AfXdpError;
+use crate::port::kind::PortConfig;
 
-/// Where in the receive path the XDP program runs.
+/// Where the XDP program runs in the receive path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XdpMode {
-    /// Native where the driver has it, else generic.
+    /// Native if the driver supports it, else generic.
     #[default]
     Auto,
     /// In the driver.
     Native,
-    /// In the kernel's stack, before the protocols; any interface has it.
+    /// In the kernel's stack, before the protocols; works on any interface.
     Generic,
 }
 
-/// How frames get from and to the packet buffers.
+/// How frames are transferred from and to the packet buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CopyMode {
-    /// Zero-copy where the driver has it, else copy.
+    /// Zero-copy if the driver supports it, else copy.
     #[default]
     Auto,
-    /// The kernel copies each frame; any interface has it.
+    /// The kernel copies each frame; works on any interface.
     Copy,
-    /// The device reads and writes the packet buffers itself. Native mode only.
+    /// The device accesses the packet buffers itself. Native mode only.
     ZeroCopy,
 }
 
-/// Busy polling: the device is polled from our own system calls instead of by interrupts.
+/// Busy polling: our own system calls poll the device instead of interrupts.
 ///
-/// Worth it on a real NIC, together with `napi_defer_hard_irqs` and `gro_flush_timeout` of the
-/// interface in sysfs; harmful on veth, hence off by default.
+/// Useful on a real NIC, together with `napi_defer_hard_irqs` and `gro_flush_timeout` of the
+/// interface in sysfs. Harmful on veth, hence off by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// How long one call polls the device, in microseconds (`SO_BUSY_POLL`); at least 1.
+    /// Time for which one call polls the device, in microseconds (`SO_BUSY_POLL`); at least 1.
     pub microseconds: u16,
-    /// Most frames that one call takes (`SO_BUSY_POLL_BUDGET`); at least 1.
+    /// Maximum number of frames per call (`SO_BUSY_POLL_BUDGET`); at least 1.
     pub budget: u16,
 }
 
 /// How to open an AF_XDP port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AfXdpConfig {
-    /// Interface, by name.
+    /// Interface name.
     pub interface: String,
     /// Where the XDP program runs.
     pub mode: XdpMode,
-    /// How frames get from and to the packet buffers.
+    /// How frames are transferred from and to the packet buffers.
     pub copy: CopyMode,
     /// Receive buffers of 4096 bytes per queue; a power of two from 64 to 32768.
     pub rx_frames: u32,
-    /// Transmit slots per core, of one or two buffers of 4096 bytes as the MTU needs; a power of
-    /// two from 64 to 16384.
+    /// Transmit slots per core, each of one or two buffers of 4096 bytes depending on the MTU; a
+    /// power of two from 64 to 16384.
     pub tx_slots: u32,
-    /// Whether to put the buffers in huge pages where there are any.
+    /// Allocate the buffers in huge pages if any are free.
     pub hugepages: bool,
-    /// Busy polling; `None` leaves the device to interrupts.
+    /// Busy polling; with `None` the device uses interrupts.
     pub busy_poll: Option<BusyPoll>,
-    /// Take frames of flow control, too. A device with [`pfc`](crate::device::DeviceConfig::pfc) does by itself.
+    /// Also deliver flow-control frames. A device with [`pfc`](crate::device::DeviceConfig::pfc)
+    /// sets this itself.
     pub flow_control: bool,
+}
+
+impl PortConfig for AfXdpConfig {
+    /// Returns true if the configuration chooses a mode of XDP.
+    fn is_required(&self) -> bool {
+        self.mode != XdpMode::Auto
+    }
+
+    fn boxed_clone(&self) -> Box<dyn PortConfig> {
+        Box::new(self.clone())
+    }
 }
 
 impl AfXdpConfig {

@@ -1,4 +1,4 @@
-//! The program on the interface: its maps, its link, and the addresses it takes.
+//! The XDP program on the interface: its maps, its link, and its addresses.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,20 +12,22 @@ use super::error::AfXdpError;
 use super::interface::{Interface, XdpFeatures, attached_program};
 use super::program::{self, Action};
 
-/// Most addresses of one interface.
+/// Maximum number of addresses of one interface.
 const ADDRESSES: u32 = 1024;
-/// Programs are named after their process, so that the next one can tell who holds the interface.
+/// Programs are named after their process, so that another process can tell who holds the
+/// interface.
 const NAME_PREFIX: &str = "feroce_";
 
-/// How long to wait for a program that is just being detached: the link of a closed port lives on in
-/// a child that was forked meanwhile, until it calls `exec`.
+/// Attempts to attach, because a program may still be detaching: a child process forked meanwhile
+/// keeps the link of a closed port until it calls `exec`.
 const ATTACH_TRIES: u32 = 20;
+/// Time between two attempts to attach.
 const ATTACH_RETRY: Duration = Duration::from_millis(10);
 
-/// The destination addresses whose RoCE frames come to the port instead of the kernel.
+/// The destination addresses whose RoCE frames the port receives instead of the kernel.
 ///
-/// Shared by all cores of an interface; changes take effect at once, on all queues. IPv4 addresses
-/// are given as IPv4-mapped IPv6 addresses. A newly opened port has none, and so receives nothing.
+/// All cores of an interface share it; changes take effect at once on all queues. IPv4 addresses
+/// are IPv4-mapped IPv6 addresses. A newly opened port has no addresses and so receives nothing.
 #[derive(Debug, Clone)]
 pub struct AddressFilter(Arc<Addresses>);
 
@@ -41,11 +43,11 @@ impl AddressFilter {
         Ok(Self(Arc::new(Addresses { map, known: Mutex::default() })))
     }
 
-    /// Makes `addresses` the ones taken, and no others.
+    /// Replaces the addresses.
     ///
     /// # Errors
-    /// [`AfXdpError::TooManyAddresses`] beyond 1024, else what the kernel answers; the filter then
-    /// holds some of them.
+    /// [`AfXdpError::TooManyAddresses`] for more than 1024 addresses, or the kernel refuses. The
+    /// filter then holds some of the addresses.
     pub fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), AfXdpError> {
         let wanted: BTreeSet<_> = addresses.iter().copied().collect();
         let known = self.addresses();
@@ -53,10 +55,10 @@ impl AddressFilter {
         wanted.difference(&known).try_for_each(|&address| self.add(address))
     }
 
-    /// Takes frames to `address`; nothing changes if it is known.
+    /// Adds an address. Has no effect if it was added before.
     ///
     /// # Errors
-    /// [`AfXdpError::TooManyAddresses`] beyond 1024, else what the kernel answers.
+    /// [`AfXdpError::TooManyAddresses`] for more than 1024 addresses, or the kernel refuses.
     pub fn add(&self, address: Ipv6Addr) -> Result<(), AfXdpError> {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.map.insert(address.octets(), 1).map_err(|e| match e.raw_os_error() {
@@ -67,10 +69,11 @@ impl AddressFilter {
         Ok(())
     }
 
-    /// Leaves frames to `address` to the kernel; nothing changes if it is unknown.
+    /// Removes an address; the kernel's stack gets its frames again. Has no effect on other
+    /// addresses.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel refuses.
     pub fn remove(&self, address: Ipv6Addr) -> Result<(), AfXdpError> {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.map.remove(address.octets()).map_err(|e| {
@@ -80,21 +83,21 @@ impl AddressFilter {
         Ok(())
     }
 
-    /// The addresses taken now.
+    /// The present addresses.
     pub fn addresses(&self) -> BTreeSet<Ipv6Addr> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The attached program. Dropping it, or the end of the process, detaches.
+/// The attached program. It is detached when dropped or when the process ends.
 #[derive(Debug)]
 pub(super) struct Attachment {
     _link: Link,
     _program: Program,
     sockets: Map<u32, u32>,
-    /// The addresses it takes.
+    /// The addresses of the program.
     pub addresses: AddressFilter,
-    /// The mode it runs in.
+    /// The mode of the program.
     pub mode: AttachMode,
 }
 
@@ -117,7 +120,7 @@ impl Attachment {
         Ok(Self { _link: link, _program: program, sockets, addresses, mode })
     }
 
-    /// Sends the frames of `queue` to the socket `fd`.
+    /// Redirects the frames of `queue` to the socket `fd`.
     pub fn enter(&self, queue: u32, fd: i32) -> Result<(), AfXdpError> {
         let fd = u32::try_from(fd).expect("an open descriptor is not negative");
         let entered = self.sockets.insert(queue, fd);
@@ -126,7 +129,7 @@ impl Attachment {
     }
 }
 
-/// Attaches, and waits a moment for a program that is just being detached.
+/// Attaches the program. Waits at most 200 ms for another program that is being detached.
 fn attach(
     program: &Program,
     interface: &Interface,
@@ -143,13 +146,13 @@ fn attach(
     try_attach(program, interface, mode)
 }
 
-/// Attaches in the mode asked for; `Auto` falls back from native to generic.
+/// Attaches the program in the requested mode; `Auto` falls back from native to generic.
 fn try_attach(
     program: &Program,
     interface: &Interface,
     mode: XdpMode,
 ) -> Result<(Link, AttachMode), AfXdpError> {
-    // A driver that runs programs and does not redirect would drop every frame of ours.
+    // A driver that runs programs but cannot redirect would drop every RoCE frame.
     let drops = XdpFeatures::of(interface.index)
         .is_some_and(|features| features.programs && !features.redirects);
     let modes: &[AttachMode] = match mode {
@@ -171,7 +174,7 @@ fn try_attach(
             },
         }
     }
-    let (mode, source) = refusal.expect("one mode is tried at least");
+    let (mode, source) = refusal.expect("at least one mode is tried");
     let mode = mode.name();
     Err(AfXdpError::ModeRefused {
         interface: interface.name.clone(),
@@ -184,14 +187,15 @@ fn try_attach(
 /// The XDP program on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachedProgram {
-    /// Its name, where we may look.
+    /// Its name, if this process may read it.
     pub name: Option<String>,
-    /// The process, if the program is Feroce's.
+    /// The process that attached it, if it is a program of Feroce.
     pub owner: Option<u32>,
 }
 
 impl AttachedProgram {
-    /// What is attached to the interface with number `index` in this thread's network namespace.
+    /// The program on the interface with index `index` in the network namespace of the calling
+    /// thread.
     pub fn of(index: u32) -> Option<Self> {
         let name = program_name(attached_program(index)?);
         let owner = name.as_deref().and_then(|name| name.strip_prefix(NAME_PREFIX)?.parse().ok());
@@ -199,7 +203,7 @@ impl AttachedProgram {
     }
 }
 
-/// Who has the interface?
+/// The error that says who has the interface.
 fn occupied(interface: &Interface) -> AfXdpError {
     let found = AttachedProgram::of(interface.index);
     let interface = interface.name.clone();
@@ -215,7 +219,7 @@ fn occupied(interface: &Interface) -> AfXdpError {
 }
 
 impl AttachMode {
-    /// As people call it.
+    /// The usual name of the mode.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -234,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_whose_program_is_in_the_way() {
+    fn errors_name_the_program_that_holds_the_interface() {
         for mode in [AttachMode::Native, AttachMode::Generic] {
             in_own_namespace(|interface| {
                 let addresses = AddressFilter::create().expect("a map");

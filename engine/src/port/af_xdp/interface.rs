@@ -1,7 +1,8 @@
-//! What the kernel knows of an interface: index, address, MTU, queues, rate by `ioctl`; the XDP
-//! program and the driver's features by netlink.
+//! Properties of an interface. Index, address, MTU, queues and rate come from `ioctl`s; the XDP
+//! program and the features of the driver from netlink.
 //!
-//! Not by sysfs: that shows the network namespace in which it was mounted, not the thread's own.
+//! sysfs is not used: it shows the network namespace in which it was mounted, not that of the
+//! thread.
 
 use std::ffi::CString;
 
@@ -15,7 +16,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use super::super::ethtool::Ethtool;
 use super::error::AfXdpError;
 
-/// An interface at the moment of [`Interface::query`].
+/// An interface at the time of [`Interface::query`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::port) struct Interface {
     pub name: String,
@@ -24,16 +25,16 @@ pub(in crate::port) struct Interface {
     pub mtu: u32,
     pub rx_queues: u32,
     pub tx_queues: u32,
-    /// In bit/s, where the link knows it.
+    /// Link rate in bit/s, if the driver knows it.
     pub rate: Option<u64>,
-    /// Whether the device takes VLAN tags off received frames.
+    /// True if the device strips VLAN tags from received frames.
     pub strips_vlan: bool,
-    /// Whether it is one end of a veth pair.
+    /// True if the interface is one end of a veth pair.
     pub veth: bool,
 }
 
 impl Interface {
-    /// Asks the kernel for the interface `name` of this thread's network namespace.
+    /// Queries the interface `name` in the network namespace of the calling thread.
     pub fn query(name: &str) -> Result<Self, AfXdpError> {
         let absent = || AfXdpError::NoSuchInterface(name.to_owned());
         let text = CString::new(name).map_err(|_| absent())?;
@@ -48,7 +49,8 @@ impl Interface {
     }
 }
 
-/// The id of the XDP program on the interface `index` of this thread's network namespace, if any.
+/// The id of the XDP program on the interface with index `index` in the network namespace of the
+/// calling thread, if any.
 pub(super) fn attached_program(index: u32) -> Option<u32> {
     let mut link = LinkMessage::default();
     link.header.index = index;
@@ -75,22 +77,23 @@ pub(super) fn attached_program(index: u32) -> Option<u32> {
     })
 }
 
-/// What an interface's driver has of XDP.
+/// XDP features of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpFeatures {
-    /// Programs run in the driver.
+    /// Programs run in the driver (native mode).
     pub programs: bool,
-    /// They may redirect frames there, as they do to AF_XDP sockets.
+    /// Programs in the driver may redirect frames, for example to AF_XDP sockets.
     pub redirects: bool,
-    /// The device reads and writes packet buffers itself.
+    /// The device accesses packet buffers itself.
     pub zero_copy: bool,
-    /// Frames of several buffers come to a program in the driver: those of an MTU above 3818 bytes.
+    /// Programs in the driver get frames of several buffers, which an MTU above 3818 bytes needs.
     pub several_buffers: bool,
 }
 
 impl XdpFeatures {
-    /// Those of the interface with number `index` in this thread's network namespace. All are false before Linux 6.3,
-    /// which does not tell. `None` if the interface is gone.
+    /// The features of the interface with index `index` in the network namespace of the calling
+    /// thread. All are false before Linux 6.3, which does not report them. `None` if the interface
+    /// is gone.
     ///
     /// The bits are those of the kernel's `enum netdev_xdp_act` (`uapi/linux/netdev.h`).
     pub fn of(index: u32) -> Option<Self> {
@@ -98,11 +101,11 @@ impl XdpFeatures {
         const REDIRECTS: u64 = 1 << 1;
         const ZERO_COPY: u64 = 1 << 3;
         const SEVERAL_BUFFERS: u64 = 1 << 5;
-        // SAFETY: plain data for which all zeros is a value.
+        // SAFETY: plain data for which all zeros is a valid value.
         let mut found: bpf_xdp_query_opts = unsafe { std::mem::zeroed() };
         found.sz = size_of::<bpf_xdp_query_opts>();
         let index = i32::try_from(index).ok()?;
-        // SAFETY: `found` is what the call fills, says its size, and outlives it.
+        // SAFETY: the call fills `found`, which states its size and outlives the call.
         let asked = unsafe { bpf_xdp_query(index, 0, &raw mut found) };
         let has = |bits: u64| found.feature_flags & bits == bits;
         (asked == 0).then(|| Self {
@@ -113,19 +116,19 @@ impl XdpFeatures {
         })
     }
 
-    /// Whether frames come to AF_XDP sockets from the driver; generic XDP is left else.
+    /// Returns true if native mode works with AF_XDP sockets. Otherwise only generic mode does.
     pub fn native(self) -> bool {
         self.programs && self.redirects
     }
 }
 
-/// What the kernel answers about the interface `name`, whose number is `index`.
+/// Reads the properties of the interface `name`, whose index is `index`.
 fn read(ask: &Ethtool, name: &str, index: u32) -> Result<Interface, AfXdpError> {
     let get = |request, action| ask.ioctl(request).map_err(|e| AfXdpError::system(action, e));
     let flags = get(libc::SIOCGIFFLAGS, "read the interface's flags")?;
     let hardware = get(libc::SIOCGIFHWADDR, "read the interface's address")?;
     let mtu = get(libc::SIOCGIFMTU, "read the interface's MTU")?;
-    // SAFETY: the kernel filled the member that belongs to each request.
+    // SAFETY: the kernel filled the union member of each request.
     let (flags, hardware, mtu) = unsafe {
         (flags.ifr_ifru.ifru_flags, hardware.ifr_ifru.ifru_hwaddr, mtu.ifr_ifru.ifru_mtu)
     };
@@ -153,8 +156,8 @@ fn read(ask: &Ethtool, name: &str, index: u32) -> Result<Interface, AfXdpError> 
     })
 }
 
-/// Runs `test` over one end of a fresh veth pair, in a network namespace that goes with it. Needs
-/// root; says so and passes without.
+/// Runs `test` with one end of a new veth pair in a network namespace of its own. Without root,
+/// prints a message and returns.
 #[cfg(test)]
 pub(super) fn in_own_namespace(test: impl FnOnce(&Interface) + Send) {
     let ip = |arguments: &str| {
@@ -163,7 +166,7 @@ pub(super) fn in_own_namespace(test: impl FnOnce(&Interface) + Send) {
         assert!(status.expect("the `ip` program").success(), "ip {arguments}");
     };
     let run = || {
-        // SAFETY: moves this thread alone, which ends here.
+        // SAFETY: moves only this thread, which ends with the test.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             eprintln!("skipped: a network namespace needs root");
             return;
@@ -182,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_veth_is_seen_as_it_is() {
+    fn properties_of_a_veth_are_read() {
         in_own_namespace(|veth| {
             assert_eq!((veth.name.as_str(), veth.mtu), ("v0", 1500));
             assert_eq!((veth.rx_queues, veth.tx_queues), (1, 1));
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_without_xdp_say_so() {
+    fn drivers_without_xdp_have_no_features() {
         let found = XdpFeatures::of(1).expect("the loopback");
         assert!(!found.programs && !found.redirects && !found.zero_copy, "{found:?}");
         assert_eq!(XdpFeatures::of(i32::MAX.cast_unsigned()), None);

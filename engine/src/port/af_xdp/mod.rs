@@ -1,24 +1,26 @@
-//! The AF_XDP port: frames straight from and to an interface, past the kernel's stack.
+//! The AF_XDP port: frames directly from and to an interface, bypassing the kernel's stack.
 //!
-//! Our XDP program (`program`) redirects RoCEv2 frames to our addresses ([`AddressFilter`]) to an
-//! AF_XDP socket on each receive queue of the interface; everything else stays with the kernel.
-//! Native mode needs the driver's support, generic mode works on any interface. The program is
-//! attached by a link, so it goes when the process goes, however that ends.
+//! An XDP program (`program`) redirects RoCEv2 frames to local addresses ([`AddressFilter`]) to an
+//! AF_XDP socket on each receive queue of the interface. All other frames stay with the kernel.
+//! Native mode needs support by the driver; generic mode works on any interface. The program is
+//! attached by a BPF link, so the kernel detaches it when the process ends, however it ends.
 //!
-//! - **VLAN tags must stay in the frames.** A NIC that takes them off hides them from the program and
-//!   from us: `ethtool -K X rxvlan off` ([`AfXdp::strips_vlan`] tells). A veth takes none off, but its
-//!   *other* end hands the tags that its own kernel adds over beside the frame, in both modes, unless
-//!   `ethtool -K PEER txvlan off`. Tags in frames that were sent by AF_XDP always stay in place.
-//! - Linux 6.6 or later is needed where the MTU exceeds 3818 bytes (`XDP_USE_SG`).
-//! - A frame is at most 7680 bytes, which is enough for the RoCE MTU of 4096. Longer ones are
-//!   dropped and counted, whatever the interface's MTU.
-//! - Frames of flow control (MAC control) come to the port if it is asked to take them; most NICs keep them for themselves.
+//! - **VLAN tags must stay in the frames.** A NIC that strips tags hides them from the program and
+//!   from the port: `ethtool -K X rxvlan off` ([`AfXdp::strips_vlan`] reports it). A veth strips no
+//!   tags, but its *other* end passes the tags that its own kernel adds outside the frame, in both
+//!   modes, unless `ethtool -K PEER txvlan off`. Tags in frames sent by AF_XDP always stay in
+//!   place.
+//! - An MTU above 3818 bytes needs Linux 6.6 or later (`XDP_USE_SG`).
+//! - A frame has at most 7680 bytes, enough for path MTU 4096. Longer frames are dropped and
+//!   counted, whatever the MTU of the interface.
+//! - The port receives flow-control frames (MAC control) if the configuration requests it. Most
+//!   NICs keep these frames for themselves.
 //! - One transmit queue per core carries all priorities in order.
 //!
 //! # Unsafe
-//! This directory is one of the rooms where `unsafe` is allowed: for packet buffers shared with the
-//! kernel (`umem`, `queue`) and for system calls that `std` lacks (`bpf`, `interface`).
-#![allow(unsafe_code)] // A named room; see above.
+//! `unsafe` is allowed in this directory: for packet buffers shared with the kernel (`umem`,
+//! `queue`) and for system calls that `std` lacks (`bpf`, `interface`).
+#![allow(unsafe_code)] // See above.
 
 pub(super) mod bpf;
 mod config;
@@ -30,6 +32,7 @@ mod queue;
 mod umem;
 
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -43,16 +46,62 @@ use filter::Attachment;
 use interface::Interface;
 use queue::{Plan, Queue, Received};
 
-use super::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use super::kind::{self, OpenRequest, OpenedPorts, PortEntry, PortError};
+
+/// The kind of port `af_xdp`.
+pub(super) const ENTRY: PortEntry = PortEntry {
+    name: "af_xdp",
+    title: "AF_XDP",
+    feature: None,
+    on_kernel: true,
+    in_auto: true,
+    config: || Box::new(AfXdpConfig::new("")),
+    settings: &[],
+    open: Some(open),
+    buffers: None,
+};
+
+/// Opens the ports of a device. Warns about packet buffers in ordinary pages and about an interface
+/// that strips VLAN tags.
+fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
+    let interface = request.device;
+    let mut config = request.configs.get::<AfXdpConfig>().clone();
+    interface.clone_into(&mut config.interface);
+    config.flow_control |= request.flow_control;
+    let ports = AfXdp::open(&config, request.cores)?;
+    if !ports[0].hugepages() && config.hugepages {
+        tracing::warn!(
+            interface,
+            "packet buffers are in ordinary pages; reserve hugepages with \
+             `sysctl vm.nr_hugepages=64`"
+        );
+    }
+    if ports[0].strips_vlan() {
+        tracing::warn!(
+            interface,
+            "the interface strips VLAN tags, so tagged frames look untagged: \
+             `ethtool -K {interface} rxvlan off`"
+        );
+    }
+    let filter = ports[0].address_filter();
+    Ok(OpenedPorts::on_kernel(interface, ports, filter))
+}
+
+impl kind::AddressFilter for AddressFilter {
+    fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError> {
+        Ok(AddressFilter::set(self, addresses)?)
+    }
+}
 
 /// The AF_XDP port of one core.
 #[derive(Debug)]
 pub struct AfXdp {
     attributes: PortAttributes,
-    /// The first one transmits.
+    /// The first queue transmits.
     queues: Vec<Queue>,
     burst: Vec<(usize, Received)>,
-    /// Queue to begin the next burst with.
+    /// Queue with which the next burst begins.
     turn: usize,
     stats: PortStats,
     strips_vlan: bool,
@@ -60,12 +109,12 @@ pub struct AfXdp {
 }
 
 impl AfXdp {
-    /// Opens the interface for `cores` cores and gives each its port. All receive queues of the
-    /// interface are taken, dealt to the cores in turn. The addresses are still to be set:
-    /// [`AfXdp::address_filter`].
+    /// Opens the interface and returns one port per core. The receive queues of the interface are
+    /// distributed round-robin over the ports. The ports receive nothing until addresses are set
+    /// with [`AfXdp::address_filter`].
     ///
     /// # Errors
-    /// See [`AfXdpError`]: each says what was refused and what helps.
+    /// See [`AfXdpError`]: each error says what was refused and what helps.
     pub fn open(config: &AfXdpConfig, cores: usize) -> Result<Vec<Self>, AfXdpError> {
         config.check()?;
         let interface = Interface::query(&config.interface)?;
@@ -85,9 +134,9 @@ impl AfXdp {
         }
         let copy = if zero_copy { "zero-copy" } else { "copy" };
         let kind = format!("af_xdp ({}, {copy})", attachment.mode.name());
-        let mut dealt: Vec<Vec<Queue>> = (0..cores).map(|_| Vec::new()).collect();
+        let mut queues_of: Vec<Vec<Queue>> = (0..cores).map(|_| Vec::new()).collect();
         for (index, queue) in queues.into_iter().enumerate() {
-            dealt[index % cores].push(queue);
+            queues_of[index % cores].push(queue);
         }
         let port = |queues: Vec<Queue>| Self {
             attributes: PortAttributes {
@@ -107,34 +156,35 @@ impl AfXdp {
             strips_vlan: interface.strips_vlan,
             attachment: Arc::clone(&attachment),
         };
-        Ok(dealt.into_iter().map(port).collect())
+        Ok(queues_of.into_iter().map(port).collect())
     }
 
-    /// The addresses whose RoCE frames come to this interface's ports; shared by all of them.
+    /// The address filter, shared by all ports of the interface.
     pub fn address_filter(&self) -> AddressFilter {
         self.attachment.addresses.clone()
     }
 
-    /// Whether all packet buffers lie in huge pages. False is worth one warning.
+    /// Returns true if all packet buffers are in huge pages.
     pub fn hugepages(&self) -> bool {
         self.queues.iter().all(Queue::hugepages)
     }
 
-    /// Whether the interface takes VLAN tags off received frames, which then look untagged.
+    /// Returns true if the interface strips VLAN tags from received frames, which then look
+    /// untagged.
     pub fn strips_vlan(&self) -> bool {
         self.strips_vlan
     }
 }
 
-/// Bytes of packet buffers that an interface with `rx_queues` and an MTU of `mtu` bytes takes for `cores` cores: the
-/// kernel counts them as locked memory, those of all queues together.
+/// Bytes of packet buffers of all queues together, for an interface with `rx_queues` receive queues
+/// and an MTU of `mtu` bytes, and for `cores` cores. The kernel counts them as locked memory.
 pub fn buffer_bytes(config: &AfXdpConfig, rx_queues: u32, cores: usize, mtu: u32) -> u64 {
     let plan = Plan::new(config, mtu);
     (0..rx_queues as usize).map(|queue| plan.layout(queue < cores).bytes() as u64).sum()
 }
 
-/// Opens a socket on every receive queue; the first `cores` of them transmit. Also says whether
-/// they are zero-copy.
+/// Opens a socket on every receive queue; the first `cores` sockets transmit. Also returns true if
+/// the sockets are zero-copy.
 fn bind(
     plan: Plan,
     interface: &Interface,
@@ -157,8 +207,8 @@ fn bind(
     Ok((queues, zero_copy))
 }
 
-/// Raises the limit of locked memory as far as this process may; the buffers count against it
-/// unless the process has CAP_IPC_LOCK.
+/// Raises the limit of locked memory as far as this process is allowed to. The packet buffers count
+/// against the limit unless the process has CAP_IPC_LOCK.
 fn raise_memory_lock() {
     let none = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -211,7 +261,7 @@ impl Port for AfXdp {
         RxFrame { first, second }
     }
 
-    /// That of the fullest queue.
+    /// The fill level of the fullest queue.
     fn rx_fill(&mut self) -> Option<u8> {
         self.queues.iter_mut().map(Queue::rx_fill).max()
     }
@@ -224,7 +274,7 @@ impl Port for AfXdp {
         self.queues[0].slot()
     }
 
-    /// The priority is not used: an AF_XDP socket has one transmit queue.
+    /// Ignores the priority: an AF_XDP socket has one transmit queue.
     fn tx_commit(&mut self, len: usize, _priority: Priority) {
         self.queues[0].commit(len);
         self.stats.tx_frames += 1;
@@ -237,10 +287,10 @@ impl Port for AfXdp {
 
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.extend(self.queues.iter().map(Queue::fd));
-        // With frames left to send, sleeping would hold them back.
+        // Sleeping would delay frames that still wait to be sent.
         !self.queues[0].has_backlog() && !self.queues.iter_mut().any(Queue::is_readable)
     }
 
-    /// Nothing to undo: `poll` on the sockets is level-triggered and costs nothing when not called.
+    /// Does nothing: `poll` on the sockets is level-triggered.
     fn disarm_wakeup(&mut self) {}
 }

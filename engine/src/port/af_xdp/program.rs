@@ -1,17 +1,19 @@
-//! The XDP program: which frames come to us, as a table of instructions; and its sibling for the packet port, which
-//! drops these frames behind the packet sockets.
+//! The XDP program that selects the frames of the port, as a table of instructions, and the related
+//! program of the packet port, which drops these frames after the packet sockets.
 //!
-//! Taken are UDP datagrams to port 4791, not a later fragment, in IPv4 (without options) or IPv6
-//! (without extension headers), untagged or behind one VLAN tag (0x8100), whose destination
-//! address is in the address map. They go to the AF_XDP socket of the receive queue they arrived
-//! on, and so do frames of flow control (EtherType 0x8808, untagged) if the port is asked to take them. Everything else stays with the kernel, which so keeps ARP, neighbour discovery, TCP, frames
-//! behind service tags (0x88a8, not RoCE's) and every address that is not ours.
+//! The program selects UDP datagrams to port 4791 whose destination address is in the address map:
+//! in IPv4 (without options, not a later fragment) or IPv6 (without extension headers), untagged or
+//! with one VLAN tag (0x8100). It redirects them to the AF_XDP socket of the receive queue on which
+//! they arrived. It also redirects flow-control frames (EtherType 0x8808, untagged) if the
+//! configuration requests them. All other frames stay with the kernel: ARP, neighbour discovery,
+//! TCP, frames with service tags (0x88a8, not used by RoCE), and frames to other addresses.
 //!
-//! The program is written here in a small assembler, so neither building nor running needs a BPF
-//! compiler. Every access is behind a bounds check against `data_end`, as the verifier demands: a
+//! The program is written in a small assembler, so neither building nor running needs a BPF
+//! compiler. A bounds check against `data_end` precedes every access, as the verifier requires. A
 //! frame whose headers are not in the linear part goes to the kernel.
 //!
-//! Source: the kernel's `Documentation/bpf/standardization/instruction-set.rst` and `uapi/linux/bpf.h`.
+//! Source: the kernel's `Documentation/bpf/standardization/instruction-set.rst` and
+//! `uapi/linux/bpf.h`.
 
 use std::os::fd::RawFd;
 
@@ -22,18 +24,18 @@ use Op::*;
 use Register::*;
 use Width::*;
 
-/// What becomes of a frame; the values are the kernel's `enum xdp_action`.
+/// The result of the program for a frame: values of the kernel's `enum xdp_action`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum Action {
-    /// Discard the frame; the tests use it to tell a taken frame from a passed one.
+    /// Discard the frame. Tests use it to distinguish selected frames from passed ones.
     #[cfg(test)]
     Drop = 1,
-    /// Leave the frame to the kernel's stack.
+    /// Pass the frame to the kernel's stack.
     Pass = 2,
 }
 
-/// One encoded BPF instruction: `struct bpf_insn`.
+/// An encoded BPF instruction (`struct bpf_insn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(in crate::port) struct Instruction {
@@ -47,15 +49,15 @@ pub(in crate::port) struct Instruction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Register {
-    /// Result of a call, and of the program.
+    /// Result of a call and of the program.
     R0 = 0,
-    /// First argument of a call; the context on entry. R1 to R5 do not survive a call.
+    /// First argument of a call; the context on entry. Calls overwrite R1 to R5.
     R1,
     R2,
     R3,
     R4,
     R5,
-    /// Survives calls.
+    /// Preserved by calls.
     R6,
     /// The end of the stack frame.
     Stack = 10,
@@ -85,7 +87,7 @@ const LABELS: usize = Kernel as usize + 1;
 /// An instruction as written in the table below. The destination comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
-    /// A place to jump to; no instruction.
+    /// A jump target; not an instruction.
     At(Label),
     /// `dst = src`, 64 bits.
     Move(Register, Register),
@@ -103,14 +105,14 @@ enum Op {
     StoreValue(Width, Register, i16, i32),
     /// `dst = map`, by its descriptor; takes two instructions.
     Map(Register, RawFd),
-    /// To the label if `dst > src`, unsigned.
+    /// Jump to the label if `dst > src`, unsigned.
     IfAbove(Register, Register, Label),
-    /// To the label if `dst == value`.
+    /// Jump to the label if `dst == value`.
     IfEqual(Register, i32, Label),
-    /// To the label if `dst != value`.
+    /// Jump to the label if `dst != value`.
     IfNot(Register, i32, Label),
     Jump(Label),
-    /// Call a helper of the kernel.
+    /// Call a kernel helper.
     Call(Helper),
     /// Return R0.
     Exit,
@@ -123,7 +125,7 @@ enum Helper {
     RedirectMap = 51,
 }
 
-/// A 16-bit field of the frame as a little- or big-endian load reads it.
+/// The value that a native 16-bit load gives for the field value `value`.
 const fn network(value: u16) -> i32 {
     value.to_be() as i32
 }
@@ -132,7 +134,7 @@ const ETHERNET: i16 = 14;
 const VLAN_TAG: i32 = 4;
 const UDP: i32 = 17;
 const ROCE_V2_PORT: i32 = network(4791);
-/// Version 4, header of five words: no options.
+/// Version 4 and a header of five words, that is, no options.
 const IPV4_NO_OPTIONS: i32 = 0x45;
 const FRAGMENT_OFFSET: i32 = network(0x1fff);
 /// Bytes 8..12 of an IPv4-mapped IPv6 address, `00 00 ff ff`, as a native word.
@@ -144,7 +146,7 @@ const TAGGED_ETHERTYPE: i16 = 16;
 const IPV4_END: i32 = 14 + 20 + 8;
 const IPV6_END: i32 = 14 + 40 + 8;
 
-/// Offsets of the frame's start and end within a program's context.
+/// Offsets of the frame's start and end in the context of a program.
 #[derive(Debug, Clone, Copy)]
 struct Context {
     data: i16,
@@ -157,23 +159,23 @@ const RX_QUEUE_INDEX: i16 = 16;
 
 /// `struct __sk_buff`.
 const SKB: Context = Context { data: 76, data_end: 80 };
-/// The answers of a program on an interface's ingress, `enum tcx_action_base`.
+/// Results of a program on the ingress of an interface (`enum tcx_action_base`).
 const INGRESS_NEXT: i32 = -1;
 const INGRESS_DROP: i32 = 2;
 
 /// The maps of the program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Maps {
-    /// Hash, key: 16 bytes of address.
+    /// Hash map; the key is an address of 16 bytes.
     pub addresses: RawFd,
-    /// XSKMAP.
+    /// Map from receive queue to AF_XDP socket (XSKMAP).
     pub sockets: RawFd,
 }
 
-/// The program over its `maps`, with or without `flow_control`.
-/// `no_socket` says what becomes of a frame that is ours where its queue has no socket.
+/// The XDP program on `maps`. `flow_control`: also redirects flow-control frames. `no_socket` is
+/// the result for a selected frame whose queue has no socket.
 pub(super) fn filter(maps: Maps, flow_control: bool, no_socket: Action) -> Vec<Instruction> {
-    // To the socket of this receive queue.
+    // Redirect to the socket of this receive queue.
     let ours = [
         Map(R1, maps.sockets),
         Load(Word, R2, R6, RX_QUEUE_INDEX),
@@ -186,14 +188,15 @@ pub(super) fn filter(maps: Maps, flow_control: bool, no_socket: Action) -> Vec<I
     program(XDP, maps.addresses, others, &ours, Action::Pass as i32)
 }
 
-/// The program for an interface's ingress (`tcx`), where packet sockets have seen a frame already and the kernel's stack
-/// has not: it drops what is for `addresses`.
+/// The program for the ingress of an interface (`tcx`), after the packet sockets and before the
+/// kernel's stack. It drops RoCE frames to `addresses`.
 pub(in crate::port) fn drop_behind_sockets(addresses: RawFd) -> Vec<Instruction> {
     program(SKB, addresses, &[], &[Set(R0, INGRESS_DROP), Exit], INGRESS_NEXT)
 }
 
-/// The program that goes on with `ours` for a RoCE frame to one of `addresses`, and answers `others` for all others. `also` looks at
-/// the EtherType, in R5, of untagged frames first.
+/// The program that continues with `ours` for a RoCE frame to one of `addresses` and returns
+/// `others` for all other frames. `also` first checks the EtherType of untagged frames, which is in
+/// R5.
 fn program(
     context: Context,
     addresses: RawFd,
@@ -205,7 +208,7 @@ fn program(
         Move(R6, R1),
         Load(Word, R2, R1, context.data),
         Load(Word, R3, R1, context.data_end),
-        // Ethernet. R2 is the packet, R3 its end, R4 the end of what is about to be read.
+        // Ethernet. R2 is the packet, R3 its end, R4 the end of the bytes to be read.
         Move(R4, R2),
         Add(R4, 14),
         IfAbove(R4, R3, Kernel),
@@ -213,12 +216,12 @@ fn program(
     ];
     let matching = [
         IfNot(R5, network(0x8100), Network),
-        // One tag: move the packet's start on, so that all offsets below hold.
+        // One tag: advance the start of the packet, so that the offsets below apply.
         Add(R4, VLAN_TAG),
         IfAbove(R4, R3, Kernel),
         Load(Half, R5, R2, TAGGED_ETHERTYPE),
         Add(R2, VLAN_TAG),
-        // IPv4 or IPv6, UDP to 4791. The key of the lookup is built at the end of the stack.
+        // IPv4 or IPv6, UDP to port 4791. The key of the lookup is built at the end of the stack.
         At(Network),
         IfEqual(R5, network(0x86dd), Ipv6),
         IfNot(R5, network(0x0800), Kernel),
@@ -251,7 +254,7 @@ fn program(
         Store(Double, Stack, -16, R5),
         Load(Double, R5, R2, ETHERNET + 32),
         Store(Double, Stack, -8, R5),
-        // Is the destination one of our addresses?
+        // Look up the destination address.
         At(Lookup),
         Map(R1, addresses),
         Move(R2, Stack),
@@ -263,7 +266,7 @@ fn program(
     assemble(&[&ethernet, also, &matching, &[At(Ours)], ours, &ends].concat())
 }
 
-/// How many instructions `op` becomes.
+/// Number of instructions of `op`.
 const fn size(op: Op) -> usize {
     match op {
         At(_) => 0,
@@ -272,7 +275,7 @@ const fn size(op: Op) -> usize {
     }
 }
 
-/// Two passes: find the labels, then encode.
+/// Encodes the table. The first pass finds the labels, the second one encodes.
 fn assemble(table: &[Op]) -> Vec<Instruction> {
     let mut labels = [None; LABELS];
     let mut position = 0;
@@ -290,10 +293,10 @@ fn assemble(table: &[Op]) -> Vec<Instruction> {
 }
 
 fn encode(op: Op, labels: &[Option<usize>; LABELS], program: &mut Vec<Instruction>) {
-    // A jump counts from the instruction behind it.
+    // A jump offset counts from the next instruction.
     let next = program.len() + 1;
     let to = |label: Label| {
-        let target = labels[label as usize].expect("every label of the table has its place");
+        let target = labels[label as usize].expect("the table defines every label");
         i16::try_from(target - next).expect("the table is short and jumps forward only")
     };
     let mut emit = |code: u8, dst: Register, src: u8, offset: i16, immediate: i32| {
@@ -309,7 +312,7 @@ fn encode(op: Op, labels: &[Option<usize>; LABELS], program: &mut Vec<Instructio
         Store(width, dst, offset, src) => emit(0x63 | width as u8, dst, src as u8, offset, 0),
         StoreValue(width, dst, offset, value) => emit(0x62 | width as u8, dst, 0, offset, value),
         Map(dst, fd) => {
-            const BY_DESCRIPTOR: u8 = 1; // BPF_PSEUDO_MAP_FD, in the place of the source
+            const BY_DESCRIPTOR: u8 = 1; // BPF_PSEUDO_MAP_FD, instead of a source register
             emit(0x18, dst, BY_DESCRIPTOR, 0, fd);
             emit(0x00, R0, 0, 0, 0);
         }
@@ -340,21 +343,26 @@ mod tests {
             program.iter().map(|i| (i.code, i.registers, i.offset, i.immediate)).collect::<Vec<_>>()
         };
         assert_eq!(encoded(Move(R6, R1)), [(0xbf, 0x16, 0, 0)]); // BPF_ALU64 | BPF_MOV | BPF_X
-        assert_eq!(encoded(Load(Half, R5, R2, 12)), [(0x69, 0x25, 12, 0)]); // BPF_LDX | BPF_H | BPF_MEM
-        assert_eq!(encoded(Store(Double, Stack, -16, R5)), [(0x7b, 0x5a, -16, 0)]); // BPF_STX | BPF_DW
-        assert_eq!(encoded(StoreValue(Word, Stack, -8, 7)), [(0x62, 0x0a, -8, 7)]); // BPF_ST | BPF_W
-        assert_eq!(encoded(IfAbove(R4, R3, Kernel)), [(0x2d, 0x34, 4, 0)]); // BPF_JMP | BPF_JGT | BPF_X
-        assert_eq!(encoded(Map(R1, 9)), [(0x18, 0x11, 0, 9), (0, 0, 0, 0)]); // BPF_LD | BPF_DW, map fd
+        // BPF_LDX | BPF_H | BPF_MEM
+        assert_eq!(encoded(Load(Half, R5, R2, 12)), [(0x69, 0x25, 12, 0)]);
+        // BPF_STX | BPF_DW
+        assert_eq!(encoded(Store(Double, Stack, -16, R5)), [(0x7b, 0x5a, -16, 0)]);
+        // BPF_ST | BPF_W
+        assert_eq!(encoded(StoreValue(Word, Stack, -8, 7)), [(0x62, 0x0a, -8, 7)]);
+        // BPF_JMP | BPF_JGT | BPF_X
+        assert_eq!(encoded(IfAbove(R4, R3, Kernel)), [(0x2d, 0x34, 4, 0)]);
+        // BPF_LD | BPF_DW, map fd
+        assert_eq!(encoded(Map(R1, 9)), [(0x18, 0x11, 0, 9), (0, 0, 0, 0)]);
     }
 
     #[test]
-    fn a_label_stands_for_the_instruction_behind_it() {
+    fn a_label_refers_to_the_next_instruction() {
         let program = assemble(&[Jump(Kernel), Map(R1, 3), At(Kernel), Exit]);
         assert_eq!(program.len(), 4);
-        assert_eq!(program[0].offset, 2, "over the two halves of the map's instruction");
+        assert_eq!(program[0].offset, 2, "across the two halves of the map instruction");
     }
 
-    /// UDP to 4791 at 10.0.0.1 or fd00::1; `tags` are VLAN tags in front.
+    /// A UDP datagram to port 4791 of 10.0.0.1 or fd00::1, with the VLAN tags `tags`.
     fn frame(tags: &[u16], version: u8) -> Vec<u8> {
         let mut frame = vec![0x02; 12];
         for tag in tags {
@@ -376,18 +384,19 @@ mod tests {
         frame
     }
 
-    /// `frame` with one byte, counted from the Ethernet header's end, changed.
+    /// `frame` with one byte changed; `offset` counts from the end of the Ethernet header.
     fn with(mut frame: Vec<u8>, offset: usize, value: u8) -> Vec<u8> {
         frame[14 + offset] = value;
         frame
     }
 
-    /// Whether the XDP program takes a frame, which is whether its sibling drops it.
+    /// Returns a check that is true if the XDP program selects a frame. The check also asserts that
+    /// the ingress program drops the same frames.
     fn both_programs(
         addresses: &Map<[u8; 16], u32>,
         sockets: &Map<u32, u32>,
     ) -> impl Fn(&[u8]) -> bool {
-        // There is no socket, so what is taken meets the fallback: here, `Drop`.
+        // There is no socket, so a selected frame gets the result for that case, here `Drop`.
         let maps = Maps { addresses: addresses.fd(), sockets: sockets.fd() };
         let text = filter(maps, false, Action::Drop);
         let behind = drop_behind_sockets(addresses.fd());
@@ -401,7 +410,7 @@ mod tests {
                 Ok(answer) => {
                     assert_eq!(answer, if taken { INGRESS_DROP } else { INGRESS_NEXT });
                 }
-                // Not long enough for what the kernel makes of it ahead of the program.
+                // The frame is too short for the kernel's checks before the program runs.
                 Err(error) => assert!(!taken && error.raw_os_error() == Some(libc::EINVAL)),
             }
             taken
@@ -409,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_roce_to_our_addresses_and_nothing_else() {
+    fn only_roce_to_own_addresses_is_selected() {
         let addresses = Map::<[u8; 16], u32>::create(MapKind::Hash, "test", 4);
         let addresses = match addresses {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
@@ -470,12 +479,12 @@ mod tests {
         let gone: std::net::Ipv6Addr = "fd00::1".parse().expect("an address");
         addresses.remove(gone.octets()).expect("it was there");
         addresses.remove(gone.octets()).expect("removing twice is no error");
-        assert!(!taken(&frame(&[], 6)), "an address taken out of the map");
+        assert!(!taken(&frame(&[], 6)), "an address removed from the map");
         assert!(taken(&frame(&[], 4)), "the other address stays");
     }
 
     #[test]
-    fn takes_flow_control_if_it_is_asked_to() {
+    fn flow_control_is_selected_only_if_requested() {
         let addresses = match Map::<[u8; 16], u32>::create(MapKind::Hash, "test", 4) {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
                 eprintln!("skipped: loading an XDP program needs root");

@@ -1,4 +1,4 @@
-//! One AF_XDP socket, on one receive queue of the interface, with packet buffers of its own.
+//! One AF_XDP socket on one receive queue of the interface, with its own packet buffers.
 
 use std::io;
 use std::mem::size_of_val;
@@ -11,24 +11,25 @@ use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue};
 use super::config::{AfXdpConfig, BusyPoll, CopyMode};
 use super::error::AfXdpError;
 use super::umem::{Buffers, CHUNK_DATA, Layout, TxSlots, cause};
-use crate::port::RX_BURST;
+use crate::port::contract::RX_BURST;
 
-/// What comes to the MTU on the wire: Ethernet header and two VLAN tags.
+/// Bytes of a frame beyond the MTU: Ethernet header and two VLAN tags.
 const LINK_HEADERS: usize = 14 + 2 * 4;
-/// Most chunks per frame.
+/// Maximum number of chunks per frame.
 const FRAME_CHUNKS: usize = 2;
 /// Descriptors taken from a ring at a time.
 const BATCH: usize = 64;
-/// Most descriptors the kernel may use for one frame: 64 KiB, and what is left over.
+/// Maximum number of descriptors that the kernel uses for one frame: 64 KiB, and some reserve.
 const FRAME_DESCRIPTORS: usize = 32;
-/// How long to wait for a queue that a closed socket is still leaving.
+/// Attempts to bind, because a closed socket may still hold the queue for a while.
 const BIND_TRIES: u32 = 100;
+/// Time between two attempts to bind.
 const BIND_RETRY: Duration = Duration::from_millis(20);
 /// Frames that one `sendto` may send in copy mode (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.18; 32 before).
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
 
-/// What all queues of a port have in common.
+/// Properties common to all queues of a port.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan<'a> {
     pub config: &'a AfXdpConfig,
@@ -39,13 +40,13 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// For an interface with an MTU of `mtu` bytes.
+    /// The plan for an interface with an MTU of `mtu` bytes.
     pub fn new(config: &'a AfXdpConfig, mtu: u32) -> Self {
         let frame_max = (mtu as usize + LINK_HEADERS).min(FRAME_CHUNKS * CHUNK_DATA);
         Self { config, frame_max, chunks_per_slot: if frame_max > CHUNK_DATA { 2 } else { 1 } }
     }
 
-    /// The packet buffers of a queue, which may also transmit.
+    /// The packet buffers of a queue. `transmits`: the queue also sends.
     pub fn layout(self, transmits: bool) -> Layout {
         Layout {
             rx_chunks: self.config.rx_frames,
@@ -74,44 +75,45 @@ pub(super) struct Queue {
     completion: CompQueue,
     buffers: Buffers,
     slots: TxSlots,
-    /// Descriptors from the receive ring that were not given back, in order of arrival.
+    /// Descriptors from the receive ring that were not returned to the kernel, in order of arrival.
     taken: Vec<FrameDesc>,
-    /// How many of `taken` belong to complete frames. The others begin a frame whose end is still
-    /// to come.
+    /// Number of descriptors in `taken` that belong to complete frames. The others are the
+    /// beginning of a frame whose end has not arrived.
     whole: usize,
     zero_copy: bool,
     busy_poll: bool,
     /// Buffers of received frames.
     rx_chunks: u32,
-    /// Frames were committed since the last flush.
+    /// True if frames were committed since the last flush.
     committed: bool,
     backlog: Backlog,
-    /// Where frames are written that nobody will send: see [`Queue::room`].
+    /// Buffer for frames that are dropped instead of sent; see [`Queue::room`].
     spare: Box<[u8]>,
     spare_taken: bool,
-    /// Frames of more than two descriptors, which nobody here sends.
+    /// Received frames of more than two descriptors, longer than any frame of a Feroce peer.
     too_long: u64,
-    /// Frames that the kernel took and could not send.
+    /// Frames that the kernel took but could not send.
     refused: u64,
 }
 
-/// What the last flush left in the transmit ring.
+/// Frames that the last flush left in the transmit ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backlog {
-    /// Nothing that the kernel would not send by itself.
+    /// None that the kernel would not send by itself.
     None,
-    /// Frames that the interface had no room for.
+    /// Frames for which the interface had no room.
     NoRoom,
-    /// Frames that an error held back.
+    /// Frames that were not sent because of an error.
     Failed,
 }
 
-/// Room for a burst of frames of two descriptors, and the beginning of the frame behind it.
+/// Maximum length of [`Queue::taken`]: a burst of frames of two descriptors each, and the beginning
+/// of the next frame.
 const TAKEN_MAX: usize = 2 * RX_BURST + FRAME_DESCRIPTORS;
 
 impl Queue {
     /// Opens a socket on `queue` of the interface. It receives nothing until it is entered in the
-    /// program's socket map. `transmits` gives it transmit slots.
+    /// socket map of the program. `transmits`: the socket gets transmit slots.
     pub fn open(
         plan: Plan,
         queue: u32,
@@ -148,7 +150,7 @@ impl Queue {
             .bind_flags(bind)
             .build();
         let name: Interface = plan.config.interface.parse().expect("the kernel knew the name");
-        // SAFETY: the UMEM is new, hence not shared.
+        // SAFETY: the UMEM is new and so not shared.
         let opened = unsafe { Socket::new(config, &buffers.umem, &name, queue) };
         let (tx, rx, rings) = opened.map_err(|e| BindError::Refused(cause(e)))?;
         let (fill, completion) = rings.expect("a UMEM that is not shared has rings of its own");
@@ -173,22 +175,23 @@ impl Queue {
             refused: 0,
         };
         opened.tune(plan.config.busy_poll, layout)?;
-        // SAFETY: the chunks are of this UMEM and nobody refers to them.
+        // SAFETY: the chunks are of this UMEM, and no reference to them exists.
         let filled = unsafe { opened.fill.produce(rx_chunks) };
         assert_eq!(filled, rx_chunks.len(), "the fill ring has room for every chunk twice");
         Ok(opened)
     }
 
-    /// Socket options.
+    /// Sets the socket options.
     fn tune(&self, busy_poll: Option<BusyPoll>, layout: Layout) -> Result<(), AfXdpError> {
         let fd = self.fd();
-        // libxdp lets children inherit its sockets, which would keep the queue after us.
-        // SAFETY: no pointers are passed.
+        // Children inherit the sockets of libxdp and would keep the queue bound after this process
+        // ended. SAFETY: no pointers are passed.
         if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
             let error = io::Error::last_os_error();
             return Err(AfXdpError::system("close a socket on exec", error));
         }
-        // More per system call and more in flight. Both only help: older kernels lack the first.
+        // More frames per system call and more in flight. Both are optional: older kernels lack the
+        // first option.
         let _older_kernel = set_option(fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, layout.tx_ring());
         let buffer = libc::c_int::try_from(2 * layout.bytes()).unwrap_or(libc::c_int::MAX);
         let _unprivileged = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, buffer);
@@ -205,17 +208,17 @@ impl Queue {
         Ok(())
     }
 
-    /// The socket, for `poll` and the program's socket map.
+    /// The descriptor, for `poll` and the socket map of the program.
     pub fn fd(&self) -> RawFd {
         self.rx.fd().as_raw_fd()
     }
 
-    /// Whether the packet buffers lie in huge pages.
+    /// Returns true if the packet buffers are in huge pages.
     pub fn hugepages(&self) -> bool {
         self.buffers.hugepages
     }
 
-    /// Frames that arrived and were dropped for want of a buffer or of room.
+    /// Frames that arrived and were dropped for lack of a buffer or of room in the ring.
     pub fn rx_dropped(&self) -> u64 {
         let kernel = self.rx.fd().xdp_statistics().map_or(0, |s| s.rx_dropped() + s.rx_ring_full());
         kernel + self.too_long
@@ -229,11 +232,11 @@ impl Queue {
 
     // ----- receive -----
 
-    /// Gives the chunks of the last burst back to the kernel.
+    /// Returns the chunks of the last burst to the kernel.
     pub fn give_back(&mut self) {
         if self.whole > 0 {
-            // SAFETY: these came from the receive ring, and the frames shown from them are gone:
-            // they borrowed the port, which is borrowed mutably here.
+            // SAFETY: the descriptors came from the receive ring. No frame shown from them is left:
+            // frames borrow the port, which is borrowed mutably here.
             let given = unsafe { self.fill.produce(&self.taken[..self.whole]) };
             assert_eq!(given, self.whole, "the fill ring has room for every chunk twice");
             self.taken.drain(..self.whole);
@@ -269,7 +272,8 @@ impl Queue {
         }
     }
 
-    /// Delivers the frame that ends before `end` of the taken descriptors; the count of it.
+    /// Delivers the frame whose last descriptor is before `end` in `taken`. Returns the number of
+    /// delivered frames, 0 or 1.
     fn finish(&mut self, end: usize, deliver: &mut impl FnMut(Received)) -> usize {
         let start = std::mem::replace(&mut self.whole, end);
         let parts = end - start;
@@ -286,28 +290,28 @@ impl Queue {
     pub fn parts(&self, frame: Received) -> (&[u8], &[u8]) {
         assert!(frame.start + frame.parts <= self.whole, "a frame of the last burst");
         let part = |index: usize| {
-            // SAFETY: what is in `taken` came from the receive ring and was not given back.
+            // SAFETY: descriptors in `taken` came from the receive ring and were not returned.
             unsafe { self.buffers.received(&self.taken[frame.start + index]) }
         };
         (part(0), if frame.parts == 2 { part(1) } else { &[] })
     }
 
-    /// Whether a frame is waiting in the receive ring.
+    /// Returns true if a frame waits in the receive ring.
     pub fn is_readable(&mut self) -> bool {
         self.rx.nb_avail_exact() > 0
     }
 
-    /// How many of the buffers that the kernel may fill, in per cent, have frames that wait.
+    /// Percentage of the buffers not held by the port that contain waiting frames.
     pub fn rx_fill(&mut self) -> u8 {
         let waiting = u64::from(self.rx.nb_avail_exact());
         let chunks = u64::from(self.rx_chunks).saturating_sub(self.taken.len() as u64).max(1);
         u8::try_from(waiting * 100 / chunks).unwrap_or(100).min(100)
     }
 
-    /// Lets the kernel go on receiving: it stops where it finds no buffer, or when it is only
-    /// polled by us.
+    /// Makes the kernel continue to receive. It stops if it finds no buffer, or if only our calls
+    /// poll the device.
     fn receive_kick(&self) {
-        // SAFETY: no bytes are asked for; the call only drives the device.
+        // SAFETY: no bytes are requested; the call only drives the device.
         unsafe {
             libc::recvfrom(
                 self.fd(),
@@ -322,8 +326,9 @@ impl Queue {
 
     // ----- transmit -----
 
-    /// Transmit slots that can be taken. A link that is down loses frames, as a cable does: were they held
-    /// back, no QP would ever run out of retries. What the ring already holds cannot be taken out of it.
+    /// Number of transmit slots that can be taken. A link that is down loses frames, like an
+    /// unplugged cable: if frames waited instead, no QP would ever exhaust its retries. Frames
+    /// already in the ring cannot be removed from it.
     pub fn room(&mut self) -> usize {
         if self.slots.is_low() {
             self.collect();
@@ -334,7 +339,7 @@ impl Queue {
         }
     }
 
-    /// The slot to write next.
+    /// The next slot to write.
     pub fn slot(&mut self) -> Option<&mut [u8]> {
         if self.slots.room() == 0 {
             self.collect();
@@ -346,20 +351,20 @@ impl Queue {
         self.slots.take(&self.buffers)
     }
 
-    /// Queues the taken slot.
+    /// Queues the slot taken last.
     pub fn commit(&mut self, len: usize) {
         if std::mem::take(&mut self.spare_taken) {
             self.refused += 1;
             return;
         }
         let descriptors = self.slots.commit(&self.buffers, len);
-        // SAFETY: the chunks are of this UMEM, and nobody refers to them until they complete.
+        // SAFETY: the chunks are of this UMEM, and no reference to them exists until they complete.
         let queued = unsafe { self.tx.produce(descriptors) };
         self.committed = true;
         assert_eq!(queued, descriptors.len(), "the transmit ring has room for every slot twice");
     }
 
-    /// Takes the completed slots back.
+    /// Frees the slots that the kernel has completed.
     fn collect(&mut self) {
         let mut completed = [FrameDesc::default(); BATCH];
         loop {
@@ -374,7 +379,7 @@ impl Queue {
         }
     }
 
-    /// Makes the kernel send what was committed.
+    /// Makes the kernel send the committed frames.
     pub fn flush(&mut self) -> io::Result<()> {
         if !self.committed && self.backlog == Backlog::None {
             return Ok(());
@@ -386,20 +391,20 @@ impl Queue {
         sent.map(drop)
     }
 
-    /// Tries again what the kernel did not take at the last flush.
+    /// Tries again to send what the kernel did not take at the last flush.
     pub fn resume(&mut self) {
         if self.backlog != Backlog::None {
-            // An error that lasts shows at the next flush.
-            let _shown_later = self.flush();
+            // A lasting error is reported by the next flush.
+            let _reported_later = self.flush();
         }
     }
 
-    /// Whether to try again soon, rather than to sleep until something arrives.
+    /// Returns true if the caller should retry soon instead of sleeping until a frame arrives.
     pub fn has_backlog(&self) -> bool {
         self.backlog == Backlog::NoRoom
     }
 
-    /// Zero-copy: the driver sends by itself, unless it asks to be woken.
+    /// Zero-copy mode: the driver sends by itself unless it requests a wake-up.
     fn wake_device(&mut self) -> io::Result<Backlog> {
         if !self.tx.needs_wakeup() {
             return Ok(Backlog::None);
@@ -410,16 +415,16 @@ impl Queue {
         }
     }
 
-    /// Copy mode: `sendto` sends, within the call, all frames or as many as its budget allows.
+    /// Copy mode: `sendto` itself sends all frames, or as many as its budget allows.
     fn send_copies(&mut self) -> io::Result<Backlog> {
         let mut free = self.tx.nb_free_exact();
-        // Each turn but the last sends a frame, so this ends.
+        // Each iteration but the last sends a frame, so the loop ends.
         loop {
             match self.transmit_kick() {
                 Ok(()) => return Ok(Backlog::None),
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-                    // A frame was discarded: the receiver's ring is full, or there is no carrier.
-                    // Going on at once would lose the others too.
+                    // A frame was discarded: the ring of the receiver is full, or there is no
+                    // carrier. Continuing at once would lose the other frames, too.
                     self.refused += 1;
                     return Ok(Backlog::NoRoom);
                 }
@@ -443,7 +448,7 @@ impl Queue {
     }
 }
 
-/// Whether the kernel only wants to be asked again.
+/// Returns true if the same call may succeed later.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR))
 }
@@ -462,7 +467,7 @@ fn set_option<T>(fd: RawFd, level: libc::c_int, option: libc::c_int, value: T) -
 pub(super) enum BindError {
     /// The kernel refused to bind the socket.
     Refused(io::Error),
-    /// Anything before or after that.
+    /// Another step failed.
     Other(AfXdpError),
 }
 
@@ -473,12 +478,13 @@ impl From<AfXdpError> for BindError {
 }
 
 impl BindError {
-    /// Whether copy mode might do where zero-copy was refused.
+    /// Returns true if zero-copy was refused and copy mode may work.
     pub fn lacks_zero_copy(&self) -> bool {
-        matches!(self, Self::Refused(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)))
+        let Self::Refused(error) = self else { return false };
+        matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
     }
 
-    /// The error to show for `queue`.
+    /// The error to report for `queue`.
     pub fn explain(self, config: &AfXdpConfig, queue: u32) -> AfXdpError {
         let interface = config.interface.clone();
         let lacks_zero_copy = self.lacks_zero_copy();
@@ -502,7 +508,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_for_a_queue_that_is_being_left_but_not_for_ever() {
+    fn opening_waits_a_limited_time_for_a_busy_queue() {
         in_own_namespace(|_veth| {
             let config = AfXdpConfig::new("v0");
             let plan = Plan { config: &config, frame_max: 1522, chunks_per_slot: 1 };

@@ -1,8 +1,8 @@
-//! Packet buffers: who owns which chunk of a UMEM, and what lies where in it.
+//! Packet buffers: the layout of a UMEM and the ownership of its chunks.
 //!
-//! A UMEM is one mapping cut into chunks of 4096 bytes. The first chunks belong to transmit slots,
-//! the others circulate between the fill ring, the kernel, and the receive ring. In every chunk the
-//! kernel keeps 256 bytes in front of the frame, which leaves 3840 bytes for it:
+//! A UMEM is one mapping that consists of chunks of 4096 bytes. The first chunks belong to transmit
+//! slots. The others circulate between the fill ring, the kernel and the receive ring. The kernel
+//! reserves 256 bytes before the frame in every chunk, so a chunk holds 3840 bytes of a frame:
 //!
 //! ```text
 //! slot of two chunks   |256| frame, first part    |256| tail        |
@@ -10,8 +10,8 @@
 //! while it is written  |256| frame ...................... |         |
 //! ```
 //!
-//! A slot is written as one piece that runs on from A over the start of B. If the frame turns out
-//! to be longer than 3840 bytes, [`TxSlots::commit`] moves the tail to where B's part begins.
+//! A slot is written contiguously from A across the start of B. If the frame is longer than 3840
+//! bytes, [`TxSlots::commit`] moves the tail to its place in the second chunk.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -22,31 +22,31 @@ use xsk_rs::{FrameDesc, Umem};
 
 use super::error::AfXdpError;
 
-/// Size of a chunk in bytes: the largest that the kernel takes.
+/// Size of a chunk in bytes, the largest size that the kernel accepts.
 pub(super) const CHUNK: usize = 4096;
-/// Bytes that the kernel keeps at the start of each chunk.
+/// Bytes that the kernel reserves at the start of each chunk.
 const HEADROOM: usize = 256;
 /// Bytes of a frame that one chunk holds.
 pub(super) const CHUNK_DATA: usize = CHUNK - HEADROOM;
 /// Chunks in a huge page of 2 MiB.
 const HUGEPAGE_CHUNKS: u32 = 512;
-/// Set on every descriptor of a frame but the last (`XDP_PKT_CONTD`).
+/// Flag on every descriptor of a frame but the last (`XDP_PKT_CONTD`).
 pub(super) const MORE: u32 = libc::XDP_PKT_CONTD;
 
-/// One queue's packet buffers.
+/// The packet buffers of one queue.
 #[derive(Debug)]
 pub(super) struct Buffers {
     pub umem: Umem,
     /// The start of the mapping.
     base: NonNull<u8>,
-    /// Whether they lie in huge pages.
+    /// True if the buffers are in huge pages.
     pub hugepages: bool,
 }
 
-// SAFETY: `base` points into the mapping that `umem` owns, which is not tied to a thread.
+// SAFETY: `base` points into the mapping that `umem` owns, which is not bound to a thread.
 unsafe impl Send for Buffers {}
 
-/// How many chunks of each sort a queue needs, and how the rings must be sized for them.
+/// Numbers of chunks of a queue, and the ring sizes that follow from them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     /// Receive chunks; a power of two.
@@ -58,20 +58,21 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Chunks of all transmit slots.
+    /// Chunks of all transmit slots together.
     pub fn tx_chunks(self) -> u32 {
         self.tx_slots * self.chunks_per_slot
     }
 
     /// Entries of the fill ring.
     ///
-    /// The kernel may show a frame in one ring before it has published, in the other ring, that the
-    /// chunk's entry there is used up. So a ring that we produce into has room for every chunk twice.
+    /// The kernel may show a frame in one ring before it has published in the other ring that the
+    /// entry of the chunk is consumed. Therefore a ring that we produce into has room for every
+    /// chunk twice.
     pub fn fill_ring(self) -> u32 {
         2 * self.rx_chunks
     }
 
-    /// Entries of the transmit ring, for the same reason; a ring cannot be empty.
+    /// Entries of the transmit ring: twice the chunks, as for the fill ring, and not zero.
     pub fn tx_ring(self) -> u32 {
         2 * self.completion_ring()
     }
@@ -88,7 +89,7 @@ impl Layout {
 }
 
 impl Buffers {
-    /// Maps buffers; gives the chunks as descriptors, transmit first.
+    /// Maps the buffers. Also returns the descriptors of the chunks, transmit chunks first.
     pub fn map(layout: Layout, hugepages: bool) -> Result<(Self, Vec<FrameDesc>), AfXdpError> {
         if hugepages && let Ok(mapped) = Self::map_in(layout, true) {
             return Ok(mapped);
@@ -111,15 +112,16 @@ impl Buffers {
             .expect("the headroom leaves room for data");
         let mut chunks = layout.rx_chunks + layout.tx_chunks();
         if hugepages {
-            // Whole pages, or the mapping could not be undone.
+            // Whole pages: otherwise the mapping could not be unmapped.
             chunks = chunks.next_multiple_of(HUGEPAGE_CHUNKS);
         }
         let count = NonZeroU32::new(chunks).expect("a queue has receive chunks");
         let (umem, mut descriptors) = Umem::new(config, count, hugepages).map_err(cause)?;
         descriptors.truncate((layout.rx_chunks + layout.tx_chunks()) as usize);
 
-        // xsk-rs gives references to single chunks only. A slot spans two, so address it from the
-        // start of the mapping, whose provenance the foreign call that made it has exposed.
+        // xsk-rs gives references only to single chunks, but a slot may span two. So slots are
+        // addressed from the start of the mapping, whose provenance the foreign call that created
+        // it has exposed.
         let mut first = descriptors[0];
         // SAFETY: `first` is a chunk of this UMEM, and nothing else has access to it yet.
         let data = unsafe { umem.data_mut(&mut first) }.contents_mut().as_mut_ptr().addr();
@@ -131,14 +133,14 @@ impl Buffers {
     /// The bytes of a received descriptor.
     ///
     /// # Safety
-    /// `descriptor` came from the receive ring of this UMEM, and was not given back.
+    /// `descriptor` came from the receive ring of this UMEM and was not returned to the kernel.
     pub unsafe fn received(&self, descriptor: &FrameDesc) -> &[u8] {
-        // SAFETY: the kernel filled the chunk and leaves it alone until it is given back.
+        // SAFETY: the kernel filled the chunk and does not write it until it is returned.
         unsafe { self.umem.data(descriptor) }.contents()
     }
 }
 
-/// The operating system's error behind one of xsk-rs.
+/// The error of the operating system that caused an error of xsk-rs.
 pub(super) fn cause(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     let source = error.source().and_then(|e| e.downcast_ref::<io::Error>());
     match source.and_then(io::Error::raw_os_error) {
@@ -147,10 +149,10 @@ pub(super) fn cause(error: impl std::error::Error + Send + Sync + 'static) -> io
     }
 }
 
-/// The transmit slots of a queue and where each of them is.
+/// The transmit slots of a queue and their states.
 ///
-/// A slot is free, or taken (being written; one at most), or in flight (its chunks are with the
-/// kernel until the completion ring returns them all).
+/// A slot is free, taken (being written; at most one slot), or in flight (the kernel holds its
+/// chunks until the completion ring has returned all of them).
 #[derive(Debug)]
 pub(super) struct TxSlots {
     /// Descriptors of the transmit chunks, by chunk.
@@ -158,7 +160,7 @@ pub(super) struct TxSlots {
     chunks_per_slot: usize,
     /// Longest frame in bytes.
     frame_max: usize,
-    /// Free slots; the last one in is the first one out, for it is still in the cache.
+    /// Free slots. The slot freed last is used first, since it is still in the cache.
     free: Vec<usize>,
     taken: Option<usize>,
     /// Chunks that the kernel holds, by slot.
@@ -166,7 +168,8 @@ pub(super) struct TxSlots {
 }
 
 impl TxSlots {
-    /// All slots free. `descriptors` are the first chunks of the UMEM, `chunks_per_slot` a slot.
+    /// Creates free slots. `descriptors` are the first chunks of the UMEM; `chunks_per_slot` of
+    /// them form a slot.
     pub fn new(descriptors: &[FrameDesc], chunks_per_slot: u32, frame_max: usize) -> Self {
         let chunks_per_slot = chunks_per_slot as usize;
         assert!(frame_max <= chunks_per_slot * CHUNK_DATA, "a slot holds the longest frame");
@@ -181,31 +184,30 @@ impl TxSlots {
         }
     }
 
-    /// Slots that [`TxSlots::take`] can give one after the other.
+    /// Number of slots that [`TxSlots::take`] can give.
     pub fn room(&self) -> usize {
         self.free.len() + usize::from(self.taken.is_some())
     }
 
-    /// Whether few slots are left, so that completions should be collected.
+    /// Returns true if few slots are free, so that completions should be collected.
     pub fn is_low(&self) -> bool {
         self.free.len() * 4 < self.in_flight.len()
     }
 
-    /// The taken slot, or a free one, to be written.
+    /// The taken slot; takes a free one first if none is taken.
     pub fn take(&mut self, buffers: &Buffers) -> Option<&mut [u8]> {
         if self.taken.is_none() {
             self.taken = self.free.pop();
         }
         let start = self.taken? * self.chunks_per_slot * CHUNK + HEADROOM;
-        // SAFETY: the slot's chunks are neither with the kernel nor referred to by anyone else,
-        // and `frame_max` bytes from the headroom on stay within them (see `new`).
+        // SAFETY: the kernel does not hold the chunks of the slot, no other reference to them
+        // exists, and `frame_max` bytes after the headroom are within them (see `new`).
         Some(unsafe {
             std::slice::from_raw_parts_mut(buffers.base.add(start).as_ptr(), self.frame_max)
         })
     }
 
-    /// The descriptors to submit for the first `len` bytes of the taken slot, which is in flight
-    /// from here on.
+    /// Puts the taken slot in flight. Returns the descriptors to submit for its first `len` bytes.
     ///
     /// # Panics
     /// If no slot is taken or `len` is zero or more than a slot holds.
@@ -219,7 +221,8 @@ impl TxSlots {
         let first = slot * self.chunks_per_slot;
         let parts = len.div_ceil(CHUNK_DATA);
         if parts == 2 {
-            // SAFETY: both ranges lie in the slot's second chunk, which is still ours.
+            // SAFETY: both ranges are in the second chunk of the slot, which the kernel does not
+            // hold.
             unsafe {
                 let second = buffers.base.add((first + 1) * CHUNK);
                 second.copy_to(second.add(HEADROOM), len - CHUNK_DATA);
@@ -228,7 +231,8 @@ impl TxSlots {
         let submitted = &mut self.descriptors[first..first + parts];
         for (part, descriptor) in submitted.iter_mut().enumerate() {
             let left = len - part * CHUNK_DATA;
-            // SAFETY: the chunk is in this UMEM and nobody refers to it; only its length is set.
+            // SAFETY: the chunk is in this UMEM and no reference to it exists; only its length is
+            // set.
             let mut data = unsafe { buffers.umem.data_mut(descriptor) };
             data.cursor().set_pos(left.min(CHUNK_DATA));
             descriptor.set_options(if left > CHUNK_DATA { MORE } else { 0 });
@@ -237,7 +241,7 @@ impl TxSlots {
         submitted
     }
 
-    /// Takes note that the kernel is done with the chunk of `completed`.
+    /// Records that the kernel has returned the chunk of `completed`.
     pub fn complete(&mut self, completed: &FrameDesc) {
         let slot = completed.addr() / CHUNK / self.chunks_per_slot;
         let left = &mut self.in_flight[slot];

@@ -1,4 +1,4 @@
-//! What a user can choose about a DPDK port.
+//! Configuration of a DPDK port.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,45 +10,49 @@ use feroce_wire::{EthernetHeader, VlanTag};
 
 #[cfg(feature = "dpdk")]
 use super::error::DpdkError;
+use crate::port::kind::PortConfig;
 
-/// What [`DpdkConfig::mtu`] may be, in bytes.
+/// Valid values of [`DpdkConfig::mtu`], in bytes.
 pub const MTUS: RangeInclusive<u32> = 576..=9600;
-/// Ethernet header and a VLAN's tag, in bytes.
+/// Ethernet header and one VLAN tag, in bytes.
 pub(super) const LINK_HEADERS: usize = EthernetHeader::LEN + VlanTag::LEN;
-/// Buffers hold this at least, in bytes, and always a power of two: the sizes that virtual devices are given.
-const LEAST_ROOM: u32 = 2048;
-/// Buffers per core besides those in the rings: a burst each way, what waits to be sent, what drivers take ahead.
+/// Minimum size of a buffer in bytes. Sizes are powers of two, as virtual devices expect.
+const ROOM_MIN: u32 = 2048;
+/// Buffers per core in addition to those in the rings: for a burst in each direction, for frames
+/// that wait to be sent, and for buffers that drivers take in advance.
 const SPARE: u32 = 1024;
-/// Bytes of DPDK's own with each buffer: the pool's, the mbuf and its headroom, and what spreads them over memory channels.
-const BESIDE_BUFFER: u32 = 384;
-/// Least ordinary memory, in MiB.
-pub const LEAST_MEMORY: u32 = 64;
+/// Bytes that DPDK adds to each buffer: pool header, mbuf, headroom, and padding that spreads
+/// buffers over memory channels.
+const BUFFER_OVERHEAD: u32 = 384;
+/// Minimum ordinary memory, in MiB.
+pub const MEMORY_MIN: u32 = 64;
 
-/// Where DPDK's packet buffers come from. Decided once per process.
+/// The memory of DPDK's packet buffers. The first port of a process decides for all ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DpdkMemory {
-    /// Huge pages, taken as they are needed.
+    /// Huge pages, allocated as needed.
     Hugepages,
-    /// Ordinary pages (`--no-huge`): enough for virtual devices, not for a NIC.
+    /// Ordinary pages (`--no-huge`), which suffice for virtual devices but not for a NIC.
     Ordinary {
-        /// How much, in MiB; mapped at start, used as needed.
+        /// Size in MiB; mapped at start, used as needed.
         mib: u32,
     },
 }
 
-/// An own address with its on-link prefix: `10.0.0.1/24`, `fd00::1/64`, or in a VLAN `10.0.1.1/24@100`.
+/// A local address with its on-link prefix: `10.0.0.1/24`, `fd00::1/64`, or in a VLAN
+/// `10.0.1.1/24@100`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// Bits of it that all neighbours on the link have in common.
+    /// Prefix length: number of bits that all neighbours on the link have in common.
     pub prefix: u8,
-    /// VLAN that its frames are tagged with.
+    /// VLAN tag of its frames.
     pub vlan: Option<u16>,
 }
 
 impl Address {
-    /// Whether `ip` is on the link of this address. IPv6's link-local addresses always are.
+    /// Returns true if `ip` is on the link of this address. IPv6 link-local addresses always are.
     pub fn reaches(&self, ip: IpAddr) -> bool {
         let shared = |bits: u32, own: u128, other: u128| {
             let host = bits - u32::from(self.prefix).min(bits);
@@ -65,8 +69,8 @@ impl Address {
         }
     }
 
-    /// Whether `ip` is the last address of the prefix, which IPv4 keeps for broadcasts.
-    pub fn broadcasts_at(&self, ip: IpAddr) -> bool {
+    /// Returns true if `ip` is the last address of the prefix, the IPv4 broadcast address.
+    pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         let IpAddr::V4(last) = ip else { return false };
         let host = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
         self.prefix < 31 && self.reaches(ip) && u32::from(last) & host == host
@@ -80,10 +84,11 @@ impl fmt::Display for Address {
     }
 }
 
-/// Text that is not `IP/PREFIX` or `IP/PREFIX@VLAN`.
+/// The text is not `IP/PREFIX` or `IP/PREFIX@VLAN`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not an address with its prefix, as 10.0.0.1/24, fd00::1/64 or 10.0.1.1/24@100"
+    "{text:?} is not an address with prefix length, such as 10.0.0.1/24, fd00::1/64 or \
+     10.0.1.1/24@100"
 )]
 pub struct ParseAddressError {
     text: String,
@@ -107,13 +112,13 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// The rule that it breaks.
+    /// The rule that the address breaks, if any.
     fn rule(&self) -> Option<&'static str> {
         let bits = if self.ip.is_ipv4() { 32 } else { 128 };
         let rules = [
-            (self.prefix > bits, "a prefix is at most 32 bits long, in IPv6 128"),
-            (self.ip.is_unspecified() || self.ip.is_multicast(), "an own address is one host's"),
-            (self.vlan.is_some_and(|id| id == 0 || id > 4094), "a VLAN is 1 to 4094"),
+            (self.prefix > bits, "a prefix length is at most 32, for IPv6 128"),
+            (self.ip.is_unspecified() || self.ip.is_multicast(), "a local address must be unicast"),
+            (self.vlan.is_some_and(|id| id == 0 || id > 4094), "a VLAN id is 1 to 4094"),
         ];
         rules.into_iter().find(|(broken, _)| *broken).map(|(_, rule)| rule)
     }
@@ -122,30 +127,34 @@ impl Address {
 /// How to open a DPDK port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DpdkConfig {
-    /// The device, as DPDK names it; set when it is opened as a device of this kind. A PCI address (`0000:3b:00.0`), a virtual device with its arguments
-    /// (`net_memif0,role=client,bsize=8192`), or the name or number of one that the EAL's arguments made.
+    /// DPDK's name of the device; opening a device of this kind sets it. A PCI address
+    /// (`0000:3b:00.0`), a virtual device with its arguments (`net_memif0,role=client,bsize=8192`),
+    /// or the name or number of a device that the arguments of the EAL created.
     pub port: String,
-    /// Own addresses: the device's GIDs, in this order.
+    /// Local addresses: the GIDs of the device, in this order.
     pub addresses: Vec<Address>,
-    /// Routers for what is not on the link: at most one for each family and VLAN is used, the first.
+    /// Routers for destinations that are not on the link. For each address family and VLAN the
+    /// first one is used.
     pub gateways: Vec<IpAddr>,
     /// Largest IP packet in bytes, 576 to 9600.
     pub mtu: u32,
-    /// Arguments for the EAL besides those that Feroce gives it (`docs/dpdk.md` lists them). The EAL starts once
-    /// per process: whoever opens a second port gives the same or none.
+    /// Arguments for the EAL in addition to those of Feroce (`docs/dpdk.md` lists them). The EAL
+    /// starts once per process: further ports must have the same arguments or none.
     pub eal: Vec<String>,
-    /// Where packet buffers come from. As for `eal`, decided by the first port of the process.
+    /// Memory of the packet buffers. As for `eal`, the first port of the process decides.
     pub memory: DpdkMemory,
-    /// Receive descriptors per core; the driver may round.
+    /// Receive descriptors per core; the driver may round the number.
     pub rx_descriptors: u16,
-    /// Transmit descriptors per core; the driver may round.
+    /// Transmit descriptors per core; the driver may round the number.
     pub tx_descriptors: u16,
-    /// How long opening waits for the link to come up. Without a link the port opens all the same, and says so.
+    /// Time that opening waits for the link to come up. Without a link the port opens with a
+    /// warning.
     pub link_wait: Duration,
-    /// Longest sleep of an idle core's helper. The devices are polled, so a frame that arrives meanwhile waits
-    /// for its end. Zero: the helper never sleeps.
-    pub longest_nap: Duration,
-    /// Take frames of flow control, too. A device with [`pfc`](crate::device::DeviceConfig::pfc) does by itself.
+    /// Longest sleep of the helper of an idle core. The devices are polled, so a frame that arrives
+    /// during the sleep waits until its end. Zero: the helper never sleeps.
+    pub longest_sleep: Duration,
+    /// Also deliver flow-control frames. A device with [`pfc`](crate::device::DeviceConfig::pfc)
+    /// sets this itself.
     pub flow_control: bool,
 }
 
@@ -153,7 +162,7 @@ pub struct DpdkConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Buffers {
     pub count: u32,
-    /// Bytes of a frame that each holds.
+    /// Bytes of a frame that each buffer holds.
     pub room: u16,
 }
 
@@ -162,8 +171,18 @@ pub(super) fn frame_max(mtu: u32) -> u32 {
     mtu + u32::try_from(LINK_HEADERS).expect("18 bytes")
 }
 
+impl PortConfig for DpdkConfig {
+    fn default_device(&self) -> &str {
+        &self.port
+    }
+
+    fn boxed_clone(&self) -> Box<dyn PortConfig> {
+        Box::new(self.clone())
+    }
+}
+
 impl DpdkConfig {
-    /// The defaults for `port`, with these own addresses.
+    /// The defaults for the device `port` with these local addresses.
     pub fn new(port: impl Into<String>, addresses: Vec<Address>) -> Self {
         Self {
             port: port.into(),
@@ -175,32 +194,33 @@ impl DpdkConfig {
             rx_descriptors: 1024,
             tx_descriptors: 512,
             link_wait: Duration::from_secs(3),
-            longest_nap: Duration::from_millis(1),
+            longest_sleep: Duration::from_millis(1),
             flow_control: false,
         }
     }
 
-    /// The packet buffers of a core with so many descriptors.
+    /// The packet buffers of a core with these numbers of descriptors.
     pub(super) fn buffers(&self, rx_descriptors: u16, tx_descriptors: u16) -> Buffers {
         let descriptors = u32::from(rx_descriptors) + u32::from(tx_descriptors);
-        let room = frame_max(self.mtu).next_power_of_two().max(LEAST_ROOM);
+        let room = frame_max(self.mtu).next_power_of_two().max(ROOM_MIN);
         Buffers {
             count: (descriptors + SPARE).next_power_of_two() - 1,
             room: u16::try_from(room).expect("the largest MTU fits a buffer"),
         }
     }
 
-    /// About how many bytes the packet buffers of `cores` cores take, where the driver leaves the number of descriptors.
+    /// Approximate bytes of the packet buffers of `cores` cores, if the driver does not change the
+    /// numbers of descriptors.
     pub fn buffer_bytes(&self, cores: usize) -> u64 {
         let Buffers { count, room } = self.buffers(self.rx_descriptors, self.tx_descriptors);
-        cores as u64 * u64::from(count) * u64::from(u32::from(room) + BESIDE_BUFFER)
+        cores as u64 * u64::from(count) * u64::from(u32::from(room) + BUFFER_OVERHEAD)
     }
 
     #[cfg(feature = "dpdk")]
     pub(super) fn check(&self) -> Result<(), DpdkError> {
         let strange = self.addresses.iter().find_map(Address::rule);
         let descriptors = |count: u16| !(64..=16_384).contains(&count);
-        let ordinary = matches!(self.memory, DpdkMemory::Ordinary { mib } if mib < LEAST_MEMORY);
+        let ordinary = matches!(self.memory, DpdkMemory::Ordinary { mib } if mib < MEMORY_MIN);
         let lost = |gateway: &IpAddr| !self.addresses.iter().any(|own| own.reaches(*gateway));
         let rules = [
             (self.port.is_empty(), "port must name a device"),
@@ -210,7 +230,7 @@ impl DpdkConfig {
                 "addresses must hold at least one (setting `dpdk_addresses`)",
             ),
             (strange.is_some(), strange.unwrap_or_default()),
-            (self.gateways.iter().any(lost), "gateways must be on the link of an own address"),
+            (self.gateways.iter().any(lost), "gateways must be on the link of a local address"),
             (!MTUS.contains(&self.mtu), "mtu must be 576 to 9600 bytes"),
             (descriptors(self.rx_descriptors), "rx_descriptors must be 64 to 16384"),
             (descriptors(self.tx_descriptors), "tx_descriptors must be 64 to 16384"),
@@ -233,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_and_written() {
+    fn addresses_are_parsed_and_formatted() {
         for text in ["10.0.0.1/24", "fd00::1/64", "10.0.1.1/24@100", "0.0.0.1/0", "::1/128"] {
             assert_eq!(address(text).to_string(), text);
         }
@@ -245,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_say_who_is_on_the_link() {
+    fn prefixes_determine_the_addresses_on_the_link() {
         let reaches = |own: &str, ip: &str| address(own).reaches(ip.parse().unwrap());
         assert!(reaches("10.0.0.1/24", "10.0.0.255") && !reaches("10.0.0.1/24", "10.0.1.1"));
         assert!(reaches("10.0.0.1/0", "192.168.0.1") && !reaches("10.0.0.1/32", "10.0.0.2"));
@@ -254,7 +274,7 @@ mod tests {
         );
         assert!(reaches("fd00::1/128", "fe80::1") && !reaches("fd00::1/0", "10.0.0.1"));
         assert!(reaches("::1/0", "fd00::1") && reaches("10.0.0.1/32", "10.0.0.1"));
-        let last = |own: &str, ip: &str| address(own).broadcasts_at(ip.parse().unwrap());
+        let last = |own: &str, ip: &str| address(own).is_broadcast(ip.parse().unwrap());
         assert!(last("10.0.0.1/24", "10.0.0.255") && !last("10.0.0.1/24", "10.0.1.255"));
         assert!(!last("10.0.0.1/31", "10.0.0.1") && !last("10.0.0.1/32", "10.0.0.1"));
         assert!(!last("fd00::1/64", "fd00::ffff:ffff:ffff:ffff"));

@@ -1,4 +1,5 @@
-//! One of DPDK's Ethernet devices: found, set up, started; stopped and removed when dropped.
+//! An Ethernet device of DPDK: finding, configuring and starting it. Dropping it stops and removes
+//! it.
 
 use std::ffi::{CStr, CString, c_char};
 use std::time::Duration;
@@ -12,52 +13,54 @@ use super::error::DpdkError;
 use super::mbuf::Pool;
 use crate::port::ethtool::Ethtool;
 
-/// Drivers that state the frame length of ordinary Ethernet, which they do not keep to: their buffers decide.
-const UNTRUE_LIMITS: [&str; 2] = [MEMIF, "net_af_packet"];
-/// Drivers whose link is up whatever becomes of the kernel's interface that they stand on.
-const LINK_UNTOLD: [&str; 1] = ["net_af_packet"];
+/// Drivers that report the frame length of ordinary Ethernet but carry longer frames: the size of
+/// their buffers is the limit.
+const WRONG_LIMITS: [&str; 2] = [MEMIF, "net_af_packet"];
+/// Drivers that always report a link, whatever the state of the kernel interface below them.
+const NO_LINK_STATE: [&str; 1] = ["net_af_packet"];
 const MEMIF: &str = "net_memif";
-/// Ethernet header and checksum, in bytes: what a driver's longest frame has more than its largest packet.
+/// Ethernet header and checksum, in bytes: difference between the longest frame and the largest
+/// packet of a driver.
 const FRAME_OVERHEAD: u32 = 18;
-/// How often the link is looked at while it is waited for.
+/// Time between two checks of the link during start.
 const LINK_POLL: Duration = Duration::from_millis(10);
-/// How long a memif client waits for its server before it calls again.
-const CALL_AGAIN: Duration = Duration::from_millis(200);
+/// Time after which a memif client without a server connects again.
+const RECONNECT: Duration = Duration::from_millis(200);
 
-/// An Ethernet device that is ours, with a pair of queues and a pool for each core.
+/// An Ethernet device used by this process, with a pair of queues and a buffer pool for each core.
 #[derive(Debug)]
 pub(super) struct Ethdev {
     pub id: u16,
     pub name: String,
     pub driver: String,
     pub mac: MacAddr,
-    /// The kernel's interface that the device stands on, if that has to be asked.
+    /// The kernel interface below the device, if the driver does not report its state.
     kernel: Option<Ethtool>,
-    /// Largest IP packet that it carries, in bytes.
+    /// Largest IP packet that the device carries, in bytes.
     pub mtu: u32,
-    /// The device behind the port, if it was us who made it.
-    made: Option<Made>,
+    /// The device behind the port, if this process created it.
+    created: Option<Created>,
     /// One per queue.
     pools: Vec<Pool>,
 }
 
 #[derive(Debug)]
-struct Made(*mut rte_device);
+struct Created(*mut rte_device);
 
-// SAFETY: the pointer is used under the EAL's lock only.
-unsafe impl Send for Made {}
+// SAFETY: the pointer is used only under the lock of the EAL.
+unsafe impl Send for Created {}
 // SAFETY: as above.
-unsafe impl Sync for Made {}
+unsafe impl Sync for Created {}
 
 impl Ethdev {
-    /// Takes the device of `config` and starts it with `cores` pairs of queues.
+    /// Opens the device of `config` and starts it with `cores` pairs of queues.
     pub fn open(config: &DpdkConfig, cores: usize) -> Result<Self, DpdkError> {
         let mut device = Self::take(config)?;
         let info = device.info()?;
         device.driver = text(info.driver_name);
-        if LINK_UNTOLD.contains(&device.driver.as_str()) {
+        if NO_LINK_STATE.contains(&device.driver.as_str()) {
             device.kernel = kernel_interface(info.if_index);
-            device.mtu = device.carries(config.mtu);
+            device.mtu = device.usable_mtu(config.mtu);
         }
         let queues = info.max_rx_queues.min(info.max_tx_queues);
         let Some(count) = u16::try_from(cores).ok().filter(|&count| (1..=queues).contains(&count))
@@ -67,25 +70,25 @@ impl Ethdev {
         device.configure(config, &info, count)?;
         device.set_up_queues(config, count)?;
         device.start(config)?;
-        // Neighbour solicitations come to groups. Drivers without filters refuse, and need not be told.
-        // SAFETY: the port is ours.
+        // Neighbour solicitations are sent to multicast groups. Drivers without filters refuse the
+        // call and do not need it. SAFETY: this process uses the port.
         unsafe { dpdk_sys::rte_eth_allmulticast_enable(device.id) };
         device.mac = device.read_mac()?;
         Ok(device)
     }
 
-    /// Finds the device, or has DPDK make it.
+    /// Finds the device, or makes DPDK create it.
     fn take(config: &DpdkConfig) -> Result<Self, DpdkError> {
         let mut eal = Eal::start(config)?;
         let name = config.port.split(',').next().unwrap_or_default();
-        let (id, made) = match find(name) {
+        let (id, created) = match find(name) {
             Some(id) => (id, false),
             None => (probe(&config.port, name)?, true),
         };
         if !eal.open(id) {
             return Err(DpdkError::Busy(name.to_owned()));
         }
-        drop(eal); // What follows gives the device back under this lock if it fails.
+        drop(eal); // Dropping `device` after an error takes this lock.
         let mut device = Self {
             id,
             name: name.to_owned(),
@@ -93,11 +96,11 @@ impl Ethdev {
             mac: MacAddr::default(),
             kernel: None,
             mtu: config.mtu,
-            made: None,
+            created: None,
             pools: Vec::new(),
         };
-        if made {
-            device.made = Some(Made(device.info()?.device));
+        if created {
+            device.created = Some(Created(device.info()?.device));
         }
         Ok(device)
     }
@@ -106,11 +109,12 @@ impl Ethdev {
         let mut info = rte_eth_dev_info::default();
         // SAFETY: the structure outlives the call.
         let status = unsafe { dpdk_sys::rte_eth_dev_info_get(self.id, &raw mut info) };
-        done("ask what the device can do", status).map(|()| info)
+        done("query the device", status).map(|()| info)
     }
 
-    /// `mtu`, or what the kernel's interface has if that is less: its driver takes longer frames, and loses them.
-    fn carries(&self, mtu: u32) -> u32 {
+    /// The smaller of `mtu` and the MTU of the kernel interface. The driver would accept longer
+    /// frames and lose them.
+    fn usable_mtu(&self, mtu: u32) -> u32 {
         let own = self.kernel.as_ref().and_then(|interface| interface.mtu().ok()).unwrap_or(mtu);
         if PathMtu::largest_for(own) < PathMtu::largest_for(mtu) {
             tracing::warn!(
@@ -129,7 +133,7 @@ impl Ethdev {
         queues: u16,
     ) -> Result<(), DpdkError> {
         let mut conf = rte_eth_conf::default(); // No offload: docs/dpdk.md says why.
-        if !UNTRUE_LIMITS.contains(&self.driver.as_str()) {
+        if !WRONG_LIMITS.contains(&self.driver.as_str()) {
             let limit = info.max_rx_pktlen.saturating_sub(FRAME_OVERHEAD).min(info.max_mtu.into());
             if config.mtu > limit {
                 let port = self.name.clone();
@@ -142,7 +146,7 @@ impl Ethdev {
             conf.rxmode.mq_mode = dpdk_sys::RTE_ETH_MQ_RX_RSS;
             conf.rx_adv_conf.rss_conf.rss_hf = spread;
         }
-        // SAFETY: the structure outlives the call; the port is ours and stopped.
+        // SAFETY: the structure outlives the call; this process uses the port, which is stopped.
         let status =
             unsafe { dpdk_sys::rte_eth_dev_configure(self.id, queues, queues, &raw const conf) };
         done("configure the device", status)
@@ -150,7 +154,8 @@ impl Ethdev {
 
     fn set_up_queues(&mut self, config: &DpdkConfig, queues: u16) -> Result<(), DpdkError> {
         let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
-        // SAFETY: the numbers outlive the call; the port is configured. It answers with its node, or -1.
+        // SAFETY: the numbers outlive the call; the port is configured. The second call returns the
+        // NUMA node or -1.
         let (status, socket) = unsafe {
             let adjust = dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc;
             (adjust(self.id, &raw mut rx, &raw mut tx), dpdk_sys::rte_eth_dev_socket_id(self.id))
@@ -162,14 +167,14 @@ impl Ethdev {
             let pool = Pool::create(&name, count, room, socket)?;
             let node = u32::try_from(socket).unwrap_or(0);
             let defaults = std::ptr::null();
-            // SAFETY: null asks for the driver's defaults; the pool outlives the port.
+            // SAFETY: null selects the defaults of the driver; the pool outlives the port.
             let status = unsafe {
                 let set_up = dpdk_sys::rte_eth_rx_queue_setup;
                 set_up(self.id, queue, rx, node, defaults, pool.as_ptr())
             };
             self.pools.push(pool);
             done("set up a receive queue", status)?;
-            // SAFETY: as above.
+            // SAFETY: null selects the defaults of the driver.
             let status = unsafe {
                 dpdk_sys::rte_eth_tx_queue_setup(self.id, queue, tx, node, std::ptr::null())
             };
@@ -185,18 +190,19 @@ impl Ethdev {
         done("read the Ethernet address", status).map(|()| MacAddr(address.addr_bytes))
     }
 
-    /// Starts the device and waits for its link. The client of a memif calls its server when it is started, and
-    /// only then: it is started again until the server is there.
+    /// Starts the device and waits for its link. A memif client connects to its server only when it
+    /// is started, so it is restarted until the server exists.
     fn start(&self, config: &DpdkConfig) -> Result<(), DpdkError> {
-        let calls = self.driver == MEMIF && !config.port.contains("role=server");
+        let connects = self.driver == MEMIF && !config.port.contains("role=server");
         let mut waited = Duration::ZERO;
         loop {
-            // SAFETY: the port is ours, configured with all of its queues, and stopped.
+            // SAFETY: this process uses the port; it is configured with all its queues, and
+            // stopped.
             let status = unsafe { dpdk_sys::rte_eth_dev_start(self.id) };
-            if !calls {
+            if !connects {
                 done("start the device", status)?;
             }
-            let until = if calls { waited + CALL_AGAIN } else { config.link_wait };
+            let until = if connects { waited + RECONNECT } else { config.link_wait };
             while waited < until.min(config.link_wait) && !self.link().0 {
                 std::thread::sleep(LINK_POLL);
                 waited += LINK_POLL;
@@ -208,7 +214,7 @@ impl Ethdev {
                     return Ok(());
                 }
                 (false, 0) => {
-                    // SAFETY: the port is ours.
+                    // SAFETY: this process uses the port.
                     unsafe { dpdk_sys::rte_eth_dev_stop(self.id) };
                 }
                 _ if waited >= config.link_wait => {
@@ -219,39 +225,40 @@ impl Ethdev {
         }
     }
 
-    /// Where the buffers of `queue` come from.
+    /// The buffer pool of `queue`.
     pub fn pool(&self, queue: u16) -> &Pool {
         &self.pools[usize::from(queue)]
     }
 
-    /// Whether the driver does not tell of its interface, which is to be looked at instead.
-    pub fn hides_its_interface(&self) -> bool {
+    /// Returns true if the driver does not report the state of the kernel interface below it.
+    pub fn hides_interface_state(&self) -> bool {
         self.kernel.is_some()
     }
 
-    /// Whether the kernel's interface beneath is down or gone, where the driver does not tell.
-    pub fn lost_its_interface(&self) -> bool {
+    /// Returns true if the driver does not report the state of the kernel interface below it, and
+    /// the interface is down or gone.
+    pub fn lost_interface(&self) -> bool {
         self.kernel.as_ref().is_some_and(|interface| !interface.has_link().unwrap_or(false))
     }
 
-    /// Whether there is a link, and its rate in bit/s where the driver knows it.
+    /// Whether there is a link, and its rate in bit/s if the driver knows it.
     pub fn link(&self) -> (bool, Option<u64>) {
         let mut link = rte_eth_link::default();
         // SAFETY: the structure outlives the call.
         let status = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.id, &raw mut link) };
         let up = status == 0 && u32::from(link.link_status()) == dpdk_sys::RTE_ETH_LINK_UP;
         let known = link.link_speed != 0 && link.link_speed != dpdk_sys::RTE_ETH_SPEED_NUM_UNKNOWN;
-        (up && !self.lost_its_interface(), known.then(|| u64::from(link.link_speed) * 1_000_000))
+        (up && !self.lost_interface(), known.then(|| u64::from(link.link_speed) * 1_000_000))
     }
 
-    /// Frames that the device could not take or send.
+    /// Numbers of frames that the device could not receive or send.
     pub fn lost(&self) -> (u64, u64) {
         let mut stats = rte_eth_stats::default();
         // SAFETY: the structure outlives the call.
         let status = unsafe { dpdk_sys::rte_eth_stats_get(self.id, &raw mut stats) };
         match status {
             0 => (stats.imissed + stats.ierrors + stats.rx_nombuf, stats.oerrors),
-            _ => (0, 0), // The driver does not count.
+            _ => (0, 0), // The driver has no counters.
         }
     }
 }
@@ -259,16 +266,16 @@ impl Ethdev {
 impl Drop for Ethdev {
     fn drop(&mut self) {
         let mut eal = Eal::running();
-        // SAFETY: the port is ours, and nobody is in one of its queues: every core's port is gone. What fails
-        // here fails because the port did not get that far.
+        // SAFETY: this process uses the port, and no queue is in use since the ports of all cores
+        // are gone. Calls fail only if the port did not reach that state.
         unsafe {
             dpdk_sys::rte_eth_dev_stop(self.id);
             dpdk_sys::rte_eth_dev_close(self.id);
-            if let Some(Made(device)) = self.made {
+            if let Some(Created(device)) = self.created {
                 dpdk_sys::rte_dev_remove(device);
             }
         }
-        // Their names are made of the number, which the next to open may get.
+        // The names of pools contain the port number, which the next device may get.
         self.pools.clear();
         eal.close(self.id);
     }
@@ -278,10 +285,10 @@ fn done(action: &'static str, status: i32) -> Result<(), DpdkError> {
     if status < 0 { Err(DpdkError::refused(action, status)) } else { Ok(()) }
 }
 
-/// The number of the port called `name`, or numbered so.
+/// The number of the port with this name or number.
 fn find(name: &str) -> Option<u16> {
     if let Ok(number) = name.parse() {
-        // SAFETY: reads DPDK's table of ports.
+        // SAFETY: the call reads the port table of DPDK.
         return (unsafe { dpdk_sys::rte_eth_dev_is_valid_port(number) } != 0).then_some(number);
     }
     let name = CString::new(name).expect("checked");
@@ -291,22 +298,22 @@ fn find(name: &str) -> Option<u16> {
     (status == 0).then_some(id)
 }
 
-/// Has DPDK make the device `arguments`, called `name`.
+/// Makes DPDK create the device `arguments`, whose name is `name`.
 fn probe(arguments: &str, name: &str) -> Result<u16, DpdkError> {
     let missing = |reason| DpdkError::NoDevice { port: name.to_owned(), reason };
     let arguments = CString::new(arguments).expect("checked");
-    // SAFETY: the string outlives the call; the EAL runs and its lock is held.
+    // SAFETY: the string outlives the call; the EAL runs, and its lock is held.
     let status = unsafe { dpdk_sys::rte_dev_probe(arguments.as_ptr()) };
     if status < 0 {
         return Err(missing(message(status)));
     }
-    find(name).ok_or_else(|| missing("its driver made no port of this name".to_owned()))
+    find(name).ok_or_else(|| missing("its driver created no port of this name".to_owned()))
 }
 
-/// The kernel's interface with this number, or `None` for 0.
+/// The kernel interface with this index; `None` for 0.
 fn kernel_interface(index: u32) -> Option<Ethtool> {
     let mut name = [0; libc::IFNAMSIZ];
-    // SAFETY: the name is as long as the call may fill it.
+    // SAFETY: the name has room for all bytes that the call may write.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
     if found.is_null() {
         return None;
@@ -318,6 +325,6 @@ fn text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return "unknown driver".to_owned();
     }
-    // SAFETY: a driver's name lives as long as the driver, and is copied.
+    // SAFETY: the name lives as long as the driver, and is copied.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }

@@ -1,4 +1,5 @@
-//! DPDK's environment, which starts once per process, and what must be done one after the other in it.
+//! The environment abstraction layer (EAL) of DPDK, which starts once per process, and the lock for
+//! operations on it.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -10,23 +11,25 @@ use super::error::DpdkError;
 static EAL: Mutex<State> = Mutex::new(State { started: None, open: BTreeSet::new() });
 
 struct State {
-    /// The arguments, and what came of it.
+    /// The arguments and the result of the start.
     started: Option<(Vec<String>, Result<(), String>)>,
-    /// Numbers of the ports that are open.
+    /// Numbers of the open ports.
     open: BTreeSet<u16>,
 }
 
-/// The running EAL, held by one thread at a time: devices are made and removed under it.
+/// The running EAL, locked by one thread at a time. Devices are created and removed under this
+/// lock.
 pub(super) struct Eal(MutexGuard<'static, State>);
 
-/// Options that place the EAL's threads; without one of them, it gets a main thread that may run anywhere.
-const PLACING: [&str; 4] = ["-l", "-c", "--lcores", "--coremask"];
+/// Options that place the threads of the EAL. Without such an option its main thread may run on any
+/// CPU.
+const PLACEMENT_OPTIONS: [&str; 4] = ["-l", "-c", "--lcores", "--coremask"];
 
-/// Options that choose among the PCI devices.
-const CHOOSING: [&str; 5] = ["-a", "--allow", "-b", "--block", "--no-pci"];
+/// Options that select PCI devices.
+const DEVICE_OPTIONS: [&str; 5] = ["-a", "--allow", "-b", "--block", "--no-pci"];
 
 impl Eal {
-    /// Starts the EAL for `config`, or finds it running with arguments that suit.
+    /// Starts the EAL for `config`, or locks the running EAL if its arguments are compatible.
     pub fn start(config: &DpdkConfig) -> Result<Self, DpdkError> {
         let mut eal = Self::running();
         let asked = arguments(config);
@@ -51,27 +54,28 @@ impl Eal {
         }
     }
 
-    /// The EAL that some open port has started.
+    /// Locks the EAL that an open port has started.
     pub fn running() -> Self {
         Self(EAL.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes that port `id` is open; false if it was.
+    /// Records that port `id` is open. Returns false if it was already open.
     pub fn open(&mut self, id: u16) -> bool {
         self.0.open.insert(id)
     }
 
-    /// Notes that port `id` is closed.
+    /// Records that port `id` is closed.
     pub fn close(&mut self, id: u16) {
         self.0.open.remove(&id);
     }
 }
 
-/// What Feroce gives to the EAL, and the user's arguments behind it, which override where the EAL lets them.
+/// The arguments of Feroce for the EAL, followed by those of the user, which override them where
+/// the EAL permits it.
 fn arguments(config: &DpdkConfig) -> Vec<String> {
     let mut arguments: Vec<String> =
         ["--no-telemetry", "--log-level=warning"].map(str::to_owned).into();
-    // No file is left behind, however the process ends.
+    // With these arguments no file is left when the process ends.
     match config.memory {
         DpdkMemory::Hugepages => arguments.push("--in-memory".to_owned()),
         DpdkMemory::Ordinary { mib } => {
@@ -79,9 +83,10 @@ fn arguments(config: &DpdkConfig) -> Vec<String> {
             arguments.push(mib.to_string());
         }
     }
-    let places = |text: &String| PLACING.iter().any(|option| text.starts_with(option));
+    let places = |text: &String| PLACEMENT_OPTIONS.iter().any(|option| text.starts_with(option));
     if !config.eal.iter().any(places) {
-        // One main thread on no CPU of its own, and no worker threads: Feroce has its helpers.
+        // One main thread without a CPU of its own, and no worker threads: Feroce has helper
+        // threads.
         let cpus: Vec<String> = core_affinity::get_core_ids()
             .unwrap_or_default()
             .iter()
@@ -91,10 +96,11 @@ fn arguments(config: &DpdkConfig) -> Vec<String> {
             arguments.push(format!("--lcores=0@({})", cpus.join(",")));
         }
     }
-    // Only what was asked for is touched: without this, the EAL takes every PCI device that it has a driver for.
+    // Only the requested device is used. Without this argument the EAL takes every PCI device that
+    // it has a driver for.
     let is_pci =
         |port: &str| port.split(',').next().is_some_and(|name| name.matches(':').count() == 2);
-    let chooses = |text: &String| CHOOSING.iter().any(|option| text.starts_with(option));
+    let chooses = |text: &String| DEVICE_OPTIONS.iter().any(|option| text.starts_with(option));
     match config.port.as_str() {
         _ if config.eal.iter().any(chooses) => {}
         port if is_pci(port) => arguments.extend(["-a".to_owned(), port.to_owned()]),
@@ -104,7 +110,7 @@ fn arguments(config: &DpdkConfig) -> Vec<String> {
     arguments
 }
 
-/// Starts the EAL, on a thread of its own: it moves the thread that starts it to its CPU.
+/// Starts the EAL on a thread of its own, because the EAL pins the thread that starts it.
 fn init(arguments: &[String]) -> Result<(), String> {
     let arguments: Vec<CString> = std::iter::once("feroce")
         .chain(arguments.iter().map(String::as_str))
@@ -112,14 +118,14 @@ fn init(arguments: &[String]) -> Result<(), String> {
         .collect();
     let start = move || {
         let count = c_int::try_from(arguments.len()).expect("a handful");
-        // The EAL keeps the pointers for as long as the process lives.
+        // The EAL keeps the pointers until the process ends.
         let mut pointers: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
         pointers.push(std::ptr::null_mut());
         let pointers = pointers.leak();
-        // SAFETY: `count` strings and a null pointer behind them, all leaked; the EAL's lock is held, and it
-        // was not started before.
+        // SAFETY: `pointers` holds `count` strings and a null pointer, all leaked. The lock of the
+        // EAL is held, and the EAL was not started before.
         let status = unsafe { dpdk_sys::rte_eal_init(count, pointers.as_mut_ptr()) };
-        // SAFETY: reads a number of this thread.
+        // SAFETY: the call reads a number of this thread.
         (status < 0).then(|| message(unsafe { dpdk_sys::dpdk_errno() }))
     };
     let thread = std::thread::Builder::new().name("feroce-eal".to_owned()).spawn(start);
@@ -131,9 +137,9 @@ fn init(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// What an error number of DPDK means; the sign does not matter.
+/// The text for an error number of DPDK, positive or negative.
 pub(super) fn message(errno: c_int) -> String {
-    // SAFETY: the answer is a string that lives as long as this thread, and is copied.
+    // SAFETY: the returned string lives as long as this thread, and is copied.
     let text = unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) };
     text.to_string_lossy().into_owned()
 }
@@ -143,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_leave_nothing_behind_and_no_thread_bound() {
+    fn arguments_leave_no_files_and_pin_no_thread() {
         let mut config = DpdkConfig::new("net_null0", Vec::new());
         config.memory = DpdkMemory::Ordinary { mib: 128 };
         let has = |arguments: &[String], text: &str| arguments.iter().any(|own| own == text);

@@ -1,7 +1,8 @@
-//! What a port does for itself because no kernel stands behind it: it tells RoCE for its addresses from
-//! other frames, answers ARP, neighbour solicitations and echo requests, and asks for its neighbours.
+//! Frames that a port without a kernel interface handles itself. It distinguishes RoCE frames to
+//! its addresses from others, answers ARP requests, neighbour solicitations and echo requests, and
+//! writes requests for its neighbours.
 //!
-//! Pure: bytes in, bytes out. [`lan`](super::lan) remembers what was heard.
+//! This module only parses and writes bytes; [`neighbours`](super::neighbours) keeps the state.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,39 +18,40 @@ use smoltcp::wire::{
 use super::config::{Address, LINK_HEADERS};
 use crate::net::multicast_mac;
 
-/// Shortest Ethernet frame without its checksum, in bytes. Not every driver pads.
+/// Shortest Ethernet frame without its checksum, in bytes. Not every driver pads frames.
 const SHORTEST: usize = 60;
-/// Hop limit of neighbour discovery: a packet with less came through a router, and does not count.
+/// Hop limit of neighbour discovery. Packets with a lower one came through a router and are
+/// ignored.
 const ON_LINK: u8 = 255;
 const HOP_LIMIT: u8 = 64;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Who a port is on its link.
+/// The local addresses of a port.
 #[derive(Debug, Clone)]
 pub(super) struct Own {
     pub mac: MacAddr,
     pub addresses: Vec<Address>,
 }
 
-/// What a frame told about a neighbour.
+/// The Ethernet address of a neighbour, learnt from a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sighting {
     pub vlan: Option<u16>,
     pub ip: IpAddr,
     pub mac: MacAddr,
-    /// It holds against what was known before.
+    /// True if it replaces an address known before.
     pub overrides: bool,
 }
 
-/// What came of a frame.
+/// The result of handling a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Heard {
-    /// Length of the answer.
-    pub reply: Option<usize>,
+pub(super) struct Handled {
+    /// Length of the response, if there is one.
+    pub response: Option<usize>,
     pub sighting: Option<Sighting>,
 }
 
-/// A frame behind its link header.
+/// A parsed link header with its payload.
 struct Link<'a> {
     src: MacAddr,
     vlan: Option<u16>,
@@ -67,7 +69,7 @@ impl<'a> Link<'a> {
         }
         let (&[a, b, c, d], payload) = payload.split_first_chunk()?;
         let tag = VlanTag::from_tci(u16::from_be_bytes([a, b]));
-        // Tag 0 carries a priority only.
+        // A tag with VLAN id 0 carries only a priority.
         let vlan = (tag.id != 0).then_some(tag.id);
         let protocol = EthernetProtocol::from(u16::from_be_bytes([c, d]));
         Some(Self { src, vlan, protocol, payload })
@@ -75,12 +77,13 @@ impl<'a> Link<'a> {
 }
 
 impl Own {
-    /// Whether `ip` in `vlan` is ours.
+    /// Returns true if `ip` in `vlan` is a local address.
     pub fn has(&self, vlan: Option<u16>, ip: IpAddr) -> bool {
         self.addresses.iter().any(|own| own.ip == ip && own.vlan == vlan)
     }
 
-    /// Whether `frame` says that it is RoCEv2 for one of our addresses. Whether it is whole, whoever takes it sees.
+    /// Returns true if the headers of `frame` are those of RoCEv2 to a local address. The core
+    /// checks whether the frame is complete.
     #[inline]
     pub fn is_roce(&self, frame: &[u8]) -> bool {
         let check = || {
@@ -108,19 +111,19 @@ impl Own {
         check().unwrap_or(false)
     }
 
-    /// Listens to a frame that is not RoCE, and writes the answer to `out` if it has one. `None` if the frame
-    /// is not for us.
-    pub fn hear(&self, frame: &[u8], out: &mut [u8]) -> Option<Heard> {
+    /// Handles a frame that is not RoCE and writes the response, if any, to `out`. `None` if the
+    /// frame is not for this port.
+    pub fn handle(&self, frame: &[u8], out: &mut [u8]) -> Option<Handled> {
         let link = Link::parse(frame)?;
         match link.protocol {
-            EthernetProtocol::Arp => self.hear_arp(&link, out),
-            EthernetProtocol::Ipv4 => self.hear_ipv4(&link, out),
-            EthernetProtocol::Ipv6 => self.hear_ipv6(&link, out),
+            EthernetProtocol::Arp => self.handle_arp(&link, out),
+            EthernetProtocol::Ipv4 => self.handle_ipv4(&link, out),
+            EthernetProtocol::Ipv6 => self.handle_ipv6(&link, out),
             _ => None,
         }
     }
 
-    fn hear_arp(&self, link: &Link<'_>, out: &mut [u8]) -> Option<Heard> {
+    fn handle_arp(&self, link: &Link<'_>, out: &mut [u8]) -> Option<Handled> {
         let packet = ArpPacket::new_checked(link.payload).ok()?;
         let ArpRepr::EthernetIpv4 {
             operation,
@@ -133,7 +136,7 @@ impl Own {
             return None;
         };
         let sighting = self.sighting(link.vlan, them.into(), their_mac.as_bytes(), true);
-        let asks_us = operation == ArpOperation::Request && self.has(link.vlan, target.into());
+        let is_for_us = operation == ArpOperation::Request && self.has(link.vlan, target.into());
         let answer = || {
             let repr = ArpRepr::EthernetIpv4 {
                 operation: ArpOperation::Reply,
@@ -142,12 +145,12 @@ impl Own {
                 target_hardware_addr: their_mac,
                 target_protocol_addr: them,
             };
-            self.lay_arp(MacAddr(their_mac.0), link.vlan, &repr, out)
+            self.write_arp(MacAddr(their_mac.0), link.vlan, &repr, out)
         };
-        Some(Heard { reply: asks_us.then(answer), sighting })
+        Some(Handled { response: is_for_us.then(answer), sighting })
     }
 
-    fn hear_ipv4(&self, link: &Link<'_>, out: &mut [u8]) -> Option<Heard> {
+    fn handle_ipv4(&self, link: &Link<'_>, out: &mut [u8]) -> Option<Handled> {
         let caps = ChecksumCapabilities::default();
         let packet = Ipv4Packet::new_checked(link.payload).ok()?;
         let (them, us) = (packet.src_addr(), packet.dst_addr());
@@ -162,23 +165,23 @@ impl Own {
         else {
             return None;
         };
-        let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
+        let response = Icmpv4Repr::EchoReply { ident, seq_no, data };
         let ip = Ipv4Repr {
             src_addr: us,
             dst_addr: them,
             next_header: IpProtocol::Icmp,
-            payload_len: reply.buffer_len(),
+            payload_len: response.buffer_len(),
             hop_limit: HOP_LIMIT,
         };
-        let at = self.lay_link(link.src, link.vlan, EthernetProtocol::Ipv4, out);
+        let at = self.write_link(link.src, link.vlan, EthernetProtocol::Ipv4, out);
         let len = at + ip.buffer_len() + ip.payload_len;
         let body = out.get_mut(at..len)?;
         ip.emit(&mut Ipv4Packet::new_unchecked(&mut *body), &caps);
-        reply.emit(&mut Icmpv4Packet::new_unchecked(&mut body[ip.buffer_len()..]), &caps);
-        Some(Heard { reply: Some(padded(out, len)), sighting: None })
+        response.emit(&mut Icmpv4Packet::new_unchecked(&mut body[ip.buffer_len()..]), &caps);
+        Some(Handled { response: Some(padded(out, len)), sighting: None })
     }
 
-    fn hear_ipv6(&self, link: &Link<'_>, out: &mut [u8]) -> Option<Heard> {
+    fn handle_ipv6(&self, link: &Link<'_>, out: &mut [u8]) -> Option<Handled> {
         let packet = Ipv6Packet::new_checked(link.payload).ok()?;
         let (them, us) = (packet.src_addr(), packet.dst_addr());
         let is_icmp = packet.next_header() == IpProtocol::Icmpv6;
@@ -186,31 +189,32 @@ impl Own {
         let repr = Icmpv6Repr::parse(&them, &us, &icmp, &ChecksumCapabilities::default()).ok()?;
         match repr {
             Icmpv6Repr::EchoRequest { ident, seq_no, data } if self.has(link.vlan, us.into()) => {
-                let reply = Icmpv6Repr::EchoReply { ident, seq_no, data };
-                let way = Way { from: us, to: them, hop_limit: HOP_LIMIT };
-                let reply = self.lay_icmpv6(link.src, link.vlan, way, &reply, out);
-                Some(Heard { reply, sighting: None })
+                let response = Icmpv6Repr::EchoReply { ident, seq_no, data };
+                let path = Ipv6Path { from: us, to: them, hop_limit: HOP_LIMIT };
+                let response = self.write_icmpv6(link.src, link.vlan, path, &response, out);
+                Some(Handled { response, sighting: None })
             }
             Icmpv6Repr::Ndisc(ndisc) if packet.hop_limit() == ON_LINK => {
-                self.hear_ndisc(link, them, &ndisc, out)
+                self.handle_ndisc(link, them, &ndisc, out)
             }
             _ => None,
         }
     }
 
-    fn hear_ndisc(
+    fn handle_ndisc(
         &self,
         link: &Link<'_>,
         them: Ipv6Addr,
         ndisc: &NdiscRepr<'_>,
         out: &mut [u8],
-    ) -> Option<Heard> {
+    ) -> Option<Handled> {
         match *ndisc {
             NdiscRepr::NeighborSolicit { target_addr, lladdr } => {
-                let asks_us = self.has(link.vlan, target_addr.into());
+                let is_for_us = self.has(link.vlan, target_addr.into());
                 let mac = lladdr.as_ref().map(|address| address.as_bytes());
                 let sighting = mac.and_then(|mac| self.sighting(link.vlan, them.into(), mac, true));
-                // Whoever asks without an address tries out whether ours is free: it is not, for all to hear.
+                // A solicitation without a source address is duplicate address detection for our
+                // address. The advertisement goes to all nodes.
                 let (to, to_mac, flags) = match them.is_unspecified() {
                     true => {
                         (ALL_NODES, multicast_mac(ALL_NODES.into()), NdiscNeighborFlags::OVERRIDE)
@@ -223,22 +227,22 @@ impl Own {
                 };
                 let answer = || {
                     let repr = self.advertisement(target_addr, flags);
-                    let way = Way { from: target_addr, to, hop_limit: ON_LINK };
-                    self.lay_icmpv6(to_mac, link.vlan, way, &repr, out)
+                    let path = Ipv6Path { from: target_addr, to, hop_limit: ON_LINK };
+                    self.write_icmpv6(to_mac, link.vlan, path, &repr, out)
                 };
-                Some(Heard { reply: asks_us.then(answer).flatten(), sighting })
+                Some(Handled { response: is_for_us.then(answer).flatten(), sighting })
             }
             NdiscRepr::NeighborAdvert { flags, target_addr, lladdr: Some(mac) } => {
                 let overrides = flags.contains(NdiscNeighborFlags::OVERRIDE);
                 let sighting =
                     self.sighting(link.vlan, target_addr.into(), mac.as_bytes(), overrides);
-                Some(Heard { reply: None, sighting })
+                Some(Handled { response: None, sighting })
             }
             _ => None,
         }
     }
 
-    /// A sighting of somebody else who can be one host.
+    /// A sighting, if the addresses are unicast and not local.
     fn sighting(
         &self,
         vlan: Option<u16>,
@@ -256,12 +260,13 @@ impl Own {
         })
     }
 
-    /// Writes the question who has `target`, asked from `own`; `None` if they are of different families.
-    pub fn ask(&self, own: &Address, target: IpAddr, out: &mut [u8]) -> Option<usize> {
+    /// Writes a request for the Ethernet address of `target`, sent from `own`; `None` if the
+    /// address families differ.
+    pub fn request(&self, own: &Address, target: IpAddr, out: &mut [u8]) -> Option<usize> {
         match (own.ip, target) {
             (IpAddr::V4(own_ip), IpAddr::V4(target)) => {
                 let repr = self.arp_request(own_ip, target);
-                Some(self.lay_arp(MacAddr::BROADCAST, own.vlan, &repr, out))
+                Some(self.write_arp(MacAddr::BROADCAST, own.vlan, &repr, out))
             }
             (IpAddr::V6(own_ip), IpAddr::V6(target)) => {
                 let to = solicited_node(target);
@@ -269,24 +274,24 @@ impl Own {
                     target_addr: target,
                     lladdr: Some(EthernetAddress(self.mac.0).into()),
                 });
-                let way = Way { from: own_ip, to, hop_limit: ON_LINK };
-                self.lay_icmpv6(multicast_mac(to.into()), own.vlan, way, &repr, out)
+                let path = Ipv6Path { from: own_ip, to, hop_limit: ON_LINK };
+                self.write_icmpv6(multicast_mac(to.into()), own.vlan, path, &repr, out)
             }
             _ => None,
         }
     }
 
-    /// Writes that `own` is here, for those who knew it elsewhere.
+    /// Writes an announcement of `own`, for hosts that knew another Ethernet address for it.
     pub fn announce(&self, own: &Address, out: &mut [u8]) -> Option<usize> {
         match own.ip {
             IpAddr::V4(ip) => {
                 let repr = self.arp_request(ip, ip);
-                Some(self.lay_arp(MacAddr::BROADCAST, own.vlan, &repr, out))
+                Some(self.write_arp(MacAddr::BROADCAST, own.vlan, &repr, out))
             }
             IpAddr::V6(ip) => {
                 let repr = self.advertisement(ip, NdiscNeighborFlags::OVERRIDE);
-                let way = Way { from: ip, to: ALL_NODES, hop_limit: ON_LINK };
-                self.lay_icmpv6(multicast_mac(ALL_NODES.into()), own.vlan, way, &repr, out)
+                let path = Ipv6Path { from: ip, to: ALL_NODES, hop_limit: ON_LINK };
+                self.write_icmpv6(multicast_mac(ALL_NODES.into()), own.vlan, path, &repr, out)
             }
         }
     }
@@ -309,8 +314,8 @@ impl Own {
         })
     }
 
-    /// Writes Ethernet header and tag; returns where the packet begins.
-    fn lay_link(
+    /// Writes the Ethernet header and the VLAN tag. Returns the offset of the packet.
+    fn write_link(
         &self,
         to: MacAddr,
         vlan: Option<u16>,
@@ -327,48 +332,48 @@ impl Own {
         LINK_HEADERS
     }
 
-    fn lay_arp(&self, to: MacAddr, vlan: Option<u16>, repr: &ArpRepr, out: &mut [u8]) -> usize {
-        let at = self.lay_link(to, vlan, EthernetProtocol::Arp, out);
+    fn write_arp(&self, to: MacAddr, vlan: Option<u16>, repr: &ArpRepr, out: &mut [u8]) -> usize {
+        let at = self.write_link(to, vlan, EthernetProtocol::Arp, out);
         let len = at + repr.buffer_len();
         repr.emit(&mut ArpPacket::new_unchecked(&mut out[at..len]));
         padded(out, len)
     }
 
     /// `None` if `out` is too short.
-    fn lay_icmpv6(
+    fn write_icmpv6(
         &self,
         to: MacAddr,
         vlan: Option<u16>,
-        way: Way,
+        path: Ipv6Path,
         repr: &Icmpv6Repr<'_>,
         out: &mut [u8],
     ) -> Option<usize> {
         let ip = Ipv6Repr {
-            src_addr: way.from,
-            dst_addr: way.to,
+            src_addr: path.from,
+            dst_addr: path.to,
             next_header: IpProtocol::Icmpv6,
             payload_len: repr.buffer_len(),
-            hop_limit: way.hop_limit,
+            hop_limit: path.hop_limit,
         };
-        let at = self.lay_link(to, vlan, EthernetProtocol::Ipv6, out);
+        let at = self.write_link(to, vlan, EthernetProtocol::Ipv6, out);
         let len = at + ip.buffer_len() + ip.payload_len;
         let body = out.get_mut(at..len)?;
         ip.emit(&mut Ipv6Packet::new_unchecked(&mut *body));
         let mut packet = Icmpv6Packet::new_unchecked(&mut body[ip.buffer_len()..]);
-        repr.emit(&way.from, &way.to, &mut packet, &ChecksumCapabilities::default());
+        repr.emit(&path.from, &path.to, &mut packet, &ChecksumCapabilities::default());
         Some(padded(out, len))
     }
 }
 
-/// What an IPv6 header says besides what it carries.
+/// Addresses and hop limit of an IPv6 packet.
 #[derive(Clone, Copy)]
-struct Way {
+struct Ipv6Path {
     from: Ipv6Addr,
     to: Ipv6Addr,
     hop_limit: u8,
 }
 
-/// Fills a short frame up with zeroes; returns its length then.
+/// Pads a short frame with zeros. Returns the length of the frame.
 pub(super) fn padded(out: &mut [u8], len: usize) -> usize {
     if len < SHORTEST {
         out[len..SHORTEST].fill(0);
@@ -376,7 +381,7 @@ pub(super) fn padded(out: &mut [u8], len: usize) -> usize {
     len.max(SHORTEST)
 }
 
-/// The group in which `ip` is asked for (RFC 4291, 2.7.1).
+/// The solicited-node multicast group of `ip` (RFC 4291, 2.7.1).
 fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     let [.., low_a, low_b] = ip.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | low_a & 0xff, low_b)
@@ -393,7 +398,7 @@ mod tests {
         Own { mac: MacAddr([2, 0, 0, 0, 0, 1]), addresses: addresses.map(address).into() }
     }
 
-    /// Somebody else on the same link, with the same addresses but one higher.
+    /// Another host on the same link; its addresses are higher by one.
     fn peer() -> Own {
         let address = |text: &str| text.parse().unwrap();
         let addresses = ["10.0.0.2/24", "fd00::2/64", "10.0.1.2/24@100", "fd01::2/64@100"];
@@ -401,46 +406,46 @@ mod tests {
     }
 
     #[test]
-    fn a_question_of_one_is_answered_by_the_other() {
+    fn a_request_is_answered_by_its_target() {
         let (own, peer) = (own(), peer());
         for (ours, theirs) in own.addresses.iter().zip(&peer.addresses) {
-            let (mut question, mut answer) = ([0; 128], [0; 128]);
-            let len = own.ask(ours, theirs.ip, &mut question).unwrap();
-            let heard = peer.hear(&question[..len], &mut answer).unwrap();
+            let (mut request, mut answer) = ([0; 128], [0; 128]);
+            let len = own.request(ours, theirs.ip, &mut request).unwrap();
+            let handled = peer.handle(&request[..len], &mut answer).unwrap();
             let seen = |who: &Own, address: &Address| Sighting {
                 vlan: address.vlan,
                 ip: address.ip,
                 mac: who.mac,
                 overrides: true,
             };
-            assert_eq!(heard.sighting, Some(seen(&own, ours)), "who asks is seen");
-            let answered = own.hear(&answer[..heard.reply.unwrap()], &mut question).unwrap();
-            assert_eq!(answered, Heard { reply: None, sighting: Some(seen(&peer, theirs)) });
+            assert_eq!(handled.sighting, Some(seen(&own, ours)), "who asks is seen");
+            let outcome = own.handle(&answer[..handled.response.unwrap()], &mut request).unwrap();
+            assert_eq!(outcome, Handled { response: None, sighting: Some(seen(&peer, theirs)) });
         }
     }
 
     #[test]
-    fn an_announcement_is_a_sighting_and_asks_nothing() {
+    fn an_announcement_is_a_sighting_without_a_response() {
         let (own, peer) = (own(), peer());
         for theirs in &peer.addresses {
             let (mut frame, mut answer) = ([0; 128], [0; 128]);
             let len = peer.announce(theirs, &mut frame).unwrap();
-            let heard = own.hear(&frame[..len], &mut answer).unwrap();
-            assert_eq!(heard.reply, None);
+            let handled = own.handle(&frame[..len], &mut answer).unwrap();
+            assert_eq!(handled.response, None);
             assert_eq!(
-                heard.sighting.map(|sighting| (sighting.ip, sighting.mac)),
+                handled.sighting.map(|sighting| (sighting.ip, sighting.mac)),
                 Some((theirs.ip, peer.mac))
             );
         }
     }
 
     #[test]
-    fn questions_stay_in_their_vlan() {
+    fn requests_are_answered_only_in_their_vlan() {
         let (own, peer) = (own(), peer());
-        let (mut question, mut answer) = ([0; 128], [0; 128]);
+        let (mut request, mut answer) = ([0; 128], [0; 128]);
         let untagged = peer.addresses[2].ip;
-        let len = own.ask(&own.addresses[0], untagged, &mut question).unwrap();
-        assert_eq!(peer.hear(&question[..len], &mut answer).unwrap().reply, None);
+        let len = own.request(&own.addresses[0], untagged, &mut request).unwrap();
+        assert_eq!(peer.handle(&request[..len], &mut answer).unwrap().response, None);
     }
 
     fn frames() -> impl Strategy<Value = Vec<u8>> {
@@ -455,7 +460,7 @@ mod tests {
             let (own, peer) = (own(), peer());
             let mut frame = vec![0; 128];
             let written = match asks {
-                true => peer.ask(&peer.addresses[at], own.addresses[at].ip, &mut frame),
+                true => peer.request(&peer.addresses[at], own.addresses[at].ip, &mut frame),
                 false => peer.announce(&peer.addresses[at], &mut frame),
             };
             frame.truncate(written.unwrap().max(60));
@@ -471,13 +476,13 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes from the network is heard without a panic, and no answer is longer than its room.
+        /// No frame causes a panic, and no response is longer than its buffer.
         #[test]
-        fn any_bytes_are_heard(frame in frames()) {
+        fn any_bytes_are_handled(frame in frames()) {
             let own = own();
             let mut out = [0; 2048];
             own.is_roce(&frame);
-            if let Some(Heard { reply: Some(len), .. }) = own.hear(&frame, &mut out) {
+            if let Some(Handled { response: Some(len), .. }) = own.handle(&frame, &mut out) {
                 prop_assert!((SHORTEST..=out.len()).contains(&len));
                 prop_assert_eq!(&out[6..12], &own.mac.0[..]);
             }

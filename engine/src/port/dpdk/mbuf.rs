@@ -1,4 +1,4 @@
-//! Packet buffers: DPDK's mbufs and the pool they come from.
+//! Packet buffers: the mbufs of DPDK and their pool.
 
 use std::ffi::CString;
 use std::io;
@@ -7,35 +7,36 @@ use std::ptr::NonNull;
 use dpdk_sys::{dpdk_frame, rte_mempool};
 
 use super::error::DpdkError;
-use crate::port::RX_BURST;
+use crate::port::contract::RX_BURST;
 
-/// Most frames that one call into DPDK moves (`shim.c`).
+/// Maximum number of frames that one call of DPDK moves (`shim.c`).
 pub(super) const BURST: usize = RX_BURST;
 
-/// A pool of buffers of one size. Whoever drops it has freed them all and closed the device that has some.
+/// A pool of buffers of one size. Before it is dropped, all its buffers must be freed and the
+/// device that holds some must be closed.
 #[derive(Debug)]
 pub(super) struct Pool {
     raw: NonNull<rte_mempool>,
-    /// Bytes that a buffer holds behind its headroom.
+    /// Bytes of a buffer after its headroom.
     room: usize,
 }
 
-// SAFETY: DPDK's pools may be used by any thread.
+// SAFETY: pools of DPDK may be used by any thread.
 unsafe impl Send for Pool {}
-// SAFETY: as above; `Pool` has no state of its own that changes.
+// SAFETY: as above; `Pool` itself is immutable.
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// `count` buffers of `room` bytes near the NUMA node `socket`.
+    /// Creates a pool of `count` buffers of `room` bytes on the NUMA node `socket`.
     pub fn create(name: &str, count: u32, room: u16, socket: i32) -> Result<Self, DpdkError> {
         let name = CString::new(name).expect("a name without zero bytes");
         let headroom = u16::try_from(dpdk_sys::RTE_PKTMBUF_HEADROOM).expect("128 bytes");
-        // SAFETY: the name lives as long as the call.
+        // SAFETY: the name outlives the call.
         let raw = unsafe {
             dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), count, 0, 0, room + headroom, socket)
         };
         NonNull::new(raw).map(|raw| Self { raw, room: room.into() }).ok_or_else(|| {
-            // SAFETY: reads a number of this thread.
+            // SAFETY: the call reads a number of this thread.
             let source = io::Error::from_raw_os_error(unsafe { dpdk_sys::dpdk_errno() });
             DpdkError::Memory { buffers: count, bytes: room.into(), source }
         })
@@ -48,22 +49,22 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: nothing refers to its buffers any more: see above.
+        // SAFETY: no buffer of the pool is in use any more; see the documentation of the type.
         unsafe { dpdk_sys::rte_mempool_free(self.raw.as_ptr()) };
     }
 }
 
-/// Buffers that belong to us and to nobody else, each with a frame; freed when dropped.
+/// Buffers owned by this value, each with a frame. They are freed when dropped.
 #[derive(Debug)]
 pub(super) struct Frames {
     frames: Vec<dpdk_frame>,
 }
 
-// SAFETY: the buffers are ours alone, and DPDK lets any thread use or free them.
+// SAFETY: this value owns the buffers, and DPDK lets any thread use or free them.
 unsafe impl Send for Frames {}
 
 impl Frames {
-    /// None, and room for `capacity`: it never allocates for fewer.
+    /// Creates an empty list with room for `capacity` frames, which are added without allocation.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { frames: Vec::with_capacity(capacity) }
     }
@@ -76,11 +77,12 @@ impl Frames {
         self.frames.is_empty()
     }
 
-    /// Gets `count` buffers of `pool`, at most [`BURST`], or none.
+    /// Adds `count` buffers of `pool`, at most [`BURST`]; adds none if the pool has too few.
     pub fn allocate(&mut self, pool: &Pool, count: usize) {
         let count = count.min(BURST).min(self.frames.capacity() - self.frames.len());
         let number = u16::try_from(count).expect("a burst");
-        // SAFETY: the vector has room for `count` more; all are written if the call succeeds.
+        // SAFETY: the vector has room for `count` more entries; a successful call writes all of
+        // them.
         unsafe {
             let end = self.frames.as_mut_ptr().add(self.frames.len());
             if dpdk_sys::dpdk_alloc(pool.as_ptr(), end, number) == 0 {
@@ -89,12 +91,13 @@ impl Frames {
         }
     }
 
-    /// Frees the buffers it has and takes what came to a queue. Adds frames that were too long to `refused`.
+    /// Frees the present buffers and receives a burst from a queue. Adds the number of frames that
+    /// were too long to `refused`.
     pub fn receive(&mut self, port: u16, queue: u16, refused: &mut u64) {
         self.clear();
         let most = u16::try_from(self.frames.capacity().min(BURST)).expect("a burst");
-        // SAFETY: the vector is empty and has room for `most`; the call says how many it wrote. The port is
-        // started, and its queue is used by the holder of this core's token only.
+        // SAFETY: the vector is empty and has room for `most` entries; the call returns how many it
+        // wrote. The port is started, and only the holder of this core's token uses the queue.
         unsafe {
             let start = self.frames.as_mut_ptr();
             let count = dpdk_sys::dpdk_rx_burst(port, queue, start, most, refused);
@@ -102,11 +105,12 @@ impl Frames {
         }
     }
 
-    /// Offers the first frames, a burst at most, to a queue; those taken are no longer ours. Returns how many.
+    /// Offers the first frames, at most one burst, to a queue. The device owns the frames that it
+    /// takes. Returns their number.
     pub fn transmit(&mut self, port: u16, queue: u16) -> usize {
         let count = u16::try_from(self.frames.len().min(BURST)).expect("a burst");
-        // SAFETY: the first `count` frames are ours and of the lengths noted, all within their buffers. The
-        // port is started, and its queue is used by the holder of this core's token only.
+        // SAFETY: this value owns the first `count` frames, and their lengths are within their
+        // buffers. The port is started, and only the holder of this core's token uses the queue.
         let taken = unsafe { dpdk_sys::dpdk_tx_burst(port, queue, self.frames.as_ptr(), count) };
         self.frames.drain(..usize::from(taken));
         taken.into()
@@ -115,15 +119,16 @@ impl Frames {
     /// The frame at `index`.
     pub fn bytes(&self, index: usize) -> &[u8] {
         let frame = &self.frames[index];
-        // SAFETY: DPDK says that so many bytes at `data` are the frame's, and the buffer is ours.
+        // SAFETY: DPDK reports that the frame has `len` bytes at `data`; this value owns the
+        // buffer.
         unsafe { std::slice::from_raw_parts(frame.data, frame.len as usize) }
     }
 
-    /// The buffer of the last frame, which came from `pool`: all that it holds.
+    /// The complete buffer of the last frame, which came from `pool`.
     pub fn last_buffer(&mut self, pool: &Pool) -> Option<&mut [u8]> {
         let frame = self.frames.last_mut()?;
-        // SAFETY: a new buffer of `pool` holds `room` bytes behind its headroom, where `data` points. They were
-        // mapped by DPDK, hence have some value.
+        // SAFETY: a new buffer of `pool` has `room` bytes after its headroom, where `data` points.
+        // DPDK mapped them, so they are initialised.
         Some(unsafe { std::slice::from_raw_parts_mut(frame.data, pool.room) })
     }
 
@@ -134,15 +139,15 @@ impl Frames {
         to.frames.push(frame);
     }
 
-    /// Lets two frames change places.
+    /// Swaps two frames.
     pub fn swap(&mut self, a: usize, b: usize) {
         self.frames.swap(a, b);
     }
 
-    /// Frees all.
+    /// Frees all buffers.
     pub fn clear(&mut self) {
         let count = u16::try_from(self.frames.len()).expect("a few hundred");
-        // SAFETY: the buffers are ours, and forgotten after this.
+        // SAFETY: this value owns the buffers and forgets them after the call.
         unsafe { dpdk_sys::dpdk_free(self.frames.as_mut_ptr(), count) };
         self.frames.clear();
     }

@@ -8,16 +8,19 @@ use super::config::{DpdkConfig, frame_max};
 use super::device::Ethdev;
 use super::error::DpdkError;
 use super::frames::padded;
-use super::lan::PortAddresses;
+use super::idle_timer::IdleTimer;
 use super::mbuf::{BURST, Frames, Pool};
-use super::nap::Nap;
-use crate::port::{PATIENCE, Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame};
+use super::neighbours::PortAddresses;
+use crate::port::contract::{
+    PATIENCE, Port, PortAttributes, PortStats, Priority, RX_BURST, RxFrame,
+};
+use crate::port::kind::{OpenRequest, OpenedPorts, PortAddressing, PortError};
 use crate::time::{Clock, Instant};
 
-/// Frames that wait for the device at most.
+/// Maximum number of frames that wait for the device.
 const PENDING: usize = 256;
-/// How often a device that takes nothing is offered the same frames again: the second time, it may have cleared
-/// up behind itself.
+/// Attempts to send to a device that takes no frames. The device may free descriptors during the
+/// first attempt.
 const OFFERS: u32 = 2;
 
 /// The DPDK port of one core.
@@ -26,37 +29,37 @@ pub struct DpdkPort {
     attributes: PortAttributes,
     queue: u16,
     rx: Frames,
-    /// Frames at the front of `rx` that are RoCE.
+    /// Number of frames at the front of `rx` that are shown to the core.
     shown: usize,
-    /// Frames of flow control are shown, too.
+    /// True if flow-control frames are shown to the core, too.
     flow_control: bool,
-    /// Where an answer is written that cannot be sent.
+    /// Buffer for a response for which there is no transmit slot.
     scratch: Box<[u8]>,
     tx: Transmit,
     clock: Clock,
-    /// When the device took nothing for the first time since it last took something.
+    /// Time of the first failed attempt to send since the device last took a frame.
     stuck_since: Option<Instant>,
-    /// When the interface beneath was looked at, and whether it was lost.
-    looked_at: (Instant, bool),
-    nap: Nap,
+    /// Time of the last check of the interface below, and whether it was lost then.
+    interface_checked: (Instant, bool),
+    idle_timer: IdleTimer,
     stats: PortStats,
     addresses: PortAddresses,
-    // Dropped after the buffers: the last port to go closes the device and frees the pools.
+    // Must be dropped after the buffers: the last port closes the device and frees the pools.
     device: Arc<Ethdev>,
 }
 
-/// What one core sends.
+/// The transmit side of one core.
 #[derive(Debug)]
 struct Transmit {
-    /// Buffers to be written; the last one is the next slot.
+    /// Free buffers; the last one is the next slot.
     free: Frames,
-    /// Committed, and not taken by the device yet.
+    /// Frames that were committed and that the device did not take yet.
     pending: Frames,
     frame_max: usize,
 }
 
 impl Transmit {
-    /// How many slots there are; gets new ones where few are left.
+    /// Number of slots. Allocates new ones if few are left.
     fn room(&mut self, pool: &Pool) -> usize {
         if self.free.len() < BURST {
             self.free.allocate(pool, BURST);
@@ -71,7 +74,8 @@ impl Transmit {
         self.free.last_buffer(pool).map(|buffer| &mut buffer[..self.frame_max])
     }
 
-    /// Queues the last slot's first `len` bytes, as a frame of the length that is returned.
+    /// Queues the first `len` bytes of the last slot as a frame. Returns the length of the frame,
+    /// which may be padded.
     fn commit(&mut self, len: usize, pool: &Pool) -> usize {
         let len = self.free.last_buffer(pool).map_or(len, |buffer| padded(buffer, len));
         self.free.move_last(&mut self.pending, len);
@@ -79,12 +83,26 @@ impl Transmit {
     }
 }
 
+/// Opens the ports of a device. The device has no owner in the sense of Feroce: vfio gives a NIC to
+/// one process, and names of virtual devices are local to a process.
+pub(super) fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
+    let mut config = request.configs.get::<DpdkConfig>().clone();
+    request.device.clone_into(&mut config.port);
+    config.flow_control |= request.flow_control;
+    let ports = DpdkPort::open(&config, request.cores)?;
+    Ok(OpenedPorts {
+        name: ports[0].attributes().name.clone(),
+        addresses: PortAddressing::Own(Arc::new(ports[0].addresses())),
+        ports: ports.into_iter().map(|port| Box::new(port) as _).collect(),
+    })
+}
+
 impl DpdkPort {
-    /// Opens the device for `cores` cores and gives each its port. Their addresses are
-    /// [`DpdkPort::addresses`], for [`Device::with_ports`](crate::device::Device::with_ports).
+    /// Opens the device and returns one port per core. [`DpdkPort::addresses`] gives their
+    /// addresses, for [`Device::with_ports`](crate::device::Device::with_ports).
     ///
     /// # Errors
-    /// See [`DpdkError`]: each says what was refused and what helps.
+    /// See [`DpdkError`]: each error says what was refused and what helps.
     pub fn open(config: &DpdkConfig, cores: usize) -> Result<Vec<Self>, DpdkError> {
         config.check()?;
         let device = Arc::new(Ethdev::open(config, cores)?);
@@ -97,8 +115,8 @@ impl DpdkPort {
         let frame_max = frame_max(config.mtu) as usize;
         let clock = Clock::start();
         let port = |queue: usize| {
-            let nap = Nap::new(config.longest_nap)
-                .map_err(|source| DpdkError::Refused { action: "make a timer", source })?;
+            let idle_timer = IdleTimer::new(config.longest_sleep)
+                .map_err(|source| DpdkError::Refused { action: "create a timer", source })?;
             Ok(Self {
                 attributes: PortAttributes {
                     kind: format!("dpdk ({})", device.driver),
@@ -117,13 +135,13 @@ impl DpdkPort {
                 scratch: vec![0; frame_max].into(),
                 clock,
                 stuck_since: None,
-                looked_at: (clock.now(), false),
+                interface_checked: (clock.now(), false),
                 tx: Transmit {
                     free: Frames::with_capacity(2 * BURST),
                     pending: Frames::with_capacity(PENDING),
                     frame_max,
                 },
-                nap,
+                idle_timer,
                 stats: PortStats::default(),
                 addresses: addresses.clone(),
                 device: Arc::clone(&device),
@@ -132,28 +150,30 @@ impl DpdkPort {
         (0..cores).map(port).collect()
     }
 
-    /// Own addresses and neighbours; the same for all ports of the device.
+    /// Local addresses and neighbours, shared by all ports of the device.
     pub fn addresses(&self) -> PortAddresses {
         self.addresses.clone()
     }
 
-    /// Keeps the frames of the burst that are RoCE, at the front, and listens to the others.
+    /// Moves the frames for the core to the front of the burst and handles the others.
     fn sort(&mut self) {
         self.shown = 0;
         for index in 0..self.rx.len() {
             let frame = self.rx.bytes(index);
             self.stats.rx_frames += 1;
             self.stats.rx_bytes += frame.len() as u64;
-            if self.addresses.own().is_roce(frame) || self.takes_control(frame) {
+            if self.addresses.own().is_roce(frame) || self.is_wanted_control(frame) {
                 self.rx.swap(self.shown, index);
                 self.shown += 1;
                 continue;
             }
-            // Without room there is no answer: whoever asked asks again. But it is listened to.
+            // Without room there is no response, and the peer repeats its request. The frame may
+            // still update the neighbour table.
             let slot = self.tx.slot(self.device.pool(self.queue));
             let has_room = slot.is_some();
-            let heard = self.addresses.hear(frame, slot.unwrap_or(&mut self.scratch[..]));
-            match heard.map(|heard| heard.reply) {
+            let out = slot.unwrap_or(&mut self.scratch[..]);
+            let handled = self.addresses.handle(frame, out);
+            match handled.map(|handled| handled.response) {
                 Some(Some(len)) if has_room => self.commit(len),
                 Some(_) => {}
                 None => self.stats.rx_foreign += 1,
@@ -161,8 +181,8 @@ impl DpdkPort {
         }
     }
 
-    /// Whether `frame` is MAC control, and wanted.
-    fn takes_control(&self, frame: &[u8]) -> bool {
+    /// Returns true if `frame` is a MAC control frame that the core must get.
+    fn is_wanted_control(&self, frame: &[u8]) -> bool {
         let ethertype = || feroce_wire::EthernetHeader::parse(frame).map(|header| header.ethertype);
         self.flow_control && ethertype() == Ok(feroce_wire::pause::ETHERTYPE_MAC_CONTROL)
     }
@@ -173,26 +193,27 @@ impl DpdkPort {
         self.stats.tx_bytes += len as u64;
     }
 
-    /// Commits the questions that wait.
-    fn ask(&mut self) {
+    /// Commits the queued neighbour requests and announcements.
+    fn commit_queued(&mut self) {
         while let Some(slot) = self.tx.slot(self.device.pool(self.queue)) {
             let Some(len) = self.addresses.write_next(slot) else { return };
             self.commit(len);
         }
     }
 
-    /// Whether the interface beneath is down: its device takes frames all the same, until its ring is full. Asked of the kernel now and then.
-    fn is_cut_off(&mut self) -> bool {
+    /// Returns true if the interface below is down; the device still takes frames until its ring is
+    /// full. Queries the kernel at most once per [`PATIENCE`].
+    fn is_interface_lost(&mut self) -> bool {
         let now = self.clock.now();
-        if now.saturating_since(self.looked_at.0) >= PATIENCE {
-            self.looked_at = (now, self.device.lost_its_interface());
+        if now.saturating_since(self.interface_checked.0) >= PATIENCE {
+            self.interface_checked = (now, self.device.lost_interface());
         }
-        self.looked_at.1
+        self.interface_checked.1
     }
 
-    /// Gives the device what it takes of what is committed.
+    /// Hands the committed frames to the device, as far as it takes them.
     fn send(&mut self) -> io::Result<()> {
-        if self.device.hides_its_interface() && self.is_cut_off() {
+        if self.device.hides_interface_state() && self.is_interface_lost() {
             return Err(self.give_up());
         }
         let (waiting, mut refused) = (self.tx.pending.len(), 0);
@@ -202,10 +223,10 @@ impl DpdkPort {
         }
         if self.tx.pending.len() < waiting {
             self.stuck_since = None;
-            return Ok(()); // The rest waits for the device.
+            return Ok(()); // The other frames wait for the device.
         }
         let now = self.clock.now();
-        // What the driver says of the link does not count: AF_PACKET's says that it is up, always.
+        // The link state is not checked here: the AF_PACKET driver always reports a link.
         let since = *self.stuck_since.get_or_insert(now);
         if now.saturating_since(since) < PATIENCE {
             return Ok(());
@@ -213,15 +234,15 @@ impl DpdkPort {
         Err(self.give_up())
     }
 
-    /// Drops what waits; why.
+    /// Drops the waiting frames. Returns the reason.
     fn give_up(&mut self) -> io::Error {
         self.stats.tx_dropped += self.tx.pending.len() as u64;
         self.tx.pending.clear();
         let name = &self.attributes.name;
-        let what = match self.looked_at.1 || !self.device.link().0 {
+        let what = match self.interface_checked.1 || !self.device.link().0 {
             true => format!("the link of DPDK device {name} is down"),
             false => {
-                format!("DPDK device {name} takes no frames any more: its interface may be down")
+                format!("DPDK device {name} no longer takes frames; its interface may be down")
             }
         };
         io::Error::new(io::ErrorKind::NotConnected, what)
@@ -233,7 +254,8 @@ impl Port for DpdkPort {
         &self.attributes
     }
 
-    /// What the device counts as lost is told by the first core's port.
+    /// The counters of this port. The port of the first core includes the frames that the device
+    /// lost.
     fn stats(&self) -> PortStats {
         let (rx_lost, tx_lost) = if self.queue == 0 { self.device.lost() } else { (0, 0) };
         PortStats {
@@ -249,11 +271,12 @@ impl Port for DpdkPort {
             self.shown = 0;
             return 0;
         }
-        self.nap.reset();
+        self.idle_timer.reset();
         let waiting = self.tx.pending.len();
         self.sort();
         if self.tx.pending.len() > waiting {
-            // Answers. Should the device not take them, the next flush says so.
+            // Responses were committed. If the device does not take them, the next flush reports
+            // it.
             let _ = self.send();
         }
         self.shown
@@ -272,7 +295,7 @@ impl Port for DpdkPort {
         self.tx.slot(self.device.pool(self.queue))
     }
 
-    /// The priority is not used: a core has one transmit queue.
+    /// Ignores the priority: a core has one transmit queue.
     fn tx_commit(&mut self, len: usize, _priority: Priority) {
         let most = self.attributes.frame_max;
         assert!((1..=most).contains(&len), "a frame of {len} bytes for a slot of {most}");
@@ -281,21 +304,21 @@ impl Port for DpdkPort {
 
     fn flush(&mut self) -> io::Result<()> {
         if self.addresses.has_to_send() {
-            self.ask();
+            self.commit_queued();
         }
         if self.tx.pending.is_empty() { Ok(()) } else { self.send() }
     }
 
-    /// Nothing of DPDK becomes readable: a timer does.
+    /// Arms a timer: DPDK has no descriptor that becomes readable.
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         if !self.tx.pending.is_empty() || self.addresses.has_to_send() {
             return false;
         }
-        let nap = self.nap.begin();
-        fds.extend(nap);
-        nap.is_some()
+        let timer = self.idle_timer.arm();
+        fds.extend(timer);
+        timer.is_some()
     }
 
-    /// Nothing to undo: the next nap sets the timer anew.
+    /// Does nothing: the next sleep sets the timer again.
     fn disarm_wakeup(&mut self) {}
 }

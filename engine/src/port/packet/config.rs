@@ -1,39 +1,52 @@
-//! What a user can choose about a packet port.
+//! Configuration of a packet port.
 
 use super::error::PacketError;
+use crate::port::kind::PortConfig;
 
-/// Whether bulk data move in super-frames, which the kernel carries whole from port to port.
+/// Maximum number of addresses of one interface. A filter program has at most 4096 instructions,
+/// and an IPv6 address needs ten.
+pub(super) const ADDRESSES: usize = 256;
+
+/// When the port sends [super-frames](crate::port::super_frame).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SuperFrames {
-    /// On a veth, which hands them over as they are. Only peers on the same host that say that they take
-    /// them get any.
+    /// On a veth, which does not cut them. Only peers on the same host that accept super-frames get
+    /// them.
     #[default]
     Auto,
-    /// On any interface: for links that are known to count the IPv4 identification up when they segment.
+    /// On any interface. Only for links whose segmentation increments the IPv4 identification.
     On,
-    /// Every packet is a frame of its own.
+    /// Never: every packet is a frame of its own.
     Off,
 }
 
 /// How to open a packet port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketConfig {
-    /// Interface, by name.
+    /// Interface name.
     pub interface: String,
-    /// Frames that wait for each core, of 1024 bytes of memory; a power of two from 64 to 65536.
+    /// Receive slots per core, each with 1024 bytes; a power of two from 64 to 65536.
     pub rx_slots: u32,
-    /// Bytes of long frames among them, with the kernel's own overhead (`SO_RCVBUF`); 64 KiB to 1 GiB. Without CAP_NET_ADMIN in the initial user namespace the
-    /// kernel grants at most twice `net.core.rmem_max`.
+    /// Receive buffer of long frames in bytes, including the kernel's overhead (`SO_RCVBUF`); 64
+    /// KiB to 1 GiB. Without CAP_NET_ADMIN in the initial user namespace the kernel grants at most
+    /// twice `net.core.rmem_max`.
     pub rx_bytes: u32,
-    /// Transmit slots per core, a packet each; 64 to 16384.
+    /// Transmit slots per core, one packet each; 64 to 16384.
     pub tx_slots: u32,
-    /// Super-frames.
+    /// When to send super-frames.
     pub super_frames: SuperFrames,
-    /// Send past the queueing discipline of the interface (`PACKET_QDISC_BYPASS`): a little faster, not
-    /// shaped by `tc`, and without super-frames.
+    /// Bypass the queueing discipline of the interface (`PACKET_QDISC_BYPASS`): slightly faster,
+    /// but not shaped by `tc` and without super-frames.
     pub qdisc_bypass: bool,
-    /// Take frames of flow control, too. A device with [`pfc`](crate::device::DeviceConfig::pfc) does by itself.
+    /// Also deliver flow-control frames. A device with [`pfc`](crate::device::DeviceConfig::pfc)
+    /// sets this itself.
     pub flow_control: bool,
+}
+
+impl PortConfig for PacketConfig {
+    fn boxed_clone(&self) -> Box<dyn PortConfig> {
+        Box::new(self.clone())
+    }
 }
 
 impl PacketConfig {
@@ -57,7 +70,7 @@ impl PacketConfig {
             (!rx_slots, "rx_slots must be a power of two from 64 to 65536"),
             (!(64 << 10..=1 << 30).contains(&self.rx_bytes), "rx_bytes must be 64 KiB to 1 GiB"),
             (!(64..=16384).contains(&self.tx_slots), "tx_slots must be 64 to 16384"),
-            (both, "super_frames are cut by what qdisc_bypass goes past: choose one"),
+            (both, "super_frames and qdisc_bypass exclude each other: the qdisc cuts super-frames"),
         ];
         match rules.into_iter().find(|(broken, _)| *broken) {
             Some((_, rule)) => Err(PacketError::Config(rule)),
@@ -65,7 +78,7 @@ impl PacketConfig {
         }
     }
 
-    /// Whether to send super-frames on an interface that is a veth or not.
+    /// Returns true if the port sends super-frames. `veth`: the interface is a veth.
     pub(super) fn sends_super_frames(&self, veth: bool) -> bool {
         match self.super_frames {
             SuperFrames::Auto => veth && !self.qdisc_bypass,
@@ -102,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn super_frames_are_for_veth_or_on_demand() {
+    fn super_frames_are_sent_on_veth_or_on_request() {
         let sends = |super_frames, qdisc_bypass, veth| {
             let base = PacketConfig::new("x");
             PacketConfig { super_frames, qdisc_bypass, ..base }.sends_super_frames(veth)

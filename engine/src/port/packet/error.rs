@@ -1,18 +1,19 @@
-//! What can go wrong with a packet port, by culprit, each with its remedy.
+//! Errors of a packet port. Each message says what helps.
 
 use std::io;
 
 use crate::port::af_xdp::AfXdpError;
+use crate::port::kind::PortFailure;
 
-/// Why a packet port could not be opened, or its addresses not be changed.
+/// Why a packet port could not be opened, or its addresses could not be changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketError {
-    /// A value of the configuration is out of its range.
+    /// A configuration value is out of range.
     #[error("packet port configuration: {0}")]
     Config(&'static str),
 
-    /// No interface of that name in this network namespace.
+    /// The network namespace has no interface of this name.
     #[error("no interface '{0}' in this network namespace (see `ip link`)")]
     NoSuchInterface(String),
 
@@ -24,47 +25,50 @@ pub enum PacketError {
     #[error("interface '{0}' is down (`ip link set dev {0} up`)")]
     Down(String),
 
-    /// The process may not do this.
+    /// The process lacks a privilege.
     #[error(
-        "no permission to {action}: a packet port needs CAP_NET_RAW (run as root, `setcap cap_net_raw+ep` on \
-         the binary, or a user namespace of your own: `unshare -Urn`)"
+        "no permission to {action}: a packet port needs CAP_NET_RAW (run as root, use \
+         `setcap cap_net_raw+ep` on the binary, or create a user namespace: `unshare -Urn`)"
     )]
     NotPermitted {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 
-    /// Someone holds the UDP port of RoCEv2, and would take or refuse what is for us.
+    /// The UDP port of RoCEv2 is in use. Its user would consume or reject our packets.
     #[error(
-        "UDP port 4791 is in use in this network namespace: by a program (`ss -ulnp sport = 4791` shows it) or by \
-         the kernel's own RoCE (`rdma link`, then `rdma link delete NAME`); stop it, or use another namespace"
+        "UDP port 4791 is in use in this network namespace, by a program \
+         (`ss -ulnp sport = 4791` shows it) or by the kernel's own RoCE (`rdma link`, then \
+         `rdma link delete NAME`); stop it or use another namespace"
     )]
     PortInUse {
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 
-    /// A socket's filter has room for so many addresses.
-    #[error("no room for more than {0} addresses in a socket's filter")]
+    /// A socket filter has no room for more addresses than this.
+    #[error("a socket filter has room for at most {0} addresses")]
     TooManyAddresses(usize),
 
-    /// Any other system call that failed.
+    /// Another system call failed.
     #[error("cannot {action}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
+impl PortFailure for PacketError {}
+
 impl PacketError {
-    /// The error of a failed system call, told apart by permission.
+    /// The error for a failed system call: [`Self::NotPermitted`] if a privilege is missing.
     pub(super) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { action, source },
@@ -72,7 +76,7 @@ impl PacketError {
         }
     }
 
-    /// What was wrong with the interface.
+    /// The error for an interface that cannot be used.
     pub(super) fn interface(error: AfXdpError) -> Self {
         match error {
             AfXdpError::NoSuchInterface(name) => Self::NoSuchInterface(name),
@@ -80,7 +84,7 @@ impl PacketError {
             AfXdpError::Down(name) => Self::Down(name),
             AfXdpError::NotPermitted { action, source } => Self::NotPermitted { action, source },
             other => {
-                Self::System { action: "ask about the interface", source: io::Error::other(other) }
+                Self::System { action: "query the interface", source: io::Error::other(other) }
             }
         }
     }

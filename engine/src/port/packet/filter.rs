@@ -1,7 +1,8 @@
-//! Which frames come to the port's sockets: a classic BPF program that knows the port's addresses.
+//! The filter of the port's sockets: a classic BPF program that accepts frames to the port's
+//! addresses.
 //!
-//! The kernel takes a VLAN tag off before a packet socket sees the frame, so that every header is at a fixed
-//! place but for IPv4 options.
+//! The kernel strips a VLAN tag before a packet socket sees the frame. Therefore every header is at
+//! a fixed offset, except for IPv4 options.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,27 +12,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 use feroce_wire::ethernet::ETHERTYPE_VLAN;
 use feroce_wire::pause;
 
+use super::classic_bpf::{
+    Instruction, JUMP, JUMP_IF_ANY_BIT, JUMP_IF_EQUAL, JUMP_IF_GREATER, LOAD_BYTE, LOAD_CONSTANT,
+    LOAD_HALF, LOAD_HALF_BEHIND_X, LOAD_LENGTH, LOAD_NOTE, LOAD_WORD, LOAD_X_HEADER, RETURN,
+    RETURN_LOADED, STORE_NOTE, plain,
+};
+use super::config::ADDRESSES;
 use super::error::PacketError;
 use super::ingress::Ingress;
 use super::ring::{MARK, SHORT};
 use super::socket::Sockets;
 
-/// Most addresses of one interface: a program has at most 4096 instructions, and an IPv6 address takes ten.
-pub(super) const ADDRESSES: usize = 256;
-
-/// The destination addresses whose RoCE frames come to the port.
+/// The destination addresses whose RoCE frames the port receives.
 ///
-/// Shared by all cores of an interface; changes take effect at once. IPv4 addresses are given as IPv4-mapped
-/// IPv6 addresses. A newly opened port has none, and so receives nothing.
+/// All cores of an interface share it; changes take effect at once. IPv4 addresses are IPv4-mapped
+/// IPv6 addresses. A newly opened port has no addresses and so receives nothing.
 #[derive(Debug, Clone)]
 pub struct AddressFilter(Arc<Filter>);
 
 #[derive(Debug)]
 struct Filter {
     sockets: Vec<Arc<Sockets>>,
-    /// `None` where the kernel refuses it.
+    /// `None` if the kernel refuses the program.
     ingress: Option<Ingress>,
-    /// Flow control is taken, too.
+    /// True if flow-control frames are accepted, too.
     flow_control: bool,
     known: Mutex<BTreeSet<Ipv6Addr>>,
 }
@@ -45,11 +49,11 @@ impl AddressFilter {
         Self(Arc::new(Filter { sockets, ingress, flow_control, known: Mutex::default() }))
     }
 
-    /// Makes `addresses` the ones taken, and no others.
+    /// Replaces the addresses.
     ///
     /// # Errors
-    /// [`PacketError::TooManyAddresses`] beyond 256; nothing changed then. What the kernel answers; the sockets
-    /// of some cores may have the new filter then.
+    /// [`PacketError::TooManyAddresses`] for more than 256 addresses; the filter is then unchanged.
+    /// Otherwise the kernel refused; the sockets of some cores may then have the new filter.
     pub fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PacketError> {
         let wanted: BTreeSet<_> = addresses.iter().copied().collect();
         if wanted.len() > ADDRESSES {
@@ -62,14 +66,15 @@ impl AddressFilter {
         Ok(())
     }
 
-    /// The addresses taken now.
+    /// The present addresses.
     pub fn addresses(&self) -> BTreeSet<Ipv6Addr> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Filter {
-    /// At no time does the stack lose a frame that the sockets do not take.
+    /// Changes the filters in an order in which the stack never loses a frame that the sockets do
+    /// not receive.
     fn change(&self, known: &BTreeSet<Ipv6Addr>, wanted: &BTreeSet<Ipv6Addr>) -> io::Result<()> {
         if let Some(ingress) = &self.ingress {
             known.difference(wanted).try_for_each(|&address| ingress.remove(address))?;
@@ -77,7 +82,7 @@ impl Filter {
         let [queue, ring] =
             [Share::Queue, Share::Ring].map(|share| program(wanted, share, self.flow_control));
         for sockets in &self.sockets {
-            // A mark without its frame does less harm than a frame without its mark.
+            // A mark without its frame is less harmful than a frame without its mark.
             sockets.ring.filter(&ring)?;
             sockets.queue.filter(&queue)?;
         }
@@ -88,55 +93,25 @@ impl Filter {
     }
 }
 
-/// One instruction, as `struct sock_filter`.
-pub(super) type Instruction = libc::sock_filter;
-
-// Instruction codes of classic BPF.
-const LOAD_WORD: u16 = 0x20;
-const LOAD_HALF: u16 = 0x28;
-const LOAD_BYTE: u16 = 0x30;
-const LOAD_HALF_BEHIND_X: u16 = 0x48;
-/// X = 4 * (byte & 15): the length of an IPv4 header.
-const LOAD_X_HEADER: u16 = 0xb1;
-const JUMP: u16 = 0x05;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_ANY_BIT: u16 = 0x45;
-const JUMP_IF_GREATER: u16 = 0x25;
-const RETURN: u16 = 0x06;
-const RETURN_LOADED: u16 = 0x16;
-const LOAD_LENGTH: u16 = 0x80;
-const LOAD_CONSTANT: u16 = 0x00;
-const LOAD_NOTE: u16 = 0x60;
-const STORE_NOTE: u16 = 0x02;
-
-/// Where the kernel keeps a frame's packet type, behind the negative offset of its own data.
+/// Offset of the packet type: the kernel's own data of a frame begin at a negative offset.
 const PACKET_TYPE: u32 = (-0x1000_i32 + 4).cast_unsigned();
-/// From this host.
+/// Packet type of frames that this host sends.
 const PACKET_OUTGOING: u32 = 4;
 const ETHERTYPE_IPV4: u32 = 0x0800;
 const ETHERTYPE_IPV6: u32 = 0x86dd;
 const ETHERTYPE_QINQ: u32 = 0x88a8;
 const PROTOCOL_UDP: u32 = 17;
-/// More fragments, and the fragment's offset.
+/// Bits of an IPv4 header: more fragments, and the fragment offset.
 const FRAGMENT: u32 = 0x3fff;
 const ETHERNET: u32 = 14;
 
-const fn plain(code: u16, k: u32) -> Instruction {
-    Instruction { code, jt: 0, jf: 0, k }
-}
-
-/// A program that takes nothing.
-pub(super) const NOTHING: [Instruction; 1] = [plain(RETURN, 0)];
-
-/// A program that takes all of every frame.
-pub(super) const EVERYTHING: [Instruction; 1] = [plain(RETURN, u32::MAX)];
-
-/// A program that takes what is, or wants to be, flow control: MAC control, anything to the address of flow control, and frames with a
-/// tag that the kernel has left, behind which either may be.
+/// A program that accepts frames that are or may be flow control: MAC control, frames to the
+/// address of flow control, and frames with a VLAN tag that the kernel left in place, since either
+/// may follow it.
 pub(super) fn flow_control() -> Vec<Instruction> {
     let [a, b, c, d, e, f] = pause::DESTINATION.0;
     let (front, back) = (u32::from_be_bytes([a, b, c, d]), u32::from(u16::from_be_bytes([e, f])));
-    // Jumps count the instructions between; the last two are: drop, take.
+    // Jump offsets count the instructions in between. The last two instructions are: drop, accept.
     let equal = |k, jt, jf| Instruction { jt, jf, ..plain(JUMP_IF_EQUAL, k) };
     vec![
         plain(LOAD_HALF, 12),
@@ -152,22 +127,22 @@ pub(super) fn flow_control() -> Vec<Instruction> {
     ]
 }
 
-/// Goes on if the loaded value is `k`, otherwise drops the frame.
+/// Continues if the loaded value is `k`, otherwise drops the frame.
 fn demand(k: u32) -> [Instruction; 2] {
     [Instruction { jt: 1, ..plain(JUMP_IF_EQUAL, k) }, plain(RETURN, 0)]
 }
 
-/// Which of a core's sockets a program is for: see [`super::ring`].
+/// The socket of a core that a program is for; see [`super::ring`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
-    /// Short frames, and marks of long ones.
+    /// Short frames and marks of long frames.
     Ring,
     /// Long frames.
     Queue,
 }
 
 impl Share {
-    /// Notes how many bytes of a frame to take, should it be ours.
+    /// Stores how many bytes of the frame to accept if its address matches.
     fn note(self) -> [Instruction; 4] {
         let size = |len: usize| u32::try_from(len).expect("small");
         let length = plain(LOAD_LENGTH, 0);
@@ -182,7 +157,8 @@ impl Share {
     }
 }
 
-/// The program that takes the RoCEv2 frames to `addresses` that are a socket's share, and flow control on demand.
+/// The program that accepts the RoCEv2 frames to `addresses` that belong to the socket `share`, and
+/// flow-control frames if `flow_control` is true.
 fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share, flow_control: bool) -> Vec<Instruction> {
     let roce = u32::from(feroce_wire::ROCE_PORT);
     let take = [plain(LOAD_NOTE, 0), plain(RETURN_LOADED, 0)];
@@ -238,11 +214,12 @@ fn program(addresses: &BTreeSet<Ipv6Addr>, share: Share, flow_control: bool) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::packet::classic_bpf::NOTHING;
 
     /// The packet type of a frame to this host.
     const TO_US: u32 = 0;
 
-    /// Runs a program over a frame, as the kernel does; how many bytes of it are taken.
+    /// Runs a program on a frame as the kernel does. Returns how many bytes are accepted.
     fn taken(program: &[Instruction], frame: &[u8], packet_type: u32) -> usize {
         let load = |at: u32, len: usize| {
             let at = usize::try_from(at).expect("small");
@@ -319,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_is_ours_and_nothing_else() {
+    fn only_roce_frames_to_own_addresses_are_accepted() {
         let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address");
         let ours = ["::ffff:10.0.0.1", "::ffff:10.0.0.2", "fd00::1", "fd00::2"].map(address);
         let others = ["::ffff:10.0.0.3", "fd00::3", "fd01::1", "fd00::1:0:0:1"].map(address);
@@ -347,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_flow_control_if_it_is_asked_to() {
+    fn flow_control_is_accepted_only_if_requested() {
         let ours: Ipv6Addr = "::ffff:10.0.0.1".parse().expect("an address");
         let mut control = [0; 60];
         control[12..14].copy_from_slice(&pause::ETHERTYPE_MAC_CONTROL.to_be_bytes());
@@ -378,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn long_frames_wait_in_the_queue_and_leave_a_mark() {
+    fn long_frames_go_to_the_queue_and_leave_a_mark_in_the_ring() {
         for to in ["::ffff:10.0.0.1", "fd00::1"] {
             let to: Ipv6Addr = to.parse().expect("an address");
             let [ring, queue] = [Share::Ring, Share::Queue]

@@ -1,8 +1,10 @@
-//! Sockets on UDP port 4791 that drop everything.
+//! Sockets that hold UDP port 4791 and drop everything they receive.
 //!
-//! A packet socket gets copies: the kernel's own stack gets each frame too, and would answer it with ICMP
-//! "port unreachable" if nobody had the port. Where super-frames come, it is said that datagrams may come put together
-//! (`UDP_GRO`), or the kernel would cut each before it is dropped; elsewhere it would put datagrams of others together.
+//! A packet socket gets copies of frames. The kernel's own stack also gets each frame and would
+//! respond with ICMP "port unreachable" if no socket had the port. `UDP_GRO` is set if the port
+//! receives super-frames: otherwise the kernel would cut each super-frame before it drops it.
+//! Without super-frames `UDP_GRO` is not set, because the kernel would then merge datagrams of
+//! other senders.
 
 use std::io;
 use std::mem::zeroed;
@@ -10,22 +12,23 @@ use std::os::fd::OwnedFd;
 
 use feroce_wire::ROCE_PORT;
 
+use super::classic_bpf::NOTHING;
 use super::error::PacketError;
-use super::filter::NOTHING;
 use super::socket::{attach, bind, open, set};
 
 const UDP_GRO: libc::c_int = 104;
 
-/// Holds the port for as long as it lives.
+/// Holds the UDP port until it is dropped.
 #[derive(Debug)]
 pub(super) struct Holder {
     _four: OwnedFd,
-    /// `None` where the kernel has no IPv6.
+    /// `None` if the kernel has no IPv6.
     _six: Option<OwnedFd>,
 }
 
 impl Holder {
-    /// Takes the port in the calling thread's network namespace. Several ports of one user share it.
+    /// Takes the UDP port in the network namespace of the calling thread. Packet ports of the same
+    /// user share it.
     pub fn take(super_frames: bool) -> Result<Self, PacketError> {
         let refused = |source: io::Error| match source.raw_os_error() {
             Some(libc::EADDRINUSE) => PacketError::PortInUse { source },
@@ -40,8 +43,8 @@ impl Holder {
 }
 
 fn hold_four(super_frames: bool) -> io::Result<OwnedFd> {
-    let socket = deaf(libc::AF_INET, super_frames)?;
-    // SAFETY: `sockaddr_in` is plain data for which all zeros is a value: any address.
+    let socket = dropping_socket(libc::AF_INET, super_frames)?;
+    // SAFETY: `sockaddr_in` is plain data, and all zeros is a valid value: any address.
     let mut address: libc::sockaddr_in = unsafe { zeroed() };
     address.sin_family = family(libc::AF_INET);
     address.sin_port = ROCE_PORT.to_be();
@@ -49,9 +52,9 @@ fn hold_four(super_frames: bool) -> io::Result<OwnedFd> {
 }
 
 fn hold_six(super_frames: bool) -> io::Result<OwnedFd> {
-    let socket = deaf(libc::AF_INET6, super_frames)?;
+    let socket = dropping_socket(libc::AF_INET6, super_frames)?;
     set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1)?;
-    // SAFETY: `sockaddr_in6` is plain data for which all zeros is a value: any address.
+    // SAFETY: `sockaddr_in6` is plain data, and all zeros is a valid value: any address.
     let mut address: libc::sockaddr_in6 = unsafe { zeroed() };
     address.sin6_family = family(libc::AF_INET6);
     address.sin6_port = ROCE_PORT.to_be();
@@ -62,8 +65,8 @@ fn family(number: libc::c_int) -> libc::sa_family_t {
     libc::sa_family_t::try_from(number).expect("a small number")
 }
 
-/// A UDP socket that keeps nothing.
-fn deaf(family: libc::c_int, super_frames: bool) -> io::Result<OwnedFd> {
+/// A UDP socket that drops everything it receives.
+fn dropping_socket(family: libc::c_int, super_frames: bool) -> io::Result<OwnedFd> {
     let socket = open(family, libc::SOCK_DGRAM)?;
     attach(&socket, &NOTHING)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;

@@ -1,17 +1,18 @@
-//! Keeps the kernel's stack out of what the port's sockets have taken: a program on the interface's ingress, behind the
-//! packet sockets and ahead of the stack, drops these frames.
+//! Keeps frames that the port's sockets have received from the kernel's stack. A BPF program on the
+//! ingress of the interface, after the packet sockets and before the stack, drops these frames.
 //!
-//! Without it the stack routes each frame to the sockets that hold UDP port 4791 ([`super::holder`]), which drop it too;
-//! that takes a quarter of what a frame costs, on the sender's core if the link is a veth.
+//! Without the program the stack routes each frame to the sockets that hold UDP port 4791
+//! ([`super::holder`]), which drop it. That takes a quarter of the cost of a frame, on the sender's
+//! core if the link is a veth.
 
 use std::io;
 use std::net::Ipv6Addr;
 
 use super::super::af_xdp::bpf::{Hook, Link, Map, MapKind, Program};
 use super::super::af_xdp::program;
-use super::filter::ADDRESSES;
+use super::config::ADDRESSES;
 
-/// The attached program. Dropping it, or the end of the process, detaches.
+/// The attached program. It is detached when dropped or when the process ends.
 #[derive(Debug)]
 pub(super) struct Ingress {
     addresses: Map<[u8; 16], u32>,
@@ -20,11 +21,12 @@ pub(super) struct Ingress {
 }
 
 impl Ingress {
-    /// Attaches the program to the interface with that index; it drops nothing yet.
+    /// Attaches the program to the interface with index `interface`. It drops nothing until
+    /// addresses are added.
     ///
     /// # Errors
-    /// What the kernel answers: it must be Linux 6.6 or later, and wants CAP_BPF and CAP_NET_ADMIN in the initial user
-    /// namespace.
+    /// The kernel refuses. It must be Linux 6.6 or later and requires CAP_BPF and CAP_NET_ADMIN in
+    /// the initial user namespace.
     pub fn attach(interface: u32) -> io::Result<Self> {
         let entries = u32::try_from(ADDRESSES).expect("some hundreds");
         let addresses = Map::create(MapKind::Hash, "feroce_stack", entries)?;
@@ -35,12 +37,12 @@ impl Ingress {
         Ok(Self { addresses, _program: program, _link: link })
     }
 
-    /// Drops what is for `address`; nothing changes if it is known.
+    /// Drops frames to `address` from now on. Has no effect if the address was added before.
     pub fn add(&self, address: Ipv6Addr) -> io::Result<()> {
         self.addresses.insert(address.octets(), 1)
     }
 
-    /// Leaves what is for `address` to the stack; nothing changes if it is unknown.
+    /// Passes frames to `address` to the stack again. Has no effect if the address was not added.
     pub fn remove(&self, address: Ipv6Addr) -> io::Result<()> {
         self.addresses.remove(address.octets())
     }

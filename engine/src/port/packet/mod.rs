@@ -1,27 +1,31 @@
-//! The packet port: raw packet sockets (`AF_PACKET`) on any interface, with no privilege but CAP_NET_RAW in its
-//! network namespace: as `unshare -Urn` gives it to anybody.
+//! The packet port: raw packet sockets (`AF_PACKET`) on any interface. The only privilege it needs
+//! is CAP_NET_RAW in its network namespace; `unshare -Urn` gives this capability to any user.
 //!
-//! A core sends a burst by one system call; it sees what has arrived without any (`ring`), and takes a burst of
-//! long frames by one. A filter in the kernel ([`AddressFilter`]) leaves only RoCEv2 frames to our addresses. What
-//! distinguishes this port are **super-frames** (`super_frame`): on a veth, up to 64 packets go to a peer on the same host as one frame that
-//! the kernel does not take apart, with segmentation offload as TCP has it.
+//! A core sends a burst with one system call. It sees arrived short frames without any system call
+//! (`ring`) and takes a burst of long frames with one. A filter in the kernel ([`AddressFilter`])
+//! delivers only RoCEv2 frames to local addresses. On a veth the port sends
+//! [super-frames](super::super_frame): a peer on the same host gets up to 64 packets as one frame,
+//! which the kernel does not cut; this is segmentation offload as for TCP.
 //!
-//! - The kernel's own stack gets each frame, too, unless a program on the interface's ingress may drop it first
-//!   (`ingress`; as root, Linux 6.6). So that the stack does not answer, the port holds UDP port 4791 (`holder`): the interface cannot be shared with a program that listens there, nor with the kernel's
-//!   own RoCE.
-//! - The kernel takes a VLAN tag off before it shows the frame; the port puts it back.
-//! - Several cores: the kernel spreads flows over their sockets by a hash (`PACKET_FANOUT`); the cores hand over
-//!   what arrives at the wrong one.
-//! - Fragments are not taken, nor super-frames with IPv4 options.
-//! - Super-frames need Linux 6.2 or later at both ends, and the queueing discipline (no `qdisc_bypass`). A
-//!   receiver on the same host that does not take them - AF_XDP in native mode - gets them cut by the kernel; AF_XDP
-//!   in generic mode loses them. That is why peers tell each other ([`Endpoint`](crate::device::Endpoint)).
+//! - The kernel's own stack also gets each frame, unless a program on the ingress of the interface
+//!   may drop it first (`ingress`; needs root and Linux 6.6). The port holds UDP port 4791
+//!   (`holder`) so that the stack does not respond. Therefore the interface cannot be shared with a
+//!   program that listens on this UDP port, nor with the kernel's own RoCE.
+//! - The kernel strips the VLAN tag before it shows the frame; the port puts the tag back.
+//! - With several cores the kernel spreads flows over their sockets by a hash (`PACKET_FANOUT`).
+//!   The cores hand over frames that arrive at the wrong core.
+//! - IP fragments are dropped, and so are super-frames with IPv4 options.
+//! - Super-frames need Linux 6.2 or later at both ends, and the queueing discipline (no
+//!   `qdisc_bypass`). If a receiver on the same host does not accept them, the kernel cuts them for
+//!   AF_XDP in native mode and loses them for AF_XDP in generic mode. Peers therefore announce
+//!   whether they accept super-frames ([`Endpoint`](crate::device::Endpoint)).
 //!
 //! # Unsafe
-//! This directory is one of the rooms where `unsafe` is allowed: for system calls that `std` lacks and the
-//! memory that they read and write (`socket`, `ring`, `receive`, `transmit`, `holder`, `tap`).
-#![allow(unsafe_code)] // A named room; see above.
+//! `unsafe` is allowed in this directory: for system calls that `std` lacks and for the memory that
+//! they read and write (`socket`, `ring`, `receive`, `transmit`, `holder`, `tap`).
+#![allow(unsafe_code)] // See above.
 
+mod classic_bpf;
 mod config;
 mod error;
 mod filter;
@@ -30,12 +34,13 @@ mod ingress;
 mod receive;
 mod ring;
 mod socket;
-mod super_frame;
 mod tap;
 mod transmit;
+mod vnet;
 
 use std::cell::Cell;
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -49,11 +54,56 @@ use holder::Holder;
 use ingress::Ingress;
 use receive::Receiver;
 use socket::{Socket, Sockets};
-use super_frame::{FRAME_MAX, SEGMENTS_MAX};
+
 use transmit::Transmitter;
+use vnet::FRAME_MAX;
 
 use super::af_xdp::interface::Interface;
-use super::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
+use super::kind::{self, OpenRequest, OpenedPorts, PortEntry, PortError};
+use super::super_frame::SEGMENTS_MAX;
+
+/// The kind of port `packet`.
+pub(super) const ENTRY: PortEntry = PortEntry {
+    name: "packet",
+    title: "packet sockets",
+    feature: None,
+    on_kernel: true,
+    in_auto: true,
+    config: || Box::new(PacketConfig::new("")),
+    settings: &[],
+    open: Some(open),
+    buffers: None,
+};
+
+/// Opens the ports of a device. Warns if the kernel grants less receive memory than two windows.
+fn open(request: &OpenRequest<'_>) -> Result<OpenedPorts, PortError> {
+    let mut config = request.configs.get::<PacketConfig>().clone();
+    request.device.clone_into(&mut config.interface);
+    config.flow_control |= request.flow_control;
+    let ports = PacketPort::open(&config, request.cores)?;
+    // The kernel also counts its own overhead, about as much again.
+    let (granted, mtu) = (u64::from(ports[0].rx_bytes()), ports[0].attributes().mtu);
+    let window = 2 * u64::from(request.window) * u64::from(mtu);
+    if granted < window {
+        tracing::warn!(
+            interface = request.device,
+            granted,
+            window,
+            "the receive buffer is smaller than a window, so bursts may be lost: \
+             `sysctl net.core.rmem_max={}`",
+            config.rx_bytes
+        );
+    }
+    let filter = ports[0].address_filter();
+    Ok(OpenedPorts::on_kernel(request.device, ports, filter))
+}
+
+impl kind::AddressFilter for AddressFilter {
+    fn set(&self, addresses: &[Ipv6Addr]) -> Result<(), PortError> {
+        Ok(AddressFilter::set(self, addresses)?)
+    }
+}
 
 /// The packet port of one core.
 #[derive(Debug)]
@@ -63,7 +113,7 @@ pub struct PacketPort {
     receiver: Receiver,
     transmitter: Transmitter,
     stats: PortStats,
-    /// Frames that the kernel dropped for want of room; it forgets them when it tells.
+    /// Frames that the kernel dropped for lack of room. Reading the kernel's counter resets it.
     kernel_drops: Cell<u64>,
     rx_bytes: u32,
     filter: AddressFilter,
@@ -71,11 +121,11 @@ pub struct PacketPort {
 }
 
 impl PacketPort {
-    /// Opens the interface for `cores` cores and gives each its port. The addresses are still to be set:
-    /// [`PacketPort::address_filter`].
+    /// Opens the interface and returns one port per core. The ports receive nothing until addresses
+    /// are set with [`PacketPort::address_filter`].
     ///
     /// # Errors
-    /// See [`PacketError`]: each says what was refused and what helps.
+    /// See [`PacketError`]: each error says what was refused and what helps.
     pub fn open(config: &PacketConfig, cores: usize) -> Result<Vec<Self>, PacketError> {
         config.check()?;
         if cores == 0 {
@@ -83,11 +133,11 @@ impl PacketPort {
         }
         let interface = Interface::query(&config.interface).map_err(PacketError::interface)?;
         let sockets = open_sockets(config, interface.index, cores)?;
-        // Before a filter lets anything pass.
+        // The holder must exist before a filter lets a frame pass.
         let super_frames = config.sends_super_frames(interface.veth);
         let holder = Arc::new(Holder::take(super_frames)?);
         let ingress = Ingress::attach(interface.index).inspect_err(|error| {
-            tracing::debug!(%error, "the kernel's stack sees the port's frames, and drops them");
+            tracing::debug!(%error, "the kernel's stack also gets the frames of the port");
         });
         let filter = AddressFilter::new(sockets.clone(), ingress.ok(), config.flow_control);
         let frame_max = EthernetHeader::LEN + VlanTag::LEN + interface.mtu as usize;
@@ -130,19 +180,19 @@ impl PacketPort {
         sockets.into_iter().map(port).collect()
     }
 
-    /// The addresses whose RoCE frames come to this interface's ports; shared by all of them.
+    /// The address filter, shared by all ports of the interface.
     pub fn address_filter(&self) -> AddressFilter {
         self.filter.clone()
     }
 
-    /// Bytes of received frames that the kernel keeps for this port, its overhead included: what it grants may be
-    /// less than twice what was asked for.
+    /// Size of the socket receive buffer in bytes, including the kernel's overhead. The kernel may
+    /// grant less than twice the requested size.
     pub fn rx_bytes(&self) -> u32 {
         self.rx_bytes
     }
 }
 
-/// A socket for each core; several form a group.
+/// Opens the sockets of each core. The sockets of several cores form a fanout group.
 fn open_sockets(
     config: &PacketConfig,
     interface: u32,
@@ -158,7 +208,8 @@ fn open_sockets(
         && !others.is_empty()
     {
         let refused = |source| PacketError::system("spread flows over several cores")(source);
-        // Both groups have as many members in the same order, so that a frame and its mark meet.
+        // Both groups have the same members in the same order, so a frame and its mark reach the
+        // same core.
         let [ring, queue] = [&first.ring, &first.queue].map(Socket::found_group);
         let (ring, queue) =
             ring.and_then(|ring| queue.map(|queue| (ring, queue))).map_err(refused)?;
@@ -197,7 +248,7 @@ impl Port for PacketPort {
         self.receiver.frame(index)
     }
 
-    /// Of frames, or of bytes.
+    /// The fill level of the ring or of the socket buffer, whichever is higher.
     fn rx_fill(&mut self) -> Option<u8> {
         Some(self.receiver.rx_fill().max(self.sockets.queue.rx_fill()))
     }
@@ -214,7 +265,7 @@ impl Port for PacketPort {
         self.transmitter.slot()
     }
 
-    /// The priority is not used: a packet socket has one queue.
+    /// Ignores the priority: a packet socket has one queue.
     fn tx_commit(&mut self, len: usize, _priority: Priority) {
         self.transmitter.commit(len);
         self.stats.tx_frames += 1;
@@ -233,12 +284,12 @@ impl Port for PacketPort {
 
     fn arm_wakeup(&mut self, fds: &mut Vec<RawFd>) -> bool {
         fds.push(self.sockets.ring.fd());
-        // An error of the past, which a link that went down leaves, would wake the sleeper again and again.
+        // A pending error, left by a link that went down, would wake the sleeper repeatedly.
         self.sockets.ring.forget_error();
-        // With frames left to send, sleeping would hold them back.
+        // Sleeping would delay frames that still wait to be sent.
         !self.transmitter.has_backlog() && !self.receiver.look_again()
     }
 
-    /// Nothing to undo: `poll` on the socket is level-triggered and costs nothing when not called.
+    /// Does nothing: `poll` on the socket is level-triggered.
     fn disarm_wakeup(&mut self) {}
 }

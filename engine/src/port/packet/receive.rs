@@ -1,12 +1,12 @@
-//! Frames in: short ones from the ring, long ones by one call per burst, super-frames shown as the packets that
-//! they carry.
+//! The receive side. Short frames come from the ring without a system call, long frames with one
+//! system call per burst. A super-frame is shown as the packets that it carries.
 //!
 //! ```text
-//!  buffer    control message | spare (8 + 4) | kernel's header (10) | frame ...
-//!  packet of a super-frame    first: its headers and the start of its segment, put together in a scratch place
-//!                             second: the rest of the segment, where the kernel put it
+//!  buffer    control message | spare (8 + 4) | virtio_net_hdr (10) | frame ...
+//!  packet of a super-frame    first: its headers and the start of its segment, in a scratch buffer
+//!                             second: the rest of the segment, where the kernel wrote it
 //! ```
-//! The spare bytes make room for a VLAN tag, which the kernel tells beside the frame.
+//! The spare bytes make room for a VLAN tag, which the kernel reports in the control message.
 
 use std::io;
 use std::mem::zeroed;
@@ -15,42 +15,43 @@ use std::sync::Arc;
 
 use super::ring::{Entry, Place, Ring};
 use super::socket::{Pages, Sockets};
-use super::super_frame::{self, Headers, Kind, VNET_LEN};
-use crate::port::{RX_BURST, RxFrame};
+use super::vnet::{self, Headers, Kind, VNET_LEN};
+use crate::port::contract::{RX_BURST, RxFrame};
 
 pub(super) const TAG: usize = feroce_wire::VlanTag::LEN;
-/// Ethernet addresses, behind which a tag goes.
+/// Bytes of the Ethernet addresses; a VLAN tag follows them.
 const ADDRESSES: usize = 12;
-/// Bytes of a segment that are shown with its headers: more than all transport headers together, and a multiple
-/// of four, so that most payload is cut between words.
+/// Bytes of a segment that are shown with its headers. More than all transport headers together,
+/// and a multiple of four, so that most payload is split between words.
 const SEGMENT_START: usize = 60;
-/// Bytes of a scratch place.
+/// Bytes of a scratch buffer.
 const SCRATCH: usize = 128;
-/// Room for what the kernel tells beside a frame: a control message with `struct tpacket_auxdata`.
+/// Bytes for the control message of a frame, which holds a `struct tpacket_auxdata`.
 pub(super) const CONTROL: usize = 64;
-/// Where the kernel's header goes in a buffer: so that what is behind the headers of IPv4 and UDP begins a cache line, as it does in the
-/// kernel's pages, and is copied fastest.
+/// Offset of the virtio_net_hdr in a buffer. With this offset the bytes after the IPv4 and UDP
+/// headers begin a cache line, as they do in the kernel's pages; then the kernel copies fastest.
 const VNET: usize = CONTROL + 8 + TAG;
-/// Where the frame goes.
+/// Offset of the frame in a buffer.
 const FRAME: usize = VNET + VNET_LEN;
 
-/// Memory that one receiver's buffers may take: they stay in the cache.
+/// Maximum bytes of the buffers of one receiver, so that they stay in the cache.
 const BUFFERS: usize = 256 << 10;
 
-/// Bursts for which a mark waits for its frame, or a frame for its mark: what does not come at once was lost, as the
-/// ring and the queue overflow each for itself.
+/// Bursts for which a mark waits for its frame, or a frame for its mark. After that the other one
+/// counts as lost: ring and queue overflow independently.
 const PATIENCE: u32 = 64;
-/// Bursts without a frame after which the queue is looked into: frames whose marks were lost may be all that it has.
+/// Bursts without a frame after which the queue is read without a mark: it may hold only frames
+/// whose marks were lost.
 const LOOK_AGAIN: u32 = 1024;
 
-/// The two places where frames lie.
+/// The memory that holds a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Ring,
     Pages,
 }
 
-/// Some bytes.
+/// A range of bytes.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     memory: Memory,
@@ -58,32 +59,32 @@ struct Part {
     len: usize,
 }
 
-/// A frame of the burst.
+/// A frame of the present burst.
 #[derive(Debug, Clone, Copy)]
 struct Shown {
     first: Part,
     second: Part,
 }
 
-/// A super-frame of which some packets were not shown yet.
+/// A super-frame with packets that were not shown yet.
 #[derive(Debug, Clone, Copy)]
 struct Rest {
     frame: Part,
     headers: Headers,
     segment: usize,
-    /// Number of the next packet.
+    /// Index of the next packet.
     next: usize,
 }
 
-/// Where the kernel writes messages to.
+/// Descriptors of the buffers into which the kernel writes messages.
 #[derive(Debug)]
 struct Vectors {
-    /// The buffers. The messages point here.
+    /// The buffers; the messages point to these entries.
     _parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the addresses within are those of memory that belongs to the same receiver and does not move.
+// SAFETY: the addresses point to memory that belongs to the same receiver and does not move.
 unsafe impl Send for Vectors {}
 
 /// The receive side of one core.
@@ -91,33 +92,35 @@ unsafe impl Send for Vectors {}
 pub(super) struct Receiver {
     sockets: Arc<Sockets>,
     ring: Ring,
-    /// Bursts for which a mark has waited for its frame, or a frame for its mark.
+    /// Bursts for which a mark has waited for its frame, or a frame for its mark, modulo
+    /// [`PATIENCE`].
     waited: u32,
-    /// Bursts without a frame.
+    /// Consecutive bursts without a frame.
     empty: u32,
-    /// Marks were lost: the queue has frames that no mark tells of, until it was seen empty.
+    /// Marks were lost, so the queue holds frames without a mark. Stays true until the queue was
+    /// seen empty.
     unmarked: bool,
-    /// A scratch place for each frame of a burst, then the buffers.
+    /// One scratch buffer for each frame of a burst, then the receive buffers.
     pages: Pages,
     stride: usize,
     vectors: Vectors,
-    /// Messages received, and how many of them were looked at.
+    /// Messages received from the queue, and how many of them were processed.
     received: usize,
-    looked_at: usize,
-    /// Messages to be shown whatever the ring says.
+    processed: usize,
+    /// Messages before this index are shown without waiting for marks.
     due: usize,
     rest: Option<Rest>,
     shown: Vec<Shown>,
-    /// Of what is shown.
+    /// Bytes of the present burst.
     bytes: u64,
-    /// Frames that could not be taken though they had arrived.
+    /// Frames that arrived in a form that this port cannot take.
     pub refused: u64,
 }
 
 impl Receiver {
-    /// A receiver of frames up to `frame_max` bytes.
+    /// Creates a receiver for frames of up to `frame_max` bytes.
     pub fn new(sockets: Arc<Sockets>, rx_slots: usize, frame_max: usize) -> io::Result<Self> {
-        // An odd number of cache lines, so that buffers do not all begin in the same sets.
+        // An odd number of cache lines, so that buffers do not all start in the same cache sets.
         let stride = ((FRAME + frame_max).div_ceil(64) | 1) * 64;
         let count = (BUFFERS / stride).clamp(4, RX_BURST);
         let pages = Pages::map(RX_BURST * SCRATCH + count * stride)?;
@@ -149,19 +152,20 @@ impl Receiver {
             pages,
             stride,
             received: 0,
-            looked_at: 0,
+            processed: 0,
             rest: None,
             shown: Vec::with_capacity(RX_BURST),
             refused: 0,
         })
     }
 
-    /// Takes the next burst; how many frames it has, and their bytes.
+    /// Takes the next burst. Returns the number of its frames and of their bytes.
     pub fn burst(&mut self) -> (usize, u64) {
         self.shown.clear();
         self.bytes = 0;
         self.ring.give_back();
-        // Nothing is shown of the buffers, so they may be written anew if all was looked at.
+        // No frame in the buffers is shown any more, so they may be overwritten once all messages
+        // were processed.
         let mut may_receive = self.rest.is_none() && !self.has_messages();
         while self.shown.len() < RX_BURST && self.show_one(&mut may_receive) {}
         match self.shown.is_empty() {
@@ -174,28 +178,30 @@ impl Receiver {
         (self.shown.len(), self.bytes)
     }
 
-    /// Goes on with what is next; false if that has to wait for another burst.
+    /// Processes the next frame or mark. Returns false if nothing more can be processed in this
+    /// burst.
     fn show_one(&mut self, may_receive: &mut bool) -> bool {
         if self.rest.is_some() {
             self.show_rest();
             return true;
         }
-        if self.looked_at < self.due {
-            self.look_at_next();
+        if self.processed < self.due {
+            self.process_message();
             return true;
         }
         match self.ring.peek() {
             Some(Entry::Short(place)) => {
-                self.look_at_short(place);
+                self.process_short(place);
                 true
             }
             Some(Entry::Mark(mark)) if self.has_messages() => {
                 self.ring.advance();
                 self.waited = 0;
                 match self.find(mark) {
-                    // Those ahead of it have lost their marks, or come in another order than these.
+                    // Messages before this one lost their marks, or their marks come in another
+                    // order.
                     Some(index) => self.due = index + 1,
-                    // Of a frame that was lost, or was shown ahead of its mark.
+                    // The frame of this mark was lost, or was shown before its mark.
                     None => self.unmarked = true,
                 }
                 true
@@ -211,11 +217,11 @@ impl Receiver {
                 lost
             }
             None if self.has_messages() => {
-                // The kernel is about to write the mark, or had no room for it.
+                // The kernel will write the mark soon, or had no room for it.
                 if self.unmarked || self.is_out_of_patience() {
                     (self.due, self.unmarked) = (self.received, true);
                 }
-                self.looked_at < self.due
+                self.processed < self.due
             }
             None if self.unmarked && std::mem::take(may_receive) => {
                 self.unmarked = self.receive();
@@ -225,12 +231,14 @@ impl Receiver {
         }
     }
 
+    /// Counts a burst of waiting. Returns true if the wait has lasted [`PATIENCE`] bursts.
     fn is_out_of_patience(&mut self) -> bool {
         self.waited = (self.waited + 1) % PATIENCE;
         self.waited == 0
     }
 
-    /// Looks for frames that no mark tells of, ahead of a sleep; true if there are some.
+    /// Looks for frames without a mark before the core sleeps. Returns true if a burst would have
+    /// frames.
     pub fn look_again(&mut self) -> bool {
         if !self.is_readable() && self.receive() {
             self.unmarked = true;
@@ -238,9 +246,9 @@ impl Receiver {
         self.is_readable()
     }
 
-    /// Messages that were received and not looked at.
+    /// Returns true if some received messages were not processed.
     fn has_messages(&self) -> bool {
-        self.looked_at < self.received
+        self.processed < self.received
     }
 
     /// Frame `index` of the burst.
@@ -256,25 +264,26 @@ impl Receiver {
         }
     }
 
-    /// How many of the ring's slots, in per cent, have frames that wait, or marks of such.
+    /// Percentage of the ring's slots that hold waiting frames or their marks.
     pub fn rx_fill(&self) -> u8 {
         self.ring.fill()
     }
 
-    /// Whether a burst would have frames.
+    /// Returns true if a burst would have frames.
     pub fn is_readable(&self) -> bool {
         self.rest.is_some() || self.has_messages() || self.ring.peek().is_some()
     }
 
-    /// Shows a frame that is in the ring, or begins with it if it is a super-frame.
-    fn look_at_short(&mut self, Place { at, len, tag, kind }: Place) {
+    /// Shows a frame that is in the ring, or starts to show its packets if it is a super-frame.
+    fn process_short(&mut self, Place { at, len, tag, kind }: Place) {
         let frame = Part { memory: Memory::Ring, at, len };
         if !self.begin(frame, tag, kind) {
             self.ring.advance();
         }
     }
 
-    /// Shows a frame, or begins with it if it is a super-frame: then it stays until the rest of it was shown.
+    /// Shows a frame. For a super-frame, only prepares to show its packets and returns true; its
+    /// memory stays in use until all packets were shown.
     fn begin(&mut self, mut frame: Part, tag: Option<[u16; 2]>, kind: Option<Kind>) -> bool {
         let (Some(kind), true) = (kind, frame.len > ADDRESSES) else {
             self.refused += 1;
@@ -309,10 +318,10 @@ impl Receiver {
         self.bytes += (first.len + second.len) as u64;
     }
 
-    /// The message that `mark` is the beginning of, of those that were not looked at.
+    /// The first unprocessed message that begins with the bytes of `mark`.
     fn find(&self, mark: Place) -> Option<usize> {
         let beginning = self.ring.get(mark.at, mark.len);
-        (self.looked_at..self.received)
+        (self.processed..self.received)
             .find(|&index| self.pages.get(self.buffer(index) + FRAME, mark.len) == beginning)
     }
 
@@ -320,36 +329,36 @@ impl Receiver {
         RX_BURST * SCRATCH + index * self.stride
     }
 
-    /// Fills the buffers; false if nothing is there.
+    /// Receives messages from the queue into the buffers. Returns false if there are none.
     fn receive(&mut self) -> bool {
         for message in &mut self.vectors.messages[..self.received] {
             message.msg_hdr.msg_controllen = CONTROL as _;
         }
-        (self.received, self.looked_at, self.due) = (0, 0, 0);
-        // SAFETY: the messages point at the buffers, of which nothing is shown.
+        (self.received, self.processed, self.due) = (0, 0, 0);
+        // SAFETY: the messages point to the buffers, and no frame in a buffer is shown.
         match unsafe { self.sockets.queue.receive(&mut self.vectors.messages) } {
             Ok(count) => self.received = count,
-            // Nothing there; or the interface went down, which shows when something is sent.
+            // The queue is empty, or the interface is down; the next send reports the latter.
             Err(_) => return false,
         }
         self.received > 0
     }
 
-    /// Shows the next message, or begins with it if it is a super-frame.
-    fn look_at_next(&mut self) {
-        let buffer = self.buffer(self.looked_at);
-        let message = &self.vectors.messages[self.looked_at];
-        self.looked_at += 1;
+    /// Shows the next message, or starts to show its packets if it is a super-frame.
+    fn process_message(&mut self) {
+        let buffer = self.buffer(self.processed);
+        let message = &self.vectors.messages[self.processed];
+        self.processed += 1;
         let len = usize::try_from(message.msg_len).expect("a frame").saturating_sub(VNET_LEN);
-        // SAFETY: the kernel has filled this message, whose control message lies in the pages.
+        // SAFETY: the kernel filled this message, and its control message is in the pages.
         let tag = unsafe { tag(&message.msg_hdr) };
         let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-        let kind = super_frame::kind(self.pages.get(buffer + VNET, VNET_LEN));
+        let kind = vnet::kind(self.pages.get(buffer + VNET, VNET_LEN));
         let frame = Part { memory: Memory::Pages, at: buffer + FRAME, len };
         self.begin(frame, tag, kind.filter(|_| whole));
     }
 
-    /// Shows the next packet of a super-frame.
+    /// Shows the next packet of the super-frame in `rest`.
     fn show_rest(&mut self) {
         let Some(Rest { frame, headers, segment, next }) = self.rest else { return };
         let at = headers.len() + next * segment;
@@ -369,7 +378,7 @@ impl Receiver {
         }
         let place = self.pages.get_mut(scratch, headers.len());
         let number = u16::try_from(next).expect("few segments");
-        // Counted modulo 2^16, as the sender did.
+        // Counts modulo 2^16, as the sender does.
         let identification = headers.identification(place).wrapping_add(number);
         headers.set(place, bytes, identification);
         let first = Part { memory: Memory::Pages, at: scratch, len: headers.len() + start };
@@ -382,21 +391,22 @@ impl Receiver {
     }
 }
 
-/// Moves the Ethernet addresses, which are behind room for a tag, to the front, and puts the tag behind them.
+/// Inserts a VLAN tag: moves the Ethernet addresses from after the room for a tag to the front, and
+/// writes the tag after them.
 pub(super) fn insert_tag(bytes: &mut [u8], [kind, tag]: [u16; 2]) {
     bytes.copy_within(TAG.., 0);
     bytes[ADDRESSES..ADDRESSES + 2].copy_from_slice(&kind.to_be_bytes());
     bytes[ADDRESSES + 2..].copy_from_slice(&tag.to_be_bytes());
 }
 
-/// EtherType of the VLAN tag that the kernel took off, and the tag.
+/// EtherType and value of the VLAN tag that the kernel stripped.
 ///
 /// # Safety
-/// The header is as the kernel left it, and what it points at is still there.
+/// The kernel filled the header, and the memory that the header points to is still valid.
 pub(super) unsafe fn tag(header: &libc::msghdr) -> Option<[u16; 2]> {
     let kind = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
-    // SAFETY: as the caller promises; such a message holds that structure.
-    let auxiliary = unsafe { told::<libc::tpacket_auxdata>(header, kind) }?;
+    // SAFETY: the caller guarantees the header; a message of this type holds this structure.
+    let auxiliary = unsafe { control_message::<libc::tpacket_auxdata>(header, kind) }?;
     let has = |flag| auxiliary.tp_status & flag != 0;
     if !has(libc::TP_STATUS_VLAN_VALID) {
         return None;
@@ -408,15 +418,16 @@ pub(super) unsafe fn tag(header: &libc::msghdr) -> Option<[u16; 2]> {
     Some([kind, auxiliary.tp_vlan_tci])
 }
 
-/// What the kernel tells beside a frame in a control message of this level and type.
+/// The content of the control message with this level and type, if there is one.
 ///
 /// # Safety
-/// The header is as the kernel left it, what it points at is still there, and messages of this type hold a `T`.
-pub(super) unsafe fn told<T: Copy>(
+/// The kernel filled the header, the memory that it points to is still valid, and messages of this
+/// type hold a `T`.
+pub(super) unsafe fn control_message<T: Copy>(
     header: &libc::msghdr,
     kind: (libc::c_int, libc::c_int),
 ) -> Option<T> {
-    // SAFETY: as the caller promises; the kernel writes whole control messages.
+    // SAFETY: the caller guarantees the header; the kernel writes complete control messages.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
         while let Some(head) = control.as_ref() {

@@ -1,43 +1,42 @@
-//! What has arrived, in order: a ring that the kernel fills and that is read without a system call.
+//! The receive ring: the kernel fills it in order of arrival, and it is read without a system call.
 //!
-//! A short frame is in the ring. Of a long one the ring has the beginning only, as a mark of its place in the order:
-//! the whole waits in the queue of the other socket. So a core that polls makes no system call before a long frame
-//! has come, and the kernel copies long frames on the core that takes them, not on the sender's.
+//! The ring holds short frames completely. Of a long frame it holds only the beginning, a *mark* of
+//! its place in the order; the complete frame waits in the queue of the other socket. So a polling
+//! core makes no system call until a long frame has arrived, and the kernel copies long frames on
+//! the receiving core instead of the sender's core.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::socket::{Pages, Sockets};
-use super::super_frame::{self, Kind, VNET_LEN};
+use super::socket::{Pages, SLOT, Sockets};
+use super::vnet::{self, Kind, VNET_LEN};
 
-/// Bytes of a slot.
-pub(super) const SLOT: usize = 1024;
-/// Longest frame that is short: a super-frame of 27 READ requests, too.
+/// Longest short frame in bytes: a super-frame of 27 READ requests fits, too.
 pub(super) const SHORT: usize = 944;
-/// What the kernel puts in front of a frame in its slot.
+/// Bytes that the kernel writes before a frame in its slot.
 const IN_FRONT: usize = 76;
 const _: () = assert!(IN_FRONT + SHORT <= SLOT);
-/// Bytes of a mark: Ethernet, IPv6, UDP and BTH, which tell frames apart.
+/// Bytes of a mark: Ethernet, IPv6, UDP and BTH, enough to distinguish frames.
 pub(super) const MARK: usize = 80;
 
-/// What the ring shows next.
+/// The next entry of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// A whole frame, or super-frame.
+    /// A complete frame or super-frame.
     Short(Place),
-    /// The beginning of a frame that is in the queue.
+    /// The beginning of a frame whose complete form is in the queue.
     Mark(Place),
 }
 
-/// Where a frame is in the ring's pages, and its tag.
+/// Position and properties of a frame in the ring's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub at: usize,
     pub len: usize,
-    /// EtherType of a VLAN tag that was taken off, and the tag.
+    /// EtherType and value of the VLAN tag that the kernel stripped.
     pub tag: Option<[u16; 2]>,
-    /// As the kernel's header ahead of it says; `None` for none of the kinds that come here.
+    /// Kind of frame according to its virtio_net_hdr; `None` for kinds that the port does not take.
     pub kind: Option<Kind>,
 }
 
@@ -46,21 +45,21 @@ pub(super) struct Place {
 pub(super) struct Ring {
     pages: Pages,
     slots: usize,
-    /// The next slot to look at.
+    /// The next slot to read.
     next: usize,
-    /// Slots looked at and not given back yet.
+    /// Slots that were read and not yet returned to the kernel.
     held: usize,
     _sockets: Arc<Sockets>,
 }
 
-/// `struct tpacket2_hdr`, at the front of a slot, as 32-bit words.
+/// `struct tpacket2_hdr`, at the start of a slot, as 32-bit words.
 mod header {
     pub const STATUS: usize = 0;
     pub const LEN: usize = 1;
     pub const SNAPLEN: usize = 2;
-    /// Two halves: offsets of the Ethernet and the IP header.
+    /// Two 16-bit halves: offsets of the Ethernet and the IP header.
     pub const OFFSETS: usize = 3;
-    /// Two halves: tag and its EtherType.
+    /// Two 16-bit halves: VLAN tag and its EtherType.
     pub const TAG: usize = 6;
 }
 
@@ -70,10 +69,10 @@ impl Ring {
         Ok(Self { pages, slots, next: 0, held: 0, _sockets: Arc::clone(sockets) })
     }
 
-    /// What is next, if anything is.
+    /// The next entry, if there is one.
     pub fn peek(&self) -> Option<Entry> {
         let start = self.next * SLOT;
-        // Before anything else of the slot is read.
+        // The status must be read before the rest of the slot.
         let status = self.word(self.next, header::STATUS).load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 || self.held == self.slots {
             return None;
@@ -91,19 +90,19 @@ impl Ring {
         let known = if has(libc::TP_STATUS_VLAN_TPID_VALID) { kind } else { 0x8100 };
         let tag = has(libc::TP_STATUS_VLAN_VALID).then_some([known, tag]);
         let at = start + usize::from(ethernet);
-        let kind = super_frame::kind(self.pages.get(at - VNET_LEN, VNET_LEN));
+        let kind = vnet::kind(self.pages.get(at - VNET_LEN, VNET_LEN));
         let place = Place { at, len: size(len), tag, kind };
         Some(if len == whole { Entry::Short(place) } else { Entry::Mark(place) })
     }
 
-    /// How many of the slots that are not being looked at, in per cent, the kernel has filled.
+    /// Percentage of the slots not held by the reader that the kernel has filled.
     pub fn fill(&self) -> u8 {
         let is_filled = |index: usize| {
             let slot = (self.next + index) % self.slots;
             let status = self.word(slot, header::STATUS).load(Ordering::Relaxed);
             status & libc::TP_STATUS_USER != 0
         };
-        // They are filled in order.
+        // The kernel fills slots in order, so a binary search finds the first empty one.
         let (mut filled, mut unknown) = (0, self.slots - self.held);
         while unknown > 0 {
             let half = unknown / 2;
@@ -118,29 +117,29 @@ impl Ring {
         }
     }
 
-    /// Goes on to the next entry.
+    /// Moves to the next entry.
     pub fn advance(&mut self) {
         self.next = (self.next + 1) % self.slots;
         self.held += 1;
     }
 
-    /// Gives the slots that were looked at back to the kernel.
+    /// Returns the slots that were read to the kernel.
     pub fn give_back(&mut self) {
         let first = self.next + self.slots - self.held;
         for index in 0..self.held {
             let slot = (first + index) % self.slots;
-            // After everything that was read of the slot.
+            // The status must be written after all reads of the slot.
             self.word(slot, header::STATUS).store(libc::TP_STATUS_KERNEL, Ordering::Release);
         }
         self.held = 0;
     }
 
-    /// Bytes of a slot that was not given back.
+    /// Bytes of a slot that was not returned to the kernel.
     pub fn get(&self, at: usize, len: usize) -> &[u8] {
         self.pages.get(at, len)
     }
 
-    /// The same, to be written.
+    /// As [`Self::get`], for writing.
     pub fn get_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         self.pages.get_mut(at, len)
     }

@@ -1,7 +1,9 @@
-//! A tap: every frame of an interface, in and out, as a switch in user space needs them; no addresses, no filter, no RoCE.
+//! A tap: all frames of an interface, in both directions, as a switch in user space needs them. It
+//! has no addresses and no RoCE filter.
 //!
-//! What the kernel does to frames on their way is undone or handed on: a VLAN tag that it took off is put back, Feroce's
-//! super-frames are cut, and a checksum that the sender left to its device stays left, to whoever gets the frame ([`Offload`]).
+//! The tap undoes or passes on what the kernel did to a frame. It puts a stripped VLAN tag back and
+//! cuts super-frames of RoCE. A checksum that the sender left to its device is still missing when
+//! the frame is forwarded ([`Offload`]).
 
 use std::io;
 use std::mem::zeroed;
@@ -10,31 +12,32 @@ use std::time::Duration;
 
 use feroce_wire::ROCE_PORT;
 
+use super::classic_bpf::{EVERYTHING, Instruction};
 use super::error::PacketError;
-use super::filter::{EVERYTHING, Instruction, flow_control};
-use super::receive::{TAG, insert_tag, tag, told};
+use super::filter::flow_control;
+use super::receive::{TAG, control_message, insert_tag, tag};
 use super::socket::{Pages, Socket};
-use super::super_frame::{
-    FRAME_MAX, Headers, Kind, NEEDS_CHECKSUM, VNET_LEN, fold, kind, sum_words,
-};
+use super::vnet::{FRAME_MAX, Headers, Kind, NEEDS_CHECKSUM, VNET_LEN, fold, kind, sum_words};
 use crate::port::af_xdp::interface::Interface;
 
-/// Frames of one burst.
+/// Maximum number of frames of one burst.
 const BURST: usize = 32;
-/// Room for what the kernel tells beside a frame: control messages with `struct tpacket_auxdata` and `struct timespec`.
+/// Bytes for the control messages of a frame, which hold a `struct tpacket_auxdata` and a
+/// `struct timespec`.
 const CONTROL: usize = 128;
 
-/// What a sender has left to its device: a checksum to compute, TCP's frame to cut. It goes with the frame.
+/// Work that a sender left to its device: a checksum to compute, or a TCP frame to segment. It must
+/// be forwarded together with the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload([u8; VNET_LEN]);
 
 impl Offload {
-    /// Whether the frame is to be cut into several.
+    /// Returns true if the frame must be cut into several.
     pub const fn is_super_frame(self) -> bool {
         self.0[1] != 0
     }
 
-    /// Computes the checksum that was left to do, if there is one, into `frame`; what is then left.
+    /// Computes the missing checksum of `frame`, if any. Returns the work that is then left.
     pub fn complete(self, frame: &mut [u8]) -> Self {
         let mut header = self.0;
         if header[0] & NEEDS_CHECKSUM == 0 {
@@ -43,12 +46,12 @@ impl Offload {
         header[0] &= !NEEDS_CHECKSUM;
         let word = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
         let (start, place) = (word(6), word(6) + word(8));
-        // A sender can say what it likes.
+        // The sender may have written any offset.
         if let Some(covered) = frame.get(start..)
             && place + 2 <= frame.len()
         {
             let sum = match !fold(sum_words(covered)) {
-                0 => 0xffff, // To UDP, 0 is none; to TCP, the same.
+                0 => 0xffff, // For UDP, 0 means no checksum; for TCP, both values are equal.
                 sum => sum,
             };
             frame[place..place + 2].copy_from_slice(&sum.to_be_bytes());
@@ -56,7 +59,7 @@ impl Offload {
         Self(header)
     }
 
-    /// What a frame needs that got a tag of `bytes` bytes.
+    /// The work for the same frame after a tag of `bytes` bytes was inserted.
     fn behind_tag(self, bytes: u16) -> Self {
         let mut header = self.0;
         if header[0] & NEEDS_CHECKSUM != 0 {
@@ -70,18 +73,18 @@ impl Offload {
 /// A received frame.
 #[derive(Debug, Clone, Copy)]
 pub struct TapFrame<'a> {
-    /// From the destination address on, without FCS.
+    /// The frame from the destination address on, without FCS.
     pub bytes: &'a [u8],
-    /// What is left to do about it.
+    /// Work that the sender left to its device.
     pub offload: Offload,
-    /// When it arrived by the machine's clock, since 1970; only a tap of flow control is told.
+    /// Arrival time by the clock of the machine, since 1970. Only a flow-control tap knows it.
     pub arrived: Option<Duration>,
 }
 
-/// Where a received frame lies.
+/// Position of a received frame.
 #[derive(Debug, Clone, Copy, Default)]
 struct Received {
-    /// In `cut`, or else in `pages`.
+    /// True if the frame is in `cut`, false if it is in `pages`.
     is_cut: bool,
     at: usize,
     len: usize,
@@ -106,21 +109,23 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens a tap on an interface that is up, with room for `rx_bytes` bytes of frames in the kernel.
+    /// Opens a tap on an interface that is up. The kernel buffers at most `rx_bytes` bytes of
+    /// frames.
     ///
     /// # Errors
-    /// See [`PacketError`]: each says what was refused and what helps.
+    /// See [`PacketError`]: each error says what was refused and what helps.
     pub fn open(interface: &str, rx_bytes: u32) -> Result<Self, PacketError> {
         Self::open_filtered(interface, rx_bytes, &EVERYTHING)
     }
 
-    /// The same, with frames of flow control only: PFC, PAUSE, and what wants to be either. The kernel says when each arrived.
+    /// Opens a tap that receives only flow-control frames: PFC, PAUSE, and malformed ones. The
+    /// kernel stamps each frame with its arrival time.
     ///
     /// # Errors
     /// See [`open`](Self::open).
     pub fn open_flow_control(interface: &str, rx_bytes: u32) -> Result<Self, PacketError> {
         let tap = Self::open_filtered(interface, rx_bytes, &flow_control())?;
-        tap.socket.stamp().map_err(PacketError::system("be told when frames arrive"))?;
+        tap.socket.stamp().map_err(PacketError::system("turn on receive timestamps"))?;
         Ok(tap)
     }
 
@@ -148,28 +153,29 @@ impl Tap {
         })
     }
 
-    /// The interface.
+    /// The name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The interface's MTU.
+    /// The MTU of the interface in bytes.
     pub const fn mtu(&self) -> u32 {
         self.mtu
     }
 
-    /// Takes what has arrived, a burst at most before super-frames are cut; how many frames [`frame`](Self::frame) shows until the next call.
+    /// Takes the frames that have arrived, at most one burst before super-frames are cut. Returns
+    /// how many frames [`frame`](Self::frame) can show until the next call.
     ///
     /// # Errors
-    /// What the kernel says of an interface that went down or away.
+    /// The interface went down or was removed.
     pub fn receive(&mut self) -> io::Result<usize> {
         self.received.clear();
         self.cut.clear();
         let stride = self.stride;
         let mut headers = [[0_u8; VNET_LEN]; BURST];
-        // SAFETY: plain data for which all zeros is a value.
+        // SAFETY: plain data for which all zeros is a valid value.
         let mut vectors: [[libc::iovec; 2]; BURST] = unsafe { zeroed() };
-        // SAFETY: the same.
+        // SAFETY: plain data for which all zeros is a valid value.
         let mut messages: [libc::mmsghdr; BURST] = unsafe { zeroed() };
         for (index, message) in messages.iter_mut().enumerate() {
             let buffer = index * stride;
@@ -182,7 +188,8 @@ impl Tap {
             message.msg_hdr.msg_control = self.pages.address(buffer).cast();
             message.msg_hdr.msg_controllen = CONTROL as _;
         }
-        // SAFETY: the messages point at `headers` and at the buffers, which outlive the call and which nothing else refers to.
+        // SAFETY: the messages point to `headers` and to the buffers. Both outlive the call, and
+        // nothing else refers to them.
         let count = match unsafe { self.socket.receive(&mut messages) } {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -194,7 +201,7 @@ impl Tap {
                 self.truncated += 1;
                 continue;
             }
-            // SAFETY: the kernel has filled this message, whose control messages lie in the pages.
+            // SAFETY: the kernel filled this message, and its control messages are in the pages.
             let (tag, arrived) = unsafe { (tag(&message.msg_hdr), arrival(&message.msg_hdr)) };
             let at = index * stride + CONTROL + TAG;
             let offload = Offload(headers[index]);
@@ -211,7 +218,8 @@ impl Tap {
         Ok(self.received.len())
     }
 
-    /// Cuts a frame into its packets if it is a super-frame of RoCE. UDP checksums over IPv4 are 0, as its senders have them.
+    /// Cuts a frame into its packets if it is a super-frame of RoCE; returns true then. UDP
+    /// checksums over IPv4 are 0, as RoCE senders write them.
     fn cut(&mut self, frame: Received) -> bool {
         let bytes = self.pages.get(frame.at, frame.len);
         let Some(Kind::Super(segment)) = kind(&frame.offload.0) else { return false };
@@ -240,10 +248,10 @@ impl Tap {
         Received { at, len: frame.len + TAG, offload: frame.offload.behind_tag(4), ..frame }
     }
 
-    /// A frame of the last burst.
+    /// Frame `index` of the last burst.
     ///
     /// # Panics
-    /// If it had not so many.
+    /// If the burst had fewer frames.
     pub fn frame(&self, index: usize) -> TapFrame<'_> {
         let Received { is_cut, at, len, offload, arrived } = self.received[index];
         let bytes = if is_cut { &self.cut[at..at + len] } else { self.pages.get(at, len) };
@@ -253,27 +261,28 @@ impl Tap {
     /// Sends a frame.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] or `ENOBUFS` if the interface has no room; what else the kernel says, as of a frame that is
-    /// longer than the interface's MTU allows.
+    /// [`io::ErrorKind::WouldBlock`] or `ENOBUFS` if the interface has no room. Other errors of the
+    /// kernel, such as for a frame longer than the MTU of the interface allows.
     pub fn send(&mut self, bytes: &[u8], offload: Offload) -> io::Result<()> {
         let mut header = offload.0;
         let mut vectors =
             [vector(header.as_mut_ptr(), VNET_LEN), vector(bytes.as_ptr().cast_mut(), bytes.len())];
-        // SAFETY: plain data for which all zeros is a value.
+        // SAFETY: plain data for which all zeros is a valid value.
         let mut message: libc::mmsghdr = unsafe { zeroed() };
         message.msg_hdr.msg_iov = vectors.as_mut_ptr();
         message.msg_hdr.msg_iovlen = vectors.len() as _;
-        // SAFETY: the message points at `header` and `bytes`, which outlive the call and are only read by it.
+        // SAFETY: the message points to `header` and `bytes`, which outlive the call and are only
+        // read.
         unsafe { self.socket.send(std::slice::from_mut(&mut message)) }.map(|_one| ())
     }
 
-    /// Frames that the kernel dropped for want of room.
+    /// Frames that the kernel dropped for lack of room.
     pub fn drops(&mut self) -> u64 {
         self.drops += self.socket.take_drops();
         self.drops
     }
 
-    /// Frames that were longer than any IP packet.
+    /// Frames that were dropped because they were longer than any IP packet.
     pub const fn truncated(&self) -> u64 {
         self.truncated
     }
@@ -285,14 +294,14 @@ impl AsRawFd for Tap {
     }
 }
 
-/// When a frame arrived, if the kernel was asked to say so.
+/// The arrival time of a frame, if timestamps are on.
 ///
 /// # Safety
-/// The header is as the kernel left it, and what it points at is still there.
+/// The kernel filled the header, and the memory that the header points to is still valid.
 unsafe fn arrival(header: &libc::msghdr) -> Option<Duration> {
     let kind = (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
-    // SAFETY: as the caller promises; such a message holds that structure.
-    let time = unsafe { told::<libc::timespec>(header, kind) }?;
+    // SAFETY: the caller guarantees the header; a message of this type holds this structure.
+    let time = unsafe { control_message::<libc::timespec>(header, kind) }?;
     let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
     Some(Duration::new(seconds, nanos))
 }
@@ -306,21 +315,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_is_what_a_receiver_computes() {
-        // Any bytes, odd and even, from offset 4 on; the checksum is at 10.
+    fn a_completed_checksum_is_valid_for_receivers() {
+        // The checksum covers an odd or even number of bytes from offset 4 on, and is at offset 10.
         for len in 12..40_u8 {
             let mut frame: Vec<u8> = (0..len).map(|byte| byte.wrapping_mul(37) ^ len).collect();
             let mut header = [0; VNET_LEN];
             header[0] = NEEDS_CHECKSUM;
             header[6..8].copy_from_slice(&4_u16.to_ne_bytes());
             header[8..10].copy_from_slice(&6_u16.to_ne_bytes());
-            // The sender leaves a part of the sum there.
+            // The sender leaves a partial sum in the checksum field.
             let left = [frame[10], frame[11]];
             assert_eq!(Offload(header).complete(&mut frame).0[0], 0);
             let total =
                 u32::from(fold(sum_words(&frame[4..]))) + u32::from(u16::from_be_bytes(left));
             assert_eq!(fold(total), 0xffff, "{len} bytes");
-            // What points outside changes nothing.
+            // An offset outside the frame changes nothing.
             let before = frame.clone();
             header[8..10].copy_from_slice(&u16::from(len).to_ne_bytes());
             Offload(header).complete(&mut frame);
@@ -329,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_that_is_left_to_do_moves_with_the_tag() {
+    fn the_offset_of_a_missing_checksum_moves_with_the_tag() {
         let mut header = [0; VNET_LEN];
         header[0] = NEEDS_CHECKSUM;
         header[6..8].copy_from_slice(&34_u16.to_ne_bytes());

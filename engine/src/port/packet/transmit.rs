@@ -1,43 +1,46 @@
-//! Frames out: written into slots, put together where they may be, and sent by one call per burst.
+//! The transmit side. Packets are written into slots, combined into super-frames where possible,
+//! and sent with one system call per burst.
 //!
-//! A slot holds a packet, with room for the kernel's header ahead of it. A message is what the kernel takes as
-//! one frame: a slot, or several whose bytes it gathers, the first with its headers and the others without.
+//! A slot holds a packet, with room for the virtio_net_hdr before it. A message is one frame for
+//! the kernel: a slot, or several slots whose bytes the kernel gathers. The first slot of a message
+//! contributes its headers, the others only their segments.
 
 use std::io;
 use std::mem::zeroed;
 use std::sync::Arc;
 
 use super::socket::{Pages, Sockets};
-use super::super_frame::{Headers, VNET_LEN};
+use super::vnet::{Headers, VNET_LEN};
 
-/// Bytes ahead of a frame in its slot; the kernel's header ends where the frame begins.
+/// Bytes before a frame in its slot. The virtio_net_hdr ends where the frame begins.
 const AHEAD: usize = 64;
-/// Bytes of a cache line. The kernel copies fastest between places that lie alike in theirs.
-const LINE: usize = 64;
+/// Bytes of a cache line. The kernel copies fastest if source and destination have the same offset
+/// in their cache lines.
+const CACHE_LINE: usize = 64;
 /// Messages per system call.
 const BATCH: usize = 64;
 
 /// One frame for the kernel.
 #[derive(Debug, Clone, Copy)]
 struct Message {
-    /// First slot; the others follow.
+    /// First slot; the other slots follow it.
     slot: usize,
     slots: usize,
     /// Bytes of the frame.
     len: usize,
-    /// Of a super-frame.
+    /// Format of a super-frame; `None` for a single packet.
     segments: Option<Segments>,
-    /// The last segment was shorter than the others: no more can follow.
+    /// True if the last segment is shorter than the others, so that no segment can follow.
     closed: bool,
 }
 
 impl Message {
-    /// Whether a super-frame of at most `most` segments can take one more, if that fits.
+    /// Returns true if one more segment may follow, with at most `most` segments in all.
     fn is_open(&self, most: usize) -> bool {
         !self.closed && self.slots < most
     }
 
-    /// The same of one more of `len` bytes.
+    /// Returns true if a further segment of `len` bytes fits.
     fn has_room_for(&self, len: usize, most: usize) -> bool {
         let fits = |Segments { headers, .. }: Segments| {
             self.len - headers.len() + len <= headers.segments_max()
@@ -46,22 +49,22 @@ impl Message {
     }
 }
 
-/// What is the same for all segments of a super-frame.
+/// Properties common to all segments of a super-frame.
 #[derive(Debug, Clone, Copy)]
 struct Segments {
     headers: Headers,
-    /// Bytes of each but the last.
+    /// Bytes of each segment but the last.
     len: u16,
 }
 
-/// What the kernel reads messages from.
+/// Descriptors of messages for the kernel.
 #[derive(Debug)]
 struct Vectors {
     parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the addresses within are used during a call only, which writes them anew.
+// SAFETY: the addresses are used only during a call, which writes them anew.
 unsafe impl Send for Vectors {}
 
 /// The transmit side of one core.
@@ -72,20 +75,20 @@ pub(super) struct Transmitter {
     frame_max: usize,
     stride: usize,
     slots: usize,
-    /// Slots in use, from the first.
+    /// Number of slots in use, counted from the first.
     used: usize,
     taken: bool,
-    /// Where in `pages` the frame of each slot begins.
+    /// Offset in `pages` of the frame of each slot.
     frames: Vec<usize>,
-    /// Bytes through UDP of the last super-frame, which the next is likely to have, too.
+    /// Bytes of the headers through UDP of the last super-frame; the next one probably has as many.
     headers: usize,
     queued: Vec<Message>,
-    /// Of these, sent.
+    /// Number of queued messages that were sent.
     sent: usize,
     segments_max: usize,
-    /// The kernel had no room for the rest.
+    /// True if the kernel had no room for the rest of the queued messages.
     backlog: bool,
-    /// It took some since [`Transmitter::moved`] was asked last.
+    /// True if the kernel took messages since the last call of [`Transmitter::moved`].
     moved: bool,
     vectors: Vectors,
     /// Packets that the kernel refused.
@@ -99,9 +102,9 @@ impl Transmitter {
         frame_max: usize,
         segments_max: usize,
     ) -> io::Result<Self> {
-        // An odd number of cache lines, so that slots do not all meet in the same sets.
-        let lines = (AHEAD + LINE + frame_max).div_ceil(LINE) | 1;
-        let stride = lines * LINE;
+        // An odd number of cache lines, so that slots do not all start in the same cache sets.
+        let lines = (AHEAD + CACHE_LINE + frame_max).div_ceil(CACHE_LINE) | 1;
+        let stride = lines * CACHE_LINE;
         Ok(Self {
             sockets,
             pages: Pages::map(slots * stride)?,
@@ -125,29 +128,31 @@ impl Transmitter {
         })
     }
 
-    /// Slots that can be taken.
+    /// Number of slots that can be taken.
     pub fn room(&self) -> usize {
         self.slots - self.used
     }
 
-    /// Whether the kernel took something since this was asked last. Slots are free again when it has taken all.
+    /// Returns true if the kernel took messages since the last call. Slots are free again only when
+    /// the kernel has taken all messages.
     pub fn moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
 
-    /// The slot to write next.
+    /// The next slot to write.
     pub fn slot(&mut self) -> Option<&mut [u8]> {
         self.taken = self.used < self.slots;
         self.taken.then(|| {
-            let at = self.used * self.stride + AHEAD + self.line_up();
+            let at = self.used * self.stride + AHEAD + self.alignment();
             self.frames[self.used] = at;
             self.pages.get_mut(at, self.frame_max)
         })
     }
 
-    /// By how much the next frame is moved so that what is behind its headers lies in its cache lines as it will in the
-    /// kernel's pages: they begin with what is behind the headers of the super-frame that it is likely to be a segment of.
-    fn line_up(&self) -> usize {
+    /// Offset of the next frame in its slot that gives its segment the same offset in the cache
+    /// line as in the kernel's pages. These pages begin with the first byte after the headers of
+    /// the super-frame that the frame probably becomes a segment of.
+    fn alignment(&self) -> usize {
         let last = self.queued[self.sent..].last();
         let ahead = last.map_or(0, |last| match last.segments {
             Some(segments) if last.has_room_for(segments.len.into(), self.segments_max) => {
@@ -156,10 +161,10 @@ impl Transmitter {
             Some(_) => 0,
             None => last.len.saturating_sub(self.headers),
         });
-        ahead.wrapping_sub(self.headers) % LINE
+        ahead.wrapping_sub(self.headers) % CACHE_LINE
     }
 
-    /// Queues the taken slot as a frame of its own.
+    /// Queues the slot taken last as a frame of its own.
     pub fn commit(&mut self, len: usize) {
         self.take(len);
         let slot = self.used - 1;
@@ -167,7 +172,7 @@ impl Transmitter {
         self.queued.push(message);
     }
 
-    /// Queues the taken slot, as a further segment of the last frame if it can be one.
+    /// Queues the slot taken last, as a further segment of the last frame if possible.
     pub fn join(&mut self, len: usize) {
         match self.grown(len) {
             Some(grown) => {
@@ -184,7 +189,8 @@ impl Transmitter {
         self.used += 1;
     }
 
-    /// The last frame with the taken slot as a further segment, if it can be one.
+    /// The last queued message with the slot taken last as a further segment; `None` if it cannot
+    /// be a segment of this message.
     fn grown(&mut self, len: usize) -> Option<Message> {
         let mut last =
             *self.queued[self.sent..].last().filter(|last| last.is_open(self.segments_max))?;
@@ -212,10 +218,10 @@ impl Transmitter {
         })
     }
 
-    /// Hands over what was committed.
+    /// Sends the committed frames.
     ///
     /// # Errors
-    /// When the interface is down or gone, and the frames are lost; when the kernel refuses one of them.
+    /// The interface is down or gone, and the frames are lost. Or the kernel refuses one frame.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut failed = Ok(());
         let mut link_failed = false;
@@ -235,17 +241,18 @@ impl Transmitter {
                     self.backlog = true;
                     return failed;
                 }
-                // The first may be of the past: a link that went down leaves one behind.
+                // The first error may be an old one that a link left when it went down.
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
                     if std::mem::replace(&mut link_failed, true) {
                         self.give_up(self.queued.len() - self.sent);
                         failed = Err(error);
                     }
                 }
-                // The queue of the interface, or the other end of a veth, has no room for this one.
+                // The queue of the interface, or the other end of a veth, has no room for this
+                // frame.
                 Some(libc::ENOBUFS) => self.give_up(1),
                 Some(libc::EINVAL) if self.queued[self.sent].segments.is_some() => self.cut_all(),
-                // The MTU is smaller now; or whatever this one has met.
+                // The MTU is smaller now, or the kernel refuses this frame for another reason.
                 _ => {
                     self.give_up(1);
                     failed = Err(error);
@@ -257,9 +264,10 @@ impl Transmitter {
         failed
     }
 
-    /// Linux before 6.2 takes no super-frames: sends the packets of those that wait one by one, and makes no more.
+    /// Splits the waiting super-frames into packets and stops making super-frames: Linux before 6.2
+    /// takes none.
     fn cut_all(&mut self) {
-        tracing::warn!("the kernel takes no super-frames: every packet goes alone");
+        tracing::warn!("the kernel takes no super-frames: every packet is sent alone");
         self.segments_max = 1;
         let Self { pages, queued, frames, .. } = self;
         let mut messages = Vec::with_capacity(self.slots);
@@ -291,15 +299,15 @@ impl Transmitter {
         self.sent += count;
     }
 
-    /// Tries again what the kernel did not take at the last flush.
+    /// Tries again to send what the kernel did not take at the last flush.
     pub fn resume(&mut self) {
         if self.has_backlog() {
-            // An error that lasts shows at the next flush.
-            let _shown_later = self.flush();
+            // A lasting error is reported by the next flush.
+            let _reported_later = self.flush();
         }
     }
 
-    /// Whether something waits for room in the kernel.
+    /// Returns true if messages wait for room in the kernel.
     pub fn has_backlog(&self) -> bool {
         self.backlog
     }
@@ -315,19 +323,20 @@ impl Transmitter {
             prepare(pages, message, frames[0]);
             let first = vectors.parts.len();
             push_parts(pages, message, frames, &mut vectors.parts);
-            // SAFETY: `mmsghdr` is plain data for which all zeros is a value.
+            // SAFETY: `mmsghdr` is plain data for which all zeros is a valid value.
             let mut entry: libc::mmsghdr = unsafe { zeroed() };
-            // The vector never grows beyond what it was made for, so that its entries stay.
+            // The vector never grows beyond its initial capacity, so its entries do not move.
             entry.msg_hdr.msg_iov = vectors.parts[first..].as_mut_ptr();
             entry.msg_hdr.msg_iovlen = message.slots as _;
             vectors.messages.push(entry);
         }
-        // SAFETY: each message points at parts that lie in `vectors`, and these at bytes of `pages`.
+        // SAFETY: each message points to parts in `vectors`, and the parts to bytes of `pages`.
         unsafe { self.sockets.queue.send(&mut vectors.messages) }
     }
 }
 
-/// Completes the headers of `message`, whose first frame begins at `at`.
+/// Completes the headers of `message` and writes its virtio_net_hdr. Its first frame begins at
+/// `at`.
 fn prepare(pages: &mut Pages, message: &Message, at: usize) {
     let vnet = match message.segments {
         None => [0; VNET_LEN],
@@ -339,7 +348,7 @@ fn prepare(pages: &mut Pages, message: &Message, at: usize) {
     pages.get_mut(at - VNET_LEN, VNET_LEN).copy_from_slice(&vnet);
 }
 
-/// Appends where the bytes of `message` are, whose frames begin at `frames`.
+/// Appends the addresses of the bytes of `message`, whose frames begin at `frames`.
 fn push_parts(pages: &Pages, message: &Message, frames: &[usize], parts: &mut Vec<libc::iovec>) {
     let mut push = |at: usize, len: usize| {
         let bytes = pages.get(at, len);

@@ -1,8 +1,9 @@
-//! Who a port's neighbours are. Shared by the ports of a device, which hear and send ARP and neighbour
-//! discovery, and its control path, which waits for answers.
+//! The neighbour table of a device. The ports of the device, which send and receive ARP and
+//! neighbour discovery, share it with the control path, which waits for responses.
 //!
-//! The table holds those who were asked for, and nobody else: what strangers send does not make it grow. Its
-//! lock is taken for frames of ARP and neighbour discovery and by the control path, never for RoCE.
+//! The table holds only neighbours that were requested, so frames from other hosts do not make it
+//! grow. Its lock is taken for frames of ARP and neighbour discovery and by the control path, never
+//! for RoCE frames.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -12,18 +13,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use feroce_wire::MacAddr;
 
 use super::config::{Address, DpdkConfig};
-use super::frames::{Heard, Own, Sighting};
+use super::frames::{Handled, Own, Sighting};
 use crate::net::{Gid, GidEntry, PathHeaders, ResolveError, multicast_mac};
+use crate::port::kind::LinkAddresses;
 use crate::time::{Clock, Duration, Instant};
 
-/// A neighbour that does not answer is asked again after so long, as Linux does.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// So long an answer holds for those who ask for the way: as long as a neighbour is reachable for Linux.
-const HOLDS: Duration = Duration::from_secs(30);
+/// Time after which a request for a neighbour is repeated, as in Linux.
+const REQUEST_AGAIN: Duration = Duration::from_secs(1);
+/// Time for which a resolved address is used without another request, as in Linux.
+const REACHABLE_TIME: Duration = Duration::from_secs(30);
 const HOP_LIMIT: u8 = 64;
 const HOP_LIMIT_MULTICAST: u8 = 1;
 
-/// The addresses of a port that finds its neighbours itself, for
+/// The addresses of a port that resolves its neighbours itself, for
 /// [`Addressing::Port`](crate::device::Addressing::Port). Clones are handles to the same table.
 #[derive(Debug, Clone)]
 pub struct PortAddresses(Arc<Lan>);
@@ -42,33 +44,33 @@ struct Lan {
     changed: Condvar,
 }
 
-/// One neighbour: where and who.
+/// A neighbour: VLAN and address.
 type Key = (Option<u16>, IpAddr);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Those asked for; `None` until they answer.
+    /// Requested neighbours; `None` until they answer.
     neighbours: BTreeMap<Key, Option<Neighbour>>,
     to_send: VecDeque<Message>,
-    /// How often a neighbour that was known moved to another Ethernet address.
+    /// Number of times that a known neighbour changed its Ethernet address.
     moves: u64,
     closed: bool,
 }
 
-/// One that has answered.
+/// A neighbour that has answered.
 #[derive(Debug, Clone, Copy)]
 struct Neighbour {
     mac: MacAddr,
-    /// Until then, whoever asks for the way believes it.
-    holds_until: Instant,
+    /// Time until which the address is used without another request.
+    reachable_until: Instant,
 }
 
-/// What a port is to send.
+/// A message that a port must send.
 #[derive(Debug, Clone, Copy)]
 enum Message {
-    /// Who has this address? Asked from this own one.
-    Ask(Address, IpAddr),
-    /// This own address is here.
+    /// A request for the Ethernet address of a neighbour, sent from this local address.
+    Request(Address, IpAddr),
+    /// An announcement of this local address.
     Announce(Address),
 }
 
@@ -92,42 +94,43 @@ impl PortAddresses {
         &self.0.own
     }
 
-    /// Lets the port tell its link who it is.
+    /// Queues an announcement of every local address.
     pub(super) fn announce(&self) {
         for own in &self.0.own.addresses {
             self.0.send(&mut self.0.lock(), Message::Announce(*own));
         }
     }
 
-    /// Whether [`PortAddresses::write_next`] has something to write.
+    /// Returns true if messages wait for [`PortAddresses::write_next`].
     #[inline]
     pub(super) fn has_to_send(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }
 
-    /// Writes the next frame that is to be sent to `out`; `None` if there is none.
+    /// Writes the next queued message to `out`. Returns its length, or `None` if there is none.
     pub(super) fn write_next(&self, out: &mut [u8]) -> Option<usize> {
         let mut table = self.0.lock();
         let written = table.to_send.pop_front().and_then(|message| match message {
-            Message::Ask(own, target) => self.0.own.ask(&own, target, out),
+            Message::Request(own, target) => self.0.own.request(&own, target, out),
             Message::Announce(own) => self.0.own.announce(&own, out),
         });
         self.0.asked.store(!table.to_send.is_empty(), Ordering::Relaxed);
         written
     }
 
-    /// Takes a frame that is not RoCE; the answer, if it has one, is written to `out`. `None` if the frame is
-    /// not for us.
-    pub(super) fn hear(&self, frame: &[u8], out: &mut [u8]) -> Option<Heard> {
-        let heard = self.0.own.hear(frame, out)?;
-        if let Some(sighting) = &heard.sighting {
-            self.0.take(sighting);
+    /// Handles a frame that is not RoCE and writes the response, if any, to `out`. `None` if the
+    /// frame is not for this port.
+    pub(super) fn handle(&self, frame: &[u8], out: &mut [u8]) -> Option<Handled> {
+        let handled = self.0.own.handle(frame, out)?;
+        if let Some(sighting) = &handled.sighting {
+            self.0.learn(sighting);
         }
-        Some(heard)
+        Some(handled)
     }
+}
 
-    /// Own addresses as GIDs, in the order of the configuration.
-    pub fn gids(&self) -> Vec<GidEntry> {
+impl LinkAddresses for PortAddresses {
+    fn gids(&self) -> Vec<GidEntry> {
         let entry = |own: &Address| GidEntry {
             gid: own.ip.into(),
             vlan: own.vlan,
@@ -137,12 +140,8 @@ impl PortAddresses {
         self.0.own.addresses.iter().map(entry).collect()
     }
 
-    /// The headers that lead from `source` to `destination`. If nothing was heard of the next hop for 30 s, waits
-    /// for it to answer, asking it each second, for at most `timeout`.
-    ///
-    /// # Errors
-    /// See [`ResolveError`].
-    pub fn resolve(
+    /// If nothing was received from the next hop for 30 s, asks for its address once per second.
+    fn resolve(
         &self,
         destination: Gid,
         source: &GidEntry,
@@ -174,11 +173,7 @@ impl PortAddresses {
         Ok(headers)
     }
 
-    /// The headers that lead from `source` to `destination`, another own address.
-    ///
-    /// # Errors
-    /// [`ResolveError::FamilyMismatch`].
-    pub fn resolve_own(
+    fn resolve_own(
         &self,
         destination: Gid,
         source: &GidEntry,
@@ -186,31 +181,26 @@ impl PortAddresses {
         PathHeaders::to_self(destination, source, self.0.own.mac, self.0.mtu)
     }
 
-    /// The Ethernet address of a neighbour, if it has answered.
-    pub fn neighbour(&self, vlan: Option<u16>, ip: IpAddr) -> Option<MacAddr> {
+    fn neighbour(&self, vlan: Option<u16>, ip: IpAddr) -> Option<MacAddr> {
         self.0.lock().neighbours.get(&(vlan, ip)).copied().flatten().map(|known| known.mac)
     }
 
-    /// Asks for a neighbour once more, from the own address `source`, without waiting for the answer.
-    pub fn ask(&self, source: &GidEntry, next_hop: IpAddr) {
+    fn request(&self, source: &GidEntry, next_hop: IpAddr) {
         let mut addresses = self.0.own.addresses.iter();
         let is_source = |own: &&Address| own.ip == source.gid.ip() && own.vlan == source.vlan;
         if let Some(own) = addresses.find(is_source) {
-            self.0.send(&mut self.0.lock(), Message::Ask(*own, next_hop));
+            self.0.send(&mut self.0.lock(), Message::Request(*own, next_hop));
         }
     }
 
-    /// Waits until a known neighbour has moved to another Ethernet address since the count `seen`, or `timeout`
-    /// is over; the count now. `None` once closed.
-    pub fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64> {
+    fn wait_for_move(&self, seen: u64, timeout: Duration) -> Option<u64> {
         let still = |table: &mut Table| table.moves == seen && !table.closed;
         let waited = self.0.changed.wait_timeout_while(self.0.lock(), timeout, still);
         let (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         (!table.closed).then_some(table.moves)
     }
 
-    /// Ends [`PortAddresses::wait_for_move`], for good.
-    pub fn close(&self) {
+    fn close(&self) {
         self.0.lock().closed = true;
         self.0.changed.notify_all();
     }
@@ -226,7 +216,7 @@ impl Lan {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// The own address `src_ip`, if it can talk to `dst_ip`.
+    /// The local address `src_ip`, if it can reach `dst_ip`.
     fn own_address(
         &self,
         src_ip: IpAddr,
@@ -249,7 +239,7 @@ impl Lan {
     }
 
     fn next_hop(&self, own: &Address, dst_ip: IpAddr) -> Result<IpAddr, ResolveError> {
-        if own.broadcasts_at(dst_ip) {
+        if own.is_broadcast(dst_ip) {
             return Err(ResolveError::NotAHost { destination: dst_ip });
         }
         if own.reaches(dst_ip) {
@@ -274,24 +264,24 @@ impl Lan {
         loop {
             let now = self.clock.now();
             let known = *table.neighbours.entry(key).or_insert(None);
-            if let Some(known) = known.filter(|known| now < known.holds_until) {
+            if let Some(known) = known.filter(|known| now < known.reachable_until) {
                 return Ok(known.mac);
             }
             let after = now - start;
             let is_over = after >= timeout;
             if after >= ask_at && !is_over || ask_at.is_zero() {
-                self.send(&mut table, Message::Ask(*own, next_hop));
-                ask_at = after + ASK_AGAIN;
+                self.send(&mut table, Message::Request(*own, next_hop));
+                ask_at = after + REQUEST_AGAIN;
             }
             if is_over {
                 if known.is_none() {
-                    table.neighbours.remove(&key); // There is nothing to follow.
+                    table.neighbours.remove(&key); // No path uses it.
                 }
                 return Err(ResolveError::Unresolved { next_hop, after });
             }
             let unknown = |table: &mut Table| {
                 let known = table.neighbours.get(&key).copied().flatten();
-                known.is_none_or(|known| self.clock.now() >= known.holds_until)
+                known.is_none_or(|known| self.clock.now() >= known.reachable_until)
             };
             let wait = timeout.min(ask_at).saturating_sub(after);
             let waited = self.changed.wait_timeout_while(table, wait, unknown);
@@ -299,8 +289,8 @@ impl Lan {
         }
     }
 
-    /// Notes where a neighbour was seen, if somebody asked for it.
-    fn take(&self, sighting: &Sighting) {
+    /// Records the Ethernet address of a neighbour, if the neighbour was requested.
+    fn learn(&self, sighting: &Sighting) {
         let mut table = self.lock();
         let Some(known) = table.neighbours.get_mut(&(sighting.vlan, sighting.ip)) else { return };
         let was = known.map(|known| known.mac);
@@ -308,8 +298,8 @@ impl Lan {
         if has_moved && !sighting.overrides {
             return;
         }
-        let holds_until = self.clock.now() + HOLDS;
-        *known = Some(Neighbour { mac: sighting.mac, holds_until });
+        let reachable_until = self.clock.now() + REACHABLE_TIME;
+        *known = Some(Neighbour { mac: sighting.mac, reachable_until });
         table.moves += u64::from(has_moved);
         drop(table);
         self.changed.notify_all();
@@ -347,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_is_known_and_who_moves_is_followed() {
+    fn responses_are_learnt_and_moves_are_reported() {
         let lan = lan();
         let headers = std::thread::scope(|scope| {
             let waits = scope.spawn(|| resolve(&lan, "10.0.0.2", Duration::from_secs(10)));
             while !lan.has_to_send() {
                 std::thread::yield_now();
             }
-            lan.0.take(&sighting("10.0.0.2", 2, true));
+            lan.0.learn(&sighting("10.0.0.2", 2, true));
             waits.join().unwrap().unwrap()
         });
         assert_eq!(
@@ -363,9 +353,9 @@ mod tests {
         );
         assert!(lan.write_next(&mut [0; 128]).is_some() && !lan.has_to_send());
         assert_eq!(lan.wait_for_move(0, Duration::ZERO), Some(0));
-        lan.0.take(&sighting("10.0.0.2", 3, false));
+        lan.0.learn(&sighting("10.0.0.2", 3, false));
         assert_eq!(resolve(&lan, "10.0.0.2", Duration::ZERO).unwrap().dst_mac, mac(2), "not firm");
-        lan.0.take(&sighting("10.0.0.2", 3, true));
+        lan.0.learn(&sighting("10.0.0.2", 3, true));
         assert_eq!(lan.wait_for_move(0, Duration::from_secs(10)), Some(1));
         assert_eq!(resolve(&lan, "10.0.0.2", Duration::ZERO).unwrap().dst_mac, mac(3));
         lan.close();
@@ -373,17 +363,17 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_of_long_ago_is_asked_again() {
+    fn an_old_neighbour_is_requested_again() {
         let lan = lan();
         let key = (None, "10.0.0.2".parse().unwrap());
         lan.0.lock().neighbours.insert(key, None);
-        lan.0.take(&sighting("10.0.0.2", 2, true));
-        let held = lan.0.lock().neighbours[&key].unwrap().holds_until;
-        assert!(held > lan.0.clock.now() + HOLDS / 2);
+        lan.0.learn(&sighting("10.0.0.2", 2, true));
+        let held = lan.0.lock().neighbours[&key].unwrap().reachable_until;
+        assert!(held > lan.0.clock.now() + REACHABLE_TIME / 2);
         assert_eq!(resolve(&lan, "10.0.0.2", Duration::ZERO).unwrap().dst_mac, mac(2));
-        assert!(!lan.has_to_send(), "what is known is not asked for");
+        assert!(!lan.has_to_send(), "a reachable neighbour is not requested");
         let grows_old = || {
-            let long_ago = Some(Neighbour { mac: mac(2), holds_until: lan.0.clock.now() });
+            let long_ago = Some(Neighbour { mac: mac(2), reachable_until: lan.0.clock.now() });
             lan.0.lock().neighbours.insert(key, long_ago);
         };
         grows_old();
@@ -392,25 +382,25 @@ mod tests {
             while !lan.has_to_send() {
                 std::thread::yield_now();
             }
-            lan.0.take(&sighting("10.0.0.2", 2, false));
+            lan.0.learn(&sighting("10.0.0.2", 2, false));
             waits.join().unwrap().unwrap()
         });
         assert_eq!(headers.dst_mac, mac(2));
         grows_old();
         let error = resolve(&lan, "10.0.0.2", Duration::ZERO).unwrap_err();
         assert!(matches!(error, ResolveError::Unresolved { .. }), "{error}");
-        assert_eq!(lan.neighbour(None, key.1), Some(mac(2)), "who talks to it goes on");
-        assert_eq!(lan.wait_for_move(0, Duration::ZERO), Some(0), "it was there all the time");
+        assert_eq!(lan.neighbour(None, key.1), Some(mac(2)), "paths in use keep the address");
+        assert_eq!(lan.wait_for_move(0, Duration::ZERO), Some(0), "the address has not changed");
     }
 
     #[test]
-    fn strangers_do_not_make_the_table_grow() {
+    fn unrequested_neighbours_are_not_stored() {
         let lan = lan();
-        lan.0.take(&sighting("10.0.0.77", 7, true));
+        lan.0.learn(&sighting("10.0.0.77", 7, true));
         assert!(lan.0.lock().neighbours.is_empty());
         let error = resolve(&lan, "10.0.0.77", Duration::ZERO).unwrap_err();
         assert!(matches!(error, ResolveError::Unresolved { .. }), "{error}");
-        assert!(lan.0.lock().neighbours.is_empty(), "nobody waits any more");
+        assert!(lan.0.lock().neighbours.is_empty(), "the waiting path is gone");
     }
 
     #[test]

@@ -1,35 +1,25 @@
-//! Super-frames: one frame for the kernel, many packets for everybody else.
-//!
-//! ```text
-//!  super-frame   Ethernet | IP | UDP | segment 0 | segment 1 | ... | segment n
-//!  packet i      Ethernet | IP | UDP | segment i
-//! ```
-//! All segments but the last are of one length, and the last is not longer. The lengths in the headers of a
-//! super-frame are those of the whole; those of packet i are its own, and its IPv4 identification is that of
-//! the super-frame plus i. Where a receiver cannot take a super-frame, the kernel cuts it by the same rules. It
-//! then also computes UDP checksums, so that packets from a super-frame carry one: the ICRC does not cover it.
+//! [Super-frames](crate::port::super_frame) on packet sockets: their headers, and the
+//! `virtio_net_hdr` by which the kernel and the port tell each other about segmentation.
 
 use feroce_wire::{EthernetHeader, Ipv4Header, Ipv6Header, UdpHeader, VlanTag};
 
-/// Bytes that go ahead of each frame on a socket with `PACKET_VNET_HDR`: `struct virtio_net_hdr`.
+/// Bytes of `struct virtio_net_hdr`, which precedes each frame on a socket with `PACKET_VNET_HDR`.
 pub(super) const VNET_LEN: usize = 10;
-/// Most segments of a super-frame: what every kernel takes.
-pub(super) const SEGMENTS_MAX: usize = 64;
-/// Most segments that any kernel makes of one.
+/// Maximum number of segments that any kernel cuts a super-frame into.
 const SEGMENTS_LIMIT: usize = 128;
-/// Longest IP packet, of either version.
+/// Longest IP packet of either version, in bytes.
 const IP_MAX: usize = 65535;
-/// Longest super-frame, with a VLAN tag.
+/// Longest super-frame with a VLAN tag, in bytes.
 pub(super) const FRAME_MAX: usize = EthernetHeader::LEN + VlanTag::LEN + IP_MAX;
 
-/// `virtio_net_hdr.flags`: the checksum is left to do.
+/// `virtio_net_hdr.flags`: the checksum is still to be computed.
 pub(super) const NEEDS_CHECKSUM: u8 = 1;
 const GSO_UDP_L4: u8 = 5;
-/// Set beside the kind by frames with a congestion mark.
+/// Set in addition to the kind on frames with a congestion mark.
 const GSO_ECN: u8 = 0x80;
 const PROTOCOL_UDP: u8 = 17;
 
-/// Where the headers of a frame are.
+/// Offsets of the headers of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Headers {
     v6: bool,
@@ -38,7 +28,8 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Finds them; `None` if they are not Ethernet with at most one tag, IP without options, UDP.
+    /// Finds the headers; `None` unless they are Ethernet with at most one VLAN tag, IP without
+    /// options, and UDP.
     pub fn find(frame: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
         let mut ip = EthernetHeader::LEN;
@@ -57,30 +48,31 @@ impl Headers {
         fits.then_some(Self { v6, ip, udp })
     }
 
-    /// Bytes in front of the first segment.
+    /// Bytes before the first segment.
     pub fn len(self) -> usize {
         self.udp + UdpHeader::LEN
     }
 
-    /// Bytes of segments that fit a super-frame.
+    /// Maximum bytes of all segments of a super-frame with these headers.
     pub fn segments_max(self) -> usize {
         IP_MAX - (self.len() - self.ip)
     }
 
-    /// Whether a received super-frame of `len` bytes with these headers is what a kernel makes: some segments, not too
-    /// many, that fit an IP packet. A peer on a veth writes what it likes.
+    /// Returns true if a received super-frame of `len` bytes with these headers is well-formed: it
+    /// has at least one segment, not too many, and fits an IP packet. A peer on a veth may write
+    /// anything.
     pub fn can_be_cut(self, len: usize, segment: usize) -> bool {
         let segments = len.saturating_sub(self.len());
         (1..=self.segments_max()).contains(&segments)
             && segments.div_ceil(segment) <= SEGMENTS_LIMIT
     }
 
-    /// The UDP port that the frame goes to.
+    /// The UDP destination port of the frame.
     pub fn udp_destination(self, frame: &[u8]) -> u16 {
         u16::from_be_bytes([frame[self.udp + 2], frame[self.udp + 3]])
     }
 
-    /// The IPv4 identification; 0 for IPv6, which has none.
+    /// The IPv4 identification; 0 for IPv6.
     pub fn identification(self, frame: &[u8]) -> u16 {
         match self.v6 {
             true => 0,
@@ -88,8 +80,8 @@ impl Headers {
         }
     }
 
-    /// Makes the headers at the front of `frame` those of a packet with `len` bytes behind them. The UDP
-    /// checksum is 0.
+    /// Turns the headers at the start of `frame` into those of a packet with `len` bytes after
+    /// them. The UDP checksum becomes 0.
     pub fn set(self, frame: &mut [u8], len: usize, identification: u16) {
         let lengths = [UdpHeader::LEN + len, self.udp - self.ip + UdpHeader::LEN + len];
         let [udp_len, ip_len] =
@@ -109,26 +101,27 @@ impl Headers {
         udp[6..8].fill(0);
     }
 
-    /// Computes the UDP checksum of `frame`, a packet, over IPv6: receivers may insist on one there, and a kernel that cuts a super-frame
-    /// computes it.
+    /// Computes the UDP checksum of `frame`, one packet, if it is IPv6. Receivers may require a
+    /// checksum there, and a kernel that cuts a super-frame computes it.
     pub fn complete_v6(self, frame: &mut [u8]) {
         if self.v6 {
             let udp_len = u32::from(u16::from_be_bytes([frame[self.udp + 4], frame[self.udp + 5]]));
             let sum = u32::from(fold(sum_words(&frame[self.ip + 8..self.udp])))
                 + u32::from(fold(sum_words(&frame[self.udp..])));
             let sum = match !fold(sum + u32::from(PROTOCOL_UDP) + udp_len) {
-                0 => 0xffff, // 0 is none.
+                0 => 0xffff, // 0 would mean that there is no checksum.
                 sum => sum,
             };
             frame[self.udp + 6..self.udp + 8].copy_from_slice(&sum.to_be_bytes());
         }
     }
 
-    /// Makes the headers at the front of `frame`, which are those of its first segment, those of a super-frame
-    /// with `total` bytes of segments, each of `segment` bytes. Returns what goes ahead of it.
+    /// Turns the headers at the start of `frame`, which are those of its first packet, into those
+    /// of a super-frame with `total` bytes of segments of `segment` bytes each. Returns the
+    /// virtio_net_hdr.
     pub fn widen(self, frame: &mut [u8], total: usize, segment: u16) -> [u8; VNET_LEN] {
         self.set(frame, total, self.identification(frame));
-        // The kernel expects the sum of the pseudo header where the checksum will be.
+        // The kernel expects the sum of the pseudo header in the checksum field.
         let addresses = if self.v6 { self.ip + 8 } else { self.ip + 12 };
         let udp_len = u32::from(u16::from_be_bytes([frame[self.udp + 4], frame[self.udp + 5]]));
         let sum = sum_words(&frame[addresses..self.udp]) + u32::from(PROTOCOL_UDP) + udp_len;
@@ -145,29 +138,30 @@ impl Headers {
     }
 }
 
-/// The sum of big-endian words, for [`fold`]; of at most 64 KiB. A last byte alone is the first of its word.
+/// The sum of the big-endian 16-bit words of at most 64 KiB, for [`fold`]. An odd last byte is the
+/// high byte of its word.
 pub(super) fn sum_words(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u32::from(low));
     bytes.chunks(2).map(word).sum()
 }
 
-/// A sum in ones' complement: the carries come back in.
+/// Folds a sum into 16 bits in ones' complement arithmetic, adding the carries.
 pub(super) fn fold(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     let twice = (once & 0xffff) + (once >> 16);
     u16::try_from(twice).expect("two carries at most")
 }
 
-/// What the header ahead of a received frame says of it.
+/// Kind of a received frame according to its virtio_net_hdr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// One packet.
     Plain,
-    /// A super-frame with segments of so many bytes.
+    /// A super-frame with segments of this many bytes.
     Super(usize),
 }
 
-/// Reads the header ahead of a frame; `None` if it is none of the kinds that come here.
+/// Reads a virtio_net_hdr; `None` for kinds that the port does not take.
 pub(super) fn kind(vnet: &[u8]) -> Option<Kind> {
     let size = usize::from(u16::from_ne_bytes([vnet[4], vnet[5]]));
     match vnet[1] & !GSO_ECN {
@@ -256,7 +250,7 @@ pub(super) mod tests {
         frame
     }
 
-    /// What segmentation does, by hand, byte for byte as the text on top says.
+    /// Segmentation as `port/super_frame.rs` specifies it, byte by byte.
     fn cut(frame: &[u8], headers: usize, segment: usize, v6: bool) -> Vec<Vec<u8>> {
         let ip = headers - 8 - if v6 { 40 } else { 20 };
         let (head, body) = frame.split_at(headers);
@@ -285,9 +279,10 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Packets that were sealed one by one, put together and cut by hand, are valid packets again.
+        /// Packets that were sealed one by one, combined into a super-frame and cut again stay
+        /// valid.
         #[test]
-        fn what_is_put_together_can_be_cut(
+        fn a_super_frame_cuts_into_its_packets(
             v6: bool,
             tagged: bool,
             words in 1_usize..300,
@@ -320,21 +315,27 @@ pub(super) mod tests {
             for (cut, packet) in cut.iter().zip(&packets) {
                 let parsed = Packet::parse(cut, &[]).unwrap();
                 prop_assert!(parsed.icrc_valid());
-                // All is as it was but for the UDP checksum.
+                // Only the UDP checksum differs.
                 let mut cut = cut.clone();
                 cut[flow.len() - 2..flow.len()].fill(0);
                 prop_assert_eq!(&cut, packet);
             }
         }
 
-        /// Whatever a peer writes, what is taken can be cut.
+        /// Every super-frame that is accepted can be cut, whatever a peer wrote.
         #[test]
-        fn what_can_be_cut_has_lengths_that_fit(v6: bool, tagged: bool, len in 0_usize..70_000, segment in 1_usize..70_000) {
+        fn accepted_super_frames_have_valid_segment_lengths(
+            v6: bool,
+            tagged: bool,
+            len in 0_usize..70_000,
+            segment in 1_usize..70_000,
+        ) {
             let mut packet = sealed(&flow(v6, tagged), 64, 1, 1);
             let headers = Headers::find(&packet).unwrap();
             if headers.can_be_cut(len, segment) {
                 let total = len - headers.len();
-                let sizes: Vec<_> = (0..total).step_by(segment).map(|at| segment.min(total - at)).collect();
+                let sizes = (0..total).step_by(segment).map(|at| segment.min(total - at));
+                let sizes: Vec<_> = sizes.collect();
                 prop_assert!(!sizes.is_empty() && sizes.len() <= SEGMENTS_LIMIT);
                 for size in sizes {
                     headers.set(&mut packet, size, 7);
@@ -343,7 +344,9 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn any_bytes_have_headers_or_none(frame in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn header_search_accepts_any_bytes(
+            frame in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
             if let Some(headers) = Headers::find(&frame) {
                 prop_assert!(headers.len() <= frame.len());
             }
@@ -351,7 +354,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn headers_say_what_fits() {
+    fn headers_limit_the_bytes_of_segments() {
         for (v6, most) in [(false, 65507), (true, 65487)] {
             let packet = sealed(&flow(v6, true), 64, 1, 1);
             assert_eq!(Headers::find(&packet).map(Headers::segments_max), Some(most));
@@ -366,7 +369,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn kinds() {
+    fn kinds_are_read_from_the_virtio_net_hdr() {
         let mut vnet = [0; VNET_LEN];
         assert_eq!(kind(&vnet), Some(Kind::Plain));
         vnet[1] = GSO_UDP_L4;
