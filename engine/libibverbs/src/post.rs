@@ -100,8 +100,8 @@ pub unsafe fn check(
     match to {
         batch::Destination::Peer => qp.check_send(request, None),
         batch::Destination::Srq(number) => qp.check_send(request, Some(number)),
-        // SAFETY: the address handle is null or live.
         batch::Destination::Datagram(to) => {
+            // SAFETY: the address handle is null or live.
             qp.check_send_to(request, &unsafe { destination(&to) }?)
         }
     }
