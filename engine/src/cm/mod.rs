@@ -9,9 +9,9 @@
 //! | which message is for which state? | `state.rs` |
 //! | what is set, and found, before? who gets a port? | `setup.rs`, `ports.rs` |
 //! | how is a connection asked for? | `active.rs` |
-//! | who is asked, and what is answered? | `passive.rs`; ahead of its listener: `early.rs` |
-//! | how does it end? | `ending.rs` |
-//! | and datagrams? | `question.rs` |
+//! | who is asked, and what is answered? | `passive.rs`; ahead of its listener: `pending_req.rs` |
+//! | how does it end? | `disconnect.rs` |
+//! | and datagrams? | `sidr.rs` |
 //! | what is set, for how long? | `types.rs`: [`CmConfig`], codes of time |
 //!
 //! # Order
@@ -36,11 +36,11 @@
 
 mod active;
 mod conn;
-mod early;
-mod ending;
+mod pending_req;
+mod disconnect;
 mod passive;
 mod ports;
-mod question;
+mod sidr;
 mod setup;
 mod state;
 mod types;
@@ -62,7 +62,7 @@ pub use types::{
 
 use crate::time::{Duration, Instant};
 use conn::Conn;
-use early::Early;
+use pending_req::Early;
 use ports::Ports;
 use types::{Resend, lasts};
 
