@@ -27,6 +27,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use crossbeam_utils::CachePadded;
 use thiserror::Error;
 
 use super::arena::{Arena, ArenaError, Block};
@@ -178,15 +179,15 @@ impl FrameProducer {
         let control = self.ring.control();
         if self.published != self.tail {
             self.published = self.tail;
-            control.tail.0.store(self.tail, Ordering::Release);
-            wake(&control.flags.0.consumer_sleeps, &self.ring.frames_published);
+            control.tail.store(self.tail, Ordering::Release);
+            wake(&control.flags.consumer_sleeps, &self.ring.frames_published);
         }
-        control.flags.0.consumer_gone.load(Ordering::Acquire) == 0
+        control.flags.consumer_gone.load(Ordering::Acquire) == 0
     }
 
     /// Prepares to sleep until there is room. False if there is some: do not sleep.
     pub fn arm(&mut self) -> bool {
-        self.ring.control().flags.0.producer_sleeps.store(1, Ordering::Relaxed);
+        self.ring.control().flags.producer_sleeps.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refresh();
         let sleep = self.known_room() == 0;
@@ -198,7 +199,7 @@ impl FrameProducer {
 
     /// Undoes [`FrameProducer::arm`].
     pub fn disarm(&mut self) {
-        calm(&self.ring.control().flags.0.producer_sleeps, &self.ring.slots_given_back);
+        calm(&self.ring.control().flags.producer_sleeps, &self.ring.slots_given_back);
     }
 
     /// Becomes readable when there is room again after [`FrameProducer::arm`], or the consumer is
@@ -214,15 +215,15 @@ impl FrameProducer {
 
     fn refresh(&mut self) {
         let control = self.ring.control();
-        let gone = control.flags.0.consumer_gone.load(Ordering::Acquire) != 0;
+        let gone = control.flags.consumer_gone.load(Ordering::Acquire) != 0;
         // Without a consumer every slot is ours: the sender goes on, as with a cable pulled.
-        self.head = if gone { self.tail } else { control.head.0.load(Ordering::Acquire) };
+        self.head = if gone { self.tail } else { control.head.load(Ordering::Acquire) };
     }
 }
 
 impl Drop for FrameProducer {
     fn drop(&mut self) {
-        let flags = &self.ring.control().flags.0;
+        let flags = &self.ring.control().flags;
         flags.producer_gone.store(1, Ordering::Release);
         wake(&flags.consumer_sleeps, &self.ring.frames_published);
     }
@@ -288,7 +289,7 @@ impl FrameConsumer {
     /// waiting: do not sleep.
     pub fn arm(&mut self) -> bool {
         self.give_back();
-        self.ring.control().flags.0.consumer_sleeps.store(1, Ordering::Relaxed);
+        self.ring.control().flags.consumer_sleeps.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.refresh();
         let sleep = self.waiting() == 0;
@@ -300,7 +301,7 @@ impl FrameConsumer {
 
     /// Undoes [`FrameConsumer::arm`].
     pub fn disarm(&mut self) {
-        calm(&self.ring.control().flags.0.consumer_sleeps, &self.ring.frames_published);
+        calm(&self.ring.control().flags.consumer_sleeps, &self.ring.frames_published);
     }
 
     /// Becomes readable when frames come after [`FrameConsumer::arm`], or the producer is gone.
@@ -310,7 +311,7 @@ impl FrameConsumer {
 
     /// True if the producer is gone: what was published can still be read, and nothing follows.
     pub fn producer_gone(&self) -> bool {
-        self.ring.control().flags.0.producer_gone.load(Ordering::Acquire) != 0
+        self.ring.control().flags.producer_gone.load(Ordering::Acquire) != 0
     }
 
     fn give_back(&mut self) {
@@ -318,8 +319,8 @@ impl FrameConsumer {
             self.head = self.head.wrapping_add(self.burst);
             self.burst = 0;
             let control = self.ring.control();
-            control.head.0.store(self.head, Ordering::Release);
-            wake(&control.flags.0.producer_sleeps, &self.ring.slots_given_back);
+            control.head.store(self.head, Ordering::Release);
+            wake(&control.flags.producer_sleeps, &self.ring.slots_given_back);
         }
     }
 
@@ -330,13 +331,13 @@ impl FrameConsumer {
     }
 
     fn refresh(&mut self) {
-        self.tail = self.ring.control().tail.0.load(Ordering::Acquire);
+        self.tail = self.ring.control().tail.load(Ordering::Acquire);
     }
 }
 
 impl Drop for FrameConsumer {
     fn drop(&mut self) {
-        let flags = &self.ring.control().flags.0;
+        let flags = &self.ring.control().flags;
         flags.consumer_gone.store(1, Ordering::Release);
         wake(&flags.producer_sleeps, &self.ring.slots_given_back);
     }
@@ -375,14 +376,10 @@ impl Ring {
 #[repr(C)]
 #[derive(Debug)]
 struct Control {
-    tail: Line<AtomicU32>,
-    head: Line<AtomicU32>,
-    flags: Line<Flags>,
+    tail: CachePadded<AtomicU32>,
+    head: CachePadded<AtomicU32>,
+    flags: CachePadded<Flags>,
 }
-
-#[repr(C, align(128))]
-#[derive(Debug)]
-struct Line<T>(T);
 
 #[repr(C)]
 #[derive(Debug)]
@@ -444,8 +441,8 @@ mod tests {
         let start = u32::MAX - 4;
         (producer.tail, producer.published, producer.head) = (start, start, start);
         (consumer.tail, consumer.head) = (start, start);
-        producer.ring.control().tail.0.store(start, Ordering::Release);
-        producer.ring.control().head.0.store(start, Ordering::Release);
+        producer.ring.control().tail.store(start, Ordering::Release);
+        producer.ring.control().head.store(start, Ordering::Release);
     }
 
     fn send(producer: &mut FrameProducer, frame: &[u8], priority: u8) {
@@ -584,9 +581,9 @@ mod tests {
         producer.publish();
         assert_eq!(consumer.burst(), 1);
         assert_eq!((consumer.frame(0).0.len(), consumer.frame(0).1), (100, Priority::new(7)));
-        producer.ring.control().tail.0.store(500, Ordering::Release);
+        producer.ring.control().tail.store(500, Ordering::Release);
         assert_eq!(consumer.burst(), 0, "500 frames are not in 4 slots");
-        producer.ring.control().head.0.store(77, Ordering::Release);
+        producer.ring.control().head.store(77, Ordering::Release);
         assert_eq!((producer.room(), producer.slot().is_none()), (0, true));
     }
 

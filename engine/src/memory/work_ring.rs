@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use feroce_wire::Key;
 
+use crossbeam_utils::CachePadded;
+
 use super::arena::{Arena, ArenaError, Block};
 
 /// A scatter/gather entry: `length` bytes at `addr` of the region `lkey`, as `ibv_sge`.
@@ -26,11 +28,6 @@ pub struct Sge {
     pub lkey: Key,
 }
 
-/// One cache line, so that the two sides do not share one.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Line(AtomicU32);
-
 #[derive(Debug)]
 struct Ring {
     block: Block,
@@ -38,8 +35,8 @@ struct Ring {
     stride: usize,
     /// Bytes of the fixed part, rounded up to the alignment of [`Sge`].
     fixed: usize,
-    head: Line,
-    tail: Line,
+    head: CachePadded<AtomicU32>,
+    tail: CachePadded<AtomicU32>,
 }
 
 impl Ring {
@@ -80,8 +77,8 @@ pub fn work_ring<T: Copy>(
     let fixed = size_of::<T>().next_multiple_of(align_of::<Sge>());
     let stride = (fixed + extra).next_multiple_of(16);
     let block = arena.alloc(capacity as usize * stride, 64)?;
-    let line = || Line(AtomicU32::new(0));
-    let ring = Arc::new(Ring { block, capacity, stride, fixed, head: line(), tail: line() });
+    let index = || CachePadded::new(AtomicU32::new(0));
+    let ring = Arc::new(Ring { block, capacity, stride, fixed, head: index(), tail: index() });
     let producer = WorkProducer { ring: Arc::clone(&ring), _requests: std::marker::PhantomData };
     Ok((producer, WorkConsumer { ring, _requests: std::marker::PhantomData }))
 }
@@ -94,8 +91,8 @@ impl<T: Copy> WorkProducer<T> {
 
     /// Requests posted and not yet retired by the core.
     pub fn len(&self) -> u32 {
-        let tail = self.ring.tail.0.load(Ordering::Relaxed);
-        tail.wrapping_sub(self.ring.head.0.load(Ordering::Acquire))
+        let tail = self.ring.tail.load(Ordering::Relaxed);
+        tail.wrapping_sub(self.ring.head.load(Ordering::Acquire))
     }
 
     /// True if nothing is posted.
@@ -136,8 +133,8 @@ impl<T: Copy> WorkProducer<T> {
     fn push_with(&mut self, request: &T, extra: usize, fill: impl FnOnce(NonNull<u8>)) -> bool {
         let ring = &*self.ring;
         assert!(ring.fixed + extra <= ring.stride, "request larger than its slot");
-        let tail = ring.tail.0.load(Ordering::Relaxed);
-        if tail.wrapping_sub(ring.head.0.load(Ordering::Acquire)) >= ring.capacity {
+        let tail = ring.tail.load(Ordering::Relaxed);
+        if tail.wrapping_sub(ring.head.load(Ordering::Acquire)) >= ring.capacity {
             return false;
         }
         let slot = ring.slot(tail);
@@ -147,7 +144,7 @@ impl<T: Copy> WorkProducer<T> {
             slot.cast::<T>().write(*request);
             fill(slot.add(ring.fixed));
         }
-        ring.tail.0.store(tail.wrapping_add(1), Ordering::Release);
+        ring.tail.store(tail.wrapping_add(1), Ordering::Release);
         true
     }
 }
@@ -161,13 +158,13 @@ impl<T: Copy> WorkConsumer<T> {
     /// Counter of the oldest request in the ring. Counters run freely and wrap at 2^32.
     #[inline]
     pub fn head(&self) -> u32 {
-        self.ring.head.0.load(Ordering::Relaxed)
+        self.ring.head.load(Ordering::Relaxed)
     }
 
     /// Counter one past the newest request.
     #[inline]
     pub fn tail(&self) -> u32 {
-        self.ring.tail.0.load(Ordering::Acquire)
+        self.ring.tail.load(Ordering::Acquire)
     }
 
     /// Requests in the ring.
@@ -233,7 +230,7 @@ impl<T: Copy> WorkConsumer<T> {
     pub fn retire(&mut self) {
         assert!(!self.is_empty(), "nothing to retire");
         let head = self.head();
-        self.ring.head.0.store(head.wrapping_add(1), Ordering::Release);
+        self.ring.head.store(head.wrapping_add(1), Ordering::Release);
     }
 
     fn extra(&self, index: u32, len: usize) -> NonNull<u8> {
@@ -259,8 +256,8 @@ mod tests {
         let (mut posts, mut core) = work_ring::<u64>(&arena, 3, 32).unwrap();
         assert_eq!(posts.capacity(), 4);
         // Start close to the wrap of the counters.
-        posts.ring.head.0.store(u32::MAX - 1, Ordering::Relaxed);
-        posts.ring.tail.0.store(u32::MAX - 1, Ordering::Relaxed);
+        posts.ring.head.store(u32::MAX - 1, Ordering::Relaxed);
+        posts.ring.tail.store(u32::MAX - 1, Ordering::Relaxed);
         for round in 0..10u32 {
             for n in 0..4 {
                 assert!(posts.push(&u64::from(round * 4 + n), &[sge(n), sge(n + 1)]));
