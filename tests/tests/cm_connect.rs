@@ -227,7 +227,7 @@ fn a_port_that_nobody_listens_to() {
 #[test]
 fn a_request_ahead_of_its_listener() {
     let mut pair = Pair::new(1);
-    pair.ends[0].keep_early(pair.now + Duration::from_millis(500));
+    pair.ends[0].hold_early_requests(pair.now + Duration::from_millis(500));
     pair.dial(1, TCP, 0x50, b"hello");
     pair.run_until(20);
     let listener = pair.listen(0, TCP, "0.0.0.0", 0);
@@ -239,7 +239,7 @@ fn a_request_ahead_of_its_listener() {
 #[test]
 fn a_request_whose_listener_does_not_come() {
     let mut pair = Pair::new(1);
-    pair.ends[0].keep_early(pair.now + Duration::from_millis(500));
+    pair.ends[0].hold_early_requests(pair.now + Duration::from_millis(500));
     pair.dial(1, TCP, 0x50, b"hello");
     pair.run_until(501);
     let event = pair.expect(1, Rejected);
@@ -598,7 +598,7 @@ fn a_listener_is_destroyed() {
     pair.accept(0, taken.id, 3, b"");
     pair.run_until(6);
     pair.expect(1, ConnectResponse);
-    assert_eq!(pair.ends[0].holds().ports, 0, "the port is free");
+    assert_eq!(pair.ends[0].object_counts().ports, 0, "the port is free");
 }
 
 /// Options of enhanced connection establishment go through.
@@ -739,5 +739,5 @@ fn a_device_goes() {
     pair.ends[1].destroy(active, pair.now).unwrap();
     pair.flush();
     assert_eq!(pair.trace(), []);
-    assert_eq!(pair.ends[1].holds(), feroce_engine::cm::Holds::default());
+    assert_eq!(pair.ends[1].object_counts(), feroce_engine::cm::ObjectCounts::default());
 }

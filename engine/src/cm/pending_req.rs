@@ -1,5 +1,6 @@
-//! Requests that come before their listener. A program's device begins to live with the program, often in the call before it listens,
-//! while a kernel's is always there: a peer that is a little faster would be refused.
+//! Requests that arrive before their listener. A program's device starts with the program, often in
+//! the call before `listen`, whereas a kernel device always exists. A slightly faster peer would be
+//! rejected.
 
 use feroce_wire::MAD_LEN;
 use feroce_wire::cm::ServiceId;
@@ -9,56 +10,59 @@ use super::state::Phase;
 use super::types::Source;
 use crate::time::Instant;
 
-/// Requests kept at most.
+/// Maximum number of held requests; further ones are rejected at once.
 const MOST: usize = 256;
 
-/// Requests kept for listeners to come.
+/// Requests held for a future listener.
 #[derive(Debug, Default)]
-pub(super) struct Early {
-    /// Until then, requests are kept.
+pub(super) struct PendingRequests {
+    /// Requests that arrive before this time are held.
     until: Instant,
-    /// When those that are kept are refused.
+    /// When the held requests are delivered again, and rejected without a listener.
     pub due: Option<Instant>,
     kept: Vec<([u8; MAD_LEN], Source)>,
 }
 
 impl Endpoint {
-    /// Requests for ports that nobody listens at are kept until `until`, and refused then. They are never kept if this is not called.
-    pub fn keep_early(&mut self, until: Instant) {
-        self.early.until = until;
+    /// ObjectCounts requests for ports without a listener until `until`; then rejects them. Without this
+    /// call such requests are rejected at once.
+    pub fn hold_early_requests(&mut self, until: Instant) {
+        self.pending.until = until;
     }
 
-    /// Whether somebody listens at the port of the service.
-    pub(super) fn is_listened(&self, service: ServiceId) -> bool {
+    /// Returns true if an identifier listens at the port of `service`.
+    pub(super) fn has_listener(&self, service: ServiceId) -> bool {
         service.port().is_some_and(|(space, port)| {
             let mut owners = self.ports.owners(space, port).iter();
             owners.any(|owner| self.ids[&owner.id].phase == Phase::Listen)
         })
     }
 
-    /// Keeps the request `mad` for `service`, if it is early. True if it did.
-    pub(super) fn keep_if_early(
+    /// ObjectCounts the request `mad` for `service` if its listener may still come. Returns true if the
+    /// request is held.
+    pub(super) fn hold_if_early(
         &mut self,
         service: ServiceId,
         mad: &[u8],
         from: &Source,
         now: Instant,
     ) -> bool {
-        let is_early = now < self.early.until && self.early.kept.len() < MOST;
+        let is_early = now < self.pending.until && self.pending.kept.len() < MOST;
         let Ok(mad) = <[u8; MAD_LEN]>::try_from(mad) else { return false };
-        if !is_early || self.is_listened(service) {
+        if !is_early || self.has_listener(service) {
             return false;
         }
-        self.early.kept.push((mad, *from));
-        self.early.due.get_or_insert(self.early.until);
+        self.pending.kept.push((mad, *from));
+        self.pending.due.get_or_insert(self.pending.until);
         true
     }
 
-    /// Takes those that are kept again, as they came: somebody listens now, or it is time to refuse them.
-    pub(super) fn retry_early(&mut self, now: Instant) {
-        self.early.due = None;
-        for (mad, from) in std::mem::take(&mut self.early.kept) {
-            let _ = self.receive(&mad, &from, now); // It was understood before.
+    /// Processes the held requests again, in their order: a listener has appeared, or their time is
+    /// over.
+    pub(super) fn redeliver_pending(&mut self, now: Instant) {
+        self.pending.due = None;
+        for (mad, from) in std::mem::take(&mut self.pending.kept) {
+            let _ = self.receive(&mad, &from, now); // The MAD parsed without error before.
         }
     }
 }

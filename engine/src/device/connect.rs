@@ -121,7 +121,7 @@ impl ConnectionManager {
         {
             let mut endpoint = lock(&shared.endpoint);
             endpoint.add_device(key, guid);
-            endpoint.keep_early(shared.clock.now() + EARLY);
+            endpoint.hold_early_requests(shared.clock.now() + EARLY);
         }
         lock(&shared.lines).insert(key, line);
         let thread = std::thread::Builder::new().name("feroce-cm".to_owned());
