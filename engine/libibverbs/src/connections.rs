@@ -420,7 +420,7 @@ unsafe extern "C" fn feroce_cm_resolve_address(
         };
         let source = bound.map_or(any, |bound| bound.ip());
         let patience = Duration::from_millis(timeout_ms.into());
-        let sought = connections.manager.seek(own(id)?, source, destination, patience);
+        let sought = connections.manager.start_resolve(own(id)?, source, destination, patience);
         sought.map_err(|_| libc::EAGAIN)
     }))
 }

@@ -383,7 +383,7 @@ impl QueuePair {
         if state == QpState::Reset {
             token.forget_rate(self.slot);
         }
-        cell.rouse(&token, now);
+        cell.wake_helper(&token, now);
         drop((token, paths));
         self.state = state;
         Ok(())
