@@ -1,4 +1,5 @@
-//! Prints the engine's warnings and errors on standard error, for programs without a log of their own.
+//! Prints the engine's warnings and errors on standard error, for programs without a log of their
+//! own.
 //!
 //! A line is `<program>: <level>: <message> <field>=<value> ...`.
 
@@ -11,8 +12,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Prints warnings and errors from now on, each line beginning with `name`.
 ///
-/// If the process already has a global `tracing` subscriber, that subscriber stays and this call does
-/// nothing.
+/// If the process already has a global `tracing` subscriber, that subscriber stays and this call
+/// does nothing.
 pub fn to_stderr(name: &'static str) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(Level::WARN)

@@ -20,8 +20,8 @@ pub fn eventfd() -> io::Result<OwnedFd> {
 
 /// Sleeps until one of `fds` is readable or `timeout` has passed. A signal ends the sleep early.
 ///
-/// `scratch` is reused between calls, so that sleeping allocates nothing. rustix's `poll` would need a new
-/// list per call, because its entries borrow the descriptors.
+/// `scratch` is reused between calls, so that sleeping allocates nothing. rustix's `poll` would
+/// need a new list per call, because its entries borrow the descriptors.
 pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Option<Duration>) {
     scratch.clear();
     scratch.extend(fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
@@ -31,8 +31,8 @@ pub fn poll_readable(fds: &[RawFd], scratch: &mut Vec<libc::pollfd>, timeout: Op
     });
     let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let count = libc::nfds_t::try_from(scratch.len()).expect("few descriptors");
-    // SAFETY: `scratch` holds `count` entries; `spec` is null or points to a `timespec` on this stack; a
-    // null signal mask leaves the thread's mask as it is.
+    // SAFETY: `scratch` holds `count` entries; `spec` is null or points to a `timespec` on this
+    // stack; a null signal mask leaves the thread's mask as it is.
     unsafe { libc::ppoll(scratch.as_mut_ptr(), count, spec, std::ptr::null()) };
 }
 
@@ -50,8 +50,9 @@ pub fn random_u128() -> io::Result<u128> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
-/// Forbids IP fragmentation of what `socket` sends, here and on the path (`PMTUDISC_PROBE`). The path MTU
-/// that the kernel has learned does not matter; packets longer than the interface's MTU are errors.
+/// Forbids IP fragmentation of what `socket` sends, here and on the path (`PMTUDISC_PROBE`). The
+/// path MTU that the kernel has learned does not matter; packets longer than the interface's MTU
+/// are errors.
 ///
 /// # Errors
 /// When the descriptor is no IPv4 socket, or no IPv6 socket with `v6`.

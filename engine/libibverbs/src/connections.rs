@@ -553,13 +553,13 @@ unsafe extern "C" fn feroce_cm_qp_parameters(id: CmNumber, qp: *mut CmQp) -> c_i
 fn connected(known: &QpParameters) -> CmQp {
     CmQp {
         stage: stage::KNOWN,
-        remote_qpn: known.remote_qpn.value(),
+        remote_qpn: known.agreed.qpn.value(),
         rq_psn: known.rq_psn.value(),
         sq_psn: known.sq_psn.value(),
-        responder_resources: known.responder_resources,
-        initiator_depth: known.initiator_depth,
-        retry_count: known.retry_count,
-        rnr_retry_count: known.rnr_retry_count,
+        responder_resources: known.agreed.responder_resources,
+        initiator_depth: known.agreed.initiator_depth,
+        retry_count: known.agreed.retry_count,
+        rnr_retry_count: known.agreed.rnr_retry_count,
         ack_timeout: known.ack_timeout,
     }
 }

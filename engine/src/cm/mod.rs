@@ -282,14 +282,10 @@ impl Endpoint {
         Ok(QpParameters {
             kind: conn.kind,
             path,
-            remote_qpn: conn.peer.qpn,
             rq_psn: conn.local_psn,
             sq_psn: conn.peer.psn,
-            responder_resources: conn.agreed.responder_resources,
-            initiator_depth: conn.agreed.initiator_depth,
-            retry_count: conn.agreed.retry_count,
-            rnr_retry_count: conn.agreed.rnr_retry_count,
             ack_timeout: conn.ack_timeout,
+            agreed: Parameters { qpn: conn.peer.qpn, ..conn.agreed },
         })
     }
 

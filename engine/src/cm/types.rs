@@ -1,18 +1,7 @@
 //! Input and output types of an [`Endpoint`](super::Endpoint).
 //!
-//! # Connection parameters
-//!
-//! [`Parameters`] is the source: the values that the two ends exchange in REQ and REP. The other
-//! forms derive from it:
-//!
-//! | form | what it adds | made by |
-//! |---|---|---|
-//! | [`QpParameters`] | path, PSNs, ACK timeout: all that a QP needs |
-//!   [`Endpoint::qp_parameters`](super::Endpoint::qp_parameters) |
-//! | [`ConnectOptions`](crate::device::ConnectOptions) | the device's view: limits, RNR delay,
-//!   split of requests | `From<&QpParameters>`, or by hand without CM |
-//! | `qp::attributes` | verbs' view: what `ibv_modify_qp` sets in each transition |
-//!   `ConnectOptions` |
+//! How the forms of connection parameters relate to each other is described in
+//! [`ConnectOptions`](crate::device::ConnectOptions)'s file, `device/connect_options.rs`.
 
 use std::net::IpAddr;
 
@@ -153,29 +142,22 @@ pub struct Parameters {
     pub qkey: Qkey,
 }
 
-/// The parameters for connecting a QP. See the [module](self).
+/// What a QP needs for being connected: the agreed [`Parameters`], and what only one end knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpParameters {
     /// QP kind.
     pub kind: QpKind,
     /// Path to the peer.
     pub path: Path,
-    /// Peer's QP.
-    pub remote_qpn: Qpn,
     /// PSN of the first packet received.
     pub rq_psn: Psn,
     /// PSN of the first packet sent.
     pub sq_psn: Psn,
-    /// READs and atomics to respond to at a time.
-    pub responder_resources: u8,
-    /// READs and atomics to have outstanding at a time.
-    pub initiator_depth: u8,
-    /// Retries.
-    pub retry_count: u8,
-    /// RNR retries.
-    pub rnr_retry_count: u8,
     /// ACK timeout code.
     pub ack_timeout: u8,
+    /// Parameters agreed with the peer, from the point of view of the local QP; `qpn` is the peer's
+    /// QP.
+    pub agreed: Parameters,
 }
 
 /// A MAD to send from QP 1 to the peer's QP 1, with Q_Key [`Qkey::GSI`].

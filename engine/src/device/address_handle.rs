@@ -1,4 +1,4 @@
-//! Address handles: where datagrams go.
+//! The handle to an address: the destination of datagrams.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -11,23 +11,25 @@ use super::{DeviceError, ProtectionDomain};
 use crate::net::PathHeaders;
 use crate::time::Duration;
 
-/// The way to a host or to a multicast group, for datagrams: `ibv_ah`. The engine follows it: when the next hop
-/// or the interface has another Ethernet address, so have the datagrams posted from then on.
+/// The path to a host or to a multicast group, for datagrams: `ibv_ah`. The engine follows changes:
+/// when the Ethernet address of the next hop or of the interface changes, datagrams posted later
+/// use the new one.
 ///
-/// Posted requests hold what they need: a handle may be dropped at once.
+/// Posted requests hold a copy of the headers, so a handle may be dropped at once.
 #[derive(Debug)]
 pub struct AddressHandle {
     path: Path,
-    /// As resolved first; the Ethernet addresses are in `ethernet`.
+    /// Headers as first resolved; the current Ethernet addresses are in `ethernet`.
     flow: FlowHeader,
-    /// Longest payload in bytes.
+    /// Maximum payload in bytes.
     mtu: u32,
     ethernet: Arc<EthernetAddresses>,
     user: PathUser,
     pub(super) pd: ProtectionDomain,
 }
 
-/// The part of a handle's headers that changes. Each address is one word: posting takes no lock.
+/// The part of a handle's headers that changes. Each address is one atomic word, so posting takes
+/// no lock.
 #[derive(Debug)]
 pub(super) struct EthernetAddresses {
     dst: AtomicU64,
@@ -40,7 +42,7 @@ impl EthernetAddresses {
         Self { dst, src }
     }
 
-    /// The datagrams posted from now on have the addresses of `headers`.
+    /// Sets the addresses of datagrams posted from now on.
     pub(super) fn set(&self, headers: &PathHeaders) {
         self.dst.store(word(headers.dst_mac), Ordering::Relaxed);
         self.src.store(word(headers.src_mac), Ordering::Relaxed);
@@ -57,8 +59,8 @@ fn mac(word: u64) -> MacAddr {
 }
 
 impl ProtectionDomain {
-    /// Makes a handle for `path`, as `ibv_create_ah`. Waits for the next hop to answer if the kernel does not
-    /// know it. Its QPs must be of this domain.
+    /// Makes a handle for `path`, as `ibv_create_ah`. Waits for the next hop's Ethernet address if
+    /// the kernel does not know it. The QPs that use the handle must be in this protection domain.
     ///
     /// # Errors
     /// [`DeviceError::GidIndex`], [`DeviceError::Path`].
@@ -66,14 +68,14 @@ impl ProtectionDomain {
         self.create_ah_within(path, PATH_TIMEOUT)
     }
 
-    /// The same, with a wait of its own.
+    /// As [`Self::create_ah`], with a given timeout.
     pub(super) fn create_ah_within(
         &self,
         path: &Path,
         timeout: Duration,
     ) -> Result<AddressHandle, DeviceError> {
         let device = &self.device;
-        // Datagrams differ in where they go, packet by packet: they never share a frame.
+        // Consecutive datagrams may have different destinations, so they never share a super-frame.
         let path = Path { super_frames: false, ..*path };
         let user = PathUser::Handle(device.next_ah.fetch_add(1, Ordering::Relaxed));
         let mut made = None;
@@ -84,7 +86,8 @@ impl ProtectionDomain {
         })?;
         let ethernet = made.expect("the path was found");
         let (local, remote) = endpoints(&path, &headers);
-        // Not to a group: nobody hears of marks there, and nothing slows down.
+        // Not ECN-capable to a group: no receiver reports marks, and the sender would not slow
+        // down.
         let ecn = device.config.marks_data() && path.dgid.multicast_group().is_none();
         let flow = flow_header(&path, &headers, local, remote, ecn);
         let mtu = PathMtu::largest_for(headers.mtu).map_or(0, PathMtu::bytes);
@@ -92,8 +95,8 @@ impl ProtectionDomain {
     }
 }
 
-/// Stand-ins for QP numbers, where the flow label comes from: a handle serves many QPs. All datagrams between
-/// two addresses take one path and so stay in order.
+/// Returns stand-ins for QP numbers, from which the flow label is computed: a handle serves many
+/// QPs. All datagrams between two addresses take one path and stay in order.
 fn endpoints(path: &Path, headers: &PathHeaders) -> (Qpn, Qpn) {
     let last = |octets: [u8; 16]| {
         Qpn::masked(u32::from_be_bytes([octets[12], octets[13], octets[14], octets[15]]) | 1)
@@ -103,23 +106,23 @@ fn endpoints(path: &Path, headers: &PathHeaders) -> (Qpn, Qpn) {
 }
 
 impl AddressHandle {
-    /// The path it was made for.
+    /// Returns the path that the handle was made for.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Longest payload of a datagram on this path, in bytes.
+    /// Returns the maximum payload of a datagram on this path, in bytes.
     pub fn max_datagram(&self) -> u32 {
         self.mtu
     }
 
-    /// The Ethernet address that datagrams go to now, and the VLAN.
+    /// Returns the current destination Ethernet address and VLAN.
     pub fn ethernet(&self) -> (MacAddr, Option<u16>) {
         let flow = self.flow();
         (flow.spec().dst_mac, flow.spec().vlan.map(|tag| tag.id))
     }
 
-    /// The headers of datagrams posted now.
+    /// Returns the headers for a datagram posted now.
     #[inline]
     pub(super) fn flow(&self) -> FlowHeader {
         let ethernet = &self.ethernet;

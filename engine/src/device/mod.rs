@@ -109,8 +109,8 @@ impl std::ops::Deref for Opened {
     }
 }
 
-/// Units of work that make a turn long. [`CoreCell::driven_at`] holds the end of a long turn, not its
-/// start, so that a thread in long turns counts as present.
+/// Units of work that make a turn long. [`CoreCell::driven_at`] holds the end of a long turn, not
+/// its start, so that a thread in long turns counts as present.
 const LONG_TURN: usize = 8;
 
 /// A core, its token, and what other threads know about it without the token.

@@ -1,4 +1,4 @@
-//! Multicast: UD QPs that get the datagrams to a group, and the host's membership in it.
+//! Multicast: UD QPs that receive the datagrams to a group, and the host's membership in the group.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -15,23 +15,24 @@ use crate::core::Member;
 use crate::net::{Gid, GidEntry};
 use crate::qp::Service;
 
-/// The groups that QPs are attached to.
+/// The groups with attached QPs.
 pub(super) type Groups = BTreeMap<IpAddr, Group>;
 
-/// One group.
+/// A multicast group.
 #[derive(Debug)]
 pub(super) struct Group {
     members: BTreeSet<Qpn>,
-    /// Holds the host's membership, which the kernel announces (IGMP, MLD) and sets the interface's filter for.
+    /// Keeps the host a member of the group: the kernel announces the membership (IGMP, MLD) and
+    /// sets the interface's filter.
     _membership: Option<UdpSocket>,
 }
 
 impl QueuePair {
-    /// Lets this QP have the datagrams to `group`, as `ibv_attach_mcast`; nothing changes if it has them
-    /// already. Attaching the first QP of a device makes the host a member of the group. An IPv4 group is
+    /// Attaches this QP to `group`, as `ibv_attach_mcast`; does nothing if it is attached already.
+    /// Attaching the first QP of a device makes the host a member of the group. An IPv4 group is
     /// given in its mapped form `::ffff:224.1.2.3`, or as `ff0e::ffff:224.1.2.3`.
     ///
-    /// To be called from a thread in the interface's network namespace.
+    /// Call this from a thread in the interface's network namespace.
     ///
     /// # Errors
     /// [`DeviceError::NotMulticast`], [`DeviceError::NotDatagram`], [`DeviceError::Membership`].
@@ -62,7 +63,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Undoes [`QueuePair::attach_multicast`]. Dropping the QP does it, too.
+    /// Undoes [`QueuePair::attach_multicast`], as dropping the QP also does.
     ///
     /// # Errors
     /// [`DeviceError::NotMulticast`], [`DeviceError::NotAttached`].
@@ -75,7 +76,7 @@ impl QueuePair {
     }
 }
 
-/// Takes the QP out of every group.
+/// Detaches the QP from every group.
 pub(super) fn detach_all(device: &DeviceInner, qpn: Qpn) {
     let mut groups = lock(device);
     let its = |(ip, group): (&IpAddr, &Group)| group.members.contains(&qpn).then_some(*ip);
@@ -85,7 +86,8 @@ pub(super) fn detach_all(device: &DeviceInner, qpn: Qpn) {
     }
 }
 
-/// False if the QP is not attached. The last one to go ends the host's membership.
+/// Detaches the QP from a group. Returns false if it is not attached. Detaching the last QP ends
+/// the host's membership.
 fn detach(device: &DeviceInner, groups: &mut Groups, ip: IpAddr, qpn: Qpn) -> bool {
     let Some(group) = groups.get_mut(&ip) else { return false };
     if !group.members.remove(&qpn) {
@@ -97,7 +99,7 @@ fn detach(device: &DeviceInner, groups: &mut Groups, ip: IpAddr, qpn: Qpn) -> bo
     if group.members.is_empty() {
         groups.remove(&ip);
         if let Err(error) = follow::set_filter(device, groups) {
-            tracing::warn!(%ip, %error, "the port still takes a group that nobody is attached to");
+            tracing::warn!(%ip, %error, "the port still receives a group without attached QPs");
         }
     }
     true
@@ -111,7 +113,7 @@ pub(super) fn lock(device: &DeviceInner) -> MutexGuard<'_, Groups> {
 fn join(addressing: &Addressing, group: IpAddr) -> io::Result<Option<UdpSocket>> {
     match addressing {
         Addressing::Kernel(_) => {}
-        Addressing::Static(_) => return Ok(None), // Nobody stands behind the port who could be a member.
+        Addressing::Static(_) => return Ok(None), // There is no host behind the port.
         #[cfg(feature = "dpdk")]
         Addressing::Port(_) => {
             let what = "a DPDK port does not join multicast groups";
