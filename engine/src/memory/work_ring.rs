@@ -1,8 +1,8 @@
 //! Work queues: single-producer, single-consumer rings of work requests in the arena.
 //!
-//! The program holds the [`WorkProducer`], the core the [`WorkConsumer`]. A slot is a fixed part `T`
-//! followed by room for scatter/gather entries or inline data. The producer owns the slots from
-//! `tail` to `head + capacity`, the consumer those from `head` to `tail`; each index is written by
+//! The program holds the [`WorkProducer`], the core the [`WorkConsumer`]. A slot is a fixed part
+//! `T` followed by room for scatter/gather entries or inline data. The producer owns the slots from
+//! `tail` to `head + capacity`, the consumer those from `head` to `tail`. Each index is written by
 //! one side only, with release order.
 
 use std::ptr::NonNull;
@@ -20,9 +20,9 @@ use super::arena::{Arena, ArenaError, Block};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// First byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Bytes. Zero is allowed and touches nothing.
+    /// Length in bytes. Zero is allowed; no byte is accessed then.
     pub length: u32,
     /// Key of the region.
     pub lkey: Key,
@@ -43,7 +43,8 @@ impl Ring {
     fn slot(&self, index: u32) -> NonNull<u8> {
         let at = (index & (self.capacity - 1)) as usize * self.stride;
         debug_assert!(at + self.stride <= self.block.len());
-        // SAFETY: the block holds `capacity` slots of `stride` bytes, and the index is masked.
+        // SAFETY: the block holds `capacity` slots of `stride` bytes, and the masked index is below
+        // `capacity`.
         unsafe { self.block.as_ptr().add(at) }
     }
 }
@@ -84,44 +85,46 @@ pub fn work_ring<T: Copy>(
 }
 
 impl<T: Copy> WorkProducer<T> {
-    /// Slots in the ring.
+    /// Returns the number of slots.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity
     }
 
-    /// Requests posted and not yet retired by the core.
+    /// Returns the number of requests posted and not yet retired by the core.
     pub fn len(&self) -> u32 {
         let tail = self.ring.tail.load(Ordering::Relaxed);
         tail.wrapping_sub(self.ring.head.load(Ordering::Acquire))
     }
 
-    /// True if nothing is posted.
+    /// Returns true if no request is posted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends `request` with its scatter/gather entries. False if the ring is full.
+    /// Appends `request` with its scatter/gather entries. Returns false if the ring is full.
     ///
     /// # Panics
     /// If the entries do not fit the slot.
     pub fn push(&mut self, request: &T, sges: &[Sge]) -> bool {
         self.push_with(request, size_of_val(sges), |room| {
-            // SAFETY: `push_with` gives room for these bytes, aligned for `Sge`, owned by this side.
+            // SAFETY: `push_with` passes `size_of_val(sges)` bytes that are aligned for `Sge` and
+            // owned by this side.
             unsafe {
                 room.cast::<Sge>().copy_from_nonoverlapping(NonNull::from(sges).cast(), sges.len())
             };
         })
     }
 
-    /// Appends `request` with inline data in place of entries. False if the ring is full.
+    /// Appends `request` with inline data instead of entries. Returns false if the ring is full.
     ///
     /// # Panics
-    /// If the data do not fit the slot.
+    /// If the data does not fit the slot.
     pub fn push_inline(&mut self, request: &T, parts: &[&[u8]]) -> bool {
         let len = parts.iter().map(|part| part.len()).sum();
         self.push_with(request, len, |mut room| {
             for part in parts {
-                // SAFETY: `push_with` gives room for the sum of the parts, owned by this side.
+                // SAFETY: `push_with` passes as many bytes as the parts have together, owned by
+                // this side.
                 unsafe {
                     room.copy_from_nonoverlapping(NonNull::from(*part).cast(), part.len());
                     room = room.add(part.len());
@@ -138,8 +141,8 @@ impl<T: Copy> WorkProducer<T> {
             return false;
         }
         let slot = ring.slot(tail);
-        // SAFETY: the slot at `tail` is this side's until the store below; `slot` holds `fixed` bytes
-        // for a `T` and then `extra` more, 16-byte aligned.
+        // SAFETY: this side owns the slot at `tail` until the store below. The slot has `fixed`
+        // bytes for a `T` and `extra` bytes behind them (asserted above), and is 16-byte aligned.
         unsafe {
             slot.cast::<T>().write(*request);
             fill(slot.add(ring.fixed));
@@ -150,46 +153,47 @@ impl<T: Copy> WorkProducer<T> {
 }
 
 impl<T: Copy> WorkConsumer<T> {
-    /// Slots in the ring.
+    /// Returns the number of slots.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity
     }
 
-    /// Counter of the oldest request in the ring. Counters run freely and wrap at 2^32.
+    /// Returns the counter of the oldest request. Counters run freely and wrap at 2^32.
     #[inline]
     pub fn head(&self) -> u32 {
         self.ring.head.load(Ordering::Relaxed)
     }
 
-    /// Counter one past the newest request.
+    /// Returns the counter after the newest request.
     #[inline]
     pub fn tail(&self) -> u32 {
         self.ring.tail.load(Ordering::Acquire)
     }
 
-    /// Requests in the ring.
+    /// Returns the number of requests in the ring.
     #[inline]
     pub fn len(&self) -> u32 {
         self.tail().wrapping_sub(self.head())
     }
 
-    /// True if the ring holds no request.
+    /// Returns true if the ring is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The request with counter `index`, if it is in the ring.
+    /// Returns the request with counter `index`, if it is in the ring.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
         if index.wrapping_sub(self.head()) >= self.len() {
             return None;
         }
-        // SAFETY: the slot is between head and tail: written by the producer, and this side's now.
+        // SAFETY: the slot is between head and tail, so the producer has written it and the
+        // consumer owns it.
         Some(unsafe { self.ring.slot(index).cast::<T>().as_ref() })
     }
 
-    /// The request with counter `index`, for the core's own notes in it.
+    /// Returns the request with counter `index`, so that the core can update it.
     #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         if index.wrapping_sub(self.head()) >= self.len() {
@@ -199,30 +203,31 @@ impl<T: Copy> WorkConsumer<T> {
         Some(unsafe { self.ring.slot(index).cast::<T>().as_mut() })
     }
 
-    /// The first `count` scatter/gather entries of request `index`.
+    /// Returns the first `count` scatter/gather entries of request `index`.
     ///
     /// # Panics
-    /// If the request is not in the ring or its slot has no room for so many entries.
+    /// If the request is not in the ring, or its slot has no room for `count` entries.
     #[inline]
     pub fn sges(&self, index: u32, count: usize) -> &[Sge] {
         let room = self.extra(index, count * size_of::<Sge>());
-        // SAFETY: the slot is this side's; the producer wrote `count` entries there (it stores the
-        // count in the request), and zeroed arena memory is a valid `Sge` otherwise.
+        // SAFETY: the consumer owns the slot, and `extra` checked the range. The producer wrote the
+        // entries, or the bytes are arena memory, which is initialised, and every bit pattern is a
+        // valid `Sge`.
         unsafe { slice::from_raw_parts(room.cast::<Sge>().as_ptr(), count) }
     }
 
-    /// The `len` inline bytes of request `index`.
+    /// Returns the `len` inline bytes of request `index`.
     ///
     /// # Panics
-    /// If the request is not in the ring or its slot has no room for so many bytes.
+    /// If the request is not in the ring, or its slot has no room for `len` bytes.
     #[inline]
     pub fn inline_data(&self, index: u32, len: usize) -> &[u8] {
         let room = self.extra(index, len);
-        // SAFETY: as in `sges`; any byte is a valid `u8`.
+        // SAFETY: as in `sges`; every bit pattern is a valid `u8`.
         unsafe { slice::from_raw_parts(room.as_ptr(), len) }
     }
 
-    /// Gives the oldest request's slot back to the producer.
+    /// Returns the oldest request's slot to the producer.
     ///
     /// # Panics
     /// If the ring is empty.
@@ -237,7 +242,7 @@ impl<T: Copy> WorkConsumer<T> {
         let ring = &*self.ring;
         assert!(index.wrapping_sub(self.head()) < self.len(), "request not in the ring");
         assert!(ring.fixed + len <= ring.stride, "more than a slot holds");
-        // SAFETY: inside the slot, by the assertion.
+        // SAFETY: the assertion keeps the offset inside the slot.
         unsafe { ring.slot(index).add(ring.fixed) }
     }
 }
@@ -255,7 +260,7 @@ mod tests {
         let arena = Arena::new(1 << 22).unwrap();
         let (mut posts, mut core) = work_ring::<u64>(&arena, 3, 32).unwrap();
         assert_eq!(posts.capacity(), 4);
-        // Start close to the wrap of the counters.
+        // Start close to the wrap-around of the counters.
         posts.ring.head.store(u32::MAX - 1, Ordering::Relaxed);
         posts.ring.tail.store(u32::MAX - 1, Ordering::Relaxed);
         for round in 0..10u32 {
