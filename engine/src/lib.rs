@@ -1,4 +1,4 @@
-//! Feroce's RNIC.
+//! Feroce's RNIC: verbs objects, QPs, memory, ports and cores.
 #![deny(unsafe_code)]
 
 pub mod cm;
@@ -7,14 +7,14 @@ pub mod core;
 pub mod counters;
 pub mod device;
 pub mod log;
-#[allow(unsafe_code)] // A named room: the arena, the rings, the door.
+#[allow(unsafe_code)] // The arena, the rings, access to registered memory.
 pub mod memory;
 pub mod net;
 pub mod pfc;
-#[allow(unsafe_code)]
+#[allow(unsafe_code)] // Rings shared with the kernel and with libdpdk.
 pub mod port;
 pub mod qp;
-#[allow(unsafe_code)] // A named room: system calls.
+#[allow(unsafe_code)] // System calls.
 pub mod sys;
 pub mod time;
 pub mod timer_wheel;
