@@ -1,12 +1,12 @@
 //! The handle to an address: the destination of datagrams.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use feroce_wire::{FlowHeader, MacAddr, PathMtu, Qpn};
 
 use super::addressing::{PATH_TIMEOUT, Path, flow_header};
-use super::follow::{self, PathUser};
+use super::follow::{self, EthernetAddresses, PathUser};
 use super::{DeviceError, ProtectionDomain};
 use crate::net::PathHeaders;
 use crate::time::Duration;
@@ -26,36 +26,6 @@ pub struct AddressHandle {
     ethernet: Arc<EthernetAddresses>,
     user: PathUser,
     pub(super) pd: ProtectionDomain,
-}
-
-/// The part of a handle's headers that changes. Each address is one atomic word, so posting takes
-/// no lock.
-#[derive(Debug)]
-pub(super) struct EthernetAddresses {
-    dst: AtomicU64,
-    src: AtomicU64,
-}
-
-impl EthernetAddresses {
-    fn new(headers: &PathHeaders) -> Self {
-        let [dst, src] = [headers.dst_mac, headers.src_mac].map(|mac| AtomicU64::new(word(mac)));
-        Self { dst, src }
-    }
-
-    /// Sets the addresses of datagrams posted from now on.
-    pub(super) fn set(&self, headers: &PathHeaders) {
-        self.dst.store(word(headers.dst_mac), Ordering::Relaxed);
-        self.src.store(word(headers.src_mac), Ordering::Relaxed);
-    }
-}
-
-fn word(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
-}
-
-fn mac(word: u64) -> MacAddr {
-    let [_, _, a, b, c, d, e, f] = word.to_be_bytes();
-    MacAddr([a, b, c, d, e, f])
 }
 
 impl ProtectionDomain {
@@ -125,9 +95,7 @@ impl AddressHandle {
     /// Returns the headers for a datagram posted now.
     #[inline]
     pub(super) fn flow(&self) -> FlowHeader {
-        let ethernet = &self.ethernet;
-        let [dst, src] =
-            [&ethernet.dst, &ethernet.src].map(|address| mac(address.load(Ordering::Relaxed)));
+        let (dst, src) = self.ethernet.get();
         self.flow.between(dst, src)
     }
 }
@@ -136,17 +104,5 @@ impl Drop for AddressHandle {
     fn drop(&mut self) {
         let paths = &self.pd.device.paths;
         paths.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.user);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_ethernet_address_is_a_word() {
-        let address = MacAddr([1, 2, 3, 0xfd, 0xfe, 0xff]);
-        assert_eq!(word(address), 0x0102_03fd_feff);
-        assert_eq!(mac(word(address)), address);
     }
 }

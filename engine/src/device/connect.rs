@@ -7,21 +7,21 @@
 //! ([`ConnectionManager::start_resolve`]), not under the lock: a neighbour may take seconds to
 //! answer.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use feroce_wire::PathMtu;
 
 use super::addressing::PATH_TIMEOUT;
-use super::gsi::{Gsi, ResolvedPath};
+use super::cm_channel::{CmEventSink, DeviceChannel, Shared, lock};
+use super::gsi::Gsi;
 use super::pool::Pool;
 use super::{Device, DeviceError, Path};
-use crate::cm::{self, CmConfig, CmId, DeviceKey, Endpoint, Event, Outgoing, Unresolved};
+use crate::cm::{self, CmConfig, CmId, DeviceKey, Endpoint, Unresolved};
 use crate::net::{self, Gid};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
@@ -32,10 +32,6 @@ const RESOLVERS: usize = 16;
 
 /// How long requests wait for a listener after a device is attached.
 const EARLY_REQUEST_TIME: Duration = Duration::from_millis(500);
-
-/// Receives events in order. It is called under the endpoint's lock, so it must neither block nor
-/// call the manager.
-pub type CmEventSink = Box<dyn Fn(Event) + Send + Sync>;
 
 /// Connection management of a process.
 pub struct ConnectionManager {
@@ -50,25 +46,6 @@ impl fmt::Debug for ConnectionManager {
     }
 }
 
-pub(super) struct Shared {
-    pub(super) endpoint: Mutex<Endpoint>,
-    pub(super) clock: Clock,
-    channels: Mutex<BTreeMap<DeviceKey, Arc<DeviceChannel>>>,
-    sink: CmEventSink,
-    pub(super) stop: AtomicBool,
-}
-
-/// The channel between the endpoint and the thread of a device.
-pub(super) struct DeviceChannel {
-    pub(super) device: Device,
-    pub(super) waiting: Mutex<VecDeque<Outgoing>>,
-    /// Results of path resolutions.
-    pub(super) resolved: Mutex<Vec<ResolvedPath>>,
-    pub(super) wake: EventFd,
-    /// MADs that are queued, or posted and not yet completed.
-    pub(super) unsent: AtomicUsize,
-}
-
 /// Why a device cannot serve connections.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
@@ -78,10 +55,6 @@ pub enum AttachError {
     /// The system has no thread or descriptor left.
     #[error(transparent)]
     System(#[from] io::Error),
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ConnectionManager {
@@ -281,26 +254,5 @@ impl Shared {
             })
         });
         sources.filter(|source| source.local.is_ipv4() == destination.is_ipv4()).collect()
-    }
-
-    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
-        let mut endpoint = lock(&self.endpoint);
-        let deadline = endpoint.next_deadline();
-        let result = act(&mut endpoint, self.clock.now());
-        let channels = lock(&self.channels);
-        while let Some(outgoing) = endpoint.transmit() {
-            if let Some(channel) = channels.get(&outgoing.device) {
-                channel.unsent.fetch_add(1, Ordering::AcqRel);
-                lock(&channel.waiting).push_back(outgoing);
-                channel.wake.signal();
-            }
-        }
-        if endpoint.next_deadline() != deadline {
-            channels.values().for_each(|channel| channel.wake.signal());
-        }
-        while let Some(event) = endpoint.event() {
-            (self.sink)(event);
-        }
-        result
     }
 }

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
+use super::config::MAX_DEVICE_MEMORY;
 use super::{Device, DeviceError, MemoryRegion, ProtectionDomain};
 use crate::memory::Access;
 use crate::memory::buffer::SharedBytes;
-
-/// Maximum size of one allocation, in bytes. The arena limits the sum of all.
-pub const MAX_DEVICE_MEMORY: usize = 1 << 20;
 
 /// Device memory, as `ibv_dm`: zeroed, and accessed through the copying methods of [`SharedBytes`].
 /// Clones are handles to the same memory. It is freed with the last handle and the last

@@ -1,14 +1,14 @@
 //! Follows the host: addresses, neighbours, routes and the link change while the device is open.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, MacAddr, PathMtu, Qpn};
 
-use super::address_handle::EthernetAddresses;
 use super::addressing::{Addressing, Path};
-use super::multicast::{self, Groups};
+use super::multicast;
 use super::{DeviceError, DeviceInner, OpenError};
 use crate::net::{Gid, GidEntry, GidTable, NetEvent, PathHeaders, Resolver, Watcher};
 use crate::time::Duration;
@@ -24,6 +24,42 @@ pub(super) enum PathUser {
     Qp(Qpn),
     /// An address handle, by its number.
     Handle(u64),
+}
+
+/// The part of a handle's headers that changes. Each address is one atomic word, so posting takes
+/// no lock.
+#[derive(Debug)]
+pub(super) struct EthernetAddresses {
+    dst: AtomicU64,
+    src: AtomicU64,
+}
+
+impl EthernetAddresses {
+    pub(super) fn new(headers: &PathHeaders) -> Self {
+        let [dst, src] = [headers.dst_mac, headers.src_mac].map(|mac| AtomicU64::new(word(mac)));
+        Self { dst, src }
+    }
+
+    /// Sets the addresses of datagrams posted from now on.
+    pub(super) fn set(&self, headers: &PathHeaders) {
+        self.dst.store(word(headers.dst_mac), Ordering::Relaxed);
+        self.src.store(word(headers.src_mac), Ordering::Relaxed);
+    }
+
+    /// Returns the current destination and source address.
+    #[inline]
+    pub(super) fn get(&self) -> (MacAddr, MacAddr) {
+        (mac(self.dst.load(Ordering::Relaxed)), mac(self.src.load(Ordering::Relaxed)))
+    }
+}
+
+fn word(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+fn mac(word: u64) -> MacAddr {
+    let [_, _, a, b, c, d, e, f] = word.to_be_bytes();
+    MacAddr([a, b, c, d, e, f])
 }
 
 /// A path, and the headers made from it.
@@ -83,17 +119,6 @@ pub(super) fn begin(
         }
     }
     Ok(headers)
-}
-
-/// Sets the port's filter to the device's addresses and `groups`. The caller holds the lock of the
-/// groups, so that no other thread sets an outdated filter.
-pub(super) fn set_filter(device: &DeviceInner, groups: &Groups) -> Result<(), OpenError> {
-    let Some(filter) = device.filter.get() else { return Ok(()) };
-    let gids = device.addressing.gids();
-    let own = gids.iter().map(|(_, entry)| Ipv6Addr::from(entry.gid.0));
-    let groups = groups.keys().map(|&group| Ipv6Addr::from(Gid::from(group).0));
-    let addresses: Vec<_> = own.chain(groups).collect();
-    filter.set(&addresses)
 }
 
 /// Starts the thread that follows the host.
@@ -168,7 +193,7 @@ impl Follower {
     }
 
     fn announce_gids(&self, device: &DeviceInner) {
-        if let Err(error) = set_filter(device, &multicast::lock(device)) {
+        if let Err(error) = multicast::set_filter(device, &multicast::lock(device)) {
             tracing::warn!(%error, "cannot follow the interface's addresses");
         }
         device.events.push(AsyncEvent::GidChange);
@@ -265,4 +290,16 @@ pub(super) fn refresh(device: &DeviceInner, user: PathUser, path: &PathInUse) {
             qp.set_flow(flow);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ethernet_address_is_a_word() {
+        let address = MacAddr([1, 2, 3, 0xfd, 0xfe, 0xff]);
+        assert_eq!(word(address), 0x0102_03fd_feff);
+        assert_eq!(mac(word(address)), address);
+    }
 }

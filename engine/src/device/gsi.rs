@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use feroce_wire::{MAD_LEN, Qkey, Qpn};
 
 use super::addressing::PATH_TIMEOUT;
-use super::connect::{DeviceChannel, Shared, lock};
+use super::cm_channel::{DeviceChannel, PathKey, Shared, lock};
 use super::pool::Pool;
 use super::{
     AddressHandle, Buffer, CompletionQueue, Destination, DeviceError, Path, PostError, QpInit,
@@ -44,12 +44,6 @@ const RESOLVING: usize = 64;
 const THREADS: usize = 8;
 /// MADs that wait for one path; further ones are dropped.
 const WAITING: usize = 8;
-
-/// Key of a path: local and peer's address, traffic class.
-pub(super) type PathKey = (IpAddr, IpAddr, u8);
-
-/// Result of a path resolution.
-pub(super) type ResolvedPath = (PathKey, Result<AddressHandle, DeviceError>);
 
 /// Cached paths to peers. When the cache is full, the least recently used path is removed.
 #[derive(Default)]

@@ -14,7 +14,7 @@
 //! | [`XrcDomain`] | `xrc.rs` |
 //! | [`AddressHandle`] | `address_handle.rs` |
 //! | multicast membership | `multicast.rs` |
-//! | [`ConnectionManager`] | `connect.rs`; QP 1 and its thread: `gsi.rs` |
+//! | [`ConnectionManager`] | `connect.rs`; QP 1 and its thread: `gsi.rs`; between them: `cm_channel.rs` |
 //!
 //! The other files work behind the handles: `helper.rs` turns the cores, `follow.rs` follows the
 //! host's addresses, neighbours and routes, `stat.rs` serves counters. The registered memory
@@ -24,6 +24,7 @@
 
 mod address_handle;
 mod addressing;
+mod cm_channel;
 mod completion_queue;
 mod config;
 mod connect;
@@ -63,12 +64,16 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 pub use address_handle::AddressHandle;
 pub use addressing::{Addressing, KernelAddresses, Path, SourcePort, StaticAddresses};
+pub use cm_channel::CmEventSink;
 pub use completion_queue::CompletionQueue;
-pub use config::{DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_INLINE, MAX_WR};
-pub use connect::{AttachError, CmEventSink, ConnectionManager};
-pub use connect_options::{ConnectOptions, Split};
+pub use config::{
+    DeviceAttributes, DeviceConfig, Driver, MAX_CORES, MAX_CQE, MAX_DEVICE_MEMORY, MAX_INLINE,
+    MAX_WR,
+};
+pub use connect::{AttachError, ConnectionManager};
+pub use connect_options::{ConnectOptions, Endpoint, Split};
 pub use datagram::Destination;
-pub use device_memory::{DeviceMemory, MAX_DEVICE_MEMORY};
+pub use device_memory::DeviceMemory;
 pub use error::{DeviceError, OpenError, PostError};
 pub use host::HostId;
 pub use memory_region::{Advice, MemoryRegion, Reregistration};
@@ -76,7 +81,7 @@ pub use memory_window::MemoryWindow;
 pub use owner::{Owner, owner_of};
 pub use ports::{PortKind, UnknownPortKind};
 pub use protection_domain::{Buffer, ProtectionDomain};
-pub use queue_pair::{Endpoint, QpInit, QueuePair};
+pub use queue_pair::{QpInit, QueuePair};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqInit};
 pub use xrc::XrcDomain;
 

@@ -12,14 +12,15 @@ use super::follow::{self, PathUser};
 use super::host::HostId;
 use super::send_limits::SendLimits;
 use super::{
-    CompletionQueue, ConnectOptions, DeviceError, Opened, PostError, ProtectionDomain,
+    CompletionQueue, ConnectOptions, DeviceError, Endpoint, Opened, PostError, ProtectionDomain,
     SharedReceiveQueue, XrcDomain, multicast,
 };
+use crate::core::Member;
 use crate::memory::work_ring::{WorkProducer, work_ring};
 use crate::net::Gid;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::ud::{UdQp, UdQpParts};
-use crate::qp::{AnyQp, Qp, QpParts, QpSnapshot, QpState, Service, sg};
+use crate::qp::{AnyQp, Qp, QpParts, QpSnapshot, QpState, ReceiveQueue, Service, sg};
 use crate::time::Instant;
 use crate::verbs::{DatagramWqe, MAX_SGE, RecvRequest, RecvWqe, SendOp, SendRequest, SendWqe, Sge};
 
@@ -75,20 +76,6 @@ impl<'a> QpInit<'a> {
             qpn: None,
         }
     }
-}
-
-/// What each side tells the other for connecting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Endpoint {
-    /// QP number.
-    pub qpn: Qpn,
-    /// First PSN that this side sends.
-    pub psn: Psn,
-    /// GID.
-    pub gid: Gid,
-    /// The host within which the port carries super-frames. The connection uses super-frames if
-    /// both ends name the same host. `None` for peers that do not announce it, such as other RNICs.
-    pub super_frames: Option<HostId>,
 }
 
 /// A queue pair. Dropping it destroys it; the drop returns when the engine no longer accesses its
@@ -189,6 +176,30 @@ impl ProtectionDomain {
     }
 }
 
+impl ProtectionDomain {
+    /// Makes both ends of a QP's receive queue. The program's end is `None` with a shared queue.
+    #[allow(clippy::type_complexity)] // Two ends, used once.
+    fn receive_queue(
+        &self,
+        init: &QpInit<'_>,
+    ) -> Result<(Option<WorkProducer<RecvWqe>>, ReceiveQueue), DeviceError> {
+        match (init.service, init.xrc_domain) {
+            (Service::XrcIni, _) => return Ok((None, ReceiveQueue::none())),
+            (Service::XrcTgt, Some(domain)) if Arc::ptr_eq(&domain.device, &self.device) => {
+                return Ok((None, ReceiveQueue::of_domain(domain.id)));
+            }
+            (Service::XrcTgt, _) => return Err(DeviceError::Foreign("the XRC domain")),
+            _ => {}
+        }
+        if let Some(srq) = init.srq {
+            return Ok((None, ReceiveQueue::shared(Arc::clone(srq.ring()))));
+        }
+        let extra = init.max_recv_sge as usize * size_of::<Sge>();
+        let (rq, core_rq) = work_ring(&self.device.arena, init.max_recv_wr, extra)?;
+        Ok((Some(rq), ReceiveQueue::Own(core_rq)))
+    }
+}
+
 fn check_init(init: &QpInit<'_>) -> Result<(), DeviceError> {
     let most_sges = u32::try_from(MAX_SGE).expect("small");
     let limits = [
@@ -247,15 +258,6 @@ impl QueuePair {
     pub fn snapshot(&self, now: Instant) -> QpSnapshot {
         let token = self.device().cores[self.core].lock();
         token.snapshot(self.slot, now).expect("in its slot for as long as it has a handle")
-    }
-
-    /// Returns the QP's core, and its slot there.
-    pub(super) fn place(&self) -> (usize, u32) {
-        (self.core, self.slot)
-    }
-
-    pub(super) fn blocks_own_multicast(&self) -> bool {
-        self.block_own_multicast
     }
 
     /// Returns what a peer needs for connecting to this QP, if the QP starts at `psn`.
@@ -460,6 +462,39 @@ impl QueuePair {
         };
         let pushed = rq.push(&wqe, request.sges);
         self.after_post(pushed)
+    }
+
+    /// Posts a send request of an XRC initiator QP to the peer's shared receive queue `srqn`.
+    ///
+    /// # Errors
+    /// As for [`QueuePair::post_send`]; [`PostError::Destination`] if the QP has another service.
+    pub fn post_send_xrc(&mut self, request: &SendRequest<'_>, srqn: u32) -> Result<(), PostError> {
+        self.post_connected(request, Some(srqn))
+    }
+
+    /// Attaches this QP to `group`, as `ibv_attach_mcast`; does nothing if it is attached already.
+    /// Attaching the first QP of a device makes the host a member of the group. An IPv4 group is
+    /// given in its mapped form `::ffff:224.1.2.3`, or as `ff0e::ffff:224.1.2.3`.
+    ///
+    /// Call this from a thread in the interface's network namespace.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotMulticast`], [`DeviceError::NotDatagram`], [`DeviceError::Membership`].
+    pub fn attach_multicast(&self, group: Gid) -> Result<(), DeviceError> {
+        if self.service != Service::Ud {
+            return Err(DeviceError::NotDatagram);
+        }
+        let (qpn, core, slot) = (self.qpn, self.core, self.slot);
+        let member = Member { qpn, core, slot, blocks_own: self.block_own_multicast };
+        multicast::attach(self.device(), group, member)
+    }
+
+    /// Undoes [`QueuePair::attach_multicast`], as dropping the QP also does.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotMulticast`], [`DeviceError::NotAttached`].
+    pub fn detach_multicast(&self, group: Gid) -> Result<(), DeviceError> {
+        multicast::detach(self.device(), group, self.qpn)
     }
 
     /// Returns the receives posted and not yet consumed; 0 with a shared receive queue.

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::config::MAX_WR;
-use super::{DeviceError, Opened, PostError, ProtectionDomain, QpInit};
+use super::{DeviceError, Opened, PostError, ProtectionDomain};
 use crate::memory::shared_ring::SharedRing;
-use crate::memory::work_ring::{WorkProducer, work_ring};
-use crate::qp::{ReceiveQueue, Service, sg};
-use crate::verbs::{MAX_SGE, RecvRequest, RecvWqe, Sge, SrqId, SrqRing};
+use crate::qp::sg;
+use crate::verbs::{MAX_SGE, RecvRequest, RecvWqe, SrqId, SrqRing};
 
 /// Creation attributes of a shared receive queue, as `ibv_srq_init_attr`.
 #[derive(Debug, Clone, Copy)]
@@ -81,30 +80,6 @@ impl ProtectionDomain {
         let id = SrqId(device.next_srq.fetch_add(1, Ordering::Relaxed));
         let ring = Arc::new(of(SrqRing::new(id, self.id, ring)));
         Ok(SharedReceiveQueue { inner: Arc::new(Inner { ring, max_sge, pd: self.clone() }) })
-    }
-}
-
-impl ProtectionDomain {
-    /// Makes both ends of a QP's receive queue. The program's end is `None` with a shared queue.
-    #[allow(clippy::type_complexity)] // Two ends, used once.
-    pub(super) fn receive_queue(
-        &self,
-        init: &QpInit<'_>,
-    ) -> Result<(Option<WorkProducer<RecvWqe>>, ReceiveQueue), DeviceError> {
-        match (init.service, init.xrc_domain) {
-            (Service::XrcIni, _) => return Ok((None, ReceiveQueue::none())),
-            (Service::XrcTgt, Some(domain)) if Arc::ptr_eq(&domain.device, &self.device) => {
-                return Ok((None, ReceiveQueue::of_domain(domain.id)));
-            }
-            (Service::XrcTgt, _) => return Err(DeviceError::Foreign("the XRC domain")),
-            _ => {}
-        }
-        if let Some(srq) = init.srq {
-            return Ok((None, ReceiveQueue::shared(Arc::clone(srq.ring()))));
-        }
-        let extra = init.max_recv_sge as usize * size_of::<Sge>();
-        let (rq, core_rq) = work_ring(&self.device.arena, init.max_recv_wr, extra)?;
-        Ok((Some(rq), ReceiveQueue::Own(core_rq)))
     }
 }
 

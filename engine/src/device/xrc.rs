@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{
-    CompletionQueue, Device, DeviceError, Opened, PostError, ProtectionDomain, QueuePair,
-    SharedReceiveQueue, SrqInit,
+    CompletionQueue, Device, DeviceError, Opened, ProtectionDomain, SharedReceiveQueue, SrqInit,
 };
-use crate::verbs::{SendRequest, XrcDomainId};
+use crate::verbs::XrcDomainId;
 
 /// An XRC domain: its target QPs deliver to all its shared receive queues. Clones are handles to
 /// the same domain.
@@ -48,15 +47,5 @@ impl ProtectionDomain {
             cell.lock().srqs().insert(srq.id().0, Arc::clone(srq.ring()));
         }
         Ok(srq)
-    }
-}
-
-impl QueuePair {
-    /// Posts a send request of an XRC initiator QP to the peer's shared receive queue `srqn`.
-    ///
-    /// # Errors
-    /// As for [`QueuePair::post_send`]; [`PostError::Destination`] if the QP has another service.
-    pub fn post_send_xrc(&mut self, request: &SendRequest<'_>, srqn: u32) -> Result<(), PostError> {
-        self.post_connected(request, Some(srqn))
     }
 }

@@ -21,36 +21,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use feroce_wire::{Key, Payload};
 
 use super::on_demand;
-use super::region::{Access, Kind, MrTable, Scope};
-
-/// Why an access to registered memory is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AccessError {
-    /// No valid region has this key.
-    #[error("no memory region has this key")]
-    Key,
-    /// The region is in another protection domain.
-    #[error("the memory region belongs to another protection domain")]
-    ProtectionDomain,
-    /// The region lacks a right that the access needs.
-    #[error("the memory region does not grant this access")]
-    Rights,
-    /// The range leaves the region.
-    #[error("the access leaves the memory region")]
-    Bounds,
-    /// The key belongs to a window that was bound on another QP.
-    #[error("the memory window belongs to another QP")]
-    OtherQp,
-    /// Windows are bound to the region.
-    #[error("memory windows are bound to the region")]
-    Bound,
-    /// No memory is mapped at an address of an on-demand region.
-    #[error("no memory is mapped at the address")]
-    Unmapped,
-    /// An atomic's address is not a multiple of eight.
-    #[error("the address of an atomic is not a multiple of 8")]
-    Misaligned,
-}
+use super::region::{Access, AccessError, Kind, MrTable, Scope};
+use super::tail::{address, tail_start};
 
 /// The operation of an RDMA atomic on its 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +37,6 @@ pub enum AtomicOp {
     /// Adds, with wrap-around.
     FetchAdd(u64),
 }
-
-/// Maximum number of bytes at the end of a store that are written after all others.
-const TAIL: usize = 8;
 
 /// Bytes per prefetch.
 const CACHE_LINE: usize = 64;
@@ -253,11 +222,6 @@ impl MrTable {
     }
 }
 
-#[inline]
-pub(super) fn address(host: u64) -> usize {
-    usize::try_from(host).expect("host addresses fit the pointer size")
-}
-
 /// Prefetches `len` bytes at `host`. The CPU's own prefetcher stops at the end of each page, and a
 /// long packet is about one page long.
 #[inline]
@@ -271,15 +235,6 @@ fn fetch_ahead(host: u64, len: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _no_such_hint = (host, len);
-}
-
-/// Returns where the tail of a store of `len` bytes to `host` begins: at the last multiple of 8
-/// before the end, so that no aligned word crosses that position.
-#[inline]
-pub(super) fn tail_start(host: u64, len: usize) -> usize {
-    let end = host.wrapping_add(len as u64);
-    let past = address(end.wrapping_sub(1) % TAIL as u64) + 1; // Bytes of the tail, 1 to 8.
-    len.saturating_sub(past)
 }
 
 /// Copies `from` to `host` so that its last bytes become visible after all others.
@@ -412,19 +367,6 @@ mod tests {
                 assert!(bytes[..start].iter().chain(&bytes[start + len..]).all(|&b| b == 0xaa));
             }
         }
-    }
-
-    #[test]
-    fn the_tail_starts_at_a_word_boundary() {
-        for host in 64..72u64 {
-            for len in 0..200usize {
-                let body = tail_start(host, len);
-                assert!(len - body <= 8 && (len == 0 || body < len), "{host} {len}");
-                assert!(body == 0 || (host + body as u64).is_multiple_of(8), "{host} {len}");
-            }
-        }
-        // A region may end at the end of the address space.
-        assert_eq!(tail_start(u64::MAX - 15, 16), 8);
     }
 
     #[test]

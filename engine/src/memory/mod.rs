@@ -17,13 +17,13 @@ mod key;
 mod on_demand;
 mod region;
 pub mod shared_ring;
+mod tail;
 mod window;
 pub mod work_ring;
 
-pub use access::AccessError;
 pub use key::KeySpace;
 pub use on_demand::is_supported as on_demand_is_supported;
 #[cfg(test)]
 pub(crate) use region::leaked_table;
-pub use region::{Access, MrTable, PdId, Region, Scope, TableFull};
+pub use region::{Access, AccessError, MrTable, PdId, Region, Scope, TableFull};
 pub use window::{BindError, WindowBind, WindowType};

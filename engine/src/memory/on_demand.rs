@@ -10,7 +10,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use feroce_wire::Payload;
 
-use super::access::{AccessError, address, tail_start};
+use super::region::AccessError;
+use super::tail::{address, tail_start};
 
 /// Returns true if the kernel lets this process copy its own memory; some sandboxes forbid it.
 pub fn is_supported() -> bool {

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use feroce_wire::{Key, Qpn};
 
-use super::access::AccessError;
 use super::key::KeySpace;
 
 /// Number of a protection domain. A QP can access regions of its own domain only.
@@ -119,6 +118,35 @@ impl BitOrAssign for Access {
     fn bitor_assign(&mut self, rhs: Self) {
         self.0 |= rhs.0;
     }
+}
+
+/// Why an access to registered memory is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// No valid region has this key.
+    #[error("no memory region has this key")]
+    Key,
+    /// The region is in another protection domain.
+    #[error("the memory region belongs to another protection domain")]
+    ProtectionDomain,
+    /// The region lacks a right that the access needs.
+    #[error("the memory region does not grant this access")]
+    Rights,
+    /// The range leaves the region.
+    #[error("the access leaves the memory region")]
+    Bounds,
+    /// The key belongs to a window that was bound on another QP.
+    #[error("the memory window belongs to another QP")]
+    OtherQp,
+    /// Windows are bound to the region.
+    #[error("memory windows are bound to the region")]
+    Bound,
+    /// No memory is mapped at an address of an on-demand region.
+    #[error("no memory is mapped at the address")]
+    Unmapped,
+    /// An atomic's address is not a multiple of eight.
+    #[error("the address of an atomic is not a multiple of 8")]
+    Misaligned,
 }
 
 /// A registered range: `len` bytes at `host`, which requests address as `iova..iova + len`.

@@ -13,8 +13,9 @@ use std::sync::atomic::Ordering;
 
 use feroce_wire::{Key, Qpn};
 
-use super::access::AccessError;
-use super::region::{Access, Kind, MrTable, PdId, Region, Scope, Slot, TableFull, VALID};
+use super::region::{
+    Access, AccessError, Kind, MrTable, PdId, Region, Scope, Slot, TableFull, VALID,
+};
 
 /// Types of windows, as in verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
