@@ -1,4 +1,5 @@
 //! Feroce's RNIC: verbs objects, QPs, memory, ports and cores.
+
 #![deny(unsafe_code)]
 
 pub mod cm;

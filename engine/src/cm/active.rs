@@ -61,7 +61,7 @@ impl Endpoint {
         conn.ack_timeout = lifetime + 1;
         conn.retry = RetryPolicy { interval, retries };
         conn.peer = Peer::default();
-        self.send_until_answered(id, &mad, now);
+        self.send_with_retries(id, &mad, now);
         Ok(())
     }
 

@@ -137,7 +137,7 @@ impl Endpoint {
 
     fn send_dreq(&mut self, id: CmId, now: Instant) {
         if let Some(mad) = self.dreq(id) {
-            self.send_until_answered(id, &mad, now);
+            self.send_with_retries(id, &mad, now);
         }
     }
 

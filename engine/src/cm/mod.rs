@@ -4,18 +4,18 @@
 //! the time of its next deadline. It owns no socket, clock or thread. The caller resolves addresses
 //! and routes: a command of the program starts a resolution, and the caller passes the result to
 //! the endpoint.
-//! | question | file |
+//!
 //! | topic | file |
 //! |---|---|
 //! | which state accepts which message | `state.rs` |
-//! | options, addresses and routes before a conversation; port allocation | `setup.rs`, `ports.rs`
-//!   |
+//! | options, addresses, routes; port allocation | `setup.rs`, `ports.rs` |
 //! | the active side: REQ, and what follows a REP | `active.rs` |
-//! | the passive side: listening, REP, RTU | `passive.rs`; a REQ that arrives before its listener:
-//!   `pending_req.rs` |
+//! | the passive side: listening, REP, RTU | `passive.rs` |
+//! | a request that arrives before its listener | `pending_req.rs` |
 //! | REJ, DREQ, DREP, timewait, destruction | `disconnect.rs` |
 //! | datagrams: service ID resolution (SIDR) | `sidr.rs` |
 //! | configuration ([`CmConfig`]), time codes, connection parameters | `types.rs` |
+//!
 //! # Calling order
 //!
 //! After every call that takes the time, call [`Endpoint::transmit`] and [`Endpoint::event`] until
@@ -94,7 +94,7 @@ enum CompletedRequest {
 #[derive(Clone, Copy, Debug)]
 struct CachedResponse {
     until: Instant,
-    answer: Outgoing,
+    response: Outgoing,
 }
 
 /// An RDMA CM endpoint: see the [module](self).
@@ -327,7 +327,7 @@ impl Endpoint {
         let mad = CmMad::parse(bytes)?;
         match &mad.message {
             CmMessage::Req(req) if self.hold_if_early(req.service_id, bytes, from, now) => {}
-            CmMessage::SidrReq(ask) if self.hold_if_early(ask.service_id, bytes, from, now) => {}
+            CmMessage::SidrReq(req) if self.hold_if_early(req.service_id, bytes, from, now) => {}
             CmMessage::Req(req) => self.on_req(&mad, req, from, now),
             CmMessage::Mra(mra) => self.on_mra(mra, now),
             CmMessage::Rej(rej) => self.on_rej(rej, now),
@@ -335,8 +335,8 @@ impl Endpoint {
             CmMessage::Rtu(rtu) => self.on_rtu(rtu),
             CmMessage::Dreq(dreq) => self.on_dreq(&mad, dreq, from, now),
             CmMessage::Drep(drep) => self.on_drep(drep, now),
-            CmMessage::SidrReq(ask) => self.on_sidr_req(&mad, ask, from, now),
-            CmMessage::SidrRep(answer) => self.on_sidr_rep(answer),
+            CmMessage::SidrReq(req) => self.on_sidr_req(&mad, req, from, now),
+            CmMessage::SidrRep(rep) => self.on_sidr_rep(rep),
         }
         Ok(())
     }
@@ -445,7 +445,7 @@ impl Endpoint {
 
     /// Sends `mad` to the peer of `id`, and again until a response arrives or the retries are used
     /// up.
-    fn send_until_answered(&mut self, id: CmId, mad: &CmMad, now: Instant) {
+    fn send_with_retries(&mut self, id: CmId, mad: &CmMad, now: Instant) {
         let mad = self.send(id, mad);
         if let Some(conn) = self.ids.get_mut(&id) {
             let (interval, left) = (conn.retry.interval, conn.retry.retries);
@@ -525,11 +525,11 @@ impl Endpoint {
     fn cache_response(
         &mut self,
         request: CompletedRequest,
-        answer: Option<Outgoing>,
+        response: Option<Outgoing>,
         until: Instant,
     ) {
-        let Some(answer) = answer else { return };
-        if let Some(old) = self.responses.insert(request, CachedResponse { until, answer }) {
+        let Some(response) = response else { return };
+        if let Some(old) = self.responses.insert(request, CachedResponse { until, response }) {
             self.response_expiry.remove(&(old.until, request));
         }
         self.response_expiry.insert((until, request));
@@ -537,11 +537,11 @@ impl Endpoint {
 
     /// Sends the cached response to a copy of a completed request. Returns true if there is one.
     fn repeat_response(&mut self, request: CompletedRequest, now: Instant) -> bool {
-        let Some(answered) = self.responses.get_mut(&request) else { return false };
-        self.response_expiry.remove(&(answered.until, request));
-        answered.until = answered.until.max(now + self.config.response_cache_time);
-        self.response_expiry.insert((answered.until, request));
-        self.outbox.push_back(answered.answer);
+        let Some(cached) = self.responses.get_mut(&request) else { return false };
+        self.response_expiry.remove(&(cached.until, request));
+        cached.until = cached.until.max(now + self.config.response_cache_time);
+        self.response_expiry.insert((cached.until, request));
+        self.outbox.push_back(cached.response);
         true
     }
 }

@@ -270,7 +270,7 @@ impl Endpoint {
         conn.local_qpn = own.qpn;
         conn.agreed.responder_resources = own.responder_resources;
         conn.agreed.initiator_depth = own.initiator_depth;
-        self.send_until_answered(id, &mad, now);
+        self.send_with_retries(id, &mad, now);
         Ok(())
     }
 

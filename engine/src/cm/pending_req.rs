@@ -11,7 +11,7 @@ use super::types::Source;
 use crate::time::Instant;
 
 /// Maximum number of held requests; further ones are rejected at once.
-const MOST: usize = 256;
+const MAX_PENDING: usize = 256;
 
 /// Requests held for a future listener.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Endpoint {
         from: &Source,
         now: Instant,
     ) -> bool {
-        let is_early = now < self.pending.until && self.pending.kept.len() < MOST;
+        let is_early = now < self.pending.until && self.pending.kept.len() < MAX_PENDING;
         let Ok(mad) = <[u8; MAD_LEN]>::try_from(mad) else { return false };
         if !is_early || self.has_listener(service) {
             return false;

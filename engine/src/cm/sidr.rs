@@ -40,27 +40,27 @@ impl Endpoint {
         conn.state = State::SidrReqSent;
         conn.transaction = transaction;
         conn.retry = RetryPolicy { interval, retries };
-        self.send_until_answered(id, &mad, now);
+        self.send_with_retries(id, &mad, now);
         Ok(())
     }
 
-    pub(super) fn on_sidr_req(&mut self, mad: &CmMad, ask: &SidrReq, from: &Source, now: Instant) {
-        let key = (from.remote, ask.request_id);
-        let is_asked = self.sidr_requests.contains_key(&key);
-        if is_asked || self.repeat_response(CompletedRequest::SidrReq(key.0, key.1), now) {
+    pub(super) fn on_sidr_req(&mut self, mad: &CmMad, req: &SidrReq, from: &Source, now: Instant) {
+        let key = (from.remote, req.request_id);
+        let is_duplicate = self.sidr_requests.contains_key(&key);
+        if is_duplicate || self.repeat_response(CompletedRequest::SidrReq(key.0, key.1), now) {
             return;
         }
-        let addresses = IpCmHeader::parse(&ask.private_data).ok();
+        let addresses = IpCmHeader::parse(&req.private_data).ok();
         let requested = addresses
             .filter(|addresses| has_plausible_addresses(addresses, from))
-            .map(|addresses| Requested { service: ask.service_id, kind: QpKind::Ud, addresses });
+            .map(|addresses| Requested { service: req.service_id, kind: QpKind::Ud, addresses });
         let listener = match &requested {
             Some(requested) => self.find_listener(requested),
             None => Err(NoListener::NoMatch),
         };
         let status = match (listener, &requested) {
             (Ok(listener), Some(requested)) => {
-                self.queue_sidr_req(mad, ask, from, (listener, requested));
+                self.queue_sidr_req(mad, req, from, (listener, requested));
                 return;
             }
             (Err(NoListener::BacklogFull), _) => return,
@@ -68,9 +68,9 @@ impl Endpoint {
             _ => SidrStatus::REJECT,
         };
         let answer = SidrRep {
-            request_id: ask.request_id,
+            request_id: req.request_id,
             status,
-            service_id: ask.service_id,
+            service_id: req.service_id,
             ..SidrRep::default()
         };
         let outgoing = reply(mad, answer.into(), from);
@@ -80,7 +80,7 @@ impl Endpoint {
     fn queue_sidr_req(
         &mut self,
         mad: &CmMad,
-        ask: &SidrReq,
+        req: &SidrReq,
         from: &Source,
         (listener, requested): (CmId, &Requested),
     ) {
@@ -89,18 +89,18 @@ impl Endpoint {
         let mtu = feroce_wire::PathMtu::Mtu1024;
         let path = Path { device, local, remote, mtu, hop_limit: 64, traffic_class: 0 };
         let peer = Peer {
-            comm_id: Some(ask.request_id),
-            service: ask.service_id,
+            comm_id: Some(req.request_id),
+            service: req.service_id,
             ece: Ece::default(),
             ..Peer::default()
         };
         let id = self.create_for_request(listener, requested, path, peer);
-        self.sidr_requests.insert((remote, ask.request_id), id);
+        self.sidr_requests.insert((remote, req.request_id), id);
         if let Some(conn) = self.ids.get_mut(&id) {
             conn.state = State::SidrReqReceived;
             conn.transaction = mad.transaction;
         }
-        let data = ask.private_data[IpCmHeader::LEN..].to_vec();
+        let data = req.private_data[IpCmHeader::LEN..].to_vec();
         self.push_event(id, EventKind::ConnectRequest, Status::Success, data);
     }
 

@@ -1,4 +1,5 @@
-//! Shared by the connection manager and the threads of QP 1: the endpoint, and a channel per device.
+//! Shared by the connection manager and the threads of QP 1: the endpoint, and a channel per
+//! device.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ pub type CmEventSink = Box<dyn Fn(Event) + Send + Sync>;
 pub(super) type PathKey = (IpAddr, IpAddr, u8);
 
 /// Result of a path resolution.
-pub(super) type ResolvedPath = (PathKey, Result<AddressHandle, DeviceError>);
+pub(super) type PathResolution = (PathKey, Result<AddressHandle, DeviceError>);
 
 pub(super) struct Shared {
     pub(super) endpoint: Mutex<Endpoint>,
@@ -33,7 +34,7 @@ pub(super) struct DeviceChannel {
     pub(super) device: Device,
     pub(super) waiting: Mutex<VecDeque<Outgoing>>,
     /// Results of path resolutions.
-    pub(super) resolved: Mutex<Vec<ResolvedPath>>,
+    pub(super) resolved: Mutex<Vec<PathResolution>>,
     pub(super) wake: EventFd,
     /// MADs that are queued, or posted and not yet completed.
     pub(super) unsent: AtomicUsize,

@@ -8,13 +8,12 @@
 //! | [`MemoryWindow`] | `memory_window.rs` |
 //! | [`DeviceMemory`] | `device_memory.rs` |
 //! | [`CompletionQueue`] | `completion_queue.rs` |
-//! | [`QueuePair`] | `queue_pair.rs`; connecting it without CM: `connect_options.rs`; datagrams:
-//!   `datagram.rs` |
+//! | [`QueuePair`] | `queue_pair.rs`, `datagram.rs`; connecting without CM: `connect_options.rs` |
 //! | [`SharedReceiveQueue`] | `shared_receive_queue.rs` |
 //! | [`XrcDomain`] | `xrc.rs` |
 //! | [`AddressHandle`] | `address_handle.rs` |
 //! | multicast membership | `multicast.rs` |
-//! | [`ConnectionManager`] | `connect.rs`; QP 1 and its thread: `gsi.rs`; between them: `cm_channel.rs` |
+//! | [`ConnectionManager`] | `connect.rs`; QP 1 and its thread: `gsi.rs`, `cm_channel.rs` |
 //!
 //! The other files work behind the handles: `helper.rs` turns the cores, `follow.rs` follows the
 //! host's addresses, neighbours and routes, `stat.rs` serves counters. The registered memory

@@ -20,6 +20,7 @@
 //! slots are given back. The half that goes to sleep sets its flag, fences, and reads the ring once
 //! more. The other half moves its index, fences, and reads the flag. At least one of them sees the
 //! other's store, so no wake-up is lost. A half whose partner is awake makes no system call.
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::NonNull;
